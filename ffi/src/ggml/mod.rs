@@ -1,0 +1,1 @@
+//! ggml's quantised formats (reference conversions) and libllama, through llama-cpp-sys-2.

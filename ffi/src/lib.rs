@@ -1,0 +1,10 @@
+//! The only `unsafe` code of Chimère, behind safe interfaces: read-only file maps, CPU kernels with
+//! run-time dispatch, ggml's quantised formats and libllama. Each `unsafe` block says why it is sound.
+
+pub mod cpu;
+pub mod dtype;
+#[cfg(feature = "llama")]
+pub mod ggml;
+pub mod map;
+
+pub use dtype::DType;
