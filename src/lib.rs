@@ -1,1 +1,10 @@
-//! Chimère.
+//! Chimère: one daemon that serves a local mixture-of-experts model, remembers what was verified, scores its
+//! own answers and trains itself at night.
+//!
+//! - [`turn`]: the records that travel between the parts.
+//! - [`engine`]: tokens in, tokens out, in a process of its own.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod turn;

@@ -1,0 +1,129 @@
+//! The face every model implementation shows to the step loop: sequences are opened and closed, one
+//! `step` feeds chunks of many sequences at once and returns the rows of logits that were asked for.
+//! A backend knows tokens and numbers only: no text, no sampling, no requests.
+
+use serde::{Deserialize, Serialize};
+
+/// Handle of one open sequence (its KV cache and GDN state).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqId(pub u32);
+
+/// Which positions of a chunk give a row of logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// No logits: prompt text that is followed by more.
+    None,
+    /// The last position only.
+    Last,
+    /// Every position, in order.
+    All,
+}
+
+/// Tokens to feed to one sequence in a step. A sequence appears at most once in a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    pub seq: SeqId,
+    /// At least one id, each below the vocabulary size.
+    pub tokens: &'a [u32],
+    pub rows: Rows,
+    /// Also return the trunk's hidden state (before the final norm) of the same positions as `rows`.
+    pub hidden: bool,
+}
+
+/// Input of the multi-token-prediction layer: position t sees the trunk's hidden state h_t and the
+/// embedding of token t+1, and predicts token t+2. It keeps a KV cache of its own in the sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftChunk<'a> {
+    pub seq: SeqId,
+    /// `tokens.len()` rows of `ModelInfo::width` values.
+    pub hidden: &'a [f32],
+    pub tokens: &'a [u32],
+    pub rows: Rows,
+}
+
+/// What a step returned, rows in the order of the batch.
+#[derive(Clone, Debug, Default)]
+pub struct Output {
+    /// Row-major, `ModelInfo::vocab` values a row.
+    pub logits: Vec<f32>,
+    /// Row-major, `ModelInfo::width` values a row, for the chunks that asked for it.
+    pub hidden: Vec<f32>,
+}
+
+impl Output {
+    /// Empties the rows, keeping the memory.
+    pub fn clear(&mut self) {
+        self.logits.clear();
+        self.hidden.clear();
+    }
+}
+
+/// Facts about a loaded model that the rest of the engine may rely on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// `general.name`, or the file's stem.
+    pub name: String,
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Which implementation runs it: `cpu`, `llama`, `cuda`.
+    pub backend: String,
+    /// Instruction set or device, for people.
+    pub device: String,
+    pub vocab: usize,
+    pub width: usize,
+    pub layers: usize,
+    /// Positions that one sequence may hold.
+    pub context_tokens: usize,
+    /// Positions that the model was trained for.
+    pub trained_context_tokens: usize,
+    /// Sequences that can be open at once.
+    pub sequences_max: usize,
+    pub parameters: u64,
+    /// Bytes of weights read for one token at batch 1.
+    pub bytes_per_token: u64,
+    /// A multi-token-prediction layer is present and `draft` works.
+    pub mtp: bool,
+    /// The model gives embeddings and cannot generate.
+    pub embedding_only: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error("all {0} sequences are in use: close one first")]
+    NoSequence(usize),
+    #[error("sequence {0} is not open")]
+    UnknownSequence(u32),
+    #[error("context is full: {held} tokens held and {fed} fed, but a sequence holds {capacity}")]
+    ContextFull { held: usize, fed: usize, capacity: usize },
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    TokenRange { token: u32, vocab: usize },
+    #[error("{0} is not supported by this backend")]
+    Unsupported(&'static str),
+    #[error("cannot load the model: {0}")]
+    Load(String),
+    #[error("the compute step failed: {0}")]
+    Compute(String),
+}
+
+/// A hosted model. Not `Sync`: one owner, the step loop.
+pub trait Backend: Send {
+    fn info(&self) -> &ModelInfo;
+
+    /// Opens an empty sequence.
+    fn open(&mut self) -> Result<SeqId, BackendError>;
+
+    /// Closes a sequence and wipes its state; unknown handles are ignored.
+    fn close(&mut self, seq: SeqId);
+
+    /// Tokens held by a sequence (0 if unknown).
+    fn held(&self, seq: SeqId) -> usize;
+
+    /// Feeds every chunk and fills `out` (cleared first). On an error that names a sequence nothing was fed.
+    /// A row's numbers do not depend on which other chunks share the step.
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError>;
+
+    /// Runs the multi-token-prediction layer.
+    fn draft(&mut self, _batch: &[DraftChunk<'_>], _out: &mut Output) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("multi-token prediction"))
+    }
+}

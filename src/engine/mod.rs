@@ -1,0 +1,6 @@
+//! Tokens in, tokens out: one model hosted by one process with one step loop. This part of the tree knows
+//! no HTTP, no actors, no store and no wall clock; its public face is `protocol`.
+
+pub mod backend;
+pub mod protocol;
+pub mod vocab;

@@ -1,0 +1,300 @@
+//! The engine's public face: the commands it takes and the events it gives, on one page, and their frames.
+//! A frame is a little-endian u32 length and that many bytes of JSON. The daemon writes commands to the
+//! engine's standard input and reads events from its standard output; end of file ends the engine.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::backend::ModelInfo;
+use crate::turn::{FinishReason, Message, Sampling, Thinking, Timings, Usage};
+
+/// Largest frame either side accepts, bytes.
+pub const FRAME_BYTES_MAX: usize = 64 << 20;
+
+/// Chosen by the daemon, unique while the engine lives.
+pub type RequestId = u64;
+
+/// What the reply starts from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prompt {
+    /// Rendered by the model's chat template; no text in it can become a control token.
+    Chat(ChatInput),
+    /// Plain text, no template; control tokens in it are not recognised.
+    Text(String),
+    /// Ids as they are.
+    Ids(Vec<u32>),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ChatInput {
+    pub messages: Vec<Message>,
+    /// OpenAI function tools, as sent.
+    #[serde(default)]
+    pub tools: Vec<Value>,
+    #[serde(default)]
+    pub thinking: Thinking,
+    /// `YYYY-MM-DD`, for templates that print a date: the engine has no clock.
+    #[serde(default)]
+    pub date: String,
+    /// End with the opening of an assistant message.
+    #[serde(default)]
+    pub add_generation_prompt: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Generate {
+    pub id: RequestId,
+    pub prompt: Prompt,
+    pub sampling: Sampling,
+    /// Tokens of thought and answer together.
+    pub max_tokens: u32,
+    /// At most `STOPS_MAX` strings; the reply ends before the first that occurs in its answer.
+    pub stop: Vec<String>,
+    pub thinking: Thinking,
+    /// Go on past the end-of-reply tokens (benchmarks).
+    #[serde(default)]
+    pub ignore_end: bool,
+}
+
+pub const STOPS_MAX: usize = 16;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    Generate(Box<Generate>),
+    /// Ends a request at the next token boundary with `Finished { reason: Aborted }`. Unknown ids are ignored.
+    Cancel {
+        id: RequestId,
+    },
+    /// Stops decoding at the next token boundary; requests keep their state and new ones queue.
+    Pause,
+    /// Allowed while paused.
+    Resume,
+    Tokenize {
+        id: RequestId,
+        text: String,
+        specials: bool,
+    },
+    Detokenize {
+        id: RequestId,
+        ids: Vec<u32>,
+    },
+    ApplyTemplate {
+        id: RequestId,
+        chat: ChatInput,
+    },
+    /// Asks for `Stats`.
+    Stats {
+        id: RequestId,
+    },
+    /// Finishes at once; what runs is aborted.
+    Exit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Channel {
+    Thinking,
+    Answer,
+}
+
+/// Logprob of the chosen token and of the likeliest ones, after bias and penalties, before temperature.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    pub id: u32,
+    pub text: String,
+    pub bytes: Vec<u8>,
+    pub logprob: f32,
+}
+
+/// One token. `text` is what became safe to show: it can lag behind the ids (a stop string or a UTF-8
+/// sequence may be under way) and can be empty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenEvent {
+    pub id: RequestId,
+    pub token: u32,
+    pub channel: Channel,
+    pub text: String,
+    /// Forced by a control policy, not chosen by the sampler.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forced: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprob: Option<TokenLogprob>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<TokenLogprob>,
+}
+
+/// Facts about the hosted model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hosted {
+    pub model: ModelInfo,
+    /// SHA-256 over the header and samples of the tensor data: identifies the weights.
+    pub model_hash: String,
+    pub template_hash: String,
+    /// The model marks thoughts with `<think>` tokens.
+    pub thinks: bool,
+    /// A chat template is present.
+    pub chats: bool,
+    pub load_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineStats {
+    pub running: u32,
+    pub waiting: u32,
+    pub paused: bool,
+    pub prompt_tokens: u64,
+    pub generated_tokens: u64,
+    pub steps: u64,
+    pub step_ms_sum: f64,
+    pub resident_bytes: u64,
+}
+
+/// Why one request failed. The others go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The request cannot be served as it is: the client's mistake.
+    Invalid,
+    /// Prompt and reply do not fit the context.
+    Context,
+    /// Queue full: try again later.
+    Busy,
+    /// The engine's own fault.
+    Internal,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// While the model is read, 0 … 1.
+    Loading {
+        progress: f32,
+    },
+    Ready(Box<Hosted>),
+    /// The model cannot be hosted; the process exits after this.
+    Fatal {
+        message: String,
+    },
+    /// The request was admitted and its prompt is being read.
+    Started {
+        id: RequestId,
+        prompt_ids: Vec<u32>,
+        cached_tokens: u32,
+        seed: u64,
+    },
+    Token(TokenEvent),
+    /// The last event of a request that was started. `text` is the held-back rest of the answer.
+    Finished {
+        id: RequestId,
+        reason: FinishReason,
+        text: String,
+        stop: Option<String>,
+        usage: Usage,
+        timings: Timings,
+    },
+    /// The last event of a request that failed, started or not.
+    Failed {
+        id: RequestId,
+        kind: FailureKind,
+        message: String,
+    },
+    Paused,
+    Resumed,
+    Tokens {
+        id: RequestId,
+        ids: Vec<u32>,
+        pieces: Vec<String>,
+    },
+    Text {
+        id: RequestId,
+        text: String,
+    },
+    Stats {
+        id: RequestId,
+        stats: EngineStats,
+    },
+    /// A command that the present state does not allow.
+    Refused {
+        command: String,
+        state: String,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("frame of {bytes} bytes is over the limit of {limit} bytes")]
+    TooLarge { bytes: usize, limit: usize },
+    #[error("frame is not a known message: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("pipe: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Appends one frame to `buffer`.
+pub fn encode<T: Serialize>(message: &T, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; 4]);
+    serde_json::to_writer(&mut *buffer, message)?;
+    let bytes = buffer.len() - start - 4;
+    if bytes > FRAME_BYTES_MAX {
+        buffer.truncate(start);
+        return Err(FrameError::TooLarge { bytes, limit: FRAME_BYTES_MAX });
+    }
+    buffer[start..start + 4].copy_from_slice(&(bytes as u32).to_le_bytes());
+    Ok(())
+}
+
+/// Writes one frame and flushes it.
+pub fn write_frame<T: Serialize>(mut to: impl Write, message: &T) -> Result<(), FrameError> {
+    let mut buffer = Vec::new();
+    encode(message, &mut buffer)?;
+    to.write_all(&buffer)?;
+    Ok(to.flush()?)
+}
+
+/// Reads one frame; `None` at a clean end of file.
+pub fn read_frame<T: DeserializeOwned>(mut from: impl Read) -> Result<Option<T>, FrameError> {
+    let mut head = [0u8; 4];
+    match from.read(&mut head)? {
+        0 => return Ok(None),
+        n => from.read_exact(&mut head[n..])?,
+    }
+    let bytes = u32::from_le_bytes(head) as usize;
+    if bytes > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLarge { bytes, limit: FRAME_BYTES_MAX });
+    }
+    let mut body = Vec::new();
+    from.take(bytes as u64).read_to_end(&mut body)?;
+    if body.len() < bytes {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok(Some(serde_json::from_slice(&body)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_round_trip_and_end_cleanly() {
+        let mut pipe = Vec::new();
+        encode(&Command::Cancel { id: 7 }, &mut pipe).unwrap();
+        encode(&Command::Pause, &mut pipe).unwrap();
+        let mut from = pipe.as_slice();
+        assert_eq!(read_frame::<Command>(&mut from).unwrap(), Some(Command::Cancel { id: 7 }));
+        assert_eq!(read_frame::<Command>(&mut from).unwrap(), Some(Command::Pause));
+        assert_eq!(read_frame::<Command>(&mut from).unwrap(), None);
+    }
+
+    #[test]
+    fn broken_frames_are_errors_not_panics() {
+        assert!(matches!(read_frame::<Command>(&[1, 0][..]), Err(FrameError::Io(_))));
+        assert!(matches!(read_frame::<Command>(&[9, 0, 0, 0, b'x'][..]), Err(FrameError::Io(_))));
+        assert!(matches!(read_frame::<Command>(&[1, 0, 0, 0, b'x'][..]), Err(FrameError::Json(_))));
+        assert!(matches!(read_frame::<Command>(&[255; 4][..]), Err(FrameError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,59 @@
+//! What the engine asks of a vocabulary, whoever implements it: our own BPE read from the GGUF, or the
+//! library's for the other architectures.
+
+/// Role of a token in the vocabulary (GGUF `tokenizer.ggml.token_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    Normal,
+    /// Never produced from user text and never shown: `<|im_start|>` …
+    Control,
+    /// Special, but shown as text: `<think>`, `<tool_call>` …
+    UserDefined,
+    Unused,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VocabError {
+    #[error("tokenizer of the model file: {0}")]
+    Model(String),
+    #[error("text of {bytes} bytes is over the limit of {limit} bytes")]
+    TooLong { bytes: usize, limit: usize },
+    #[error("cannot tokenise the text: {0}")]
+    Encode(String),
+}
+
+/// Text to ids and back.
+pub trait Vocab: Send + Sync {
+    fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the ids of `text`. Special tokens are recognised in the text only if `specials` is true:
+    /// false for anything that a user, a file or a tool wrote.
+    fn encode(&self, text: &str, specials: bool, ids: &mut Vec<u32>) -> Result<(), VocabError>;
+
+    /// The bytes that a token stands for; empty for control tokens and unknown ids. May split UTF-8.
+    fn bytes(&self, id: u32) -> Vec<u8>;
+
+    /// The token's own name, control tokens included, for logprobs and debugging.
+    fn name(&self, id: u32) -> String;
+
+    fn kind(&self, id: u32) -> TokenKind;
+
+    /// Id of a special token by its exact text.
+    fn special(&self, text: &str) -> Option<u32>;
+
+    /// Every special token (control and user-defined) with its text.
+    fn specials(&self) -> Vec<(u32, String)>;
+
+    /// Ids that end a reply (eos, eot and their like).
+    fn ends(&self) -> &[u32];
+
+    /// Id put before every prompt, where the file asks for one.
+    fn bos(&self) -> Option<u32>;
+
+    /// The chat template of the file.
+    fn template(&self) -> Option<String>;
+}

@@ -1,0 +1,241 @@
+//! The records that travel between the parts: a chat request as the client meant it, the plan made for it,
+//! and the turn that is kept. Plain data: no behaviour beyond construction and small queries.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Identifier of a turn: time-ordered, unguessable, shown to clients as `turn-…`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TurnId(pub String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+/// One call of a tool, as the model made it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub id: String,
+    pub name: String,
+    /// A JSON object.
+    pub arguments: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    pub role: Role,
+    #[serde(default)]
+    pub content: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Message {
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        Message {
+            role,
+            content: content.into(),
+            reasoning_content: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
+        }
+    }
+}
+
+/// How tokens are chosen. Every field has the meaning of the OpenAI API, or of llama.cpp where that has none.
+/// `Default` is greedy-free neutral sampling: temperature 1, nothing cut, no penalty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sampling {
+    /// 0 = greedy.
+    pub temperature: f32,
+    pub top_p: f32,
+    /// 0 = off.
+    pub top_k: u32,
+    pub min_p: f32,
+    /// 1 = off; divides positive and multiplies negative logits of seen tokens.
+    pub repetition_penalty: f32,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    /// Tokens back that the penalties look at; 0 = the whole context.
+    pub penalty_window_tokens: u32,
+    /// Absent = drawn at random and reported.
+    pub seed: Option<u64>,
+    /// Token id and what is added to its logit, −100 … 100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Report the chosen token's logprob and this many alternatives (0 … 20).
+    pub logprobs: Option<u8>,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            penalty_window_tokens: 64,
+            seed: None,
+            logit_bias: Vec::new(),
+            logprobs: None,
+        }
+    }
+}
+
+/// Whether the model thinks before it answers, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Thinking {
+    /// The prompt ends with a closed, empty thought.
+    Off,
+    /// The prompt opens a thought; after `budget_tokens` of it `</think>` is forced.
+    On { budget_tokens: u32 },
+    /// Whatever the template does by itself.
+    #[default]
+    Template,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    Stop,
+    Length,
+    ToolCalls,
+    /// The client left or cancelled.
+    Aborted,
+    /// The engine failed while it was generating.
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub completion_tokens: u32,
+    /// Part of `completion_tokens` spent in the thought.
+    pub thinking_tokens: u32,
+}
+
+/// Milliseconds of one generation, on the engine's own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timings {
+    pub queued_ms: f64,
+    pub prefill_ms: f64,
+    pub decode_ms: f64,
+}
+
+/// Answer tier: how much work a reply deserves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tier {
+    Fast,
+    #[default]
+    Quality,
+    Ultra,
+}
+
+/// What the Orchestrator decided for one request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub route: String,
+    /// Which rule of the cascade picked the route, for people.
+    pub because: String,
+    pub tier: Tier,
+    /// Version of the pipeline file, and whether an overlay replaced it.
+    pub pipeline_version: String,
+    /// System prompt, demonstrations and the client's messages, in order.
+    pub messages: Vec<Message>,
+    pub tools: Vec<Value>,
+    pub sampling: Sampling,
+    pub thinking: Thinking,
+    pub max_tokens: u32,
+    pub stop: Vec<String>,
+}
+
+/// One generated choice of a reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Generation {
+    pub index: u32,
+    pub content: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub thinking: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Ids of the thought, then of the reply, exactly as generated.
+    pub thinking_ids: Vec<u32>,
+    pub reply_ids: Vec<u32>,
+    pub seed: u64,
+    pub finish_reason: FinishReason,
+    pub usage: Usage,
+    pub timings: Timings,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vote {
+    Up,
+    Down,
+}
+
+/// What the user said of a turn afterwards.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Feedback {
+    pub time_ms: i64,
+    pub principal: String,
+    pub vote: Option<Vote>,
+    pub correction: Option<String>,
+}
+
+/// Everything kept of one reply (invariant 9 of the architecture). Written once; feedback and verdict are added.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Format version of this record.
+    pub version: u32,
+    pub id: TurnId,
+    pub conversation: String,
+    /// Unix time, milliseconds.
+    pub time_ms: i64,
+    pub principal: String,
+    /// The principal allowed this turn to be learned from.
+    pub consent: bool,
+    /// Text from the web, files or tools took part: never training data.
+    pub taint: bool,
+    pub route: String,
+    pub tier: Tier,
+    pub pipeline_version: String,
+    pub model: String,
+    pub model_hash: String,
+    pub adapter_revision: u64,
+    pub template_hash: String,
+    pub messages: Vec<Message>,
+    pub tools: Vec<Value>,
+    pub prompt_ids: Vec<u32>,
+    pub sampling: Sampling,
+    pub thinking: Thinking,
+    pub generations: Vec<Generation>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub feedback: Vec<Feedback>,
+    /// 1–5, once the Scorer has judged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<u8>,
+}
