@@ -2,9 +2,11 @@
 //! own answers and trains itself at night.
 //!
 //! - [`turn`]: the records that travel between the parts.
+//! - [`service`]: what the daemon offers to its doors (HTTP).
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
 
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod service;
 pub mod turn;

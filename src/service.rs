@@ -1,0 +1,231 @@
+//! What the daemon offers to whoever speaks to clients. `http` sees this trait and nothing behind it; the
+//! daemon implements it over its actors. Dropping the receiver of a reply cancels the reply.
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
+use crate::turn::{FinishReason, Generation, Message, Thinking, Tier, ToolCall, Turn, TurnId, Usage, Vote};
+
+/// What a key may do. A route asks for exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    Chat,
+    Metrics,
+    Admin,
+}
+
+/// Who asks. Without any key configured, a loopback client is the owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principal {
+    pub name: String,
+    pub scopes: Vec<Scope>,
+    /// May turns of this principal be learned from, unless the request says otherwise.
+    pub consent: bool,
+}
+
+/// Sampling fields that the client really sent; the rest comes from the pipeline.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SamplingOverrides {
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    pub presence_penalty: Option<f32>,
+    pub seed: Option<u64>,
+    pub logit_bias: Vec<(u32, f32)>,
+    pub logprobs: Option<u8>,
+}
+
+/// What to reply to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyInput {
+    /// Goes through the Orchestrator.
+    Chat {
+        messages: Vec<Message>,
+        tools: Vec<Value>,
+    },
+    /// `/v1/completions`: no pipeline, no template.
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplyRequest {
+    pub principal: Principal,
+    pub input: ReplyInput,
+    /// Absent = the served model; another name is an error.
+    pub model: Option<String>,
+    pub conversation: Option<String>,
+    /// Asks for a route by name instead of the cascade.
+    pub route: Option<String>,
+    pub tier: Option<Tier>,
+    pub thinking: Option<Thinking>,
+    pub sampling: SamplingOverrides,
+    pub max_tokens: Option<u32>,
+    pub stop: Vec<String>,
+    /// Choices, 1 … `CHOICES_MAX`.
+    pub choices: u32,
+    /// Overrides the principal's consent for this turn; false always wins.
+    pub consent: Option<bool>,
+}
+
+pub const CHOICES_MAX: u32 = 8;
+
+/// What the Orchestrator decided, returned to the client as `x_chimere`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanSummary {
+    pub turn: TurnId,
+    pub route: String,
+    pub because: String,
+    pub tier: Tier,
+    pub pipeline_version: String,
+    pub adapter_revision: u64,
+}
+
+/// Progress of a reply, in order. After `Done` or `Failed` nothing follows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyEvent {
+    /// The plan is made and the request is with the engine.
+    Started {
+        plan: PlanSummary,
+        model: String,
+        created_unix_s: i64,
+    },
+    /// Text of one choice, with the tokens that made it where logprobs were asked for.
+    Delta {
+        choice: u32,
+        channel: Channel,
+        text: String,
+        logprobs: Vec<Logprob>,
+    },
+    ToolBegin {
+        choice: u32,
+        call: u32,
+        id: String,
+        name: String,
+    },
+    ToolArguments {
+        choice: u32,
+        call: u32,
+        delta: String,
+    },
+    /// A choice is complete. The Turn is durable only at `Done`, and so a client is told of the finish there.
+    ChoiceFinished {
+        choice: u32,
+        reason: FinishReason,
+        tool_calls: Vec<ToolCall>,
+    },
+    /// Every choice is complete and the Turn is flushed.
+    Done {
+        usage: Usage,
+        generations: Vec<Generation>,
+    },
+    Failed(ServiceError),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logprob {
+    pub chosen: TokenLogprob,
+    pub top: Vec<TokenLogprob>,
+}
+
+/// Why the daemon did not do what was asked; `http` turns it into a status and OpenAI's envelope.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ServiceError {
+    /// 400
+    #[error("{message}")]
+    Invalid { message: String, param: Option<String> },
+    /// 400, code `context_length_exceeded`
+    #[error("{0}")]
+    Context(String),
+    /// 404
+    #[error("{0}")]
+    NotFound(String),
+    /// 429 with Retry-After
+    #[error("{message}")]
+    Busy { message: String, retry_after_s: u32 },
+    /// 503 with Retry-After: starting, paused, draining, restarting
+    #[error("{message}")]
+    Unavailable { message: String, retry_after_s: u32 },
+    /// 501: a part that later work will bring
+    #[error("{0}")]
+    NotBuilt(String),
+    /// 500
+    #[error("{0}")]
+    Internal(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TurnFilter {
+    pub principal: Option<String>,
+    pub conversation: Option<String>,
+    /// Unix milliseconds.
+    pub since_ms: Option<i64>,
+    pub limit: Option<usize>,
+    /// Continue after this turn.
+    pub after: Option<TurnId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FeedbackRequest {
+    pub turn: TurnId,
+    #[serde(default)]
+    pub vote: Option<Vote>,
+    #[serde(default)]
+    pub correction: Option<String>,
+}
+
+/// The daemon, seen from its doors. Every method has a deadline of its own.
+pub trait Service: Send + Sync + 'static {
+    /// Starts a reply. Errors before the first event come back here.
+    fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>>;
+
+    /// The hosted model, once it can produce a token.
+    fn hosted(&self) -> Option<std::sync::Arc<Hosted>>;
+
+    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<(Vec<u32>, Vec<String>), ServiceError>>;
+    fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>>;
+    fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>>;
+
+    /// Actor states, engine state, queues, pipelines: the body of `/v1/status`.
+    fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>>;
+
+    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>>;
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>>;
+    /// Forgets by filter; returns how many turns were removed.
+    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;
+
+    /// Pause and resume of the engine, and the night's commands: answers `NotBuilt` where nothing stands behind.
+    fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>>;
+    fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>>;
+    fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>>;
+
+    /// Who holds this key (`None` = no Authorization header), coming from a loopback address or not.
+    fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError>;
+
+    /// True while the daemon accepts new requests (false: draining).
+    fn accepting(&self) -> bool;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NightCommand {
+    RunNow,
+    Status,
+    Report,
+    Pause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    #[error("no API key was given: send `Authorization: Bearer KEY`, or ask the owner for one")]
+    Missing,
+    #[error("the API key is not known or was revoked")]
+    Unknown,
+}
