@@ -1,1 +1,9 @@
-fn main() {}
+//! Argument → subcommand → exit code.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

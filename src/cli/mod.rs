@@ -1,0 +1,61 @@
+//! The command line: one file a subcommand, each with its arguments and a `run`. Results go to standard
+//! output, everything else to standard error. Exit codes follow sysexits where one fits.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod engine;
+
+/// Exit code of a wrong command line (`EX_USAGE`).
+pub const EX_USAGE: u8 = 64;
+
+#[derive(Parser)]
+#[command(name = "chimere", version, about, long_about = LONG_ABOUT, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+const LONG_ABOUT: &str = "Chimère serves a local mixture-of-experts model to a household or a team over an \
+OpenAI-compatible HTTP endpoint.\n\nStart with `chimere serve`, then `chimere chat` in another terminal.";
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Host one model and speak frames over standard input and output (started by the daemon)
+    Engine(engine::Args),
+    /// Print shell completions
+    Completions {
+        /// Shell to complete for
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Parses the arguments and runs the subcommand; every error is one clear line.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let asked_for_help = !error.use_stderr();
+            let _ = error.print();
+            return if asked_for_help { ExitCode::SUCCESS } else { ExitCode::from(EX_USAGE) };
+        }
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("chimere: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Cmd) -> anyhow::Result<ExitCode> {
+    match command {
+        Cmd::Engine(args) => engine::run(args),
+        Cmd::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "chimere", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
