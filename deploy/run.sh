@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Starts the daemon, waits until it can answer, asks one question and leaves it running until Ctrl-C.
+set -euo pipefail
+bin=$1
+listen=$2
+
+"$bin" serve --listen "$listen" &
+daemon=$!
+trap 'kill "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM
+
+for _ in $(seq 1 300); do
+  kill -0 "$daemon" 2>/dev/null || { echo "run: the daemon ended before it was ready" >&2; exit 1; }
+  curl -sf "http://$listen/health" >/dev/null && break
+  sleep 0.2
+done
+
+question="What is 17 + 25?"
+echo
+echo "> $question"
+"$bin" chat --url "http://$listen" "$question"
+echo
+echo "The daemon listens on http://$listen. Talk to it with: $bin chat --url http://$listen"
+echo "Ctrl-C stops it."
+wait "$daemon"

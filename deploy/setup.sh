@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs what the build needs and is not there: Debian packages and a Rust toolchain. Does nothing, and asks for
+# nothing, when all of it is present.
+set -euo pipefail
+
+missing=()
+need() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
+need cc build-essential
+need c++ build-essential
+need make make
+need cmake cmake
+need curl curl
+need python3 python3
+python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
+# bindgen reads C headers through libclang.
+ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* >/dev/null 2>&1 || missing+=(libclang-dev)
+
+if ((${#missing[@]})); then
+  if ! command -v apt-get >/dev/null 2>&1; then
+    echo "setup: please install: ${missing[*]} (this script knows only apt-get)" >&2
+    exit 1
+  fi
+  as_root=()
+  if ((EUID != 0)); then as_root=(sudo); fi
+  echo "setup: installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+export PATH="$HOME/.cargo/bin:$PATH"
+if ! command -v cargo >/dev/null 2>&1; then
+  echo "setup: installing Rust with rustup"
+  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --component rustfmt --component clippy
+fi
