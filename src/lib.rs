@@ -4,9 +4,11 @@
 //! - [`turn`]: the records that travel between the parts.
 //! - [`service`]: what the daemon offers to its doors (HTTP).
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
+//! - [`gguf`]: reading and writing of model files.
 
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod gguf;
 pub mod service;
 pub mod turn;

@@ -1,0 +1,6 @@
+//! The GGUF reader and writer: what is written is read back, real files load, damaged and hostile
+//! files are refused with the reason.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod round_trip;
