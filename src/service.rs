@@ -71,7 +71,8 @@ pub struct ReplyRequest {
     pub stop: Vec<String>,
     /// Choices, 1 … `CHOICES_MAX`.
     pub choices: u32,
-    /// Overrides the principal's consent for this turn; false always wins.
+    /// Consent for this turn alone. It can only be withdrawn: the turn is learned from when the principal
+    /// consents and this is not false.
     pub consent: Option<bool>,
 }
 
@@ -211,6 +212,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// True while the daemon accepts new requests (false: draining).
     fn accepting(&self) -> bool;
+
+    /// Every metric of the process in Prometheus' text format: the body of `/metrics`.
+    fn metrics(&self) -> String;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
