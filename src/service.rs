@@ -27,6 +27,13 @@ pub struct Principal {
     pub consent: bool,
 }
 
+impl Principal {
+    /// May this principal use a route of `scope`? Admin includes the others.
+    pub fn may(&self, scope: Scope) -> bool {
+        self.scopes.iter().any(|&own| own == scope || own == Scope::Admin)
+    }
+}
+
 /// Sampling fields that the client really sent; the rest comes from the pipeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SamplingOverrides {
@@ -164,6 +171,8 @@ pub enum ServiceError {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnFilter {
+    /// This one turn only.
+    pub turn: Option<TurnId>,
     pub principal: Option<String>,
     pub conversation: Option<String>,
     /// Unix milliseconds.
