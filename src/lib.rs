@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod engine;
 pub mod gguf;
 pub mod service;

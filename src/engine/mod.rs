@@ -2,5 +2,6 @@
 //! no HTTP, no actors, no store and no wall clock; its public face is `protocol`.
 
 pub mod backend;
+pub mod batch;
 pub mod protocol;
 pub mod vocab;

@@ -1,0 +1,178 @@
+//! The invariants of ARCHITECTURE.md that can be read off the source: who may import what, no `unsafe` outside
+//! `ffi`, a header on every file, sizes that stay readable, one reader of the environment.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file longer than this is two files.
+const LINES_MAX: usize = 600;
+
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Lines of code without comments.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(n, l)| (n + 1, l)).filter(|(_, l)| !l.trim_start().starts_with("//"))
+    }
+
+    fn under(&self, prefixes: &[&str]) -> bool {
+        prefixes.iter().any(|p| self.path.starts_with(p))
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &str) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if path.file_name().is_none_or(|n| n != "target") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                found.push(Source { path: name, text: fs::read_to_string(&path).unwrap() });
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no sources under {folder}");
+    found
+}
+
+/// True if `line` names the crate `name` as a path (`name::…` or `use name;`).
+fn names_crate(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = &line[at + name.len()..];
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '"') && after.starts_with("::")
+    })
+}
+
+/// `crates` may be named only by files under `allowed`.
+fn only(files: &[Source], crates: &[&str], allowed: &[&str]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|f| !f.under(allowed)) {
+        for (n, line) in file.code() {
+            if let Some(name) = crates.iter().find(|name| names_crate(line, name)) {
+                wrong.push(format!("{}:{n}: `{name}` belongs to {allowed:?} alone", file.path));
+            }
+        }
+    }
+    wrong
+}
+
+fn check(wrong: Vec<String>) {
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_library_has_its_place() {
+    let files = sources("src");
+    let mut wrong = only(&files, &["actix", "actix_rt"], &["src/actors", "src/daemon"]);
+    wrong.extend(only(&files, &["hyper", "hyper_util", "axum", "tower", "tower_http"], &["src/http"]));
+    wrong.extend(only(&files, &["sled"], &["src/store"]));
+    wrong.extend(only(&files, &["cudarc", "llama_cpp_sys_2", "memmap2"], &[]));
+    wrong.extend(only(&files, &["anyhow"], &["src/main.rs", "src/cli"]));
+    check(wrong);
+}
+
+#[test]
+fn the_engine_knows_no_http_no_actors_no_store_and_no_wall_clock() {
+    let engine: Vec<_> = sources("src").into_iter().filter(|f| f.under(&["src/engine", "src/gguf"])).collect();
+    let mut wrong = Vec::new();
+    for file in &engine {
+        for (n, line) in file.code() {
+            for word in
+                ["crate::http", "crate::actors", "crate::store", "crate::daemon", "SystemTime", "jiff::", "tokio::"]
+            {
+                if line.contains(word) {
+                    wrong.push(format!("{}:{n}: the engine must not know {word}", file.path));
+                }
+            }
+        }
+    }
+    check(wrong);
+}
+
+#[test]
+fn unsafe_code_lives_in_ffi_alone() {
+    let mut wrong = Vec::new();
+    for top in ["src/lib.rs", "src/main.rs"] {
+        if !fs::read_to_string(root().join(top)).unwrap().contains("#![forbid(unsafe_code)]") {
+            wrong.push(format!("{top}: says #![forbid(unsafe_code)]"));
+        }
+    }
+    for file in sources("src") {
+        for (n, line) in file.code() {
+            if line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe impl") {
+                wrong.push(format!("{}:{n}: unsafe outside ffi", file.path));
+            }
+        }
+    }
+    check(wrong);
+}
+
+#[test]
+fn every_file_opens_with_its_reason_and_fits() {
+    let mut wrong = Vec::new();
+    for file in sources("src").iter().chain(&sources("ffi")) {
+        if !file.text.starts_with("//!") {
+            wrong.push(format!("{}: starts with `//!` saying why it exists", file.path));
+        }
+        let lines = file.text.lines().count();
+        if lines > LINES_MAX {
+            wrong.push(format!("{}: {lines} lines, more than {LINES_MAX}", file.path));
+        }
+    }
+    check(wrong);
+}
+
+#[test]
+fn one_reader_of_the_environment_and_no_silent_sends() {
+    let mut wrong = Vec::new();
+    for file in sources("src").iter().filter(|f| f.path != "src/config.rs" && !f.path.starts_with("src/config/")) {
+        for (n, line) in file.code() {
+            if line.contains("env::var") {
+                wrong.push(format!("{}:{n}: only config reads the environment", file.path));
+            }
+            if line.contains(".do_send(") {
+                wrong.push(format!("{}:{n}: do_send drops messages silently", file.path));
+            }
+        }
+    }
+    check(wrong);
+}
+
+#[test]
+fn nothing_is_marked_unfinished_and_no_path_of_a_builder_is_left() {
+    let mut wrong = Vec::new();
+    let home = Path::new("/").join("work").join("");
+    for file in sources("src").iter().chain(&sources("ffi")) {
+        for (n, line) in file.text.lines().enumerate() {
+            for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!(", home.to_str().unwrap()] {
+                if line.contains(word) {
+                    wrong.push(format!("{}:{}: contains {word}", file.path, n + 1));
+                }
+            }
+        }
+    }
+    check(wrong);
+}
+
+#[test]
+fn names_crate_sees_paths_and_not_parts_of_words() {
+    assert!(names_crate("use axum::Router;", "axum"));
+    assert!(names_crate("    let x = sled::open(p)?;", "sled"));
+    assert!(!names_crate("use my_axum::Router;", "axum"));
+    assert!(!names_crate("let axum = 1;", "axum"));
+}
