@@ -61,6 +61,11 @@ impl DType {
         DType::ALL.into_iter().find(|t| *t as u32 == n)
     }
 
+    /// The type called `name`, in any case: `Q4_K`, `q4_k`.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
+    }
+
     /// Values in one block: rows must be a multiple of it.
     pub const fn block_len(self) -> usize {
         match self {
@@ -98,7 +103,7 @@ impl DType {
 
     /// Bytes of a row of `len` values; `None` if `len` is no multiple of the block or overflows.
     pub const fn row_bytes(self, len: usize) -> Option<usize> {
-        if len % self.block_len() != 0 {
+        if !len.is_multiple_of(self.block_len()) {
             return None;
         }
         (len / self.block_len()).checked_mul(self.block_bytes())
@@ -120,6 +125,8 @@ mod tests {
             assert_eq!(DType::from_u32(t as u32), Some(t));
             assert_eq!(t.row_bytes(256), Some(256 / t.block_len() * t.block_bytes()));
         }
+        assert_eq!(DType::from_name("iq4_xs"), Some(DType::IQ4_XS));
+        assert_eq!(DType::from_name("Q4"), None);
         assert_eq!(DType::from_u32(4), None);
         assert_eq!(DType::Q4_K.row_bytes(255), None);
         assert_eq!(DType::F32.row_bytes(usize::MAX), None);

@@ -95,7 +95,7 @@ fn check_merges(gguf: &Gguf) -> Result<(), Error> {
     };
     for (i, merge) in merges.iter().enumerate() {
         let cut = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
-        if !cut.is_some_and(|at| at + 1 < merge.len()) {
+        if cut.is_none_or(|at| at + 1 >= merge.len()) {
             let merge = printable(merge);
             return Err(Error::Vocabulary(format!("merge {i} \"{merge}\" is not two parts joined by a space")));
         }
