@@ -4,12 +4,14 @@
 //! - [`turn`]: the records that travel between the parts.
 //! - [`service`]: what the daemon offers to its doors (HTTP).
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
-//! - [`gguf`]: reading and writing of model files.
+//! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod engine;
 pub mod gguf;
+#[cfg(feature = "llama")]
+pub mod quantize;
 pub mod service;
 pub mod turn;

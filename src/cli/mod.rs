@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod engine;
+#[cfg(feature = "llama")]
+mod quantize;
 
 /// Exit code of a wrong command line (`EX_USAGE`).
 pub const EX_USAGE: u8 = 64;
@@ -24,6 +26,9 @@ OpenAI-compatible HTTP endpoint.\n\nStart with `chimere serve`, then `chimere ch
 enum Cmd {
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
+    /// Write a model file anew with smaller tensor types
+    #[cfg(feature = "llama")]
+    Quantize(quantize::Args),
     /// Print shell completions
     Completions {
         /// Shell to complete for
@@ -53,6 +58,8 @@ pub fn main() -> ExitCode {
 fn run(command: Cmd) -> anyhow::Result<ExitCode> {
     match command {
         Cmd::Engine(args) => engine::run(args),
+        #[cfg(feature = "llama")]
+        Cmd::Quantize(args) => quantize::run(args),
         Cmd::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "chimere", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -3,4 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[cfg(feature = "llama")]
+mod requantize;
 mod round_trip;

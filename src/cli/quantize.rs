@@ -1,0 +1,86 @@
+//! `chimere quantize`: writes a model file anew with smaller tensor types.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use chimere::quantize::{Choice, Summary, requantize};
+use chimere_ffi::DType;
+use indicatif::{ProgressBar, ProgressStyle};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Model to read (GGUF)
+    input: PathBuf,
+    /// Model to write
+    output: PathBuf,
+    /// Type of the matrices; norms, router and the recurrence's small tensors stay F32
+    #[arg(long = "type", value_name = "TYPE")]
+    dtype: String,
+    /// Another type for the tensors whose name matches, e.g. "ffn_.*_exps=IQ3_S"; the first match wins
+    #[arg(long = "tensor", value_name = "REGEX=TYPE")]
+    tensors: Vec<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let choice = Choice::new(&args.dtype, &args.tensors)?;
+    let bar = ProgressBar::new(0);
+    bar.set_style(ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {eta}")?);
+    let summary = requantize(
+        &args.input,
+        &args.output,
+        |t| choice.of(t),
+        |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        },
+    )
+    .with_context(|| format!("quantising {}", args.input.display()))?;
+    bar.finish_and_clear();
+    if args.json {
+        print_json(&summary)
+    } else {
+        print_text(&summary)
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tensors written of each type.
+fn counts(summary: &Summary) -> BTreeMap<DType, usize> {
+    let mut counts = BTreeMap::new();
+    summary.tensors.iter().for_each(|(_, _, to)| *counts.entry(*to).or_default() += 1);
+    counts
+}
+
+fn print_text(summary: &Summary) {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    for (name, asked, to) in summary.tensors.iter().filter(|(_, asked, to)| asked != to) {
+        println!("{name}: {to:?}, its rows are no whole {asked:?} blocks");
+    }
+    for (dtype, count) in counts(summary) {
+        println!("{:>8} {count:>5} tensors", dtype.name());
+    }
+    println!(
+        "{:.1} MiB -> {:.1} MiB, {:.2} bits a weight",
+        mib(summary.bytes_in),
+        mib(summary.bytes_out),
+        summary.bits_per_weight()
+    );
+}
+
+fn print_json(summary: &Summary) {
+    let tensors: serde_json::Map<_, _> =
+        summary.tensors.iter().map(|(name, _, to)| (name.clone(), to.name().into())).collect();
+    let out = serde_json::json!({
+        "bytes_in": summary.bytes_in,
+        "bytes_out": summary.bytes_out,
+        "bits_per_weight": summary.bits_per_weight(),
+        "parameters": summary.parameters,
+        "tensors": tensors,
+    });
+    println!("{out}");
+}
