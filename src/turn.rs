@@ -71,7 +71,8 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
-    /// Tokens back that the penalties look at; 0 = the whole context.
+    /// Tokens of prompt and reply that the repetition penalty looks back on; 0 = the whole context. Frequency
+    /// and presence count the reply's own tokens, all of them.
     pub penalty_window_tokens: u32,
     /// Absent = drawn at random and reported.
     pub seed: Option<u64>,

@@ -4,4 +4,5 @@
 pub mod backend;
 pub mod batch;
 pub mod protocol;
+pub mod sampler;
 pub mod vocab;

@@ -1,0 +1,204 @@
+//! Chooses the next token of one sequence from its row of logits. It owns the request's random numbers and
+//! its memory of past tokens, knows no text and no model.
+//!
+//! Order of work: logit bias → penalties → (log-probabilities are reported here) → temperature → top-k →
+//! top-p → min-p → draw. With temperature 0 the likeliest token is taken, the lowest id among equals.
+
+mod cut;
+mod penalties;
+mod random;
+#[cfg(test)]
+mod tests;
+
+use crate::turn::Sampling;
+use cut::{Candidate, Cuts};
+use penalties::Penalties;
+use random::Random;
+
+/// Most alternatives that a request may ask to see beside the chosen token.
+pub const LOGPROBS_MAX: u8 = 20;
+/// Most entries of a request's logit bias.
+pub const LOGIT_BIAS_MAX: usize = 4096;
+
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum SamplerError {
+    #[error("{field} is {found} but must be {allowed}")]
+    Range { field: &'static str, found: String, allowed: &'static str },
+    #[error("logit_bias names token {id}, but the vocabulary has {vocab} tokens")]
+    BiasToken { id: u32, vocab: usize },
+    #[error("logit_bias has {found} entries, over the limit of {limit}")]
+    BiasCount { found: usize, limit: usize },
+    #[error("the model gave {found} for token {id}: no token can be chosen from that")]
+    Logit { id: usize, found: f32 },
+    #[error("no token is allowed: every logit is -inf")]
+    NoToken,
+    #[error("the row has {found} logits but the vocabulary {expected} tokens")]
+    Row { found: usize, expected: usize },
+    #[error("cannot draw a seed: {0}")]
+    Seed(String),
+}
+
+/// The chosen token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    pub id: u32,
+    /// Natural logarithm of the token's probability after bias and penalties, before temperature and cuts;
+    /// present if the request asked for log-probabilities.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens at that point, likeliest first, as many as were asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+#[derive(Debug)]
+pub struct Sampler {
+    vocab: usize,
+    temperature: f32,
+    cuts: Cuts,
+    bias: Vec<(u32, f32)>,
+    logprobs: Option<u8>,
+    penalties: Penalties,
+    seed: u64,
+    random: Random,
+    /// Scratch: a weight a token.
+    weights: Vec<f32>,
+    /// Scratch: what the cuts kept.
+    kept: Vec<Candidate>,
+}
+
+impl Sampler {
+    /// Checks every field of `sampling`. `prompt` is what the repetition penalty looks back on.
+    pub fn new(sampling: &Sampling, vocab: usize, prompt: &[u32]) -> Result<Sampler, SamplerError> {
+        check(sampling, vocab)?;
+        let seed = match sampling.seed {
+            Some(seed) => seed,
+            // 53 bits, so that a client that reads the seed as a JavaScript number can give it back.
+            None => getrandom::u64().map_err(|e| SamplerError::Seed(e.to_string()))? >> 11,
+        };
+        Ok(Sampler {
+            vocab,
+            temperature: sampling.temperature,
+            cuts: Cuts { top_k: sampling.top_k as usize, top_p: sampling.top_p, min_p: sampling.min_p },
+            bias: sampling.logit_bias.clone(),
+            logprobs: sampling.logprobs,
+            penalties: Penalties::new(sampling, prompt),
+            seed,
+            random: Random::new(seed),
+            weights: Vec::new(),
+            kept: Vec::new(),
+        })
+    }
+
+    /// The seed in use, given or drawn.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Takes a token that was not sampled (forced by a control policy) into account.
+    pub fn accept(&mut self, id: u32) {
+        self.penalties.accept(id);
+    }
+
+    /// Chooses a token and takes it into account. The row is changed in place (bias, penalties).
+    pub fn sample(&mut self, logits: &mut [f32]) -> Result<Choice, SamplerError> {
+        if logits.len() != self.vocab {
+            return Err(SamplerError::Row { found: logits.len(), expected: self.vocab });
+        }
+        check_row(logits)?;
+        for &(id, bias) in &self.bias {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit += bias;
+            }
+        }
+        self.penalties.apply(logits);
+        let (max, likeliest) = likeliest(logits)?;
+        let id = if self.temperature == 0.0 { likeliest } else { self.draw(logits, max, likeliest) };
+        let (logprob, top) = self.report(logits, max, id);
+        self.penalties.accept(id);
+        Ok(Choice { id, logprob, top })
+    }
+
+    fn draw(&mut self, logits: &[f32], max: f32, likeliest: u32) -> u32 {
+        let total = cut::weigh(logits, max, self.temperature, &mut self.weights);
+        let point = self.random.unit();
+        if self.cuts.none() {
+            let all = self.weights.iter().copied().zip(0u32..);
+            return pick(all, point * total).unwrap_or(likeliest);
+        }
+        self.cuts.apply(&self.weights, total, &mut self.kept);
+        let total: f64 = self.kept.iter().map(|&(w, _)| f64::from(w)).sum();
+        pick(self.kept.iter().copied(), point * total).unwrap_or(likeliest)
+    }
+
+    fn report(&self, logits: &[f32], max: f32, id: u32) -> (Option<f32>, Vec<(u32, f32)>) {
+        let Some(count) = self.logprobs else { return (None, Vec::new()) };
+        let mut weights = Vec::new();
+        let log_sum = cut::weigh(logits, max, 1.0, &mut weights).ln();
+        let logprob = |logit: f32| (f64::from(logit) - f64::from(max) - log_sum) as f32;
+        let top = cut::largest(logits, usize::from(count)).into_iter().map(|(l, id)| (id, logprob(l))).collect();
+        (logits.get(id as usize).map(|&l| logprob(l)), top)
+    }
+}
+
+/// The largest logit and the lowest id that has it.
+fn likeliest(logits: &[f32]) -> Result<(f32, u32), SamplerError> {
+    let max = cut::max(logits);
+    if max == f32::NEG_INFINITY {
+        return Err(SamplerError::NoToken);
+    }
+    let id = logits.iter().position(|&l| l == max).ok_or(SamplerError::NoToken)?;
+    Ok((max, id as u32))
+}
+
+/// NaN and +inf come from a broken computation; -inf is a token that something forbade.
+fn check_row(logits: &[f32]) -> Result<(), SamplerError> {
+    // Without a branch inside the chunk, the comparison is vectorised.
+    let broken = |chunk: &[f32]| chunk.iter().fold(false, |found, &l| found | (l.is_nan() | (l == f32::INFINITY)));
+    match logits.chunks(64).any(broken) {
+        false => Ok(()),
+        true => {
+            let id = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY).unwrap_or_default();
+            Err(SamplerError::Logit { id, found: logits[id] })
+        }
+    }
+}
+
+/// The candidate in whose share of the total weight `point` lies.
+fn pick(candidates: impl Iterator<Item = Candidate>, point: f64) -> Option<u32> {
+    let mut reached = 0f64;
+    let mut last = None;
+    for (weight, id) in candidates.filter(|&(w, _)| w > 0.0) {
+        reached += f64::from(weight);
+        last = Some(id);
+        if point < reached {
+            break;
+        }
+    }
+    last
+}
+
+fn check(sampling: &Sampling, vocab: usize) -> Result<(), SamplerError> {
+    let range = |field, value: f32, ok: bool, allowed| match ok {
+        true => Ok(()),
+        false => Err(SamplerError::Range { field, found: value.to_string(), allowed }),
+    };
+    let s = sampling;
+    range("temperature", s.temperature, (0.0..=10.0).contains(&s.temperature), "from 0 to 10")?;
+    range("top_p", s.top_p, (0.0..=1.0).contains(&s.top_p), "from 0 to 1")?;
+    range("min_p", s.min_p, (0.0..=1.0).contains(&s.min_p), "from 0 to 1")?;
+    let repetition = s.repetition_penalty;
+    range("repetition_penalty", repetition, (0.01..=10.0).contains(&repetition), "from 0.01 to 10")?;
+    range("frequency_penalty", s.frequency_penalty, (-2.0..=2.0).contains(&s.frequency_penalty), "from -2 to 2")?;
+    range("presence_penalty", s.presence_penalty, (-2.0..=2.0).contains(&s.presence_penalty), "from -2 to 2")?;
+    let logprobs = s.logprobs.unwrap_or(0);
+    range("logprobs", f32::from(logprobs), logprobs <= LOGPROBS_MAX, "from 0 to 20")?;
+    if s.logit_bias.len() > LOGIT_BIAS_MAX {
+        return Err(SamplerError::BiasCount { found: s.logit_bias.len(), limit: LOGIT_BIAS_MAX });
+    }
+    for &(id, bias) in &s.logit_bias {
+        range("logit_bias", bias, (-100.0..=100.0).contains(&bias), "from -100 to 100")?;
+        if id as usize >= vocab {
+            return Err(SamplerError::BiasToken { id, vocab });
+        }
+    }
+    Ok(())
+}
