@@ -1,0 +1,300 @@
+//! `chimere eval`: exact logits for comparison with references, perplexity of a text, and exams.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
+
+use anyhow::Context;
+use chimere::engine::host::HostLimits;
+use chimere::engine::load::{Kind, Loaded};
+use chimere::engine::protocol::ChatInput;
+use chimere::engine::{process, prompt};
+use chimere::eval::agree;
+use chimere::eval::golden::{self, Exam, Outcome, Score};
+use chimere::eval::perplexity::perplexity;
+use chimere::turn::Thinking;
+use serde_json::json;
+
+use super::model_args::{ModelArgs, bar};
+
+/// Evaluate a model: logits, perplexity, exams
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Write the logits of a token sequence: little-endian i32 in, row-major f32 out, a row a position
+    Logits(LogitsArgs),
+    /// Perplexity and bits per byte of a text
+    Perplexity(PerplexityArgs),
+    /// Compare the native backend with the library on the same file: perplexity, KL, top-1 and greedy texts
+    Agree(AgreeArgs),
+    /// Accuracy on an exam of exactly checkable items, by family, with 95 % intervals
+    Golden(GoldenArgs),
+}
+
+#[derive(clap::Args)]
+struct LogitsArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[arg(long, default_value = "auto")]
+    backend: Kind,
+    /// Token ids, little-endian i32
+    #[arg(long)]
+    tokens: PathBuf,
+    /// Where the logits go
+    #[arg(long)]
+    out: PathBuf,
+    /// Tokens fed at a time; 0 = all at once
+    #[arg(long, default_value_t = 0)]
+    step: usize,
+    /// Logits of the multi-token-prediction layer: n − 1 rows, row t from h_t and token t+1
+    #[arg(long)]
+    mtp: bool,
+    /// Decode these sequences in the same steps; only the first is written
+    #[arg(long, value_name = "FILE")]
+    beside: Vec<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct PerplexityArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[arg(long, default_value = "auto")]
+    backend: Kind,
+    /// UTF-8 text to score
+    #[arg(long)]
+    text: PathBuf,
+    /// Tokens scored together from an empty context
+    #[arg(long, default_value_t = 512)]
+    window: usize,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct AgreeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Backend under test
+    #[arg(long, default_value = "cpu")]
+    backend: Kind,
+    /// Backend to agree with
+    #[arg(long, default_value = "llama")]
+    reference: Kind,
+    /// UTF-8 text for the teacher-forced part
+    #[arg(long)]
+    text: Option<PathBuf>,
+    #[arg(long, default_value_t = 512)]
+    window: usize,
+    /// Exam file whose first items are the prompts of the free-running part
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    #[arg(long, default_value_t = 50)]
+    prompts_max: usize,
+    /// Tokens generated greedily after each prompt
+    #[arg(long, default_value_t = 200)]
+    tokens: usize,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct GoldenArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[arg(long, default_value = "auto")]
+    backend: Kind,
+    /// Exam file (JSONL); default: nano/golden/golden.jsonl
+    #[arg(long, default_value = "nano/golden/golden.jsonl")]
+    set: PathBuf,
+    /// Ask only the first N items of each family
+    #[arg(long, value_name = "N")]
+    per_family: Option<usize>,
+    /// Tokens of thought before `</think>` is forced; 0 = no thought
+    #[arg(long, default_value_t = 192)]
+    thinking: u32,
+    /// Items asked at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    parallel: u16,
+    /// Write every reply and its verdict (JSONL)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.what {
+        What::Logits(args) => logits(args),
+        What::Perplexity(args) => score(args),
+        What::Agree(args) => compare(args),
+        What::Golden(args) => exam(args),
+    }
+}
+
+fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(&args.text).with_context(|| format!("cannot read {}", args.text.display()))?;
+    let mut loaded = args.model.load(args.backend, 1)?;
+    let mut ids = Vec::new();
+    loaded.vocab.encode(&text, false, &mut ids)?;
+    let bar = bar(ids.len() as u64, "scoring");
+    let score = perplexity(loaded.backend.as_mut(), &ids, args.window, &mut |n| bar.inc(n as u64))?;
+    bar.finish_and_clear();
+    let bits_per_byte = score.nats_per_token / std::f64::consts::LN_2 * ids.len() as f64 / text.len() as f64;
+    if args.json {
+        let mut value = serde_json::to_value(&score)?;
+        value["bits_per_byte"] = json!(bits_per_byte);
+        value["backend"] = json!(loaded.hosted.model.backend);
+        println!("{value:#}");
+    } else {
+        println!(
+            "perplexity {:.4} ± {:.4} ({} tokens, windows of {}), {:.4} bits per byte, backend {}",
+            score.perplexity,
+            score.perplexity * score.standard_error,
+            score.tokens,
+            args.window,
+            bits_per_byte,
+            loaded.hosted.model.backend
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.text.is_some() || args.prompts.is_some(), "nothing to compare: give --text, --prompts or both");
+    let mut tested = args.model.load(args.backend, 1)?;
+    let mut reference = args.model.load(args.reference, 1)?;
+    let mut report = json!({ "backend": tested.hosted.model.backend, "reference": reference.hosted.model.backend });
+    if let Some(path) = &args.text {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut ids = Vec::new();
+        tested.vocab.encode(&text, false, &mut ids)?;
+        let bar = bar(ids.len() as u64, "scoring");
+        let (ours, theirs) = (tested.backend.as_mut(), reference.backend.as_mut());
+        report["forced"] =
+            serde_json::to_value(agree::forced(ours, theirs, &ids, args.window, &mut |n| bar.inc(n as u64))?)?;
+        bar.finish_and_clear();
+    }
+    if let Some(path) = &args.prompts {
+        report["free"] = serde_json::to_value(free_runs(&args, path, &mut tested, &mut reference)?)?;
+    }
+    if args.json {
+        println!("{report:#}");
+    } else {
+        print_agreement(&report);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn free_runs(
+    args: &AgreeArgs,
+    prompts: &std::path::Path,
+    tested: &mut Loaded,
+    reference: &mut Loaded,
+) -> anyhow::Result<Vec<agree::FreeRun>> {
+    let items = golden::read(prompts)?;
+    let template = tested.template.take().context("the model has no chat template")?;
+    let bar = bar(items.len().min(args.prompts_max) as u64, "writing");
+    let mut runs = Vec::new();
+    for (index, item) in items.iter().take(args.prompts_max).enumerate() {
+        let chat = ChatInput {
+            messages: item.messages.clone(),
+            tools: item.tools.clone(),
+            add_generation_prompt: true,
+            ..ChatInput::default()
+        };
+        let ids = prompt::render(tested.vocab.as_ref(), &template, &chat)?.ids;
+        let (ours, theirs) = (tested.backend.as_mut(), reference.backend.as_mut());
+        runs.push(agree::free_run(ours, theirs, index, &ids, args.tokens)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(runs)
+}
+
+fn print_agreement(report: &serde_json::Value) {
+    if let Some(forced) = report.get("forced").and_then(|f| f.as_object()) {
+        println!("teacher-forced, {} against {}:", report["backend"], report["reference"]);
+        for (name, value) in forced {
+            println!("  {name:<22} {value}");
+        }
+    }
+    if let Some(free) = report.get("free").and_then(|f| f.as_array()) {
+        let diverged: Vec<_> = free.iter().filter(|r| !r["diverged_at"].is_null()).collect();
+        println!("free-running: {} of {} greedy texts differ", diverged.len(), free.len());
+        for run in diverged {
+            println!("  prompt {:>3} at token {:>3}, margin {:.4} nat", run["prompt"], run["diverged_at"], run["margin"].as_f64().unwrap_or(0.0));
+        }
+    }
+}
+
+fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
+    let mut items = golden::read(&args.set)?;
+    if let Some(most) = args.per_family {
+        let mut seen = std::collections::HashMap::<String, usize>::new();
+        items.retain(|item| {
+            let n = seen.entry(item.family.clone()).or_default();
+            *n += 1;
+            *n <= most
+        });
+    }
+    let parallel = usize::from(args.parallel);
+    let loaded = args.model.load(args.backend, parallel)?;
+    let (model, hash) = (loaded.hosted.model.name.clone(), loaded.hosted.model_hash.clone());
+    let (to_us, events) = sync_channel(64);
+    let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
+    let thinking = match args.thinking {
+        0 => Thinking::Off,
+        budget_tokens => Thinking::On { budget_tokens },
+    };
+    let bar = bar(items.len() as u64, "asking");
+    let outcomes = golden::run(&engine, &events, &items, Exam { thinking, parallel }, &mut |_| bar.inc(1))?;
+    bar.finish_and_clear();
+    if let Some(path) = &args.out {
+        let lines: Vec<String> = outcomes.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let total = Score::of(outcomes.iter().filter(|o| o.passed).count(), outcomes.len());
+    if args.json {
+        let report = json!({
+            "model": model, "model_hash": hash, "set": args.set, "total": total,
+            "families": golden::scores(&outcomes, |o| &o.family), "domains": golden::scores(&outcomes, |o| &o.domain),
+        });
+        println!("{report:#}");
+    } else {
+        print_scores(&outcomes, &total);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_scores(outcomes: &[Outcome], total: &Score) {
+    let line = |name: &str, s: &Score| {
+        println!("{name:<24} {:>5} of {:>5}  {:5.1} %  [{:.1}, {:.1}]", s.passed, s.n, s.rate * 100.0, s.low * 100.0, s.high * 100.0);
+    };
+    for (name, score) in golden::scores(outcomes, |o| &o.family) {
+        line(&name, &score);
+    }
+    println!();
+    for (name, score) in golden::scores(outcomes, |o| &o.domain) {
+        line(&name, &score);
+    }
+    line("all", total);
+}
+
+fn logits(args: LogitsArgs) -> anyhow::Result<ExitCode> {
+    let mut loaded = args.model.load(args.backend, 1 + args.beside.len())?;
+    let request = chimere::eval::logits::Request {
+        tokens: args.tokens,
+        out: args.out,
+        step: args.step,
+        mtp: args.mtp,
+        beside: args.beside,
+    };
+    let rows = chimere::eval::logits::run(loaded.backend.as_mut(), &request)?;
+    eprintln!("{rows} rows of {} logits", loaded.hosted.model.vocab);
+    Ok(ExitCode::SUCCESS)
+}

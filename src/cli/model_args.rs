@@ -1,0 +1,51 @@
+//! Arguments shared by the subcommands that load a model in their own process: `bench` and `eval`.
+
+use std::path::PathBuf;
+
+use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Which model, on what.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// Model file (GGUF); default: the one the daemon would serve
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Threads of the CPU backends; default: the processors at hand
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
+    /// Positions that a sequence may hold
+    #[arg(long, default_value_t = 4096, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=1_048_576))]
+    pub context: u32,
+}
+
+impl ModelArgs {
+    pub fn path(&self) -> anyhow::Result<PathBuf> {
+        Ok(chimere::config::find_model(self.model.as_deref())?)
+    }
+
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            usize::from,
+        )
+    }
+
+    /// Loads the model with a progress bar on standard error.
+    pub fn load(&self, backend: Kind, sequences_max: usize) -> anyhow::Result<Loaded> {
+        let path = self.path()?;
+        let options =
+            LoadOptions { backend, threads: self.threads(), context_tokens: self.context as usize, sequences_max };
+        let bar = bar(1000, "loading");
+        let loaded = load::load(&path, &options, &mut |done| bar.set_position((done * 1000.0) as u64));
+        bar.finish_and_clear();
+        Ok(loaded?)
+    }
+}
+
+/// A progress bar that shows nothing where standard error is no terminal.
+pub fn bar(length: u64, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:<10} {wide_bar} {percent:>3} % {eta:>5}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style).with_message(what)
+}

@@ -1,0 +1,130 @@
+//! From a model file to something the step loop can run: the architecture in the header picks the implementation.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use sha2::{Digest, Sha256};
+use std::io::{Read, Seek, SeekFrom};
+
+use super::backend::{Backend, BackendError};
+use super::protocol::Hosted;
+use super::template::ChatTemplate;
+use super::vocab::Vocab;
+use crate::gguf::Gguf;
+
+/// Which implementation runs the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Native where there is one, else the library.
+    #[default]
+    Auto,
+    /// Our own forward pass on the CPU (architecture qwen35moe).
+    Cpu,
+    /// libllama.
+    Llama,
+}
+
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    pub backend: Kind,
+    pub threads: usize,
+    pub context_tokens: usize,
+    pub sequences_max: usize,
+}
+
+/// A model ready to be hosted.
+pub struct Loaded {
+    pub backend: Box<dyn Backend>,
+    pub vocab: Arc<dyn Vocab>,
+    pub template: Option<ChatTemplate>,
+    pub hosted: Hosted,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("cannot read the model {path}: {source}")]
+    Gguf { path: PathBuf, source: crate::gguf::Error },
+    #[error("cannot read the model {path}: {source}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error(transparent)]
+    Vocab(#[from] super::vocab::VocabError),
+    #[error("the model's chat template is refused: {0}")]
+    Template(#[from] super::template::TemplateError),
+    #[error("architecture {0} has no native implementation: use the llama backend")]
+    NotNative(String),
+    #[error("this build has no libllama: it runs only the native architecture, not {0}")]
+    NoLibrary(String),
+}
+
+/// Bytes of each tensor's start that go into the model hash, beside the whole header.
+const HASH_SAMPLE_BYTES: u64 = 4096;
+
+/// Loads a model. `progress` is told 0 … 1.
+pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -> Result<Loaded, LoadError> {
+    let began = Instant::now();
+    let gguf = Gguf::open(path).map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
+    let architecture =
+        gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?.to_owned();
+    let native = super::model::is_native(&architecture);
+    let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
+        Kind::Cpu if !native => return Err(LoadError::NotNative(architecture)),
+        Kind::Auto | Kind::Cpu if native => native_cpu(path, &gguf, options, progress)?,
+        _ => library(path, architecture, options, progress)?,
+    };
+    let template = vocab.template().map(|source| ChatTemplate::load(&source)).transpose()?;
+    let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
+    let model_hash =
+        model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
+    let hosted = Hosted {
+        model: backend.info().clone(),
+        model_hash,
+        template_hash,
+        thinks: vocab.special("<think>").is_some() && vocab.special("</think>").is_some(),
+        chats: template.is_some(),
+        load_ms: began.elapsed().as_millis() as u64,
+    };
+    Ok(Loaded { backend, vocab, template, hosted })
+}
+
+type Parts = (Box<dyn Backend>, Arc<dyn Vocab>);
+
+fn native_cpu(
+    path: &Path,
+    gguf: &Gguf,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
+    let options = super::cpu::CpuOptions {
+        threads: options.threads,
+        context_tokens: options.context_tokens,
+        sequences_max: options.sequences_max,
+        ..Default::default()
+    };
+    let backend = super::cpu::Cpu::load(path, &options, progress)?;
+    Ok((Box::new(backend), Arc::new(vocab)))
+}
+
+/// SHA-256 over the header and the first bytes of every tensor: tells two files apart without reading gigabytes.
+fn model_hash(path: &Path, gguf: &Gguf) -> std::io::Result<String> {
+    let mut file = std::fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = Vec::new();
+    file.by_ref().take(gguf.data_start()).read_to_end(&mut buffer)?;
+    hash.update(&buffer);
+    hash.update(gguf.file_len().to_le_bytes());
+    for tensor in gguf.tensors() {
+        buffer.clear();
+        file.seek(SeekFrom::Start(tensor.range.start))?;
+        file.by_ref().take(tensor.bytes().min(HASH_SAMPLE_BYTES)).read_to_end(&mut buffer)?;
+        hash.update(&buffer);
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

@@ -1,0 +1,136 @@
+//! The engine as a process: commands are read from one pipe, events written to another, and between them run a
+//! text thread (templates and tokenising, on a large stack and away from the step loop) and the step loop.
+//! End of file on the command pipe ends everything: no engine outlives its daemon.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::host::{Events, Host, HostLimits, Input};
+use super::load::Loaded;
+use super::prepare::Preparer;
+use super::protocol::{self, Command, Event, FrameError};
+
+/// Commands read but not yet handled; the daemon is held back by the pipe beyond that.
+const COMMANDS_MAX: usize = 256;
+/// Batches of events not yet written.
+const EVENT_BATCHES_MAX: usize = 64;
+/// Templates and regular expressions may recurse: this much stack keeps them from ending the process.
+const TEXT_STACK_BYTES: usize = 64 << 20;
+/// Events are gathered into writes of about this size.
+const WRITE_BYTES: usize = 256 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+    #[error("command pipe: {0}")]
+    Commands(FrameError),
+    #[error("the step loop ended unexpectedly")]
+    Loop,
+}
+
+/// Starts the text thread and the step loop of a loaded model. Commands go in with the time they were received;
+/// events come out of the other end of `events`, `Ready` first. The loop ends when the commands do.
+pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Running, ProcessError> {
+    let (commands, from_client) = sync_channel(COMMANDS_MAX);
+    let (to_loop, from_text) = sync_channel(COMMANDS_MAX);
+    let _ = events.send(vec![Event::Ready(Box::new(loaded.hosted.clone()))]);
+    let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted);
+    let text_events = events.clone();
+    named("text").stack_size(TEXT_STACK_BYTES).spawn(move || prepare(preparer, &from_client, &to_loop, &text_events))?;
+    let host = Host::new(loaded.backend, loaded.vocab, limits);
+    let steps = named("steps").spawn(move || host.run(&from_text, &events))?;
+    Ok(Running { commands, steps })
+}
+
+/// A step loop under way.
+pub struct Running {
+    pub commands: SyncSender<(Command, Instant)>,
+    pub steps: JoinHandle<()>,
+}
+
+/// Hosts a loaded model on a pair of pipes until `Exit` or the end of `commands`.
+pub fn serve<R, W>(loaded: Loaded, limits: HostLimits, commands: R, events: W) -> Result<(), ProcessError>
+where
+    R: Read + Send + 'static,
+    W: Write + Send + 'static,
+{
+    let (to_writer, from_loop) = sync_channel(EVENT_BATCHES_MAX);
+    let writer = named("events").spawn(move || write_events(&from_loop, events))?;
+    let running = start(loaded, limits, to_writer)?;
+    let to_text = running.commands;
+    // Not joined before it is done: a read from standard input cannot be interrupted, and must not keep a finished
+    // engine alive.
+    let reader = named("commands").spawn(move || read_commands(commands, &to_text))?;
+    let looped = running.steps.join();
+    let _ = writer.join();
+    if reader.is_finished()
+        && let Ok(Err(error)) = reader.join()
+    {
+        return Err(ProcessError::Commands(error));
+    }
+    looped.map_err(|_| ProcessError::Loop)
+}
+
+fn named(name: &str) -> thread::Builder {
+    thread::Builder::new().name(format!("engine-{name}"))
+}
+
+fn read_commands(mut from: impl Read, to: &SyncSender<(Command, Instant)>) -> Result<(), FrameError> {
+    while let Some(command) = protocol::read_frame::<Command>(&mut from)? {
+        if to.send((command, Instant::now())).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Turns commands into inputs of the step loop, answering by itself those that are only about text.
+fn prepare(preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSender<Input>, events: &Events) {
+    while let Ok((command, received)) = from.recv() {
+        let input = match command {
+            Command::Generate(request) => match preparer.generate(*request, received) {
+                Ok(job) => Input::Prepared(Box::new(job)),
+                Err(event) => {
+                    if events.send(vec![event]).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            },
+            Command::Tokenize { .. } | Command::Detokenize { .. } | Command::ApplyTemplate { .. } => {
+                if events.send(vec![preparer.text(command)]).is_err() {
+                    return;
+                }
+                continue;
+            }
+            other => Input::Command(other),
+        };
+        if to.send(input).is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes every event that is ready in one go; ends when the loop has ended or nobody reads.
+fn write_events(from: &Receiver<Vec<Event>>, mut to: impl Write) {
+    let mut buffer = Vec::new();
+    while let Ok(first) = from.recv() {
+        let mut batch = Some(first);
+        while let Some(events) = batch {
+            for event in &events {
+                if let Err(error) = protocol::encode(event, &mut buffer) {
+                    tracing::error!(%error, "an event could not be encoded");
+                }
+            }
+            batch = if buffer.len() < WRITE_BYTES { from.try_recv().ok() } else { None };
+        }
+        if to.write_all(&buffer).and_then(|()| to.flush()).is_err() {
+            return;
+        }
+        buffer.clear();
+    }
+}

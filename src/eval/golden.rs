@@ -1,0 +1,235 @@
+//! Exams of exactly checkable items: reads a set, asks every item of an engine many at a time, checks the replies and
+//! reports accuracy by family with 95 % intervals.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::check::Check;
+use crate::engine::process::Running;
+use crate::engine::protocol::{Channel, ChatInput, Command, Event, Generate, Prompt};
+use crate::toolcall;
+use crate::turn::{FinishReason, Message, Sampling, Thinking};
+
+/// Items of one file.
+pub const ITEMS_MAX: usize = 100_000;
+
+/// One question, as `nano/golden/README.md` documents it. The reference thought and answer stay unread here.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Item {
+    pub id: String,
+    pub domain: String,
+    pub family: String,
+    #[serde(default)]
+    pub level: String,
+    pub messages: Vec<Message>,
+    #[serde(default)]
+    pub tools: Vec<Value>,
+    pub check: Check,
+    #[serde(default = "tokens_default")]
+    pub max_tokens: u32,
+}
+
+fn tokens_default() -> u32 {
+    256
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GoldenError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{path}:{line}: {source}")]
+    Item { path: String, line: usize, source: serde_json::Error },
+    #[error("{path} has no items")]
+    Empty { path: String },
+    #[error("{path} has more than {ITEMS_MAX} items")]
+    TooMany { path: String },
+    #[error("the engine ended before the exam did")]
+    EngineEnded,
+}
+
+/// Reads a JSONL exam.
+pub fn read(path: &Path) -> Result<Vec<Item>, GoldenError> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|source| GoldenError::Read { path: name.clone(), source })?;
+    let mut items = Vec::new();
+    for (n, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        let item = serde_json::from_str(line);
+        items.push(item.map_err(|source| GoldenError::Item { path: name.clone(), line: n + 1, source })?);
+        if items.len() > ITEMS_MAX {
+            return Err(GoldenError::TooMany { path: name });
+        }
+    }
+    if items.is_empty() { Err(GoldenError::Empty { path: name }) } else { Ok(items) }
+}
+
+/// What one item got.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub id: String,
+    pub family: String,
+    pub domain: String,
+    pub passed: bool,
+    pub thought: String,
+    pub reply: String,
+    pub finish_reason: Option<FinishReason>,
+    pub tokens: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Right answers of a group, with the Wilson 95 % interval of the rate.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Score {
+    pub n: usize,
+    pub passed: usize,
+    pub rate: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Score {
+    pub fn of(passed: usize, n: usize) -> Score {
+        let (z, total) = (1.959_964f64, n as f64);
+        let rate = if n == 0 { 0.0 } else { passed as f64 / total };
+        if n == 0 {
+            return Score { n, passed, rate, low: 0.0, high: 1.0 };
+        }
+        let centre = rate + z * z / (2.0 * total);
+        let half = z * (rate * (1.0 - rate) / total + z * z / (4.0 * total * total)).sqrt();
+        let scale = 1.0 + z * z / total;
+        Score { n, passed, rate, low: ((centre - half) / scale).max(0.0), high: ((centre + half) / scale).min(1.0) }
+    }
+}
+
+/// How the items are asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Exam {
+    pub thinking: Thinking,
+    /// Requests under way at once.
+    pub parallel: usize,
+}
+
+/// Asks every item greedily and returns the outcomes in the order of the items.
+pub fn run(
+    engine: &Running,
+    events: &Receiver<Vec<Event>>,
+    items: &[Item],
+    exam: Exam,
+    progress: &mut dyn FnMut(bool),
+) -> Result<Vec<Outcome>, GoldenError> {
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; items.len()];
+    let mut open: HashMap<u64, Outcome> = HashMap::new();
+    let mut next = 0;
+    while next < items.len() || !open.is_empty() {
+        while next < items.len() && open.len() < exam.parallel.max(1) {
+            let request = Command::Generate(Box::new(ask(next as u64, &items[next], exam.thinking)));
+            engine.commands.send((request, Instant::now())).map_err(|_| GoldenError::EngineEnded)?;
+            open.insert(next as u64, blank(&items[next]));
+            next += 1;
+        }
+        for event in events.recv().map_err(|_| GoldenError::EngineEnded)? {
+            let Some((id, outcome)) = settle(event, &mut open) else { continue };
+            let at = id as usize;
+            let finished = judge(&items[at], outcome);
+            progress(finished.passed);
+            outcomes[at] = Some(finished);
+        }
+    }
+    Ok(outcomes.into_iter().flatten().collect())
+}
+
+fn ask(id: u64, item: &Item, thinking: Thinking) -> Generate {
+    let chat = ChatInput {
+        messages: item.messages.clone(),
+        tools: item.tools.clone(),
+        thinking,
+        date: String::new(),
+        add_generation_prompt: true,
+    };
+    Generate {
+        id,
+        prompt: Prompt::Chat(chat),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        max_tokens: item.max_tokens,
+        stop: Vec::new(),
+        thinking,
+        ignore_end: false,
+    }
+}
+
+fn blank(item: &Item) -> Outcome {
+    Outcome {
+        id: item.id.clone(),
+        family: item.family.clone(),
+        domain: item.domain.clone(),
+        passed: false,
+        thought: String::new(),
+        reply: String::new(),
+        finish_reason: None,
+        tokens: 0,
+        error: None,
+    }
+}
+
+/// Adds an event to its outcome; returns the outcome when it was the last one.
+fn settle(event: Event, open: &mut HashMap<u64, Outcome>) -> Option<(u64, Outcome)> {
+    match event {
+        Event::Token(token) => {
+            let outcome = open.get_mut(&token.id)?;
+            match token.channel {
+                Channel::Thinking => outcome.thought.push_str(&token.text),
+                Channel::Answer => outcome.reply.push_str(&token.text),
+            }
+            None
+        }
+        Event::Finished { id, reason, text, usage, .. } => {
+            let mut outcome = open.remove(&id)?;
+            outcome.reply.push_str(&text);
+            outcome.finish_reason = Some(reason);
+            outcome.tokens = usage.completion_tokens;
+            Some((id, outcome))
+        }
+        Event::Failed { id, message, .. } => {
+            let mut outcome = open.remove(&id)?;
+            outcome.error = Some(message);
+            Some((id, outcome))
+        }
+        _ => None,
+    }
+}
+
+fn judge(item: &Item, mut outcome: Outcome) -> Outcome {
+    let (content, calls) = toolcall::parse(&outcome.reply, &item.tools);
+    outcome.passed = outcome.error.is_none() && item.check.passes(&content, &calls);
+    outcome
+}
+
+/// Scores by group, in the order of the names.
+pub fn scores(outcomes: &[Outcome], group: fn(&Outcome) -> &str) -> BTreeMap<String, Score> {
+    let mut counts: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for outcome in outcomes {
+        let (passed, n) = counts.entry(group(outcome).to_owned()).or_default();
+        *passed += usize::from(outcome.passed);
+        *n += 1;
+    }
+    counts.into_iter().map(|(name, (passed, n))| (name, Score::of(passed, n))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Score;
+
+    #[test]
+    fn wilson_intervals_match_published_values() {
+        // 81 of 263 (Newcombe 1998, method 3): 0.2553 to 0.3662.
+        let score = Score::of(81, 263);
+        assert!((score.low - 0.2553).abs() < 5e-5 && (score.high - 0.3662).abs() < 5e-5, "{score:?}");
+        assert_eq!(Score::of(0, 0).high, 1.0);
+        assert!(Score::of(5, 5).low > 0.5);
+    }
+}
