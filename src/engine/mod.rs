@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod batch;
+pub mod control;
 pub mod protocol;
 pub mod sampler;
 pub mod vocab;

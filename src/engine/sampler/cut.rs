@@ -25,7 +25,7 @@ fn exp_nonpositive(x: f32) -> f32 {
     let n = rounded - ROUND;
     let r = (t - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.987_569_1e-4_f32;
-    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         p = p * r + c;
     }
     let e = p * r * r + r + 1.0;
@@ -87,7 +87,7 @@ impl Depth {
     fn take(self, count: usize, mass: f64) -> Option<Depth> {
         match self {
             Depth::Count(left) => (left > count).then(|| Depth::Count(left - count)),
-            Depth::Mass(left) => (left > mass).then(|| Depth::Mass(left - mass)),
+            Depth::Mass(left) => (left > mass).then_some(Depth::Mass(left - mass)),
         }
     }
 }

@@ -20,10 +20,8 @@ fn row(seed: u64, vocab: usize) -> Vec<f32> {
 /// The distribution that should be drawn from, by definition: (id, probability), any order.
 fn reference(logits: &[f32], s: &Sampling) -> Vec<(u32, f64)> {
     let max = logits.iter().cloned().fold(f64::NEG_INFINITY, |m, l| m.max(f64::from(l)));
-    let mut all: Vec<(u32, f64)> = (0u32..)
-        .zip(logits)
-        .map(|(id, &l)| (id, ((f64::from(l) - max) / f64::from(s.temperature)).exp()))
-        .collect();
+    let mut all: Vec<(u32, f64)> =
+        (0u32..).zip(logits).map(|(id, &l)| (id, ((f64::from(l) - max) / f64::from(s.temperature)).exp())).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     if s.top_k > 0 {
         all.truncate(s.top_k as usize);

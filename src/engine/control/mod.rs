@@ -1,0 +1,253 @@
+//! Control of one reply while it is decoded: what of each token may be shown, on which channel, which tokens
+//! are forced, and when the reply ends. One `ReplyControl` a request, fed by the step loop; it owns no
+//! numbers of the model and never waits.
+//!
+//! The thought is what lies between `<think>` and `</think>`. The marks themselves are not shown, nor the
+//! newlines next to them. Stop strings are looked for in the answer only.
+
+mod stop;
+#[cfg(test)]
+mod tests;
+mod thinking;
+mod utf8;
+
+use super::protocol::{Channel, STOPS_MAX};
+use super::vocab::{Vocab, VocabError};
+use crate::turn::{FinishReason, Thinking};
+use stop::StopMatcher;
+use thinking::{Marks, ThinkingBudget};
+use utf8::Utf8Assembler;
+
+/// Longest stop string, bytes.
+pub const STOP_BYTES_MAX: usize = 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("{found} stop strings are over the limit of {STOPS_MAX}")]
+    Stops { found: usize },
+    #[error("a stop string is empty: leave it out")]
+    EmptyStop,
+    #[error("a stop string of {found} bytes is over the limit of {STOP_BYTES_MAX}")]
+    LongStop { found: usize },
+    #[error("max_tokens is 0: ask for at least one")]
+    NoTokens,
+    #[error(transparent)]
+    Vocab(#[from] VocabError),
+}
+
+/// What bounds a reply.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyLimits<'a> {
+    /// Tokens of thought and answer together, what the context has room for included.
+    pub max_tokens: u32,
+    pub stop: &'a [String],
+    pub thinking: Thinking,
+    /// Go on past the end-of-reply tokens.
+    pub ignore_end: bool,
+}
+
+/// What one token led to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advance {
+    /// Where the token belongs.
+    pub channel: Channel,
+    /// Text that became safe to show on that channel; may be empty, may come from earlier tokens.
+    pub text: String,
+    /// The token was forced, not sampled.
+    pub forced: bool,
+    /// The reply ended with this token.
+    pub finish: Option<Finish>,
+}
+
+/// How a reply ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    pub reason: FinishReason,
+    /// Rest of the answer that had been held back.
+    pub text: String,
+    /// The stop string that ended it.
+    pub stop: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct ReplyControl {
+    channel: Channel,
+    marks: Option<Marks>,
+    budget: ThinkingBudget,
+    utf8: Utf8Assembler,
+    stops: StopMatcher,
+    /// At the start of a thought, or of an answer after one: newlines are not shown.
+    skip_newlines: bool,
+    /// Newlines at the end of the thought so far, shown only if more of it follows.
+    newlines: String,
+    /// The open thought has text.
+    thought: bool,
+    tokens: u32,
+    max_tokens: u32,
+    ignore_end: bool,
+}
+
+impl ReplyControl {
+    /// `thinking_open`: the prompt ends inside a thought.
+    pub fn new(vocab: &dyn Vocab, limits: ReplyLimits<'_>, thinking_open: bool) -> Result<Self, ControlError> {
+        check_stops(limits.stop)?;
+        if limits.max_tokens == 0 {
+            return Err(ControlError::NoTokens);
+        }
+        let marks = Marks::of(vocab);
+        let mut control = ReplyControl {
+            channel: Channel::Answer,
+            marks,
+            budget: ThinkingBudget::new(vocab, marks, limits.thinking, limits.max_tokens)?,
+            utf8: Utf8Assembler::default(),
+            stops: StopMatcher::new(limits.stop),
+            skip_newlines: false,
+            newlines: String::new(),
+            thought: false,
+            tokens: 0,
+            max_tokens: limits.max_tokens,
+            ignore_end: limits.ignore_end,
+        };
+        if thinking_open && marks.is_some() {
+            control.open_thought();
+        }
+        Ok(control)
+    }
+
+    /// The token that must be fed next; `None`: sample one.
+    pub fn forced(&self) -> Option<u32> {
+        self.budget.forced()
+    }
+
+    /// Tokens of the reply so far, thought included.
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// Tokens of the thought, `</think>` included.
+    pub fn thinking_tokens(&self) -> u32 {
+        self.budget.spent()
+    }
+
+    /// Takes the next token of the reply, sampled or forced.
+    pub fn push(&mut self, vocab: &dyn Vocab, id: u32) -> Advance {
+        let forced = self.budget.took(id);
+        self.tokens = self.tokens.saturating_add(1);
+        let channel = self.channel;
+        if channel == Channel::Thinking {
+            self.budget.spend();
+        }
+        if !self.ignore_end && vocab.ends().contains(&id) {
+            let text = self.last_of_thought();
+            let finish = Some(self.finish(FinishReason::Stop));
+            return Advance { channel, text, forced, finish };
+        }
+        let (mut text, stop) = self.read(vocab, id);
+        if self.channel == Channel::Thinking && !self.utf8.unfinished() {
+            self.budget.enforce(self.thought && !self.newlines.is_empty());
+        }
+        let finish = if stop.is_some() {
+            Some(Finish { reason: FinishReason::Stop, text: String::new(), stop })
+        } else if self.tokens >= self.max_tokens {
+            text += &self.last_of_thought();
+            Some(self.finish(FinishReason::Length))
+        } else {
+            None
+        };
+        Advance { channel, text, forced, finish }
+    }
+
+    /// Ends the reply where it is (cancelled, context full): what had been held back comes out.
+    pub fn finish(&mut self, reason: FinishReason) -> Finish {
+        let mut text = String::new();
+        if self.channel == Channel::Answer {
+            let rest = self.utf8.flush();
+            let found = self.stops.push(&rest);
+            text = found.text + &self.stops.flush();
+        }
+        Finish { reason, text, stop: None }
+    }
+
+    /// The text a token adds, and the stop string it completed. Changes the channel at a mark.
+    fn read(&mut self, vocab: &dyn Vocab, id: u32) -> (String, Option<String>) {
+        match (self.channel, self.marks) {
+            (Channel::Answer, Some(marks)) if id == marks.open => {
+                let rest = self.finish(FinishReason::Stop).text;
+                self.open_thought();
+                (rest, None)
+            }
+            (Channel::Thinking, Some(marks)) if id == marks.close => {
+                let rest = self.utf8.flush();
+                let rest = self.show_thought(&rest);
+                self.newlines.clear();
+                self.channel = Channel::Answer;
+                self.skip_newlines = true;
+                (rest, None)
+            }
+            (Channel::Thinking, _) => {
+                let text = self.utf8.push(&vocab.bytes(id));
+                (self.show_thought(&text), None)
+            }
+            (Channel::Answer, _) => {
+                let text = self.utf8.push(&vocab.bytes(id));
+                let found = self.stops.push(skip_newlines(&mut self.skip_newlines, &text));
+                (found.text, found.stop)
+            }
+        }
+    }
+
+    fn open_thought(&mut self) {
+        self.channel = Channel::Thinking;
+        self.skip_newlines = true;
+        self.thought = false;
+        self.newlines.clear();
+        self.budget.enforce(false);
+    }
+
+    /// Holds back the newlines at the end, for they are dropped if the thought ends there.
+    fn show_thought(&mut self, text: &str) -> String {
+        let text = skip_newlines(&mut self.skip_newlines, text);
+        let shown = text.trim_end_matches('\n');
+        if shown.is_empty() {
+            self.newlines += text;
+            return String::new();
+        }
+        self.thought = true;
+        let mut out = std::mem::take(&mut self.newlines);
+        out += shown;
+        self.newlines += &text[shown.len()..];
+        out
+    }
+
+    /// What is left of a thought that ends with the reply.
+    fn last_of_thought(&mut self) -> String {
+        match self.channel {
+            Channel::Thinking => {
+                let rest = self.utf8.flush();
+                self.show_thought(&rest)
+            }
+            Channel::Answer => String::new(),
+        }
+    }
+}
+
+/// `text` without its leading newlines while `skip` is set; other text clears it.
+fn skip_newlines<'a>(skip: &mut bool, text: &'a str) -> &'a str {
+    if !*skip {
+        return text;
+    }
+    let rest = text.trim_start_matches('\n');
+    *skip = rest.is_empty();
+    rest
+}
+
+fn check_stops(stops: &[String]) -> Result<(), ControlError> {
+    if stops.len() > STOPS_MAX {
+        return Err(ControlError::Stops { found: stops.len() });
+    }
+    match stops.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
+        Some(stop) if stop.is_empty() => Err(ControlError::EmptyStop),
+        Some(stop) => Err(ControlError::LongStop { found: stop.len() }),
+        None => Ok(()),
+    }
+}

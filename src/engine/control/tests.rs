@@ -1,0 +1,228 @@
+//! Whole replies through the control, on a vocabulary whose tokens are given as byte strings.
+
+use super::super::vocab::TokenKind;
+use super::*;
+
+const END: u32 = 0;
+const OPEN: u32 = 1;
+const CLOSE: u32 = 2;
+
+/// Ids below 3 are special; id 3 + b is the byte b; larger ids are the given pieces.
+struct Bytes(Vec<Vec<u8>>);
+
+impl Vocab for Bytes {
+    fn len(&self) -> usize {
+        259 + self.0.len()
+    }
+    fn encode(&self, text: &str, _: bool, ids: &mut Vec<u32>) -> Result<(), VocabError> {
+        ids.extend(text.bytes().map(|b| u32::from(b) + 3));
+        Ok(())
+    }
+    fn bytes(&self, id: u32) -> Vec<u8> {
+        match id {
+            0..3 => Vec::new(),
+            3..259 => vec![(id - 3) as u8],
+            _ => self.0.get(id as usize - 259).cloned().unwrap_or_default(),
+        }
+    }
+    fn name(&self, id: u32) -> String {
+        String::from_utf8_lossy(&self.bytes(id)).into_owned()
+    }
+    fn kind(&self, id: u32) -> TokenKind {
+        if id == END { TokenKind::Control } else { TokenKind::Normal }
+    }
+    fn special(&self, text: &str) -> Option<u32> {
+        ["<end>", "<think>", "</think>"].iter().position(|s| *s == text).map(|i| i as u32)
+    }
+    fn specials(&self) -> Vec<(u32, String)> {
+        vec![(0, "<end>".into()), (1, "<think>".into()), (2, "</think>".into())]
+    }
+    fn ends(&self) -> &[u32] {
+        &[END]
+    }
+    fn bos(&self) -> Option<u32> {
+        None
+    }
+    fn template(&self) -> Option<String> {
+        None
+    }
+}
+
+fn limits(stop: &[String]) -> ReplyLimits<'_> {
+    ReplyLimits { max_tokens: 1000, stop, thinking: Thinking::Template, ignore_end: false }
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Reply {
+    thought: String,
+    answer: String,
+    ids: Vec<u32>,
+    forced: Vec<u32>,
+    finish: Option<(FinishReason, Option<String>)>,
+}
+
+/// Feeds `sampled`, and forced tokens where they are asked for, until the reply ends.
+fn run(vocab: &Bytes, limits: ReplyLimits<'_>, open: bool, sampled: &[u32]) -> Reply {
+    let mut control = ReplyControl::new(vocab, limits, open).unwrap();
+    let mut reply = Reply::default();
+    let mut sampled = sampled.iter();
+    while reply.finish.is_none() {
+        let Some(id) = control.forced().or_else(|| sampled.next().copied()) else { break };
+        let advance = control.push(vocab, id);
+        reply.ids.push(id);
+        if advance.forced {
+            reply.forced.push(id);
+        }
+        match advance.channel {
+            Channel::Thinking => reply.thought += &advance.text,
+            Channel::Answer => reply.answer += &advance.text,
+        }
+        if let Some(finish) = advance.finish {
+            reply.answer += &finish.text;
+            reply.finish = Some((finish.reason, finish.stop));
+        }
+    }
+    assert_eq!(control.tokens() as usize, reply.ids.len());
+    reply
+}
+
+fn ids(text: &str) -> Vec<u32> {
+    text.bytes().map(|b| u32::from(b) + 3).collect()
+}
+
+#[test]
+fn a_thought_and_an_answer() {
+    let vocab = Bytes(vec![]);
+    let sampled = [ids("\nhm…\nyes\n"), vec![CLOSE], ids("\n\nfour\n"), vec![END]].concat();
+    let reply = run(&vocab, limits(&[]), true, &sampled);
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("hm…\nyes", "four\n"));
+    assert_eq!(reply.finish, Some((FinishReason::Stop, None)));
+    assert!(reply.forced.is_empty());
+}
+
+#[test]
+fn a_model_may_open_the_thought_itself() {
+    let vocab = Bytes(vec![]);
+    let sampled = [vec![OPEN], ids("\nx\n"), vec![CLOSE], ids("\n\ny"), vec![END]].concat();
+    let reply = run(&vocab, limits(&[]), false, &sampled);
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("x", "y"));
+}
+
+#[test]
+fn an_answer_keeps_its_newlines_when_there_was_no_thought() {
+    let vocab = Bytes(vec![]);
+    let reply = run(&vocab, limits(&[]), false, &[ids("\n\na\n"), vec![END]].concat());
+    assert_eq!(reply.answer, "\n\na\n");
+}
+
+#[test]
+fn stop_strings_end_the_answer_and_not_the_thought() {
+    let vocab = Bytes(vec![]);
+    let stop = ["STOP".to_owned()];
+    let sampled = [ids("STOP it"), vec![CLOSE], ids("\nSTO STOP more")].concat();
+    let reply = run(&vocab, limits(&stop), true, &sampled);
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("STOP it", "STO "));
+    assert_eq!(reply.finish, Some((FinishReason::Stop, Some("STOP".into()))));
+}
+
+#[test]
+fn any_cut_into_tokens_shows_the_same() {
+    let answer = "a€b\nEN🦀EN D".as_bytes();
+    let stop = ["END".to_owned(), "€c".to_owned()];
+    for a in 0..=answer.len() {
+        for b in a..=answer.len() {
+            let vocab = Bytes(vec![answer[..a].to_vec(), answer[a..b].to_vec(), answer[b..].to_vec()]);
+            let reply = run(&vocab, limits(&stop), false, &[259, 260, 261, END]);
+            assert_eq!(reply.answer.as_bytes(), answer, "cut at {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn held_text_comes_out_at_the_end() {
+    let vocab = Bytes(vec![]);
+    let stop = ["END".to_owned()];
+    let reply = run(&vocab, ReplyLimits { max_tokens: 4, ..limits(&stop) }, false, &ids("abENx"));
+    assert_eq!(reply.answer, "abEN");
+    assert_eq!(reply.finish, Some((FinishReason::Length, None)));
+
+    let mut control = ReplyControl::new(&vocab, limits(&stop), false).unwrap();
+    assert_eq!(control.push(&vocab, u32::from(b'E') + 3).text, "");
+    let finish = control.finish(FinishReason::Aborted);
+    assert_eq!((finish.reason, finish.text.as_str()), (FinishReason::Aborted, "E"));
+}
+
+#[test]
+fn the_budget_closes_the_thought() {
+    let vocab = Bytes(vec![]);
+    let on = ReplyLimits { thinking: Thinking::On { budget_tokens: 3 }, ..limits(&[]) };
+    let sampled = [ids("abc"), ids("yes"), vec![END]].concat();
+    let reply = run(&vocab, on, true, &sampled);
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("abc", "yes"));
+    assert_eq!(reply.forced, [ids("\n"), vec![CLOSE], ids("\n\n")].concat());
+
+    // A thought that ends with a newline needs no other, an empty one does.
+    let reply = run(&vocab, on, true, &[ids("ab\n"), ids("yes"), vec![END]].concat());
+    assert_eq!(reply.forced, [vec![CLOSE], ids("\n\n")].concat());
+    let none = ReplyLimits { thinking: Thinking::On { budget_tokens: 0 }, ..limits(&[]) };
+    let reply = run(&vocab, none, true, &[ids("yes"), vec![END]].concat());
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("", "yes"));
+    assert_eq!(reply.forced, [ids("\n"), vec![CLOSE], ids("\n\n")].concat());
+}
+
+#[test]
+fn the_budget_never_cuts_a_character() {
+    let vocab = Bytes(vec![]);
+    let on = ReplyLimits { thinking: Thinking::On { budget_tokens: 2 }, ..limits(&[]) };
+    let reply = run(&vocab, on, true, &[ids("a🦀"), ids("yes"), vec![END]].concat());
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("a🦀", "yes"));
+}
+
+#[test]
+fn the_budget_leaves_room_for_an_answer() {
+    let vocab = Bytes(vec![]);
+    let on = ReplyLimits { max_tokens: 40, thinking: Thinking::On { budget_tokens: 1000 }, ..limits(&[]) };
+    let reply = run(&vocab, on, true, &ids(&"x".repeat(200)));
+    // 40 tokens: 10 for the answer, 4 to close the thought.
+    assert_eq!((reply.thought.len(), reply.answer.len()), (26, 10));
+    assert_eq!(reply.finish, Some((FinishReason::Length, None)));
+    // However small the reply, the control ends it.
+    for max_tokens in 1..8 {
+        let reply = run(&vocab, ReplyLimits { max_tokens, ..on }, true, &ids(&"x".repeat(20)));
+        assert_eq!(reply.ids.len(), max_tokens as usize);
+    }
+}
+
+#[test]
+fn a_thought_opened_against_the_request_is_closed_at_once() {
+    let vocab = Bytes(vec![]);
+    let off = ReplyLimits { thinking: Thinking::Off, ..limits(&[]) };
+    let reply = run(&vocab, off, false, &[vec![OPEN], ids("yes"), vec![END]].concat());
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("", "yes"));
+}
+
+#[test]
+fn a_reply_that_ends_inside_its_thought_keeps_the_thought() {
+    let vocab = Bytes(vec![]);
+    let reply = run(&vocab, limits(&[]), true, &[ids("so \u{e9}")[..4].to_vec(), vec![END]].concat());
+    assert_eq!((reply.thought.as_str(), reply.answer.as_str()), ("so \u{fffd}", ""));
+}
+
+#[test]
+fn ends_can_be_ignored() {
+    let vocab = Bytes(vec![]);
+    let on = ReplyLimits { ignore_end: true, max_tokens: 4, ..limits(&[]) };
+    let reply = run(&vocab, on, false, &[ids("a"), vec![END], ids("bcd")].concat());
+    assert_eq!((reply.answer.as_str(), reply.ids.len()), ("abc", 4));
+}
+
+#[test]
+fn bad_limits_are_refused() {
+    fn refused(limits: ReplyLimits<'_>) -> String {
+        ReplyControl::new(&Bytes(vec![]), limits, false).map(|_| ()).unwrap_err().to_string()
+    }
+    assert!(refused(limits(&[String::new()])).contains("empty"));
+    assert!(refused(limits(&["x".repeat(STOP_BYTES_MAX + 1)])).contains("1025 bytes"));
+    assert!(refused(limits(&vec!["x".to_owned(); STOPS_MAX + 1])).contains("17 stop strings"));
+    assert!(refused(ReplyLimits { max_tokens: 0, ..limits(&[]) }).contains("max_tokens"));
+}

@@ -1,0 +1,91 @@
+//! The thinking budget: after so many tokens of thought, the tokens that close it are forced.
+
+use std::collections::VecDeque;
+
+use super::super::vocab::{Vocab, VocabError};
+use crate::turn::Thinking;
+
+/// A quarter of the reply, and at most this, is kept for the answer however large the budget is.
+pub(super) const ANSWER_ROOM_TOKENS_MAX: u32 = 256;
+
+/// Ids of the tokens that open and close a thought, where the vocabulary has them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    pub(super) open: u32,
+    pub(super) close: u32,
+}
+
+impl Marks {
+    pub(super) fn of(vocab: &dyn Vocab) -> Option<Marks> {
+        Some(Marks { open: vocab.special("<think>")?, close: vocab.special("</think>")? })
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ThinkingBudget {
+    /// Tokens of thought allowed; `None`: as many as the reply.
+    limit: Option<u32>,
+    spent: u32,
+    /// `"\n"`, which ends the last line of a thought.
+    line: Vec<u32>,
+    /// `</think>` and the empty line after it.
+    close: Vec<u32>,
+    /// What must come next.
+    queue: VecDeque<u32>,
+}
+
+impl ThinkingBudget {
+    pub(super) fn new(
+        vocab: &dyn Vocab,
+        marks: Option<Marks>,
+        thinking: Thinking,
+        max_tokens: u32,
+    ) -> Result<ThinkingBudget, VocabError> {
+        let Some(marks) = marks else { return Ok(ThinkingBudget::default()) };
+        let (mut line, mut close) = (Vec::new(), vec![marks.close]);
+        vocab.encode("\n", false, &mut line)?;
+        vocab.encode("\n\n", false, &mut close)?;
+        let limit = match thinking {
+            Thinking::Template => None,
+            Thinking::Off => Some(0),
+            Thinking::On { budget_tokens } => {
+                let kept = (max_tokens / 4).min(ANSWER_ROOM_TOKENS_MAX) + (line.len() + close.len()) as u32;
+                Some(budget_tokens.min(max_tokens.saturating_sub(kept)))
+            }
+        };
+        Ok(ThinkingBudget { limit, spent: 0, line, close, queue: VecDeque::new() })
+    }
+
+    /// The token that must come next instead of a sampled one.
+    pub(super) fn forced(&self) -> Option<u32> {
+        self.queue.front().copied()
+    }
+
+    /// A token came. Returns whether it was the forced one; another one drops what was queued.
+    pub(super) fn took(&mut self, id: u32) -> bool {
+        let forced = self.queue.front() == Some(&id);
+        match forced {
+            true => drop(self.queue.pop_front()),
+            false => self.queue.clear(),
+        }
+        forced
+    }
+
+    /// One more token of thought.
+    pub(super) fn spend(&mut self) {
+        self.spent = self.spent.saturating_add(1);
+    }
+
+    pub(super) fn spent(&self) -> u32 {
+        self.spent
+    }
+
+    /// Called while a thought is open and no character is unfinished: queues its end once the budget is
+    /// spent. `at_line_start`: the thought has text and ends with a newline.
+    pub(super) fn enforce(&mut self, at_line_start: bool) {
+        if self.queue.is_empty() && self.limit.is_some_and(|limit| self.spent >= limit) {
+            let line = if at_line_start { &[][..] } else { &self.line };
+            self.queue.extend(line.iter().chain(&self.close));
+        }
+    }
+}
