@@ -1,0 +1,78 @@
+//! A chat, whole and streamed, and what comes back with it.
+
+use serde_json::json;
+
+use crate::harness::{Daemon, sse};
+
+#[tokio::test]
+async fn a_sum_is_answered_and_ends_by_itself() {
+    let daemon = Daemon::start(&[]).await;
+    let reply = daemon.chat("What is 17 + 25?").await;
+    let choice = &reply["choices"][0];
+    assert!(choice["message"]["content"].as_str().unwrap().contains("42"), "{reply}");
+    assert_eq!(choice["finish_reason"], "stop");
+    let usage = &reply["usage"];
+    assert_eq!(
+        usage["total_tokens"].as_u64().unwrap(),
+        usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap()
+    );
+    assert!(reply["x_chimere"]["route"].is_string(), "{reply}");
+    assert!(reply["x_chimere"]["pipeline_version"].is_string(), "{reply}");
+}
+
+#[tokio::test]
+async fn a_stream_says_the_same_as_the_whole_reply() {
+    let daemon = Daemon::start(&[]).await;
+    let whole = daemon.chat("What is 17 + 25?").await;
+    let body = json!({
+        "messages": [{ "role": "user", "content": "What is 17 + 25?" }], "temperature": 0, "stream": true,
+        "stream_options": { "include_usage": true },
+    });
+    let answer = reqwest::Client::new().post(format!("{}/v1/chat/completions", daemon.url)).json(&body).send().await;
+    let text = answer.unwrap().text().await.unwrap();
+    assert!(text.trim_end().ends_with("data: [DONE]"), "{text}");
+    let events = sse(&text);
+    let joined = |field: &str| -> String {
+        events.iter().filter_map(|e| e["choices"][0]["delta"][field].as_str()).collect()
+    };
+    assert_eq!(joined("content"), whole["choices"][0]["message"]["content"].as_str().unwrap());
+    assert_eq!(joined("reasoning_content"), whole["choices"][0]["message"]["reasoning_content"].as_str().unwrap_or(""));
+    let finishes: Vec<_> = events.iter().filter(|e| e["choices"][0]["finish_reason"].is_string()).collect();
+    assert_eq!(finishes.len(), 1);
+    assert_eq!(events.last().unwrap()["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+}
+
+#[tokio::test]
+async fn neighbours_do_not_change_a_reply() {
+    let daemon = Daemon::start(&[]).await;
+    let questions = ["What is 17 + 25?", "Hello!", "What is 9 * 7?", "Who are you?"];
+    let mut alone = Vec::new();
+    for question in questions {
+        alone.push(daemon.chat(question).await["choices"][0]["message"].clone());
+    }
+    let together = futures_util::future::join_all(questions.map(|q| daemon.chat(q))).await;
+    for (a, b) in alone.iter().zip(&together) {
+        assert_eq!(*a, b["choices"][0]["message"]);
+    }
+}
+
+#[tokio::test]
+async fn feedback_reaches_the_turn_and_forgetting_removes_it() {
+    let daemon = Daemon::start(&[]).await;
+    let reply = daemon.chat("Hello!").await;
+    let turn = reply["x_chimere"]["turn"].as_str().unwrap();
+    let (status, answer) =
+        daemon.post("/v1/feedback", &json!({ "turn": turn, "vote": "down", "correction": "Good morning!" })).await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, turns) = daemon.get("/v1/memory/turns").await;
+    let kept = turns["data"].as_array().unwrap();
+    assert_eq!(kept.len(), 1, "{turns}");
+    assert_eq!(kept[0]["feedback"][0]["correction"], "Good morning!");
+    assert_eq!(kept[0]["consent"], true);
+    let client = reqwest::Client::new();
+    let gone = client.delete(format!("{}/v1/memory/turns?id={turn}", daemon.url)).send().await.unwrap();
+    assert_eq!(gone.status().as_u16(), 200);
+    assert!(daemon.get("/v1/memory/turns").await.1["data"].as_array().unwrap().is_empty());
+    let (status, _) = daemon.post("/v1/feedback", &json!({ "turn": turn, "vote": "up" })).await;
+    assert_eq!(status, 404);
+}

@@ -1,0 +1,10 @@
+//! End to end: the real binary, a real socket, the model of the repository. Each test has a daemon and a state
+//! directory of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+
+mod chat;
+mod kill_daemon;
+mod kill_engine;
