@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, BackendError, Chunk, Output, Rows};
+use super::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
 use super::batch::{self, Share};
 use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
 use super::slot::{Prepared, Slot};
@@ -40,6 +40,9 @@ enum State {
     Paused,
     Finished,
 }
+
+/// Stands in for the sequence of a request that never got one.
+const NO_SEQUENCE: SeqId = SeqId(u32::MAX);
 
 /// Events are handed over a step at a time.
 pub type Events = SyncSender<Vec<Event>>;
@@ -135,14 +138,7 @@ impl Host {
     }
 
     fn enqueue(&mut self, job: Prepared, out: &mut Vec<Event>) {
-        let capacity = self.backend.info().context_tokens;
-        if job.ids.len() > capacity {
-            let message = format!(
-                "the prompt has {} tokens, but this model's context holds {capacity}: shorten the conversation",
-                job.ids.len()
-            );
-            out.push(Event::Failed { id: job.id, kind: FailureKind::Context, message });
-        } else if self.waiting.len() >= self.limits.waiting_max {
+        if self.waiting.len() >= self.limits.waiting_max {
             let message = format!("{} requests are already waiting: try again later", self.waiting.len());
             out.push(Event::Failed { id: job.id, kind: FailureKind::Busy, message });
         } else {
@@ -158,14 +154,13 @@ impl Host {
         } else if let Some(at) = self.waiting.iter().position(|j| j.id == id)
             && let Some(job) = self.waiting.remove(at)
         {
-            out.push(Slot::new(job, super::backend::SeqId(u32::MAX), 0).aborted());
+            out.push(Slot::new(job, NO_SEQUENCE).aborted());
         }
     }
 
     /// Gives waiting requests a sequence, in order of arrival, while there is one.
     fn admit(&mut self, out: &mut Vec<Event>) {
-        let info = self.backend.info();
-        let (capacity, sequences_max) = (info.context_tokens, info.sequences_max);
+        let sequences_max = self.backend.info().sequences_max;
         while self.slots.len() < sequences_max
             && let Some(job) = self.waiting.pop_front()
         {
@@ -174,7 +169,7 @@ impl Host {
                     let started =
                         Event::Started { id: job.id, prompt_ids: job.ids.clone(), cached_tokens: 0, seed: job.seed };
                     out.push(started);
-                    self.slots.push(Slot::new(job, seq, capacity));
+                    self.slots.push(Slot::new(job, seq));
                 }
                 Err(error) => {
                     let message = format!("no sequence could be opened: {error}");
@@ -281,7 +276,7 @@ impl Host {
             self.retire(self.slots.len() - 1);
         }
         for job in std::mem::take(&mut self.waiting) {
-            out.push(Slot::new(job, super::backend::SeqId(u32::MAX), 0).aborted());
+            out.push(Slot::new(job, NO_SEQUENCE).aborted());
         }
     }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::control::ReplyControl;
+use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
-use super::protocol::{Command, Event, FailureKind, Generate, Hosted, Prompt, STOPS_MAX};
+use super::protocol::{ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt};
 use super::sampler::Sampler;
 use super::slot::Prepared;
 use super::template::ChatTemplate;
@@ -17,5 +17,136 @@ pub struct Preparer {
     template: Option<ChatTemplate>,
     /// Logits a row.
     width: usize,
+    context_tokens: usize,
     embedding_only: bool,
+}
+
+/// Why a request cannot become a job.
+struct Refusal {
+    kind: FailureKind,
+    message: String,
+}
+
+impl<E: std::error::Error> From<E> for Refusal {
+    /// Whatever the text side refuses is a mistake in the request.
+    fn from(error: E) -> Refusal {
+        Refusal::invalid(error.to_string())
+    }
+}
+
+impl Refusal {
+    fn invalid(message: impl Into<String>) -> Refusal {
+        Refusal { kind: FailureKind::Invalid, message: message.into() }
+    }
+}
+
+/// Ids of a prompt, and whether it ends inside a thought.
+struct Tokenised {
+    ids: Vec<u32>,
+    thinking_open: bool,
+}
+
+impl Preparer {
+    pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted) -> Preparer {
+        Preparer {
+            vocab,
+            template,
+            width: hosted.model.vocab,
+            context_tokens: hosted.model.context_tokens,
+            embedding_only: hosted.model.embedding_only,
+        }
+    }
+
+    /// The job, or the event that tells why there is none.
+    pub fn generate(&self, request: Generate, received: Instant) -> Result<Prepared, Event> {
+        let id = request.id;
+        self.prepare(request, received).map_err(|refusal| {
+            let Refusal { kind, message } = refusal;
+            Event::Failed { id, kind, message }
+        })
+    }
+
+    fn prepare(&self, request: Generate, received: Instant) -> Result<Prepared, Refusal> {
+        if self.embedding_only {
+            return Err(Refusal::invalid("this model gives embeddings and cannot generate text"));
+        }
+        let Tokenised { ids, thinking_open } = self.tokenise(request.prompt)?;
+        let room = self.room(&ids)?;
+        let sampler = Sampler::new(&request.sampling, self.width, &ids)?;
+        let limits = ReplyLimits {
+            max_tokens: request.max_tokens.min(room),
+            stop: &request.stop,
+            thinking: request.thinking,
+            ignore_end: request.ignore_end,
+        };
+        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?;
+        Ok(Prepared { id: request.id, ids, seed: sampler.seed(), sampler, control, received })
+    }
+
+    fn tokenise(&self, input: Prompt) -> Result<Tokenised, Refusal> {
+        let (ids, thinking_open) = match input {
+            Prompt::Chat(chat) => {
+                let rendered = self.render(&chat)?;
+                (rendered.ids, rendered.thinking_open)
+            }
+            Prompt::Text(text) => {
+                let mut ids: Vec<u32> = self.vocab.bos().into_iter().collect();
+                self.vocab.encode(&text, false, &mut ids)?;
+                (ids, false)
+            }
+            Prompt::Ids(ids) => (ids, false),
+        };
+        match ids.iter().find(|id| **id as usize >= self.width) {
+            Some(id) => Err(Refusal::invalid(format!("token {id} is outside the vocabulary of {}", self.width))),
+            None if ids.is_empty() => Err(Refusal::invalid("the prompt is empty: give at least one token")),
+            None => Ok(Tokenised { ids, thinking_open }),
+        }
+    }
+
+    fn render(&self, chat: &ChatInput) -> Result<prompt::Rendered, Refusal> {
+        let Some(template) = &self.template else {
+            return Err(Refusal::invalid("this model has no chat template: use a plain text prompt"));
+        };
+        Ok(prompt::render(self.vocab.as_ref(), template, chat)?)
+    }
+
+    /// Tokens that can follow the prompt: the last one generated need not be fed.
+    fn room(&self, ids: &[u32]) -> Result<u32, Refusal> {
+        let (held, capacity) = (ids.len(), self.context_tokens);
+        if held > capacity {
+            let message = format!(
+                "the prompt has {held} tokens, but this model's context holds {capacity} tokens: shorten the conversation"
+            );
+            return Err(Refusal { kind: FailureKind::Context, message });
+        }
+        Ok(u32::try_from(capacity - held + 1).unwrap_or(u32::MAX))
+    }
+
+    /// Answers the commands that are only about text.
+    pub fn text(&self, command: Command) -> Event {
+        let (id, answer) = match command {
+            Command::Tokenize { id, text, specials } => (id, self.pieces(id, &text, specials)),
+            Command::Detokenize { id, ids } => (id, self.detokenise(id, &ids)),
+            Command::ApplyTemplate { id, chat } => {
+                (id, self.render(&chat).map(|rendered| Event::Text { id, text: rendered.text }))
+            }
+            other => return Event::Refused { command: format!("{other:?}"), state: "Text".to_owned() },
+        };
+        answer.unwrap_or_else(|Refusal { kind, message }| Event::Failed { id, kind, message })
+    }
+
+    fn pieces(&self, id: u64, text: &str, specials: bool) -> Result<Event, Refusal> {
+        let mut ids = Vec::new();
+        self.vocab.encode(text, specials, &mut ids)?;
+        let pieces = ids.iter().map(|&id| self.vocab.name(id)).collect();
+        Ok(Event::Tokens { id, ids, pieces })
+    }
+
+    fn detokenise(&self, id: u64, ids: &[u32]) -> Result<Event, Refusal> {
+        if let Some(bad) = ids.iter().find(|id| **id as usize >= self.vocab.len()) {
+            return Err(Refusal::invalid(format!("token {bad} is outside the vocabulary of {}", self.vocab.len())));
+        }
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.vocab.bytes(id)).collect();
+        Ok(Event::Text { id, text: String::from_utf8_lossy(&bytes).into_owned() })
+    }
 }

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use super::backend::SeqId;
 use super::batch::Demand;
-use super::control::ReplyControl;
+use super::control::{Advance, Finish, ReplyControl};
 use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
-use super::sampler::Sampler;
+use super::sampler::{Choice, Sampler};
 use super::vocab::Vocab;
 use crate::turn::{FinishReason, Timings, Usage};
 
@@ -15,7 +15,6 @@ pub struct Prepared {
     pub id: RequestId,
     pub ids: Vec<u32>,
     pub seed: u64,
-    pub max_tokens: u32,
     pub sampler: Sampler,
     pub control: ReplyControl,
     pub received: Instant,
@@ -28,30 +27,25 @@ pub(super) struct Slot {
     pending: Vec<u32>,
     fed: usize,
     held: usize,
-    capacity: usize,
     decoding: bool,
-    max_tokens: u32,
+    prompt_tokens: u32,
     sampler: Sampler,
     control: ReplyControl,
-    usage: Usage,
     received: Instant,
     admitted: Instant,
     first_row: Option<Instant>,
 }
 
 impl Slot {
-    /// `capacity`: positions that a sequence may hold.
-    pub(super) fn new(job: Prepared, seq: SeqId, capacity: usize) -> Slot {
+    pub(super) fn new(job: Prepared, seq: SeqId) -> Slot {
         Slot {
             id: job.id,
             seq,
-            usage: Usage { prompt_tokens: job.ids.len() as u32, ..Usage::default() },
+            prompt_tokens: job.ids.len() as u32,
             pending: job.ids,
             fed: 0,
             held: 0,
-            capacity,
             decoding: false,
-            max_tokens: job.max_tokens,
             sampler: job.sampler,
             control: job.control,
             received: job.received,
@@ -76,76 +70,56 @@ impl Slot {
     }
 
     pub(super) fn prompt_tokens(&self) -> u32 {
-        self.usage.prompt_tokens
+        self.prompt_tokens
     }
 
     pub(super) fn completion_tokens(&self) -> u32 {
-        self.usage.completion_tokens
+        self.control.tokens()
     }
 
-    /// Chooses the next token from a row of logits and appends what the client learns of it.
-    /// Returns true when the request has ended; its last event is then among `events`.
+    /// Chooses the next token from a row of logits and appends what the client learns of it, tokens forced after it
+    /// included. Returns true when the request has ended; its last event is then among `events`.
     pub(super) fn take_row(&mut self, row: &mut [f32], vocab: &dyn Vocab, events: &mut Vec<Event>) -> bool {
         self.first_row.get_or_insert_with(Instant::now);
         self.decoding = true;
         self.pending.clear();
         self.fed = 0;
-        let choice = match self.sampler.sample(row) {
-            Ok(choice) => choice,
-            Err(error) => {
-                events.push(self.failed(FailureKind::Internal, format!("sampling failed: {error}")));
+        let mut sampled = None;
+        if self.control.forced().is_none() {
+            match self.sampler.sample(row) {
+                Ok(choice) => sampled = Some(choice),
+                Err(error) => {
+                    events.push(self.failed(FailureKind::Internal, format!("sampling failed: {error}")));
+                    return true;
+                }
+            }
+        }
+        while let Some(id) = sampled.as_ref().map(|c| c.id).or_else(|| self.control.forced()) {
+            let choice = sampled.take();
+            if choice.is_none() {
+                self.sampler.accept(id);
+            }
+            self.pending.push(id);
+            let advance = self.control.push(vocab, id);
+            events.push(token_event(self.id, id, &advance, choice, vocab));
+            if let Some(end) = advance.finish {
+                events.push(self.finished(end));
                 return true;
             }
-        };
-        let room = self.room();
-        let verdict = self.control.take(choice.id, room, vocab);
-        let describe = |id: u32, logprob: f32| TokenLogprob { id, text: vocab.name(id), bytes: vocab.bytes(id), logprob };
-        for (index, piece) in verdict.pieces.into_iter().enumerate() {
-            if piece.forced {
-                self.sampler.accept(piece.token);
-            }
-            self.usage.completion_tokens += 1;
-            if piece.thinking() {
-                self.usage.thinking_tokens += 1;
-            }
-            let chosen = index == 0 && !piece.forced;
-            events.push(Event::Token(TokenEvent {
-                id: self.id,
-                token: piece.token,
-                channel: piece.channel,
-                text: piece.text,
-                forced: piece.forced,
-                logprob: choice.logprob.filter(|_| chosen).map(|p| describe(choice.id, p)),
-                top: if chosen { choice.top.iter().map(|&(id, p)| describe(id, p)).collect() } else { Vec::new() },
-            }));
-            self.pending.push(piece.token);
-        }
-        let end = verdict.end.or_else(|| (self.room() == 0).then(|| self.control.cut_off()));
-        if let Some(end) = end {
-            events.push(self.finished(end.reason, end.text, end.stop));
-            return true;
         }
         false
     }
 
-    /// Tokens that may still be generated: the request's own cap and what the context can hold. The last token
-    /// generated need not be fed.
-    fn room(&self) -> usize {
-        let by_request = self.max_tokens.saturating_sub(self.usage.completion_tokens) as usize;
-        let by_context = (self.capacity + 1).saturating_sub(self.held + self.pending.len());
-        by_request.min(by_context)
-    }
-
     pub(super) fn aborted(&mut self) -> Event {
-        let tail = self.control.cut_off().text;
-        self.finished(FinishReason::Aborted, tail, None)
+        let end = self.control.finish(FinishReason::Aborted);
+        self.finished(end)
     }
 
     pub(super) fn failed(&self, kind: FailureKind, message: String) -> Event {
         Event::Failed { id: self.id, kind, message }
     }
 
-    fn finished(&self, reason: FinishReason, text: String, stop: Option<String>) -> Event {
+    fn finished(&self, end: Finish) -> Event {
         let now = Instant::now();
         let first_row = self.first_row.unwrap_or(now);
         let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
@@ -154,6 +128,27 @@ impl Slot {
             prefill_ms: ms(self.admitted, first_row),
             decode_ms: ms(first_row, now),
         };
-        Event::Finished { id: self.id, reason, text, stop, usage: self.usage, timings }
+        let usage = Usage {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: 0,
+            completion_tokens: self.control.tokens(),
+            thinking_tokens: self.control.thinking_tokens(),
+        };
+        let Finish { reason, text, stop } = end;
+        Event::Finished { id: self.id, reason, text, stop, usage, timings }
     }
+}
+
+fn token_event(id: RequestId, token: u32, advance: &Advance, choice: Option<Choice>, vocab: &dyn Vocab) -> Event {
+    let describe = |id: u32, logprob: f32| TokenLogprob { id, text: vocab.name(id), bytes: vocab.bytes(id), logprob };
+    let (logprob, top) = choice.map_or((None, Vec::new()), |c| (c.logprob, c.top));
+    Event::Token(TokenEvent {
+        id,
+        token,
+        channel: advance.channel,
+        text: advance.text.clone(),
+        forced: advance.forced,
+        logprob: logprob.map(|p| describe(token, p)),
+        top: top.into_iter().map(|(id, p)| describe(id, p)).collect(),
+    })
 }
