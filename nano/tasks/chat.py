@@ -81,7 +81,7 @@ def country_area(c):
                   {"kind": "contains", "any": [v], "none": [b[0] if v == a[0] else a[0]]}, "hard")
 
 
-KIND = Pool("word_kind", ["What kind of thing is a {w}?", "Is {w} an animal, a plant, a food, a body part, an artifact, a substance or a feeling?", "To which group belongs the word {w}?"],
+KIND = Pool("word_kind", ["What kind of thing is {w}?", "Is {w} an animal, a plant, a food, a body part, an artifact, a substance or a feeling?", "To which group belongs the word {w}?"],
             ["What is {w}: animal, plant, food, body part, artifact, substance or feeling?", "Say which category the word {w} is in.", "Classify the word {w}."])
 CATS = ["animal", "plant", "food", "body part", "artifact", "substance", "feeling"]
 
@@ -105,7 +105,7 @@ def word_meaning(c):
     w, _, d = c.choice(table("words"))
     wrong = [r[2] for r in c.sample(table("words"), 4) if r[0] != w][:3]
     t, ask = c.phr(MEANING)
-    return c.choose(t, ask.format(w=w), d, wrong, "", "medium")
+    return c.choose(t, ask.format(w=w), d, wrong, f"{w}: {d}.", "medium")
 
 
 @family("chat", "word_for", 1)
@@ -113,7 +113,7 @@ def word_for(c):
     w, k, d = c.choice(table("words"))
     same = [r[0] for r in table("words") if r[1] == k and r[0] != w]
     t, ask = c.phr(WORD_FOR)
-    return c.choose(t, ask.format(d=d), w, c.sample(same, 3), "", "medium")
+    return c.choose(t, ask.format(d=d), w, c.sample(same, 3), f"The word is {w}.", "medium")
 
 
 WHO = {

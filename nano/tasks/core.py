@@ -161,6 +161,8 @@ def _finish(c, it, name, domain, n, seed):
     if c.random() < 0.35 and it["messages"][0]["role"] != "system":
         pool = SYSTEM[""] + SYSTEM.get(domain, [])
         it["messages"] = [{"role": "system", "content": c.choice(pool)}, *it["messages"]]
+    # One character is at most one token, so a full thought always fits.
+    it["max_tokens"] = max(it["max_tokens"], 64 + len(it["think"]) + len(it["answer"]))
     return {"id": f"{c.split}-{name}-{seed}-{n}", "domain": domain, "family": name, **it}
 
 

@@ -123,7 +123,7 @@ def owasp(c):
     t, ask = c.phr(O_CASE)
     s = c.choice(cases)
     if c.chance(0.5):
-        return c.choose(t, ask.format(s=s), name, c.sample([o[1] for o in OWASP if o[1] != name], 3), "", "medium")
+        return c.choose(t, ask.format(s=s), name, c.sample([o[1] for o in OWASP if o[1] != name], 3), f"This is {i}, {name}.", "medium")
     return c.item(t, ask.format(s=s), "", f"{i} {name}.", {"kind": "contains", "any": [name]}, "medium", max_tokens=64)
 
 

@@ -23,7 +23,7 @@ MECHANIC = Pool("mechanic", ["Is {x} a compound or an isolation exercise?", "{x}
 
 
 def _rows(col):
-    return [r for r in table("exercises") if r[col]]
+    return [r for r in table("exercises") if r[col] and r[col] != "other"]
 
 
 def _fact(c, pool, col, answer, level):

@@ -33,7 +33,7 @@ def sort_words(c):
     ws = _draw_words(c, "sw", 3, 6)
     t, ask = c.phr(SORT)
     out = sorted(ws, key=str.lower)
-    think = "First letters: " + ", ".join(f"{w} {w[0].lower()}" for w in ws) + "."
+    think = "Letters " + " ".join(w[0].lower() for w in ws) + ". In order: " + ", ".join(f"{w[0].lower()} {w}" for w in out) + "."
     return c.item(t, ask.format(s=", ".join(ws)), think, ", ".join(out), {"kind": "list", "value": out, "ordered": True}, "medium" if len(ws) > 4 else "easy")
 
 

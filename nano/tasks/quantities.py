@@ -210,7 +210,7 @@ def time_later(c):
         hh, mm = hh + 1, mm - 60
     if hh >= 24:
         think += f" {hh} - 24 = {hh - 24}."
-    return c.item(t, ask.format(a=_hm(a), h=h, m=m), think, f"{v}", {"kind": "contains", "any": [v, v.lstrip("0") if v[0] == "0" and v[1] != ":" else v]}, "medium")
+    return c.item(t, ask.format(a=_hm(a), h=h, m=m), think, f"{v}", {"kind": "contains", "any": [v, v[1:]] if v[0] == "0" else [v]}, "medium")
 
 
 BETWEEN = Pool("between", ["How many minutes are there from {a} to {b}?", "How many minutes pass between {a} and {b}?", "From {a} until {b}: how many minutes?"],

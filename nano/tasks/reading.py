@@ -79,7 +79,7 @@ def reading(c):
     tq, q = question(c, row, n)
     t, frame = c.phr(FRAME)
     line = row[1].format(n=n, v=v)
-    return c.item(f"{t}.{tq}", frame.format(p=" ".join(text), q=q), f"The text says: {line}", row[5].format(n=n, v=v), {"kind": "contains", "any": [v, v + "s"]},
+    return c.item(f"{t}.{tq}", frame.format(p=" ".join(text), q=q), f"The text says: {line}", row[5].format(n=n, v=v), {"kind": "contains", "any": [v, v + "s"] if row[0] == "collects" else [v]},
                   "easy" if len(subjects) == 1 else "medium", max_tokens=96)
 
 

@@ -39,7 +39,7 @@ def cite_fact(c):
     t, frame = c.phr(FRAME)
     said = row[5].format(n=n, v=v).rstrip(".")
     return c.item(f"{t}.{tq}", frame.format(s=_labelled(parts), q=q), f"Source [{k + 1}] is about {n}: {row[1].format(n=n, v=v)}", f"{said} [{k + 1}].",
-                  {"kind": "contains", "any": [f"{v} [{k + 1}]", f"{v}s [{k + 1}]", f"{said} [{k + 1}]"], "none": _others(len(subs), k)}, "medium", max_tokens=128)
+                  {"kind": "contains", "any": [f"{v} [{k + 1}]", f"{said} [{k + 1}]"], "none": _others(len(subs), k)}, "medium", max_tokens=128)
 
 
 @family("research", "not_stated", 2)

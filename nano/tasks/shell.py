@@ -35,7 +35,7 @@ def shell_purpose(c):
         if p != page and other != task:
             wrong[other] = 1
     t, ask = c.phr(PURPOSE)
-    return c.choose(t, ask.format(c=cmd), task, list(wrong), "", "medium")
+    return c.choose(t, ask.format(c=cmd), task, list(wrong), f"{page}: {task}.", "medium")
 
 
 # (description, line, other right lines); {a}, {b} are names, {e} an extension, {n} a number

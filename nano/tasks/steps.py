@@ -47,8 +47,12 @@ def sub(a, b):
 
 def mul1(a, d):
     """A number times one digit."""
-    if a < 13:
+    if a < 13 or d < 2:
         return a * d, f"{a} * {d} = {a * d}"
+    if a % 10 == 0:  # the zeros are set aside and put back
+        z = len(str(a)) - len(str(a).rstrip("0"))
+        v, text = mul1(a // 10 ** z, d)
+        return a * d, f"{text}\n{a} * {d} = {a * d}"
     out, carry, lines = "", 0, []
     for c in str(a)[::-1]:
         s = int(c) * d + carry
