@@ -10,6 +10,8 @@ import zlib
 
 SPLITS = ("train", "slice", "golden", "week")
 DOMAINS = ("chat", "arithmetic", "tools", "code", "kine", "cyber", "research")
+# Share of training items a domain takes; families divide it by their weights.
+TRAIN_SHARE = {"arithmetic": 30, "code": 16, "chat": 14, "tools": 13, "kine": 9, "cyber": 9, "research": 9}
 # Share of hash space a split owns, in hundredths: train 0-84, then 5 each.
 _NUMBER_EDGE = {"train": (0, 85), "slice": (85, 90), "golden": (90, 95), "week": (95, 100)}
 _ENTITY_EDGE = {"train": (0, 70), "slice": (70, 80), "golden": (80, 90), "week": (90, 100)}
@@ -178,7 +180,8 @@ def generate(split, seed, n, families=None, corpus=None, balanced=None):
         raise ValueError(f"unknown families {unknown}: see `python3 -m tasks families`")
     c = Ctx(split, seed, ",".join(names))
     if split == "train" and not balanced:
-        weights = [FAMILIES[f][1] for f in names]
+        total = {d: sum(FAMILIES[f][1] for f in names if FAMILIES[f][0] == d) for d in DOMAINS}
+        weights = [TRAIN_SHARE[FAMILIES[f][0]] * FAMILIES[f][1] / total[FAMILIES[f][0]] for f in names]
         order = None
     else:
         by = {d: [f for f in names if FAMILIES[f][0] == d] for d in DOMAINS}
