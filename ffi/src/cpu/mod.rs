@@ -1,2 +1,37 @@
 //! CPU kernels: thread pool, packed weight matrices, matrix products and the model's pointwise
 //! operations, each with a portable form and faster forms chosen at run time.
+//!
+//! Rows in, rows out: nothing here knows a model or a file. Every result of a row is independent of
+//! the other rows of the call, bit for bit.
+
+mod act;
+mod attention;
+mod buffer;
+mod float;
+mod format;
+mod gdn;
+mod gdn_chunk;
+mod grids;
+pub mod isa;
+mod kernel;
+mod moe;
+pub mod norm;
+mod pack;
+mod pool;
+mod product;
+mod rope;
+#[cfg(test)]
+pub(crate) mod samples;
+
+pub use act::{Act, Forms};
+pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
+pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
+pub use moe::{Moe, MoeScratch, Routes, Shared, moe, route};
+pub use norm::{
+    add, add_scaled, argmax, l2_norm, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu, silu_mul, silu_row, softmax,
+    softplus,
+};
+pub use pack::{Experts, Matrix, PackError, dequantize};
+pub use pool::{Pool, PoolError, THREADS_MAX};
+pub use product::{Product, matmul};
+pub use rope::{Angles, Rope};

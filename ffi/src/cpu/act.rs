@@ -1,0 +1,347 @@
+//! Activations: rows of floats together with their 8-bit forms, quantised once by the stage that
+//! produces them and shared by every matrix that consumes them.
+//!
+//! Owns the buffers and the quantisation. Form K: blocks of 256 with one scale; form B: blocks of 32.
+//! Both keep the sums of their codes over 16 and 32 values, for formats with mins or offsets.
+
+use super::norm;
+use super::pack::{Experts, Kind, Matrix};
+use super::pool::{Pool, Shared1};
+
+/// The forms that consumers need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forms {
+    pub(super) k: bool,
+    pub(super) b: bool,
+}
+
+impl Forms {
+    /// What products with these matrices need.
+    pub fn of(matrices: &[&Matrix]) -> Forms {
+        matrices.iter().fold(Forms::default(), |forms, m| {
+            forms
+                | match m.kind() {
+                    Kind::Packed(l) if l.format.block == 256 => Forms { k: true, b: false },
+                    Kind::Packed(_) => Forms { k: false, b: true },
+                    _ => Forms::default(),
+                }
+        })
+    }
+
+    /// What products with these experts need.
+    pub fn of_experts(experts: &Experts) -> Forms {
+        Forms::of(&[experts.expert(0)])
+    }
+}
+
+impl std::ops::BitOr for Forms {
+    type Output = Forms;
+    fn bitor(self, other: Forms) -> Forms {
+        Forms { k: self.k | other.k, b: self.b | other.b }
+    }
+}
+
+/// One 8-bit form of rows `[T, cols]`.
+#[derive(Default)]
+pub(super) struct Form {
+    /// Codes `[T, cols]`, −127..=127.
+    pub(super) q: Vec<i8>,
+    /// Scale of each block `[T, cols/block]`.
+    pub(super) d: Vec<f32>,
+    /// Sums of 16 and of 32 codes `[T, cols/16]`, `[T, cols/32]`; for B the rows are padded to an even count.
+    pub(super) sum16: Vec<i16>,
+    pub(super) sum32: Vec<i16>,
+}
+
+/// A raw view of one form, for the kernels: row t starts at `t * stride`.
+#[derive(Clone, Copy)]
+pub(super) struct View {
+    pub(super) q: *const i8,
+    pub(super) d: *const f32,
+    pub(super) sum16: *const i16,
+    pub(super) sum32: *const i16,
+    pub(super) cols: usize,
+    pub(super) blocks: usize,
+}
+
+impl View {
+    /// The view of rows starting at row `t`.
+    pub(super) fn row(self, t: usize) -> View {
+        View {
+            q: self.q.wrapping_add(t * self.cols),
+            d: self.d.wrapping_add(t * self.blocks),
+            sum16: self.sum16.wrapping_add(t * (self.cols / 16)),
+            sum32: self.sum32.wrapping_add(t * (self.cols / 32)),
+            ..self
+        }
+    }
+}
+
+impl Form {
+    fn resize(&mut self, rows: usize, cols: usize, block: usize) {
+        grow(&mut self.q, rows * cols);
+        grow(&mut self.d, rows * (cols / block));
+        grow(&mut self.sum16, rows * (cols / 16));
+        grow(&mut self.sum32, rows * (cols / 32));
+    }
+
+    fn view(&self, cols: usize, block: usize) -> View {
+        View {
+            q: self.q.as_ptr(),
+            d: self.d.as_ptr(),
+            sum16: self.sum16.as_ptr(),
+            sum32: self.sum32.as_ptr(),
+            cols,
+            blocks: cols / block,
+        }
+    }
+}
+
+/// Buffers only grow: a later, smaller step allocates nothing.
+fn grow<T: Clone + Default>(v: &mut Vec<T>, len: usize) {
+    if v.len() < len {
+        v.resize(len, T::default());
+    }
+}
+
+/// Rows of activations `[T, cols]`, reusable from step to step.
+pub struct Act {
+    cols: usize,
+    rows: usize,
+    data: Vec<f32>,
+    k: Form,
+    b: Form,
+    have: Forms,
+}
+
+impl Act {
+    /// An empty buffer for rows of `cols` values.
+    pub fn new(cols: usize) -> Act {
+        Act { cols, rows: 0, data: Vec::new(), k: Form::default(), b: Form::default(), have: Forms::default() }
+    }
+
+    /// Number of rows T.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values in a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Sets the number of rows; old contents may stay, the 8-bit forms are void.
+    pub fn set_rows(&mut self, rows: usize) {
+        self.rows = rows;
+        grow(&mut self.data, rows * self.cols);
+        self.have = Forms::default();
+    }
+
+    /// All rows, `[T, cols]`.
+    pub fn data(&self) -> &[f32] {
+        &self.data[..self.rows * self.cols]
+    }
+
+    /// All rows for writing; call [`Act::quantize`] afterwards.
+    pub fn data_mut(&mut self) -> &mut [f32] {
+        self.have = Forms::default();
+        &mut self.data[..self.rows * self.cols]
+    }
+
+    /// Row `t`.
+    pub fn row(&self, t: usize) -> &[f32] {
+        &self.data()[t * self.cols..(t + 1) * self.cols]
+    }
+
+    /// Row `t` for writing; call [`Act::quantize`] afterwards.
+    pub fn row_mut(&mut self, t: usize) -> &mut [f32] {
+        let cols = self.cols;
+        &mut self.data_mut()[t * cols..(t + 1) * cols]
+    }
+
+    /// Makes the 8-bit forms of all rows.
+    pub fn quantize(&mut self, pool: &Pool, forms: Forms) {
+        self.produce(pool, forms, |_, _| {});
+    }
+
+    /// Copies rows `x` `[T, cols]` in and makes their forms.
+    pub fn load(&mut self, pool: &Pool, x: &[f32], forms: Forms) {
+        self.set_rows(x.len() / self.cols);
+        let cols = self.cols;
+        self.produce(pool, forms, |t, row| row.copy_from_slice(&x[t * cols..(t + 1) * cols]));
+    }
+
+    /// Rows = RMSNorm(x) · weight, and their forms, in one pass.
+    pub fn rms_norm(&mut self, pool: &Pool, x: &[f32], weight: &[f32], eps: f32, forms: Forms) {
+        self.set_rows(x.len() / self.cols);
+        let cols = self.cols;
+        self.produce(pool, forms, |t, row| norm::rms_norm_into(&x[t * cols..(t + 1) * cols], weight, eps, row));
+    }
+
+    /// Lets `fill(t, row)` write each row and quantises it while it is warm.
+    pub fn produce(&mut self, pool: &Pool, forms: Forms, fill: impl Fn(usize, &mut [f32]) + Sync) {
+        let (rows, cols) = (self.rows, self.cols);
+        assert!(!forms.k || cols % 256 == 0, "form K needs rows of whole blocks of 256");
+        assert!(!forms.b || cols % 32 == 0, "form B needs rows of whole blocks of 32");
+        if forms.k {
+            self.k.resize(rows, cols, 256);
+        }
+        if forms.b {
+            self.b.resize(rows, cols, 32);
+        }
+        let data = Shared1(self.data.as_mut_ptr());
+        let (k, b) = (FormParts::of(&mut self.k), FormParts::of(&mut self.b));
+        // Rows a task: a few kilobytes, so that a small step stays on the calling thread.
+        let per_task = (4096 / cols).max(1);
+        pool.run(rows.div_ceil(per_task), |task, _| {
+            for t in task * per_task..rows.min((task + 1) * per_task) {
+                // SAFETY: row t belongs to this task alone and lies inside `data` (`set_rows`).
+                let row = unsafe { std::slice::from_raw_parts_mut(data.at(t * cols), cols) };
+                fill(t, row);
+                if forms.k {
+                    k.quantize::<256>(t, row);
+                }
+                if forms.b {
+                    b.quantize::<32>(t, row);
+                }
+            }
+        });
+        self.have = forms;
+    }
+
+    /// The form with blocks of `block`; panics if [`Act::quantize`] was not asked for it.
+    pub(super) fn form(&self, block: usize) -> View {
+        let (have, form) = if block == 256 { (self.have.k, &self.k) } else { (self.have.b, &self.b) };
+        assert!(have, "the activations were not quantised in blocks of {block}");
+        form.view(self.cols, block)
+    }
+}
+
+/// Where the rows of a form are written by many tasks.
+#[derive(Clone, Copy)]
+struct FormParts {
+    q: Shared1<i8>,
+    d: Shared1<f32>,
+    sum16: Shared1<i16>,
+    sum32: Shared1<i16>,
+}
+
+impl FormParts {
+    fn of(form: &mut Form) -> FormParts {
+        FormParts {
+            q: Shared1(form.q.as_mut_ptr()),
+            d: Shared1(form.d.as_mut_ptr()),
+            sum16: Shared1(form.sum16.as_mut_ptr()),
+            sum32: Shared1(form.sum32.as_mut_ptr()),
+        }
+    }
+
+    /// Quantises row `t` in blocks of `B`.
+    fn quantize<const B: usize>(self, t: usize, row: &[f32]) {
+        let cols = row.len();
+        // SAFETY: the form was resized to hold row t, and only this task writes it.
+        let (q, d, sum16, sum32) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.q.at(t * cols), cols),
+                std::slice::from_raw_parts_mut(self.d.at(t * (cols / B)), cols / B),
+                std::slice::from_raw_parts_mut(self.sum16.at(t * (cols / 16)), cols / 16),
+                std::slice::from_raw_parts_mut(self.sum32.at(t * (cols / 32)), cols / 32),
+            )
+        };
+        quantize_row::<B>(row, q, d, sum16, sum32);
+    }
+}
+
+/// q = round(x·127/max|x|) a block, d = max|x|/127, and the sums of the codes.
+fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
+    #[cfg(target_arch = "x86_64")]
+    if super::isa::avx2() {
+        // SAFETY: the processor has AVX2 and FMA.
+        return unsafe { quantize_row_avx2::<B>(row, q, d, sum16, sum32) };
+    }
+    quantize_row_body::<B>(row, q, d, sum16, sum32);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn quantize_row_avx2<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
+    quantize_row_body::<B>(row, q, d, sum16, sum32);
+}
+
+#[inline(always)]
+fn quantize_row_body<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
+    for (b, xs) in row.as_chunks::<B>().0.iter().enumerate() {
+        let mut lanes = [0f32; 16];
+        for x in xs.as_chunks::<16>().0 {
+            for (m, x) in lanes.iter_mut().zip(x) {
+                *m = m.max(x.abs());
+            }
+        }
+        let max = lanes.iter().fold(0f32, |a, b| a.max(*b));
+        // Below this the inverse overflows; such a block is zero for every purpose.
+        let inverse = if max > 1e-35 { 127.0 / max } else { 0.0 };
+        d[b] = if max > 1e-35 { max / 127.0 } else { 0.0 };
+        let q = &mut q[b * B..(b + 1) * B];
+        for (j, x) in xs.as_chunks::<16>().0.iter().enumerate() {
+            let mut sum = 0i32;
+            for (i, x) in x.iter().enumerate() {
+                let v = round_even(x * inverse);
+                q[j * 16 + i] = v as i8;
+                sum += v;
+            }
+            sum16[b * B / 16 + j] = sum as i16;
+        }
+        for j in 0..B / 32 {
+            let at = b * B / 16 + 2 * j;
+            sum32[b * B / 32 + j] = sum16[at] + sum16[at + 1];
+        }
+    }
+}
+
+/// Nearest integer, ties to even, for |x| < 2^21: the addition of 1.5·2^23 leaves it in the low bits.
+#[inline(always)]
+fn round_even(x: f32) -> i32 {
+    (x + 12_582_912.0).to_bits() as i32 - 0x4B40_0000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::samples::Random;
+
+    #[test]
+    fn codes_are_within_half_a_step_and_sums_are_theirs() {
+        let pool = Pool::new(2).unwrap();
+        let mut act = Act::new(512);
+        let mut x = Random(1).normals(3 * 512);
+        x[512..768].fill(0.0);
+        x[700] = 1e-38;
+        act.load(&pool, &x, Forms { k: true, b: true });
+        for (block, form) in [(256, &act.k), (32, &act.b)] {
+            for (i, v) in x.iter().enumerate() {
+                let d = form.d[i / block];
+                assert!((v - d * f32::from(form.q[i])).abs() <= d * 0.5001 + 1e-37, "{i}");
+            }
+            for (j, s) in form.sum16.iter().enumerate() {
+                assert_eq!(i32::from(*s), form.q[j * 16..(j + 1) * 16].iter().map(|q| i32::from(*q)).sum::<i32>());
+            }
+            for (j, s) in form.sum32.iter().enumerate() {
+                assert_eq!(i32::from(*s), form.q[j * 32..(j + 1) * 32].iter().map(|q| i32::from(*q)).sum::<i32>());
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_is_to_nearest_even() {
+        for x in [-127.0f32, -2.5, -1.5, -0.5, 0.0, 0.49, 0.5, 1.5, 2.5, 126.7] {
+            assert_eq!(round_even(x), x.round_ties_even() as i32, "{x}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "not quantised in blocks of 256")]
+    fn a_missing_form_is_named() {
+        let act = Act::new(256);
+        act.form(256);
+    }
+}

@@ -1,0 +1,394 @@
+//! The mixture of experts: routed experts and the shared one, from normed rows to the residual.
+//!
+//! Owns the grouping of rows by expert and the buffers between the stages: gate and up with
+//! SiLU·mul, quantisation, down, and the weighted sum in the router's order, the shared expert last.
+//! y = Σ_j w_j · down_j(silu(gate_j x) · up_j x) + s · shared(x); the result is added to the residual.
+
+use super::act::{Act, Forms};
+use super::norm;
+use super::pack::{Experts, GROUP, Matrix};
+use super::pool::{Pool, Shared1};
+use super::product::{self, Input, TILE, Tile, groups_per_task};
+
+/// The weights of one layer.
+#[derive(Clone, Copy)]
+pub struct Moe<'a> {
+    /// `[ff, hidden]` each.
+    pub gate: &'a Experts,
+    pub up: &'a Experts,
+    /// `[hidden, ff]` each.
+    pub down: &'a Experts,
+    pub shared: Option<Shared<'a>>,
+}
+
+/// The expert that every row passes; its width may differ from that of the routed ones.
+#[derive(Clone, Copy)]
+pub struct Shared<'a> {
+    pub gate: &'a Matrix,
+    pub up: &'a Matrix,
+    pub down: &'a Matrix,
+}
+
+/// The router's choice for T rows.
+#[derive(Clone, Copy)]
+pub struct Routes<'a> {
+    /// Experts a row.
+    pub k: usize,
+    /// `[T, k]`, distinct in a row.
+    pub experts: &'a [u32],
+    /// `[T, k]`.
+    pub weights: &'a [f32],
+    /// Factor of the shared expert `[T]`, its sigmoid applied; empty without a shared expert.
+    pub shared: &'a [f32],
+}
+
+/// Buffers of [`moe`], reusable from layer to layer.
+pub struct MoeScratch {
+    /// Rows grouped by expert: for each expert with rows, its range in `pairs`.
+    groups: Vec<(u32, usize, usize)>,
+    /// Activation row and position in `[T·k]` of each pair, sorted by expert.
+    tokens: Vec<u32>,
+    pairs: Vec<u32>,
+    every: Vec<u32>,
+    hidden: Act,
+    shared_hidden: Act,
+    /// `[T·k, hidden]` and `[T, hidden]`.
+    down: Vec<f32>,
+    shared_down: Vec<f32>,
+}
+
+impl Default for MoeScratch {
+    fn default() -> Self {
+        MoeScratch::new()
+    }
+}
+
+impl MoeScratch {
+    /// Empty buffers; they grow to the largest step seen.
+    pub fn new() -> MoeScratch {
+        MoeScratch {
+            groups: Vec::new(),
+            tokens: Vec::new(),
+            pairs: Vec::new(),
+            every: Vec::new(),
+            hidden: Act::new(0),
+            shared_hidden: Act::new(0),
+            down: Vec::new(),
+            shared_down: Vec::new(),
+        }
+    }
+
+    /// Sorts the pairs (row, choice) by expert, rows ascending.
+    fn group(&mut self, routes: &Routes<'_>, experts: usize) {
+        let rows = routes.experts.len() / routes.k;
+        self.groups.clear();
+        self.tokens.clear();
+        self.pairs.clear();
+        self.every.clear();
+        self.every.extend(0..rows as u32);
+        let mut pairs: Vec<u32> = (0..routes.experts.len() as u32).collect();
+        pairs.sort_by_key(|p| routes.experts[*p as usize]);
+        for p in pairs {
+            let e = routes.experts[p as usize];
+            assert!((e as usize) < experts, "expert {e} of {experts}");
+            let at = self.pairs.len();
+            match self.groups.last_mut() {
+                Some(last) if last.0 == e => last.2 = at + 1,
+                _ => self.groups.push((e, at, at + 1)),
+            }
+            self.pairs.push(p);
+            self.tokens.push(p / routes.k as u32);
+        }
+    }
+}
+
+/// One piece of a stage: a matrix (or the gate and up pair), the rows it reads and where it writes.
+struct Piece<'a> {
+    weight: &'a Matrix,
+    up: Option<&'a Matrix>,
+    input: Input,
+    from: &'a [u32],
+    to: &'a [u32],
+    out: Shared1<f32>,
+    first: usize,
+    per_task: usize,
+}
+
+/// Cuts the pieces into tasks and runs them: gate/up pieces write silu(gate)·up.
+fn run_pieces(pool: &Pool, pieces: &mut [Piece<'_>]) {
+    let mut tasks = 0;
+    for p in pieces.iter_mut() {
+        let groups = p.weight.groups();
+        let bytes = (p.weight.bytes() + p.up.map_or(0, Matrix::bytes)) / groups;
+        p.per_task = groups_per_task(groups, bytes, p.from.len(), pool.threads());
+        p.first = tasks;
+        tasks += groups.div_ceil(p.per_task);
+    }
+    let pieces = &*pieces;
+    pool.run(tasks, |task, _| {
+        let p = &pieces[pieces.partition_point(|p| p.first <= task) - 1];
+        let start = (task - p.first) * p.per_task;
+        let mut values: Tile = [[0.0; GROUP]; TILE];
+        let mut second: Tile = [[0.0; GROUP]; TILE];
+        for g in start..p.weight.groups().min(start + p.per_task) {
+            for (from, to) in p.from.chunks(TILE).zip(p.to.chunks(TILE)) {
+                // SAFETY: `from` are rows of the input, `to` rows of the output buffer, and the columns of
+                // group g of this piece's rows belong to this task alone.
+                unsafe {
+                    product::tile(p.weight, g, &p.input, from, &mut values);
+                    if let Some(up) = p.up {
+                        product::tile(up, g, &p.input, from, &mut second);
+                        let n = from.len() * GROUP;
+                        let gate = values;
+                        norm::silu_mul(
+                            &gate.as_flattened()[..n],
+                            &second.as_flattened()[..n],
+                            &mut values.as_flattened_mut()[..n],
+                        );
+                    }
+                    product::store(&values, to, p.out, p.weight.rows(), g * GROUP, false);
+                }
+            }
+        }
+    });
+}
+
+/// out `[T, hidden]` += mixture(x). `x` holds the forms of gate and up (routed and shared).
+pub fn moe(pool: &Pool, w: &Moe<'_>, x: &Act, routes: &Routes<'_>, scratch: &mut MoeScratch, out: &mut [f32]) {
+    let (rows, hidden, ff) = (x.rows(), w.down.rows(), w.gate.rows());
+    assert_eq!(routes.experts.len(), rows * routes.k, "k experts for each row");
+    assert_eq!(routes.weights.len(), rows * routes.k, "k weights for each row");
+    assert_eq!(out.len(), rows * hidden, "the residual has a row for each row of x");
+    scratch.group(routes, w.gate.len());
+    resize(&mut scratch.hidden, ff, rows * routes.k);
+    scratch.down.resize(scratch.down.len().max(rows * routes.k * hidden), 0.0);
+    if let Some(s) = &w.shared {
+        assert_eq!(routes.shared.len(), rows, "a factor of the shared expert for each row");
+        resize(&mut scratch.shared_hidden, s.gate.rows(), rows);
+        scratch.shared_down.resize(scratch.shared_down.len().max(rows * hidden), 0.0);
+    }
+    gate_up(pool, w, x, scratch);
+    scratch.hidden.quantize(pool, Forms::of_experts(w.down));
+    if let Some(s) = &w.shared {
+        scratch.shared_hidden.quantize(pool, Forms::of(&[s.down]));
+    }
+    down(pool, w, scratch);
+    combine(pool, routes, scratch, w.shared.is_some(), hidden, out);
+}
+
+/// Gives a buffer its width (at first use) and rows.
+fn resize(act: &mut Act, cols: usize, rows: usize) {
+    if act.cols() != cols {
+        *act = Act::new(cols);
+    }
+    act.set_rows(rows);
+}
+
+fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch) {
+    let to = Shared1(scratch.hidden.data_mut().as_mut_ptr());
+    let to_shared = Shared1(scratch.shared_hidden.data_mut().as_mut_ptr());
+    let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(scratch.groups.len() + 1);
+    for (e, from, end) in &scratch.groups {
+        let gate = w.gate.expert(*e as usize);
+        pieces.push(Piece {
+            weight: gate,
+            up: Some(w.up.expert(*e as usize)),
+            input: Input::of(x, gate),
+            from: &scratch.tokens[*from..*end],
+            to: &scratch.pairs[*from..*end],
+            out: to,
+            first: 0,
+            per_task: 1,
+        });
+    }
+    if let Some(s) = &w.shared {
+        let input = Input::of(x, s.gate);
+        pieces.push(Piece {
+            weight: s.gate,
+            up: Some(s.up),
+            input,
+            from: &scratch.every,
+            to: &scratch.every,
+            out: to_shared,
+            first: 0,
+            per_task: 1,
+        });
+    }
+    run_pieces(pool, &mut pieces);
+}
+
+fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch) {
+    let to = Shared1(scratch.down.as_mut_ptr());
+    let to_shared = Shared1(scratch.shared_down.as_mut_ptr());
+    let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(scratch.groups.len() + 1);
+    for (e, from, end) in &scratch.groups {
+        let weight = w.down.expert(*e as usize);
+        let rows = &scratch.pairs[*from..*end];
+        pieces.push(Piece {
+            weight,
+            up: None,
+            input: Input::of(&scratch.hidden, weight),
+            from: rows,
+            to: rows,
+            out: to,
+            first: 0,
+            per_task: 1,
+        });
+    }
+    if let Some(s) = &w.shared {
+        let input = Input::of(&scratch.shared_hidden, s.down);
+        pieces.push(Piece {
+            weight: s.down,
+            up: None,
+            input,
+            from: &scratch.every,
+            to: &scratch.every,
+            out: to_shared,
+            first: 0,
+            per_task: 1,
+        });
+    }
+    run_pieces(pool, &mut pieces);
+}
+
+/// Adds the experts of each row in the router's order, then the shared one, then to the residual.
+fn combine(pool: &Pool, routes: &Routes<'_>, scratch: &MoeScratch, shared: bool, hidden: usize, out: &mut [f32]) {
+    let rows = out.len() / hidden;
+    let to = Shared1(out.as_mut_ptr());
+    let per_task = (8192 / hidden).max(1);
+    pool.run(rows.div_ceil(per_task), |task, _| {
+        let mut sum = vec![0.0f32; hidden];
+        for t in task * per_task..rows.min((task + 1) * per_task) {
+            sum.fill(0.0);
+            for p in t * routes.k..(t + 1) * routes.k {
+                norm::add_scaled(&mut sum, &scratch.down[p * hidden..(p + 1) * hidden], routes.weights[p]);
+            }
+            if shared {
+                norm::add_scaled(&mut sum, &scratch.shared_down[t * hidden..(t + 1) * hidden], routes.shared[t]);
+            }
+            // SAFETY: row t belongs to this task alone and lies inside `out`.
+            let row = unsafe { std::slice::from_raw_parts_mut(to.at(t * hidden), hidden) };
+            norm::add(row, &sum);
+        }
+    });
+}
+
+/// Softmax over the router's logits of one row, then the `experts.len()` largest, ties to the lower
+/// index, weights renormalised to sum 1. `probs` is scratch.
+pub fn route(logits: &[f32], experts: &mut [u32], weights: &mut [f32], probs: &mut Vec<f32>) {
+    assert!(experts.len() <= logits.len() && experts.len() == weights.len(), "k of {} experts", logits.len());
+    probs.clear();
+    probs.extend_from_slice(logits);
+    norm::softmax(probs);
+    let mut total = 0.0;
+    for (e, w) in experts.iter_mut().zip(weights.iter_mut()) {
+        let best = norm::argmax(probs);
+        (*e, *w) = (best as u32, probs[best]);
+        total += probs[best];
+        probs[best] = f32::NEG_INFINITY;
+    }
+    // The floor is that of ggml: it only guards a division by zero.
+    let total = total.max(6.103_515_6e-5);
+    weights.iter_mut().for_each(|w| *w /= total);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::cpu::samples::{Random, weights};
+
+    struct Layer {
+        gate: Experts,
+        up: Experts,
+        down: Experts,
+        shared: [Matrix; 3],
+    }
+
+    fn layer(dtype: DType, hidden: usize, ff: usize, experts: usize) -> Layer {
+        let e = |rows, cols, seed| {
+            Experts::pack(dtype, experts, rows, cols, &weights(dtype, experts * rows * cols, seed)).unwrap()
+        };
+        let m = |rows, cols, seed| Matrix::pack(dtype, rows, cols, &weights(dtype, rows * cols, seed)).unwrap();
+        Layer {
+            gate: e(ff, hidden, 1),
+            up: e(ff, hidden, 2),
+            down: e(hidden, ff, 3),
+            shared: [m(ff, hidden, 4), m(ff, hidden, 5), m(hidden, ff, 6)],
+        }
+    }
+
+    fn run(pool: &Pool, l: &Layer, x: &[f32], routes: &Routes<'_>) -> Vec<f32> {
+        let [gate, up, down] = &l.shared;
+        let w = Moe { gate: &l.gate, up: &l.up, down: &l.down, shared: Some(Shared { gate, up, down }) };
+        let mut act = Act::new(l.gate.cols());
+        act.load(pool, x, Forms::of(&[gate, up]) | Forms::of_experts(&l.gate));
+        let mut out = vec![0.5; x.len()];
+        moe(pool, &w, &act, routes, &mut MoeScratch::new(), &mut out);
+        out
+    }
+
+    fn matvec(m: &Matrix, x: &[f64]) -> Vec<f64> {
+        let mut row = vec![0.0; m.cols()];
+        (0..m.rows())
+            .map(|r| {
+                m.dequantize_row(r, &mut row).unwrap();
+                row.iter().zip(x).map(|(a, b)| f64::from(*a) * b).sum()
+            })
+            .collect()
+    }
+
+    fn ffn(gate: &Matrix, up: &Matrix, down: &Matrix, x: &[f64]) -> Vec<f64> {
+        let (g, u) = (matvec(gate, x), matvec(up, x));
+        let h: Vec<f64> = g.iter().zip(&u).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+        matvec(down, &h)
+    }
+
+    #[test]
+    fn f32_experts_equal_the_formula_and_rows_are_independent() {
+        let (hidden, ff, experts, t, k) = (48, 40, 5, 13, 2);
+        let pool = Pool::new(2).unwrap();
+        let l = layer(DType::F32, hidden, ff, experts);
+        let x: Vec<f32> = Random(8).normals(t * hidden).iter().map(|v| v * 0.1).collect();
+        let mut rng = Random(9);
+        let ids: Vec<u32> = (0..t)
+            .flat_map(|_| {
+                let a = rng.bits() % 5;
+                [a as u32, ((a + 1 + rng.bits() % 4) % 5) as u32]
+            })
+            .collect();
+        let w: Vec<f32> = (0..t * k).map(|_| rng.normal().abs()).collect();
+        let s: Vec<f32> = (0..t).map(|_| rng.normal().abs()).collect();
+        let all = run(&pool, &l, &x, &Routes { k, experts: &ids, weights: &w, shared: &s });
+        for i in 0..t {
+            let row: Vec<f64> = x[i * hidden..(i + 1) * hidden].iter().map(|v| f64::from(*v)).collect();
+            let mut want = vec![0.5; hidden];
+            for p in i * k..(i + 1) * k {
+                let e = ids[p] as usize;
+                let y = ffn(l.gate.expert(e), l.up.expert(e), l.down.expert(e), &row);
+                want.iter_mut().zip(y).for_each(|(o, y)| *o += f64::from(w[p]) * y);
+            }
+            let y = ffn(&l.shared[0], &l.shared[1], &l.shared[2], &row);
+            want.iter_mut().zip(y).for_each(|(o, y)| *o += f64::from(s[i]) * y);
+            for (a, b) in all[i * hidden..].iter().zip(&want) {
+                assert!((f64::from(*a) - b).abs() < 1e-4 * (1.0 + b.abs()), "{a} {b}");
+            }
+            let one = run(
+                &pool,
+                &l,
+                &x[i * hidden..(i + 1) * hidden],
+                &Routes { k, experts: &ids[i * k..(i + 1) * k], weights: &w[i * k..(i + 1) * k], shared: &s[i..=i] },
+            );
+            assert_eq!(one, all[i * hidden..(i + 1) * hidden]);
+        }
+    }
+
+    #[test]
+    fn routing_takes_the_largest_with_stable_ties() {
+        let (mut ids, mut w, mut probs) = ([0u32; 3], [0f32; 3], Vec::new());
+        route(&[1.0, 2.0, 2.0, 0.0, 2.0, -1.0], &mut ids, &mut w, &mut probs);
+        assert_eq!(ids, [1, 2, 4]);
+        assert!(w.iter().all(|w| (w - 1.0 / 3.0).abs() < 1e-6));
+        route(&[f32::NAN; 6], &mut ids, &mut w, &mut probs); // a broken row must not stop the process
+    }
+}

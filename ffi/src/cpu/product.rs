@@ -1,0 +1,231 @@
+//! Matrix products: several weight matrices times the rows of one activation, in one dispatch.
+//!
+//! Owns the cutting into tasks and the choice of kernel. The unit of work is a group of 16 outputs
+//! times up to [`TILE`] rows; every kernel computes a row's sum in the same order whatever the tile,
+//! so the numbers of a row depend neither on T nor on its neighbours. That order, for all instruction
+//! sets: family K, a block of 256: s = Σ_sub fma(dot, scale, s) from 0, acc = fma(s, d_w·d_x, acc),
+//! acc = fma(Σ min·sum, −(dmin·d_x), acc); family B, a block of 32: acc = fma(dot, d_w·d_x, acc),
+//! acc = fma(m, d_x·sum, acc). Integer dot products are exact. Floats: sixteen lanes along the
+//! inputs, then [`lane_sum`](super::norm::lane_sum).
+
+use super::act::{Act, View};
+use super::pack::{GROUP, Kind, Layout, Matrix};
+use super::pool::{Pool, Shared1};
+use super::{float, isa, kernel};
+
+/// Most rows of activations in one kernel call.
+pub(super) const TILE: usize = 8;
+
+/// Outputs of one group for each row of a tile.
+pub(super) type Tile = [[f32; GROUP]; TILE];
+
+/// One matrix of a product and where its results go.
+pub struct Product<'a> {
+    pub weight: &'a Matrix,
+    /// `[T, rows]`.
+    pub out: &'a mut [f32],
+    /// Adds to `out` (a residual) instead of replacing it.
+    pub add: bool,
+}
+
+/// What a kernel reads of the activations: floats or one 8-bit form.
+#[derive(Clone, Copy)]
+pub(super) enum Input {
+    Float { rows: *const f32, cols: usize },
+    Coded(View),
+}
+
+// SAFETY: a view is only read while the `Act` it comes from is borrowed by the product.
+unsafe impl Send for Input {}
+// SAFETY: as above.
+unsafe impl Sync for Input {}
+
+impl Input {
+    /// What `weight` needs of `x`; panics when it was not made.
+    pub(super) fn of(x: &Act, weight: &Matrix) -> Input {
+        assert_eq!(x.cols(), weight.cols(), "the activations do not fit {weight:?}");
+        match weight.kind() {
+            Kind::Packed(l) => Input::Coded(x.form(l.format.block)),
+            _ => Input::Float { rows: x.data().as_ptr(), cols: x.cols() },
+        }
+    }
+}
+
+/// One group of a packed matrix, as the kernels take it.
+#[derive(Clone, Copy)]
+pub(super) struct Group<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) bytes: &'a [u8],
+}
+
+/// Computes group `g` of `weight` for the rows `rows` (at most [`TILE`]) of `x`.
+///
+/// # Safety
+/// Every index in `rows` is a row of the activations that `x` views.
+pub(super) unsafe fn tile(weight: &Matrix, g: usize, x: &Input, rows: &[u32], out: &mut Tile) {
+    debug_assert!(rows.len() <= TILE);
+    match (weight.kind(), x) {
+        (Kind::Packed(layout), Input::Coded(view)) => {
+            let bytes = &weight.data()[g * layout.group_bytes..(g + 1) * layout.group_bytes];
+            let group = Group { layout, bytes };
+            // SAFETY: the caller vouches for `rows`; the group has the bytes of its layout.
+            unsafe { kernel::tile(isa::isa(), &group, view, rows, out) }
+        }
+        (kind, Input::Float { rows: data, cols }) => {
+            let first = g * GROUP;
+            let count = GROUP.min(weight.rows() - first);
+            let width = weight.dtype().block_bytes() * cols;
+            let bytes = &weight.data()[first * width..(first + count) * width];
+            // SAFETY: the caller vouches for `rows`; `bytes` holds `count` rows of `cols` values.
+            unsafe { float::tile(kind, bytes, count, *cols, *data, rows, out) }
+        }
+        _ => unreachable!("the input was chosen for this matrix"),
+    }
+}
+
+/// Writes or adds a tile's valid outputs to rows of `[_, stride]`, starting at column `at`.
+///
+/// # Safety
+/// `out` is valid for each row `to[i]` and no other thread writes these columns of it.
+pub(super) unsafe fn store(tile: &Tile, to: &[u32], out: Shared1<f32>, stride: usize, at: usize, add: bool) {
+    let count = GROUP.min(stride - at);
+    for (values, t) in tile.iter().zip(to) {
+        // SAFETY: vouched for by the caller.
+        let row = unsafe { std::slice::from_raw_parts_mut(out.at(*t as usize * stride + at), count) };
+        if add {
+            row.iter_mut().zip(values).for_each(|(o, v)| *o += v);
+        } else {
+            row.copy_from_slice(&values[..count]);
+        }
+    }
+}
+
+/// Groups a task takes, so that there are about `per_thread` tasks a thread and none is tiny.
+pub(super) fn groups_per_task(groups: usize, group_bytes: usize, rows: usize, threads: usize) -> usize {
+    // Work of a group in byte-rows; a task below ~24 kB costs as much to hand out as to do.
+    let least = (24_576 / (group_bytes * rows).max(1)).max(1);
+    let fair = groups.div_ceil(threads * 6).max(1);
+    fair.max(least).min(groups.div_ceil(threads).max(1))
+}
+
+/// out = weight · x (or out += weight · x) for every product, all rows of `x`.
+pub fn matmul(pool: &Pool, x: &Act, products: &mut [Product<'_>]) {
+    let rows: Vec<u32> = (0..x.rows() as u32).collect();
+    let mut jobs = Vec::with_capacity(products.len());
+    let mut tasks = 0;
+    for p in products.iter_mut() {
+        assert_eq!(p.out.len(), rows.len() * p.weight.rows(), "the output does not fit {:?}", p.weight);
+        let groups = p.weight.groups();
+        let per_task = groups_per_task(groups, p.weight.bytes() / groups, rows.len(), pool.threads());
+        let first = tasks;
+        tasks += groups.div_ceil(per_task);
+        jobs.push((first, per_task, p.weight, Input::of(x, p.weight), Shared1(p.out.as_mut_ptr()), p.add));
+    }
+    pool.run(tasks, |task, _| {
+        let last = jobs.partition_point(|job| job.0 <= task) - 1;
+        let (first, per_task, weight, input, out, add) = &jobs[last];
+        let start = (task - first) * per_task;
+        let mut values: Tile = [[0.0; GROUP]; TILE];
+        for g in start..weight.groups().min(start + per_task) {
+            for chunk in rows.chunks(TILE) {
+                // SAFETY: `rows` counts the rows of `x`; group g of this product belongs to this task alone.
+                unsafe {
+                    tile(weight, g, input, chunk, &mut values);
+                    store(&values, chunk, *out, weight.rows(), g * GROUP, *add);
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::cpu::act::Forms;
+    use crate::cpu::samples::{Random, weights};
+
+    /// Largest error against f64 sums of the dequantised weights, relative to the row's typical size.
+    fn error(dtype: DType, rows: usize, cols: usize, t: usize) -> f64 {
+        let pool = Pool::new(2).unwrap();
+        let w = Matrix::pack(dtype, rows, cols, &weights(dtype, rows * cols, 1)).unwrap();
+        let x = Random(2).normals(t * cols);
+        let mut act = Act::new(cols);
+        act.load(&pool, &x, Forms::of(&[&w]));
+        let mut out = vec![0.0; t * rows];
+        matmul(&pool, &act, &mut [Product { weight: &w, out: &mut out, add: false }]);
+        let mut row = vec![0.0; cols];
+        let (mut worst, mut size) = (0f64, 0f64);
+        for r in 0..rows {
+            w.dequantize_row(r, &mut row).unwrap();
+            for i in 0..t {
+                let want: f64 = row.iter().zip(&x[i * cols..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                worst = worst.max((want - f64::from(out[i * rows + r])).abs());
+                size += want * want / (rows * t) as f64;
+            }
+        }
+        worst / size.sqrt()
+    }
+
+    #[test]
+    fn every_type_is_close_to_the_exact_product() {
+        for dtype in DType::ALL {
+            let limit = if dtype.block_len() == 1 { 1e-5 } else { 0.06 };
+            for (rows, cols, t) in [(16, 256, 1), (19, 512, 3), (33, 768, 11)] {
+                let e = error(dtype, rows, cols, t);
+                assert!(e < limit, "{dtype:?} {rows}x{cols} T={t}: {e}");
+            }
+        }
+        for dtype in [DType::F32, DType::F16, DType::Q8_0, DType::Q5_1] {
+            assert!(error(dtype, 5, 96, 2) < 0.04, "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_at_every_batch_size() {
+        let pool = Pool::new(2).unwrap();
+        for dtype in DType::ALL {
+            let (rows, cols, t) = (37, 512, 40);
+            let w = Matrix::pack(dtype, rows, cols, &weights(dtype, rows * cols, 1)).unwrap();
+            let x = Random(2).normals(t * cols);
+            let forms = Forms::of(&[&w]);
+            let mut act = Act::new(cols);
+            act.load(&pool, &x, forms);
+            let mut whole = vec![1.0; t * rows];
+            matmul(&pool, &act, &mut [Product { weight: &w, out: &mut whole, add: true }]);
+            for n in [1, 2, 3, 5, 8, 17] {
+                let at = 40 - n;
+                act.load(&pool, &x[at * cols..], forms);
+                let mut part = vec![1.0; n * rows];
+                matmul(&pool, &act, &mut [Product { weight: &w, out: &mut part, add: true }]);
+                assert_eq!(part, whole[at * rows..], "{dtype:?} T={n}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_the_portable_kernel() {
+        let pool = Pool::new(1).unwrap();
+        for dtype in DType::ALL {
+            let (rows, cols, t) = (16, 512, TILE);
+            let w = Matrix::pack(dtype, rows, cols, &weights(dtype, rows * cols, 4)).unwrap();
+            let Kind::Packed(layout) = w.kind() else { continue };
+            let mut act = Act::new(cols);
+            act.load(&pool, &Random(3).normals(t * cols), Forms::of(&[&w]));
+            let Input::Coded(view) = Input::of(&act, &w) else { unreachable!() };
+            let group = Group { layout, bytes: w.data() };
+            for n in 1..=t {
+                let rows: Vec<u32> = (0..n as u32).rev().collect();
+                let mut want: Tile = [[0.0; GROUP]; TILE];
+                // SAFETY: `rows` are rows of `act`, which lives on.
+                unsafe { kernel::tile(isa::Isa::Portable, &group, &view, &rows, &mut want) };
+                for set in isa::available() {
+                    let mut got: Tile = [[0.0; GROUP]; TILE];
+                    // SAFETY: as above, and the processor has `set`.
+                    unsafe { kernel::tile(set, &group, &view, &rows, &mut got) };
+                    assert_eq!(got[..n], want[..n], "{dtype:?} {set:?} {n} rows");
+                }
+            }
+        }
+    }
+}
