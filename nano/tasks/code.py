@@ -4,6 +4,7 @@ import contextlib
 import io
 
 from .core import Pool, family
+from .lists import spelled
 from .names import ANIMALS, PEOPLE, THINGS
 
 VARS = {"train": ["a b c", "x y z", "n m k", "p q r", "i j total", "u v w", "left right out", "first second third", "num step res"],
@@ -68,7 +69,7 @@ def _loop(c, A, B, C):
 
 
 def _string(c, A, B, C):
-    w = c.of(THINGS)
+    w = spelled(c)
     form = c.int(0, 6)
     if form == 0:
         return f"{A} = '{w}'\nprint({A}[::-1])", f"{' '.join(w)} reversed: {' '.join(w[::-1])}."

@@ -1,9 +1,18 @@
 """Lists, strings, sorting and counting."""
 
 from .core import Pool, family
-from .names import ANIMALS, CITIES, COLOURS, FRUIT, PEOPLE, THINGS, TOOLS
+from .names import ANIMALS, CITIES, COLOURS, FRUIT, INVENTED, PEOPLE, THINGS, TOOLS
+from .store import table
 
 _POOLS = (PEOPLE, CITIES, FRUIT, ANIMALS, COLOURS, TOOLS, THINGS)
+
+SPELL = sorted(set(THINGS) | {r[0] for r in table("words")})
+MADE_UP = [w.lower() for w in INVENTED]
+
+
+def spelled(c):
+    """A word to spell: a real one, or one made of syllables, so that letters and not words are learnt."""
+    return c.of(SPELL) if c.chance(0.6) else c.of(MADE_UP)
 
 
 def _words(c, n, sep=None):
@@ -122,11 +131,7 @@ COUNT = Pool("count_letter", ["How many times does the letter {l} appear in {w}?
 
 @family("code", "count_letter", 1)
 def count_letter(c):
-    w = c.of(THINGS)
-    if c.train and c.chance(0.5):
-        w = c.choice(("a", "ba", "mo", "re", "sta", "ti", "no", "le")) + w + c.choice(("er", "ing", "s", "ale", "on"))
-    elif not c.train:
-        w = w + c.of(THINGS)
+    w = spelled(c)
     l = c.choice(w) if c.chance(0.85) else c.choice("aeiostn")
     n, steps = 0, []
     for ch in w:
@@ -142,7 +147,7 @@ LENGTH = Pool("word_length", ["How many letters are in the word {w}?", "How long
 
 @family("code", "word_length", 1)
 def word_length(c):
-    w = c.of(THINGS) + (c.of(THINGS) if c.chance(0.3) else "")
+    w = spelled(c)
     t, ask = c.phr(LENGTH)
     return c.number(t, ask.format(w=f'"{w}"'), len(w), " ".join(f"{ch}{i + 1}" for i, ch in enumerate(w)))
 
@@ -151,11 +156,9 @@ REVERSE = Pool("reverse", ["Reverse the word {w}.", "Write {w} backwards.", "Spe
                ["Give {w} with its letters in reverse order.", "Turn the word {w} around.", "Read {w} from right to left."])
 
 
-@family("code", "reverse_word", 1)
+@family("code", "reverse_word", 1.5)
 def reverse_word(c):
-    w = c.of(THINGS)
-    if c.train and c.chance(0.3):
-        w = c.of(PEOPLE).lower()
+    w = spelled(c)
     t, ask = c.phr(REVERSE)
     v = w[::-1]
     return c.item(t, ask.format(w=f'"{w}"'), f"{' '.join(w)} becomes {' '.join(v)}", v, {"kind": "exact", "value": v}, "medium")

@@ -10,7 +10,7 @@ PERSON = [
     ("job", "{n} works as a {v}.", "{n} is a {v} by trade.", ["What is the job of {n}?", "What does {n} do for a living?"], ["As what does {n} work?", "Name the trade of {n}.", "Which profession has {n}?"], "{n} is a {v}."),
     ("city", "{n} lives in {v}.", "The home of {n} is in {v}.", ["Where does {n} live?", "In which city does {n} live?"], ["Which city is home to {n}?", "Name the city of {n}.", "{n} has a home in what city?"], "{n} lives in {v}."),
     ("born", "{n} was born in {v}.", "The year of birth of {n} is {v}.", ["When was {n} born?", "In which year was {n} born?"], ["What is the birth year of {n}?", "Which year saw {n} born?", "Give the year of birth of {n}."], "{n} was born in {v}."),
-    ("collects", "{n} collects old {v}s.", "In the evening {n} looks after a collection of {v}s.", ["What does {n} collect?", "What are the things {n} collects?"], ["Which objects does {n} collect?", "The collection of {n} holds what?", "Say what {n} collects."], "{n} collects {v}s."),
+    ("collects", "{n} collects old {vs}.", "In the evening {n} looks after a collection of {vs}.", ["What does {n} collect?", "What are the things {n} collects?"], ["Which objects does {n} collect?", "The collection of {n} holds what?", "Say what {n} collects."], "{n} collects {vs}."),
     ("children", "{n} has {v} children.", "There are {v} children in the family of {n}.", ["How many children does {n} have?", "What is the number of children of {n}?"], ["Count the children of {n}.", "{n} is the parent of how many children?", "Give the number of children {n} has."], "{n} has {v} children."),
 ]
 PLACE = [
@@ -52,7 +52,14 @@ def subject(c):
 
 
 def sentences(c, n, facts):
-    return [(r[1] if c.chance(0.6) else r[2]).format(n=n, v=v) for r, v in facts]
+    return [(r[1] if c.chance(0.6) else r[2]).format(n=n, v=v, vs=plural(v)) for r, v in facts]
+
+
+def plural(word):
+    """The regular English plural."""
+    if word.endswith("y") and word[-2:-1] not in "aeou":
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(("s", "sh", "ch", "x")) else "s")
 
 
 def question(c, row, n):
@@ -78,8 +85,8 @@ def reading(c):
     row, v = c.choice(facts)
     tq, q = question(c, row, n)
     t, frame = c.phr(FRAME)
-    line = row[1].format(n=n, v=v)
-    return c.item(f"{t}.{tq}", frame.format(p=" ".join(text), q=q), f"The text says: {line}", row[5].format(n=n, v=v), {"kind": "contains", "any": [v, v + "s"] if row[0] == "collects" else [v]},
+    line = row[1].format(n=n, v=v, vs=plural(v))
+    return c.item(f"{t}.{tq}", frame.format(p=" ".join(text), q=q), f"The text says: {line}", row[5].format(n=n, v=v, vs=plural(v)), {"kind": "contains", "any": [v, plural(v)] if row[0] == "collects" else [v]},
                   "easy" if len(subjects) == 1 else "medium", max_tokens=96)
 
 

@@ -3,7 +3,7 @@
 from .apis import MONTHS
 from .core import Pool, family
 from .names import CITIES, INVENTED, PEOPLE, SURNAMES
-from .reading import PERSON, PLACE, question, sentences, subject, value
+from .reading import PERSON, PLACE, plural, question, sentences, subject, value
 from .steps import add
 
 FRAME = Pool("sources", ["Sources:\n{s}\n\nQuestion: {q}", "{s}\n\n{q} Cite the source.", "Answer from the sources and cite.\n{s}\n\n{q}", "Use only these sources:\n{s}\nQuestion: {q}"],
@@ -37,8 +37,8 @@ def cite_fact(c):
     row, v = c.choice(facts)
     tq, q = question(c, row, n)
     t, frame = c.phr(FRAME)
-    said = row[5].format(n=n, v=v).rstrip(".")
-    return c.item(f"{t}.{tq}", frame.format(s=_labelled(parts), q=q), f"Source [{k + 1}] is about {n}: {row[1].format(n=n, v=v)}", f"{said} [{k + 1}].",
+    said = row[5].format(n=n, v=v, vs=plural(v)).rstrip(".")
+    return c.item(f"{t}.{tq}", frame.format(s=_labelled(parts), q=q), f"Source [{k + 1}] is about {n}: {row[1].format(n=n, v=v, vs=plural(v))}", f"{said} [{k + 1}].",
                   {"kind": "contains", "any": [f"{v} [{k + 1}]", f"{said} [{k + 1}]"], "none": _others(len(subs), k)}, "medium", max_tokens=128)
 
 
