@@ -4,6 +4,10 @@
 pub mod backend;
 pub mod batch;
 pub mod control;
+pub mod host;
+#[cfg(test)]
+mod host_tests;
 pub mod protocol;
 pub mod sampler;
+pub mod slot;
 pub mod vocab;

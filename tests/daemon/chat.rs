@@ -32,9 +32,8 @@ async fn a_stream_says_the_same_as_the_whole_reply() {
     let text = answer.unwrap().text().await.unwrap();
     assert!(text.trim_end().ends_with("data: [DONE]"), "{text}");
     let events = sse(&text);
-    let joined = |field: &str| -> String {
-        events.iter().filter_map(|e| e["choices"][0]["delta"][field].as_str()).collect()
-    };
+    let joined =
+        |field: &str| -> String { events.iter().filter_map(|e| e["choices"][0]["delta"][field].as_str()).collect() };
     assert_eq!(joined("content"), whole["choices"][0]["message"]["content"].as_str().unwrap());
     assert_eq!(joined("reasoning_content"), whole["choices"][0]["message"]["reasoning_content"].as_str().unwrap_or(""));
     let finishes: Vec<_> = events.iter().filter(|e| e["choices"][0]["finish_reason"].is_string()).collect();

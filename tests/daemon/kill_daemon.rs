@@ -27,7 +27,11 @@ async fn no_acknowledged_turn_is_lost() {
         let clients: Vec<_> =
             (0..CLIENTS).map(|n| tokio::spawn(client(daemon.url.clone(), n, Arc::clone(&acknowledged)))).collect();
         tokio::time::sleep(Duration::from_millis(random % MOMENT_MS_MAX)).await;
-        assert!(daemon.child.try_wait().unwrap().is_none(), "it ended by itself:\n{}", daemon.log.lock().unwrap().join("\n"));
+        assert!(
+            daemon.child.try_wait().unwrap().is_none(),
+            "it ended by itself:\n{}",
+            daemon.log.lock().unwrap().join("\n")
+        );
         daemon.child.kill().unwrap();
         daemon.child.wait().unwrap();
         clients.iter().for_each(tokio::task::JoinHandle::abort);
