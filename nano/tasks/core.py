@@ -159,7 +159,27 @@ def family(domain, name, weight=1.0):
     return keep
 
 
+BEFORE = ["Question: ", "Please: ", "Hi, ", "Hello! ", "I have a question. ", "Can you help? ", "Quick question: ", "Please answer: ", "Next: ", "Hey nano, ",
+          "I would like to know: ", "A small task: ", "OK. ", "So, ", "Now, "]
+AFTER = [" Thanks.", " Thank you!", " Please.", " Thanks in advance.", " I need it soon.", "\n"]
+
+
+def _wrap(c, it):
+    """In training, words around the question that change nothing: the exams have other phrasings, not these."""
+    last = it["messages"][-1]
+    if last["role"] == "user" and c.chance(0.2):
+        text = last["content"]
+        if c.chance(0.7):
+            head = c.choice(BEFORE)
+            text = (head.rstrip() + "\n" if "\n" in text else head) + text
+        else:
+            text += c.choice(AFTER)
+        it["messages"][-1] = {"role": "user", "content": text}
+
+
 def _finish(c, it, name, domain, n, seed):
+    if c.train and name != "greeting":
+        _wrap(c, it)
     if c.random() < 0.35 and it["messages"][0]["role"] != "system":
         pool = SYSTEM[""] + SYSTEM.get(domain, [])
         it["messages"] = [{"role": "system", "content": c.choice(pool)}, *it["messages"]]
