@@ -1,0 +1,219 @@
+//! Request bodies: read under size and time limits, then JSON under a depth limit, with errors that name
+//! the place. Parameters nobody knows are refused, so that a typing error never passes for a setting.
+
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::limits::HttpLimits;
+
+/// Longest piece of client text that an error repeats, characters.
+const ECHO_CHARS_MAX: usize = 80;
+
+/// Reads a JSON body as bytes.
+pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &HttpLimits) -> Result<Bytes, ApiError> {
+    expect_json(headers)?;
+    let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    if declared.is_some_and(|bytes| bytes > limits.body_bytes_max as u64) {
+        return Err(too_large(limits));
+    }
+    match tokio::time::timeout(limits.body_timeout(), collect(body, limits)).await {
+        Ok(read) => read,
+        Err(_) => Err(too_slow("the request body took too long")),
+    }
+}
+
+fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let refuse = |message: &str| {
+        Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+            .code("unsupported_media_type"))
+    };
+    if headers.contains_key(CONTENT_ENCODING) {
+        return refuse("compressed request bodies are not accepted");
+    }
+    let essence = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .map(|value| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+    match essence.as_deref() {
+        Some("application/json") => Ok(()),
+        _ => refuse("this route takes a body of `Content-Type: application/json`"),
+    }
+}
+
+async fn collect(mut body: Body, limits: &HttpLimits) -> Result<Bytes, ApiError> {
+    let mut all = Vec::new();
+    loop {
+        let frame = tokio::time::timeout(limits.body_progress_timeout(), body.frame())
+            .await
+            .map_err(|_| too_slow("the request body stopped arriving"))?;
+        let Some(frame) = frame else { return Ok(all.into()) };
+        let frame = frame
+            .map_err(|error| ApiError::invalid(format!("the request body broke off: {error}")).code("bad_body"))?;
+        if let Ok(data) = frame.into_data() {
+            if all.len() + data.len() > limits.body_bytes_max {
+                return Err(too_large(limits));
+            }
+            all.extend_from_slice(&data);
+        }
+    }
+}
+
+fn too_large(limits: &HttpLimits) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "invalid_request_error",
+        format!("the request body is over the limit of {} bytes", limits.body_bytes_max),
+    )
+    .code("body_too_large")
+}
+
+fn too_slow(message: &str) -> ApiError {
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message).code("request_timeout")
+}
+
+/// Deepest nesting of arrays and objects, found in one pass that needs no stack.
+fn depth(json: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    for &byte in json {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Parses a body that must be a JSON object.
+pub(crate) fn object(bytes: &[u8], limits: &HttpLimits) -> Result<Map<String, Value>, ApiError> {
+    let nested = depth(bytes);
+    if nested > limits.json_depth_max {
+        return Err(ApiError::invalid(format!(
+            "the request body nests {nested} levels deep, the limit is {}",
+            limits.json_depth_max
+        ))
+        .code("json_too_deep"));
+    }
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(ApiError::invalid("the request body must be a JSON object").code("invalid_json")),
+        Err(error) => {
+            Err(ApiError::invalid(format!("the request body is not valid JSON: {error}")).code("invalid_json"))
+        }
+    }
+}
+
+/// What a route knows of its parameters beyond those it reads.
+pub(crate) struct Parameters {
+    pub(crate) known: &'static [&'static [&'static str]],
+    /// Accepted without effect: they change nothing that a client could see in the reply.
+    pub(crate) ignored: &'static [&'static str],
+    /// Part of the API, but not of this daemon: refused with the reason.
+    pub(crate) unsupported: &'static [(&'static str, &'static str)],
+}
+
+/// Drops nulls and ignored parameters, refuses unknown and unsupported ones.
+pub(crate) fn check(map: &mut Map<String, Value>, parameters: &Parameters) -> Result<(), ApiError> {
+    map.retain(|key, value| !value.is_null() && !parameters.ignored.contains(&key.as_str()));
+    for key in map.keys() {
+        if parameters.known.iter().any(|list| list.contains(&key.as_str())) {
+            continue;
+        }
+        if let Some((_, why)) = parameters.unsupported.iter().find(|(name, _)| name == key) {
+            return Err(ApiError::unsupported(key.as_str(), format!("`{key}` is not supported: {why}")));
+        }
+        return Err(unknown(key, parameters));
+    }
+    Ok(())
+}
+
+fn unknown(key: &str, parameters: &Parameters) -> ApiError {
+    let key: String = key.chars().take(ECHO_CHARS_MAX).collect();
+    let nearest = parameters
+        .known
+        .iter()
+        .flat_map(|list| list.iter())
+        .map(|known| (strsim::damerau_levenshtein(known, &key), known))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4);
+    let hint = nearest.map(|(_, known)| format!("; did you mean `{known}`?")).unwrap_or_default();
+    let message = format!("unknown parameter `{key}`{hint}");
+    ApiError::param(key, message).code("unknown_parameter")
+}
+
+/// Reads a value; an error names the path to the part that is wrong.
+pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let why: String = error.inner().to_string().chars().take(4 * ECHO_CHARS_MAX).collect();
+        match path.as_str() {
+            "." | "" => ApiError::invalid(why).code("invalid_type"),
+            _ => ApiError::param(path.clone(), format!("`{path}`: {why}")).code("invalid_type"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_brackets_outside_strings() {
+        assert_eq!(depth(br#"{"a":[1,[2]],"b":"[[[[\"[["}"#), 3);
+        assert_eq!(depth(b"]]]]["), 1);
+        assert_eq!(depth("[".repeat(100_000).as_bytes()), 100_000);
+    }
+
+    #[test]
+    fn unknown_parameters_name_their_neighbour() {
+        let parameters = Parameters {
+            known: &[&["temperature"], &["top_p"]],
+            ignored: &["user"],
+            unsupported: &[("audio", "no ears")],
+        };
+        let of = |text: &str| {
+            let mut map = object(text.as_bytes(), &HttpLimits::default()).unwrap();
+            check(&mut map, &parameters)
+        };
+        assert!(of(r#"{"temperature":1,"user":"x","audio":null}"#).is_ok());
+        let error = of(r#"{"temprature":1}"#).unwrap_err();
+        assert_eq!((error.param.as_deref(), error.code), (Some("temprature"), Some("unknown_parameter")));
+        assert!(error.message.contains("did you mean `temperature`"));
+        assert!(!of(r#"{"zzz":1}"#).unwrap_err().message.contains("did you mean"));
+        assert!(of(r#"{"audio":{}}"#).unwrap_err().message.contains("no ears"));
+    }
+
+    #[test]
+    fn typed_errors_name_the_path() {
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code)]
+        struct Outer {
+            inner: Vec<Inner>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code)]
+        struct Inner {
+            n: u32,
+        }
+        let error = typed::<Outer>(serde_json::json!({"inner": [{"n": 1}, {"n": "x"}]})).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("inner[1].n"));
+    }
+}

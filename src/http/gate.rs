@@ -1,0 +1,211 @@
+//! What every request passes first, known route or not: an id, header limits, the Host and Origin checks;
+//! and every response last: a panic turned into a 500, safe headers, the access log and the counters.
+
+use std::net::{IpAddr, SocketAddr};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use hyper::header::{CACHE_CONTROL, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Method, StatusCode};
+
+use super::accept::Ends;
+use super::error::ApiError;
+use super::limits::HttpLimits;
+use super::metrics;
+use super::routes::Door;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Set on a response by the route that made it, for the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    pub(crate) route: &'static str,
+    pub(crate) principal: String,
+}
+
+/// The outermost layer.
+pub(crate) async fn gate(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = request_id();
+    let method = method_name(request.method());
+    let peer = request.extensions().get::<Ends>().map(|ends| ends.peer);
+    let mut response = match check(&request, &door.limits) {
+        Err(error) => error.into_response(),
+        Ok(()) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+            Ok(response) => response,
+            Err(_) => {
+                tracing::error!(request_id = %id, "a request handler panicked");
+                ApiError::internal("the request hit a fault of the daemon; it was logged").into_response()
+            }
+        },
+    };
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, value);
+    }
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let answered = response.extensions().get::<Answered>();
+    let route = answered.map_or("none", |a| a.route);
+    let principal = answered.map_or("", |a| a.principal.as_str());
+    let took = started.elapsed();
+    let status = response.status().as_u16();
+    metrics::request(route, method, status, took);
+    tracing::info!(request_id = %id, method, route, status, took_ms = took.as_secs_f64() * 1e3, principal, ?peer, "request");
+    response
+}
+
+/// 96 random bits: long enough to find one request in a log.
+fn request_id() -> String {
+    format!("req-{}", random_hex::<12>())
+}
+
+/// `BYTES` random bytes in hexadecimal.
+pub(crate) fn random_hex<const BYTES: usize>() -> String {
+    let mut bytes = [0u8; BYTES];
+    if getrandom::fill(&mut bytes).is_err() {
+        // An id without randomness is still an id; nothing is guarded by it.
+        let now = std::time::UNIX_EPOCH.elapsed().map(|d| d.as_nanos()).unwrap_or_default();
+        for (to, from) in bytes.iter_mut().zip(now.to_le_bytes()) {
+            *to = from;
+        }
+    }
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Clients can invent methods; labels must stay few.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        _ => "other",
+    }
+}
+
+fn check(request: &Request, limits: &HttpLimits) -> Result<(), ApiError> {
+    let headers = request.headers();
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers.len() > limits.headers_max || bytes > limits.header_bytes_max {
+        return Err(ApiError::new(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "invalid_request_error",
+            format!("more than {} headers or {} header bytes", limits.headers_max, limits.header_bytes_max),
+        )
+        .code("headers_too_large"));
+    }
+    let authority = authority(request)?;
+    let local = request.extensions().get::<Ends>().map(|ends| ends.local);
+    if !host_allowed(&authority, local, &limits.host_names) {
+        return Err(ApiError::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "invalid_request_error",
+            "this host name is not one of this daemon's; the owner can add it to `host_names` in the configuration",
+        )
+        .code("host_not_allowed"));
+    }
+    check_origin(headers, &authority)
+}
+
+/// The host that the client believes it talks to: `:authority` of HTTP/2, else the one `Host` header.
+fn authority(request: &Request) -> Result<String, ApiError> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return Err(ApiError::invalid("more than one Host header").code("bad_host"));
+    }
+    let of_uri = request.uri().authority().map(|a| a.as_str());
+    let of_header = host.map(|value| value.to_str().unwrap_or("?"));
+    match (of_uri, of_header) {
+        (Some(uri), Some(header)) if !uri.eq_ignore_ascii_case(header) => {
+            Err(ApiError::invalid("the Host header contradicts the request target").code("bad_host"))
+        }
+        (Some(name), _) | (None, Some(name)) => Ok(name.to_ascii_lowercase()),
+        (None, None) => Err(ApiError::invalid("the Host header is missing").code("bad_host")),
+    }
+}
+
+/// Splits `name:port`, `[v6]:port`, or either without port.
+fn host_part(authority: &str) -> &str {
+    if let Some(rest) = authority.strip_prefix('[') {
+        return rest.split_once(']').map_or("", |(inside, _)| inside);
+    }
+    match authority.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        Some(_) => "",
+        None => authority,
+    }
+}
+
+/// Loopback names, the address the connection came in on, and configured names.
+fn host_allowed(authority: &str, local: Option<SocketAddr>, names: &[String]) -> bool {
+    let host = host_part(authority);
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        let ip = ip.to_canonical();
+        return ip.is_loopback()
+            || local.is_some_and(|local| local.ip().to_canonical() == ip)
+            || names.iter().any(|name| name == host);
+    }
+    host == "localhost" || host.ends_with(".localhost") || names.iter().any(|name| name.eq_ignore_ascii_case(host))
+}
+
+/// A browser says where a script came from. Only pages of this very daemon may use it: no cross-origin
+/// answer exists here, so no header ever invites one.
+fn check_origin(headers: &HeaderMap, authority: &str) -> Result<(), ApiError> {
+    let refused = || {
+        ApiError::new(StatusCode::FORBIDDEN, "permission_error", "requests from pages of another origin are refused")
+            .code("origin_not_allowed")
+    };
+    for origin in headers.get_all(ORIGIN) {
+        let origin = origin.to_str().map_err(|_| refused())?;
+        let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")).ok_or_else(refused)?;
+        if !place.eq_ignore_ascii_case(authority) {
+            return Err(refused());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_names_are_hosts() {
+        let names = ["chimere.home".to_owned()];
+        let local = Some("192.168.1.5:8377".parse().unwrap());
+        let good = ["localhost", "localhost:8377", "127.0.0.1:1", "127.8.8.8", "[::1]:8377", "192.168.1.5:8377"];
+        for host in good.iter().chain(&["chimere.home:8377", "studio.localhost"]) {
+            assert!(host_allowed(host, local, &names), "{host} refused");
+        }
+        let bad =
+            ["evil.com", "localhost.evil.com", "192.168.1.6", "0.0.0.0", "[::2]", "", "127.0.0.1.evil.com", "a:b"];
+        for host in bad.iter().chain(&["localhost:80:80", "[::1", "2130706433", "chimere.home.evil.com"]) {
+            assert!(!host_allowed(host, local, &names), "{host} allowed");
+        }
+    }
+
+    #[test]
+    fn only_the_same_origin_passes() {
+        let check = |origin: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ORIGIN, HeaderValue::from_static(origin));
+            check_origin(&headers, "127.0.0.1:8377").is_ok()
+        };
+        assert!(check("http://127.0.0.1:8377"));
+        for origin in ["http://evil.com", "null", "http://127.0.0.1:8378", "file://", "http://127.0.0.1:8377.evil.com"]
+        {
+            assert!(!check(origin), "{origin}");
+        }
+        assert!(check_origin(&HeaderMap::new(), "x").is_ok());
+    }
+}

@@ -1,0 +1,69 @@
+//! The HTTP door, sole user of hyper and axum: accept loop, keys and limits, OpenAI's wire types, event
+//! streams, admin routes and metrics. It sees the daemon as a [`Service`] and knows nothing behind it.
+//!
+//! A request's way: `accept` (deadlines, caps) → `gate` (Host, Origin, log) → `routes` (key, scope, body) →
+//! a handler, which turns the body into a `ReplyRequest` (`wire`) and the events into JSON or an event
+//! stream (`reply`, `sse`).
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::service::Service;
+
+mod accept;
+mod body;
+mod chat;
+mod completions;
+mod connections;
+mod error;
+mod gate;
+mod limits;
+mod memory;
+mod metrics;
+mod models;
+mod operate;
+mod reply;
+mod routes;
+mod sse;
+mod text;
+mod watch;
+mod wire;
+
+pub use limits::HttpLimits;
+pub use metrics::{MetricsError, install_recorder};
+pub use routes::{Access, ROUTES, Route, Takes};
+
+/// Serves `service` on `listener` until `shutdown` is cancelled and the drain is over.
+///
+/// # Errors
+/// When the metrics recorder cannot be installed (another one is).
+pub async fn serve(
+    listener: TcpListener,
+    service: Arc<dyn Service>,
+    limits: HttpLimits,
+    shutdown: CancellationToken,
+) -> Result<(), MetricsError> {
+    let handle = install_recorder()?;
+    let limits = Arc::new(limits);
+    let connections = connections::Connections::default();
+    let door = Arc::new(routes::Door {
+        service,
+        limits: Arc::clone(&limits),
+        metrics: handle.clone(),
+        connections: connections.clone(),
+        started_unix_s: std::time::UNIX_EPOCH.elapsed().map(|d| d.as_secs() as i64).unwrap_or_default(),
+    });
+    let upkeep = async {
+        loop {
+            tokio::time::sleep(metrics::UPKEEP_INTERVAL).await;
+            handle.run_upkeep();
+        }
+    };
+    tokio::select! {
+        () = accept::accept_loop(listener, routes::router(door), connections, limits, shutdown) => {}
+        () = upkeep => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token.
+
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::reply;
+use super::routes::{Call, Door};
+use crate::engine::protocol::Hosted;
+
+fn entry(hosted: &Hosted, created_unix_s: i64) -> Value {
+    json!({
+        "id": hosted.model.name,
+        "object": "model",
+        "created": created_unix_s,
+        "owned_by": "chimere",
+        "x_chimere": {
+            "architecture": hosted.model.architecture,
+            "backend": hosted.model.backend,
+            "device": hosted.model.device,
+            "context_tokens": hosted.model.context_tokens,
+            "trained_context_tokens": hosted.model.trained_context_tokens,
+            "vocab": hosted.model.vocab,
+            "thinks": hosted.thinks,
+            "chats": hosted.chats,
+            "model_hash": hosted.model_hash,
+        },
+    })
+}
+
+fn entries(door: &Door) -> Vec<Value> {
+    door.service.hosted().map(|hosted| entry(&hosted, door.started_unix_s)).into_iter().collect()
+}
+
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    Ok(reply::json(&json!({"object": "list", "data": entries(&call.door)})))
+}
+
+pub(crate) async fn get(call: Call) -> Result<Response, ApiError> {
+    let id = call.id.unwrap_or_default();
+    match entries(&call.door).into_iter().find(|entry| entry["id"] == id.as_str()) {
+        Some(entry) => Ok(reply::json(&entry)),
+        None => {
+            let id: String = id.chars().take(100).collect();
+            let mut error = ApiError::not_found(format!("the model `{id}` does not exist")).code("model_not_found");
+            error.param = Some("model".to_owned());
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Runs one reply: starts it, waits within limits, and answers with JSON or a stream. Dropping what is here
+//! drops the receiver, which cancels the reply.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::error::ApiError;
+use super::metrics;
+use super::routes::Door;
+use super::wire::chunk::broke_off;
+use super::wire::reply::{Choice, Head};
+use crate::engine::protocol::Channel;
+use crate::service::{ReplyEvent, ReplyRequest, ServiceError};
+use crate::turn::{Generation, Usage};
+
+/// A reply under way.
+pub(crate) struct Running {
+    pub(crate) events: mpsc::Receiver<ReplyEvent>,
+    /// Received, not yet written.
+    pub(crate) ahead: VecDeque<ReplyEvent>,
+    pub(crate) clock: ReplyClock,
+    /// Choices asked for.
+    pub(crate) choices: u32,
+    pub(crate) fingerprint: Option<String>,
+}
+
+/// Counts a reply exactly once, however it ends: a clock dropped unstopped is a client that left.
+pub(crate) struct ReplyClock {
+    started: Instant,
+    first_seen: bool,
+    stopped: bool,
+}
+
+impl ReplyClock {
+    fn start() -> Self {
+        ReplyClock { started: Instant::now(), first_seen: false, stopped: false }
+    }
+
+    /// To be told of each event.
+    pub(crate) fn saw(&mut self, event: &ReplyEvent) {
+        if !self.first_seen && !matches!(event, ReplyEvent::Started { .. } | ReplyEvent::Failed(_)) {
+            self.first_seen = true;
+            metrics::reply_first_event(self.started.elapsed());
+        }
+    }
+
+    pub(crate) fn stop(&mut self, outcome: &'static str, usage: Option<&Usage>) {
+        if !self.stopped {
+            self.stopped = true;
+            metrics::reply_ended(outcome, self.started.elapsed(), usage);
+        }
+    }
+}
+
+impl Drop for ReplyClock {
+    fn drop(&mut self) {
+        self.stop("cancelled", None);
+    }
+}
+
+/// Asks the service for a reply.
+pub(crate) async fn start(door: &Arc<Door>, request: ReplyRequest) -> Result<Running, ApiError> {
+    let mut clock = ReplyClock::start();
+    let choices = request.choices;
+    let fingerprint = door.service.hosted().map(|hosted| {
+        let hash: String = hosted.model_hash.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+        format!("fp_{hash}")
+    });
+    match door.service.reply(request).await {
+        Ok(events) => Ok(Running { events, ahead: VecDeque::new(), clock, choices, fingerprint }),
+        Err(error) => {
+            clock.stop("refused", None);
+            Err(error.into())
+        }
+    }
+}
+
+/// The next event, or why there is none. A source that ends without a last event is a failure.
+async fn next(running: &mut Running, limit: Duration) -> Result<ReplyEvent, ApiError> {
+    let event = match running.ahead.pop_front() {
+        Some(event) => event,
+        None => match tokio::time::timeout(limit, running.events.recv()).await {
+            Ok(event) => event.unwrap_or_else(|| ReplyEvent::Failed(broke_off())),
+            Err(_) => ReplyEvent::Failed(silent()),
+        },
+    };
+    running.clock.saw(&event);
+    match event {
+        ReplyEvent::Failed(error) => {
+            running.clock.stop("failed", None);
+            Err(error.into())
+        }
+        event => Ok(event),
+    }
+}
+
+/// The reply made no progress for too long.
+pub(crate) fn silent() -> ServiceError {
+    ServiceError::Unavailable { message: "the reply made no progress for too long".to_owned(), retry_after_s: 5 }
+}
+
+/// Waits for the first token of a stream, so that a refusal still gets a status of its own; after the limit
+/// the stream opens anyway and a failure becomes an event.
+pub(crate) async fn await_first(running: &mut Running, limit: Duration) -> Result<(), ApiError> {
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let event = match tokio::time::timeout_at(deadline, running.events.recv()).await {
+            Ok(event) => event.unwrap_or_else(|| ReplyEvent::Failed(broke_off())),
+            Err(_) => return Ok(()),
+        };
+        if let ReplyEvent::Failed(error) = event {
+            running.clock.stop("failed", None);
+            return Err(error.into());
+        }
+        let is_start = matches!(event, ReplyEvent::Started { .. });
+        running.ahead.push_back(event);
+        if !is_start {
+            return Ok(());
+        }
+    }
+}
+
+/// A reply that is complete.
+pub(crate) struct Whole {
+    pub(crate) head: Head,
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) usage: Usage,
+    pub(crate) generations: Vec<Generation>,
+}
+
+/// Collects a reply to its end.
+pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Whole, ApiError> {
+    let mut head = None;
+    let mut choices = vec![Choice::default(); running.choices as usize];
+    loop {
+        match next(&mut running, limit).await? {
+            ReplyEvent::Started { plan, model, created_unix_s } => {
+                head = Some(Head { plan, model, created_unix_s, fingerprint: running.fingerprint.take() });
+            }
+            ReplyEvent::Delta { choice, channel, text, logprobs } => {
+                let Some(choice) = choices.get_mut(choice as usize) else { continue };
+                match channel {
+                    Channel::Thinking => choice.thinking.push_str(&text),
+                    Channel::Answer => {
+                        choice.content.push_str(&text);
+                        choice.logprobs.extend(logprobs);
+                    }
+                }
+            }
+            ReplyEvent::ChoiceFinished { choice, reason, tool_calls } => {
+                let Some(choice) = choices.get_mut(choice as usize) else { continue };
+                choice.reason = Some(reason);
+                choice.tool_calls = tool_calls;
+            }
+            ReplyEvent::Done { usage, generations } => {
+                running.clock.stop("done", Some(&usage));
+                let head = head.ok_or_else(|| ApiError::internal("the reply ended before it began"))?;
+                return Ok(Whole { head, choices, usage, generations });
+            }
+            // Complete calls come with `ChoiceFinished`; `next` turned failures into errors.
+            ReplyEvent::ToolBegin { .. } | ReplyEvent::ToolArguments { .. } | ReplyEvent::Failed(_) => {}
+        }
+    }
+}
+
+/// A JSON response.
+pub(crate) fn json(value: &Value) -> Response {
+    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], value.to_string()).into_response()
+}

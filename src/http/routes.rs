@@ -1,0 +1,216 @@
+//! The route table and what runs before a route's handler. A route cannot exist without saying who may use
+//! it and what body it takes: there is no other way into the router.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Request, State};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter};
+use futures_util::future::BoxFuture;
+use hyper::header::AUTHORIZATION;
+use hyper::{Method, StatusCode, Uri};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use super::accept::Ends;
+use super::connections::Connections;
+use super::error::ApiError;
+use super::gate::{Answered, gate};
+use super::limits::HttpLimits;
+use super::{body, chat, completions, memory, models, operate, text};
+use crate::service::{Principal, Scope, Service};
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Anybody: it tells nothing but whether the daemon is there.
+    Open,
+    /// Holders of this scope.
+    Key(Scope),
+}
+
+/// What body a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    Nothing,
+    Json,
+}
+
+type Handler = fn(Call) -> BoxFuture<'static, Result<Response, ApiError>>;
+
+/// One route.
+#[derive(Clone, Copy)]
+pub struct Route {
+    pub method: &'static str,
+    /// In axum's form: `{*id}` takes the rest of the path.
+    pub path: &'static str,
+    pub access: Access,
+    pub takes: Takes,
+    handler: Handler,
+}
+
+macro_rules! route {
+    ($method:literal $path:literal, $access:expr, $takes:ident, $handler:path) => {
+        Route {
+            method: $method,
+            path: $path,
+            access: $access,
+            takes: Takes::$takes,
+            handler: |call| Box::pin($handler(call)),
+        }
+    };
+}
+
+const CHAT: Access = Access::Key(Scope::Chat);
+const METRICS: Access = Access::Key(Scope::Metrics);
+const ADMIN: Access = Access::Key(Scope::Admin);
+
+/// Every route there is.
+pub static ROUTES: &[Route] = &[
+    route!("GET" "/health", Access::Open, Nothing, operate::health),
+    route!("GET" "/metrics", METRICS, Nothing, operate::metrics),
+    route!("GET" "/v1/status", METRICS, Nothing, operate::status),
+    route!("GET" "/v1/models", CHAT, Nothing, models::list),
+    route!("GET" "/v1/models/{*id}", CHAT, Nothing, models::get),
+    route!("POST" "/v1/chat/completions", CHAT, Json, chat::create),
+    route!("POST" "/v1/completions", CHAT, Json, completions::create),
+    route!("POST" "/tokenize", CHAT, Json, text::tokenize),
+    route!("POST" "/detokenize", CHAT, Json, text::detokenize),
+    route!("POST" "/apply-template", CHAT, Json, text::apply_template),
+    route!("POST" "/v1/feedback", CHAT, Json, memory::feedback),
+    route!("GET" "/v1/memory/turns", CHAT, Nothing, memory::list),
+    route!("DELETE" "/v1/memory/turns", CHAT, Nothing, memory::forget),
+    route!("GET" "/v1/memory/export", CHAT, Nothing, memory::export),
+    route!("POST" "/v1/admin/pause", ADMIN, Nothing, operate::pause),
+    route!("POST" "/v1/admin/resume", ADMIN, Nothing, operate::resume),
+    route!("POST" "/v1/night", ADMIN, Json, operate::night),
+];
+
+/// What all requests share.
+pub(crate) struct Door {
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) limits: Arc<HttpLimits>,
+    pub(crate) metrics: PrometheusHandle,
+    pub(crate) connections: Connections,
+    pub(crate) started_unix_s: i64,
+}
+
+/// A request that may proceed.
+pub(crate) struct Call {
+    pub(crate) door: Arc<Door>,
+    pub(crate) principal: Principal,
+    pub(crate) uri: Uri,
+    /// The `{*id}` of the path.
+    pub(crate) id: Option<String>,
+    /// Empty where the route takes nothing.
+    pub(crate) body: Bytes,
+}
+
+/// The router over `ROUTES`, inside the gate.
+pub(crate) fn router(door: Arc<Door>) -> Router {
+    let mut by_path: BTreeMap<&'static str, (MethodRouter<Arc<Door>>, Vec<&'static str>)> = BTreeMap::new();
+    for route in ROUTES {
+        let (methods, names) = by_path.entry(route.path).or_default();
+        let filter = match route.method {
+            "POST" => MethodFilter::POST,
+            "DELETE" => MethodFilter::DELETE,
+            _ => MethodFilter::GET,
+        };
+        let handler = move |State(door): State<Arc<Door>>, id: Option<Path<String>>, request: Request| {
+            enter(route, door, id.map(|Path(id)| id), request)
+        };
+        *methods = std::mem::take(methods).on(filter, handler);
+        names.push(route.method);
+    }
+    let mut router = Router::new();
+    for (path, (methods, names)) in by_path {
+        let allow = names.join(", ");
+        router = router.route(path, methods.fallback(move |method: Method| wrong_method(method, allow)));
+    }
+    router.fallback(no_route).layer(middleware::from_fn_with_state(Arc::clone(&door), gate)).with_state(door)
+}
+
+async fn wrong_method(method: Method, allow: String) -> Response {
+    let message = format!("this path takes {allow}, not {}", short(method.as_str()));
+    let mut error =
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message).code("method_not_allowed");
+    error.allow = Some(allow);
+    error.into_response()
+}
+
+async fn no_route(request: Request) -> Response {
+    let (method, path) = (short(request.method().as_str()), short(request.uri().path()));
+    ApiError::not_found(format!("there is no route {method} {path}")).into_response()
+}
+
+/// At most 100 characters of client text, for an error.
+fn short(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+async fn enter(route: &'static Route, door: Arc<Door>, id: Option<String>, request: Request) -> Response {
+    let mut principal = nobody();
+    let result = admit(route, door, id, request, &mut principal).await;
+    let mut response = result.unwrap_or_else(IntoResponse::into_response);
+    response.extensions_mut().insert(Answered { route: route.path, principal: principal.name });
+    response
+}
+
+fn nobody() -> Principal {
+    Principal { name: String::new(), scopes: Vec::new(), consent: false }
+}
+
+/// Key, scope, body, then the handler: nothing is read for who may not ask.
+async fn admit(
+    route: &'static Route,
+    door: Arc<Door>,
+    id: Option<String>,
+    request: Request,
+    known: &mut Principal,
+) -> Result<Response, ApiError> {
+    if let Access::Key(scope) = route.access {
+        let principal = door.service.authenticate(bearer(&request)?, from_loopback(&request))?;
+        *known = principal;
+        if !known.may(scope) {
+            return Err(ApiError::forbidden_scope(&known.name, scope));
+        }
+        if scope == Scope::Chat && !door.service.accepting() {
+            return Err(ApiError::unavailable("the daemon is stopping; try again shortly", 5));
+        }
+    }
+    let (parts, incoming) = request.into_parts();
+    let body = match route.takes {
+        Takes::Nothing => Bytes::new(),
+        Takes::Json => body::read(&parts.headers, incoming, &door.limits).await?,
+    };
+    (route.handler)(Call { door, principal: known.clone(), uri: parts.uri, id, body }).await
+}
+
+/// The key of `Authorization: Bearer KEY`.
+fn bearer(request: &Request) -> Result<Option<&str>, ApiError> {
+    let mut values = request.headers().get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let malformed = || {
+        ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", "the Authorization header must be `Bearer KEY`")
+            .code("invalid_api_key")
+    };
+    if values.next().is_some() {
+        return Err(malformed());
+    }
+    let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or_else(malformed)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(malformed());
+    }
+    Ok(Some(key.trim()))
+}
+
+/// Does the request come from this machine itself? What a proxy passes on does not.
+fn from_loopback(request: &Request) -> bool {
+    let forwarded =
+        ["forwarded", "x-forwarded-for", "x-real-ip"].iter().any(|name| request.headers().contains_key(*name));
+    let peer = request.extensions().get::<Ends>().map(|ends| ends.peer.ip().to_canonical());
+    !forwarded && peer.is_some_and(|ip| ip.is_loopback())
+}

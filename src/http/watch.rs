@@ -1,0 +1,211 @@
+//! What one connection is doing, seen from outside hyper: the socket tells when bytes arrive, the service
+//! when a request is under way, the response body when the client takes something. From these three the
+//! connection's deadline follows, for HTTP/1 and HTTP/2 alike.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::limits::HttpLimits;
+
+/// Milliseconds since the first use; never 0, which means "not running" below.
+fn now_ms() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
+}
+
+/// Activity of one connection. Relaxed atomics: each is a hint for a deadline, checked again when it falls.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    /// Requests between the end of their headers and the end of their response.
+    requests: AtomicU32,
+    /// Responses being sent.
+    responses: AtomicU32,
+    /// Since when a request's headers are being received; 0 = they are not.
+    header_since_ms: AtomicU64,
+    /// Since when no request is under way.
+    idle_since_ms: AtomicU64,
+    /// When a response body last gave something away.
+    taken_ms: AtomicU64,
+    /// HTTP/2 talks between requests (settings, window updates), so bytes do not mean headers there.
+    multiplexed: AtomicBool,
+}
+
+/// Why a connection was closed from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overdue {
+    Header,
+    Idle,
+    Write,
+}
+
+impl Activity {
+    /// A connection that was just accepted: its first header is awaited.
+    pub(crate) fn new() -> Arc<Self> {
+        let now = now_ms();
+        Arc::new(Activity {
+            requests: AtomicU32::new(0),
+            responses: AtomicU32::new(0),
+            header_since_ms: AtomicU64::new(now),
+            idle_since_ms: AtomicU64::new(now),
+            taken_ms: AtomicU64::new(now),
+            multiplexed: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0
+    }
+
+    fn bytes_arrived(&self) {
+        if self.is_idle() && !self.multiplexed.load(Ordering::Relaxed) {
+            let _ = self.header_since_ms.compare_exchange(0, now_ms(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// A request's headers are complete. Dropping the mark ends the request.
+    pub(crate) fn begin(self: &Arc<Self>, multiplexed: bool) -> RequestMark {
+        self.multiplexed.store(multiplexed, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.header_since_ms.store(0, Ordering::Relaxed);
+        RequestMark { activity: Arc::clone(self) }
+    }
+
+    /// Which deadline has passed, or how long until the next one could.
+    pub(crate) fn check(&self, limits: &HttpLimits) -> Result<Duration, Overdue> {
+        let now = now_ms();
+        let left = |since: u64, limit: Duration, why: Overdue| {
+            let passed = Duration::from_millis(now.saturating_sub(since));
+            if passed >= limit { Err(why) } else { Ok(limit - passed) }
+        };
+        let header_since = self.header_since_ms.load(Ordering::Relaxed);
+        if self.is_idle() && header_since != 0 {
+            return left(header_since, limits.header_timeout(), Overdue::Header);
+        }
+        if self.is_idle() {
+            // Bytes of a next request may start the shorter header deadline at any time.
+            let idle = left(self.idle_since_ms.load(Ordering::Relaxed), limits.idle_timeout(), Overdue::Idle)?;
+            return Ok(idle.min(limits.header_timeout()));
+        }
+        if self.responses.load(Ordering::Relaxed) > 0 {
+            return left(self.taken_ms.load(Ordering::Relaxed), limits.write_timeout(), Overdue::Write);
+        }
+        // The handler is at work, under deadlines of its own.
+        Ok(limits.write_timeout().min(limits.header_timeout()))
+    }
+
+    /// Returns once a deadline has passed.
+    pub(crate) async fn overdue(&self, limits: &HttpLimits) -> Overdue {
+        loop {
+            match self.check(limits) {
+                Ok(wait) => tokio::time::sleep(wait.max(Duration::from_millis(5))).await,
+                Err(why) => return why,
+            }
+        }
+    }
+}
+
+/// A request under way on a connection.
+#[derive(Debug)]
+pub(crate) struct RequestMark {
+    activity: Arc<Activity>,
+}
+
+impl Drop for RequestMark {
+    fn drop(&mut self) {
+        if self.activity.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.activity.idle_since_ms.store(now_ms(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A response body that reports when the client takes something.
+pub(crate) struct WatchedBody {
+    inner: Body,
+    mark: RequestMark,
+}
+
+impl WatchedBody {
+    pub(crate) fn new(inner: Body, mark: RequestMark) -> Self {
+        mark.activity.taken_ms.store(now_ms(), Ordering::Relaxed);
+        mark.activity.responses.fetch_add(1, Ordering::Relaxed);
+        WatchedBody { inner, mark }
+    }
+}
+
+impl Drop for WatchedBody {
+    fn drop(&mut self) {
+        self.mark.activity.responses.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl HttpBody for WatchedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        // hyper asks for the next frame only when it has room for it.
+        self.mark.activity.taken_ms.store(now_ms(), Ordering::Relaxed);
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// A socket that reports when bytes arrive.
+pub(crate) struct WatchedStream {
+    pub(crate) inner: TcpStream,
+    pub(crate) activity: Arc<Activity>,
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.activity.bytes_arrived();
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}

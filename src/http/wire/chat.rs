@@ -1,0 +1,238 @@
+//! The body of `POST /v1/chat/completions`.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::message::{RawMessage, messages};
+use super::sampling::{self, Common, TOP_LOGPROBS_MAX};
+use super::thinking::{Effort, TemplateArguments, thinking};
+use super::tools::tools;
+use crate::http::body::{self, Parameters};
+use crate::http::error::ApiError;
+use crate::http::limits::HttpLimits;
+use crate::service::{Principal, ReplyInput, ReplyRequest};
+use crate::turn::Tier;
+
+const PARAMETERS: Parameters = Parameters {
+    known: &[
+        sampling::KNOWN,
+        &[
+            "messages",
+            "model",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "response_format",
+            "logprobs",
+            "top_logprobs",
+            "reasoning_effort",
+            "enable_thinking",
+            "thinking_budget",
+            "chat_template_kwargs",
+            "modalities",
+            "chimere",
+            "x_chimere",
+        ],
+    ],
+    ignored: super::IGNORED,
+    unsupported: &[
+        ("functions", "use `tools`"),
+        ("function_call", "use `tool_choice`"),
+        ("audio", "this model reads and writes text only"),
+        ("web_search_options", "web search is not built yet"),
+        ("verbosity", "ask for a length in the messages"),
+        ("grammar", "structured output is not built yet"),
+        ("json_schema", "structured output is not built yet"),
+        ("chat_template", "a template never comes from a request"),
+    ],
+};
+
+/// Longest name that an extension field may carry, bytes.
+const NAME_BYTES_MAX: usize = 128;
+
+#[derive(Debug, Deserialize)]
+struct Raw {
+    messages: Vec<RawMessage>,
+    model: Option<String>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    response_format: Option<ResponseFormat>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u32>,
+    reasoning_effort: Option<Effort>,
+    enable_thinking: Option<bool>,
+    thinking_budget: Option<u32>,
+    chat_template_kwargs: Option<TemplateArguments>,
+    modalities: Option<Vec<String>>,
+    #[serde(alias = "x_chimere")]
+    chimere: Option<Extension>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ResponseFormat {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// What a client may ask of this daemon beyond OpenAI's API.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Extension {
+    /// A route by name, instead of the cascade's choice.
+    pub(crate) route: Option<String>,
+    pub(crate) tier: Option<Tier>,
+    /// Turns of one conversation are kept under one name.
+    pub(crate) conversation: Option<String>,
+    /// May this turn be learned from.
+    pub(crate) consent: Option<bool>,
+}
+
+impl Extension {
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        for (field, value) in [("route", &self.route), ("conversation", &self.conversation)] {
+            let wrong =
+                |name: &String| name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control);
+            if value.as_ref().is_some_and(wrong) {
+                let message = format!("`{field}` must have 1 to {NAME_BYTES_MAX} bytes and no control characters");
+                return Err(ApiError::param(format!("chimere.{field}"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How the reply is to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    pub(crate) logprobs: bool,
+    /// `parallel_tool_calls: false`: only the first call of a choice is passed on.
+    pub(crate) one_tool_call: bool,
+}
+
+/// Reads and checks a request body.
+pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> Result<(ReplyRequest, Form), ApiError> {
+    let mut map = body::object(bytes, limits)?;
+    body::check(&mut map, &PARAMETERS)?;
+    let mut common = sampling::take(&mut map)?;
+    let raw: Raw = body::typed(Value::Object(map))?;
+    common.sampling.logprobs = logprobs(raw.logprobs, raw.top_logprobs)?;
+    if let Some(format) = &raw.response_format
+        && format.kind != "text"
+    {
+        return Err(ApiError::unsupported("response_format", "structured output is not built yet: only `text` is"));
+    }
+    if raw.modalities.is_some_and(|list| list != ["text"]) {
+        return Err(ApiError::unsupported("modalities", "this model writes text only"));
+    }
+    let extension = raw.chimere.unwrap_or_default();
+    extension.check()?;
+    let top = TemplateArguments { enable_thinking: raw.enable_thinking, thinking_budget: raw.thinking_budget };
+    let thinking = thinking(raw.reasoning_effort, top, raw.chat_template_kwargs.unwrap_or_default())?;
+    let input = ReplyInput::Chat {
+        messages: messages(raw.messages, limits)?,
+        tools: tools(raw.tools, raw.tool_choice, limits)?,
+    };
+    let form = Form {
+        stream: common.stream,
+        include_usage: common.include_usage,
+        logprobs: common.sampling.logprobs.is_some(),
+        one_tool_call: raw.parallel_tool_calls == Some(false),
+    };
+    Ok((request(principal, input, raw.model, common, extension, thinking), form))
+}
+
+/// Puts the checked parts together.
+pub(crate) fn request(
+    principal: Principal,
+    input: ReplyInput,
+    model: Option<String>,
+    common: Common,
+    extension: Extension,
+    thinking: Option<crate::turn::Thinking>,
+) -> ReplyRequest {
+    ReplyRequest {
+        principal,
+        input,
+        model: model.filter(|name| !name.is_empty()),
+        conversation: extension.conversation,
+        route: extension.route,
+        tier: extension.tier,
+        thinking,
+        sampling: common.sampling,
+        max_tokens: common.max_tokens,
+        stop: common.stop,
+        choices: common.choices,
+        consent: extension.consent,
+    }
+}
+
+fn logprobs(wanted: Option<bool>, top: Option<u32>) -> Result<Option<u8>, ApiError> {
+    let top = match top {
+        Some(_) if wanted != Some(true) => {
+            return Err(ApiError::param("top_logprobs", "`top_logprobs` needs `logprobs: true`"));
+        }
+        Some(top) if top > TOP_LOGPROBS_MAX => {
+            let message = format!("`top_logprobs` must be between 0 and {TOP_LOGPROBS_MAX}, not {top}");
+            return Err(ApiError::param("top_logprobs", message));
+        }
+        top => top.unwrap_or(0) as u8,
+    };
+    Ok((wanted == Some(true)).then_some(top))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::turn::Thinking;
+
+    fn of(extra: Value) -> Result<(ReplyRequest, Form), ApiError> {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        let (Some(to), Value::Object(from)) = (body.as_object_mut(), extra) else { panic!("not objects") };
+        to.extend(from);
+        let owner = Principal { name: "owner".to_owned(), scopes: Vec::new(), consent: true };
+        read(body.to_string().as_bytes(), owner, &HttpLimits::default())
+    }
+
+    #[test]
+    fn the_extension_and_thinking_arrive() {
+        let (request, form) = of(json!({
+            "model": "", "user": "u", "metadata": {"a": "b"}, "store": false, "logprobs": true, "top_logprobs": 3,
+            "reasoning_effort": "low", "parallel_tool_calls": false, "stream": true,
+            "chimere": {"route": "code", "tier": "ultra", "conversation": "c1", "consent": false}
+        }))
+        .unwrap();
+        assert_eq!((request.route.as_deref(), request.tier), (Some("code"), Some(Tier::Ultra)));
+        assert_eq!((request.conversation.as_deref(), request.consent), (Some("c1"), Some(false)));
+        assert_eq!((request.thinking, request.model), (Some(Thinking::On { budget_tokens: 512 }), None));
+        assert_eq!(request.sampling.logprobs, Some(3));
+        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true, one_tool_call: true });
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused() {
+        for (param, body) in [
+            ("response_format", json!({"response_format": {"type": "json_object"}})),
+            ("response_format", json!({"response_format": {"type": "json_schema", "json_schema": {}}})),
+            ("modalities", json!({"modalities": ["text", "audio"]})),
+            ("top_logprobs", json!({"top_logprobs": 1})),
+            ("top_logprobs", json!({"logprobs": true, "top_logprobs": 21})),
+            ("reasoning_effort", json!({"reasoning_effort": "much"})),
+            ("functions", json!({"functions": []})),
+            ("chimere.tier", json!({"chimere": {"tier": "best"}})),
+            ("chimere.route", json!({"chimere": {"route": ""}})),
+            ("chat_template_kwargs", json!({"chat_template_kwargs": {"evil": 1}})),
+            ("max_token", json!({"max_token": 5})),
+            ("messages", json!({"messages": null})),
+        ] {
+            let error = of(body.clone()).unwrap_err();
+            let place = error.param.clone().unwrap_or(error.message.clone());
+            assert!(place.contains(param), "{body}: {error:?}");
+        }
+        assert!(of(json!({"response_format": {"type": "text"}})).is_ok());
+    }
+}

@@ -1,0 +1,268 @@
+//! Reply events written as server-sent events: one JSON object a `data:` line, in OpenAI's order. The
+//! writer appends to a buffer, so that events which are ready together leave in one write.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::chat::Form;
+use super::reply::{Head, chat_logprobs, extension, finish_reason, text_logprobs, tool_call, usage};
+use crate::engine::protocol::Channel;
+use crate::http::error::ApiError;
+use crate::service::{Logprob, ReplyEvent, ServiceError};
+use crate::turn::{FinishReason, Generation, ToolCall, Usage};
+
+/// Which API the chunks are of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Chat,
+    /// With the text to put before each choice's own.
+    Completion {
+        echo: String,
+    },
+}
+
+/// How far one choice is.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    reason: Option<FinishReason>,
+    calls_begun: u32,
+    /// Characters of text so far.
+    chars: usize,
+}
+
+/// Turns events into chunks.
+pub(crate) struct ChunkWriter {
+    kind: Kind,
+    form: Form,
+    fingerprint: Option<String>,
+    head: Option<Head>,
+    /// `{"id":…,"choices":[{"index":`, the same in every chunk.
+    prefix: Vec<u8>,
+    choices: Vec<Progress>,
+}
+
+/// How the stream goes on after an event.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Next {
+    More,
+    Done(Usage),
+    Failed,
+}
+
+impl ChunkWriter {
+    pub(crate) fn new(kind: Kind, form: Form, choices: u32, fingerprint: Option<String>) -> Self {
+        let choices = vec![Progress::default(); choices as usize];
+        ChunkWriter { kind, form, fingerprint, head: None, prefix: Vec::new(), choices }
+    }
+
+    /// Appends what `event` says to `out`.
+    pub(crate) fn write(&mut self, event: ReplyEvent, out: &mut Vec<u8>) -> Next {
+        match event {
+            ReplyEvent::Started { plan, model, created_unix_s } => {
+                let fingerprint = self.fingerprint.take();
+                self.start(Head { plan, model, created_unix_s, fingerprint }, out);
+            }
+            ReplyEvent::Delta { choice, channel, text, logprobs } => self.delta(choice, channel, &text, &logprobs, out),
+            ReplyEvent::ToolBegin { choice, call, id, name } => self.tool_begin(choice, call, &id, &name, out),
+            ReplyEvent::ToolArguments { choice, call, delta } => {
+                if self.passes(call) {
+                    let delta = json!({"tool_calls": [{"index": call, "function": {"arguments": delta}}]});
+                    self.chat_delta(choice, &delta, out);
+                }
+            }
+            ReplyEvent::ChoiceFinished { choice, reason, tool_calls } => {
+                self.whole_calls(choice, &tool_calls, out);
+                if let Some(progress) = self.choices.get_mut(choice as usize) {
+                    progress.reason = Some(reason);
+                }
+            }
+            ReplyEvent::Done { usage, generations } => return self.finish(&usage, &generations, out),
+            ReplyEvent::Failed(error) => return self.fail(error.into(), out),
+        }
+        Next::More
+    }
+
+    /// An `error` event; nothing follows it.
+    pub(crate) fn fail(&self, error: ApiError, out: &mut Vec<u8>) -> Next {
+        data(&error.envelope(), out);
+        Next::Failed
+    }
+
+    fn start(&mut self, head: Head, out: &mut Vec<u8>) {
+        let (prefix, object) = match self.kind {
+            Kind::Chat => ("chatcmpl", "chat.completion.chunk"),
+            Kind::Completion { .. } => ("cmpl", "text_completion"),
+        };
+        let common = json!({
+            "id": head.id(prefix),
+            "object": object,
+            "created": head.created_unix_s,
+            "model": head.model,
+            "system_fingerprint": head.fingerprint,
+        });
+        let mut bytes = b"data: ".to_vec();
+        json_into(&common, &mut bytes);
+        bytes.pop();
+        bytes.extend_from_slice(b",\"choices\":[");
+        self.prefix = bytes;
+        self.head = Some(head);
+        for choice in 0..self.choices.len() as u32 {
+            match &self.kind {
+                Kind::Chat => self.chat_delta(choice, &json!({"role": "assistant", "content": ""}), out),
+                Kind::Completion { echo } if !echo.is_empty() => self.text_delta(choice, echo, &Value::Null, out),
+                Kind::Completion { .. } => {}
+            }
+        }
+    }
+
+    fn delta(&mut self, choice: u32, channel: Channel, text: &str, logprobs: &[Logprob], out: &mut Vec<u8>) {
+        let offset = self.choices.get(choice as usize).map_or(0, |p| p.chars);
+        if let Some(progress) = self.choices.get_mut(choice as usize) {
+            progress.chars += text.chars().count();
+        }
+        let told = self.form.logprobs && !logprobs.is_empty();
+        if text.is_empty() && !told {
+            return;
+        }
+        match self.kind {
+            Kind::Completion { .. } => {
+                let logprobs = if told { text_logprobs(logprobs, offset) } else { Value::Null };
+                self.text_delta(choice, text, &logprobs, out);
+            }
+            Kind::Chat => {
+                let field: &[u8] = match channel {
+                    Channel::Thinking if text.is_empty() => return,
+                    Channel::Thinking => b",\"delta\":{\"reasoning_content\":",
+                    Channel::Answer => b",\"delta\":{\"content\":",
+                };
+                self.open(choice, out);
+                out.extend_from_slice(field);
+                json_into(text, out);
+                out.push(b'}');
+                let logprobs = (told && channel == Channel::Answer).then(|| chat_logprobs(logprobs));
+                self.close(logprobs.as_ref(), None, out);
+                end(self.form, out);
+            }
+        }
+    }
+
+    /// `parallel_tool_calls: false` lets only the first call of a choice through.
+    fn passes(&self, call: u32) -> bool {
+        self.kind == Kind::Chat && (call == 0 || !self.form.one_tool_call)
+    }
+
+    fn tool_begin(&mut self, choice: u32, call: u32, id: &str, name: &str, out: &mut Vec<u8>) {
+        if let Some(progress) = self.choices.get_mut(choice as usize) {
+            progress.calls_begun = progress.calls_begun.max(call + 1);
+        }
+        if self.passes(call) {
+            let function = json!({"name": name, "arguments": ""});
+            let delta = json!({"tool_calls": [{"index": call, "id": id, "type": "function", "function": function}]});
+            self.chat_delta(choice, &delta, out);
+        }
+    }
+
+    /// Calls that were not streamed in pieces leave in one.
+    fn whole_calls(&mut self, choice: u32, calls: &[ToolCall], out: &mut Vec<u8>) {
+        let begun = self.choices.get(choice as usize).map_or(0, |p| p.calls_begun);
+        for (call, whole) in (0u32..).zip(calls).skip(begun as usize) {
+            if self.passes(call) {
+                let mut entry = tool_call(whole);
+                entry["index"] = json!(call);
+                self.chat_delta(choice, &json!({"tool_calls": [entry]}), out);
+            }
+        }
+    }
+
+    fn finish(&mut self, totals: &Usage, generations: &[Generation], out: &mut Vec<u8>) -> Next {
+        let mut reasons = Vec::with_capacity(self.choices.len());
+        for (index, progress) in self.choices.iter().enumerate() {
+            match finish_reason(progress.reason, generations.get(index)) {
+                Ok(reason) => reasons.push(reason),
+                Err(error) => return self.fail(error, out),
+            }
+        }
+        let Some(head) = &self.head else {
+            return self.fail(ApiError::internal("the reply ended before it began"), out);
+        };
+        let extension = extension(&head.plan, generations);
+        let last = reasons.len().saturating_sub(1);
+        for (choice, reason) in (0u32..).zip(&reasons) {
+            self.open(choice, out);
+            out.extend_from_slice(match self.kind {
+                Kind::Chat => b",\"delta\":{}".as_slice(),
+                Kind::Completion { .. } => b",\"text\":\"\"".as_slice(),
+            });
+            self.close(None, Some(reason), out);
+            if choice as usize == last && !self.form.include_usage {
+                out.extend_from_slice(b",\"x_chimere\":");
+                json_into(&extension, out);
+            }
+            end(self.form, out);
+        }
+        if self.form.include_usage {
+            out.extend_from_slice(&self.prefix);
+            out.extend_from_slice(b"],\"usage\":");
+            json_into(&usage(totals), out);
+            out.extend_from_slice(b",\"x_chimere\":");
+            json_into(&extension, out);
+            out.extend_from_slice(b"}\n\n");
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+        Next::Done(*totals)
+    }
+
+    fn chat_delta(&self, choice: u32, delta: &Value, out: &mut Vec<u8>) {
+        self.open(choice, out);
+        out.extend_from_slice(b",\"delta\":");
+        json_into(delta, out);
+        self.close(None, None, out);
+        end(self.form, out);
+    }
+
+    fn text_delta(&self, choice: u32, text: &str, logprobs: &Value, out: &mut Vec<u8>) {
+        self.open(choice, out);
+        out.extend_from_slice(b",\"text\":");
+        json_into(text, out);
+        self.close(Some(logprobs), None, out);
+        end(self.form, out);
+    }
+
+    /// Up to and with the choice's index.
+    fn open(&self, choice: u32, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.prefix);
+        // Writing to a Vec cannot fail.
+        let _ = write!(out, "{{\"index\":{choice}");
+    }
+
+    /// From the choice's delta to the end of `choices`.
+    fn close(&self, logprobs: Option<&Value>, reason: Option<&str>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"logprobs\":");
+        json_into(logprobs.unwrap_or(&Value::Null), out);
+        out.extend_from_slice(b",\"finish_reason\":");
+        json_into(&reason, out);
+        out.extend_from_slice(b"}]");
+    }
+}
+
+/// With `include_usage`, every chunk but the last says that the usage is not known yet.
+fn end(form: Form, out: &mut Vec<u8>) {
+    out.extend_from_slice(if form.include_usage { b",\"usage\":null}\n\n" } else { b"}\n\n" });
+}
+
+fn data(value: &Value, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"data: ");
+    json_into(value, out);
+    out.extend_from_slice(b"\n\n");
+}
+
+fn json_into<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    // Strings, numbers and maps with string keys into memory: nothing here can fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
+/// The event of a reply whose source went away.
+pub(crate) fn broke_off() -> ServiceError {
+    ServiceError::Internal("the reply broke off: the engine stopped answering".to_owned())
+}

@@ -1,0 +1,203 @@
+//! Chat messages as OpenAI's clients send them, read into `turn::Message`.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::http::error::ApiError;
+use crate::http::limits::HttpLimits;
+use crate::turn::{Message, Role, ToolCall};
+
+/// A message on the wire. Fields that our own replies and other servers' replies carry are accepted when a
+/// client sends a reply back.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawMessage {
+    role: String,
+    #[serde(default)]
+    content: Value,
+    name: Option<String>,
+    #[serde(alias = "reasoning")]
+    reasoning_content: Option<String>,
+    tool_calls: Option<Vec<RawCall>>,
+    tool_call_id: Option<String>,
+    #[serde(rename = "refusal")]
+    _refusal: Option<String>,
+    #[serde(rename = "annotations")]
+    _annotations: Option<Value>,
+    /// Only null passes: sound and the calls of the old API are not read.
+    audio: Option<Value>,
+    function_call: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCall {
+    #[serde(default)]
+    id: String,
+    #[serde(rename = "type", default)]
+    kind: Option<String>,
+    function: RawFunction,
+    /// Present in collected stream chunks.
+    #[serde(rename = "index")]
+    _index: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFunction {
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+}
+
+/// Reads all messages of a request.
+pub(crate) fn messages(raw: Vec<RawMessage>, limits: &HttpLimits) -> Result<Vec<Message>, ApiError> {
+    if raw.is_empty() {
+        return Err(ApiError::param("messages", "`messages` must have at least one message"));
+    }
+    if raw.len() > limits.messages_max {
+        return Err(ApiError::param("messages", format!("`messages` has more than {} messages", limits.messages_max)));
+    }
+    raw.into_iter().enumerate().map(|(at, raw)| message(raw, &format!("messages[{at}]"))).collect()
+}
+
+fn message(raw: RawMessage, at: &str) -> Result<Message, ApiError> {
+    for (field, value) in [("audio", &raw.audio), ("function_call", &raw.function_call)] {
+        if value.is_some() {
+            return Err(ApiError::unsupported(format!("{at}.{field}"), format!("`{field}` is not supported")));
+        }
+    }
+    let role = match raw.role.as_str() {
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "tool" => Role::Tool,
+        _ => {
+            let message = "the role must be system, developer, user, assistant or tool";
+            return Err(ApiError::param(format!("{at}.role"), message));
+        }
+    };
+    let tool_calls = raw.tool_calls.unwrap_or_default();
+    if role != Role::Assistant && !tool_calls.is_empty() {
+        return Err(ApiError::param(format!("{at}.tool_calls"), "only the assistant calls tools"));
+    }
+    if role == Role::Tool && raw.tool_call_id.is_none() {
+        return Err(ApiError::param(format!("{at}.tool_call_id"), "a tool's message must name the call it answers"));
+    }
+    let may_be_empty = role == Role::Assistant;
+    let content = match raw.content {
+        Value::Null if may_be_empty => String::new(),
+        Value::Null => return Err(ApiError::param(format!("{at}.content"), "the content is missing")),
+        content => text(content, at)?,
+    };
+    Ok(Message {
+        role,
+        content,
+        reasoning_content: raw.reasoning_content,
+        tool_calls: tool_calls
+            .into_iter()
+            .enumerate()
+            .map(|(i, call)| tool_call(call, &format!("{at}.tool_calls[{i}]")))
+            .collect::<Result<_, _>>()?,
+        tool_call_id: raw.tool_call_id,
+        name: raw.name,
+    })
+}
+
+/// A string, or an array of text parts, which are joined.
+fn text(content: Value, at: &str) -> Result<String, ApiError> {
+    let parts = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        _ => return Err(ApiError::param(format!("{at}.content"), "the content must be a string or an array of parts")),
+    };
+    let mut text = String::new();
+    for (i, part) in parts.iter().enumerate() {
+        let path = format!("{at}.content[{i}]");
+        match part.get("type").and_then(Value::as_str) {
+            Some("text") => match part.get("text").and_then(Value::as_str) {
+                Some(piece) => text.push_str(piece),
+                None => return Err(ApiError::param(format!("{path}.text"), "a text part needs a string `text`")),
+            },
+            Some("image_url" | "input_audio" | "file" | "video_url") => {
+                return Err(ApiError::param(
+                    path,
+                    "this model reads text only: image, sound and file parts are refused",
+                )
+                .code("unsupported_content"));
+            }
+            _ => return Err(ApiError::param(path, "unknown kind of content part; only `text` is read")),
+        }
+    }
+    Ok(text)
+}
+
+fn tool_call(raw: RawCall, at: &str) -> Result<ToolCall, ApiError> {
+    if raw.kind.as_deref().is_some_and(|kind| kind != "function") {
+        return Err(ApiError::param(format!("{at}.type"), "only calls of type `function` exist"));
+    }
+    let wrong =
+        || ApiError::param(format!("{at}.function.arguments"), "the arguments must be a JSON object in a string");
+    let arguments = match raw.function.arguments {
+        Value::String(text) if text.trim().is_empty() => Value::Object(serde_json::Map::new()),
+        Value::String(text) => serde_json::from_str(&text).map_err(|_| wrong())?,
+        Value::Null => Value::Object(serde_json::Map::new()),
+        value => value,
+    };
+    if !arguments.is_object() {
+        return Err(wrong());
+    }
+    Ok(ToolCall { id: raw.id, name: raw.function.name, arguments })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::http::body::typed;
+
+    fn of(value: Value) -> Result<Vec<Message>, ApiError> {
+        messages(typed(value)?, &HttpLimits::default())
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        let read = of(json!([
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "Ann"},
+            {"role": "assistant", "content": null, "refusal": null, "reasoning_content": "hm", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        ]))
+        .unwrap();
+        assert_eq!(read[0], Message::new(Role::System, "be brief"));
+        assert_eq!((read[1].content.as_str(), read[1].name.as_deref()), ("ab", Some("Ann")));
+        assert_eq!(read[2].tool_calls[0].arguments, json!({"x": 1}));
+        assert_eq!(read[3].tool_call_id.as_deref(), Some("c1"));
+    }
+
+    #[test]
+    fn wrong_messages_name_the_place() {
+        for (param, body) in [
+            ("messages", json!([])),
+            ("messages[0].role", json!([{"role": "god", "content": "x"}])),
+            ("messages[0].content", json!([{"role": "user"}])),
+            ("messages[0].content", json!([{"role": "user", "content": 5}])),
+            ("messages[0].content[0]", json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])),
+            ("messages[0].content[0].text", json!([{"role": "user", "content": [{"type": "text"}]}])),
+            ("messages[0].tool_call_id", json!([{"role": "tool", "content": "x"}])),
+            (
+                "messages[0].tool_calls",
+                json!([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}]),
+            ),
+            (
+                "messages[0].tool_calls[0].function.arguments",
+                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]),
+            ),
+        ] {
+            let error = of(body.clone()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{body}: {error:?}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! OpenAI's wire types: request bodies read into `ReplyRequest`, replies written as JSON and stream chunks.
+//!
+//! What a request may carry: every parameter of OpenAI's chat and completion API that this daemon honours,
+//! those of llama-server and vLLM that sampling knows (`top_k`, `min_p`, `repetition_penalty`), the thinking
+//! controls that Qwen clients send, and one object of our own, `chimere` (also `x_chimere`). A short list of
+//! parameters that change nothing in a reply (`user`, `metadata` …) is accepted without effect. Everything
+//! else is refused by name: a setting that is silently ignored is worse than an error.
+
+pub(crate) mod chat;
+pub(crate) mod chunk;
+pub(crate) mod completion;
+pub(crate) mod message;
+pub(crate) mod reply;
+pub(crate) mod sampling;
+pub(crate) mod thinking;
+pub(crate) mod tools;
+
+/// Parameters accepted without effect on both reply routes.
+pub(crate) const IGNORED: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    // A hint that may speed a reply up and never changes it.
+    "prediction",
+    // llama-server: reuse of a common prefix, which is always on here.
+    "cache_prompt",
+];

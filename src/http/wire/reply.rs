@@ -1,0 +1,210 @@
+//! Whole replies as JSON: `chat.completion` and `text_completion` objects, and the pieces that stream chunks
+//! share with them.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::engine::protocol::TokenLogprob;
+use crate::http::error::ApiError;
+use crate::service::{Logprob, PlanSummary};
+use crate::turn::{FinishReason, Generation, ToolCall, Usage};
+
+/// What stands at the head of a reply and of each of its chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) plan: PlanSummary,
+    pub(crate) model: String,
+    pub(crate) created_unix_s: i64,
+    pub(crate) fingerprint: Option<String>,
+}
+
+impl Head {
+    /// The turn's id under OpenAI's prefix, so that a reply leads back to its turn.
+    pub(crate) fn id(&self, prefix: &str) -> String {
+        format!("{prefix}-{}", self.plan.turn.0.trim_start_matches("turn-"))
+    }
+}
+
+/// One choice of a finished reply.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choice {
+    pub(crate) thinking: String,
+    pub(crate) content: String,
+    pub(crate) logprobs: Vec<Logprob>,
+    pub(crate) tool_calls: Vec<ToolCall>,
+    pub(crate) reason: Option<FinishReason>,
+}
+
+/// OpenAI's word for the end; an end that is none for the client is an error instead.
+pub(crate) fn finish_reason(
+    reason: Option<FinishReason>,
+    generation: Option<&Generation>,
+) -> Result<&'static str, ApiError> {
+    match reason {
+        Some(FinishReason::Stop) => Ok("stop"),
+        Some(FinishReason::Length) => Ok("length"),
+        Some(FinishReason::ToolCalls) => Ok("tool_calls"),
+        Some(FinishReason::Aborted) => Err(ApiError::unavailable("the reply was aborted", 1).code("reply_aborted")),
+        Some(FinishReason::Error) | None => {
+            let why = generation.and_then(|g| g.error.clone());
+            Err(ApiError::internal(why.unwrap_or_else(|| "the engine failed while it was replying".to_owned())))
+        }
+    }
+}
+
+pub(crate) fn usage(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.thinking_tokens},
+    })
+}
+
+/// Where the reply came from: the plan, and what repeats it.
+pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation]) -> Value {
+    #[derive(Serialize)]
+    struct Extension<'a> {
+        #[serde(flatten)]
+        plan: &'a PlanSummary,
+        seeds: Vec<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        timings: Option<crate::turn::Timings>,
+    }
+    let extension = Extension {
+        plan,
+        seeds: generations.iter().map(|g| g.seed).collect(),
+        timings: generations.first().map(|g| g.timings),
+    };
+    serde_json::to_value(extension).unwrap_or(Value::Null)
+}
+
+#[derive(Serialize)]
+struct TokenEntry<'a> {
+    token: &'a str,
+    logprob: f32,
+    bytes: &'a [u8],
+}
+
+#[derive(Serialize)]
+struct LogprobEntry<'a> {
+    #[serde(flatten)]
+    chosen: TokenEntry<'a>,
+    top_logprobs: Vec<TokenEntry<'a>>,
+}
+
+/// JSON has no infinity; −9999 is what OpenAI's API says for "impossible".
+fn entry(token: &TokenLogprob) -> TokenEntry<'_> {
+    let logprob = if token.logprob.is_finite() { token.logprob } else { -9999.0 };
+    TokenEntry { token: &token.text, logprob, bytes: &token.bytes }
+}
+
+/// The `logprobs` object of chat choices and chunks.
+pub(crate) fn chat_logprobs(logprobs: &[Logprob]) -> Value {
+    let content: Vec<_> = logprobs
+        .iter()
+        .map(|l| LogprobEntry { chosen: entry(&l.chosen), top_logprobs: l.top.iter().map(entry).collect() })
+        .collect();
+    json!({"content": content, "refusal": null})
+}
+
+/// The older form, of completions. `offset` is the length of the text before, characters.
+pub(crate) fn text_logprobs(logprobs: &[Logprob], mut offset: usize) -> Value {
+    let mut offsets = Vec::with_capacity(logprobs.len());
+    for one in logprobs {
+        offsets.push(offset);
+        offset += one.chosen.text.chars().count();
+    }
+    let top = |l: &Logprob| -> Value {
+        l.top.iter().map(|t| (t.text.clone(), json!(entry(t).logprob))).collect::<serde_json::Map<_, _>>().into()
+    };
+    json!({
+        "tokens": logprobs.iter().map(|l| l.chosen.text.as_str()).collect::<Vec<_>>(),
+        "token_logprobs": logprobs.iter().map(|l| entry(&l.chosen).logprob).collect::<Vec<_>>(),
+        "top_logprobs": logprobs.iter().map(top).collect::<Vec<_>>(),
+        "text_offset": offsets,
+    })
+}
+
+pub(crate) fn tool_call(call: &ToolCall) -> Value {
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments.to_string()},
+    })
+}
+
+/// A finished chat reply. `one_tool_call` keeps the first call of each choice.
+pub(crate) fn chat(
+    head: &Head,
+    choices: &[Choice],
+    totals: &Usage,
+    generations: &[Generation],
+    logprobs: bool,
+    one_tool_call: bool,
+) -> Result<Value, ApiError> {
+    let mut written = Vec::with_capacity(choices.len());
+    for (index, choice) in choices.iter().enumerate() {
+        let calls_max = if one_tool_call { 1 } else { usize::MAX };
+        let calls: Vec<_> = choice.tool_calls.iter().take(calls_max).map(tool_call).collect();
+        let mut message = json!({"role": "assistant", "content": choice.content, "refusal": null});
+        if !calls.is_empty() {
+            if choice.content.is_empty() {
+                message["content"] = Value::Null;
+            }
+            message["tool_calls"] = Value::Array(calls);
+        }
+        if !choice.thinking.is_empty() {
+            message["reasoning_content"] = json!(choice.thinking);
+        }
+        written.push(json!({
+            "index": index,
+            "message": message,
+            "logprobs": if logprobs { chat_logprobs(&choice.logprobs) } else { Value::Null },
+            "finish_reason": finish_reason(choice.reason, generations.get(index))?,
+        }));
+    }
+    Ok(whole(head, "chatcmpl", "chat.completion", written, totals, generations))
+}
+
+/// A finished completion; `echo` is put before each choice's text.
+pub(crate) fn completion(
+    head: &Head,
+    choices: &[Choice],
+    totals: &Usage,
+    generations: &[Generation],
+    logprobs: bool,
+    echo: &str,
+) -> Result<Value, ApiError> {
+    let mut written = Vec::with_capacity(choices.len());
+    for (index, choice) in choices.iter().enumerate() {
+        written.push(json!({
+            "index": index,
+            "text": format!("{echo}{}{}", choice.thinking, choice.content),
+            "logprobs": if logprobs { text_logprobs(&choice.logprobs, 0) } else { Value::Null },
+            "finish_reason": finish_reason(choice.reason, generations.get(index))?,
+        }));
+    }
+    Ok(whole(head, "cmpl", "text_completion", written, totals, generations))
+}
+
+fn whole(
+    head: &Head,
+    prefix: &str,
+    object: &str,
+    choices: Vec<Value>,
+    totals: &Usage,
+    generations: &[Generation],
+) -> Value {
+    json!({
+        "id": head.id(prefix),
+        "object": object,
+        "created": head.created_unix_s,
+        "model": head.model,
+        "system_fingerprint": head.fingerprint,
+        "choices": choices,
+        "usage": usage(totals),
+        "x_chimere": extension(&head.plan, generations),
+    })
+}
