@@ -10,4 +10,5 @@ mod host_tests;
 pub mod protocol;
 pub mod sampler;
 pub mod slot;
+pub mod tokenizer;
 pub mod vocab;
