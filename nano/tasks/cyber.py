@@ -135,7 +135,7 @@ SAFE = [("header that stops a page from being framed", "X-Frame-Options", ["Cont
         ("stream cipher of modern TLS", "ChaCha20-Poly1305", ["RC4", "DES-CBC", "NULL"]), ("mode of AES that also authenticates", "GCM", ["ECB", "CBC", "CTR"]), ("file permission for a private key", "600", ["777", "644", "666"]), ("safe RSA key length", "3072 bits", ["512 bits", "768 bits", "1024 bits"]),
         ("record that lists who may send mail for a domain", "SPF", ["MX", "CNAME", "PTR"]), ("secure form of DNS answers", "DNSSEC", ["DHCP", "NAT", "ARP"]), ("protocol to share files that must not face the internet", "SMB", ["HTTPS", "SSH", "DNS over TLS"]),
         ("key exchange with forward secrecy", "ECDHE", ["static RSA", "plain text", "ROT13"]), ("control against brute force", "rate limiting", ["bigger logo", "gzip", "HTTP caching"]), ("first step when a key leaks", "revoke the key", ["wait a week", "rename the file", "restart the laptop"])]
-S_PICK = Pool("safe_choice", ["Which one is the {q}?", "Choose the {q}.", "What is the {q}?"], ["Name the {q} from this list.", "Of these, which is the {q}?", "Pick out the {q}."])
+S_PICK = Pool("safe_choice", ["Which one is the {q}?", "Choose the {q}.", "What is the {q}?"], ["Only one line names the {q}. Which?", "I am looking for the {q}. Point to it.", "Somebody asks for the {q}. What do you say?"])
 
 
 @family("cyber", "safe_choice", 1.2)

@@ -10,6 +10,7 @@ import collections
 import json
 import os
 import re
+import unicodedata
 
 FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "facts")
 
@@ -20,7 +21,18 @@ CONTINENT = {
     "south-asia": "Asia", "middle-east": "Asia",
 }
 # Countries on two continents: the question would not have one exact answer.
-TWO_CONTINENTS = {"Russia", "Turkey (Turkiye)", "Kazakhstan", "Egypt", "Cyprus", "Georgia", "Armenia", "Azerbaijan"}
+TWO_CONTINENTS = {"Russia", "Turkey", "Kazakhstan", "Egypt", "Cyprus", "Georgia", "Armenia", "Azerbaijan"}
+
+RENAME = {"Burma": "Myanmar", "Turkey (Turkiye)": "Turkey", "The Dominican": "Dominican Republic", "DRC": "DR Congo",
+          "Congo (Brazzaville)": "Congo", "Côte d'Ivoire": "Ivory Coast", "none": ""}
+# Where the source speaks of two capitals, abbreviates or says nothing; and countries without one capital.
+CAPITAL = {"Moldova": "Chisinau", "Myanmar": "Naypyidaw", "United States": "Washington", "Ivory Coast": "Yamoussoukro"}
+NO_CAPITAL = {"Nauru", "Niue", "Cook Islands", "Sri Lanka"}
+CURRENCY = {"Thailand": "baht", "Ecuador": "US dollars", "El Salvador": "US dollars", "United States": "US dollars", "Kuwait": "Kuwaiti dinars",
+            "Belarus": "Belarusian rubles", "Mongolia": "tugriks", "Panama": "balboas", "Tuvalu": "Australian dollars", "China": "yuan", "Peru": "soles"}
+# Words that a small model should not be drilled on, and plurals or verb forms without use as questions.
+NO_WORDS = set("""anus bra brothel cocaine feces foreskin genitalia genitals glans hashish heroin hymen penis scrotum semen sperm testicle vagina
+vas vulva rectum stays eats liking thinner warmer helping belonging boards quarters everything colours heme spoke stole tails seats""".split())
 
 TLDR_PAGES = """ls cd cp mv rm mkdir rmdir cat less head tail grep find sort uniq wc cut tr sed awk tar gzip gunzip
 zip unzip chmod chown ln touch df du ps kill top free uptime whoami hostname date echo pwd curl wget ssh scp rsync
@@ -37,6 +49,11 @@ def _records(corpus, name, file="data.jsonl"):
             yield json.loads(line)
 
 
+def _ascii(text):
+    """The text without accents, as the questions write it."""
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+
 def _plain(text):
     """The text without brackets and notes."""
     return re.sub(r"\s*\(.*?\)", "", text.split(";")[0].split("note:")[0]).strip()
@@ -49,11 +66,11 @@ def countries(corpus):
         f = r["facts"]
         get = lambda end: next((v for k, v in f.items() if k.strip().endswith(end)), "")
         name = get("conventional short form") or get("conventional long form")
-        name = {"Burma": "Myanmar", "Turkey (Turkiye)": "Turkey", "none": ""}.get(name, name)
-        capital = _plain(get("Capital/name"))
+        name = RENAME.get(name, name)
+        capital = CAPITAL.get(name) or _ascii(_plain(get("Capital/name")))
         if "independence" not in " ".join(f).lower() or "none" in f.get("Government/Independence", "none")[:6]:
             continue
-        if not name or len(name) > 28 or "(" in name or not capital or len(capital) > 24 or "," in capital:
+        if not name or name in NO_CAPITAL or len(name) > 28 or "(" in name or not capital or len(capital) > 24 or "," in capital:
             continue
         cur = re.match(r"(?:Currency)?\s*([A-Za-zé' -]+?) \([A-Z]{3}\) per", get("Exchange rates/Currency"))
         adj = get("Nationality/adjective")
@@ -61,7 +78,12 @@ def countries(corpus):
         area = re.match(r"([\d,]+) sq km", get("Geography/Area/total"))
         pop = re.match(r"([\d,]+)", get("Population/total"))
         cont = CONTINENT.get(r["region"]) if name not in TWO_CONTINENTS else None
-        out.append([name, capital, cont, cur and cur[1].strip(), adj if re.fullmatch(r"[A-Z][A-Za-z ]+", adj) else None,
+        cont = "Oceania" if name == "Papua New Guinea" else cont
+        money = CURRENCY.get(name) or (cur and cur[1].strip())
+        money = "CFA francs" if money and "Financiere" in money else money
+        adj = adj.split(" or ")[0]
+        tld = tld or (name == "France" and [".fr"])
+        out.append([name, capital, cont, money, adj if re.fullmatch(r"[A-Z][A-Za-z ]+", adj) else None,
                     tld and tld[0], area and int(area[1].replace(",", "")), pop and int(pop[1].replace(",", ""))])
     return sorted(out)
 
@@ -90,7 +112,8 @@ def attack_tools(corpus):
     kinds = {"malware": "malware", "tool": "tool", "intrusion-set": "group"}
     rows = {(r["name"], kinds[r["type"]]) for r in _records(corpus, "mitre-attack-capec")
             if r["type"] in kinds and use[r["name"]] >= 25}
-    return sorted(list(x) for x in rows)
+    name = collections.Counter(x[0] for x in rows)
+    return sorted(list(x) for x in rows if name[x[0]] == 1)
 
 
 def exploited(corpus):
@@ -98,12 +121,13 @@ def exploited(corpus):
     who = collections.defaultdict(set)
     n = collections.Counter()
     for r in _records(corpus, "cisa-kev"):
-        who[r["product"]].add(r["vendorProject"])
-        n[r["product"]] += 1
+        product, vendor = r["product"].strip(), r["vendorProject"].strip()
+        who[product].add(vendor)
+        n[product] += 1
     out = []
     for product, vendors in who.items():
         v = next(iter(vendors))
-        if len(vendors) == 1 and len(product) < 32 and v.lower() not in product.lower() and product.lower() not in v.lower() \
+        if len(vendors) == 1 and v != "WordPress" and len(product) < 32 and v.lower() not in product.lower() and product.lower() not in v.lower() \
                 and not re.search(r"multiple|product|devices|router|server$", product.lower()):
             out.append([v, product, n[product]])
     return sorted(out)
@@ -129,7 +153,8 @@ def words(corpus):
             d = re.sub(r"^\(.*?\)\s*", "", ss[0][2]).split(";")[0].strip()
             if 15 < len(d) < 90 and w not in d:
                 out.append([w, cats[ss[0][0]], d])
-    return sorted(out)
+    taken = collections.Counter(r[2] for r in out)
+    return sorted(r for r in out if taken[r[2]] == 1 and r[0] not in NO_WORDS)
 
 
 def shell(corpus):

@@ -8,6 +8,7 @@ import os
 from .core import SPLITS, generate
 
 EXAM_SEED = 2026
+TRAIN_SAMPLE = 150_000
 
 
 def prompt_key(item):
@@ -15,9 +16,9 @@ def prompt_key(item):
     return " ".join(" ".join(str(m.get("content", "")) for m in item["messages"] if m["role"] != "system").casefold().split())
 
 
-def unique_items(split, seed, n):
-    """n items of an exam, balanced over domains and families, no prompt twice."""
-    seen, out, k = set(), [], 0
+def unique_items(split, seed, n, banned=()):
+    """n items of an exam, balanced over domains and families, no prompt twice and none of the banned keys."""
+    seen, out, k = set(banned), [], 0
     counts = collections.Counter()
     want = n // 7 + 1
     for it in generate(split, seed, n * 6):
@@ -34,12 +35,30 @@ def unique_items(split, seed, n):
     return out
 
 
+def _clean(n):
+    """The three exams without the items that resemble a large training sample or an item of another exam."""
+    from .leaks import Index, prompt_of, scan  # leaks reads frozen exams through this module
+    sample = [(i["id"], prompt_of(i)) for i in generate("train", EXAM_SEED, TRAIN_SAMPLE)]
+    banned = set()
+    for _ in range(6):
+        exams = {s: unique_items(s, EXAM_SEED, n, banned) for s in SPLITS[1:]}
+        by_id = {i["id"]: i for items in exams.values() for i in items}
+        hits = {hit[1] for hit in scan(Index(list(by_id.values())), sample)[1]}
+        for s in SPLITS[1:]:
+            others = Index([i for t in SPLITS[1:] if t < s for i in exams[t]])
+            hits |= {hit[0] for hit in scan(others, ((i["id"], prompt_of(i)) for i in exams[s]))[1]}
+        if not hits:
+            return exams
+        banned |= {prompt_key(by_id[h]) for h in hits}
+    raise RuntimeError("the exams still resemble the training sample after six rounds: change the held-out phrasings")
+
+
 def freeze(where, n):
     """Writes slice, golden and week and the manifest that pins them."""
     os.makedirs(where, exist_ok=True)
     manifest = {"format": 1, "seed": EXAM_SEED, "exams": {}}
-    for split in SPLITS[1:]:
-        items = unique_items(split, EXAM_SEED, n)
+    exams = _clean(n)
+    for split, items in exams.items():
         data = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n" for i in items).encode()
         with open(os.path.join(where, split + ".jsonl"), "wb") as f:
             f.write(data)

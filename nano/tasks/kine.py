@@ -11,15 +11,15 @@ MUSCLE = Pool("muscle", ["Which muscle does {x} train?", "What is the main muscl
               ["With {x}, which muscle is trained first of all?", "Name the main muscle that {x} works.", "If I do {x}, what muscle gets stronger?",
                "{x}: which muscle is that for?", "Which muscle is the target of {x}?", "What does {x} mostly train?"])
 EQUIPMENT = Pool("equipment", ["What equipment does {x} need?", "Which equipment is used for {x}?", "What do I need for {x}?", "Equipment for {x}?"],
-                 ["With what equipment is {x} done?", "Name the equipment for {x}.", "To do {x}, what should I have?"])
+                 ["With what equipment is {x} done?", "Which gear must be at hand before I start {x}?", "To do {x}, what should I have?"])
 LEVEL = Pool("level", ["What level is {x}?", "Is {x} for beginner, intermediate or expert?", "How hard is {x}?", "Which level does {x} have?"],
              ["For whom is {x}: beginner, intermediate or expert?", "Say the level of {x}.", "{x} is rated at which level?"])
 CATEGORY = Pool("category", ["What kind of exercise is {x}?", "Which category does {x} belong to?", "Is {x} strength, stretching, plyometrics or cardio?"],
                 ["Name the category of {x}.", "Under which category do you file {x}?", "{x} is an exercise of what kind?"])
 FORCE = Pool("force", ["Is {x} a push or a pull exercise?", "Does {x} push or pull?", "{x}: push, pull or static?"],
-             ["Would you call {x} push, pull or static?", "Name the force type of {x}.", "What force does {x} use: push, pull or static?"])
+             ["When I do {x}, which force is at work: push, pull or static?", "Name the force type of {x}.", "What force does {x} use: push, pull or static?"])
 MECHANIC = Pool("mechanic", ["Is {x} a compound or an isolation exercise?", "{x}: compound or isolation?", "Does {x} count as compound or isolation?"],
-                ["Would you call {x} compound or isolation?", "State whether {x} is compound or isolation.", "Compound or isolation: what is {x}?"])
+                ["Are many joints at work in {x}? Say compound or isolation.", "State whether {x} is compound or isolation.", "Compound or isolation: what is {x}?"])
 
 
 def _rows(col):

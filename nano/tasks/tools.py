@@ -115,7 +115,7 @@ NOT_NEEDED = Pool("no_tool", ["What is {a} + {b}?", "Please add {a} and {b}.", "
                   ["Tell me {a} + {b}.", "Find {a} plus {b}.", "I want the sum of {a} and {b}."])
 THANKS = Pool("no_tool_thanks", ["Thank you, that was all.", "Thanks a lot!", "Thanks, bye.", "Great, thank you.", "That is all, thanks."],
               ["Thanks for the help.", "Many thanks, I am done.", "Thank you very much indeed."])
-HELLO = Pool("no_tool_hello", ["Hello!", "Hi.", "Hello, how are you?", "Hi there!", "Good morning!"], ["Hey, good to see you.", "Good evening!", "Hello again."])
+HELLO = Pool("no_tool_hello", ["Hello!", "Hi.", "Hello, how are you?", "Hi there!", "Good morning!"], ["Hey, good to see you.", "A very good day to you.", "Hello again."])
 
 
 @family("tools", "tool_none", 2)
