@@ -113,6 +113,8 @@ def word_for(c):
     w, k, d = c.choice(table("words"))
     same = [r[0] for r in table("words") if r[1] == k and r[0] != w]
     t, ask = c.phr(WORD_FOR)
+    if len(same) < 3:
+        same = [r[0] for r in table("words") if r[0] != w]
     return c.choose(t, ask.format(d=d), w, c.sample(same, 3), f"The word is {w}.", "medium")
 
 
