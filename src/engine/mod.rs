@@ -4,9 +4,11 @@
 pub mod backend;
 pub mod batch;
 pub mod control;
+pub mod cpu;
 pub mod host;
 #[cfg(test)]
 mod host_tests;
+pub mod model;
 pub mod protocol;
 pub mod sampler;
 pub mod slot;

@@ -1,0 +1,230 @@
+//! The native backend on the processor: packed weights, a thread pool of its own, the stages of `model::stages` one
+//! function each. Owns the weights, the sequences and the buffers of the model it loaded.
+
+mod attention;
+mod buffers;
+mod moe;
+mod recurrent;
+mod run;
+mod sequence;
+mod weights;
+
+use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
+use super::model::passes::{Cursor, Fed, Pass};
+use super::model::stages::{self, Stage};
+use super::model::state::{Input, Part, Slots};
+use super::model::weights::Weights;
+use super::model::{HParams, ModelError};
+use crate::gguf::Gguf;
+use buffers::Buffers;
+use chimere_ffi::cpu::{Forms, Pool, Rope};
+use chimere_ffi::map::Map;
+use run::{Run, Source};
+use sequence::{KvShape, Sequence};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use weights::{CpuPacker, LayerForms, Packed, bytes_per_token};
+
+pub use chimere_ffi::cpu::KvType;
+
+/// How a model is hosted.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOptions {
+    /// Threads that compute, the caller's own among them; 1 to 64.
+    pub threads: usize,
+    /// Positions that one sequence may hold; 0 = as many as the model was trained for.
+    pub context_tokens: usize,
+    /// Sequences that can be open at once.
+    pub sequences_max: usize,
+    /// Precision of the KV cache. All caches together take at most
+    /// `sequences_max` · `context_tokens` · [`Cpu::kv_bytes_per_token`]; blocks are allocated as sequences grow.
+    pub kv: KvType,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
+        CpuOptions { threads, context_tokens: 0, sequences_max: 16, kv: KvType::F32 }
+    }
+}
+
+/// Largest number of sequences.
+pub const SEQUENCES_MAX: usize = 4_096;
+
+/// A model hosted on the processor.
+pub struct Cpu {
+    info: ModelInfo,
+    hp: HParams,
+    weights: Weights<Packed>,
+    /// Of each main layer, then of the prediction block.
+    forms: Vec<LayerForms>,
+    head_forms: Forms,
+    combine_forms: Forms,
+    trunk: Vec<Stage>,
+    prediction: Vec<Stage>,
+    rope: Rope,
+    kv: KvShape,
+    pool: Pool,
+    slots: Slots<Sequence>,
+    buffers: Buffers,
+    fed: Vec<Fed>,
+    pass: Pass,
+}
+
+impl Cpu {
+    /// Loads the model file at `path`; `progress` is called with the share of the bytes packed, 0 to 1.
+    pub fn load(path: &Path, options: CpuOptions, progress: &mut dyn FnMut(f32)) -> Result<Cpu, BackendError> {
+        let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
+        let file = File::open(path).map_err(|e| cannot(&e))?;
+        let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
+        let map = Arc::new(Map::new(&file).map_err(|e| cannot(&e))?);
+        let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        Cpu::from_map(&gguf, &map, &stem, options, progress).map_err(|e| cannot(&e))
+    }
+
+    /// Loads a model whose header was read as `gguf` from the file mapped as `map`; `stem` names it if it does not
+    /// name itself.
+    pub fn from_map(
+        gguf: &Gguf,
+        map: &Arc<Map>,
+        stem: &str,
+        options: CpuOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Cpu, ModelError> {
+        let hp = HParams::read(gguf)?;
+        supported(&hp, &options)?;
+        let pool = Pool::new(options.threads).map_err(|e| ModelError::Contradiction(e.to_string()))?;
+        let weights = Weights::load(&hp, gguf, &mut CpuPacker { map, pool: &pool }, progress)?;
+        let forms = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer)).map(LayerForms::of).collect();
+        let mtp = weights.mtp.as_ref();
+        let kv = KvShape { heads: hp.attention.kv_heads, head_dim: hp.attention.head_dim, kv: options.kv };
+        let info = model_info(gguf, &hp, &weights, stem, options);
+        Ok(Cpu {
+            forms,
+            head_forms: Forms::of(&[&weights.head, mtp.and_then(|m| m.head.as_ref()).unwrap_or(&weights.head)]),
+            combine_forms: Forms::of(&[mtp.map_or(&weights.head, |m| &m.projection)]),
+            trunk: stages::trunk(&hp),
+            prediction: stages::prediction(&hp),
+            rope: Rope::new(hp.attention.rope_dims, f64::from(hp.attention.rope_base)),
+            kv,
+            slots: Slots::new(options.sequences_max, info.context_tokens),
+            buffers: Buffers::new(&hp),
+            fed: Vec::new(),
+            pass: Pass::default(),
+            info,
+            weights,
+            pool,
+            hp,
+        })
+    }
+
+    /// Bytes that one position adds to the KV caches of a sequence.
+    pub fn kv_bytes_per_token(&self) -> usize {
+        let value = match self.kv.kv {
+            KvType::F32 => 4,
+            KvType::F16 => 2,
+        };
+        let layers = self.hp.attention_layers() + usize::from(self.hp.mtp.is_some());
+        2 * layers * self.kv.heads * self.kv.head_dim * value
+    }
+
+    /// Runs the checked chunks in `self.fed`, pass by pass.
+    fn feed(&mut self, part: Part, source: Source<'_>, out: &mut Output) -> Result<(), BackendError> {
+        let mut cursor = Cursor::default();
+        while cursor.next(&self.fed, &mut self.pass) {
+            let mut run = Run::new(self, source, out);
+            run.all().map_err(BackendError::Compute)?;
+            for span in &self.pass.spans {
+                self.slots.advance(span.slot, part, span.len);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the kernels need of a model beyond what the architecture allows.
+fn supported(hp: &HParams, options: &CpuOptions) -> Result<(), ModelError> {
+    let wrong = |key: &str, found: usize, wanted: &'static str| {
+        Err(ModelError::Value { key: key.into(), found: found.to_string(), wanted })
+    };
+    if hp.gdn.conv_kernel != 4 {
+        return wrong("ssm.conv_kernel", hp.gdn.conv_kernel, "4 on this backend");
+    }
+    if options.sequences_max == 0 || options.sequences_max > SEQUENCES_MAX {
+        return wrong("sequences_max", options.sequences_max, "between 1 and 4096");
+    }
+    Ok(())
+}
+
+fn model_info(gguf: &Gguf, hp: &HParams, weights: &Weights<Packed>, stem: &str, options: CpuOptions) -> ModelInfo {
+    let trained = hp.trained_context_tokens;
+    ModelInfo {
+        name: gguf.optional::<&str>("general.name").ok().flatten().unwrap_or(stem).to_owned(),
+        architecture: hp.architecture.clone(),
+        backend: "cpu".into(),
+        device: format!("{} threads", options.threads),
+        vocab: hp.vocab,
+        width: hp.width,
+        layers: hp.layers.len(),
+        context_tokens: if options.context_tokens == 0 { trained } else { options.context_tokens },
+        trained_context_tokens: trained,
+        sequences_max: options.sequences_max,
+        parameters: gguf.tensors().iter().map(|t| t.elements()).sum(),
+        bytes_per_token: bytes_per_token(weights, hp.moe.used),
+        mtp: hp.mtp.is_some(),
+        embedding_only: false,
+    }
+}
+
+impl Backend for Cpu {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        self.slots.open(|| Sequence::new(&self.hp))
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        self.slots.close(seq);
+    }
+
+    fn held(&self, seq: SeqId) -> usize {
+        self.slots.held(seq)
+    }
+
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        out.clear();
+        self.fed.clear();
+        for c in batch {
+            let input = Input { seq: c.seq, tokens: c.tokens, rows: c.rows, hidden: c.hidden };
+            self.slots.check(Part::Trunk, self.hp.vocab, input, &mut self.fed)?;
+        }
+        self.feed(Part::Trunk, Source::Trunk(batch), out)
+    }
+
+    fn draft(&mut self, batch: &[DraftChunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        out.clear();
+        self.fed.clear();
+        if self.hp.mtp.is_none() {
+            return Err(BackendError::Unsupported("multi-token prediction of a model without a prediction block"));
+        }
+        for c in batch {
+            if c.hidden.len() != c.tokens.len() * self.hp.width {
+                return Err(BackendError::Compute(format!(
+                    "{} hidden values for {} tokens of width {}",
+                    c.hidden.len(),
+                    c.tokens.len(),
+                    self.hp.width
+                )));
+            }
+            let input = Input { seq: c.seq, tokens: c.tokens, rows: c.rows, hidden: false };
+            self.slots.check(Part::Prediction, self.hp.vocab, input, &mut self.fed)?;
+        }
+        self.feed(Part::Prediction, Source::Prediction(batch), out)
+    }
+}
+
+#[cfg(test)]
+mod tests;

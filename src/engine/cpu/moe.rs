@@ -1,0 +1,43 @@
+//! Routing and the experts.
+
+use super::buffers::set_len;
+use super::run::Run;
+use chimere_ffi::cpu::{Moe, Product, Routes, Shared, matmul, moe, route, sigmoid};
+
+impl Run<'_> {
+    pub(super) fn route(&mut self, i: usize) {
+        let layer = self.layer(i);
+        let (b, p) = (&mut *self.b, &self.hp.moe);
+        b.input.rms_norm(self.pool, &b.x, &layer.post_norm, self.hp.rms_eps, self.forms[i].ffn);
+        set_len(&mut b.router, self.rows * p.experts);
+        set_len(&mut b.shared, self.rows);
+        set_len(&mut b.experts, self.rows * p.used);
+        set_len(&mut b.weights, self.rows * p.used);
+        let mut products = [
+            Product { weight: &layer.moe.router, out: &mut b.router, add: false },
+            Product { weight: &layer.moe.shared_router, out: &mut b.shared, add: false },
+        ];
+        matmul(self.pool, &b.input, &mut products);
+        let rows = b.router.chunks_exact(p.experts);
+        let chosen = b.experts.chunks_exact_mut(p.used).zip(b.weights.chunks_exact_mut(p.used));
+        for (logits, (experts, weights)) in rows.zip(chosen) {
+            route(logits, experts, weights, &mut b.probabilities);
+        }
+        for gate in &mut b.shared {
+            *gate = sigmoid(*gate);
+        }
+    }
+
+    pub(super) fn experts(&mut self, i: usize) {
+        let m = &self.layer(i).moe;
+        let b = &mut *self.b;
+        let shape = Moe {
+            gate: &m.gate,
+            up: &m.up,
+            down: &m.down,
+            shared: Some(Shared { gate: &m.shared_gate, up: &m.shared_up, down: &m.shared_down }),
+        };
+        let routes = Routes { k: self.hp.moe.used, experts: &b.experts, weights: &b.weights, shared: &b.shared };
+        moe(self.pool, &shape, &b.input, &routes, &mut b.moe_scratch, &mut b.x);
+    }
+}

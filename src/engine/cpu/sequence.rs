@@ -1,0 +1,73 @@
+//! What the CPU keeps for one sequence: a GDN state or a growing KV cache for each layer.
+
+use crate::engine::model::hparams::{HParams, LayerKind};
+use crate::engine::model::passes::GRID;
+use crate::engine::model::state::SequenceState;
+use chimere_ffi::cpu::{GdnState, KV_BLOCK, KvBlock, KvType};
+
+const _: () = assert!(KV_BLOCK == GRID, "the cuts of a prefill fall between KV blocks");
+
+/// State of one layer of one sequence.
+#[derive(Debug)]
+pub(super) enum LayerState {
+    Gdn(GdnState),
+    /// Blocks of [`KV_BLOCK`] positions, allocated when the sequence reaches them.
+    Kv(Vec<KvBlock>),
+}
+
+/// States of the main layers, then of the prediction block where there is one.
+#[derive(Debug)]
+pub(super) struct Sequence(Vec<LayerState>);
+
+impl Sequence {
+    pub(super) fn new(hp: &HParams) -> Sequence {
+        let g = &hp.gdn;
+        let layer = |kind: &LayerKind| match kind {
+            LayerKind::Gdn => LayerState::Gdn(GdnState::new(g.key_heads, g.value_heads, g.head_dim)),
+            LayerKind::Attention => LayerState::Kv(Vec::new()),
+        };
+        let mut layers: Vec<LayerState> = hp.layers.iter().map(layer).collect();
+        layers.extend(hp.mtp.map(|_| LayerState::Kv(Vec::new())));
+        Sequence(layers)
+    }
+
+    pub(super) fn layer_mut(&mut self, i: usize) -> &mut LayerState {
+        &mut self.0[i]
+    }
+
+    /// Blocks of attention layer `i`.
+    pub(super) fn blocks(&self, i: usize) -> &[KvBlock] {
+        match &self.0[i] {
+            LayerState::Kv(blocks) => blocks,
+            LayerState::Gdn(_) => &[],
+        }
+    }
+
+    /// Writes the key and value row of `position` in attention layer `i`.
+    pub(super) fn write(&mut self, i: usize, kind: KvShape, position: usize, k: &[f32], v: &[f32]) {
+        let LayerState::Kv(blocks) = &mut self.0[i] else { return };
+        while blocks.len() <= position / KV_BLOCK {
+            blocks.push(KvBlock::new(kind.heads, kind.head_dim, kind.kv));
+        }
+        blocks[position / KV_BLOCK].write(position % KV_BLOCK, k, v);
+    }
+}
+
+/// Shape and precision of KV blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KvShape {
+    pub(super) heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) kv: KvType,
+}
+
+impl SequenceState for Sequence {
+    fn wipe(&mut self) {
+        for layer in &mut self.0 {
+            match layer {
+                LayerState::Gdn(state) => state.reset(),
+                LayerState::Kv(blocks) => blocks.clear(),
+            }
+        }
+    }
+}
