@@ -13,14 +13,14 @@ use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output
 use super::model::passes::{Cursor, Fed, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
-use super::model::weights::Weights;
+use super::model::weights::{Layer, Mixer, Weights};
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
 use buffers::Buffers;
-use chimere_ffi::cpu::{Forms, Pool, Rope};
+use chimere_ffi::cpu::{Forms, Gdn, Pool, Rope};
 use chimere_ffi::map::Map;
 use run::{Run, Source};
-use sequence::{KvShape, Sequence};
+use sequence::{KvShape, Sequence, gdn_shape};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub struct Cpu {
     info: ModelInfo,
     hp: HParams,
     weights: Weights<Packed>,
+    /// The recurrent kernels' own form of their parameters; `None` at attention layers.
+    gdn: Vec<Option<Gdn>>,
     /// Of each main layer, then of the prediction block.
     forms: Vec<LayerForms>,
     head_forms: Forms,
@@ -74,7 +76,7 @@ pub struct Cpu {
 
 impl Cpu {
     /// Loads the model file at `path`; `progress` is called with the share of the bytes packed, 0 to 1.
-    pub fn load(path: &Path, options: CpuOptions, progress: &mut dyn FnMut(f32)) -> Result<Cpu, BackendError> {
+    pub fn load(path: &Path, options: &CpuOptions, progress: &mut dyn FnMut(f32)) -> Result<Cpu, BackendError> {
         let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
         let file = File::open(path).map_err(|e| cannot(&e))?;
         let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
@@ -89,11 +91,11 @@ impl Cpu {
         gguf: &Gguf,
         map: &Arc<Map>,
         stem: &str,
-        options: CpuOptions,
+        options: &CpuOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Cpu, ModelError> {
         let hp = HParams::read(gguf)?;
-        supported(&hp, &options)?;
+        supported(&hp, options)?;
         let pool = Pool::new(options.threads).map_err(|e| ModelError::Contradiction(e.to_string()))?;
         let weights = Weights::load(&hp, gguf, &mut CpuPacker { map, pool: &pool }, progress)?;
         let forms = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer)).map(LayerForms::of).collect();
@@ -101,6 +103,7 @@ impl Cpu {
         let kv = KvShape { heads: hp.attention.kv_heads, head_dim: hp.attention.head_dim, kv: options.kv };
         let info = model_info(gguf, &hp, &weights, stem, options);
         Ok(Cpu {
+            gdn: gdn_layers(&hp, &weights)?,
             forms,
             head_forms: Forms::of(&[&weights.head, mtp.and_then(|m| m.head.as_ref()).unwrap_or(&weights.head)]),
             combine_forms: Forms::of(&[mtp.map_or(&weights.head, |m| &m.projection)]),
@@ -151,13 +154,29 @@ fn supported(hp: &HParams, options: &CpuOptions) -> Result<(), ModelError> {
     if hp.gdn.conv_kernel != 4 {
         return wrong("ssm.conv_kernel", hp.gdn.conv_kernel, "4 on this backend");
     }
+    if hp.gdn.head_dim != 128 {
+        return wrong("ssm.state_size", hp.gdn.head_dim, "128 on this backend");
+    }
+    if hp.attention.head_dim % 16 != 0 || hp.attention.head_dim > 256 {
+        return wrong("attention.key_length", hp.attention.head_dim, "a multiple of 16 up to 256 on this backend");
+    }
     if options.sequences_max == 0 || options.sequences_max > SEQUENCES_MAX {
         return wrong("sequences_max", options.sequences_max, "between 1 and 4096");
     }
     Ok(())
 }
 
-fn model_info(gguf: &Gguf, hp: &HParams, weights: &Weights<Packed>, stem: &str, options: CpuOptions) -> ModelInfo {
+fn gdn_layers(hp: &HParams, weights: &Weights<Packed>) -> Result<Vec<Option<Gdn>>, ModelError> {
+    let one = |layer: &Layer<Packed>| match &layer.mixer {
+        Mixer::Attention(_) => Ok(None),
+        Mixer::Gdn(w) => Gdn::new(gdn_shape(hp), &w.conv, &w.a, &w.dt_bias, &w.norm, hp.rms_eps)
+            .map(Some)
+            .map_err(|e| ModelError::Contradiction(e.to_string())),
+    };
+    weights.layers.iter().map(one).collect()
+}
+
+fn model_info(gguf: &Gguf, hp: &HParams, weights: &Weights<Packed>, stem: &str, options: &CpuOptions) -> ModelInfo {
     let trained = hp.trained_context_tokens;
     ModelInfo {
         name: gguf.optional::<&str>("general.name").ok().flatten().unwrap_or(stem).to_owned(),

@@ -68,7 +68,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let gguf = Gguf::open(path).map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
     let architecture =
         gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?.to_owned();
-    let native = super::model::is_native(&architecture);
+    let native = super::model::is_native(&gguf);
     let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
         Kind::Cpu if !native => return Err(LoadError::NotNative(architecture)),
         Kind::Auto | Kind::Cpu if native => native_cpu(path, &gguf, options, progress)?,

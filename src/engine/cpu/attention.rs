@@ -6,7 +6,7 @@ use super::weights::Packed;
 use crate::engine::model::passes::Span;
 use crate::engine::model::weights::{Attention, Mixer};
 use chimere_ffi::cpu::{
-    Angles, AttentionShape, AttentionSpan, KvBlock, Pool, Product, attention, matmul, rms_norm, sigmoid_mul,
+    Act, Angles, AttentionShape, AttentionSpan, Forms, Pool, Product, attention, matmul, rms_norm, sigmoid_mul,
 };
 
 /// Rows that one thread prepares at a time.
@@ -84,24 +84,20 @@ impl Run<'_> {
 
     pub(super) fn attention_mix(&mut self, i: usize) {
         let p = &self.hp.attention;
-        let shape = AttentionShape {
-            heads: p.heads,
-            kv_heads: p.kv_heads,
-            head_dim: p.head_dim,
-            scale: 1.0 / (p.head_dim as f32).sqrt(),
-        };
+        let (heads, kv_heads, head_dim) = (p.heads, p.kv_heads, p.head_dim);
+        let shape = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
         let spans = self.query_spans();
-        let b = &mut *self.b;
-        let blocks: Vec<Vec<&KvBlock>> =
-            spans.iter().map(|s| self.slots.state(s.slot).blocks(i).iter().collect()).collect();
-        let mut list: Vec<AttentionSpan<'_>> = spans
-            .iter()
-            .zip(&blocks)
-            .map(|(s, blocks)| AttentionSpan { start: s.start, len: s.len, position: s.position, blocks })
-            .collect();
-        b.attention_out.set_rows(self.rows);
-        attention(self.pool, &shape, &mut list, &b.q[..self.rows * p.heads * p.head_dim], b.attention_out.data_mut());
-        gate(self.pool, b.attention_out.data_mut(), &b.query_gate, p.head_dim);
+        let slots = &*self.slots;
+        let span = |s: &Span| AttentionSpan {
+            start: s.start,
+            len: s.len,
+            position: s.position,
+            blocks: slots.state(s.slot).blocks(i).iter().collect(),
+        };
+        let list: Vec<AttentionSpan<'_>> = spans.iter().map(span).collect();
+        let width = self.rows * heads * head_dim;
+        set_len(&mut self.b.mixed, width);
+        attention(self.pool, &shape, &list, &self.b.q[..width], &mut self.b.mixed);
     }
 
     /// The spans whose rows are still computed: those of the pass, or after narrowing the runs of wanted rows.
@@ -122,17 +118,15 @@ impl Run<'_> {
     }
 }
 
-/// Multiplies each head of each row by the sigmoid of its gate.
-fn gate(pool: &Pool, y: &mut [f32], query_gate: &[f32], h: usize) {
-    let one = |y: &mut [f32], qg: &[f32]| {
-        for (y, qg) in y.chunks_exact_mut(h).zip(qg.chunks_exact(2 * h)) {
-            sigmoid_mul(y, &qg[h..]);
+/// Attention's output times the sigmoid of its gates, quantised for the output projection.
+pub(super) fn gated(pool: &Pool, act: &mut Act, mixed: &[f32], query_gate: &[f32], head_dim: usize, forms: Forms) {
+    let width = act.cols();
+    act.set_rows(mixed.len() / width);
+    act.produce(pool, forms, |t, row| {
+        row.copy_from_slice(&mixed[t * width..][..width]);
+        let gates = query_gate[2 * t * width..][..2 * width].chunks_exact(2 * head_dim);
+        for (y, gate) in row.chunks_exact_mut(head_dim).zip(gates) {
+            sigmoid_mul(y, &gate[head_dim..]);
         }
-    };
-    let n = ROWS_A_TASK * 4 * h;
-    if y.len() <= n {
-        return one(y, query_gate);
-    }
-    let mut tasks: Vec<_> = y.chunks_mut(n).zip(query_gate.chunks(2 * n)).collect();
-    pool.each(&mut tasks, |_, (y, qg), _| one(y, qg));
+    });
 }

@@ -23,7 +23,8 @@ pub(super) struct Buffers {
     pub(super) k: Vec<f32>,
     pub(super) v: Vec<f32>,
     pub(super) q: Vec<f32>,
-    /// Output of the attention mixer [T, H·h].
+    /// Output of the attention mixer before its gate and after it [T, H·h].
+    pub(super) mixed: Vec<f32>,
     pub(super) attention_out: Act,
     /// Rotation of each row [T].
     pub(super) angles: Vec<Angles>,
@@ -54,6 +55,7 @@ impl Buffers {
             k: Vec::new(),
             v: Vec::new(),
             q: Vec::new(),
+            mixed: Vec::new(),
             attention_out: Act::new(hp.attention.heads * hp.attention.head_dim),
             angles: Vec::new(),
             router: Vec::new(),

@@ -1,12 +1,13 @@
 //! The GDN stages, and the output projection that both mixers share.
 
+use super::attention::gated;
 use super::buffers::set_len;
 use super::run::Run;
 use super::sequence::{LayerState, Sequence};
 use crate::engine::model::passes::{GRID, Span};
 use crate::engine::model::state::Slots;
 use crate::engine::model::weights::Mixer;
-use chimere_ffi::cpu::{Gdn, GdnRows, GdnSpan, Product, gdn, matmul};
+use chimere_ffi::cpu::{GdnRows, GdnSpan, Product, gdn, matmul};
 
 impl Run<'_> {
     pub(super) fn gdn_project(&mut self, i: usize) {
@@ -40,33 +41,28 @@ impl Run<'_> {
 
     /// Runs the kernel over part of each span: `part` gives its first row and its length.
     fn gdn_spans(&mut self, i: usize, part: impl Fn(&Span) -> (usize, usize)) {
-        let layer = self.layer(i);
-        let Mixer::Gdn(w) = &layer.mixer else { return };
-        let (b, p) = (&mut *self.b, &self.hp.gdn);
-        let shape = Gdn {
-            key_heads: p.key_heads,
-            value_heads: p.value_heads,
-            head_dim: p.head_dim,
-            conv: &w.conv,
-            a: &w.a,
-            dt_bias: &w.dt_bias,
-            norm: &w.norm,
-            eps: self.hp.rms_eps,
-        };
+        let Some(layer) = &self.gdn[i] else { return };
+        let b = &mut *self.b;
         let rows = GdnRows { qkv: &b.qkv, z: &b.z, alpha: &b.alpha, beta: &b.beta };
         let mut spans = gdn_spans(self.slots, &self.pass.spans, i, part);
-        gdn(self.pool, &shape, rows, &mut spans, b.gdn_out.data_mut(), &mut b.gdn_scratch);
+        gdn(self.pool, layer, rows, &mut spans, b.gdn_out.data_mut(), &mut b.gdn_scratch);
     }
 
     pub(super) fn mixer_output(&mut self, i: usize) {
         let layer = self.layer(i);
         let b = &mut *self.b;
+        let (pool, forms) = (self.pool, self.forms[i].output);
         let (act, weight) = match &layer.mixer {
-            Mixer::Gdn(w) => (&mut b.gdn_out, &w.out),
-            Mixer::Attention(w) => (&mut b.attention_out, &w.out),
+            Mixer::Gdn(w) => {
+                b.gdn_out.quantize(pool, forms);
+                (&b.gdn_out, &w.out)
+            }
+            Mixer::Attention(w) => {
+                gated(pool, &mut b.attention_out, &b.mixed, &b.query_gate, self.hp.attention.head_dim, forms);
+                (&b.attention_out, &w.out)
+            }
         };
-        act.quantize(self.pool, self.forms[i].output);
-        matmul(self.pool, act, &mut [Product { weight, out: &mut b.x, add: true }]);
+        matmul(pool, act, &mut [Product { weight, out: &mut b.x, add: true }]);
     }
 }
 

@@ -1,17 +1,17 @@
 //! One pass over the stages: embedding, prediction input, narrowing and head; the mixers and the experts are in the
 //! files beside this one.
 
+use super::Cpu;
 use super::buffers::{Buffers, set_len};
 use super::sequence::{KvShape, Sequence};
 use super::weights::{LayerForms, Packed};
-use super::Cpu;
 use crate::engine::backend::{Chunk, DraftChunk, Output};
 use crate::engine::model::HParams;
 use crate::engine::model::passes::{Pass, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Slots;
 use crate::engine::model::weights::{Layer, Mixer, Weights};
-use chimere_ffi::cpu::{Angles, Forms, Pool, Product, Rope, matmul, rms_norm_into};
+use chimere_ffi::cpu::{Angles, Forms, Gdn, Pool, Product, Rope, matmul, rms_norm_into};
 
 /// Where the rows of a pass come from.
 #[derive(Clone, Copy)]
@@ -34,6 +34,7 @@ impl Source<'_> {
 pub(super) struct Run<'a> {
     pub(super) hp: &'a HParams,
     pub(super) weights: &'a Weights<Packed>,
+    pub(super) gdn: &'a [Option<Gdn>],
     pub(super) forms: &'a [LayerForms],
     pub(super) pool: &'a Pool,
     pub(super) kv: KvShape,
@@ -55,6 +56,7 @@ impl<'a> Run<'a> {
         Run {
             hp: &cpu.hp,
             weights: &cpu.weights,
+            gdn: &cpu.gdn,
             forms: &cpu.forms,
             pool: &cpu.pool,
             kv: cpu.kv,

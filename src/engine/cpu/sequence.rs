@@ -3,12 +3,11 @@
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::passes::GRID;
 use crate::engine::model::state::SequenceState;
-use chimere_ffi::cpu::{GdnState, KV_BLOCK, KvBlock, KvType};
+use chimere_ffi::cpu::{GdnShape, GdnState, KV_BLOCK, KvBlock, KvType};
 
 const _: () = assert!(KV_BLOCK == GRID, "the cuts of a prefill fall between KV blocks");
 
 /// State of one layer of one sequence.
-#[derive(Debug)]
 pub(super) enum LayerState {
     Gdn(GdnState),
     /// Blocks of [`KV_BLOCK`] positions, allocated when the sequence reaches them.
@@ -16,14 +15,12 @@ pub(super) enum LayerState {
 }
 
 /// States of the main layers, then of the prediction block where there is one.
-#[derive(Debug)]
 pub(super) struct Sequence(Vec<LayerState>);
 
 impl Sequence {
     pub(super) fn new(hp: &HParams) -> Sequence {
-        let g = &hp.gdn;
         let layer = |kind: &LayerKind| match kind {
-            LayerKind::Gdn => LayerState::Gdn(GdnState::new(g.key_heads, g.value_heads, g.head_dim)),
+            LayerKind::Gdn => LayerState::Gdn(GdnState::new(gdn_shape(hp))),
             LayerKind::Attention => LayerState::Kv(Vec::new()),
         };
         let mut layers: Vec<LayerState> = hp.layers.iter().map(layer).collect();
@@ -51,6 +48,12 @@ impl Sequence {
         }
         blocks[position / KV_BLOCK].write(position % KV_BLOCK, k, v);
     }
+}
+
+/// Heads of the GDN layers, as the kernels take them.
+pub(super) fn gdn_shape(hp: &HParams) -> GdnShape {
+    let g = &hp.gdn;
+    GdnShape { key_heads: g.key_heads, value_heads: g.value_heads, head_dim: g.head_dim }
 }
 
 /// Shape and precision of KV blocks.

@@ -205,10 +205,7 @@ fn read_vocab(file: &Gguf) -> Result<usize, ModelError> {
 /// the block itself was removed, so the block counts only if its projection is there.
 fn read_layers(keys: &Keys<'_>) -> Result<(Vec<LayerKind>, Option<usize>), ModelError> {
     let blocks = keys.count("block_count", 1, LAYERS_MAX + 1)?;
-    let mtp = keys
-        .file
-        .find(&format!("blk.{}.nextn.eh_proj.weight", blocks - 1))
-        .map(|_| blocks - 1);
+    let mtp = keys.file.find(&format!("blk.{}.nextn.eh_proj.weight", blocks - 1)).map(|_| blocks - 1);
     let main = mtp.unwrap_or(blocks);
     if main == 0 {
         return Err(ModelError::Contradiction("the file has a prediction block but no layer before it".into()));

@@ -12,6 +12,14 @@ pub mod weights;
 
 pub use hparams::HParams;
 
+/// Whether a native backend can run the file: the architecture's name is ours and the tensors are laid out as it
+/// says. Relatives under the same names (dense ones, fused projections) are left to the library.
+pub fn is_native(file: &crate::gguf::Gguf) -> bool {
+    let ours = file.architecture().is_ok_and(HParams::accepts);
+    let has = |name: &str| file.find(name).is_some();
+    ours && has("blk.0.ffn_gate_exps.weight") && (has("blk.0.ssm_alpha.weight") || has("blk.0.attn_q.weight"))
+}
+
 /// Why a file cannot be run as a `qwen35moe` model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {

@@ -1,8 +1,8 @@
 //! Weights by name and shape. The names and shapes of the file occur here and nowhere else; a backend says by a
 //! [`Packer`] what it makes of each tensor. Shapes are written in the order of the file: `[inputs, outputs, experts]`.
 
-use super::hparams::{GdnParams, HParams, LayerKind, MoeParams};
 use super::ModelError;
+use super::hparams::{GdnParams, HParams, LayerKind, MoeParams};
 use crate::gguf::Gguf;
 use chimere_ffi::DType;
 use std::ops::Range;
