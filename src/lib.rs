@@ -5,7 +5,6 @@
 //! - [`service`]: what the daemon offers to its doors (HTTP).
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
-//! - [`gguf`]: reading and writing of model files.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
 
 #![forbid(unsafe_code)]
@@ -13,8 +12,8 @@
 pub mod bench;
 pub mod engine;
 pub mod gguf;
+pub mod http;
 #[cfg(feature = "llama")]
 pub mod quantize;
-pub mod http;
 pub mod service;
 pub mod turn;

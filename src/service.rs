@@ -221,9 +221,6 @@ pub trait Service: Send + Sync + 'static {
 
     /// True while the daemon accepts new requests (false: draining).
     fn accepting(&self) -> bool;
-
-    /// Every metric of the process in Prometheus' text format: the body of `/metrics`.
-    fn metrics(&self) -> String;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
