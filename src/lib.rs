@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod engine;
+pub mod eval;
 pub mod gguf;
 pub mod http;
 #[cfg(feature = "llama")]
