@@ -36,6 +36,7 @@ class Frozen(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.exams = {s: load(GOLDEN, s) for s in SPLITS[1:]}
+        cls.index = Index([i for items in cls.exams.values() for i in items])
 
     def test_hashes(self):
         self.assertEqual(verify(GOLDEN), [])
@@ -71,20 +72,19 @@ class Frozen(unittest.TestCase):
         for a in own:
             index = Index(self.exams[a])
             for b in own:
-                if a != b:
+                if a < b:
                     self.assertEqual(own[a] & own[b], set())
                     self.assertEqual(scan(index, ((i["id"], prompt_of(i)) for i in self.exams[b]))[1], [])
 
     def test_training_sample_does_not_leak(self):
-        index = Index([i for items in self.exams.values() for i in items])
-        n, found = scan(index, ((i["id"], prompt_of(i)) for i in generate("train", 4242, 6000)))
-        self.assertEqual(n, 6000)
+        n, found = scan(self.index, ((i["id"], prompt_of(i)) for i in generate("train", 4242, 3000)))
+        self.assertEqual(n, 3000)
         self.assertLessEqual(len(found), 1, found)
 
     def test_planted_copies_are_found(self):
         item = next(i for i in self.exams["golden"] if i["family"] == "cite_fact")
         arithmetic = next(i for i in self.exams["week"] if i["family"] == "word_medium")
-        index = Index([i for items in self.exams.values() for i in items])
+        index = self.index
         self.assertEqual(index.find(prompt_of(item))[:2], (item["id"], "equal prompt"))
         self.assertEqual(index.find(prompt_of(arithmetic).upper() + "!")[:2], (arithmetic["id"], "equal prompt"))
         self.assertEqual(index.find("Please answer: " + prompt_of(item) + " Thanks.")[0], item["id"])

@@ -11,7 +11,7 @@ from tasks.core import Ctx, bucket
 from tasks.exam import prompt_key
 from tasks.problems import TEMPLATES
 
-N = 40  # items a family and split
+N = 20  # items a family and split
 
 
 def sample(split, seed=11, n=N):
@@ -109,7 +109,7 @@ class Answers(unittest.TestCase):
                         exec(m[1], {})  # a program of our own generator
                     self.assertEqual(out.getvalue().strip(), it["answer"])
                     seen += 1
-        self.assertGreater(seen, 100)
+        self.assertGreater(seen, 80)
 
     def test_programs_have_few_builtins(self):
         with self.assertRaises(NameError):
@@ -129,14 +129,14 @@ class Answers(unittest.TestCase):
 
 class Splits(unittest.TestCase):
     def test_templates_do_not_meet(self):
-        own = {s: {(i["family"], i["template"]) for i in sample(s, n=150)} for s in SPLITS}
+        own = {s: {(i["family"], i["template"]) for i in sample(s, n=60)} for s in SPLITS}
         for a in SPLITS:
             for b in SPLITS:
                 if a < b:
                     self.assertEqual(own[a] & own[b], set(), (a, b))
 
     def test_prompts_do_not_meet(self):
-        own = {s: {prompt_key(i) for i in sample(s, n=150)} for s in SPLITS}
+        own = {s: {prompt_key(i) for i in sample(s, n=60)} for s in SPLITS}
         for a in SPLITS:
             for b in SPLITS:
                 if a < b:
@@ -145,7 +145,7 @@ class Splits(unittest.TestCase):
     def test_numbers_do_not_meet(self):
         def pairs(split):
             for name in ("add_easy", "add_medium"):
-                for it in generate(split, 21, 2000, [name]):
+                for it in generate(split, 21, 1000, [name]):
                     xs = [int(x) for x in re.findall(r"\d+", it["messages"][-1]["content"])]
                     if len(xs) == 2 and max(xs) > 12:
                         yield tuple(sorted(xs))
