@@ -14,6 +14,7 @@ mod gdn_chunk;
 mod grids;
 pub mod isa;
 mod kernel;
+mod lanes;
 mod moe;
 pub mod norm;
 mod pack;
@@ -22,6 +23,8 @@ mod product;
 mod rope;
 #[cfg(test)]
 pub(crate) mod samples;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
