@@ -5,7 +5,7 @@
 //! operations, so it depends only on its query and the cache, not on the other rows of the call.
 
 use super::lanes::{LANES, Lanes, lanes};
-use super::norm::{self, lane_sum};
+use super::norm;
 use super::pool::{Pool, Shared1};
 
 /// Positions of a block.
@@ -202,20 +202,39 @@ fn attend(
     }
 }
 
-norm::fast! {
-    /// Scores to softmax weights relative to the running maximum; updates it, the sum, and the factor of what came before.
-    fn weights(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) {
-        p[visible..].fill(f32::NEG_INFINITY);
-        let new = norm::maximum(p).max(*max);
+lanes! {
+    unsafe fn weights_on(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) = weights_body
+}
+
+/// Scores to softmax weights relative to the running maximum; updates it, the sum, and the factor of
+/// what came before.
+fn weights(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) {
+    // SAFETY: the array has 64 floats.
+    unsafe { weights_on(p, visible, max, sum, shrink) }
+}
+
+#[inline(always)]
+unsafe fn weights_body<L: Lanes>(
+    p: &mut [f32; KV_BLOCK],
+    visible: usize,
+    max: &mut f32,
+    sum: &mut f32,
+    shrink: &mut f32,
+) {
+    p[visible..].fill(f32::NEG_INFINITY);
+    // SAFETY: four vectors of the array.
+    unsafe {
+        let at = |v: usize| p.as_ptr().wrapping_add(v * LANES);
+        let most = L::load(at(0)).max(L::load(at(1))).max(L::load(at(2)).max(L::load(at(3))));
+        let new = most.largest().max(*max);
         *shrink = if *max == new { 1.0 } else { norm::exp(*max - new) };
-        let mut lanes = [0f32; 16];
-        for c in p.as_chunks_mut::<16>().0 {
-            for (l, v) in lanes.iter_mut().zip(c) {
-                *v = if *v == f32::NEG_INFINITY { 0.0 } else { norm::exp(*v - new) };
-                *l += *v;
-            }
+        for c in p.as_chunks_mut::<LANES>().0 {
+            L::load(c.as_ptr()).add(L::splat(-new)).exp().store(c.as_mut_ptr());
         }
-        *sum = sum.mul_add(*shrink, lane_sum(lanes));
+        p[visible..].fill(0.0);
+        let at = |v: usize| p.as_ptr().wrapping_add(v * LANES);
+        let total = L::load(at(0)).add(L::load(at(1))).add(L::load(at(2)).add(L::load(at(3)))).sum();
+        *sum = sum.mul_add(*shrink, total);
         *max = new;
     }
 }

@@ -242,7 +242,7 @@ pub fn gdn(
                 // SAFETY: as above.
                 let y = unsafe { std::slice::from_raw_parts_mut(to.at(at), DIM) };
                 norm::rms_norm_into(&buffers.o[t * DIM..(t + 1) * DIM], &layer.norm, layer.eps, y);
-                gate(y, &rows.z[at..at + DIM]);
+                norm::mul_silu(y, &rows.z[at..at + DIM]);
             }
         }
     });
@@ -281,9 +281,7 @@ fn prepare(layer: &Gdn, rows: &GdnRows<'_>, span: &GdnSpan<'_>, h: usize, first:
             convolve(&taps, &weights, &mut part[row.clone()]);
         }
         let q = &mut to.q[row.clone()];
-        norm::l2_norm(q, layer.eps);
-        let scale = 1.0 / (DIM as f32).sqrt();
-        q.iter_mut().for_each(|v| *v *= scale);
+        norm::l2_norm_scaled(q, layer.eps, 1.0 / (DIM as f32).sqrt());
         norm::l2_norm(&mut to.k[row], layer.eps);
         let at = (span.start + first + t) * shape.value_heads + h;
         to.log_decay[t] = norm::softplus(rows.alpha[at] + layer.dt_bias[h]) * layer.a[h];
@@ -291,24 +289,25 @@ fn prepare(layer: &Gdn, rows: &GdnRows<'_>, span: &GdnSpan<'_>, h: usize, first:
     }
 }
 
-norm::fast! {
-    /// out = silu(Σ_j w_j·x_j) for one head's channels.
-    fn convolve(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) {
-        for (i, o) in out.iter_mut().enumerate().take(DIM) {
-            let mut sum = 0f32;
-            for (x, w) in x.iter().zip(w) {
-                sum = w[i].mul_add(x[i], sum);
-            }
-            *o = norm::silu(sum);
-        }
-    }
+/// out = silu(Σ_j w_j·x_j) for one head's channels.
+fn convolve(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) {
+    assert!(x.iter().chain(w).all(|row| row.len() == DIM) && out.len() == DIM, "channels of one head");
+    // SAFETY: the lengths were checked.
+    unsafe { convolve_on(x, w, out) }
 }
 
-norm::fast! {
-    /// y = y · silu(z).
-    fn gate(y: &mut [f32], z: &[f32]) {
-        for (y, z) in y.iter_mut().zip(z) {
-            *y *= norm::silu(*z);
+lanes! { unsafe fn convolve_on(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) = convolve_body }
+
+#[inline(always)]
+unsafe fn convolve_body<L: Lanes>(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) {
+    for i in (0..DIM).step_by(LANES) {
+        // SAFETY: every row has 128 floats (checked by `convolve`).
+        unsafe {
+            let mut sum = L::splat(0.0);
+            for (x, w) in x.iter().zip(w) {
+                sum = L::load(w.as_ptr().wrapping_add(i)).fma(L::load(x.as_ptr().wrapping_add(i)), sum);
+            }
+            sum.silu().store(out.as_mut_ptr().wrapping_add(i));
         }
     }
 }

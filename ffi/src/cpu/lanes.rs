@@ -22,6 +22,84 @@ pub(super) trait Lanes: Copy {
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
+    unsafe fn div(self, b: Self) -> Self;
+    unsafe fn max(self, b: Self) -> Self;
+    unsafe fn min(self, b: Self) -> Self;
+    /// 2^n for self = n + 1.5·2^23, n an integer in −126..=127: the low bits of that float are n.
+    unsafe fn pow2(self) -> Self;
+
+    /// e^x to about one unit in the last place, x held to −87.3..=88.3.
+    /// Source: range reduction by ln 2 in two parts and the Cephes polynomial of degree 6.
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        const MAGIC: f32 = 12_582_912.0;
+        // SAFETY: see the trait.
+        unsafe {
+            let x = self.max(Self::splat(-87.3)).min(Self::splat(88.3));
+            let shifted = x.fma(Self::splat(std::f32::consts::LOG2_E), Self::splat(MAGIC));
+            let n = shifted.add(Self::splat(-MAGIC));
+            let r = n.fma(Self::splat(-0.693_359_4), x);
+            let r = n.fma(Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_1e-4);
+            for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+                p = p.fma(r, Self::splat(c));
+            }
+            p.fma(r.mul(r), r).add(Self::splat(1.0)).mul(shifted.pow2())
+        }
+    }
+
+    /// 1 / (1 + e^−x).
+    #[inline(always)]
+    unsafe fn sigmoid(self) -> Self {
+        // SAFETY: see the trait.
+        unsafe { Self::splat(1.0).div(self.mul(Self::splat(-1.0)).exp().add(Self::splat(1.0))) }
+    }
+
+    /// x / (1 + e^−x).
+    #[inline(always)]
+    unsafe fn silu(self) -> Self {
+        // SAFETY: see the trait.
+        unsafe { self.div(self.mul(Self::splat(-1.0)).exp().add(Self::splat(1.0))) }
+    }
+
+    /// The largest lane.
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        let mut lanes = [0f32; LANES];
+        // SAFETY: the array has sixteen floats.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes.iter().fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a })
+    }
+
+    /// The first `n` ≤ 16 floats at `at`, the other lanes `fill`; reads nothing past them.
+    #[inline(always)]
+    unsafe fn load_part(at: *const f32, n: usize, fill: f32) -> Self {
+        if n >= LANES {
+            // SAFETY: sixteen floats, says the caller.
+            return unsafe { Self::load(at) };
+        }
+        let mut lanes = [fill; LANES];
+        // SAFETY: `n` floats at `at`, says the caller, and n < 16.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at, lanes.as_mut_ptr(), n);
+            Self::load(lanes.as_ptr())
+        }
+    }
+
+    /// Writes the first `n` ≤ 16 lanes to `at`.
+    #[inline(always)]
+    unsafe fn store_part(self, at: *mut f32, n: usize) {
+        if n >= LANES {
+            // SAFETY: sixteen floats, says the caller.
+            return unsafe { self.store(at) };
+        }
+        let mut lanes = [0f32; LANES];
+        // SAFETY: `n` floats at `at`, says the caller, and n < 16.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), at, n);
+        }
+    }
 
     /// The sum of the lanes in the fixed order of [`super::norm::lane_sum`].
     #[inline(always)]
@@ -83,6 +161,23 @@ impl Lanes for Plain {
     unsafe fn add(self, b: Self) -> Self {
         self.map(|i, a| a + b.0[i])
     }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        self.map(|i, a| a / b.0[i])
+    }
+    // The comparisons of `max` and `min` are those of the x86 instructions: a NaN gives the second operand.
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        self.map(|i, a| if a > b.0[i] { a } else { b.0[i] })
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        self.map(|i, a| if a < b.0[i] { a } else { b.0[i] })
+    }
+    #[inline(always)]
+    unsafe fn pow2(self) -> Self {
+        self.map(|_, a| f32::from_bits((a.to_bits() << 23).wrapping_add(0x3f80_0000)))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -139,6 +234,29 @@ mod x86 {
         unsafe fn add(self, b: Self) -> Self {
             // SAFETY: see the trait.
             unsafe { Wide(_mm512_add_ps(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn div(self, b: Self) -> Self {
+            // SAFETY: see the trait.
+            unsafe { Wide(_mm512_div_ps(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, b: Self) -> Self {
+            // SAFETY: see the trait.
+            unsafe { Wide(_mm512_max_ps(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn min(self, b: Self) -> Self {
+            // SAFETY: see the trait.
+            unsafe { Wide(_mm512_min_ps(self.0, b.0)) }
+        }
+        #[inline(always)]
+        unsafe fn pow2(self) -> Self {
+            // SAFETY: see the trait.
+            unsafe {
+                let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
+                Wide(_mm512_castsi512_ps(_mm512_add_epi32(n, _mm512_set1_epi32(0x3f80_0000))))
+            }
         }
     }
 
@@ -199,6 +317,32 @@ mod x86 {
             // SAFETY: see the trait.
             unsafe { Pair(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
         }
+        #[inline(always)]
+        unsafe fn div(self, b: Self) -> Self {
+            // SAFETY: see the trait.
+            unsafe { Pair(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, b: Self) -> Self {
+            // SAFETY: see the trait.
+            unsafe { Pair(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn min(self, b: Self) -> Self {
+            // SAFETY: see the trait.
+            unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn pow2(self) -> Self {
+            // SAFETY: see the trait.
+            unsafe {
+                let one = |x: __m256| {
+                    let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(x));
+                    _mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(0x3f80_0000)))
+                };
+                Pair(one(self.0), one(self.1))
+            }
+        }
     }
 }
 
@@ -248,7 +392,7 @@ mod tests {
 
     /// Every operation once, into `out`.
     #[inline(always)]
-    unsafe fn all<L: Lanes>(x: &[f32; 48], h: &[u16; 16], out: &mut [f32; 96]) {
+    unsafe fn all<L: Lanes>(x: &[f32; 48], h: &[u16; 16], out: &mut [f32; 176]) {
         // SAFETY: the arrays have the sizes that are read and written.
         unsafe {
             let (a, b, c) = (L::load(x.as_ptr()), L::load(x[16..].as_ptr()), L::load(x[32..].as_ptr()));
@@ -257,18 +401,18 @@ mod tests {
             for (i, r) in results.into_iter().enumerate() {
                 r.store(out[i * 16..].as_mut_ptr());
             }
-            out[80] = a.sum();
+            out[175] = a.sum();
         }
     }
 
-    lanes! { unsafe fn best(x: &[f32; 48], h: &[u16; 16], out: &mut [f32; 96]) = all }
+    lanes! { unsafe fn best(x: &[f32; 48], h: &[u16; 16], out: &mut [f32; 176]) = all }
 
     #[test]
     fn all_forms_give_the_same_bits() {
         let mut rng = Random(3);
         let x: [f32; 48] = std::array::from_fn(|_| rng.normal());
         let h: [u16; 16] = std::array::from_fn(|_| half::f16::from_f32(rng.normal()).to_bits());
-        let (mut want, mut got) = ([0.0; 96], [0.0; 96]);
+        let (mut want, mut got) = ([0.0; 176], [0.0; 176]);
         // SAFETY: plain Rust, and the best form of this processor.
         unsafe {
             all::<Plain>(&x, &h, &mut want);
@@ -278,7 +422,7 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         if crate::cpu::isa::avx2() {
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn middle(x: &[f32; 48], h: &[u16; 16], out: &mut [f32; 96]) {
+            unsafe fn middle(x: &[f32; 48], h: &[u16; 16], out: &mut [f32; 176]) {
                 // SAFETY: passed on.
                 unsafe { all::<Pair>(x, h, out) }
             }
