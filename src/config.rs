@@ -1,0 +1,379 @@
+//! The daemon's configuration: what was typed (`raw`) becomes a checked `Config`. Order of the layers:
+//! default < /etc/chimere/config.toml < the user's file < environment `CHIMERE_SECTION_KEY` < flags.
+//! This module is the only reader of environment variables.
+
+pub mod raw;
+mod search;
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use raw::{Field, RawConfig};
+pub use search::Environment;
+
+const ENV_PREFIX: &str = "CHIMERE_";
+/// Variables of that prefix that are no configuration keys.
+const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
+/// Largest configuration file, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{place}: {message}")]
+    Parse { place: String, message: String },
+    #[error("{origin}: {key} is {value}, but must be {wanted}")]
+    Range { origin: String, key: &'static str, value: String, wanted: String },
+    #[error("no place for the state: set daemon.state_dir, --state-dir or HOME")]
+    NoStateDir,
+}
+
+/// The engine process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// `auto`, `cpu` or `llama`.
+    pub backend: String,
+    pub threads: NonZeroUsize,
+    /// Positions that one sequence may hold; the model's own limit where absent.
+    pub context_tokens: Option<NonZeroUsize>,
+    /// Sequences decoded together.
+    pub sequences: NonZeroUsize,
+    /// The engine is killed when loading gives no sign of life for so long.
+    pub load_timeout: Duration,
+    /// The engine is killed when it answers nothing for so long.
+    pub stall_timeout: Duration,
+    /// Starts tried before the daemon gives up on a model that was never ready.
+    pub first_start_attempts: u32,
+}
+
+/// The listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpConfig {
+    pub listen: SocketAddr,
+    pub connections_max: usize,
+    pub connections_per_address_max: usize,
+    pub body_bytes_max: usize,
+    pub header_timeout: Duration,
+    pub body_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub write_timeout: Duration,
+    /// Names that a Host header may carry beside loopback names.
+    pub hosts: Vec<String>,
+}
+
+/// What a reply may cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RepliesConfig {
+    /// Replies under way at once, waiting ones included; more get 429.
+    pub requests_max: usize,
+    /// Tokens of a reply where neither request nor pipeline says.
+    pub max_tokens: u32,
+    /// How long a request waits for an engine that is starting before 503.
+    pub start_timeout: Duration,
+    /// Longest reply.
+    pub reply_timeout: Duration,
+    /// A client that takes no event for so long counts as gone.
+    pub client_stall_timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryConfig {
+    /// Bytes of turns kept; the oldest are dropped above it.
+    pub bytes_max: u64,
+    /// Longest wait of a reply for its turn to be flushed.
+    pub append_timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PipelinesConfig {
+    /// Folder of the shipped files; absent: the ones compiled in.
+    pub shipped: Option<PathBuf>,
+    /// Folder whose files win, by name.
+    pub overlay: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogConfig {
+    pub format: LogFormat,
+    pub filter: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub state_dir: PathBuf,
+    /// The model file, or `Err` with the places that were looked at.
+    pub model: Result<PathBuf, Vec<PathBuf>>,
+    pub engine: EngineConfig,
+    pub http: HttpConfig,
+    pub replies: RepliesConfig,
+    pub memory: MemoryConfig,
+    pub pipelines: PipelinesConfig,
+    pub night_enabled: bool,
+    pub drain_timeout: Duration,
+    pub actor_restarts_max: u32,
+    pub actor_restarts_window: Duration,
+    pub log: LogConfig,
+    /// Variables with our prefix that mean nothing.
+    pub unknown_variables: Vec<String>,
+}
+
+/// What the command line may say; every flag is optional.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// Read this file and neither /etc nor the user's.
+    pub config: Option<PathBuf>,
+    pub listen: Option<String>,
+    pub state_dir: Option<PathBuf>,
+    pub model: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads every layer from this process's surroundings.
+    pub fn load(flags: &Flags) -> Result<Config, ConfigError> {
+        Config::load_in(flags, &Environment::of_process())
+    }
+
+    pub fn load_in(flags: &Flags, env: &Environment) -> Result<Config, ConfigError> {
+        let (variables, unknown) = RawConfig::from_variables(&env.chimere)?;
+        let mut raw = flags_layer(flags).over(variables);
+        for (path, required) in env.config_files(flags.config.as_deref()) {
+            if let Some(text) = read_text(&path, required)? {
+                raw = raw.over(RawConfig::parse(&text, &path.display().to_string())?);
+            }
+        }
+        let mut config = Config::resolve(raw, env)?;
+        config.unknown_variables = unknown;
+        Ok(config)
+    }
+
+    /// Checks every value and fills in the defaults.
+    pub fn resolve(raw: RawConfig, env: &Environment) -> Result<Config, ConfigError> {
+        let state_dir = match raw.daemon.state_dir {
+            Some(field) => field.value,
+            None => env.state_dir().ok_or(ConfigError::NoStateDir)?,
+        };
+        let cores = env.cores as u64;
+        Ok(Config {
+            model: env.find_model(raw.model.path.map(|f| f.value)),
+            engine: engine(raw.engine, cores)?,
+            http: http(raw.http)?,
+            replies: replies(raw.replies)?,
+            memory: MemoryConfig {
+                bytes_max: number(raw.memory.bytes_max, 2 << 30, 1 << 20..=1 << 44, "memory.bytes_max")?,
+                append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
+            },
+            pipelines: PipelinesConfig {
+                shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
+                overlay: state_dir.join("pipelines"),
+            },
+            night_enabled: raw.night.enabled.is_some_and(|f| f.value),
+            drain_timeout: millis(raw.daemon.drain_timeout_ms, 20_000, "daemon.drain_timeout_ms")?,
+            actor_restarts_max: number(raw.daemon.actor_restarts_max, 10, 1..=1_000, "daemon.actor_restarts_max")?
+                as u32,
+            actor_restarts_window: millis(
+                raw.daemon.actor_restarts_window_ms,
+                60_000,
+                "daemon.actor_restarts_window_ms",
+            )?,
+            log: log(raw.log)?,
+            state_dir,
+            unknown_variables: Vec::new(),
+        })
+    }
+}
+
+fn flags_layer(flags: &Flags) -> RawConfig {
+    let mut raw = RawConfig::default();
+    raw.http.listen = flags.listen.clone().and_then(|v| Field::flag(v, "--listen"));
+    raw.daemon.state_dir = flags.state_dir.clone().and_then(|v| Field::flag(v, "--state-dir"));
+    raw.model.path = flags.model.clone().and_then(|v| Field::flag(v, "--model"));
+    raw
+}
+
+fn engine(raw: raw::EngineSection, cores: u64) -> Result<EngineConfig, ConfigError> {
+    let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=1 << 21, "engine.context_tokens")).transpose()?;
+    Ok(EngineConfig {
+        backend: one_of(raw.backend, "auto", &["auto", "cpu", "llama"], "engine.backend")?,
+        threads: nonzero(number(raw.threads, cores, 1..=1_024, "engine.threads")?),
+        context_tokens: context.map(nonzero),
+        sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
+        load_timeout: millis(raw.load_timeout_ms, 120_000, "engine.load_timeout_ms")?,
+        stall_timeout: millis(raw.stall_timeout_ms, 120_000, "engine.stall_timeout_ms")?,
+        first_start_attempts: number(raw.first_start_attempts, 5, 1..=1_000, "engine.first_start_attempts")? as u32,
+    })
+}
+
+fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
+    let listen = match raw.listen {
+        None => SocketAddr::from(([127, 0, 0, 1], 8377)),
+        Some(field) => field.value.parse().map_err(|_| ConfigError::Range {
+            origin: field.origin,
+            key: "http.listen",
+            value: format!("`{}`", field.value),
+            wanted: "an address and a port, such as 127.0.0.1:8377 or [::1]:8377".to_owned(),
+        })?,
+    };
+    Ok(HttpConfig {
+        listen,
+        connections_max: number(raw.connections_max, 4_096, 1..=65_536, "http.connections_max")? as usize,
+        connections_per_address_max: number(
+            raw.connections_per_address_max,
+            1_024,
+            1..=65_536,
+            "http.connections_per_address_max",
+        )? as usize,
+        body_bytes_max: number(raw.body_bytes_max, 8 << 20, 1 << 10..=1 << 28, "http.body_bytes_max")? as usize,
+        header_timeout: millis(raw.header_timeout_ms, 10_000, "http.header_timeout_ms")?,
+        body_timeout: millis(raw.body_timeout_ms, 30_000, "http.body_timeout_ms")?,
+        idle_timeout: millis(raw.idle_timeout_ms, 60_000, "http.idle_timeout_ms")?,
+        write_timeout: millis(raw.write_timeout_ms, 30_000, "http.write_timeout_ms")?,
+        hosts: raw.hosts.map(|f| f.value).unwrap_or_default(),
+    })
+}
+
+fn replies(raw: raw::RepliesSection) -> Result<RepliesConfig, ConfigError> {
+    Ok(RepliesConfig {
+        requests_max: number(raw.requests_max, 64, 1..=65_536, "replies.requests_max")? as usize,
+        max_tokens: number(raw.max_tokens, 1_024, 1..=1 << 21, "replies.max_tokens")? as u32,
+        start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
+        reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
+        client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,
+    })
+}
+
+fn log(raw: raw::LogSection) -> Result<LogConfig, ConfigError> {
+    let format = match one_of(raw.format, "text", &["text", "json"], "log.format")?.as_str() {
+        "json" => LogFormat::Json,
+        _ => LogFormat::Text,
+    };
+    Ok(LogConfig { format, filter: raw.filter.map_or_else(|| "info".to_owned(), |f| f.value) })
+}
+
+/// Reads a configuration file; `None` when it may be absent and is.
+fn read_text(path: &Path, required: bool) -> Result<Option<String>, ConfigError> {
+    let fail = |source| ConfigError::Read { path: path.to_owned(), source };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !required => return Ok(None),
+        Err(error) => return Err(fail(error)),
+        Ok(meta) if meta.len() > FILE_BYTES_MAX => {
+            return Err(fail(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes"))));
+        }
+        Ok(_) => {}
+    }
+    fs::read_to_string(path).map(Some).map_err(fail)
+}
+
+fn number(
+    field: Option<Field<u64>>,
+    default: u64,
+    range: RangeInclusive<u64>,
+    key: &'static str,
+) -> Result<u64, ConfigError> {
+    let Some(field) = field else { return Ok(default) };
+    if range.contains(&field.value) {
+        return Ok(field.value);
+    }
+    Err(ConfigError::Range {
+        origin: field.origin,
+        key,
+        value: field.value.to_string(),
+        wanted: format!("{} to {}", range.start(), range.end()),
+    })
+}
+
+/// A duration of 1 ms to 1 day.
+fn millis(field: Option<Field<u64>>, default: u64, key: &'static str) -> Result<Duration, ConfigError> {
+    number(field, default, 1..=86_400_000, key).map(Duration::from_millis)
+}
+
+fn one_of(
+    field: Option<Field<String>>,
+    default: &str,
+    among: &[&str],
+    key: &'static str,
+) -> Result<String, ConfigError> {
+    let Some(field) = field else { return Ok(default.to_owned()) };
+    if among.contains(&field.value.as_str()) {
+        return Ok(field.value);
+    }
+    Err(ConfigError::Range {
+        origin: field.origin,
+        key,
+        value: format!("`{}`", field.value),
+        wanted: format!("one of {}", among.join(", ")),
+    })
+}
+
+fn nonzero(value: u64) -> NonZeroUsize {
+    NonZeroUsize::new(value as usize).unwrap_or(NonZeroUsize::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(home: &Path) -> Environment {
+        Environment { home: Some(home.to_owned()), cores: 2, ..Environment::default() }
+    }
+
+    #[test]
+    fn layers_stack_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = dir.path().join(".config/chimere");
+        fs::create_dir_all(&user).unwrap();
+        fs::write(user.join("config.toml"), "[engine]\nthreads = 3\nsequences = 5\n[http]\nlisten='127.0.0.1:1'\n")
+            .unwrap();
+        let mut env = env(dir.path());
+        env.chimere.push(("CHIMERE_ENGINE_SEQUENCES".into(), "6".into()));
+        env.chimere.push(("CHIMERE_HTTP_LISTEN".into(), "127.0.0.1:2".into()));
+        let flags = Flags { listen: Some("127.0.0.1:3".into()), ..Flags::default() };
+        let config = Config::load_in(&flags, &env).unwrap();
+        assert_eq!(config.engine.threads.get(), 3);
+        assert_eq!(config.engine.sequences.get(), 6);
+        assert_eq!(config.http.listen.port(), 3);
+        assert_eq!(config.state_dir, dir.path().join(".local/state/chimere"));
+        assert_eq!(config.replies.requests_max, 64);
+    }
+
+    #[test]
+    fn a_value_out_of_range_names_where_it_was_typed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        fs::write(&file, "[engine]\nsequences = 0\n").unwrap();
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
+        assert_eq!(error, format!("{}:2:13: engine.sequences is 0, but must be 1 to 256", file.display()));
+        let flags = Flags { listen: Some("everywhere".into()), ..Flags::default() };
+        let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
+        assert!(error.starts_with("flag --listen: http.listen is `everywhere`"), "{error}");
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = Flags { config: Some(dir.path().join("none.toml")), ..Flags::default() };
+        assert!(matches!(Config::load_in(&flags, &env(dir.path())), Err(ConfigError::Read { .. })));
+    }
+
+    #[test]
+    fn systemd_says_where_the_state_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut env = env(dir.path());
+        env.state_directory = Some(PathBuf::from("/var/lib/chimere"));
+        let config = Config::load_in(&Flags::default(), &env).unwrap();
+        assert_eq!(config.state_dir, PathBuf::from("/var/lib/chimere"));
+    }
+}

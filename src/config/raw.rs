@@ -1,0 +1,306 @@
+//! The configuration as it was typed: every field optional, with the place it came from, and the layers put
+//! over each other. Nothing here knows what a value means; `Config` does.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+
+use super::ConfigError;
+
+/// One value as typed, and where.
+#[derive(Clone, Debug)]
+pub struct Field<T> {
+    pub value: T,
+    /// `file:line:column`, a variable or a flag: what a message about this value names.
+    pub origin: String,
+    span: Range<usize>,
+}
+
+impl<T> Field<T> {
+    pub fn flag(value: T, flag: &str) -> Option<Self> {
+        Some(Field { value, origin: format!("flag {flag}"), span: 0..0 })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let spanned = toml::Spanned::<T>::deserialize(from)?;
+        let span = spanned.span();
+        Ok(Field { value: spanned.into_inner(), origin: String::new(), span })
+    }
+}
+
+macro_rules! section {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $kind:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $($(#[$about])* pub $field: Option<Field<$kind>>,)* }
+
+        impl $name {
+            const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            fn over(self, below: Self) -> Self {
+                $name { $($field: self.$field.or(below.$field),)* }
+            }
+
+            fn locate(&mut self, place: &dyn Fn(Range<usize>) -> String) {
+                $(if let Some(field) = &mut self.$field { field.origin = place(field.span.clone()); })*
+            }
+        }
+    };
+}
+
+macro_rules! document {
+    ($($section:ident: $kind:ident,)*) => {
+        /// A whole configuration file.
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct RawConfig { $(pub $section: $kind,)* }
+
+        impl RawConfig {
+            /// Every `section.key` that exists.
+            pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
+                [$((stringify!($section), $kind::KEYS)),*]
+                    .into_iter()
+                    .flat_map(|(section, keys)| keys.iter().map(move |key| (section, *key)))
+            }
+
+            /// `self` where it says something, `below` elsewhere.
+            pub fn over(self, below: Self) -> Self {
+                RawConfig { $($section: self.$section.over(below.$section),)* }
+            }
+
+            fn locate(&mut self, place: &dyn Fn(Range<usize>) -> String) {
+                $(self.$section.locate(place);)*
+            }
+        }
+    };
+}
+
+section! {
+    /// `[model]`
+    ModelSection {
+        /// A GGUF file. Absent: the installation's nano model.
+        path: PathBuf,
+    }
+}
+
+section! {
+    /// `[engine]`: the process that hosts the model.
+    EngineSection {
+        /// `auto`, `cpu` or `llama`.
+        backend: String,
+        threads: u64,
+        context_tokens: u64,
+        sequences: u64,
+        load_timeout_ms: u64,
+        stall_timeout_ms: u64,
+        first_start_attempts: u64,
+    }
+}
+
+section! {
+    /// `[http]`: the listener and its limits.
+    HttpSection {
+        listen: String,
+        connections_max: u64,
+        connections_per_address_max: u64,
+        body_bytes_max: u64,
+        header_timeout_ms: u64,
+        body_timeout_ms: u64,
+        idle_timeout_ms: u64,
+        write_timeout_ms: u64,
+        hosts: Vec<String>,
+    }
+}
+
+section! {
+    /// `[replies]`: what one reply may cost.
+    RepliesSection {
+        requests_max: u64,
+        max_tokens: u64,
+        start_timeout_ms: u64,
+        reply_timeout_ms: u64,
+        client_stall_timeout_ms: u64,
+    }
+}
+
+section! {
+    /// `[memory]`: the turn log.
+    MemorySection {
+        bytes_max: u64,
+        append_timeout_ms: u64,
+    }
+}
+
+section! {
+    /// `[pipelines]`
+    PipelinesSection {
+        dir: PathBuf,
+    }
+}
+
+section! {
+    /// `[night]`
+    NightSection {
+        enabled: bool,
+    }
+}
+
+section! {
+    /// `[daemon]`
+    DaemonSection {
+        state_dir: PathBuf,
+        drain_timeout_ms: u64,
+        actor_restarts_max: u64,
+        actor_restarts_window_ms: u64,
+    }
+}
+
+section! {
+    /// `[log]`
+    LogSection {
+        /// `text` or `json`.
+        format: String,
+        /// As RUST_LOG: `info`, `chimere=debug,warn` …
+        filter: String,
+    }
+}
+
+document! {
+    model: ModelSection,
+    engine: EngineSection,
+    http: HttpSection,
+    replies: RepliesSection,
+    memory: MemorySection,
+    pipelines: PipelinesSection,
+    night: NightSection,
+    daemon: DaemonSection,
+    log: LogSection,
+}
+
+impl RawConfig {
+    /// Reads TOML text; `name` is the file that messages name.
+    pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
+        let place = |span: Range<usize>| format!("{name}:{}", line_column(text, span.start));
+        match toml::from_str::<RawConfig>(text) {
+            Ok(mut raw) => {
+                raw.locate(&place);
+                Ok(raw)
+            }
+            Err(error) => Err(ConfigError::Parse {
+                place: error.span().map_or_else(|| name.to_owned(), place),
+                message: explain(error.message()),
+            }),
+        }
+    }
+
+    /// Reads `CHIMERE_SECTION_KEY` variables. Unknown names come back to be warned of and not refused:
+    /// an orchestrator may set variables of that form for a service called chimere.
+    pub fn from_variables(variables: &[(String, String)]) -> Result<(Self, Vec<String>), ConfigError> {
+        let mut raw = RawConfig::default();
+        let mut unknown = Vec::new();
+        for (name, value) in variables {
+            let Some(wanted) = name.strip_prefix(super::ENV_PREFIX) else { continue };
+            if super::ENV_OTHER.contains(&name.as_str()) {
+                continue;
+            }
+            let key = Self::keys().find(|(section, key)| wanted.eq_ignore_ascii_case(&format!("{section}_{key}")));
+            match key {
+                Some((section, key)) => raw = Self::variable(name, section, key, value)?.over(raw),
+                None => unknown.push(name.clone()),
+            }
+        }
+        Ok((raw, unknown))
+    }
+
+    /// A variable's text is a TOML value where the key wants one, and a string otherwise.
+    fn variable(name: &str, section: &str, key: &str, value: &str) -> Result<Self, ConfigError> {
+        let quoted = toml::Value::String(value.to_owned()).to_string();
+        let read = |value: &str| toml::from_str::<RawConfig>(&format!("[{section}]\n{key} = {value}\n"));
+        let mut raw = read(value).or_else(|plain| read(&quoted).map_err(|_| plain)).map_err(|error| {
+            ConfigError::Parse { place: format!("environment variable {name}"), message: explain(error.message()) }
+        })?;
+        raw.locate(&|_| format!("environment variable {name}"));
+        Ok(raw)
+    }
+}
+
+/// 1-based `line:column` (in characters) of a byte offset.
+fn line_column(text: &str, at: usize) -> String {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+    format!("{line}:{column}")
+}
+
+/// Adds "did you mean" to serde's message about an unknown field.
+fn explain(message: &str) -> String {
+    let message = message.trim_end();
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let (true, Some(typed)) = (message.starts_with("unknown field"), quoted.next()) else {
+        return message.to_owned();
+    };
+    match nearest(typed, quoted) {
+        Some(meant) => format!("unknown key `{typed}`: did you mean `{meant}`?"),
+        None => message.replacen("unknown field", "unknown key", 1),
+    }
+}
+
+/// The candidate at the smallest edit distance, if near enough to be meant.
+pub fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = typed.chars().count().div_ceil(3).max(1);
+    candidates.map(|c| (strsim::levenshtein(typed, c), c)).filter(|(d, _)| *d <= limit).min().map(|(_, c)| c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_key_names_its_place_and_what_was_meant() {
+        let error = RawConfig::parse("[http]\nlistn = \"x\"\n", "c.toml").unwrap_err().to_string();
+        assert_eq!(error, "c.toml:2:1: unknown key `listn`: did you mean `listen`?");
+        let error = RawConfig::parse("[engin]\n", "c.toml").unwrap_err().to_string();
+        assert!(error.contains("did you mean `engine`?"), "{error}");
+        let error = RawConfig::parse("[http]\nzzzzzz = 1\n", "c.toml").unwrap_err().to_string();
+        assert!(error.contains("expected one of"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_type_names_its_place() {
+        let error = RawConfig::parse("[engine]\n\nthreads = \"two\"\n", "c.toml").unwrap_err().to_string();
+        assert!(error.starts_with("c.toml:3:11: "), "{error}");
+    }
+
+    #[test]
+    fn variables_are_typed_by_their_key() {
+        let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let (raw, unknown) = RawConfig::from_variables(&[
+            set("CHIMERE_ENGINE_THREADS", "3"),
+            set("CHIMERE_HTTP_LISTEN", "127.0.0.1:1"),
+            set("CHIMERE_MODEL_PATH", "12"),
+            set("CHIMERE_HTTP_HOSTS", "[\"a\", \"b\"]"),
+            set("CHIMERE_PORT_8377_TCP", "tcp://10.0.0.1"),
+        ])
+        .unwrap();
+        assert_eq!(raw.engine.threads.unwrap().value, 3);
+        assert_eq!(raw.http.listen.unwrap().value, "127.0.0.1:1");
+        assert_eq!(raw.model.path.unwrap().value, PathBuf::from("12"));
+        assert_eq!(raw.http.hosts.unwrap().value, ["a", "b"]);
+        assert_eq!(unknown, ["CHIMERE_PORT_8377_TCP"]);
+        let error = RawConfig::from_variables(&[set("CHIMERE_ENGINE_THREADS", "many")]).unwrap_err().to_string();
+        assert!(error.starts_with("environment variable CHIMERE_ENGINE_THREADS: "), "{error}");
+    }
+
+    #[test]
+    fn upper_layers_win_field_by_field() {
+        let above = RawConfig::parse("[engine]\nthreads = 4\n", "above").unwrap();
+        let below = RawConfig::parse("[engine]\nthreads = 1\nsequences = 2\n", "below").unwrap();
+        let both = above.over(below);
+        assert_eq!(both.engine.threads.map(|f| (f.value, f.origin)), Some((4, "above:2:11".to_owned())));
+        assert_eq!(both.engine.sequences.map(|f| f.origin), Some("below:3:13".to_owned()));
+    }
+}

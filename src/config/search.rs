@@ -1,0 +1,148 @@
+//! Where files are looked for: configuration, state, the model and the pipelines. The environment is read
+//! once, here, into a plain value that tests can make up.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use super::{ENV_PREFIX, SYSTEM_FILE};
+
+const MODEL_FILE: &str = "nano.gguf";
+
+/// The surroundings of the process that the configuration depends on.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `CHIMERE_…` variables, name and value.
+    pub chimere: Vec<(String, String)>,
+    pub home: Option<PathBuf>,
+    pub xdg_config_home: Option<PathBuf>,
+    pub xdg_state_home: Option<PathBuf>,
+    /// Set by systemd for `StateDirectory=`; the first of its paths.
+    pub state_directory: Option<PathBuf>,
+    /// Path of the running binary, links resolved.
+    pub exe: Option<PathBuf>,
+    pub working_dir: Option<PathBuf>,
+    pub cores: usize,
+    /// Read /etc and /usr/share (tests do not).
+    pub system: bool,
+}
+
+impl Environment {
+    pub fn of_process() -> Self {
+        let path = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let mut chimere: Vec<(String, String)> = env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| name.starts_with(ENV_PREFIX))
+            .collect();
+        chimere.sort();
+        Environment {
+            chimere,
+            home: path("HOME"),
+            xdg_config_home: path("XDG_CONFIG_HOME"),
+            xdg_state_home: path("XDG_STATE_HOME"),
+            state_directory: path("STATE_DIRECTORY")
+                .and_then(|list| env::split_paths(&list).next())
+                .filter(|first| first.is_absolute()),
+            exe: env::current_exe().and_then(|exe| exe.canonicalize()).ok(),
+            working_dir: env::current_dir().ok(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            system: true,
+        }
+    }
+
+    /// The value of a variable with our prefix.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.chimere.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Files to read, strongest first, and whether each must exist.
+    pub(super) fn config_files(&self, named: Option<&Path>) -> Vec<(PathBuf, bool)> {
+        let named = named.map(Path::to_owned).or_else(|| self.variable("CHIMERE_CONFIG").map(PathBuf::from));
+        if let Some(file) = named {
+            return vec![(file, true)];
+        }
+        let user = self.xdg_config_home.clone().or_else(|| Some(self.home.as_ref()?.join(".config")));
+        let mut files: Vec<_> = user.map(|dir| (dir.join("chimere/config.toml"), false)).into_iter().collect();
+        if self.system {
+            files.push((PathBuf::from(SYSTEM_FILE), false));
+        }
+        files
+    }
+
+    pub(super) fn state_dir(&self) -> Option<PathBuf> {
+        if let Some(dir) = &self.state_directory {
+            return Some(dir.clone());
+        }
+        let base = self.xdg_state_home.clone().or_else(|| Some(self.home.as_ref()?.join(".local/state")))?;
+        Some(base.join("chimere"))
+    }
+
+    /// Folders that may hold our data, nearest installation first.
+    fn data_dirs(&self) -> Vec<PathBuf> {
+        let mut dirs = Vec::new();
+        let beside = self.exe.as_deref().and_then(Path::parent);
+        if let Some(dir) = beside {
+            dirs.push(dir.join("../share/chimere"));
+        }
+        if self.system {
+            dirs.push(PathBuf::from("/usr/local/share/chimere"));
+            dirs.push(PathBuf::from("/usr/share/chimere"));
+        }
+        if let Some(dir) = beside {
+            dirs.push(dir.to_owned());
+            // A binary in `target/release` of a source tree.
+            dirs.push(dir.join("../.."));
+        }
+        dirs.extend(self.working_dir.clone());
+        dirs
+    }
+
+    /// The model file: the one that was named, else the first nano model of the data folders.
+    pub(super) fn find_model(&self, named: Option<PathBuf>) -> Result<PathBuf, Vec<PathBuf>> {
+        if let Some(path) = named {
+            return if path.is_file() { Ok(path) } else { Err(vec![path]) };
+        }
+        let places: Vec<PathBuf> =
+            self.data_dirs().iter().flat_map(|dir| [dir.join(MODEL_FILE), dir.join("nano").join(MODEL_FILE)]).collect();
+        match places.iter().find(|path| path.is_file()) {
+            Some(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
+            None => Err(places),
+        }
+    }
+
+    /// The folder of the shipped pipelines.
+    pub(super) fn find_pipelines(&self, named: Option<PathBuf>) -> Option<PathBuf> {
+        if named.is_some() {
+            return named;
+        }
+        let dirs = self.data_dirs().into_iter().map(|dir| dir.join("pipelines"));
+        dirs.filter(|dir| dir.join("default.yaml").is_file()).map(|dir| dir.canonicalize().unwrap_or(dir)).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_share_folder_wins_over_the_working_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let (bin, share, work) =
+            (root.path().join("bin"), root.path().join("share/chimere"), root.path().join("work/nano"));
+        for dir in [&bin, &share, &work] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        let env = Environment {
+            exe: Some(bin.join("chimere")),
+            working_dir: Some(root.path().join("work")),
+            ..Environment::default()
+        };
+        assert!(env.find_model(None).is_err_and(|places| places.len() >= 6));
+        fs::write(work.join(MODEL_FILE), "x").unwrap();
+        assert_eq!(env.find_model(None).unwrap(), work.join(MODEL_FILE).canonicalize().unwrap());
+        fs::write(share.join(MODEL_FILE), "x").unwrap();
+        assert_eq!(env.find_model(None).unwrap(), share.join(MODEL_FILE).canonicalize().unwrap());
+        let named = root.path().join("absent.gguf");
+        assert_eq!(env.find_model(Some(named.clone())), Err(vec![named]));
+    }
+}
