@@ -1,0 +1,232 @@
+//! One pipeline file: what may stand in it and what must be true of it. Messages name file, line and column.
+
+use serde::Deserialize;
+
+use crate::engine::protocol::STOPS_MAX;
+use crate::intent::Rules;
+use crate::turn::{Message, Role, Sampling, Tier};
+
+/// Largest pipeline file, bytes.
+pub const FILE_BYTES_MAX: u64 = 256 << 10;
+/// Most YAML nodes of a file: aliases cannot make a small file large.
+const NODES_MAX: usize = 20_000;
+const DEPTH_MAX: usize = 32;
+const WORDS_MAX: usize = 2_000;
+const DEMONSTRATIONS_MAX: usize = 32;
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PipelineError {
+    #[error("{place}: {message}")]
+    Parse { place: String, message: String },
+    #[error("{file}: {field} {message}")]
+    Invalid { file: String, field: &'static str, message: String },
+    #[error("cannot read {file}: {message}")]
+    Read { file: String, message: String },
+    #[error("no pipeline `default`: one must exist, requests fall back to it")]
+    NoDefault,
+    #[error("{0}")]
+    Cascade(String),
+}
+
+/// What decides that a request takes this route.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Match {
+    /// Breaks ties between routes; larger wins.
+    priority: i32,
+    /// Words or phrases, compared without case.
+    words: Vec<String>,
+    /// File extensions without the dot.
+    extensions: Vec<String>,
+    /// How many different words it takes; a file name counts for three.
+    evidence_min: Option<u32>,
+}
+
+/// An example exchange put before the conversation.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Demonstration {
+    user: String,
+    assistant: String,
+}
+
+/// Tokens that the model may think before it answers, by tier; 0 = it does not think.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinkingBudget {
+    pub fast_tokens: u32,
+    pub quality_tokens: u32,
+    pub ultra_tokens: u32,
+}
+
+/// A file as it is written.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPipeline {
+    name: String,
+    version: u32,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    tier: Tier,
+    #[serde(default, rename = "match")]
+    matching: Match,
+    #[serde(default)]
+    system: String,
+    #[serde(default)]
+    demonstrations: Vec<Demonstration>,
+    #[serde(default)]
+    sampling: Sampling,
+    thinking: ThinkingBudget,
+    max_tokens: Option<u32>,
+    #[serde(default)]
+    stop: Vec<String>,
+}
+
+/// A checked pipeline.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    pub name: String,
+    /// `3`, or `3+overlay` when a file of the state folder replaced the shipped one.
+    pub version: String,
+    pub description: String,
+    pub tier: Tier,
+    pub rules: Rules,
+    /// Begins the system message; empty = none.
+    pub system: String,
+    /// User and assistant in turn, put before the conversation.
+    pub demonstrations: Vec<Message>,
+    pub sampling: Sampling,
+    pub thinking: ThinkingBudget,
+    pub max_tokens: Option<u32>,
+    pub stop: Vec<String>,
+}
+
+impl Pipeline {
+    /// Reads and checks a file; `place` is its name in messages, `stem` the name it must carry.
+    pub fn parse(text: &str, place: &str, stem: &str, overlay: bool) -> Result<Pipeline, PipelineError> {
+        let raw: RawPipeline = read(text, place)?;
+        let invalid = |field, message: String| Err(PipelineError::Invalid { file: place.to_owned(), field, message });
+        if raw.name != stem {
+            return invalid("name", format!("is `{}`, but the file is called `{stem}`", raw.name));
+        }
+        if raw.name.is_empty() || !raw.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
+            return invalid("name", "may hold a-z, 0-9 and _ only".to_owned());
+        }
+        if raw.matching.words.len() > WORDS_MAX {
+            return invalid("match.words", format!("holds more than {WORDS_MAX} entries"));
+        }
+        if let Some(word) = raw.matching.words.iter().find(|w| w.trim().is_empty() || w.trim() != **w) {
+            return invalid(
+                "match.words",
+                format!("holds {word:?}: words must not be empty or begin or end with space"),
+            );
+        }
+        if let Some(e) = raw.matching.extensions.iter().find(|e| !e.chars().all(|c| c.is_ascii_alphanumeric())) {
+            return invalid("match.extensions", format!("holds `{e}`: write extensions without the dot"));
+        }
+        if raw.demonstrations.len() > DEMONSTRATIONS_MAX {
+            return invalid("demonstrations", format!("holds more than {DEMONSTRATIONS_MAX} entries"));
+        }
+        if raw.max_tokens == Some(0) {
+            return invalid("max_tokens", "is 0: no reply could be given".to_owned());
+        }
+        if raw.stop.len() > STOPS_MAX || raw.stop.iter().any(String::is_empty) {
+            return invalid("stop", format!("may hold up to {STOPS_MAX} strings, none empty"));
+        }
+        if let Err(message) = super::plan::check_sampling(&raw.sampling) {
+            return invalid("sampling", message);
+        }
+        Ok(raw.checked(overlay))
+    }
+}
+
+impl RawPipeline {
+    fn checked(self, overlay: bool) -> Pipeline {
+        let pair = |d: Demonstration| [Message::new(Role::User, d.user), Message::new(Role::Assistant, d.assistant)];
+        Pipeline {
+            version: if overlay { format!("{}+overlay", self.version) } else { self.version.to_string() },
+            description: self.description,
+            tier: self.tier,
+            rules: Rules {
+                route: self.name.clone(),
+                priority: self.matching.priority,
+                words: self.matching.words,
+                extensions: self.matching.extensions,
+                evidence_min: self.matching.evidence_min.unwrap_or(1),
+            },
+            name: self.name,
+            system: self.system.trim().to_owned(),
+            demonstrations: self.demonstrations.into_iter().flat_map(pair).collect(),
+            sampling: self.sampling,
+            thinking: self.thinking,
+            max_tokens: self.max_tokens,
+            stop: self.stop,
+        }
+    }
+}
+
+fn read(text: &str, place: &str) -> Result<RawPipeline, PipelineError> {
+    let mut options = serde_saphyr::Options::default();
+    if let Some(budget) = &mut options.budget {
+        budget.max_nodes = NODES_MAX;
+        budget.max_depth = DEPTH_MAX;
+    }
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let at = error.location().map(|l| format!(":{}:{}", l.line(), l.column())).unwrap_or_default();
+        // The message alone: the place is said once, ours, and the snippet is for terminals.
+        let message = error.without_snippet().to_string();
+        let message = message.lines().next().unwrap_or_default().trim().to_owned();
+        PipelineError::Parse { place: format!("{place}{at}"), message }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name: code\nversion: 3\nmatch:\n  words: [rust]\n  extensions: [rs]\nsystem: Be exact.\n\
+        sampling:\n  temperature: 0.2\nthinking: {fast_tokens: 0, quality_tokens: 10, ultra_tokens: 20}\n";
+
+    #[test]
+    fn a_good_file_is_read() {
+        let pipeline = Pipeline::parse(GOOD, "code.yaml", "code", true).unwrap();
+        assert_eq!(pipeline.version, "3+overlay");
+        assert_eq!(pipeline.sampling.temperature, 0.2);
+        assert_eq!(pipeline.thinking.quality_tokens, 10);
+        assert_eq!(pipeline.rules.evidence_min, 1);
+    }
+
+    fn message(text: &str) -> String {
+        Pipeline::parse(text, "p/code.yaml", "code", false).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn mistakes_name_file_and_line() {
+        let error = message(&GOOD.replace("temperature", "temprature"));
+        assert!(error.starts_with("p/code.yaml:8:"), "{error}");
+        assert!(error.contains("temprature"), "{error}");
+        let error = message(&GOOD.replace("version: 3", "version: three"));
+        assert!(error.starts_with("p/code.yaml:2:"), "{error}");
+        let error = message(&GOOD.replace("name: code", "name: cod"));
+        assert_eq!(error, "p/code.yaml: name is `cod`, but the file is called `code`");
+        let error = message(&GOOD.replace("0.2", "9"));
+        assert!(error.contains("temperature"), "{error}");
+        let error = message("a: [");
+        assert!(error.starts_with("p/code.yaml:"), "{error}");
+    }
+
+    #[test]
+    fn bombs_are_refused_quickly() {
+        let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+        for i in 1..10 {
+            bomb += &format!("a{i}: &a{i} [*a{0},*a{0},*a{0},*a{0},*a{0},*a{0},*a{0},*a{0},*a{0}]\n", i - 1);
+        }
+        let deep = "[".repeat(100_000);
+        let began = std::time::Instant::now();
+        for text in [bomb, deep, "\0".to_owned(), "\t- x".to_owned()] {
+            assert!(Pipeline::parse(&text, "p", "p", false).is_err());
+        }
+        assert!(began.elapsed().as_secs() < 5);
+    }
+}

@@ -1,0 +1,228 @@
+//! A request's plan: defaults < pipeline < what the client asked for. History, the caller's system message
+//! and parameters are kept. Ranges are checked here, once, for files and requests alike.
+
+use serde_json::Value;
+
+use super::Pipeline;
+use crate::engine::protocol::STOPS_MAX;
+use crate::service::{SamplingOverrides, ServiceError};
+use crate::turn::{Message, Plan, Role, Sampling, Thinking, Tier};
+
+/// Most entries of a logit bias.
+const LOGIT_BIAS_MAX: usize = 1_024;
+const LOGPROBS_MAX: u8 = 20;
+/// Longest stop string, bytes.
+const STOP_BYTES_MAX: usize = 512;
+
+/// What the client asked for, beside the conversation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wishes {
+    pub tier: Option<Tier>,
+    pub thinking: Option<Thinking>,
+    pub sampling: SamplingOverrides,
+    pub max_tokens: Option<u32>,
+    pub stop: Vec<String>,
+    pub tools: Vec<Value>,
+    /// Tokens of a reply where neither request nor pipeline says.
+    pub max_tokens_default: u32,
+}
+
+/// The plan of a chat request on a route.
+pub fn plan(
+    pipeline: &Pipeline,
+    because: String,
+    messages: Vec<Message>,
+    wishes: Wishes,
+) -> Result<Plan, ServiceError> {
+    let tier = wishes.tier.unwrap_or(pipeline.tier);
+    let budget_tokens = match tier {
+        Tier::Fast => pipeline.thinking.fast_tokens,
+        Tier::Quality => pipeline.thinking.quality_tokens,
+        Tier::Ultra => pipeline.thinking.ultra_tokens,
+    };
+    let thinking = match budget_tokens {
+        0 => Thinking::Off,
+        budget_tokens => Thinking::On { budget_tokens },
+    };
+    let mut stop = wishes.stop;
+    stop.extend(pipeline.stop.iter().cloned());
+    finish(Plan {
+        route: pipeline.name.clone(),
+        because,
+        tier,
+        pipeline_version: pipeline.version.clone(),
+        messages: assemble(pipeline, messages),
+        tools: wishes.tools,
+        sampling: overridden(pipeline.sampling.clone(), wishes.sampling),
+        thinking: wishes.thinking.unwrap_or(thinking),
+        max_tokens: wishes.max_tokens.or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default),
+        stop,
+    })
+}
+
+/// The plan of a completion, which has no pipeline.
+pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
+    finish(Plan {
+        route: "completion".to_owned(),
+        because: "no chat".to_owned(),
+        tier: wishes.tier.unwrap_or_default(),
+        pipeline_version: "none".to_owned(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        sampling: overridden(Sampling::default(), wishes.sampling),
+        thinking: Thinking::Off,
+        max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default),
+        stop: wishes.stop,
+    })
+}
+
+/// Pipeline's system text, then the caller's own; demonstrations; the conversation. Templates allow one
+/// system message, at the start.
+fn assemble(pipeline: &Pipeline, messages: Vec<Message>) -> Vec<Message> {
+    let own = messages.iter().take_while(|m| m.role == Role::System).count();
+    let mut parts: Vec<&str> = Vec::new();
+    if !pipeline.system.is_empty() {
+        parts.push(&pipeline.system);
+    }
+    parts.extend(messages[..own].iter().map(|m| m.content.as_str()).filter(|text| !text.trim().is_empty()));
+    let system = parts.join("\n\n");
+    let mut all = Vec::with_capacity(messages.len() + pipeline.demonstrations.len() + 1);
+    if !system.is_empty() {
+        all.push(Message::new(Role::System, system));
+    }
+    all.extend(pipeline.demonstrations.iter().cloned());
+    all.extend(messages.into_iter().skip(own));
+    all
+}
+
+fn overridden(base: Sampling, wish: SamplingOverrides) -> Sampling {
+    Sampling {
+        temperature: wish.temperature.unwrap_or(base.temperature),
+        top_p: wish.top_p.unwrap_or(base.top_p),
+        top_k: wish.top_k.unwrap_or(base.top_k),
+        min_p: wish.min_p.unwrap_or(base.min_p),
+        repetition_penalty: wish.repetition_penalty.unwrap_or(base.repetition_penalty),
+        frequency_penalty: wish.frequency_penalty.unwrap_or(base.frequency_penalty),
+        presence_penalty: wish.presence_penalty.unwrap_or(base.presence_penalty),
+        penalty_window_tokens: base.penalty_window_tokens,
+        seed: wish.seed.or(base.seed),
+        logit_bias: if wish.logit_bias.is_empty() { base.logit_bias } else { wish.logit_bias },
+        logprobs: wish.logprobs.or(base.logprobs),
+    }
+}
+
+fn finish(plan: Plan) -> Result<Plan, ServiceError> {
+    let invalid = |param: &str, message: String| Err(ServiceError::Invalid { message, param: Some(param.to_owned()) });
+    if let Err(message) = check_sampling(&plan.sampling) {
+        let param = message.split(' ').next().unwrap_or_default().to_owned();
+        return invalid(&param, message);
+    }
+    if plan.max_tokens == 0 {
+        return invalid("max_tokens", "max_tokens must be at least 1".to_owned());
+    }
+    if plan.stop.len() > STOPS_MAX {
+        return invalid("stop", format!("stop may hold at most {STOPS_MAX} strings"));
+    }
+    if plan.stop.iter().any(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
+        return invalid("stop", format!("stop strings must have 1 to {STOP_BYTES_MAX} bytes"));
+    }
+    Ok(plan)
+}
+
+/// Every field in its range; the message begins with the field's name.
+pub(super) fn check_sampling(s: &Sampling) -> Result<(), String> {
+    let within = |name: &str, value: f32, min: f32, max: f32| {
+        // Also refuses NaN, which is within nothing.
+        if (min..=max).contains(&value) {
+            Ok(())
+        } else {
+            Err(format!("{name} is {value}, but must be {min} to {max}"))
+        }
+    };
+    within("temperature", s.temperature, 0.0, 2.0)?;
+    within("top_p", s.top_p, 0.0, 1.0)?;
+    within("min_p", s.min_p, 0.0, 1.0)?;
+    within("repetition_penalty", s.repetition_penalty, 0.1, 10.0)?;
+    within("frequency_penalty", s.frequency_penalty, -2.0, 2.0)?;
+    within("presence_penalty", s.presence_penalty, -2.0, 2.0)?;
+    if s.logprobs.is_some_and(|n| n > LOGPROBS_MAX) {
+        return Err(format!("logprobs must be at most {LOGPROBS_MAX}"));
+    }
+    if s.logit_bias.len() > LOGIT_BIAS_MAX {
+        return Err(format!("logit_bias may hold at most {LOGIT_BIAS_MAX} tokens"));
+    }
+    s.logit_bias.iter().try_for_each(|(_, bias)| within("logit_bias", *bias, -100.0, 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipeline() -> Pipeline {
+        let text = "name: code\nversion: 3\nsystem: Be exact.\nsampling: {temperature: 0.2, top_k: 40}\n\
+            thinking: {fast_tokens: 0, quality_tokens: 10, ultra_tokens: 20}\nmax_tokens: 300\nstop: [END]\n\
+            demonstrations: [{user: hi, assistant: hello}]\n";
+        Pipeline::parse(text, "code.yaml", "code", false).unwrap()
+    }
+
+    fn user(text: &str) -> Vec<Message> {
+        vec![Message::new(Role::User, text)]
+    }
+
+    #[test]
+    fn the_client_wins_over_the_pipeline_over_the_defaults() {
+        let wishes = Wishes {
+            sampling: SamplingOverrides { temperature: Some(0.0), seed: Some(7), ..SamplingOverrides::default() },
+            stop: vec!["x".to_owned()],
+            ..Wishes::default()
+        };
+        let plan = plan(&pipeline(), "why".to_owned(), user("q"), wishes).unwrap();
+        assert_eq!((plan.sampling.temperature, plan.sampling.top_k, plan.sampling.top_p), (0.0, 40, 1.0));
+        assert_eq!(plan.sampling.seed, Some(7));
+        assert_eq!(plan.max_tokens, 300);
+        assert_eq!(plan.stop, ["x", "END"]);
+        assert_eq!(plan.thinking, Thinking::On { budget_tokens: 10 });
+    }
+
+    #[test]
+    fn the_tier_picks_the_budget() {
+        let with = |tier| {
+            let wishes = Wishes { tier: Some(tier), ..Wishes::default() };
+            plan(&pipeline(), String::new(), user("q"), wishes).unwrap().thinking
+        };
+        assert_eq!(with(Tier::Fast), Thinking::Off);
+        assert_eq!(with(Tier::Ultra), Thinking::On { budget_tokens: 20 });
+    }
+
+    #[test]
+    fn the_callers_system_message_and_history_are_kept() {
+        let mut messages = vec![Message::new(Role::System, "Be kind.")];
+        messages.extend(user("one"));
+        messages.push(Message::new(Role::Assistant, "two"));
+        messages.extend(user("three"));
+        let plan = plan(&pipeline(), String::new(), messages, Wishes::default()).unwrap();
+        let texts: Vec<_> = plan.messages.iter().map(|m| (m.role, m.content.as_str())).collect();
+        assert_eq!(texts[0], (Role::System, "Be exact.\n\nBe kind."));
+        assert_eq!(texts[1..3], [(Role::User, "hi"), (Role::Assistant, "hello")]);
+        assert_eq!(texts[3..], [(Role::User, "one"), (Role::Assistant, "two"), (Role::User, "three")]);
+    }
+
+    #[test]
+    fn values_out_of_range_name_the_parameter() {
+        let refused = |change: fn(&mut Wishes)| {
+            let mut wishes = Wishes { max_tokens_default: 10, ..Wishes::default() };
+            change(&mut wishes);
+            match plain_plan(wishes) {
+                Err(ServiceError::Invalid { param, .. }) => param.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(refused(|w| w.sampling.temperature = Some(f32::NAN)), "temperature");
+        assert_eq!(refused(|w| w.sampling.top_p = Some(-0.1)), "top_p");
+        assert_eq!(refused(|w| w.sampling.logprobs = Some(21)), "logprobs");
+        assert_eq!(refused(|w| w.sampling.logit_bias = vec![(1, f32::INFINITY)]), "logit_bias");
+        assert_eq!(refused(|w| w.max_tokens = Some(0)), "max_tokens");
+        assert_eq!(refused(|w| w.stop = vec![String::new()]), "stop");
+        assert_eq!(refused(|w| w.stop = vec!["a".to_owned(); 17]), "stop");
+    }
+}

@@ -1,0 +1,188 @@
+//! All pipelines together: the shipped files, those of the overlay folder over them by name, and the cascade
+//! built from their rules. A set is whole and immutable, or it is not made at all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Pipeline;
+use super::file::{FILE_BYTES_MAX, PipelineError};
+use crate::intent::{Cascade, Choice};
+use crate::store::files::read_bounded;
+use crate::turn::{Message, Role};
+
+pub const DEFAULT_ROUTE: &str = "default";
+const FILES_MAX: usize = 256;
+/// Earlier user messages that the cascade asks when the last one says nothing.
+const EARLIER_MESSAGES_MAX: usize = 3;
+
+/// The files of this source tree, for a binary without its folder.
+const COMPILED_IN: &[(&str, &str)] = &[
+    ("code", include_str!("../../pipelines/code.yaml")),
+    ("cyber", include_str!("../../pipelines/cyber.yaml")),
+    ("default", include_str!("../../pipelines/default.yaml")),
+    ("kine", include_str!("../../pipelines/kine.yaml")),
+    ("research", include_str!("../../pipelines/research.yaml")),
+];
+
+/// Where the files are.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Absent: the files compiled in.
+    pub shipped: Option<PathBuf>,
+    /// May not exist.
+    pub overlay: Option<PathBuf>,
+}
+
+pub struct PipelineSet {
+    pipelines: BTreeMap<String, Pipeline>,
+    cascade: Cascade,
+    /// What makes this set different from another, for status and tests.
+    pub sources: Vec<String>,
+}
+
+impl PipelineSet {
+    pub fn load(sources: &Sources) -> Result<PipelineSet, PipelineError> {
+        let mut files = match &sources.shipped {
+            Some(folder) => read_folder(folder, true)?,
+            None => {
+                COMPILED_IN.iter().map(|(n, t)| ((*n).to_owned(), (format!("{n}.yaml"), (*t).to_owned()))).collect()
+            }
+        };
+        let mut overlaid = Vec::new();
+        if let Some(folder) = &sources.overlay {
+            for (name, file) in read_folder(folder, false)? {
+                overlaid.push(name.clone());
+                files.insert(name, file);
+            }
+        }
+        let mut pipelines = BTreeMap::new();
+        for (name, (place, text)) in &files {
+            pipelines.insert(name.clone(), Pipeline::parse(text, place, name, overlaid.contains(name))?);
+        }
+        if !pipelines.contains_key(DEFAULT_ROUTE) {
+            return Err(PipelineError::NoDefault);
+        }
+        let rules = pipelines.values().filter(|p| p.name != DEFAULT_ROUTE).map(|p| p.rules.clone()).collect();
+        let cascade = Cascade::new(rules).map_err(|error| PipelineError::Cascade(error.to_string()))?;
+        Ok(PipelineSet { pipelines, cascade, sources: files.into_values().map(|(place, _)| place).collect() })
+    }
+
+    pub fn get(&self, route: &str) -> Option<&Pipeline> {
+        self.pipelines.get(route)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Pipeline> {
+        self.pipelines.values()
+    }
+
+    /// The route of a conversation: its last user message decides, or else the few before it.
+    pub fn route(&self, messages: &[Message]) -> Choice {
+        let users = messages.iter().rev().filter(|m| m.role == Role::User).map(|m| m.content.as_str());
+        self.cascade.choose(users.take(1 + EARLIER_MESSAGES_MAX)).unwrap_or_else(|| Choice {
+            route: DEFAULT_ROUTE.to_owned(),
+            because: "no rule of another route matched".to_owned(),
+        })
+    }
+}
+
+type Files = BTreeMap<String, (String, String)>;
+
+/// The `.yaml` files of a folder: name → (path for messages, text).
+fn read_folder(folder: &Path, required: bool) -> Result<Files, PipelineError> {
+    let fail = |path: &Path, message: String| PipelineError::Read { file: path.display().to_string(), message };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => return Ok(Files::new()),
+        Err(error) => return Err(fail(folder, error.to_string())),
+    };
+    let mut files = Files::new();
+    for entry in entries {
+        let path = entry.map_err(|error| fail(folder, error.to_string()))?.path();
+        let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default().to_owned();
+        // `night.yaml` configures the night and is no route.
+        let ours = path.extension().is_some_and(|e| e == "yaml") && !stem.starts_with('.') && stem != "night";
+        if !ours {
+            continue;
+        }
+        if files.len() >= FILES_MAX {
+            return Err(fail(folder, format!("holds more than {FILES_MAX} pipelines")));
+        }
+        // Gone between listing and reading: as if it had not been listed.
+        if let Some(text) = read_bounded(&path, FILE_BYTES_MAX).map_err(|error| fail(&path, error.to_string()))? {
+            files.insert(stem, (path.display().to_string(), text));
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routed(text: &str) -> String {
+        let set = PipelineSet::load(&Sources::default()).unwrap();
+        set.route(&[Message::new(Role::User, text)]).route
+    }
+
+    #[test]
+    fn the_shipped_files_are_five_routes() {
+        let set = PipelineSet::load(&Sources::default()).unwrap();
+        let names: Vec<_> = set.all().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["code", "cyber", "default", "kine", "research"]);
+        for pipeline in set.all() {
+            let words = pipeline.system.split_whitespace().count();
+            assert!(words <= 60, "{}: {words} words of system text are much for a small model", pipeline.name);
+            assert!(!pipeline.description.is_empty());
+        }
+    }
+
+    #[test]
+    fn plain_questions_take_the_route_a_person_would_expect() {
+        for (text, route) in [
+            ("What is 17 + 25?", "default"),
+            ("Hello, how are you?", "default"),
+            ("Who wrote Don Quixote?", "default"),
+            ("What is the capital of France?", "default"),
+            ("Write a Python function that reverses a list.", "code"),
+            ("Why does main.rs not compile?", "code"),
+            ("```\nfn main() {}\n```\nwhat does it print?", "code"),
+            ("Which muscle does the squat train most?", "kine"),
+            ("How many weeks of rehab after an ankle sprain?", "kine"),
+            ("Which ATT&CK technique is phishing?", "cyber"),
+            ("Explain SQL injection", "cyber"),
+            ("Is CVE-2021-44228 still exploited?", "cyber"),
+            ("Summarise these sources and cite them.", "research"),
+        ] {
+            assert_eq!(routed(text), route, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_overlay_file_replaces_a_shipped_one_and_can_add_a_route() {
+        let overlay = tempfile::tempdir().unwrap();
+        let thinking = "thinking: {fast_tokens: 0, quality_tokens: 0, ultra_tokens: 0}\n";
+        let write = |name: &str, more: &str| {
+            let text = format!("name: {name}\nversion: 9\n{thinking}{more}");
+            fs::write(overlay.path().join(format!("{name}.yaml")), text).unwrap();
+        };
+        write("code", "");
+        write("garden", "match: {words: [tomato]}\n");
+        fs::write(overlay.path().join("notes.txt"), "not a pipeline").unwrap();
+        let sources = Sources { shipped: None, overlay: Some(overlay.path().to_owned()) };
+        let set = PipelineSet::load(&sources).unwrap();
+        assert_eq!(set.get("code").unwrap().version, "9+overlay");
+        assert_ne!(set.get("kine").unwrap().version, "9+overlay");
+        assert_eq!(set.route(&[Message::new(Role::User, "my tomato plant")]).route, "garden");
+        write("default", "nonsense: 1\n");
+        let error = PipelineSet::load(&sources).err().unwrap().to_string();
+        assert!(error.contains("default.yaml:4:"), "{error}");
+    }
+
+    #[test]
+    fn an_earlier_message_decides_where_the_last_says_nothing() {
+        let set = PipelineSet::load(&Sources::default()).unwrap();
+        let messages = ["Write a Python function", "and now shorter"].map(|t| Message::new(Role::User, t));
+        assert_eq!(set.route(&messages).route, "code");
+    }
+}
