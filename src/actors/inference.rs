@@ -1,0 +1,299 @@
+//! Inference owns the serving engine: its process, its restarts, the lease that pauses it. Requests enter here
+//! once; their tokens never pass through (see `child`).
+
+mod board;
+mod child;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::fut::wrap_future;
+use actix::prelude::*;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use board::{Board, EngineState};
+pub use child::{EngineSpec, REGISTRY_MAX};
+pub use stream::{EngineStream, FromEngine, Lease};
+
+use child::Report;
+use stream::ToChild;
+
+use crate::engine::protocol::{ChatInput, Command, Event, Generate, RequestId};
+
+/// Commands on their way to the task that owns the engine.
+const COMMANDS_MAX: usize = 1_024;
+const REPORTS_MAX: usize = 64;
+/// Messages waiting for this actor.
+const MAILBOX_MAX: usize = 256;
+const PAUSE_TIMEOUT_MS: u64 = 10_000;
+/// Longest wait for the answer to a question.
+const ASK_TIMEOUT_MS: u64 = 10_000;
+const BACK_OFF_FIRST_MS: u64 = 100;
+const BACK_OFF_MAX_MS: u64 = 30_000;
+/// Events of a reply beside its tokens.
+const EVENTS_EXTRA: usize = 8;
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum InferenceError {
+    #[error("the engine is not running: {0}")]
+    NotRunning(String),
+    #[error("the engine takes no more requests at present")]
+    Busy,
+    #[error("the engine is paused by another holder of the lease")]
+    Leased,
+    #[error("the engine did not answer within {0} ms")]
+    Late(u64),
+}
+
+/// Starts one reply: a request for each choice, ids given here. → the stream of its events.
+#[derive(Message)]
+#[rtype(result = "Result<EngineStream, InferenceError>")]
+pub struct Submit {
+    pub choices: Vec<Generate>,
+}
+
+/// A question with one answer; the id is given here.
+#[derive(Message)]
+#[rtype(result = "Result<Event, InferenceError>")]
+pub enum Ask {
+    Tokenize { text: String, specials: bool },
+    Detokenize { ids: Vec<u32> },
+    ApplyTemplate { chat: ChatInput },
+}
+
+impl Ask {
+    fn command(self, id: RequestId) -> Command {
+        match self {
+            Ask::Tokenize { text, specials } => Command::Tokenize { id, text, specials },
+            Ask::Detokenize { ids } => Command::Detokenize { id, ids },
+            Ask::ApplyTemplate { chat } => Command::ApplyTemplate { id, chat },
+        }
+    }
+}
+
+/// Stops decoding at the next token boundary, until the lease is dropped.
+#[derive(Message)]
+#[rtype(result = "Result<Lease, InferenceError>")]
+pub struct Pause;
+
+/// Ends the engine for good: the daemon is stopping.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+pub struct Inference {
+    spec: Arc<EngineSpec>,
+    board: Arc<Board>,
+    /// Where the pipe tasks run: not on this actor's thread.
+    runtime: Handle,
+    commands: Option<mpsc::Sender<ToChild>>,
+    /// Ends the child's task when it is dropped, also by a panic.
+    alive: Option<DropGuard>,
+    /// Ends in a row of engines that served nothing.
+    failures: u32,
+    leased: bool,
+    pausing: Option<oneshot::Sender<()>>,
+    stopping: bool,
+}
+
+impl Inference {
+    pub fn new(spec: Arc<EngineSpec>, board: Arc<Board>, runtime: Handle) -> Self {
+        Inference {
+            spec,
+            board,
+            runtime,
+            commands: None,
+            alive: None,
+            failures: 0,
+            leased: false,
+            pausing: None,
+            stopping: false,
+        }
+    }
+
+    fn launch(&mut self, context: &mut Context<Self>) {
+        if self.stopping {
+            return;
+        }
+        let (commands, taken) = mpsc::channel(COMMANDS_MAX);
+        let (reports, heard) = mpsc::channel(REPORTS_MAX);
+        let alive = CancellationToken::new();
+        self.commands = Some(commands);
+        self.alive = Some(alive.clone().drop_guard());
+        self.board.set(EngineState::Loading { progress: 0.0 });
+        self.runtime.spawn(child::run(self.spec.clone(), self.board.clone(), taken, reports, alive));
+        context.add_stream(ReceiverStream::new(heard));
+    }
+
+    fn control(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.try_send(ToChild::Control(command));
+        }
+    }
+
+    fn ended(&mut self, message: String, fatal: bool, served: bool, context: &mut Context<Self>) {
+        self.commands = None;
+        self.failures = if served { 1 } else { self.failures + 1 };
+        if self.stopping {
+            return self.board.set(EngineState::Stopped);
+        }
+        let never = !self.board.was_ready();
+        if never && (fatal || self.failures >= self.spec.first_start_attempts) {
+            tracing::error!(message, attempts = self.failures, "the model cannot be hosted");
+            return self.board.set(EngineState::Failed { message, fatal });
+        }
+        let pause = back_off(self.failures);
+        tracing::error!(message, failures = self.failures, pause_ms = pause.as_millis(), "the engine ended");
+        self.board.set(EngineState::Restarting { pause, message });
+        context.run_later(pause, |inference, context| inference.launch(context));
+    }
+}
+
+fn back_off(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    Duration::from_millis((BACK_OFF_FIRST_MS << doublings).min(BACK_OFF_MAX_MS))
+}
+
+impl Actor for Inference {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(MAILBOX_MAX);
+        self.launch(context);
+    }
+}
+
+impl StreamHandler<Report> for Inference {
+    fn handle(&mut self, report: Report, context: &mut Self::Context) {
+        match report {
+            Report::Loading(progress) => self.board.set(EngineState::Loading { progress }),
+            Report::Ready(hosted) => {
+                tracing::info!(model = hosted.model.name, backend = hosted.model.backend, "the engine is ready");
+                self.board.set(EngineState::Ready(Arc::new(*hosted)));
+                if self.leased {
+                    self.control(Command::Pause);
+                }
+            }
+            Report::Paused => {
+                if let Some(hosted) = self.board.hosted() {
+                    self.board.set(EngineState::Paused(hosted));
+                }
+                if let Some(waiting) = self.pausing.take() {
+                    let _ = waiting.send(());
+                }
+            }
+            Report::Resumed => {
+                if let Some(hosted) = self.board.hosted() {
+                    self.board.set(EngineState::Ready(hosted));
+                }
+            }
+            Report::Ended { message, fatal, served } => self.ended(message, fatal, served, context),
+        }
+    }
+
+    /// The default stops the actor; one child's reports ending is no reason to.
+    fn finished(&mut self, _: &mut Self::Context) {}
+}
+
+impl Handler<Submit> for Inference {
+    type Result = Result<EngineStream, InferenceError>;
+
+    fn handle(&mut self, submit: Submit, _: &mut Self::Context) -> Self::Result {
+        let commands = self.commands.clone().ok_or_else(|| not_running(&self.board))?;
+        if self.board.hosted().is_none() {
+            return Err(not_running(&self.board));
+        }
+        // Room for all that a reply can say, so that the pipe's reader never waits for a slow client.
+        let room = submit.choices.iter().map(|c| c.max_tokens as usize + EVENTS_EXTRA).sum::<usize>().max(1);
+        let (to, events) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
+        let mut stream = EngineStream { events, ids: Vec::new(), commands: commands.clone() };
+        for (choice, mut generate) in submit.choices.into_iter().enumerate() {
+            generate.id = self.board.next_id();
+            stream.ids.push(generate.id);
+            let submit = ToChild::Submit { generate: Box::new(generate), choice: choice as u32, to: to.clone() };
+            commands.try_send(submit).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => InferenceError::Busy,
+                mpsc::error::TrySendError::Closed(_) => not_running(&self.board),
+            })?;
+        }
+        Ok(stream)
+    }
+}
+
+impl Handler<Ask> for Inference {
+    type Result = ResponseFuture<Result<Event, InferenceError>>;
+
+    fn handle(&mut self, ask: Ask, _: &mut Self::Context) -> Self::Result {
+        let id = self.board.next_id();
+        let down = not_running(&self.board);
+        let Some(commands) = self.commands.clone().filter(|_| self.board.hosted().is_some()) else {
+            return Box::pin(async { Err(down) });
+        };
+        Box::pin(async move {
+            let (answer, heard) = oneshot::channel();
+            let ask = ToChild::Ask { id, command: ask.command(id), answer };
+            commands.try_send(ask).map_err(|_| InferenceError::Busy)?;
+            match timeout(Duration::from_millis(ASK_TIMEOUT_MS), heard).await {
+                Ok(Ok(Ok(event))) => Ok(event),
+                Ok(Ok(Err(message))) => Err(InferenceError::NotRunning(message)),
+                Ok(Err(_)) => Err(down),
+                Err(_) => Err(InferenceError::Late(ASK_TIMEOUT_MS)),
+            }
+        })
+    }
+}
+
+impl Handler<Pause> for Inference {
+    type Result = ResponseActFuture<Self, Result<Lease, InferenceError>>;
+
+    fn handle(&mut self, _: Pause, context: &mut Self::Context) -> Self::Result {
+        if self.leased {
+            return Box::pin(fut::err(InferenceError::Leased));
+        }
+        if self.board.hosted().is_none() {
+            return Box::pin(fut::err(not_running(&self.board)));
+        }
+        self.leased = true;
+        let (held, dropped) = oneshot::channel::<()>();
+        // Resolves when the lease is dropped, also by a holder that panicked or stopped waiting.
+        context.spawn(wrap_future::<_, Self>(dropped).map(|_, inference, _| {
+            inference.leased = false;
+            inference.control(Command::Resume);
+        }));
+        let (waiting, paused) = oneshot::channel();
+        self.pausing = Some(waiting);
+        self.control(Command::Pause);
+        let deadline = Duration::from_millis(PAUSE_TIMEOUT_MS);
+        Box::pin(wrap_future(async move {
+            match timeout(deadline, paused).await {
+                Ok(Ok(())) => Ok(Lease { held }),
+                _ => Err(InferenceError::Late(PAUSE_TIMEOUT_MS)),
+            }
+        }))
+    }
+}
+
+impl Handler<Stop> for Inference {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, _: &mut Self::Context) {
+        self.stopping = true;
+        self.commands = None;
+        self.alive = None;
+        if !matches!(self.board.state(), EngineState::Loading { .. } | EngineState::Ready(_) | EngineState::Paused(_)) {
+            self.board.set(EngineState::Stopped);
+        }
+    }
+}
+
+fn not_running(board: &Board) -> InferenceError {
+    InferenceError::NotRunning(match board.state() {
+        EngineState::Restarting { message, .. } | EngineState::Failed { message, .. } => message,
+        state => state.name().to_owned(),
+    })
+}

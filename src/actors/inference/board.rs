@@ -1,0 +1,182 @@
+//! What the Inference actor publishes: the engine's state as immutable snapshots for whoever waits on it.
+//! The board outlives the actor's lives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::engine::protocol::{EngineStats, Hosted, RequestId};
+use crate::meters;
+
+/// Where the engine is in its life.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EngineState {
+    /// The process is being started or reads the model, 0 … 1.
+    Loading { progress: f32 },
+    /// It produced a token.
+    Ready(Arc<Hosted>),
+    /// At a token boundary, under a lease; new requests queue in the engine.
+    Paused(Arc<Hosted>),
+    /// It ended; the next start is due after `pause`.
+    Restarting { pause: Duration, message: String },
+    /// It was never ready and will not be: the daemon exits.
+    Failed { message: String, fatal: bool },
+    /// The daemon is stopping.
+    Stopped,
+}
+
+impl EngineState {
+    pub fn hosted(&self) -> Option<Arc<Hosted>> {
+        match self {
+            EngineState::Ready(hosted) | EngineState::Paused(hosted) => Some(hosted.clone()),
+            _ => None,
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            EngineState::Loading { .. } => "loading",
+            EngineState::Ready(_) => "ready",
+            EngineState::Paused(_) => "paused",
+            EngineState::Restarting { .. } => "restarting",
+            EngineState::Failed { .. } => "failed",
+            EngineState::Stopped => "stopped",
+        }
+    }
+}
+
+pub struct Board {
+    state: watch::Sender<EngineState>,
+    stats: watch::Sender<EngineStats>,
+    next_id: AtomicU64,
+    was_ready: AtomicBool,
+    starts: AtomicU64,
+    /// Signs of life from engines, ever.
+    beats: AtomicU64,
+    /// Process id of the engine, 0 = none.
+    pid: AtomicU64,
+    load_ms: AtomicU64,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Board {
+            state: watch::Sender::new(EngineState::Loading { progress: 0.0 }),
+            stats: watch::Sender::new(EngineStats::default()),
+            next_id: AtomicU64::new(1),
+            was_ready: AtomicBool::new(false),
+            starts: AtomicU64::new(0),
+            beats: AtomicU64::new(0),
+            pid: AtomicU64::new(0),
+            load_ms: AtomicU64::new(1_000),
+        }
+    }
+}
+
+impl Board {
+    pub fn watch(&self) -> watch::Receiver<EngineState> {
+        self.state.subscribe()
+    }
+
+    pub fn state(&self) -> EngineState {
+        self.state.borrow().clone()
+    }
+
+    pub fn hosted(&self) -> Option<Arc<Hosted>> {
+        self.state.borrow().hosted()
+    }
+
+    /// Waits for an engine that takes requests.
+    pub async fn hosted_within(&self, deadline: Duration) -> Option<Arc<Hosted>> {
+        let mut state = self.watch();
+        let wait = state.wait_for(|s| s.hosted().is_some() || matches!(s, EngineState::Stopped));
+        timeout(deadline, wait).await.ok()?.ok()?.hosted()
+    }
+
+    /// Seconds after which a refused client may try again.
+    pub fn retry_after_s(&self) -> u32 {
+        let load_ms = self.load_ms.load(Ordering::Relaxed);
+        let pause_ms = match &*self.state.borrow() {
+            EngineState::Restarting { pause, .. } => pause.as_millis() as u64,
+            _ => 0,
+        };
+        (load_ms + pause_ms).div_ceil(1_000).clamp(1, 600) as u32
+    }
+
+    /// Whether any engine was ready since the daemon started.
+    pub fn was_ready(&self) -> bool {
+        self.was_ready.load(Ordering::Relaxed)
+    }
+
+    /// Grows with every sign of life of an engine.
+    pub fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
+    }
+
+    pub fn engine_pid(&self) -> Option<u32> {
+        Some(self.pid.load(Ordering::Relaxed) as u32).filter(|pid| *pid != 0)
+    }
+
+    pub fn status(&self) -> Value {
+        let state = self.state();
+        let stats = *self.stats.borrow();
+        let mut status = json!({
+            "state": state.name(),
+            "pid": self.engine_pid(),
+            "starts": self.starts.load(Ordering::Relaxed),
+            "stats": stats,
+        });
+        let detail = match &state {
+            EngineState::Loading { progress } => json!({ "progress": progress }),
+            EngineState::Ready(hosted) | EngineState::Paused(hosted) => json!({ "hosted": **hosted }),
+            EngineState::Restarting { pause, message } => {
+                json!({ "next_start_ms": pause.as_millis() as u64, "message": message })
+            }
+            EngineState::Failed { message, .. } => json!({ "message": message }),
+            EngineState::Stopped => json!({}),
+        };
+        if let (Value::Object(status), Value::Object(detail)) = (&mut status, detail) {
+            status.extend(detail);
+        }
+        status
+    }
+
+    pub(super) fn next_id(&self) -> RequestId {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, state: EngineState) {
+        meters::engine_ready(matches!(state, EngineState::Ready(_)));
+        if let EngineState::Ready(hosted) = &state {
+            self.was_ready.store(true, Ordering::Relaxed);
+            self.load_ms.store(hosted.load_ms, Ordering::Relaxed);
+        }
+        self.state.send_replace(state);
+    }
+
+    pub(super) fn set_stats(&self, stats: EngineStats) {
+        meters::engine_load(stats.running, stats.waiting, stats.resident_bytes);
+        self.stats.send_replace(stats);
+    }
+
+    pub(super) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn started(&self, pid: Option<u32>) {
+        self.starts.fetch_add(1, Ordering::Relaxed);
+        self.pid.store(pid.unwrap_or(0).into(), Ordering::Relaxed);
+    }
+
+    /// The engine of that process id is gone; another may have been started meanwhile.
+    pub(super) fn ended(&self, pid: Option<u32>) {
+        let pid = u64::from(pid.unwrap_or(0));
+        if self.pid.compare_exchange(pid, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.set_stats(EngineStats::default());
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Memory owns the turn log. An append is answered when the turn is flushed; when the disk fails, writing
+//! stops and serving goes on, and the log is reopened after a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::fut::wrap_future;
+use actix::prelude::*;
+use serde_json::{Value, json};
+
+use crate::meters;
+use crate::service::TurnFilter;
+use crate::store::{StoreError, TurnStore};
+use crate::turn::{Feedback, Turn, TurnId};
+
+/// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
+const REOPEN_FIRST_MS: u64 = 250;
+const REOPEN_MAX_MS: u64 = 16_000;
+const MAILBOX_MAX: usize = 1_024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    #[error("the turn log is not writing: {0}")]
+    Stopped(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Keeps a turn; answered when it is flushed.
+#[derive(Message)]
+#[rtype(result = "Result<(), MemoryError>")]
+pub struct Append(pub Box<Turn>);
+
+/// Adds feedback to a turn; answered when it is flushed.
+#[derive(Message)]
+#[rtype(result = "Result<(), MemoryError>")]
+pub struct AddFeedback(pub TurnId, pub Feedback);
+
+#[derive(Message)]
+#[rtype(result = "Result<Option<Turn>, MemoryError>")]
+pub struct Get(pub TurnId);
+
+#[derive(Message)]
+#[rtype(result = "Result<Vec<Turn>, MemoryError>")]
+pub struct List(pub TurnFilter);
+
+/// Removes turns; answered when that is flushed.
+#[derive(Message)]
+#[rtype(result = "Result<usize, MemoryError>")]
+pub struct Forget(pub TurnFilter);
+
+#[derive(Message)]
+#[rtype(result = "Value")]
+pub struct MemoryStatus;
+
+/// Opens the log: called at the start of every life and after a failure.
+pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn TurnStore>, StoreError> + Send + Sync>;
+
+pub struct Memory {
+    open: OpenStore,
+    /// `Err`: why writing stopped.
+    log: Result<Arc<dyn TurnStore>, String>,
+    /// Failures since the last success.
+    failures: u32,
+}
+
+impl Memory {
+    pub fn new(open: OpenStore) -> Self {
+        Memory { open, log: Err("not opened yet".to_owned()), failures: 0 }
+    }
+
+    fn reopen(&mut self, context: &mut Context<Self>) {
+        match (self.open)() {
+            Ok(log) => self.log = Ok(log),
+            Err(error) => self.stop_writing(error.to_string(), context),
+        }
+    }
+
+    fn stop_writing(&mut self, why: String, context: &mut Context<Self>) {
+        let retry_ms = (REOPEN_FIRST_MS << self.failures.min(16)).min(REOPEN_MAX_MS);
+        self.failures += 1;
+        tracing::error!(why, retry_ms, "the turn log stopped writing; serving goes on");
+        // The old handle must be gone before the folder can be opened again.
+        self.log = Err(why);
+        context.run_later(Duration::from_millis(retry_ms), |memory, context| {
+            if memory.log.is_err() {
+                memory.reopen(context);
+            }
+        });
+    }
+
+    /// Runs `work` away from this thread and then flushes; a failure of the disk stops the writing.
+    fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> ResponseActFuture<Self, Result<T, MemoryError>> {
+        let log = match &self.log {
+            Ok(log) => log.clone(),
+            Err(why) => return Box::pin(fut::err(MemoryError::Stopped(why.clone()))),
+        };
+        let written = async move {
+            let (log, value) = blocking(log, work).await?;
+            log.flush().await?;
+            Ok(value)
+        };
+        Box::pin(wrap_future::<_, Self>(written).map(|result: Result<T, StoreError>, memory, context| {
+            if let Err(error @ StoreError::Disk(_)) = &result
+                && memory.log.is_ok()
+            {
+                memory.stop_writing(error.to_string(), context);
+            }
+            if result.is_ok() {
+                memory.failures = 0;
+            }
+            result.map_err(MemoryError::from)
+        }))
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> ResponseFuture<Result<T, MemoryError>> {
+        match self.log.clone() {
+            Ok(log) => Box::pin(async move { Ok(blocking(log, work).await?.1) }),
+            Err(why) => Box::pin(async move { Err(MemoryError::Stopped(why)) }),
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    log: Arc<dyn TurnStore>,
+    work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
+) -> Result<(Arc<dyn TurnStore>, T), StoreError> {
+    let done = tokio::task::spawn_blocking(move || {
+        let value = work(&*log)?;
+        Ok((log, value))
+    });
+    done.await.map_err(|error| StoreError::Disk(error.to_string()))?
+}
+
+impl Actor for Memory {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(MAILBOX_MAX);
+        self.reopen(context);
+    }
+}
+
+impl Handler<Append> for Memory {
+    type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
+
+    fn handle(&mut self, Append(turn): Append, _: &mut Self::Context) -> Self::Result {
+        let scored = turn.verdict.is_some();
+        Box::pin(self.write(move |log| log.append(&turn)).map(move |result, _, _| {
+            let dropped = result?;
+            if dropped > 0 {
+                tracing::warn!(dropped, "the turn log is over its limit: the oldest turns were dropped");
+                meters::turns_dropped(dropped);
+            }
+            meters::turn_appended(scored);
+            Ok(())
+        }))
+    }
+}
+
+impl Handler<AddFeedback> for Memory {
+    type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
+
+    fn handle(&mut self, AddFeedback(id, feedback): AddFeedback, _: &mut Self::Context) -> Self::Result {
+        self.write(move |log| log.add_feedback(&id, &feedback))
+    }
+}
+
+impl Handler<Get> for Memory {
+    type Result = ResponseFuture<Result<Option<Turn>, MemoryError>>;
+
+    fn handle(&mut self, Get(id): Get, _: &mut Self::Context) -> Self::Result {
+        self.read(move |log| log.get(&id))
+    }
+}
+
+impl Handler<List> for Memory {
+    type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
+
+    fn handle(&mut self, List(filter): List, _: &mut Self::Context) -> Self::Result {
+        self.read(move |log| log.list(&filter))
+    }
+}
+
+impl Handler<Forget> for Memory {
+    type Result = ResponseActFuture<Self, Result<usize, MemoryError>>;
+
+    fn handle(&mut self, Forget(filter): Forget, _: &mut Self::Context) -> Self::Result {
+        self.write(move |log| log.forget(&filter))
+    }
+}
+
+impl Handler<MemoryStatus> for Memory {
+    type Result = ResponseFuture<Value>;
+
+    fn handle(&mut self, _: MemoryStatus, _: &mut Self::Context) -> Self::Result {
+        let counts = self.read(|log| log.counts());
+        Box::pin(async move {
+            match counts.await {
+                Ok(counts) => json!({ "state": "writing", "turns": counts.turns, "bytes": counts.bytes }),
+                Err(error) => json!({ "state": "stopped", "message": error.to_string() }),
+            }
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! The cast: thin owners of state and deadlines. The mathematics lives in plain modules that know no actor.
+//!
+//! | actor | owns | receives | on error |
+//! |---|---|---|---|
+//! | [`inference::Inference`] | the serving engine child, the request registry, the pause lease | Submit, Ask, Pause → Lease, Release | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
+//! | [`orchestrator::Orchestrator`] | the PipelineSet, the route history | Chat, PipelinesChanged, RouteStatus | the caller falls back to the default route |
+//! | [`memory::Memory`] | the turn log | Append, AddFeedback, List, Forget, MemoryStatus | stop writing, keep serving, reopen after a while |
+//! | [`scorer::Scorer`] | (later) the PRM engine child | ScoreTurn, ScorerStatus | `NotBuilt`: the turn stays unscored and is counted |
+//! | [`trainer::Trainer`] | (later) the candidate | Train, TrainerStatus | `NotBuilt` |
+//! | [`scheduler::Scheduler`] | cron, the night's phase | RunNow, NightStatus | `NotBuilt`: no job is installed |
+//!
+//! Who asks whom: `reply` asks Orchestrator, Inference and Memory; `daemon` asks all of them for their status;
+//! no actor waits for another. Messages are sent through a [`link::Link`], never through a bare address, and
+//! actix's unconditional send is banned: it drops silently.
+
+pub mod inference;
+pub mod link;
+pub mod memory;
+pub mod orchestrator;
+pub mod scheduler;
+pub mod scorer;
+pub mod supervisor;
+pub mod trainer;

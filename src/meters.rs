@@ -1,0 +1,97 @@
+//! Every metric of the daemon's parts, by name, in one place; the door counts requests and tokens itself.
+//! Prometheus style: unit last, `_total` on counters.
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+use crate::turn::{Timings, Usage};
+
+const TOKENS_CACHED: &str = "chimere_prompt_tokens_cached_total";
+const QUEUED_SECONDS: &str = "chimere_queued_seconds";
+const ENGINE_STARTS: &str = "chimere_engine_starts_total";
+const ENGINE_ENDS: &str = "chimere_engine_ends_total";
+const ENGINE_READY: &str = "chimere_engine_ready";
+const ENGINE_RUNNING: &str = "chimere_engine_requests_running";
+const ENGINE_WAITING: &str = "chimere_engine_requests_waiting";
+const ENGINE_RESIDENT: &str = "chimere_engine_resident_bytes";
+const ACTOR_RESTARTS: &str = "chimere_actor_restarts_total";
+const TURNS_APPENDED: &str = "chimere_turns_appended_total";
+const TURNS_LOST: &str = "chimere_turns_lost_total";
+const TURNS_DROPPED: &str = "chimere_turns_dropped_total";
+const TURNS_UNSCORED: &str = "chimere_turns_unscored_total";
+const ROUTES: &str = "chimere_routes_total";
+const ROUTE_FALLBACKS: &str = "chimere_route_fallbacks_total";
+const RELOADS: &str = "chimere_reloads_total";
+
+/// Says what each metric means; after the recorder is installed.
+pub fn describe() {
+    describe_counter!(TOKENS_CACHED, "Prompt tokens found in the prefix cache");
+    describe_histogram!(QUEUED_SECONDS, Unit::Seconds, "Waiting in the engine before the prompt is read");
+    describe_counter!(ENGINE_STARTS, "Engine processes started");
+    describe_counter!(ENGINE_ENDS, "Engine processes that ended, by why");
+    describe_gauge!(ENGINE_READY, "1 while the engine can produce a token");
+    describe_gauge!(ENGINE_RUNNING, "Requests decoding in the engine");
+    describe_gauge!(ENGINE_WAITING, "Requests queued in the engine");
+    describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine");
+    describe_counter!(ACTOR_RESTARTS, "Actor lives that ended, by actor");
+    describe_counter!(TURNS_APPENDED, "Turns flushed to the turn log");
+    describe_counter!(TURNS_LOST, "Turns that could not be written");
+    describe_counter!(TURNS_DROPPED, "Oldest turns dropped because the log was over its limit");
+    describe_counter!(TURNS_UNSCORED, "Turns that were kept without a verdict");
+    describe_counter!(ROUTES, "Chats by route");
+    describe_counter!(ROUTE_FALLBACKS, "Plans made by the default route because the Orchestrator failed");
+    describe_counter!(RELOADS, "Reloads of a file, by what and whether it was accepted");
+}
+
+pub fn actor_restarted(actor: &'static str) {
+    counter!(ACTOR_RESTARTS, "actor" => actor).increment(1);
+}
+
+pub fn reply_finished(usage: &Usage, timings: &Timings) {
+    counter!(TOKENS_CACHED).increment(usage.cached_tokens.into());
+    histogram!(QUEUED_SECONDS).record(timings.queued_ms / 1e3);
+}
+
+pub fn route_taken(route: &str) {
+    counter!(ROUTES, "route" => route.to_owned()).increment(1);
+}
+
+pub fn engine_started() {
+    counter!(ENGINE_STARTS).increment(1);
+}
+
+pub fn engine_ended(why: &'static str) {
+    counter!(ENGINE_ENDS, "why" => why).increment(1);
+}
+
+pub fn engine_ready(ready: bool) {
+    gauge!(ENGINE_READY).set(if ready { 1.0 } else { 0.0 });
+}
+
+pub fn engine_load(running: u32, waiting: u32, resident_bytes: u64) {
+    gauge!(ENGINE_RUNNING).set(running);
+    gauge!(ENGINE_WAITING).set(waiting);
+    gauge!(ENGINE_RESIDENT).set(resident_bytes as f64);
+}
+
+pub fn turn_appended(scored: bool) {
+    counter!(TURNS_APPENDED).increment(1);
+    if !scored {
+        counter!(TURNS_UNSCORED).increment(1);
+    }
+}
+
+pub fn turn_lost() {
+    counter!(TURNS_LOST).increment(1);
+}
+
+pub fn turns_dropped(count: u64) {
+    counter!(TURNS_DROPPED).increment(count);
+}
+
+pub fn route_fallback() {
+    counter!(ROUTE_FALLBACKS).increment(1);
+}
+
+pub fn reloaded(what: &'static str, accepted: bool) {
+    counter!(RELOADS, "what" => what, "accepted" => if accepted { "yes" } else { "no" }).increment(1);
+}
