@@ -1,0 +1,270 @@
+//! API keys: who may do what. The file `keys.toml` in the state folder holds SHA-256 digests, never keys; a key
+//! is printed once, when it is made. Without any entry a loopback client is the owner; with one, everybody
+//! needs a key, also when all are revoked: revoking the last key must not open the door.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::service::{AuthError, Principal, Scope};
+use crate::store::files::{read_bounded, write_durable};
+
+pub const FILE: &str = "keys.toml";
+const FORMAT: u32 = 1;
+/// Largest key file, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const KEYS_MAX: usize = 1_000;
+/// Longest name of a key, characters.
+const NAME_CHARS_MAX: usize = 64;
+/// Longest bearer token that is looked at, bytes.
+const BEARER_BYTES_MAX: usize = 512;
+const PREFIX: &str = "chimere-";
+/// Who a loopback client is where no key is configured.
+pub const OWNER: &str = "owner";
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("cannot read or write {}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{}: {message}", path.display())]
+    Parse { path: PathBuf, message: String },
+    #[error("{} has format {found}, but this version reads format {FORMAT}", path.display())]
+    Format { path: PathBuf, found: u32 },
+    #[error("a key called `{0}` exists: revoke it, or take another name")]
+    Exists(String),
+    #[error("there is no active key called `{0}`")]
+    Unknown(String),
+    #[error("a key's name must have 1 to {NAME_CHARS_MAX} letters, digits, `-`, `_` or `.`, and not be `{OWNER}`")]
+    Name,
+    #[error("there are {KEYS_MAX} keys already")]
+    Full,
+    #[error("no random numbers: {0}")]
+    Random(String),
+}
+
+/// One key, as kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    pub name: String,
+    /// SHA-256 of the key, hexadecimal.
+    pub digest: String,
+    pub scopes: Vec<Scope>,
+    /// May turns of this key be learned from.
+    pub consent: bool,
+    /// RFC 3339.
+    pub created: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyFile {
+    format: u32,
+    #[serde(default, rename = "key")]
+    keys: Vec<Entry>,
+}
+
+/// All keys, immutable.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRing {
+    entries: Vec<Entry>,
+}
+
+impl KeyRing {
+    pub fn path(state_dir: &Path) -> PathBuf {
+        state_dir.join(FILE)
+    }
+
+    /// Reads the file; none means no keys.
+    pub fn load(state_dir: &Path) -> Result<KeyRing, KeyError> {
+        let path = KeyRing::path(state_dir);
+        let text = match read_bounded(&path, FILE_BYTES_MAX) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(KeyRing::default()),
+            Err(source) => return Err(KeyError::Io { path, source }),
+        };
+        let file: KeyFile = toml::from_str(&text).map_err(|error| KeyError::Parse {
+            path: path.clone(),
+            message: error.to_string().trim_end().to_owned(),
+        })?;
+        if file.format != FORMAT {
+            return Err(KeyError::Format { path, found: file.format });
+        }
+        if let Some(bad) = file.keys.iter().find(|k| digest_bytes(&k.digest).is_none()) {
+            let message = format!("the digest of key `{}` is not 64 hexadecimal digits", bad.name);
+            return Err(KeyError::Parse { path, message });
+        }
+        Ok(KeyRing { entries: file.keys })
+    }
+
+    fn save(&self, state_dir: &Path) -> Result<(), KeyError> {
+        let path = KeyRing::path(state_dir);
+        let file = KeyFile { format: FORMAT, keys: self.entries.clone() };
+        let text = toml::to_string(&file)
+            .map_err(|error| KeyError::Parse { path: path.clone(), message: error.to_string() })?;
+        write_durable(&path, text.as_bytes()).map_err(|source| KeyError::Io { path, source })
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// No key was ever made: a loopback client is the owner.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Makes a key and writes the file. → the key, which nobody can read again.
+    pub fn add(
+        &mut self,
+        state_dir: &Path,
+        name: &str,
+        scopes: &[Scope],
+        consent: bool,
+        now: jiff::Timestamp,
+    ) -> Result<String, KeyError> {
+        let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(letters) || name == OWNER {
+            return Err(KeyError::Name);
+        }
+        // Also names of revoked keys: turns are kept under the name.
+        if self.entries.iter().any(|k| k.name == name) {
+            return Err(KeyError::Exists(name.to_owned()));
+        }
+        if self.entries.len() >= KEYS_MAX {
+            return Err(KeyError::Full);
+        }
+        let mut secret = [0u8; 32];
+        getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
+        let key = format!("{PREFIX}{}", hex(&secret));
+        let mut scopes = scopes.to_vec();
+        scopes.sort_unstable();
+        scopes.dedup();
+        self.entries.push(Entry {
+            name: name.to_owned(),
+            digest: hex(&Sha256::digest(key.as_bytes())),
+            scopes,
+            consent,
+            created: now.to_string(),
+            revoked: None,
+        });
+        self.save(state_dir)?;
+        Ok(key)
+    }
+
+    /// Revokes the active key of that name and writes the file.
+    pub fn revoke(&mut self, state_dir: &Path, name: &str, now: jiff::Timestamp) -> Result<(), KeyError> {
+        let entry = self.entries.iter_mut().find(|k| k.name == name && k.revoked.is_none());
+        entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?.revoked = Some(now.to_string());
+        self.save(state_dir)
+    }
+
+    /// Who holds this key. `loopback`: the client is on this machine.
+    pub fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {
+        if self.is_empty() {
+            return if loopback { Ok(owner()) } else { Err(AuthError::Missing) };
+        }
+        let bearer = bearer.ok_or(AuthError::Missing)?;
+        if bearer.len() > BEARER_BYTES_MAX {
+            return Err(AuthError::Unknown);
+        }
+        let given = Sha256::digest(bearer.as_bytes());
+        // Every entry is compared, whole, whatever matches: the time says nothing.
+        let mut found = None;
+        for entry in &self.entries {
+            let equal = digest_bytes(&entry.digest).map_or(Choice::from(0), |digest| digest.ct_eq(&given[..]));
+            if bool::from(equal) {
+                found = Some(entry);
+            }
+        }
+        match found {
+            Some(entry) if entry.revoked.is_none() => {
+                Ok(Principal { name: entry.name.clone(), scopes: entry.scopes.clone(), consent: entry.consent })
+            }
+            _ => Err(AuthError::Unknown),
+        }
+    }
+}
+
+/// The principal of a loopback client where no key is configured.
+pub fn owner() -> Principal {
+    Principal { name: OWNER.to_owned(), scopes: vec![Scope::Chat, Scope::Metrics, Scope::Admin], consent: true }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn digest_bytes(hex: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> jiff::Timestamp {
+        jiff::Timestamp::from_second(1_700_000_000).unwrap()
+    }
+
+    #[test]
+    fn a_key_opens_until_it_is_revoked() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ring = KeyRing::load(dir.path()).unwrap();
+        let key = ring.add(dir.path(), "laptop", &[Scope::Chat, Scope::Chat], true, now()).unwrap();
+        assert_eq!(key.len(), PREFIX.len() + 64);
+        let mut ring = KeyRing::load(dir.path()).unwrap();
+        let who = ring.authenticate(Some(&key), false).unwrap();
+        assert_eq!((who.name.as_str(), who.scopes.as_slice(), who.consent), ("laptop", &[Scope::Chat][..], true));
+        assert_eq!(ring.authenticate(None, true), Err(AuthError::Missing));
+        assert_eq!(ring.authenticate(Some("chimere-x"), true), Err(AuthError::Unknown));
+        assert_eq!(ring.authenticate(Some(&"x".repeat(9_999)), true), Err(AuthError::Unknown));
+        ring.revoke(dir.path(), "laptop", now()).unwrap();
+        let mut ring = KeyRing::load(dir.path()).unwrap();
+        assert_eq!(ring.authenticate(Some(&key), false), Err(AuthError::Unknown));
+        assert_eq!(ring.authenticate(None, true), Err(AuthError::Missing), "revoking opens no door");
+        assert!(matches!(ring.revoke(dir.path(), "laptop", now()), Err(KeyError::Unknown(_))));
+        assert!(matches!(ring.add(dir.path(), "laptop", &[], true, now()), Err(KeyError::Exists(_))));
+    }
+
+    #[test]
+    fn the_file_holds_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ring = KeyRing::default();
+        let key = ring.add(dir.path(), "a", &[Scope::Admin], false, now()).unwrap();
+        let text = std::fs::read_to_string(KeyRing::path(dir.path())).unwrap();
+        assert!(!text.contains(&key[PREFIX.len()..]));
+    }
+
+    #[test]
+    fn without_keys_the_machine_itself_is_the_owner() {
+        let ring = KeyRing::default();
+        assert!(ring.authenticate(None, true).unwrap().consent);
+        assert_eq!(ring.authenticate(None, false), Err(AuthError::Missing));
+        assert_eq!(ring.authenticate(Some("k"), false), Err(AuthError::Missing));
+    }
+
+    #[test]
+    fn names_and_files_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ring = KeyRing::default();
+        for name in ["", "owner", "a b", "a/b", &"x".repeat(65)] {
+            assert!(matches!(ring.add(dir.path(), name, &[], false, now()), Err(KeyError::Name)), "{name}");
+        }
+        std::fs::write(KeyRing::path(dir.path()), "format = 2").unwrap();
+        assert!(matches!(KeyRing::load(dir.path()), Err(KeyError::Format { found: 2, .. })));
+        std::fs::write(KeyRing::path(dir.path()), "format = 1\nkeyz = 3").unwrap();
+        assert!(matches!(KeyRing::load(dir.path()), Err(KeyError::Parse { .. })));
+    }
+}
