@@ -3,18 +3,32 @@
 //!
 //! - [`turn`]: the records that travel between the parts.
 //! - [`service`]: what the daemon offers to its doors (HTTP).
+//! - [`config`]: what was typed, checked; the only reader of the environment.
+//! - [`actors`]: the cast, its links and its supervisor.
+//! - [`intent`] picks a request's route, [`pipeline`] makes its plan.
+//! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
+//! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
 
 #![forbid(unsafe_code)]
 
+pub mod actors;
 pub mod bench;
+pub mod clock;
+pub mod config;
+pub mod daemon;
 pub mod engine;
-pub mod eval;
 pub mod gguf;
 pub mod http;
+pub mod intent;
+pub mod keys;
+pub mod meters;
+pub mod pipeline;
 #[cfg(feature = "llama")]
 pub mod quantize;
+pub mod reply;
 pub mod service;
+pub mod store;
 pub mod turn;

@@ -6,8 +6,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod engine;
+mod keys;
+mod memory;
 #[cfg(feature = "llama")]
 mod quantize;
+mod serve;
 
 /// Exit code of a wrong command line (`EX_USAGE`).
 pub const EX_USAGE: u8 = 64;
@@ -24,6 +27,12 @@ OpenAI-compatible HTTP endpoint.\n\nStart with `chimere serve`, then `chimere ch
 
 #[derive(Subcommand)]
 enum Cmd {
+    /// Serve the model over HTTP
+    Serve(serve::Args),
+    /// API keys: add, list, revoke
+    Keys(keys::Args),
+    /// What is remembered of the conversations: list, export, forget
+    Memory(memory::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
     /// Write a model file anew with smaller tensor types
@@ -57,6 +66,9 @@ pub fn main() -> ExitCode {
 
 fn run(command: Cmd) -> anyhow::Result<ExitCode> {
     match command {
+        Cmd::Serve(args) => serve::run(args),
+        Cmd::Keys(args) => keys::run(args),
+        Cmd::Memory(args) => memory::run(args),
         Cmd::Engine(args) => engine::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),

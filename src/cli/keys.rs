@@ -1,0 +1,120 @@
+//! `chimere keys add | list | revoke`: works on the key file; a running daemon takes the change by itself.
+
+use std::process::ExitCode;
+
+use chimere::config::Config;
+use chimere::keys::{KeyError, KeyRing};
+use chimere::service::Scope;
+use chimere::store::files::create_private_dir;
+use clap::{Subcommand, ValueEnum};
+
+use super::serve::{EX_CONFIG, Place, fail};
+
+/// A name, a file or an argument that cannot be used (`EX_DATAERR`).
+const EX_DATAERR: u8 = 65;
+
+/// API keys: who may use the daemon, and for what
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Make a key and print it, once
+    Add {
+        /// Who or what will hold it
+        name: String,
+        /// What it may do; repeatable [default: chat]
+        #[arg(long = "scope", value_name = "SCOPE")]
+        scopes: Vec<ScopeArg>,
+        /// Its turns may be learned from
+        #[arg(long)]
+        consent: bool,
+    },
+    /// Print all keys, by name
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a key
+    Revoke {
+        /// As given to `add`
+        name: String,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ScopeArg {
+    /// Chats, completions and what belongs to them
+    Chat,
+    /// The metrics page
+    Metrics,
+    /// Everything
+    Admin,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Chat => Scope::Chat,
+            ScopeArg::Metrics => Scope::Metrics,
+            ScopeArg::Admin => Scope::Admin,
+        }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = match Config::load(&args.place.flags()) {
+        Ok(config) => config,
+        Err(error) => return Ok(fail(&error, EX_CONFIG)),
+    };
+    match execute(args.command, &config) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Ok(fail(&error, EX_DATAERR)),
+    }
+}
+
+fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
+    let dir = &config.state_dir;
+    let now = jiff::Timestamp::now();
+    let mut ring = KeyRing::load(dir)?;
+    match command {
+        Cmd::Add { name, scopes, consent } => {
+            create_private_dir(dir).map_err(|source| KeyError::Io { path: dir.clone(), source })?;
+            let first = ring.is_empty();
+            let scopes: Vec<Scope> =
+                if scopes.is_empty() { vec![Scope::Chat] } else { scopes.into_iter().map(Scope::from).collect() };
+            println!("{}", ring.add(dir, &name, &scopes, consent, now)?);
+            eprintln!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
+            if first {
+                eprintln!("From now on every client needs a key, this machine's own too.");
+            }
+        }
+        Cmd::List { json: true } => {
+            let shown: Vec<_> = ring
+                .entries()
+                .iter()
+                .map(|k| {
+                    serde_json::json!({ "name": k.name, "scopes": k.scopes, "consent": k.consent,
+                        "created": k.created, "revoked": k.revoked })
+                })
+                .collect();
+            println!("{}", serde_json::Value::from(shown));
+        }
+        Cmd::List { json: false } => {
+            for k in ring.entries() {
+                let scopes: Vec<_> = k.scopes.iter().map(|s| format!("{s:?}").to_lowercase()).collect();
+                let consent = if k.consent { "consent" } else { "no consent" };
+                let state = k.revoked.as_ref().map_or_else(|| "active".to_owned(), |at| format!("revoked {at}"));
+                println!("{:<20} {:<20} {consent:<10} {} {state}", k.name, scopes.join(","), k.created);
+            }
+        }
+        Cmd::Revoke { name } => ring.revoke(dir, &name, now)?,
+    }
+    Ok(())
+}

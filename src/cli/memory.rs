@@ -1,0 +1,280 @@
+//! `chimere memory list | export | forget`: the turn log, through the daemon when one runs, else on the disk.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use chimere::config::{Config, Environment};
+use chimere::daemon::TURNS_DIR;
+use chimere::service::TurnFilter;
+use chimere::store::files::{LockError, StateLock};
+use chimere::store::{SledTurns, TurnStore};
+use chimere::turn::{Role, Turn, TurnId};
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::serve::{EX_CONFIG, Place, fail};
+
+/// Turns read at once.
+const PAGE_TURNS: usize = 100;
+/// Characters of a question that the list shows.
+const QUESTION_CHARS: usize = 60;
+
+/// What is remembered of the conversations
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Print one line a turn
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// Most turns to print
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        /// Whole turns, as JSON lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write whole turns as JSON lines
+    Export {
+        #[command(flatten)]
+        which: Which,
+        /// File to write [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Remove turns for good
+    Forget {
+        #[command(flatten)]
+        which: Which,
+        /// Everything
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+/// Which turns; all given conditions must hold
+#[derive(clap::Args, Default)]
+struct Which {
+    /// This turn
+    #[arg(long, value_name = "ID")]
+    turn: Option<String>,
+    /// Of this key or owner
+    #[arg(long, value_name = "NAME")]
+    principal: Option<String>,
+    /// Of this conversation
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// Since this time (2026-01-31, 2026-01-31T12:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    since: Option<i64>,
+}
+
+impl Which {
+    fn filter(self) -> TurnFilter {
+        TurnFilter {
+            turn: self.turn.map(TurnId),
+            principal: self.principal,
+            conversation: self.conversation,
+            since_ms: self.since,
+            ..TurnFilter::default()
+        }
+    }
+}
+
+/// Unix milliseconds of a date (local midnight) or a time stamp.
+fn parse_time(text: &str) -> Result<i64, String> {
+    if let Ok(stamp) = text.parse::<jiff::Timestamp>() {
+        return Ok(stamp.as_millisecond());
+    }
+    let date: jiff::civil::Date = text.parse().map_err(|error| format!("{error}"))?;
+    let midnight = date.to_zoned(jiff::tz::TimeZone::system()).map_err(|error| error.to_string())?;
+    Ok(midnight.timestamp().as_millisecond())
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = match Config::load(&args.place.flags()) {
+        Ok(config) => config,
+        Err(error) => return Ok(fail(&error, EX_CONFIG)),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(execute(args.command, Log::open(&config)?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
+    match command {
+        Cmd::List { which, limit, json } => {
+            let mut out = io::stdout().lock();
+            log.each(which.filter(), Some(limit), &mut |turn| {
+                if json { line(&mut out, turn) } else { Ok(writeln!(out, "{}", summary(turn))?) }
+            })
+            .await
+        }
+        Cmd::Export { which, out: None } => {
+            let mut out = io::stdout().lock();
+            log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await
+        }
+        Cmd::Export { which, out: Some(path) } => {
+            let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            let mut out = BufWriter::new(file);
+            log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await?;
+            Ok(out.into_inner().map_err(|error| error.into_error())?.sync_all()?)
+        }
+        Cmd::Forget { which, all } => {
+            let filter = which.filter();
+            if filter == TurnFilter::default() && !all {
+                bail!("say what to forget: --turn, --principal, --conversation, --since, or --all");
+            }
+            println!("{} turns forgotten", log.forget(filter).await?);
+            Ok(())
+        }
+    }
+}
+
+/// The turn log, wherever it can be reached.
+enum Log {
+    Disk { turns: SledTurns, _lock: StateLock },
+    Daemon { base: String, key: Option<String>, client: reqwest::Client },
+}
+
+impl Log {
+    fn open(config: &Config) -> anyhow::Result<Log> {
+        match StateLock::take(&config.state_dir) {
+            Ok(lock) => {
+                let turns = SledTurns::open(&config.state_dir.join(TURNS_DIR), config.memory.bytes_max)?;
+                Ok(Log::Disk { turns, _lock: lock })
+            }
+            Err(LockError::Held(_)) => {
+                let env = Environment::of_process();
+                let key = env.variable("CHIMERE_KEY").map(str::to_owned);
+                let base = env.variable("CHIMERE_URL").map(|url| url.trim_end_matches('/').to_owned());
+                let base = base.unwrap_or_else(|| format!("http://{}", config.http.listen));
+                Ok(Log::Daemon { base, key, client: reqwest::Client::new() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Calls `take` with the turns in order of time, page by page.
+    async fn each(
+        &self,
+        mut filter: TurnFilter,
+        limit: Option<usize>,
+        take: &mut dyn FnMut(&Turn) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut left = limit.unwrap_or(usize::MAX);
+        while left > 0 {
+            let wanted = left.min(PAGE_TURNS);
+            filter.limit = Some(wanted);
+            let page = self.page(&filter).await?;
+            for turn in &page {
+                take(turn)?;
+            }
+            left -= page.len();
+            match page.last() {
+                Some(last) if page.len() == wanted => filter.after = Some(last.id.clone()),
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    async fn page(&self, filter: &TurnFilter) -> anyhow::Result<Vec<Turn>> {
+        match self {
+            Log::Disk { turns, .. } => Ok(turns.list(filter)?),
+            Log::Daemon { .. } => {
+                let mut answer = self.call(reqwest::Method::GET, query(filter)).await?;
+                Ok(serde_json::from_value(answer["data"].take())?)
+            }
+        }
+    }
+
+    async fn forget(&self, filter: TurnFilter) -> anyhow::Result<usize> {
+        match self {
+            Log::Disk { turns, .. } => {
+                let forgotten = turns.forget(&filter)?;
+                turns.flush().await?;
+                Ok(forgotten)
+            }
+            Log::Daemon { .. } => {
+                let mut query = query(&filter);
+                if query.is_empty() {
+                    query.push(("all", "true".to_owned()));
+                }
+                let answer = self.call(reqwest::Method::DELETE, query).await?;
+                Ok(answer["turns"].as_u64().context("the daemon did not say how many")? as usize)
+            }
+        }
+    }
+
+    async fn call(&self, method: reqwest::Method, query: Vec<(&str, String)>) -> anyhow::Result<Value> {
+        let Log::Daemon { base, key, client } = self else { bail!("no daemon is running") };
+        let mut url = reqwest::Url::parse(&format!("{base}/v1/memory/turns"))?;
+        url.query_pairs_mut().extend_pairs(query);
+        let mut request = client.request(method, url);
+        if let Some(key) = key {
+            request = request.bearer_auth(key);
+        }
+        let answer =
+            request.send().await.with_context(|| format!("a daemon runs, but not on {base}: set CHIMERE_URL"))?;
+        let status = answer.status();
+        let body: Value = answer.json().await?;
+        if !status.is_success() {
+            let hint = if status.as_u16() == 401 { " (set CHIMERE_KEY)" } else { "" };
+            bail!("the daemon refused: {}{hint}", body["error"]["message"].as_str().unwrap_or(status.as_str()));
+        }
+        Ok(body)
+    }
+}
+
+fn query(filter: &TurnFilter) -> Vec<(&'static str, String)> {
+    [
+        ("turn", filter.turn.as_ref().map(|id| id.0.clone())),
+        ("principal", filter.principal.clone()),
+        ("conversation", filter.conversation.clone()),
+        ("since_ms", filter.since_ms.map(|ms| ms.to_string())),
+        ("limit", filter.limit.map(|n| n.to_string())),
+        ("after", filter.after.as_ref().map(|id| id.0.clone())),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect()
+}
+
+fn line(out: &mut dyn Write, turn: &Turn) -> anyhow::Result<()> {
+    serde_json::to_writer(&mut *out, turn)?;
+    Ok(out.write_all(b"\n")?)
+}
+
+fn summary(turn: &Turn) -> String {
+    let time = jiff::Timestamp::from_millisecond(turn.time_ms).map(|t| t.to_string()).unwrap_or_default();
+    let question = turn.messages.iter().rev().find(|m| m.role == Role::User).map_or("", |m| m.content.as_str());
+    let question: String =
+        question.chars().map(|c| if c.is_control() { ' ' } else { c }).take(QUESTION_CHARS).collect();
+    let tokens: u32 = turn.generations.iter().map(|g| g.usage.completion_tokens).sum();
+    let reason = turn.generations.first().map_or_else(String::new, |g| format!("{:?}", g.finish_reason).to_lowercase());
+    let votes = if turn.feedback.is_empty() { String::new() } else { format!(" [{} feedback]", turn.feedback.len()) };
+    format!("{} {time} {} {} {reason} {tokens} tokens{votes}  {question}", turn.id.0, turn.principal, turn.route)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates_or_stamps() {
+        assert_eq!(parse_time("2026-01-31T12:00:00Z"), Ok(1_769_860_800_000));
+        assert!(parse_time("2026-01-31").is_ok());
+        assert!(parse_time("yesterday").is_err());
+    }
+}

@@ -1,0 +1,62 @@
+//! `chimere serve`: the daemon in the foreground.
+
+use std::process::ExitCode;
+
+use chimere::config::{Config, Flags};
+use chimere::daemon;
+
+/// A configuration that cannot be used (`EX_CONFIG`).
+pub const EX_CONFIG: u8 = 78;
+
+/// Where the configuration comes from; every flag is optional
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Place {
+    /// Configuration file, instead of /etc/chimere/config.toml and the user's own
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<std::path::PathBuf>,
+    /// Address and port to listen on [default: 127.0.0.1:8377]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Folder of everything that is kept
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<std::path::PathBuf>,
+}
+
+impl Place {
+    pub fn flags(self) -> Flags {
+        Flags { config: self.config, listen: self.listen, state_dir: self.state_dir, model: None }
+    }
+}
+
+/// Serve the model over HTTP
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Model file (GGUF) [default: the installation's nano model]
+    #[arg(long, value_name = "FILE")]
+    model: Option<std::path::PathBuf>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let flags = Flags { model: args.model, ..args.place.flags() };
+    let config = match Config::load(&flags) {
+        Ok(config) => config,
+        Err(error) => return Ok(fail(&error, EX_CONFIG)),
+    };
+    if let Err(error) = daemon::log::install(&config.log) {
+        return Ok(fail(&error, EX_CONFIG));
+    }
+    for name in &config.unknown_variables {
+        tracing::warn!(name, "environment variable means nothing to this daemon");
+    }
+    match daemon::run(config, flags) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Ok(fail(&error, error.code())),
+    }
+}
+
+pub fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    eprintln!("chimere: {error}");
+    ExitCode::from(code)
+}

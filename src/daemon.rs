@@ -1,0 +1,365 @@
+//! Builds everything once, in this order: state lock, keys, pipelines, listener, actors, door. Stops it in the
+//! opposite order: no new requests, replies under way, door, engine. Signals and systemd are answered here.
+
+mod exit;
+mod face;
+pub mod log;
+mod notify;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_rt::{Arbiter, System};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Handle};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+pub use exit::DaemonError;
+
+use crate::actors::inference::{Board, EngineSpec, EngineState, Inference, Stop};
+use crate::actors::link::Link;
+use crate::actors::memory::{Memory, OpenStore};
+use crate::actors::orchestrator::{Orchestrator, Pipelines, PipelinesChanged};
+use crate::actors::scheduler::Scheduler;
+use crate::actors::scorer::Scorer;
+use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
+use crate::actors::trainer::Trainer;
+use crate::clock::Clock;
+use crate::config::{Config, Flags};
+use crate::http::{self, HttpLimits};
+use crate::keys::KeyRing;
+use crate::meters;
+use crate::pipeline::{Sources, Watch};
+use crate::reply::Replies;
+use crate::store::files::{StateLock, create_private_dir};
+use crate::store::{SledTurns, TurnStore};
+
+/// Threads of the runtime: the engine computes elsewhere.
+const WORKERS_MAX: usize = 4;
+/// After the drain, how long replies that were cut may take to write their Turns.
+const CUT_TIMEOUT_MS: u64 = 2_000;
+/// Longest wait for the door and the engine to end.
+const STOP_TIMEOUT_MS: u64 = 4_000;
+
+/// The machine gives no threads.
+const EX_OSERR: i32 = 71;
+
+/// Folder of the turn log, under the state folder.
+pub const TURNS_DIR: &str = "turns";
+
+/// The actors' links.
+#[derive(Clone)]
+pub struct Cast {
+    pub inference: Link<Inference>,
+    pub orchestrator: Link<Orchestrator>,
+    pub memory: Link<Memory>,
+    pub scorer: Link<Scorer>,
+    pub trainer: Link<Trainer>,
+    pub scheduler: Link<Scheduler>,
+}
+
+/// A running daemon.
+pub struct Daemon {
+    config: Config,
+    flags: Flags,
+    cast: Cast,
+    board: Arc<Board>,
+    replies: Arc<Replies>,
+    keys: watch::Sender<Arc<KeyRing>>,
+    lease: face::LeaseHolder,
+    clock: Clock,
+    started_ms: i64,
+}
+
+/// Runs the daemon until it is told to stop or cannot go on.
+pub fn run(config: Config, flags: Flags) -> Result<(), DaemonError> {
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, WORKERS_MAX);
+    let system = System::with_tokio_rt(move || {
+        let built = Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+        // Nothing runs yet, and the closure has no other way to fail.
+        built.unwrap_or_else(|error| {
+            eprintln!("chimere: cannot start threads: {error}");
+            std::process::exit(EX_OSERR)
+        })
+    });
+    system.block_on(serve(config, flags))
+}
+
+async fn serve(config: Config, flags: Flags) -> Result<(), DaemonError> {
+    let _ = http::install_recorder()?;
+    meters::describe();
+    let _lock = StateLock::take(&config.state_dir)?;
+    let keys = KeyRing::load(&config.state_dir)?;
+    if keys.is_empty() && !config.http.listen.ip().is_loopback() {
+        return Err(DaemonError::Open(config.http.listen));
+    }
+    create_private_dir(&config.pipelines.overlay)?;
+    let sources =
+        Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
+    let pipelines = Arc::new(Pipelines::load(sources)?);
+    let model = config.model.clone().map_err(DaemonError::NoModel)?;
+    let listener = TcpListener::bind(config.http.listen)
+        .await
+        .map_err(|source| DaemonError::Listen { listen: config.http.listen, source })?;
+    let spec = Arc::new(engine_spec(&config, model)?);
+    let exhausted = Arc::new(watch::Sender::new(None));
+    let board = Arc::new(Board::default());
+    let cast = cast(&config, &spec, &board, &pipelines, &exhausted);
+    let daemon = Daemon::new(config, flags, cast, board, pipelines, keys);
+    daemon.live(listener, exhausted.subscribe()).await
+}
+
+impl Daemon {
+    fn new(
+        config: Config,
+        flags: Flags,
+        cast: Cast,
+        board: Arc<Board>,
+        pipelines: Arc<Pipelines>,
+        keys: KeyRing,
+    ) -> Arc<Self> {
+        let clock = Clock::wall();
+        let replies = Arc::new(Replies {
+            inference: cast.inference.clone(),
+            orchestrator: cast.orchestrator.clone(),
+            memory: cast.memory.clone(),
+            board: board.clone(),
+            pipelines,
+            config: config.replies.clone(),
+            append_timeout: config.memory.append_timeout,
+            clock: clock.clone(),
+            permits: Arc::new(Semaphore::new(config.replies.requests_max)),
+            draining: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        });
+        Arc::new(Daemon {
+            config,
+            flags,
+            cast,
+            board,
+            replies,
+            keys: watch::Sender::new(Arc::new(keys)),
+            lease: face::LeaseHolder::default(),
+            started_ms: clock.now_ms(),
+            clock,
+        })
+    }
+
+    /// Serves until a signal or a failure, then drains.
+    async fn live(
+        self: Arc<Self>,
+        listener: TcpListener,
+        mut exhausted: watch::Receiver<Option<&'static str>>,
+    ) -> Result<(), DaemonError> {
+        let mut signals = Signals::new()?;
+        let closing = CancellationToken::new();
+        let limits = http_limits(&self.config);
+        let door = tokio::spawn(http::serve(listener, self.clone(), limits, closing.clone()));
+        tracing::info!(listen = %self.config.http.listen, state_dir = %self.config.state_dir.display(), "started");
+        let background = [
+            tokio::spawn(notify::report(self.board.clone())),
+            tokio::spawn(notify::watchdog(self.cast.clone(), self.board.clone(), self.config.engine.stall_timeout)),
+            tokio::spawn(self.clone().follow_files()),
+        ];
+        let mut engine = self.board.watch();
+        let end = loop {
+            tokio::select! {
+                stop = signals.next() => match stop {
+                    Asked::Stop => break Ok(()),
+                    Asked::Reload => self.reload().await,
+                },
+                failed = engine.wait_for(|state| matches!(state, EngineState::Failed { .. })) => {
+                    break Err(hosting_error(failed.map(|state| state.clone()).ok()));
+                }
+                spent = exhausted.wait_for(Option::is_some) => {
+                    break Err(DaemonError::Exhausted(spent.ok().and_then(|name| *name).unwrap_or("an actor")));
+                }
+            }
+        };
+        notify::stopping();
+        self.drain(door, closing, signals).await;
+        background.iter().for_each(JoinHandle::abort);
+        end
+    }
+
+    /// Lets replies under way finish, within `drain_timeout` or until a second signal.
+    async fn drain<T>(&self, door: JoinHandle<T>, closing: CancellationToken, mut signals: Signals) {
+        let running = self.replies.running();
+        tracing::info!(running, timeout_ms = self.config.drain_timeout.as_millis(), "draining");
+        self.replies.draining.cancel();
+        closing.cancel();
+        let told_again = async { while signals.next().await == Asked::Reload {} };
+        tokio::select! {
+            _ = timeout(self.config.drain_timeout, self.replies.idle()) => {}
+            () = told_again => tracing::warn!("told to stop again: replies under way are cut"),
+        }
+        self.replies.cut.cancel();
+        let _ = timeout(Duration::from_millis(CUT_TIMEOUT_MS), self.replies.idle()).await;
+        let stop = Duration::from_millis(STOP_TIMEOUT_MS);
+        let mut door = door;
+        if timeout(stop, &mut door).await.is_err() {
+            door.abort();
+        }
+        let _ = self.cast.inference.send_within(Stop, stop).await;
+        let mut state = self.board.watch();
+        let ended = state.wait_for(|s| matches!(s, EngineState::Stopped | EngineState::Failed { .. }));
+        let _ = timeout(stop, ended).await;
+        tracing::info!("stopped");
+    }
+
+    /// Reads keys, pipelines and configuration again; what cannot be read replaces nothing.
+    async fn reload(&self) {
+        notify::reloading();
+        self.reload_keys();
+        // The outcome is logged and shown in the status.
+        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
+        match Config::load(&self.flags) {
+            Ok(config) if config == self.config => tracing::info!("configuration unchanged"),
+            Ok(_) => tracing::warn!("the configuration changed and is valid: restart to apply it"),
+            Err(error) => tracing::error!(%error, "the configuration is not valid: the running one stays"),
+        }
+        notify::reloaded();
+    }
+
+    fn reload_keys(&self) {
+        let loaded = KeyRing::load(&self.config.state_dir);
+        meters::reloaded("keys", loaded.is_ok());
+        match loaded {
+            Ok(ring) if ring.is_empty() && !self.config.http.listen.ip().is_loopback() => {
+                tracing::error!("the key file is gone: the keys read before stay");
+            }
+            Ok(ring) => drop(self.keys.send_replace(Arc::new(ring))),
+            Err(error) => tracing::error!(%error, "keys not reloaded: the ones read before stay"),
+        }
+    }
+
+    /// Reloads pipelines and keys when their files change.
+    async fn follow_files(self: Arc<Self>) {
+        let mut folders = vec![self.config.pipelines.overlay.clone()];
+        folders.extend(self.config.pipelines.shipped.clone());
+        let watched = Watch::start(&folders, "yaml")
+            .and_then(|p| Ok((p, Watch::start(std::slice::from_ref(&self.config.state_dir), "toml")?)));
+        let ((_pipelines, mut yaml), (_keys, mut toml)) = match watched {
+            Ok(watched) => watched,
+            Err(error) => return tracing::error!(%error, "files are not watched: reload with SIGHUP"),
+        };
+        loop {
+            tokio::select! {
+                Ok(()) = yaml.changed() => drop(self.cast.orchestrator.send(PipelinesChanged).await),
+                Ok(()) = toml.changed() => self.reload_keys(),
+                else => return,
+            }
+        }
+    }
+}
+
+/// Starts the actors: those that serve, those that keep and those of the night, a thread each.
+fn cast(
+    config: &Config,
+    spec: &Arc<EngineSpec>,
+    board: &Arc<Board>,
+    pipelines: &Arc<Pipelines>,
+    exhausted: &Arc<Exhausted>,
+) -> Cast {
+    let place = || Place::Arbiter(Arbiter::new().handle());
+    let (serving, keeping, night) = (place(), place(), place());
+    let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
+    let (spec, board, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
+    let (folder, bytes_max) = (config.state_dir.join(TURNS_DIR), config.memory.bytes_max);
+    let open: OpenStore =
+        Arc::new(move || SledTurns::open(&folder, bytes_max).map(|log| Arc::new(log) as Arc<dyn TurnStore>));
+    let night_enabled = config.night_enabled;
+    Cast {
+        memory: supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone())),
+        orchestrator: supervise("orchestrator", serving.clone(), budget, exhausted.clone(), move || {
+            Orchestrator::new(pipelines.clone())
+        }),
+        inference: supervise("inference", serving, budget, exhausted.clone(), move || {
+            Inference::new(spec.clone(), board.clone(), runtime.clone())
+        }),
+        scorer: supervise("scorer", keeping, budget, exhausted.clone(), Scorer::default),
+        trainer: supervise("trainer", night.clone(), budget, exhausted.clone(), Trainer::default),
+        scheduler: supervise("scheduler", night, budget, exhausted.clone(), move || Scheduler::new(night_enabled)),
+    }
+}
+
+/// This binary again, as an engine.
+fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonError> {
+    let engine = &config.engine;
+    let mut args = vec!["engine".into(), "--model".into(), model.into_os_string()];
+    let mut flag = |name: &str, value: String| args.extend([name.into(), value.into()]);
+    flag("--backend", engine.backend.clone());
+    flag("--threads", engine.threads.to_string());
+    flag("--context", engine.context_tokens.map_or(0, usize::from).to_string());
+    flag("--sequences", engine.sequences.to_string());
+    // Every admitted reply may wait, with all its choices.
+    flag("--waiting", (config.replies.requests_max * crate::service::CHOICES_MAX as usize).min(4_096).to_string());
+    Ok(EngineSpec {
+        program: std::env::current_exe()?,
+        args,
+        load_timeout: engine.load_timeout,
+        stall_timeout: engine.stall_timeout,
+        first_start_attempts: engine.first_start_attempts,
+    })
+}
+
+fn http_limits(config: &Config) -> HttpLimits {
+    let ms = |duration: Duration| duration.as_millis() as u64;
+    HttpLimits {
+        host_names: config.http.hosts.clone(),
+        connections_max: config.http.connections_max,
+        connections_per_ip_max: config.http.connections_per_address_max,
+        header_timeout_ms: ms(config.http.header_timeout),
+        body_progress_timeout_ms: ms(config.http.body_timeout),
+        idle_timeout_ms: ms(config.http.idle_timeout),
+        write_timeout_ms: ms(config.http.write_timeout),
+        body_bytes_max: config.http.body_bytes_max,
+        // The replies' own deadlines end them first, with their Turns.
+        drain_timeout_ms: ms(config.drain_timeout) + CUT_TIMEOUT_MS,
+        reply_silence_timeout_ms: ms(config.replies.reply_timeout) + CUT_TIMEOUT_MS,
+        ..HttpLimits::default()
+    }
+}
+
+fn hosting_error(state: Option<EngineState>) -> DaemonError {
+    match state {
+        Some(EngineState::Failed { message, fatal: true }) => DaemonError::BadModel(message),
+        Some(EngineState::Failed { message, .. }) => DaemonError::EngineDies(message),
+        _ => DaemonError::EngineDies("its state was lost".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Stop,
+    Reload,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The daemon as the door sees it: `Service` over the actors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, mpsc};
+
+use super::Daemon;
+use crate::actors::inference::{Ask, EngineState, InferenceError, Lease, Pause};
+use crate::actors::link::{Link, LinkError};
+use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
+use crate::actors::orchestrator::OrchestratorStatus;
+use crate::actors::scheduler::{Night, SchedulerStatus};
+use crate::actors::scorer::ScorerStatus;
+use crate::actors::trainer::TrainerStatus;
+use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
+use crate::service::{
+    AuthError, FeedbackRequest, NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError,
+    TurnFilter,
+};
+use crate::store::StoreError;
+use crate::turn::{Feedback, Turn, TurnId};
+
+/// Questions to the engine, and pauses.
+const ENGINE_TIMEOUT_MS: u64 = 15_000;
+/// Reading and forgetting may pass over the whole log.
+const MEMORY_TIMEOUT_MS: u64 = 60_000;
+const STATUS_TIMEOUT_MS: u64 = 2_000;
+/// Longest correction, bytes.
+const CORRECTION_BYTES_MAX: usize = 64 << 10;
+/// Most feedback on one turn.
+const FEEDBACK_MAX: usize = 100;
+
+/// The lease of a pause asked for from outside.
+#[derive(Default)]
+pub(super) struct LeaseHolder(Mutex<Option<Lease>>);
+
+impl Daemon {
+    async fn ask(&self, ask: Ask) -> Result<Event, ServiceError> {
+        let retry_after_s = self.board.retry_after_s();
+        let answer = self.cast.inference.send_within(ask, Duration::from_millis(ENGINE_TIMEOUT_MS)).await;
+        match answer.map_err(|error| link(&error))?.map_err(|error| engine(&error, retry_after_s))? {
+            Event::Failed { kind: FailureKind::Internal, message, .. } => Err(ServiceError::Internal(message)),
+            Event::Failed { kind: FailureKind::Context, message, .. } => Err(ServiceError::Context(message)),
+            Event::Failed { kind: FailureKind::Busy, message, .. } => {
+                Err(ServiceError::Busy { message, retry_after_s: 1 })
+            }
+            Event::Failed { kind: FailureKind::Invalid, message, .. } => {
+                Err(ServiceError::Invalid { message, param: None })
+            }
+            event => Ok(event),
+        }
+    }
+
+    async fn turn(&self, id: TurnId) -> Result<Turn, ServiceError> {
+        let found = self.cast.memory.send(Get(id.clone())).await.map_err(|error| link(&error))?;
+        found.map_err(memory)?.ok_or_else(|| memory(StoreError::Unknown(id.0).into()))
+    }
+
+    async fn take_feedback(&self, principal: Principal, feedback: FeedbackRequest) -> Result<(), ServiceError> {
+        let invalid = |message: &str, param: &str| {
+            Err(ServiceError::Invalid { message: message.to_owned(), param: Some(param.to_owned()) })
+        };
+        if feedback.vote.is_none() && feedback.correction.is_none() {
+            return invalid("feedback holds neither a vote nor a correction", "vote");
+        }
+        if feedback.correction.as_ref().is_some_and(|c| c.len() > CORRECTION_BYTES_MAX) {
+            return invalid("the correction is longer than 64 KiB", "correction");
+        }
+        let turn = self.turn(feedback.turn.clone()).await?;
+        // Somebody else's turn is not there, as far as this principal may know.
+        if turn.principal != principal.name && !principal.may(Scope::Admin) {
+            return Err(memory(StoreError::Unknown(feedback.turn.0).into()));
+        }
+        if turn.feedback.len() >= FEEDBACK_MAX {
+            return invalid("this turn has as much feedback as is kept", "turn");
+        }
+        let record = Feedback {
+            time_ms: self.clock.now_ms(),
+            principal: principal.name,
+            vote: feedback.vote,
+            correction: feedback.correction,
+        };
+        let added = self.cast.memory.send(AddFeedback(feedback.turn, record)).await;
+        added.map_err(|error| link(&error))?.map_err(memory)
+    }
+
+    async fn report(&self) -> Value {
+        let cast = &self.cast;
+        let (inference, orchestrator, log, scorer, trainer, scheduler) = tokio::join!(
+            async { life(&cast.inference, None) },
+            status(&cast.orchestrator, OrchestratorStatus),
+            status(&cast.memory, MemoryStatus),
+            status(&cast.scorer, ScorerStatus),
+            status(&cast.trainer, TrainerStatus),
+            status(&cast.scheduler, SchedulerStatus),
+        );
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "started_ms": self.started_ms,
+            "uptime_ms": self.clock.now_ms() - self.started_ms,
+            "accepting": self.accepting(),
+            "replies": { "running": self.replies.running(), "max": self.config.replies.requests_max },
+            "engine": self.board.status(),
+            "actors": {
+                "inference": inference,
+                "orchestrator": orchestrator,
+                "memory": log,
+                "scorer": scorer,
+                "trainer": trainer,
+                "scheduler": scheduler,
+            },
+        })
+    }
+}
+
+impl Service for Daemon {
+    fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>> {
+        Box::pin(self.replies.start(request))
+    }
+
+    fn hosted(&self) -> Option<Arc<Hosted>> {
+        self.board.hosted()
+    }
+
+    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<(Vec<u32>, Vec<String>), ServiceError>> {
+        Box::pin(async move {
+            match self.ask(Ask::Tokenize { text, specials }).await? {
+                Event::Tokens { ids, pieces, .. } => Ok((ids, pieces)),
+                _ => Err(strange()),
+            }
+        })
+    }
+
+    fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>> {
+        Box::pin(async move { text(self.ask(Ask::Detokenize { ids }).await?) })
+    }
+
+    fn apply_template(&self, mut chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>> {
+        if chat.date.is_empty() {
+            chat.date = self.clock.date();
+        }
+        Box::pin(async move { text(self.ask(Ask::ApplyTemplate { chat }).await?) })
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async move { Ok(self.report().await) })
+    }
+
+    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(self.take_feedback(principal, feedback))
+    }
+
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>> {
+        let listed = self.cast.memory.send_within(List(filter), Duration::from_millis(MEMORY_TIMEOUT_MS));
+        Box::pin(async move { listed.await.map_err(|error| link(&error))?.map_err(memory) })
+    }
+
+    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
+        let forgotten = self.cast.memory.send_within(Forget(filter), Duration::from_millis(MEMORY_TIMEOUT_MS));
+        Box::pin(async move { forgotten.await.map_err(|error| link(&error))?.map_err(memory) })
+    }
+
+    fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async move { self.cast.scheduler.send(Night(command)).await.map_err(|error| link(&error))? })
+    }
+
+    fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async move {
+            let mut held = self.lease.0.lock().await;
+            if held.as_ref().is_some_and(|lease| !lease.lost()) {
+                return Ok(());
+            }
+            let retry_after_s = self.board.retry_after_s();
+            let answer = self.cast.inference.send_within(Pause, Duration::from_millis(ENGINE_TIMEOUT_MS)).await;
+            let lease = answer.map_err(|error| link(&error))?.map_err(|error| engine(&error, retry_after_s))?;
+            *held = Some(lease);
+            Ok(())
+        })
+    }
+
+    fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async move {
+            // Dropped, and thereby the engine told, before the state is waited for.
+            drop(self.lease.0.lock().await.take());
+            let mut state = self.board.watch();
+            let resumed = state.wait_for(|state| !matches!(state, EngineState::Paused(_)));
+            match tokio::time::timeout(Duration::from_millis(ENGINE_TIMEOUT_MS), resumed).await {
+                Ok(_) => Ok(()),
+                Err(_) => Err(ServiceError::Internal("the engine did not resume".to_owned())),
+            }
+        })
+    }
+
+    fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {
+        self.keys.borrow().authenticate(bearer, loopback)
+    }
+
+    fn accepting(&self) -> bool {
+        !self.replies.draining.is_cancelled()
+    }
+}
+
+/// An actor's life, and what it says of itself.
+fn life<A: actix::Actor>(link: &Link<A>, said: Option<Value>) -> Value {
+    let mut all = json!({ "life": link.life(), "restarts": link.restarts() });
+    if let (Value::Object(all), Some(Value::Object(said))) = (&mut all, said) {
+        all.extend(said);
+    }
+    all
+}
+
+async fn status<A, M>(link: &Link<A>, ask: M) -> Value
+where
+    A: actix::Actor + actix::Handler<M>,
+    M: actix::Message<Result = Value> + Send + 'static,
+    A::Context: actix::dev::ToEnvelope<A, M>,
+{
+    match link.send_within(ask, Duration::from_millis(STATUS_TIMEOUT_MS)).await {
+        Ok(said) => life(link, Some(said)),
+        Err(error) => life(link, Some(json!({ "message": error.to_string() }))),
+    }
+}
+
+fn text(event: Event) -> Result<String, ServiceError> {
+    match event {
+        Event::Text { text, .. } => Ok(text),
+        _ => Err(strange()),
+    }
+}
+
+fn strange() -> ServiceError {
+    ServiceError::Internal("the engine answered something else than was asked".to_owned())
+}
+
+fn link(error: &LinkError) -> ServiceError {
+    ServiceError::Unavailable { message: error.to_string(), retry_after_s: 1 }
+}
+
+fn engine(error: &InferenceError, retry_after_s: u32) -> ServiceError {
+    match error {
+        InferenceError::Busy => ServiceError::Busy { message: error.to_string(), retry_after_s: 1 },
+        InferenceError::NotRunning(_) | InferenceError::Leased | InferenceError::Late(_) => {
+            ServiceError::Unavailable { message: error.to_string(), retry_after_s }
+        }
+    }
+}
+
+fn memory(error: MemoryError) -> ServiceError {
+    match error {
+        MemoryError::Stopped(_) => ServiceError::Unavailable { message: error.to_string(), retry_after_s: 10 },
+        MemoryError::Store(StoreError::Unknown(_)) => ServiceError::NotFound(error.to_string()),
+        MemoryError::Store(_) => ServiceError::Internal(error.to_string()),
+    }
+}

@@ -1,0 +1,144 @@
+//! One task per reply: the plan, the engine's events for every choice, what the client sees of them, and
+//! exactly one Turn, on every path. `Done` is only said when the Turn is flushed.
+
+mod choice;
+mod id;
+mod record;
+mod task;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+pub use id::new_turn_id;
+
+use crate::actors::inference::{Board, Inference};
+use crate::actors::link::Link;
+use crate::actors::memory::Memory;
+use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
+use crate::clock::Clock;
+use crate::config::RepliesConfig;
+use crate::engine::protocol::Hosted;
+use crate::meters;
+use crate::pipeline::{Wishes, plain_plan};
+use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
+use crate::turn::Plan;
+
+/// Events on their way to the client.
+const EVENTS_MAX: usize = 256;
+/// Longest wait for a plan before the default route is taken.
+const PLAN_TIMEOUT_MS: u64 = 1_000;
+/// Longest name of a conversation, bytes.
+const CONVERSATION_BYTES_MAX: usize = 256;
+
+/// What every reply needs, shared by all.
+pub struct Replies {
+    pub inference: Link<Inference>,
+    pub orchestrator: Link<Orchestrator>,
+    pub memory: Link<Memory>,
+    pub board: Arc<Board>,
+    /// For the time when the Orchestrator does not answer.
+    pub pipelines: Arc<Pipelines>,
+    pub config: RepliesConfig,
+    /// Longest wait for a Turn to be flushed.
+    pub append_timeout: Duration,
+    pub clock: Clock,
+    /// One permit for each reply under way.
+    pub permits: Arc<Semaphore>,
+    /// No new replies.
+    pub draining: CancellationToken,
+    /// Replies under way end now.
+    pub cut: CancellationToken,
+}
+
+impl Replies {
+    /// Starts a reply. Returns when the engine has it, or why it cannot.
+    pub async fn start(self: &Arc<Self>, request: ReplyRequest) -> Result<mpsc::Receiver<ReplyEvent>, ServiceError> {
+        if self.draining.is_cancelled() {
+            return Err(unavailable("the daemon is stopping", 5));
+        }
+        check(&request)?;
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| ServiceError::Busy {
+            message: format!("{} replies are under way", self.config.requests_max),
+            retry_after_s: 1,
+        })?;
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        let (opened, opening) = oneshot::channel();
+        let replies = self.clone();
+        // A task of its own: a client that leaves at any moment must not take the Turn with it.
+        tokio::spawn(async move {
+            task::run(&replies, request, events, opened).await;
+            drop(permit);
+        });
+        opening.await.unwrap_or_else(|_| Err(ServiceError::Internal("the reply's task failed".to_owned())))?;
+        Ok(receiver)
+    }
+
+    /// Resolves when no reply is under way.
+    pub async fn idle(&self) {
+        let _ = self.permits.acquire_many(self.config.requests_max as u32).await;
+    }
+
+    pub fn running(&self) -> usize {
+        self.config.requests_max.saturating_sub(self.permits.available_permits())
+    }
+
+    /// Waits for an engine, within `start_timeout`.
+    async fn hosted(&self) -> Result<Arc<Hosted>, ServiceError> {
+        let wait = self.config.start_timeout;
+        self.board.hosted_within(wait).await.ok_or_else(|| {
+            let state = self.board.state();
+            unavailable(&format!("the engine is {}", state.name()), self.board.retry_after_s())
+        })
+    }
+
+    async fn plan(&self, request: &mut ReplyRequest) -> Result<Plan, ServiceError> {
+        let mut wishes = Wishes {
+            tier: request.tier,
+            thinking: request.thinking,
+            sampling: std::mem::take(&mut request.sampling),
+            max_tokens: request.max_tokens,
+            stop: std::mem::take(&mut request.stop),
+            tools: Vec::new(),
+            max_tokens_default: self.config.max_tokens,
+        };
+        let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };
+        wishes.tools = std::mem::take(tools);
+        let messages = std::mem::take(messages);
+        let chat = || Chat { messages: messages.clone(), route: request.route.clone(), wishes: wishes.clone() };
+        match self.orchestrator.send_within(chat(), Duration::from_millis(PLAN_TIMEOUT_MS)).await {
+            Ok(planned) => planned,
+            Err(error) => {
+                tracing::error!(%error, "no plan from the Orchestrator: the default route is taken");
+                meters::route_fallback();
+                let route = request.route.clone().or_else(|| Some(crate::pipeline::DEFAULT_ROUTE.to_owned()));
+                let mut plan = plan_chat(&self.pipelines.current(), Chat { messages, route, wishes })?;
+                plan.because = error.to_string();
+                Ok(plan)
+            }
+        }
+    }
+}
+
+fn check(request: &ReplyRequest) -> Result<(), ServiceError> {
+    let invalid = |param: &str, message: String| Err(ServiceError::Invalid { message, param: Some(param.to_owned()) });
+    if !(1..=CHOICES_MAX).contains(&request.choices) {
+        return invalid("n", format!("n is {}, but must be 1 to {CHOICES_MAX}", request.choices));
+    }
+    if request.conversation.as_ref().is_some_and(|c| c.len() > CONVERSATION_BYTES_MAX || c.is_empty()) {
+        return invalid("conversation", format!("conversation must have 1 to {CONVERSATION_BYTES_MAX} bytes"));
+    }
+    match &request.input {
+        ReplyInput::Chat { messages, .. } if messages.is_empty() => {
+            invalid("messages", "messages must not be empty".to_owned())
+        }
+        ReplyInput::Ids(ids) if ids.is_empty() => invalid("prompt", "prompt must not be empty".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn unavailable(message: &str, retry_after_s: u32) -> ServiceError {
+    ServiceError::Unavailable { message: message.to_owned(), retry_after_s }
+}

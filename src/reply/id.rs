@@ -1,0 +1,35 @@
+//! Turn ids: 48 bits of time in milliseconds and 80 random bits, in base 32, so that text order is time order.
+
+use crate::turn::TurnId;
+
+/// Crockford's alphabet, in ASCII order, lower case.
+const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// A new id for a turn that begins at `now_ms`.
+pub fn new_turn_id(now_ms: i64) -> TurnId {
+    let mut random = [0u8; 10];
+    if getrandom::fill(&mut random).is_err() {
+        // Without the system's source ids are still unique within this process; they are no secret.
+        static SERIAL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let serial = SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        random[2..].copy_from_slice(&serial.to_be_bytes());
+    }
+    let mut bits = (now_ms.max(0) as u128 & 0xffff_ffff_ffff) << 80;
+    bits |= random.iter().fold(0u128, |n, byte| n << 8 | u128::from(*byte));
+    let mut text = String::from("turn-");
+    text.extend((0..26).rev().map(|i| LETTERS[(bits >> (5 * i)) as usize & 31] as char));
+    TurnId(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_by_time_and_differ() {
+        let ids: Vec<_> = [0, 1, 31, 32, 1_700_000_000_000, 1_700_000_000_001].map(new_turn_id).to_vec();
+        assert!(ids.is_sorted());
+        assert!(ids.iter().all(|id| id.0.len() == 31));
+        assert_ne!(new_turn_id(5), new_turn_id(5));
+    }
+}

@@ -1,0 +1,116 @@
+//! The Turn of a reply: what is kept, with the rules of consent and taint.
+
+use crate::engine::protocol::Hosted;
+use crate::service::{ReplyInput, ReplyRequest};
+use crate::store::TURN_VERSION;
+use crate::turn::{Generation, Message, Plan, Role, Turn, TurnId, Usage};
+
+/// What is known of a reply before its first token.
+pub(super) struct Opening {
+    pub(super) id: TurnId,
+    pub(super) time_ms: i64,
+    pub(super) conversation: String,
+    pub(super) principal: String,
+    pub(super) consent: bool,
+    /// The prompt of a completion, in place of messages.
+    text: Option<String>,
+}
+
+impl Opening {
+    pub(super) fn new(id: TurnId, time_ms: i64, request: &ReplyRequest) -> Self {
+        Opening {
+            time_ms,
+            conversation: request.conversation.clone().unwrap_or_else(|| id.0.clone()),
+            principal: request.principal.name.clone(),
+            consent: request.principal.consent && request.consent != Some(false),
+            text: match &request.input {
+                ReplyInput::Text(text) => Some(text.clone()),
+                ReplyInput::Chat { .. } | ReplyInput::Ids(_) => None,
+            },
+            id,
+        }
+    }
+
+    pub(super) fn turn(self, plan: Plan, hosted: &Hosted, prompt_ids: Vec<u32>, generations: Vec<Generation>) -> Turn {
+        let messages = match self.text {
+            Some(text) => vec![Message::new(Role::User, text)],
+            None => plan.messages,
+        };
+        Turn {
+            version: TURN_VERSION,
+            id: self.id,
+            conversation: self.conversation,
+            time_ms: self.time_ms,
+            principal: self.principal,
+            consent: self.consent,
+            taint: tainted(&messages),
+            route: plan.route,
+            tier: plan.tier,
+            pipeline_version: plan.pipeline_version,
+            model: hosted.model.name.clone(),
+            model_hash: hosted.model_hash.clone(),
+            adapter_revision: 0,
+            template_hash: hosted.template_hash.clone(),
+            messages,
+            tools: plan.tools,
+            prompt_ids,
+            sampling: plan.sampling,
+            thinking: plan.thinking,
+            generations,
+            feedback: Vec::new(),
+            verdict: None,
+        }
+    }
+}
+
+/// Text that a tool gave took part.
+fn tainted(messages: &[Message]) -> bool {
+    messages.iter().any(|m| m.role == Role::Tool)
+}
+
+/// The usage of a reply: the prompt is read for every choice, but counted once.
+pub(super) fn total_usage(generations: &[Generation]) -> Usage {
+    let first = generations.first().map(|g| g.usage).unwrap_or_default();
+    Usage {
+        prompt_tokens: first.prompt_tokens,
+        cached_tokens: first.cached_tokens,
+        completion_tokens: generations.iter().map(|g| g.usage.completion_tokens).sum(),
+        thinking_tokens: generations.iter().map(|g| g.usage.thinking_tokens).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::{Principal, SamplingOverrides};
+
+    fn request(principal: bool, asked: Option<bool>) -> ReplyRequest {
+        ReplyRequest {
+            principal: Principal { name: "p".into(), scopes: Vec::new(), consent: principal },
+            input: ReplyInput::Text("t".into()),
+            model: None,
+            conversation: None,
+            route: None,
+            tier: None,
+            thinking: None,
+            sampling: SamplingOverrides::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            choices: 1,
+            consent: asked,
+        }
+    }
+
+    #[test]
+    fn consent_can_only_be_withdrawn() {
+        let consent = |principal, asked| Opening::new(TurnId("t".into()), 0, &request(principal, asked)).consent;
+        assert!(consent(true, None) && consent(true, Some(true)));
+        assert!(!consent(true, Some(false)) && !consent(false, None) && !consent(false, Some(true)));
+    }
+
+    #[test]
+    fn tool_results_taint() {
+        assert!(!tainted(&[Message::new(Role::User, "q"), Message::new(Role::Assistant, "a")]));
+        assert!(tainted(&[Message::new(Role::User, "q"), Message::new(Role::Tool, "42")]));
+    }
+}

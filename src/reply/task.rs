@@ -1,0 +1,274 @@
+//! The life of one reply.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::choice::Choice;
+use super::record::{Opening, total_usage};
+use super::{Replies, new_turn_id, unavailable};
+use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
+use crate::actors::link::LinkError;
+use crate::actors::memory::Append;
+use crate::engine::protocol::{ChatInput, Event, FailureKind, Generate, Hosted, Prompt};
+use crate::meters;
+use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
+use crate::turn::{FinishReason, Plan, Thinking};
+
+/// After a cancel, how long the engine's own account (usage, timings) is waited for.
+const CANCEL_WAIT_MS: u64 = 300;
+/// Longest wait for an aborted reply's Turn to be flushed: it must be durable within a second.
+const ABORTED_APPEND_MS: u64 = 700;
+
+/// How a reply ended.
+enum End {
+    Complete,
+    ClientGone,
+    Failed(ServiceError),
+}
+
+/// A reply under way.
+struct Reply {
+    opening: Opening,
+    plan: Plan,
+    hosted: Arc<Hosted>,
+    choices: Vec<Choice>,
+}
+
+/// Runs a reply to its end. `opened` hears once whether the engine has taken it.
+pub(super) async fn run(
+    replies: &Replies,
+    request: ReplyRequest,
+    events: mpsc::Sender<ReplyEvent>,
+    opened: oneshot::Sender<Result<(), ServiceError>>,
+) {
+    let began = Instant::now();
+    let (mut reply, mut stream) = match open(replies, request).await {
+        Ok(open) => open,
+        Err(error) => return drop(opened.send(Err(error))),
+    };
+    let started = reply.started(replies);
+    let _ = events.try_send(started);
+    let _ = opened.send(Ok(()));
+    let driven = AssertUnwindSafe(reply.drive(replies, &mut stream, &events, began)).catch_unwind().await;
+    let end = driven.unwrap_or_else(|_| End::Failed(ServiceError::Internal("the reply's task failed".to_owned())));
+    if !matches!(end, End::Complete) {
+        reply.break_off(&mut stream, &end).await;
+    }
+    drop(stream);
+    reply.close(replies, end, events).await;
+}
+
+/// Everything before the engine: model name, plan, admission.
+async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream), ServiceError> {
+    let hosted = replies.hosted().await?;
+    if let Some(wanted) = request.model.as_ref().filter(|m| **m != hosted.model.name) {
+        let message = format!("the model `{wanted}` is not served here; `{}` is", hosted.model.name);
+        return Err(ServiceError::NotFound(message));
+    }
+    let now_ms = replies.clock.now_ms();
+    let opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
+    let mut plan = replies.plan(&mut request).await?;
+    if !hosted.thinks {
+        plan.thinking = Thinking::Template;
+    }
+    let prompt = match request.input {
+        ReplyInput::Text(text) => Prompt::Text(text),
+        ReplyInput::Ids(ids) => Prompt::Ids(ids),
+        ReplyInput::Chat { .. } => Prompt::Chat(ChatInput {
+            messages: plan.messages.clone(),
+            tools: plan.tools.clone(),
+            thinking: plan.thinking,
+            date: replies.clock.date(),
+            add_generation_prompt: true,
+        }),
+    };
+    let generates = (0..request.choices).map(|choice| generate(&plan, prompt.clone(), choice)).collect();
+    let submitted = replies.inference.send_within(Submit { choices: generates }, replies.config.start_timeout).await;
+    let stream = match submitted {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(InferenceError::Busy)) => {
+            return Err(ServiceError::Busy { message: InferenceError::Busy.to_string(), retry_after_s: 1 });
+        }
+        Ok(Err(error)) => return Err(unavailable(&error.to_string(), replies.board.retry_after_s())),
+        Err(error @ (LinkError::Down { .. } | LinkError::Died { .. } | LinkError::Late { .. })) => {
+            return Err(unavailable(&error.to_string(), replies.board.retry_after_s()));
+        }
+    };
+    let seed = plan.sampling.seed.unwrap_or(0);
+    let logprobs = plan.sampling.logprobs.is_some();
+    let choices = (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs)).collect();
+    Ok((Reply { opening, plan, hosted, choices }, stream))
+}
+
+fn stopping() -> End {
+    End::Failed(unavailable("the daemon is stopping", 5))
+}
+
+fn generate(plan: &Plan, prompt: Prompt, choice: u32) -> Generate {
+    let mut sampling = plan.sampling.clone();
+    sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice.into()));
+    Generate {
+        id: 0,
+        prompt,
+        sampling,
+        max_tokens: plan.max_tokens,
+        stop: plan.stop.clone(),
+        thinking: plan.thinking,
+        ignore_end: false,
+    }
+}
+
+impl Reply {
+    fn started(&self, replies: &Replies) -> ReplyEvent {
+        ReplyEvent::Started {
+            plan: PlanSummary {
+                turn: self.opening.id.clone(),
+                route: self.plan.route.clone(),
+                because: self.plan.because.clone(),
+                tier: self.plan.tier,
+                pipeline_version: self.plan.pipeline_version.clone(),
+                adapter_revision: 0,
+            },
+            model: self.hosted.model.name.clone(),
+            created_unix_s: replies.clock.now_ms() / 1_000,
+        }
+    }
+
+    /// Passes events on until every choice is finished or something ends the reply.
+    async fn drive(
+        &mut self,
+        replies: &Replies,
+        stream: &mut EngineStream,
+        events: &mpsc::Sender<ReplyEvent>,
+        began: Instant,
+    ) -> End {
+        let stall = replies.config.client_stall_timeout;
+        let deadline = began + replies.config.reply_timeout;
+        let mut out = Vec::new();
+        while self.choices.iter().any(|c| !c.finished) {
+            tokio::select! {
+                event = stream.recv() => {
+                    let taken = match event {
+                        Some((choice, event)) => self.take(choice, event, &mut out),
+                        None => Err(ServiceError::Internal("the engine's events ended early".to_owned())),
+                    };
+                    for event in out.drain(..) {
+                        tokio::select! {
+                            // A client that takes nothing for too long is as good as gone.
+                            sent = events.send_timeout(event, stall) => if sent.is_err() { return End::ClientGone },
+                            () = replies.cut.cancelled() => return stopping(),
+                        }
+                    }
+                    if let Err(error) = taken {
+                        return End::Failed(error);
+                    }
+                }
+                () = events.closed() => return End::ClientGone,
+                () = replies.cut.cancelled() => return stopping(),
+                () = sleep_until(deadline) => {
+                    let limit = replies.config.reply_timeout.as_secs();
+                    return End::Failed(unavailable(&format!("the reply took longer than {limit} s"), 1));
+                }
+            }
+        }
+        End::Complete
+    }
+
+    /// One event of the engine into the choice and towards the client.
+    fn take(&mut self, choice: u32, event: FromEngine, out: &mut Vec<ReplyEvent>) -> Result<(), ServiceError> {
+        let Some(choice) = self.choices.get_mut(choice as usize) else { return Ok(()) };
+        match event {
+            FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, .. }) => {
+                choice.start(prompt_ids, cached_tokens, seed);
+            }
+            FromEngine::Event(Event::Token(token)) => choice.token(token, out),
+            FromEngine::Event(Event::Finished { reason: FinishReason::Error, text, usage, timings, .. }) => {
+                choice.finish(FinishReason::Error, text, usage, timings, &mut Vec::new());
+                return Err(ServiceError::Internal("the engine failed while it generated".to_owned()));
+            }
+            FromEngine::Event(Event::Finished { reason, text, usage, timings, .. }) => {
+                choice.finish(reason, text, usage, timings, out);
+            }
+            FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(failure(kind, message)),
+            FromEngine::Lost(message) => {
+                return Err(unavailable(&format!("the engine was lost with the reply in hand: {message}"), 2));
+            }
+            FromEngine::Event(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Cancels what still runs and takes the engine's last account of it.
+    async fn break_off(&mut self, stream: &mut EngineStream, end: &End) {
+        stream.cancel();
+        let account = async {
+            while self.choices.iter().any(|c| !c.finished && c.started) {
+                match stream.recv().await {
+                    Some((choice, event)) => drop(self.take(choice, event, &mut Vec::new())),
+                    None => return,
+                }
+            }
+        };
+        let _ = timeout(Duration::from_millis(CANCEL_WAIT_MS), account).await;
+        for choice in &mut self.choices {
+            match end {
+                End::Failed(error) => choice.break_off(FinishReason::Error, Some(&error.to_string())),
+                End::Complete | End::ClientGone => choice.break_off(FinishReason::Aborted, None),
+            }
+        }
+    }
+
+    /// Writes the Turn, then tells the client how it ended.
+    async fn close(self, replies: &Replies, end: End, events: mpsc::Sender<ReplyEvent>) {
+        let Reply { opening, plan, hosted, mut choices } = self;
+        let refused = matches!(
+            end,
+            End::Failed(ServiceError::Invalid { .. } | ServiceError::Context(_) | ServiceError::Busy { .. })
+        ) && choices.iter().all(|c| !c.started);
+        let prompt_ids = choices.first_mut().map(|c| std::mem::take(&mut c.prompt_ids)).unwrap_or_default();
+        let generations: Vec<_> = choices.into_iter().map(|c| c.generation).collect();
+        let usage = total_usage(&generations);
+        // A request that the engine refused unread is no reply, and leaves no Turn.
+        if !refused {
+            meters::reply_finished(&usage, &generations.first().map(|g| g.timings).unwrap_or_default());
+            let patience = match end {
+                End::Complete => replies.append_timeout,
+                End::ClientGone | End::Failed(_) => Duration::from_millis(ABORTED_APPEND_MS),
+            };
+            let turn = opening.turn(plan, &hosted, prompt_ids, generations.clone());
+            keep(replies, turn, patience).await;
+        }
+        let last = match end {
+            End::Complete => ReplyEvent::Done { usage, generations },
+            End::Failed(error) => ReplyEvent::Failed(error),
+            End::ClientGone => return,
+        };
+        let _ = events.send_timeout(last, replies.config.client_stall_timeout).await;
+    }
+}
+
+/// Appends a Turn. Memory may be down: the reply goes on, and the loss is counted.
+async fn keep(replies: &Replies, turn: crate::turn::Turn, patience: Duration) {
+    let id = turn.id.0.clone();
+    let lost = match replies.memory.send_within(Append(Box::new(turn)), patience).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::error!(turn = id, error = lost, "turn not kept");
+    meters::turn_lost();
+}
+
+fn failure(kind: FailureKind, message: String) -> ServiceError {
+    match kind {
+        FailureKind::Invalid => ServiceError::Invalid { message, param: None },
+        FailureKind::Context => ServiceError::Context(message),
+        FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },
+        FailureKind::Internal => ServiceError::Internal(message),
+    }
+}
