@@ -20,6 +20,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod engine;
+pub mod eval;
 pub mod gguf;
 pub mod http;
 pub mod intent;

@@ -140,10 +140,10 @@ WHO = {
 def identity(c):
     k = c.choice(sorted(WHO))
     train, held, answer, any_ = WHO[k]
-    pool = train if c.train else [h for i, h in enumerate(held) if i % 3 == SPLITS[1:].index(c.split)]
-    i = c.int(0, len(pool) - 1)
+    pool = list(enumerate(train)) if c.train else [(i, h) for i, h in enumerate(held) if i % 3 == SPLITS[1:].index(c.split)]
+    i, text = c.choice(pool)
     lead = "" if c.chance(0.5) else (c.choice(("Hi! ", "Hello. ", "Hey, ")) if c.train else c.choice(("Hi there. ", "Good day. ", "Excuse me. ", "One question: ")))
-    return c.item(f"who.{k}.{'t' if c.train else 'h'}{i}", lead + pool[i], "", answer, {"kind": "contains", "any": any_}, "easy", max_tokens=64)
+    return c.item(f"who.{k}.{'t' if c.train else 'h'}{i}", lead + text, "", answer, {"kind": "contains", "any": any_}, "easy", max_tokens=64)
 
 
 SMALL = [

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 
 from .core import Pool, family
 from .lists import spelled
@@ -227,7 +228,8 @@ def write_function(c):
     e = expr.format(k=k)
     t, ask = c.phr(WRITE)
     code = f"def {name}({args}):\n    return {e}"
-    also = [f"def {name}({args}):\n    return {e.replace(' ', '')}", f"def {name}({args}):\n    return ({e})"]
+    tight = re.sub(r" ([-+*/%<>=]+) ", r"\1", e)
+    also = [f"def {name}({args}):\n    return {tight}", f"def {name}({args}):\n    return ({e})"]
     return c.item(t, ask.format(f=name, a=args, d=desc.format(k=k)), "", f"```python\n{code}\n```", {"kind": "code", "value": code, "also": also}, "medium", max_tokens=160)
 
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 
-from .core import SPLITS, generate
+from .core import DOMAINS, SPLITS, generate
 
 EXAM_SEED = 2026
 TRAIN_SAMPLE = 150_000
@@ -20,8 +20,8 @@ def unique_items(split, seed, n, banned=()):
     """n items of an exam, balanced over domains and families, no prompt twice and none of the banned keys."""
     seen, out, k = set(banned), [], 0
     counts = collections.Counter()
-    want = n // 7 + 1
-    for it in generate(split, seed, n * 6):
+    want = -(-n // len(DOMAINS))
+    for it in generate(split, seed, n * 12):
         key = prompt_key(it)
         if key in seen or counts[it["domain"]] >= want:
             continue
@@ -31,8 +31,8 @@ def unique_items(split, seed, n, banned=()):
         k += 1
         out.append(it)
         if len(out) == n:
-            break
-    return out
+            return out
+    raise RuntimeError(f"{split}: only {len(out)} different items of {n} asked for: ask for fewer or use another seed")
 
 
 def _clean(n):

@@ -108,6 +108,33 @@ fn native_cpu(
     Ok((Box::new(backend), Arc::new(vocab)))
 }
 
+#[cfg(feature = "llama")]
+fn library(
+    path: &Path,
+    _architecture: String,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    let options = super::llama::LlamaOptions {
+        threads: options.threads,
+        context_tokens: options.context_tokens,
+        sequences_max: options.sequences_max,
+        ..Default::default()
+    };
+    let (backend, vocab) = super::llama::load(path, &options, progress)?;
+    Ok((Box::new(backend), Arc::new(vocab)))
+}
+
+#[cfg(not(feature = "llama"))]
+fn library(
+    _path: &Path,
+    architecture: String,
+    _options: &LoadOptions,
+    _progress: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    Err(LoadError::NoLibrary(architecture))
+}
+
 /// SHA-256 over the header and the first bytes of every tensor: tells two files apart without reading gigabytes.
 fn model_hash(path: &Path, gguf: &Gguf) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;

@@ -9,6 +9,8 @@ pub mod host;
 #[cfg(test)]
 mod host_tests;
 pub mod model;
+#[cfg(feature = "llama")]
+pub mod llama;
 pub mod protocol;
 pub mod sampler;
 pub mod slot;

@@ -81,7 +81,7 @@ fn compare(row: &[f32], reference: &[f32], sum: &mut Forced) {
 pub fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let normaliser = |row: &[f32]| {
         let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        f64::from(max) + row.iter().map(|&x| f64::from(x - max).exp()).sum::<f64>().ln()
+        f64::from(max) + row.iter().map(|&x| (f64::from(x) - f64::from(max)).exp()).sum::<f64>().ln()
     };
     let (zp, zq) = (normaliser(p), normaliser(q));
     p.iter()

@@ -109,7 +109,7 @@ fn check(request: &Request, limits: &HttpLimits) -> Result<(), ApiError> {
         return Err(ApiError::new(
             StatusCode::MISDIRECTED_REQUEST,
             "invalid_request_error",
-            "this host name is not one of this daemon's; the owner can add it to `host_names` in the configuration",
+            "this host name is not one of this daemon's; the owner can add it to `http.hosts` in the configuration",
         )
         .code("host_not_allowed"));
     }

@@ -45,6 +45,7 @@ pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
+    #[serde(alias = "id")]
     turn: Option<TurnId>,
     principal: Option<String>,
     conversation: Option<String>,

@@ -254,46 +254,82 @@ impl FormParts {
 
 /// q = round(x·127/max|x|) a block, d = max|x|/127, and the sums of the codes.
 fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
+    let n = row.len();
+    let fits = n % B == 0 && q.len() == n && d.len() == n / B && sum16.len() == n / 16 && sum32.len() == n / 32;
+    assert!(fits, "buffers of one row");
     #[cfg(target_arch = "x86_64")]
-    if super::isa::avx2() {
-        // SAFETY: the processor has AVX2 and FMA.
-        return unsafe { quantize_row_avx2::<B>(row, q, d, sum16, sum32) };
+    if super::isa::avx512() {
+        // SAFETY: the processor has AVX-512, and the lengths were checked.
+        return unsafe { avx512::quantize_row::<B>(row, q, d, sum16, sum32) };
     }
-    quantize_row_body::<B>(row, q, d, sum16, sum32);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn quantize_row_avx2<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
-    quantize_row_body::<B>(row, q, d, sum16, sum32);
-}
-
-#[inline(always)]
-fn quantize_row_body<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
     for (b, xs) in row.as_chunks::<B>().0.iter().enumerate() {
-        let mut lanes = [0f32; 16];
-        for x in xs.as_chunks::<16>().0 {
-            for (m, x) in lanes.iter_mut().zip(x) {
-                *m = m.max(x.abs());
-            }
-        }
-        let max = lanes.iter().fold(0f32, |a, b| a.max(*b));
-        // Below this the inverse overflows; such a block is zero for every purpose.
-        let inverse = if max > 1e-35 { 127.0 / max } else { 0.0 };
-        d[b] = if max > 1e-35 { max / 127.0 } else { 0.0 };
-        let q = &mut q[b * B..(b + 1) * B];
-        for (j, x) in xs.as_chunks::<16>().0.iter().enumerate() {
+        let max = xs.iter().fold(0f32, |a, b| a.max(b.abs()));
+        let (inverse, step) = steps(max);
+        d[b] = step;
+        for (j, xs) in xs.as_chunks::<16>().0.iter().enumerate() {
             let mut sum = 0i32;
-            for (i, x) in x.iter().enumerate() {
+            for (q, x) in q[b * B + j * 16..].iter_mut().zip(xs) {
                 let v = round_even(x * inverse);
-                q[j * 16 + i] = v as i8;
+                *q = v as i8;
                 sum += v;
             }
             sum16[b * B / 16 + j] = sum as i16;
         }
-        for j in 0..B / 32 {
-            let at = b * B / 16 + 2 * j;
-            sum32[b * B / 32 + j] = sum16[at] + sum16[at + 1];
+    }
+    for (to, two) in sum32.iter_mut().zip(sum16.as_chunks::<2>().0) {
+        *to = two[0] + two[1];
+    }
+}
+
+/// 127/max and max/127; below 1e-35, where the inverse would overflow, a block is zero for every purpose.
+#[inline(always)]
+fn steps(max: f32) -> (f32, f32) {
+    if max > 1e-35 { (127.0 / max, max / 127.0) } else { (0.0, 0.0) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    /// The same codes and sums as the portable loop.
+    ///
+    /// # Safety
+    /// The buffers have the lengths of a row (checked by the caller).
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    pub(super) unsafe fn quantize_row<const B: usize>(
+        row: &[f32],
+        q: &mut [i8],
+        d: &mut [f32],
+        sum16: &mut [i16],
+        sum32: &mut [i16],
+    ) {
+        for b in 0..row.len() / B {
+            let x = |j: usize| row.as_ptr().wrapping_add(b * B + j * 16);
+            // SAFETY: block b has B values; its codes and sums lie inside their buffers.
+            unsafe {
+                let mut most = [_mm512_setzero_ps(); 2];
+                for j in 0..B / 16 {
+                    most[j % 2] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x(j))), most[j % 2]);
+                }
+                let (inverse, step) = super::steps(_mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1])));
+                d[b] = step;
+                let inverse = _mm512_set1_ps(inverse);
+                for j in (0..B / 16).step_by(2) {
+                    let code =
+                        |j| _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x(j)), inverse)));
+                    let both = _mm256_set_m128i(code(j + 1), code(j));
+                    _mm256_storeu_si256(q.as_mut_ptr().wrapping_add(b * B + j * 16).cast(), both);
+                    // Sums of eight codes in each 64-bit half: bytes made unsigned by +128, then 8·128 taken off.
+                    let eights =
+                        _mm256_sad_epu8(_mm256_xor_si256(both, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+                    let low = _mm256_extract_epi64::<0>(eights) + _mm256_extract_epi64::<1>(eights) - 2048;
+                    let high = _mm256_extract_epi64::<2>(eights) + _mm256_extract_epi64::<3>(eights) - 2048;
+                    let at = (b * B + j * 16) / 16;
+                    sum16[at] = low as i16;
+                    sum16[at + 1] = high as i16;
+                    sum32[at / 2] = (low + high) as i16;
+                }
+            }
         }
     }
 }
@@ -328,6 +364,18 @@ mod tests {
             for (j, s) in form.sum32.iter().enumerate() {
                 assert_eq!(i32::from(*s), form.q[j * 32..(j + 1) * 32].iter().map(|q| i32::from(*q)).sum::<i32>());
             }
+        }
+    }
+
+    #[test]
+    fn the_fast_form_gives_the_codes_of_the_portable_one() {
+        let x = Random(4).normals(512);
+        let (mut q, mut d, mut s16, mut s32) = ([0i8; 512], [0f32; 16], [0i16; 32], [0i16; 16]);
+        quantize_row::<32>(&x, &mut q, &mut d, &mut s16, &mut s32);
+        for (i, x) in x.iter().enumerate() {
+            let block = &Random(4).normals(512)[i / 32 * 32..][..32];
+            let (inverse, step) = steps(block.iter().fold(0f32, |a, b| a.max(b.abs())));
+            assert_eq!((i32::from(q[i]), d[i / 32]), (round_even(x * inverse), step));
         }
     }
 

@@ -4,7 +4,8 @@
 //! row. A row's result is an online softmax over its blocks in order, in one fixed sequence of
 //! operations, so it depends only on its query and the cache, not on the other rows of the call.
 
-use super::norm::{self, lane_sum};
+use super::lanes::{LANES, Lanes, lanes};
+use super::norm;
 use super::pool::{Pool, Shared1};
 
 /// Positions of a block.
@@ -169,22 +170,30 @@ fn attend(
 ) {
     let dim = shape.head_dim;
     let (mut max, mut sum) = ([f32::NEG_INFINITY; TILE], [0f32; TILE]);
+    let n = queries.len();
+    let qs: [&[f32]; TILE] = std::array::from_fn(|i| queries[i.min(n - 1)].0);
     let seen = queries.iter().map(|q| q.1).max().unwrap_or(0);
     let span = kv_head * dim * KV_BLOCK..(kv_head + 1) * dim * KV_BLOCK;
     for (b, block) in blocks[..seen.div_ceil(KV_BLOCK)].iter().enumerate() {
         let mut p = [[0f32; KV_BLOCK]; TILE];
-        match &block.keys {
-            Store::F32(k) => scores_f32(&k[span.clone()], queries, shape.scale, &mut p),
-            Store::F16(k) => scores_f16(&k[span.clone()], queries, shape.scale, &mut p),
+        // SAFETY: both kernels check the lengths they rely on; the block is of this shape (see `attention`).
+        unsafe {
+            match &block.keys {
+                Store::F32(k) => scores_f32(&k[span.clone()], n, &qs, shape.scale, &mut p),
+                Store::F16(k) => scores_f16(&k[span.clone()], n, &qs, shape.scale, &mut p),
+            }
         }
         let mut shrink = [1f32; TILE];
         for (i, (_, n)) in queries.iter().enumerate() {
             let visible = n.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);
             weights(&mut p[i], visible, &mut max[i], &mut sum[i], &mut shrink[i]);
         }
-        match &block.values {
-            Store::F32(v) => mix_f32(&v[span.clone()], dim, queries.len(), &p, &shrink, o),
-            Store::F16(v) => mix_f16(&v[span.clone()], dim, queries.len(), &p, &shrink, o),
+        // SAFETY: as above.
+        unsafe {
+            match &block.values {
+                Store::F32(v) => mix_f32(&v[span.clone()], n, &p, &shrink, o),
+                Store::F16(v) => mix_f16(&v[span.clone()], n, &p, &shrink, o),
+            }
         }
     }
     for (o, sum) in o.iter_mut().zip(sum) {
@@ -193,95 +202,188 @@ fn attend(
     }
 }
 
-norm::fast! {
-    /// Scores to softmax weights relative to the running maximum; updates it, the sum, and the factor of what came before.
-    fn weights(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) {
-        p[visible..].fill(f32::NEG_INFINITY);
-        let new = norm::maximum(p).max(*max);
+lanes! {
+    unsafe fn weights_on(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) = weights_body
+}
+
+/// Scores to softmax weights relative to the running maximum; updates it, the sum, and the factor of
+/// what came before.
+fn weights(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) {
+    // SAFETY: the array has 64 floats.
+    unsafe { weights_on(p, visible, max, sum, shrink) }
+}
+
+#[inline(always)]
+unsafe fn weights_body<L: Lanes>(
+    p: &mut [f32; KV_BLOCK],
+    visible: usize,
+    max: &mut f32,
+    sum: &mut f32,
+    shrink: &mut f32,
+) {
+    p[visible..].fill(f32::NEG_INFINITY);
+    // SAFETY: four vectors of the array.
+    unsafe {
+        let at = |v: usize| p.as_ptr().wrapping_add(v * LANES);
+        let most = L::load(at(0)).max(L::load(at(1))).max(L::load(at(2)).max(L::load(at(3))));
+        let new = most.largest().max(*max);
         *shrink = if *max == new { 1.0 } else { norm::exp(*max - new) };
-        let mut lanes = [0f32; 16];
-        for c in p.as_chunks_mut::<16>().0 {
-            for (l, v) in lanes.iter_mut().zip(c) {
-                *v = if *v == f32::NEG_INFINITY { 0.0 } else { norm::exp(*v - new) };
-                *l += *v;
-            }
+        for c in p.as_chunks_mut::<LANES>().0 {
+            L::load(c.as_ptr()).add(L::splat(-new)).exp().store(c.as_mut_ptr());
         }
-        *sum = sum.mul_add(*shrink, lane_sum(lanes));
+        p[visible..].fill(0.0);
+        let at = |v: usize| p.as_ptr().wrapping_add(v * LANES);
+        let total = L::load(at(0)).add(L::load(at(1))).add(L::load(at(2)).add(L::load(at(3)))).sum();
+        *sum = sum.mul_add(*shrink, total);
         *max = new;
     }
 }
 
 /// Half precision to f32 for finite values, in operations that the compiler makes vectors of.
 #[inline(always)]
-fn widen(h: u16) -> f32 {
+pub(super) fn widen(h: u16) -> f32 {
     let magnitude = f32::from_bits(u32::from(h & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
     f32::from_bits(magnitude.to_bits() | u32::from(h & 0x8000) << 16)
 }
 
+/// How a cached value is stored.
+trait Cached {
+    /// # Safety
+    /// See [`Lanes`].
+    unsafe fn read<L: Lanes>(at: *const Self) -> L;
+}
+
+impl Cached for f32 {
+    #[inline(always)]
+    unsafe fn read<L: Lanes>(at: *const f32) -> L {
+        // SAFETY: passed on.
+        unsafe { L::load(at) }
+    }
+}
+
+impl Cached for u16 {
+    #[inline(always)]
+    unsafe fn read<L: Lanes>(at: *const u16) -> L {
+        // SAFETY: passed on.
+        unsafe { L::load_f16(at) }
+    }
+}
+
+/// p[i][j] = scale · Σ_d q_i[d]·k[d][j], d ascending.
+#[inline(always)]
+unsafe fn scores<L: Lanes, T: Cached, const N: usize>(
+    k: &[T],
+    q: &[&[f32]; TILE],
+    scale: f32,
+    p: &mut [[f32; KV_BLOCK]; TILE],
+) {
+    const VECTORS: usize = KV_BLOCK / LANES;
+    let dim = k.len() / KV_BLOCK;
+    assert!(q.iter().all(|q| q.len() == dim), "queries of the block's dimension");
+    // SAFETY: `k` has `dim` rows of 64 values, each query `dim`.
+    unsafe {
+        let mut acc = [[L::splat(0.0); VECTORS]; N];
+        for d in 0..dim {
+            let row: [L; VECTORS] = std::array::from_fn(|v| T::read(k.as_ptr().wrapping_add(d * KV_BLOCK + v * LANES)));
+            for (acc, q) in acc.iter_mut().zip(q) {
+                let q = L::splat(*q.get_unchecked(d));
+                for (acc, k) in acc.iter_mut().zip(row) {
+                    *acc = q.fma(k, *acc);
+                }
+            }
+        }
+        for (p, acc) in p.iter_mut().zip(acc) {
+            for (v, acc) in acc.into_iter().enumerate() {
+                acc.mul(L::splat(scale)).store(p[v * LANES..].as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// o_i[d] = o_i[d]·shrink_i + Σ_j p_i[j]·v[j][d], j ascending.
+#[inline(always)]
+unsafe fn mix<L: Lanes, T: Cached, const N: usize>(
+    v: &[T],
+    p: &[[f32; KV_BLOCK]; TILE],
+    shrink: &[f32; TILE],
+    o: &mut [[f32; DIM_MAX]; TILE],
+) {
+    let dim = v.len() / KV_BLOCK;
+    let mut d = 0;
+    while d < dim {
+        // SAFETY: the width divides what is left of the 64 rows of `dim` values.
+        unsafe {
+            d += if dim - d >= 4 * LANES {
+                mix_columns::<L, T, N, 4>(v, dim, d, p, shrink, o)
+            } else {
+                mix_columns::<L, T, N, 1>(v, dim, d, p, shrink, o)
+            };
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn mix_columns<L: Lanes, T: Cached, const N: usize, const V: usize>(
+    values: &[T],
+    dim: usize,
+    d: usize,
+    p: &[[f32; KV_BLOCK]; TILE],
+    shrink: &[f32; TILE],
+    o: &mut [[f32; DIM_MAX]; TILE],
+) -> usize {
+    // SAFETY: columns d..d + V·16 exist in every row (see `mix`).
+    unsafe {
+        let mut acc = [[L::splat(0.0); V]; N];
+        for ((acc, o), s) in acc.iter_mut().zip(o.iter()).zip(shrink) {
+            *acc = std::array::from_fn(|v| L::load(o.as_ptr().wrapping_add(d + v * LANES)).mul(L::splat(*s)));
+        }
+        for j in 0..KV_BLOCK {
+            let row: [L; V] = std::array::from_fn(|v| T::read(values.as_ptr().wrapping_add(j * dim + d + v * LANES)));
+            for (acc, p) in acc.iter_mut().zip(p) {
+                let p = L::splat(p[j]);
+                for (acc, x) in acc.iter_mut().zip(row) {
+                    *acc = p.fma(x, *acc);
+                }
+            }
+        }
+        for (acc, o) in acc.into_iter().zip(o.iter_mut()) {
+            for (v, acc) in acc.into_iter().enumerate() {
+                acc.store(o.as_mut_ptr().wrapping_add(d + v * LANES));
+            }
+        }
+    }
+    V * LANES
+}
+
 macro_rules! block_kernels {
-    ($scores:ident, $mix:ident, $ty:ty, $read:expr) => {
-        norm::fast! {
-            /// p[i][j] = scale · Σ_d q_i[d]·k[d][j], d ascending.
-            fn $scores(k: &[$ty], queries: &[(&[f32], usize)], scale: f32, p: &mut [[f32; KV_BLOCK]; TILE]) {
-                for half in 0..2 {
-                    let mut acc = [[0f32; 32]; TILE];
-                    let mut qs = [queries[0].0; TILE];
-                    for (to, q) in qs.iter_mut().zip(queries) {
-                        *to = q.0;
-                    }
-                    for (d, row) in k.as_chunks::<KV_BLOCK>().0.iter().enumerate() {
-                        let mut wide = [0f32; 32];
-                        for (w, x) in wide.iter_mut().zip(&row[half * 32..half * 32 + 32]) {
-                            *w = $read(*x);
-                        }
-                        for (acc, q) in acc.iter_mut().zip(&qs) {
-                            let q = q[d];
-                            for (a, w) in acc.iter_mut().zip(&wide) {
-                                *a = q.mul_add(*w, *a);
-                            }
-                        }
-                    }
-                    for (p, acc) in p.iter_mut().zip(&acc) {
-                        for (p, a) in p[half * 32..half * 32 + 32].iter_mut().zip(acc) {
-                            *p = a * scale;
-                        }
-                    }
+    ($ty:ty: $scores:ident = $scores_body:ident, $mix:ident = $mix_body:ident) => {
+        #[inline(always)]
+        unsafe fn $scores_body<L: Lanes>(k: &[$ty], n: usize, q: &[&[f32]; TILE], scale: f32, p: &mut [[f32; KV_BLOCK]; TILE]) {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                match n {
+                    1 => scores::<L, $ty, 1>(k, q, scale, p),
+                    _ => scores::<L, $ty, TILE>(k, q, scale, p),
                 }
             }
         }
-        norm::fast! {
-            /// o_i[d] = o_i[d]·shrink_i + Σ_j p_i[j]·v[j][d], j ascending.
-            fn $mix(v: &[$ty], dim: usize, n: usize, p: &[[f32; KV_BLOCK]; TILE], shrink: &[f32; TILE], o: &mut [[f32; DIM_MAX]; TILE]) {
-                let _ = n;
-                for d in (0..dim).step_by(16) {
-                    let mut acc = [[0f32; 16]; TILE];
-                    for (acc, (o, s)) in acc.iter_mut().zip(o.iter().zip(shrink)) {
-                        for (a, o) in acc.iter_mut().zip(&o[d..d + 16]) {
-                            *a = o * s;
-                        }
-                    }
-                    for j in 0..KV_BLOCK {
-                        let mut wide = [0f32; 16];
-                        for (w, x) in wide.iter_mut().zip(&v[j * dim + d..j * dim + d + 16]) {
-                            *w = $read(*x);
-                        }
-                        for (acc, p) in acc.iter_mut().zip(p) {
-                            for (a, w) in acc.iter_mut().zip(&wide) {
-                                *a = p[j].mul_add(*w, *a);
-                            }
-                        }
-                    }
-                    for (acc, o) in acc.iter().zip(o.iter_mut()) {
-                        o[d..d + 16].copy_from_slice(acc);
-                    }
+        #[inline(always)]
+        unsafe fn $mix_body<L: Lanes>(v: &[$ty], n: usize, p: &[[f32; KV_BLOCK]; TILE], shrink: &[f32; TILE], o: &mut [[f32; DIM_MAX]; TILE]) {
+            // SAFETY: passed on from the caller.
+            unsafe {
+                match n {
+                    1 => mix::<L, $ty, 1>(v, p, shrink, o),
+                    _ => mix::<L, $ty, TILE>(v, p, shrink, o),
                 }
             }
         }
+        lanes! { unsafe fn $scores(k: &[$ty], n: usize, q: &[&[f32]; TILE], scale: f32, p: &mut [[f32; KV_BLOCK]; TILE]) = $scores_body }
+        lanes! { unsafe fn $mix(v: &[$ty], n: usize, p: &[[f32; KV_BLOCK]; TILE], shrink: &[f32; TILE], o: &mut [[f32; DIM_MAX]; TILE]) = $mix_body }
     };
 }
 
-block_kernels!(scores_f32, mix_f32, f32, |x: f32| x);
-block_kernels!(scores_f16, mix_f16, u16, widen);
+block_kernels!(f32: scores_f32 = scores_f32_body, mix_f32 = mix_f32_body);
+block_kernels!(u16: scores_f16 = scores_f16_body, mix_f16 = mix_f16_body);
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@
 //! with a = exp(softplus(α + dt)·A), β = σ(b), q and k L2-normalised, q scaled by 1/√dim.
 
 use super::gdn_chunk::{self, ChunkScratch};
+use super::lanes::{LANES, Lanes, lanes};
 use super::norm;
 use super::pool::{Pool, Shared1};
 
@@ -230,15 +231,10 @@ pub fn gdn(
             } else {
                 for t in 0..n {
                     let row = t * DIM..(t + 1) * DIM;
-                    step(
-                        state,
-                        &buffers.q[row.clone()],
-                        &buffers.k[row.clone()],
-                        &buffers.v[row.clone()],
-                        buffers.log_decay[t].exp(),
-                        buffers.beta[t],
-                        &mut buffers.o[row],
-                    );
+                    let (q, k, v) = (&buffers.q[row.clone()], &buffers.k[row.clone()], &buffers.v[row.clone()]);
+                    let decay = buffers.log_decay[t].exp();
+                    // SAFETY: `step` checks the lengths it relies on.
+                    unsafe { step(state, q, k, v, decay, buffers.beta[t], &mut buffers.o[row]) };
                 }
             }
             for t in 0..n {
@@ -246,7 +242,7 @@ pub fn gdn(
                 // SAFETY: as above.
                 let y = unsafe { std::slice::from_raw_parts_mut(to.at(at), DIM) };
                 norm::rms_norm_into(&buffers.o[t * DIM..(t + 1) * DIM], &layer.norm, layer.eps, y);
-                gate(y, &rows.z[at..at + DIM]);
+                norm::mul_silu(y, &rows.z[at..at + DIM]);
             }
         }
     });
@@ -285,9 +281,7 @@ fn prepare(layer: &Gdn, rows: &GdnRows<'_>, span: &GdnSpan<'_>, h: usize, first:
             convolve(&taps, &weights, &mut part[row.clone()]);
         }
         let q = &mut to.q[row.clone()];
-        norm::l2_norm(q, layer.eps);
-        let scale = 1.0 / (DIM as f32).sqrt();
-        q.iter_mut().for_each(|v| *v *= scale);
+        norm::l2_norm_scaled(q, layer.eps, 1.0 / (DIM as f32).sqrt());
         norm::l2_norm(&mut to.k[row], layer.eps);
         let at = (span.start + first + t) * shape.value_heads + h;
         to.log_decay[t] = norm::softplus(rows.alpha[at] + layer.dt_bias[h]) * layer.a[h];
@@ -295,59 +289,82 @@ fn prepare(layer: &Gdn, rows: &GdnRows<'_>, span: &GdnSpan<'_>, h: usize, first:
     }
 }
 
-norm::fast! {
-    /// out = silu(Σ_j w_j·x_j) for one head's channels.
-    fn convolve(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) {
-        for (i, o) in out.iter_mut().enumerate().take(DIM) {
-            let mut sum = 0f32;
+/// out = silu(Σ_j w_j·x_j) for one head's channels.
+fn convolve(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) {
+    assert!(x.iter().chain(w).all(|row| row.len() == DIM) && out.len() == DIM, "channels of one head");
+    // SAFETY: the lengths were checked.
+    unsafe { convolve_on(x, w, out) }
+}
+
+lanes! { unsafe fn convolve_on(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) = convolve_body }
+
+#[inline(always)]
+unsafe fn convolve_body<L: Lanes>(x: &[&[f32]; TAPS], w: &[&[f32]; TAPS], out: &mut [f32]) {
+    for i in (0..DIM).step_by(LANES) {
+        // SAFETY: every row has 128 floats (checked by `convolve`).
+        unsafe {
+            let mut sum = L::splat(0.0);
             for (x, w) in x.iter().zip(w) {
-                sum = w[i].mul_add(x[i], sum);
+                sum = L::load(w.as_ptr().wrapping_add(i)).fma(L::load(x.as_ptr().wrapping_add(i)), sum);
             }
-            *o = norm::silu(sum);
+            sum.silu().store(out.as_mut_ptr().wrapping_add(i));
         }
     }
 }
 
-norm::fast! {
-    /// y = y · silu(z).
-    fn gate(y: &mut [f32], z: &[f32]) {
-        for (y, z) in y.iter_mut().zip(z) {
-            *y *= norm::silu(*z);
-        }
-    }
+lanes! {
+    /// One token of one head; `state` is `[column block][128][32]`, the rows have 128 values.
+    ///
+    /// # Safety
+    /// Nothing beyond the lengths, which are checked.
+    unsafe fn step(state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], decay: f32, beta: f32, o: &mut [f32]) = step_body
 }
 
-norm::fast! {
-    /// One token of one head; `state` is `[column block][128][32]`.
-    fn step(state: &mut [f32], q: &[f32], k: &[f32], v: &[f32], decay: f32, beta: f32, o: &mut [f32]) {
-        let (state, _) = state.as_chunks_mut::<COLUMNS>();
-        for (c, block) in state.chunks_mut(DIM).enumerate() {
-            let at = c * COLUMNS..(c + 1) * COLUMNS;
+/// Vectors of a row of a column block.
+const VECTORS: usize = COLUMNS / LANES;
+
+#[inline(always)]
+unsafe fn step_body<L: Lanes>(
+    state: &mut [f32],
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    decay: f32,
+    beta: f32,
+    o: &mut [f32],
+) {
+    assert!(state.len() == DIM * DIM && [q.len(), k.len(), v.len(), o.len()] == [DIM; 4], "rows of one head");
+    for c in 0..DIM / COLUMNS {
+        let block = state[c * DIM * COLUMNS..].as_mut_ptr();
+        // SAFETY: the block has 128 rows of 32 floats, the rows 128 (checked above).
+        unsafe {
             // Four partial sums over the keys, added pairwise: the chains hide the latency of the products.
-            let mut r = [[0f32; COLUMNS]; 4];
-            for (rows, ks) in block.as_chunks::<4>().0.iter().zip(k.as_chunks::<4>().0) {
-                for ((r, row), k) in r.iter_mut().zip(rows).zip(ks) {
-                    for (r, s) in r.iter_mut().zip(row) {
-                        *r = k.mul_add(*s, *r);
-                    }
+            let mut r = [[L::splat(0.0); VECTORS]; 4];
+            for (i, k) in k.iter().enumerate() {
+                let k = L::splat(*k);
+                for (j, r) in r[i % 4].iter_mut().enumerate() {
+                    *r = k.fma(L::load(block.wrapping_add(i * COLUMNS + j * LANES)), *r);
                 }
             }
-            let mut d = [0f32; COLUMNS];
-            for (j, (d, v)) in d.iter_mut().zip(&v[at.clone()]).enumerate() {
-                let r = (r[0][j] + r[1][j]) + (r[2][j] + r[3][j]);
-                *d = beta * (-decay).mul_add(r, *v);
-            }
-            let mut y = [[0f32; COLUMNS]; 4];
-            for ((rows, ks), qs) in block.as_chunks_mut::<4>().0.iter_mut().zip(k.as_chunks::<4>().0).zip(q.as_chunks::<4>().0) {
-                for (((y, row), k), q) in y.iter_mut().zip(rows).zip(ks).zip(qs) {
-                    for ((y, s), d) in y.iter_mut().zip(row).zip(&d) {
-                        *s = k.mul_add(*d, decay * *s);
-                        *y = q.mul_add(*s, *y);
-                    }
+            let d: [L; VECTORS] = std::array::from_fn(|j| {
+                let r = r[0][j].add(r[1][j]).add(r[2][j].add(r[3][j]));
+                let v = L::load(v.as_ptr().wrapping_add(c * COLUMNS + j * LANES));
+                L::splat(-decay).fma(r, v).mul(L::splat(beta))
+            });
+            let decay = L::splat(decay);
+            let mut y = [[L::splat(0.0); VECTORS]; 4];
+            for (i, (k, q)) in k.iter().zip(q).enumerate() {
+                let (k, q) = (L::splat(*k), L::splat(*q));
+                for (j, y) in y[i % 4].iter_mut().enumerate() {
+                    let at = block.wrapping_add(i * COLUMNS + j * LANES);
+                    let s = k.fma(d[j], decay.mul(L::load(at)));
+                    s.store(at);
+                    *y = q.fma(s, *y);
                 }
             }
-            for (j, o) in o[at].iter_mut().enumerate() {
-                *o = (y[0][j] + y[1][j]) + (y[2][j] + y[3][j]);
+            for j in 0..VECTORS {
+                let y = y[0][j].add(y[1][j]).add(y[2][j].add(y[3][j]));
+                y.store(o.as_mut_ptr().wrapping_add(c * COLUMNS + j * LANES));
             }
         }
     }

@@ -8,6 +8,7 @@
 //! forward substitution instead of an explicit inverse.
 
 use super::gdn::{Buffers, CHUNK, COLUMNS, DIM};
+use super::lanes::{LANES, Lanes, lanes};
 use super::norm;
 
 /// Rows that share the loads of the right-hand matrix.
@@ -40,42 +41,82 @@ impl ChunkScratch {
     }
 }
 
-norm::fast! {
-    /// c `[m, 32]` (+)= a `[m, k]` · b `[k, 32]`; `a` has row stride `stride`, `m` is a multiple of 8.
-    fn product(a: &[f32], stride: usize, k: usize, b: &[f32], c: &mut [f32], add: bool) {
-        let b = &b.as_chunks::<COLUMNS>().0[..k];
-        for (i, c) in c.as_chunks_mut::<COLUMNS>().0.chunks_exact_mut(ROWS).enumerate() {
-            let mut acc = [[0f32; COLUMNS]; ROWS];
+/// Vectors of a row of 32 columns.
+const VECTORS: usize = COLUMNS / LANES;
+
+lanes! {
+    unsafe fn product_on(a: &[f32], stride: usize, k: usize, b: &[f32], c: &mut [f32], add: bool) = product_body
+}
+
+/// c `[m, 32]` (+)= a `[m, k]` · b `[k, 32]`; `a` has row stride `stride`, `m` is a multiple of 8.
+fn product(a: &[f32], stride: usize, k: usize, b: &[f32], c: &mut [f32], add: bool) {
+    let m = c.len() / COLUMNS;
+    assert!(m % ROWS == 0 && k <= stride && m * stride <= a.len() && k * COLUMNS <= b.len(), "shapes of a product");
+    // SAFETY: the lengths were checked.
+    unsafe { product_on(a, stride, k, b, c, add) }
+}
+
+#[inline(always)]
+unsafe fn product_body<L: Lanes>(a: &[f32], stride: usize, k: usize, b: &[f32], c: &mut [f32], add: bool) {
+    for (i, c) in c.chunks_exact_mut(ROWS * COLUMNS).enumerate() {
+        let a = a[i * ROWS * stride..].as_ptr();
+        // SAFETY: row r of this block of `a` has k values, row j of `b` and row r of `c` 32 (checked by `product`).
+        unsafe {
+            let mut acc = [[L::splat(0.0); VECTORS]; ROWS];
             if add {
-                acc.copy_from_slice(c);
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    *acc = std::array::from_fn(|v| L::load(c.as_ptr().wrapping_add(r * COLUMNS + v * LANES)));
+                }
             }
-            let rows: [&[f32]; ROWS] = std::array::from_fn(|r| &a[(i * ROWS + r) * stride..][..k]);
-            for (j, b) in b.iter().enumerate() {
-                for (acc, row) in acc.iter_mut().zip(&rows) {
-                    let x = row[j];
+            for j in 0..k {
+                let b: [L; VECTORS] =
+                    std::array::from_fn(|v| L::load(b.as_ptr().wrapping_add(j * COLUMNS + v * LANES)));
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let x = L::splat(*a.wrapping_add(r * stride + j));
                     for (acc, b) in acc.iter_mut().zip(b) {
-                        *acc = x.mul_add(*b, *acc);
+                        *acc = x.fma(b, *acc);
                     }
                 }
             }
-            c.copy_from_slice(&acc);
+            for (r, acc) in acc.into_iter().enumerate() {
+                for (v, acc) in acc.into_iter().enumerate() {
+                    acc.store(c.as_mut_ptr().wrapping_add(r * COLUMNS + v * LANES));
+                }
+            }
         }
     }
 }
 
-norm::fast! {
-    /// d_t −= Σ_{s<t} lower[t][s] d_s, row after row.
-    fn substitute(lower: &[f32], d: &mut [f32]) {
-        for t in 1..CHUNK {
-            let (done, rest) = d.split_at_mut(t * COLUMNS);
-            let mut acc = [0f32; COLUMNS];
-            acc.copy_from_slice(&rest[..COLUMNS]);
-            for (row, x) in done.as_chunks::<COLUMNS>().0.iter().zip(&lower[t * CHUNK..]) {
-                for (acc, d) in acc.iter_mut().zip(row) {
-                    *acc = (-x).mul_add(*d, *acc);
+lanes! {
+    unsafe fn substitute_on(lower: &[f32], d: &mut [f32]) = substitute_body
+}
+
+/// d_t −= Σ_{s<t} lower[t][s] d_s, row after row.
+fn substitute(lower: &[f32], d: &mut [f32]) {
+    assert!(lower.len() == CHUNK * CHUNK && d.len() == CHUNK * COLUMNS, "shapes of a substitution");
+    // SAFETY: the lengths were checked.
+    unsafe { substitute_on(lower, d) }
+}
+
+#[inline(always)]
+unsafe fn substitute_body<L: Lanes>(lower: &[f32], d: &mut [f32]) {
+    let d = d.as_mut_ptr();
+    let row = |t: usize, v: usize| d.wrapping_add(t * COLUMNS + v * LANES);
+    for t in 1..CHUNK {
+        // SAFETY: rows 0..64 of 32 floats (checked by `substitute`).
+        unsafe {
+            // Two partial sums: even and odd rows.
+            let mut acc = [[L::splat(0.0); VECTORS]; 2];
+            for s in 0..t {
+                let x = L::splat(lower[t * CHUNK + s]);
+                for (v, acc) in acc[s % 2].iter_mut().enumerate() {
+                    *acc = x.fma(L::load(row(s, v)), *acc);
                 }
             }
-            rest[..COLUMNS].copy_from_slice(&acc);
+            for v in 0..VECTORS {
+                let sum = acc[0][v].add(acc[1][v]);
+                sum.fma(L::splat(-1.0), L::load(row(t, v))).store(row(t, v));
+            }
         }
     }
 }

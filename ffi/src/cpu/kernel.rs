@@ -11,6 +11,11 @@ use super::product::{Group, Tile};
 /// # Safety
 /// The processor has `isa`; every index in `rows` is a row of `x`; the group is of the same width.
 pub(super) unsafe fn tile(isa: Isa, group: &Group<'_>, x: &View, rows: &[u32], out: &mut Tile) {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512 {
+        // SAFETY: passed on from the caller.
+        return unsafe { super::vnni::tile(group, x, rows, out) };
+    }
     let _ = isa;
     for (t, values) in rows.iter().zip(out) {
         // SAFETY: the caller vouches for row t.

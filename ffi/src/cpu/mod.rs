@@ -14,6 +14,7 @@ mod gdn_chunk;
 mod grids;
 pub mod isa;
 mod kernel;
+mod lanes;
 mod moe;
 pub mod norm;
 mod pack;
@@ -22,14 +23,16 @@ mod product;
 mod rope;
 #[cfg(test)]
 pub(crate) mod samples;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
 pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
 pub use moe::{Moe, MoeScratch, Routes, Shared, moe, route};
 pub use norm::{
-    add, add_scaled, argmax, l2_norm, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu, silu_mul, silu_row, softmax,
-    softplus,
+    add, add_scaled, argmax, l2_norm, l2_norm_scaled, mul_silu, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu,
+    silu_mul, silu_row, softmax, softplus,
 };
 pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};

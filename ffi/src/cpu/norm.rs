@@ -1,6 +1,8 @@
 //! Row operations: norms, gates and activations. Serial; a row is a few kilobytes at most.
 //! Shapes are in the arguments; sums run in sixteen lanes and one fixed order.
 
+use super::lanes::{LANES, Lanes, lanes};
+
 /// Sum of 16 lanes in the fixed order (i, i+8), (i, i+4), (i, i+2), (i, i+1).
 #[inline(always)]
 pub(super) fn lane_sum(mut l: [f32; 16]) -> f32 {
@@ -12,110 +14,111 @@ pub(super) fn lane_sum(mut l: [f32; 16]) -> f32 {
     l[0]
 }
 
-/// Declares a function with a body compiled twice, once for AVX-512/AVX2 processors and once plain.
-macro_rules! fast {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
-        $(#[$doc])*
-        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
-            #[inline(always)]
-            fn body($($arg: $ty),*) $(-> $ret)? $body
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2,f16c")]
-                fn wide($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
-                #[target_feature(enable = "fma,avx2,f16c")]
-                fn middle($($arg: $ty),*) $(-> $ret)? { body($($arg),*) }
-                if $crate::cpu::isa::avx512() {
-                    // SAFETY: the processor has these instruction sets.
-                    return unsafe { wide($($arg),*) };
-                }
-                if $crate::cpu::isa::avx2() {
-                    // SAFETY: the processor has these instruction sets.
-                    return unsafe { middle($($arg),*) };
-                }
-            }
-            body($($arg),*)
+/// Sixteen values at a time through `f`, the last part of a row included.
+macro_rules! each_part {
+    ($len:expr, |$i:ident, $n:ident| $body:block) => {
+        let len = $len;
+        let mut $i = 0;
+        while $i < len {
+            let $n = LANES.min(len - $i);
+            $body
+            $i += LANES;
         }
     };
 }
-#[allow(unused_imports)] // other modules of this folder take it from here
-pub(super) use fast;
 
-fast! {
-    /// Sum of squares.
-    pub fn sum_squares(x: &[f32]) -> f32 {
-        let (chunks, rest) = x.as_chunks::<16>();
-        let mut lanes = [0f32; 16];
-        for c in chunks {
-            for (l, v) in lanes.iter_mut().zip(c) {
-                *l = v.mul_add(*v, *l);
-            }
-        }
-        for (l, v) in lanes.iter_mut().zip(rest) {
-            *l = v.mul_add(*v, *l);
-        }
-        lane_sum(lanes)
-    }
-}
-
-fast! {
-    /// out = x / sqrt(mean(x²) + eps) · weight. All slices have the same length.
-    pub fn rms_norm_into(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        let scale = 1.0 / (sum_squares(x) / x.len() as f32 + eps).sqrt();
-        for ((o, v), w) in out.iter_mut().zip(x).zip(weight) {
-            *o = v * scale * w;
-        }
-    }
-}
-
-fast! {
-    /// x = x / sqrt(mean(x²) + eps) · weight.
-    pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
-        let scale = 1.0 / (sum_squares(x) / x.len() as f32 + eps).sqrt();
-        for (v, w) in x.iter_mut().zip(weight) {
-            *v = *v * scale * w;
-        }
-    }
-}
-
-fast! {
-    /// x = x / max(sqrt(sum x²), eps), the form of ggml.
-    pub fn l2_norm(x: &mut [f32], eps: f32) {
-        let scale = 1.0 / sum_squares(x).sqrt().max(eps);
-        for v in x.iter_mut() {
-            *v *= scale;
-        }
-    }
-}
-
-/// e^x to about one unit in the last place; written so that the compiler makes vectors of it.
-/// Source: range reduction by ln 2 in two parts and the Cephes polynomial of degree 6.
+/// Sum of f(part of x) over the row.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    let x = x.clamp(-87.3, 88.7);
-    let n = x.mul_add(std::f32::consts::LOG2_E, 12_582_912.0) - 12_582_912.0;
-    let r = n.mul_add(-0.693_359_4, x);
-    let r = n.mul_add(2.121_944_4e-4, r);
-    let mut p = 1.987_569_1e-4f32;
-    for c in [1.398_199_9e-3f32, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = p.mul_add(r, c);
+unsafe fn sum_squares<L: Lanes>(x: &[f32]) -> f32 {
+    // SAFETY: parts of the row.
+    unsafe {
+        let mut acc = [L::splat(0.0); 4];
+        let mut turn = 0;
+        each_part!(x.len(), |i, n| {
+            let v = L::load_part(x.as_ptr().wrapping_add(i), n, 0.0);
+            acc[turn % 4] = v.fma(v, acc[turn % 4]);
+            turn += 1;
+        });
+        acc[0].add(acc[1]).add(acc[2].add(acc[3])).sum()
     }
-    let y = p.mul_add(r * r, r) + 1.0;
-    // n is in -126..=128: two factors keep each exponent in range.
-    let half = (n as i32) >> 1;
-    let a = f32::from_bits(((half + 127) as u32) << 23);
-    let b = f32::from_bits((n as i32 - half + 127) as u32 * (1 << 23));
-    y * a * b
+}
+
+#[inline(always)]
+unsafe fn rms_norm_body<L: Lanes>(x: *const f32, weight: &[f32], eps: f32, out: *mut f32) {
+    // SAFETY: `x` and `out` have the length of `weight` (checked by the callers); in place, each part is
+    // read before it is written.
+    unsafe {
+        let len = weight.len();
+        let scale = 1.0 / (sum_squares::<L>(std::slice::from_raw_parts(x, len)) / len as f32 + eps).sqrt();
+        each_part!(len, |i, n| {
+            let v = L::load_part(x.wrapping_add(i), n, 0.0).mul(L::splat(scale));
+            v.mul(L::load_part(weight.as_ptr().wrapping_add(i), n, 0.0)).store_part(out.wrapping_add(i), n);
+        });
+    }
+}
+
+lanes! { unsafe fn rms_norm_on(x: *const f32, weight: &[f32], eps: f32, out: *mut f32) = rms_norm_body }
+
+/// out = x / sqrt(mean(x²) + eps) · weight. All slices have the same length.
+pub fn rms_norm_into(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert!(x.len() == weight.len() && out.len() == weight.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { rms_norm_on(x.as_ptr(), weight, eps, out.as_mut_ptr()) }
+}
+
+/// x = x / sqrt(mean(x²) + eps) · weight.
+pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    assert_eq!(x.len(), weight.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { rms_norm_on(x.as_ptr(), weight, eps, x.as_mut_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn l2_norm_body<L: Lanes>(x: &mut [f32], eps: f32, factor: f32) {
+    // SAFETY: parts of the row.
+    unsafe {
+        let scale = factor / sum_squares::<L>(x).sqrt().max(eps);
+        each_part!(x.len(), |i, n| {
+            let at = x.as_mut_ptr().wrapping_add(i);
+            L::load_part(at, n, 0.0).mul(L::splat(scale)).store_part(at, n);
+        });
+    }
+}
+
+lanes! { unsafe fn l2_norm_on(x: &mut [f32], eps: f32, factor: f32) = l2_norm_body }
+
+/// x = x / max(sqrt(sum x²), eps), the form of ggml.
+pub fn l2_norm(x: &mut [f32], eps: f32) {
+    l2_norm_scaled(x, eps, 1.0);
+}
+
+/// x = factor · x / max(sqrt(sum x²), eps).
+pub fn l2_norm_scaled(x: &mut [f32], eps: f32, factor: f32) {
+    // SAFETY: any slice will do.
+    unsafe { l2_norm_on(x, eps, factor) }
+}
+
+#[inline(always)]
+unsafe fn exp_body<L: Lanes>(x: f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    // SAFETY: sixteen floats.
+    unsafe { L::splat(x).exp().store(lanes.as_mut_ptr()) };
+    lanes[0]
+}
+
+/// e^x with the bits of the vector form.
+#[inline]
+pub(super) fn exp(x: f32) -> f32 {
+    // SAFETY: the portable form needs nothing.
+    unsafe { exp_body::<super::lanes::Plain>(x) }
 }
 
 /// 1 / (1 + e^−x).
-#[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
 /// x · sigmoid(x).
-#[inline(always)]
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
@@ -125,86 +128,122 @@ pub fn softplus(x: f32) -> f32 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-fast! {
-    /// out = silu(gate) · up.
-    pub fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
-        for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
-            *o = silu(*g) * u;
-        }
-    }
-}
-
-fast! {
-    /// x = silu(x).
-    pub fn silu_row(x: &mut [f32]) {
-        for v in x.iter_mut() {
-            *v = silu(*v);
-        }
-    }
-}
-
-fast! {
-    /// x = x · sigmoid(gate).
-    pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
-        for (v, g) in x.iter_mut().zip(gate) {
-            *v *= sigmoid(*g);
-        }
-    }
-}
-
-fast! {
-    /// x = x + y.
-    pub fn add(x: &mut [f32], y: &[f32]) {
-        for (v, y) in x.iter_mut().zip(y) {
-            *v += y;
-        }
-    }
-}
-
-fast! {
-    /// x = x + factor · y.
-    pub fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) {
-        for (v, y) in x.iter_mut().zip(y) {
-            *v = factor.mul_add(*y, *v);
-        }
-    }
-}
-
-fast! {
-    /// Largest value; −∞ for an empty row.
-    pub fn maximum(x: &[f32]) -> f32 {
-        let (chunks, rest) = x.as_chunks::<16>();
-        let mut lanes = [f32::NEG_INFINITY; 16];
-        for c in chunks {
-            for (l, v) in lanes.iter_mut().zip(c) {
-                *l = if *v > *l { *v } else { *l };
+/// Elementwise rows: `out[i] = f(x[i], y[i])`, where `out` may be `x`.
+macro_rules! elementwise {
+    ($body:ident, $on:ident, |$x:ident: $l:ident, $y:ident, $c:ident| $value:expr) => {
+        #[inline(always)]
+        unsafe fn $body<$l: Lanes>(x: *const f32, y: &[f32], $c: f32, out: *mut f32) {
+            // SAFETY: `x` and `out` have the length of `y` (checked by the callers).
+            unsafe {
+                let $c = $l::splat($c);
+                each_part!(y.len(), |i, n| {
+                    let $x = $l::load_part(x.wrapping_add(i), n, 0.0);
+                    let $y = $l::load_part(y.as_ptr().wrapping_add(i), n, 0.0);
+                    let _ = $c;
+                    $value.store_part(out.wrapping_add(i), n);
+                });
             }
         }
-        rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, |a, b| a.max(*b))
+        lanes! { unsafe fn $on(x: *const f32, y: &[f32], c: f32, out: *mut f32) = $body }
+    };
+}
+
+elementwise!(silu_mul_body, silu_mul_on, |x: L, y, c| x.silu().mul(y));
+elementwise!(mul_silu_body, mul_silu_on, |x: L, y, c| x.mul(y.silu()));
+elementwise!(mul_sigmoid_body, mul_sigmoid_on, |x: L, y, c| x.mul(y.sigmoid()));
+elementwise!(add_body, add_on, |x: L, y, c| x.add(y));
+elementwise!(add_scaled_body, add_scaled_on, |x: L, y, c| c.fma(y, x));
+
+/// out = silu(gate) · up.
+pub fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert!(gate.len() == up.len() && out.len() == up.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { silu_mul_on(gate.as_ptr(), up, 0.0, out.as_mut_ptr()) }
+}
+
+/// x = x · silu(gate).
+pub fn mul_silu(x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { mul_silu_on(x.as_ptr(), gate, 0.0, x.as_mut_ptr()) }
+}
+
+/// x = silu(x).
+pub fn silu_row(x: &mut [f32]) {
+    let ones = [1f32; 256];
+    for part in x.chunks_mut(256) {
+        // SAFETY: `ones` is cut to the part's length.
+        unsafe { silu_mul_on(part.as_ptr(), &ones[..part.len()], 0.0, part.as_mut_ptr()) }
     }
 }
 
-fast! {
-    /// x = e^(x − max) / sum, in place.
-    pub fn softmax(x: &mut [f32]) {
-        let max = maximum(x);
-        let mut lanes = [0f32; 16];
-        let (chunks, rest) = x.as_chunks_mut::<16>();
-        for c in chunks {
-            for (l, v) in lanes.iter_mut().zip(c) {
-                *v = exp(*v - max);
-                *l += *v;
-            }
-        }
-        for (l, v) in lanes.iter_mut().zip(rest) {
-            *v = exp(*v - max);
-            *l += *v;
-        }
-        let scale = 1.0 / lane_sum(lanes);
-        for v in x.iter_mut() {
-            *v *= scale;
-        }
+/// x = x · sigmoid(gate).
+pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { mul_sigmoid_on(x.as_ptr(), gate, 0.0, x.as_mut_ptr()) }
+}
+
+/// x = x + y.
+pub fn add(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { add_on(x.as_ptr(), y, 0.0, x.as_mut_ptr()) }
+}
+
+/// x = x + factor · y.
+pub fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) {
+    assert_eq!(x.len(), y.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { add_scaled_on(x.as_ptr(), y, factor, x.as_mut_ptr()) }
+}
+
+#[inline(always)]
+unsafe fn maximum_body<L: Lanes>(x: &[f32]) -> f32 {
+    // SAFETY: parts of the row.
+    unsafe {
+        let mut acc = [L::splat(f32::NEG_INFINITY); 2];
+        each_part!(x.len(), |i, n| {
+            let v = L::load_part(x.as_ptr().wrapping_add(i), n, f32::NEG_INFINITY);
+            acc[i / LANES % 2] = v.max(acc[i / LANES % 2]);
+        });
+        acc[0].max(acc[1]).largest()
     }
+}
+
+lanes! { unsafe fn maximum_on(x: &[f32]) -> f32 = maximum_body }
+
+/// Largest value; −∞ for an empty row; NaN is passed over.
+pub fn maximum(x: &[f32]) -> f32 {
+    // SAFETY: any slice will do.
+    unsafe { maximum_on(x) }
+}
+
+#[inline(always)]
+unsafe fn softmax_body<L: Lanes>(x: &mut [f32]) {
+    // SAFETY: parts of the row.
+    unsafe {
+        let max = L::splat(-maximum_body::<L>(x));
+        let mut total = L::splat(0.0);
+        each_part!(x.len(), |i, n| {
+            let at = x.as_mut_ptr().wrapping_add(i);
+            L::load_part(at, n, 0.0).add(max).exp().store_part(at, n);
+            total = total.add(L::load_part(at, n, 0.0));
+        });
+        let scale = L::splat(1.0 / total.sum());
+        each_part!(x.len(), |i, n| {
+            let at = x.as_mut_ptr().wrapping_add(i);
+            L::load_part(at, n, 0.0).mul(scale).store_part(at, n);
+        });
+    }
+}
+
+lanes! { unsafe fn softmax_on(x: &mut [f32]) = softmax_body }
+
+/// x = e^(x − max) / sum, in place.
+pub fn softmax(x: &mut [f32]) {
+    // SAFETY: any slice will do.
+    unsafe { softmax_on(x) }
 }
 
 /// Index of the largest value, the lowest one among equals; 0 for an empty row.
@@ -220,7 +259,7 @@ mod tests {
 
     #[test]
     fn exponentials_are_accurate_everywhere() {
-        for i in -8730..=8870 {
+        for i in -8730..=8830 {
             let x = i as f32 / 100.0;
             let want = f64::from(x).exp();
             assert!((f64::from(exp(x)) / want - 1.0).abs() < 3e-7, "{x}");

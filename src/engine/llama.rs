@@ -1,0 +1,361 @@
+//! The libllama backend: every architecture that has no native path, and the peer that ours is
+//! compared with. It owns the library's contexts and keeps count of what each sequence holds.
+//!
+//! Two promises of a native backend it cannot give: a row's numbers may depend on the other rows of
+//! its step (the library picks kernels by batch size), and prefill is cut where its buffers end.
+
+mod facts;
+mod vocab;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use chimere_ffi::ggml::llama::{self, Batch, Context, ContextOptions, Hidden, Level, LlamaError, Model, ModelOptions};
+
+use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, Rows, SeqId};
+use crate::gguf::Gguf;
+
+pub use vocab::LlamaVocab;
+
+/// Tokens that one call of the library takes at most; a longer step becomes several calls.
+const CALL_TOKENS_MAX: usize = 512;
+/// Bytes of logits that one call may produce: the library keeps a buffer of the largest.
+const CALL_LOGIT_BYTES_MAX: usize = 128 << 20;
+
+/// How to host a model by the library.
+#[derive(Clone, Copy, Debug)]
+pub struct LlamaOptions {
+    pub threads: usize,
+    /// Positions that each sequence may hold; 0 = as many as the model was trained for.
+    pub context_tokens: usize,
+    /// Sequences open at once.
+    pub sequences_max: usize,
+    /// Numbers before speed: keys and values in f32, no rearranged weights.
+    pub exact: bool,
+}
+
+impl Default for LlamaOptions {
+    fn default() -> LlamaOptions {
+        LlamaOptions { threads: 1, context_tokens: 4_096, sequences_max: 1, exact: false }
+    }
+}
+
+/// What a sequence holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    open: bool,
+    /// Tokens in the trunk's cache.
+    tokens: usize,
+    /// Tokens in the multi-token-prediction layer's cache.
+    drafted: usize,
+    /// A failed step left the state between two tokens and it could not be taken back.
+    broken: bool,
+}
+
+/// A model hosted by libllama.
+#[derive(Debug)]
+pub struct Llama {
+    trunk: Context,
+    /// Runs the multi-token-prediction layer; made when hidden states are first asked for.
+    draft: Option<Context>,
+    info: ModelInfo,
+    held: Vec<Held>,
+    batch: Batch,
+}
+
+/// Loads the model at `path`: the backend and its vocabulary.
+pub fn load(
+    path: &Path,
+    options: &LlamaOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<(Llama, LlamaVocab), BackendError> {
+    llama::set_sink(log_line);
+    let load_error = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
+    let gguf = Gguf::open(path).map_err(|e| load_error(&e))?;
+    let mtp = facts::mtp_layers(&gguf) == 1;
+    let embedding_only = facts::embedding_only(&gguf);
+    // Kernels for AMX crash in builds by GCC 12, so a library that has them keeps plain weights.
+    let amx = llama::system_info().contains("AMX_INT8 = 1");
+    let model_options = ModelOptions { use_extra_bufts: !options.exact && !amx, mmap: true, vocab_only: false, mtp };
+    let mut report = |part: f32| {
+        progress(part);
+        true
+    };
+    let model = Model::load(path, &model_options, &mut report).map_err(|e| load_error(&e))?;
+    if model.has_encoder() {
+        return Err(BackendError::Load("models with an encoder and a decoder are not supported".into()));
+    }
+    let context = ContextOptions {
+        positions: if options.context_tokens == 0 { model.trained_context() } else { options.context_tokens },
+        sequences: options.sequences_max,
+        batch: CALL_TOKENS_MAX.max(options.sequences_max),
+        micro_batch: CALL_TOKENS_MAX.max(options.sequences_max),
+        threads: options.threads,
+        threads_batch: options.threads,
+        embeddings: embedding_only,
+        mtp: false,
+        hidden: Hidden::No,
+        exact_cache: options.exact,
+    };
+    let trunk = Context::new(&model, context).map_err(|e| load_error(&e))?;
+    let mut info = facts::info(&gguf, path, &model);
+    info.context_tokens = trunk.positions();
+    info.sequences_max = options.sequences_max;
+    info.mtp = mtp;
+    info.embedding_only = embedding_only;
+    let held = vec![Held::default(); options.sequences_max];
+    let vocab = LlamaVocab::new(model);
+    Ok((Llama { trunk, draft: None, info, held, batch: Batch::default() }, vocab))
+}
+
+/// The library's lines in our log.
+fn log_line(level: Level, line: &str) {
+    match level {
+        Level::Error => tracing::error!(target: "llama", "{line}"),
+        Level::Warn => tracing::warn!(target: "llama", "{line}"),
+        _ => tracing::debug!(target: "llama", "{line}"),
+    }
+}
+
+fn compute(error: LlamaError) -> BackendError {
+    BackendError::Compute(error.to_string())
+}
+
+/// One token of a step, flattened from its chunk.
+#[derive(Clone, Copy)]
+struct Fed<'a> {
+    seq: SeqId,
+    token: u32,
+    /// The hidden state that goes with it (drafts only).
+    hidden: &'a [f32],
+    position: usize,
+    /// Its row of logits was asked for.
+    wanted: bool,
+    /// Its hidden state was asked for (only with `wanted`).
+    wants_hidden: bool,
+}
+
+fn wants(rows: Rows, at: usize, len: usize) -> bool {
+    match rows {
+        Rows::None => false,
+        Rows::Last => at + 1 == len,
+        Rows::All => true,
+    }
+}
+
+impl Llama {
+    /// The model, for callers that need its vocabulary.
+    pub fn model(&self) -> &Arc<Model> {
+        self.trunk.model()
+    }
+
+    /// The embedding of a text, given by its ids: pooled as the file says, `width` values.
+    pub fn embed(&mut self, ids: &[u32]) -> Result<Vec<f32>, BackendError> {
+        if !self.info.embedding_only {
+            return Err(BackendError::Unsupported("an embedding of a model that generates text"));
+        }
+        let capacity = self.info.context_tokens.min(CALL_TOKENS_MAX);
+        if ids.is_empty() || ids.len() > capacity {
+            return Err(BackendError::ContextFull { held: 0, fed: ids.len(), capacity });
+        }
+        self.batch.clear();
+        for (position, id) in ids.iter().enumerate() {
+            self.batch.push(*id, 0, position, true);
+        }
+        self.trunk.encode(&self.batch).map_err(compute)?;
+        let row = self.trunk.embedding(ids.len() - 1, 0).map(<[f32]>::to_vec);
+        self.trunk.remove(0, 0, None);
+        row.ok_or_else(|| BackendError::Compute("the library gave no embedding".into()))
+    }
+
+    /// Makes the contexts that give hidden states and take them. They cost speed and memory, so a model
+    /// is hosted without them until a step asks; that is possible only before anything is held.
+    fn enable_drafts(&mut self) -> Result<(), BackendError> {
+        if self.draft.is_some() {
+            return Ok(());
+        }
+        if !self.info.mtp {
+            return Err(BackendError::Unsupported("a hidden state of a model without multi-token prediction"));
+        }
+        if self.held.iter().any(|h| h.tokens > 0) {
+            return Err(BackendError::Unsupported("asking for hidden states after tokens were fed without them"));
+        }
+        let model = self.trunk.model().clone();
+        let options = ContextOptions { hidden: Hidden::BeforeNorm, ..*self.trunk.options() };
+        self.trunk = Context::new(&model, options).map_err(compute)?;
+        let options = ContextOptions { mtp: true, hidden: Hidden::No, ..options };
+        self.draft = Some(Context::new(&model, options).map_err(compute)?);
+        Ok(())
+    }
+
+    fn slot(&self, seq: SeqId) -> Result<&Held, BackendError> {
+        let held = self.held.get(seq.0 as usize).filter(|h| h.open);
+        let held = held.ok_or(BackendError::UnknownSequence(seq.0))?;
+        match held.broken {
+            false => Ok(held),
+            true => Err(BackendError::Compute(format!("sequence {} lost its state: close it", seq.0))),
+        }
+    }
+
+    /// Checks that `tokens` more fit a sequence that holds `held`, and that all ids exist.
+    fn check(&self, held: usize, tokens: &[u32]) -> Result<(), BackendError> {
+        let (fed, capacity) = (tokens.len(), self.info.context_tokens);
+        if fed == 0 {
+            return Err(BackendError::Compute("a chunk without tokens".into()));
+        }
+        if held + fed > capacity {
+            return Err(BackendError::ContextFull { held, fed, capacity });
+        }
+        match tokens.iter().find(|t| **t as usize >= self.info.vocab) {
+            Some(token) => Err(BackendError::TokenRange { token: *token, vocab: self.info.vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Feeds `fed` in as many calls as the library's buffers need; rows go to `out` in order.
+    fn feed(&mut self, fed: &[Fed<'_>], draft: bool, out: &mut Output) -> Result<(), BackendError> {
+        let rows_max = (CALL_LOGIT_BYTES_MAX / 4 / self.info.vocab.max(1)).max(1);
+        let mut rest = fed;
+        while !rest.is_empty() {
+            let mut rows = 0;
+            // A context that keeps hidden states takes one sequence at a time.
+            let alone = self.draft.is_some().then(|| rest[0].seq);
+            let cut = rest.iter().take(self.trunk.options().batch).take_while(|f| {
+                rows += usize::from(f.wanted);
+                rows <= rows_max && alone.is_none_or(|seq| seq == f.seq)
+            });
+            let (call, later) = rest.split_at(cut.count());
+            self.call(call, draft, out)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, fed: &[Fed<'_>], draft: bool, out: &mut Output) -> Result<(), BackendError> {
+        let context = match (draft, self.draft.as_mut()) {
+            (true, Some(context)) => context,
+            (true, None) => return Err(BackendError::Unsupported("multi-token prediction")),
+            (false, _) => &mut self.trunk,
+        };
+        self.batch.clear();
+        for f in fed {
+            match draft {
+                true => self.batch.push_hidden(f.token, f.hidden, f.seq.0, f.position, f.wanted),
+                false => self.batch.push(f.token, f.seq.0, f.position, f.wanted),
+            }
+        }
+        context.decode(&self.batch).map_err(compute)?;
+        let missing = || BackendError::Compute("the library gave no row for a position that was asked for".into());
+        for (i, f) in fed.iter().enumerate().filter(|(_, f)| f.wanted) {
+            out.logits.extend_from_slice(context.logits(i).ok_or_else(missing)?);
+            if f.wants_hidden {
+                out.hidden.extend_from_slice(context.hidden(i).ok_or_else(missing)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what a failed step fed, sequence by sequence; one that cannot be cut is broken.
+    fn take_back(&mut self, seqs: impl Iterator<Item = SeqId>, draft: bool) {
+        for seq in seqs {
+            let Some(held) = self.held.get_mut(seq.0 as usize) else {
+                continue;
+            };
+            let undone = match (draft, self.draft.as_mut()) {
+                (true, Some(context)) => context.remove(seq.0, held.drafted, None),
+                (true, None) => true,
+                (false, _) => self.trunk.remove(seq.0, held.tokens, None),
+            };
+            held.broken |= !undone;
+        }
+    }
+}
+
+impl Backend for Llama {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        let free = self.held.iter().position(|h| !h.open).ok_or(BackendError::NoSequence(self.held.len()))?;
+        self.held[free] = Held { open: true, ..Held::default() };
+        Ok(SeqId(free as u32))
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        if self.held.get(seq.0 as usize).is_some_and(|h| h.open) {
+            self.trunk.remove(seq.0, 0, None);
+            if let Some(draft) = self.draft.as_mut() {
+                draft.remove(seq.0, 0, None);
+            }
+            self.held[seq.0 as usize] = Held::default();
+        }
+    }
+
+    fn held(&self, seq: SeqId) -> usize {
+        self.held.get(seq.0 as usize).map_or(0, |h| h.tokens)
+    }
+
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        out.clear();
+        if self.info.embedding_only {
+            return Err(BackendError::Unsupported("generating text with a model that only gives embeddings"));
+        }
+        if batch.iter().any(|c| c.hidden) {
+            self.enable_drafts()?;
+        }
+        let mut fed = Vec::new();
+        for chunk in batch {
+            let held = self.slot(chunk.seq)?.tokens;
+            self.check(held, chunk.tokens)?;
+            fed.extend(chunk.tokens.iter().enumerate().map(|(at, token)| Fed {
+                seq: chunk.seq,
+                token: *token,
+                hidden: &[],
+                position: held + at,
+                wanted: wants(chunk.rows, at, chunk.tokens.len()),
+                wants_hidden: chunk.hidden,
+            }));
+        }
+        if let Err(error) = self.feed(&fed, false, out) {
+            out.clear();
+            self.take_back(batch.iter().map(|c| c.seq), false);
+            return Err(error);
+        }
+        for chunk in batch {
+            self.held[chunk.seq.0 as usize].tokens += chunk.tokens.len();
+        }
+        Ok(())
+    }
+
+    fn draft(&mut self, batch: &[DraftChunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        out.clear();
+        let width = self.info.width;
+        let mut fed = Vec::new();
+        for chunk in batch {
+            let held = self.slot(chunk.seq)?.drafted;
+            self.check(held, chunk.tokens)?;
+            if chunk.hidden.len() != chunk.tokens.len() * width {
+                return Err(BackendError::Compute("a draft needs a hidden state for each token".into()));
+            }
+            let rows = chunk.hidden.chunks_exact(width);
+            fed.extend(chunk.tokens.iter().zip(rows).enumerate().map(|(at, (token, hidden))| Fed {
+                seq: chunk.seq,
+                token: *token,
+                hidden,
+                position: held + at,
+                wanted: wants(chunk.rows, at, chunk.tokens.len()),
+                wants_hidden: false,
+            }));
+        }
+        if let Err(error) = self.feed(&fed, true, out) {
+            out.clear();
+            self.take_back(batch.iter().map(|c| c.seq), true);
+            return Err(error);
+        }
+        for chunk in batch {
+            self.held[chunk.seq.0 as usize].drafted += chunk.tokens.len();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+//! Golden tests: logits against the reference implementation, on models with random weights, which
+//! forgive nothing. Tolerances are named constants.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[cfg(feature = "llama")]
+mod logits;
+#[cfg(feature = "llama")]
+mod reference;

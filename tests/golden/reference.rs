@@ -1,0 +1,50 @@
+//! PyTorch's logits for the small reference model, and the measure of agreement.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use chimere::eval::agree::divergence;
+
+pub(crate) const PROMPTS: usize = 3;
+pub(crate) const VOCAB: usize = 544;
+
+pub(crate) fn model() -> PathBuf {
+    data("model-f32.gguf")
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data/mini").join(name)
+}
+
+fn cells(name: &str) -> Vec<[u8; 4]> {
+    let bytes = fs::read(data(name)).unwrap();
+    let (cells, rest) = bytes.as_chunks::<4>();
+    assert!(rest.is_empty());
+    cells.to_vec()
+}
+
+/// Ids of prompt `n`.
+pub(crate) fn ids(n: usize) -> Vec<u32> {
+    cells(&format!("prompt{n}.ids.i32")).into_iter().map(|c| i32::from_le_bytes(c) as u32).collect()
+}
+
+/// PyTorch's logits of prompt `n`: a row a position.
+pub(crate) fn logits(n: usize) -> Vec<f32> {
+    cells(&format!("prompt{n}.logits.f32")).into_iter().map(f32::from_le_bytes).collect()
+}
+
+/// PyTorch's logits of the multi-token-prediction layer: one row fewer.
+pub(crate) fn mtp_logits(n: usize) -> Vec<f32> {
+    cells(&format!("prompt{n}.mtp-logits.f32")).into_iter().map(f32::from_le_bytes).collect()
+}
+
+/// Largest KL divergence of a row from the reference's, in nats.
+pub(crate) fn kl_max(reference: &[f32], rows: &[f32], vocab: usize) -> f64 {
+    assert_eq!(reference.len(), rows.len());
+    assert!(!rows.is_empty() && rows.iter().all(|v| v.is_finite()));
+    kls(reference, rows, vocab).fold(0.0, f64::max)
+}
+
+fn kls<'a>(reference: &'a [f32], rows: &'a [f32], vocab: usize) -> impl Iterator<Item = f64> + 'a {
+    reference.chunks_exact(vocab).zip(rows.chunks_exact(vocab)).map(|(p, q)| divergence(p, q))
+}

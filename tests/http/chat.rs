@@ -1,0 +1,171 @@
+//! Chat and completions as JSON: fields of the reply, parameters handed to the service, errors.
+
+use chimere::service::ReplyInput;
+use chimere::turn::{Role, Thinking, Tier};
+use serde_json::{Value, json};
+
+use crate::server;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_has_every_field() {
+    let server = server().await;
+    let answer = server.chat("hello", json!({"model": "fake-1"})).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(answer.headers["x-request-id"].to_str().unwrap().starts_with("req-"));
+    let reply = answer.json();
+    assert_eq!(reply["object"], "chat.completion");
+    assert_eq!(reply["id"], "chatcmpl-000000");
+    assert_eq!(reply["model"], "fake-1");
+    assert_eq!(reply["system_fingerprint"], "fp_0123456789abcdef");
+    assert_eq!(
+        reply["choices"][0]["message"],
+        json!({"role": "assistant", "content": "you said hello", "refusal": null})
+    );
+    assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+    assert_eq!(reply["choices"][0]["logprobs"], Value::Null);
+    assert_eq!(reply["usage"]["total_tokens"], 8);
+    assert_eq!(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+    let own = &reply["x_chimere"];
+    assert_eq!(
+        (&own["turn"], &own["route"], &own["tier"]),
+        (&json!("turn-000000"), &json!("default"), &json!("quality"))
+    );
+    assert_eq!(own["seeds"], json!([1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thought_choices_and_logprobs() {
+    let server = server().await;
+    let reply = server.chat("think", json!({"n": 2, "logprobs": true, "top_logprobs": 2})).await.json();
+    for choice in [0, 1] {
+        let choice = &reply["choices"][choice];
+        assert_eq!(choice["message"]["reasoning_content"], "let me see ");
+        assert_eq!(choice["message"]["content"], "forty two");
+        let content = choice["logprobs"]["content"].as_array().unwrap();
+        assert_eq!(content.len(), 2, "the thought has none");
+        assert_eq!(content[0]["token"], "forty ");
+        assert_eq!(content[0]["bytes"], json!(b"forty ".to_vec()));
+        assert_eq!(content[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    }
+    assert_eq!(reply["usage"]["completion_tokens_details"]["reasoning_tokens"], 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tool_calls_and_their_choice() {
+    let server = server().await;
+    let tools = json!([{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]);
+    let reply = server.chat("tools", json!({"tools": tools})).await.json();
+    let message = &reply["choices"][0]["message"];
+    assert_eq!(message["content"], Value::Null);
+    assert_eq!(message["tool_calls"].as_array().unwrap().len(), 2);
+    assert_eq!(message["tool_calls"][0]["id"], "call_1");
+    let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(arguments).unwrap(), json!({"city": "Oslo", "unit": "celsius"}));
+    assert_eq!(reply["choices"][0]["finish_reason"], "tool_calls");
+    let one = server.chat("tools", json!({"tools": tools, "parallel_tool_calls": false})).await.json();
+    assert_eq!(one["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
+    let none = server.chat("tools", json!({"tools": tools, "tool_choice": "none"})).await.json();
+    assert_eq!(none["choices"][0]["finish_reason"], "stop");
+    let forced = server.chat("tools", json!({"tools": tools, "tool_choice": "required"})).await;
+    assert_eq!((forced.status, &forced.error()["param"]), (400, &json!("tool_choice")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_client_sent_reaches_the_service() {
+    let server = server().await;
+    let answer = server
+        .post(
+            "/v1/chat/completions",
+            &json!({
+                "messages": [
+                    {"role": "developer", "content": "be brief"},
+                    {"role": "user", "content": [{"type": "text", "text": "he"}, {"type": "text", "text": "llo"}]}
+                ],
+                "temperature": 0.5, "seed": 11, "stop": ["said", "x"], "max_completion_tokens": 3, "n": 1,
+                "chat_template_kwargs": {"enable_thinking": false}, "user": "ignored",
+                "x_chimere": {"route": "code", "tier": "fast", "conversation": "c9", "consent": false}
+            }),
+        )
+        .await;
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "you ");
+    let request = server.fake.requests.lock().unwrap().pop().unwrap();
+    let ReplyInput::Chat { messages, tools } = request.input else { panic!("not a chat") };
+    assert_eq!((messages[0].role, messages[1].content.as_str(), tools.len()), (Role::System, "hello", 0));
+    assert_eq!((request.sampling.temperature, request.sampling.seed), (Some(0.5), Some(11)));
+    assert_eq!((request.max_tokens, request.stop.len(), request.choices), (Some(3), 2, 1));
+    assert_eq!((request.thinking, request.tier), (Some(Thinking::Off), Some(Tier::Fast)));
+    assert_eq!((request.route.as_deref(), request.conversation.as_deref()), (Some("code"), Some("c9")));
+    assert_eq!((request.consent, request.principal.name.as_str()), (Some(false), "owner"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_errors_have_their_status() {
+    let server = server().await;
+    for (order, status, code) in [
+        ("busy", 429, "rate_limit_exceeded"),
+        ("unavailable", 503, "service_unavailable"),
+        ("not-built", 501, "not_built"),
+        ("not-found", 404, "not_found"),
+        ("fail-early", 400, "context_length_exceeded"),
+        ("fail-late", 500, "internal_error"),
+        ("panic", 500, "internal_error"),
+    ] {
+        let answer = server.chat(order, json!({})).await;
+        assert_eq!((answer.status, &answer.error()["code"]), (status, &json!(code)), "{order}");
+        assert_eq!(answer.headers.contains_key("retry-after"), status == 429 || status == 503, "{order}");
+    }
+    let invalid = server.chat("invalid", json!({})).await;
+    assert_eq!((invalid.status, &invalid.error()["param"]), (400, &json!("model")));
+    assert_eq!(server.chat("hello", json!({"model": "gpt-9"})).await.status, 404);
+    assert_eq!(server.chat("after all that", json!({})).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completions_in_the_old_form() {
+    let server = server().await;
+    let of = async |body: Value| server.post("/v1/completions", &body).await.json();
+    let reply = of(json!({"prompt": "hello", "logprobs": 1, "n": 2})).await;
+    assert_eq!((&reply["object"], &reply["id"]), (&json!("text_completion"), &json!("cmpl-000000")));
+    let choice = &reply["choices"][1];
+    assert_eq!((&choice["text"], &choice["index"]), (&json!("you said hello"), &json!(1)));
+    assert_eq!(choice["logprobs"]["tokens"], json!(["you ", "said ", "hello"]));
+    assert_eq!(choice["logprobs"]["text_offset"], json!([0, 4, 9]));
+    assert_eq!(choice["logprobs"]["top_logprobs"][0].as_object().unwrap().len(), 1);
+    let echo = of(json!({"prompt": [5, 6], "echo": true})).await;
+    assert_eq!(echo["choices"][0]["text"], "<5><6>you said [5, 6]");
+    let long = of(json!({"prompt": "fast 100"})).await;
+    assert_eq!(
+        (&long["usage"]["completion_tokens"], &long["choices"][0]["finish_reason"]),
+        (&json!(16), &json!("length"))
+    );
+    for bad in [
+        json!({}),
+        json!({"prompt": ["a", "b"]}),
+        json!({"prompt": "a", "best_of": 3}),
+        json!({"prompt": "a", "suffix": "b"}),
+    ] {
+        assert_eq!(server.post("/v1/completions", &bad).await.status, 400, "{bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_routes_speak_as_llama_server_does() {
+    let server = server().await;
+    let tokens = server.post("/tokenize", &json!({"content": "a b c"})).await.json();
+    assert_eq!(tokens, json!({"tokens": [0, 1, 2]}));
+    let pieces = server.post("/tokenize", &json!({"content": "a b", "with_pieces": true})).await.json();
+    assert_eq!(pieces["tokens"][1], json!({"id": 1, "piece": "b"}));
+    let special = |parse: bool| json!({"content": "<|im_start|> x", "parse_special": parse});
+    assert_eq!(server.post("/tokenize", &special(true)).await.json()["tokens"].as_array().unwrap().len(), 1);
+    assert_eq!(server.post("/tokenize", &special(false)).await.json()["tokens"].as_array().unwrap().len(), 2);
+    assert_eq!(server.post("/detokenize", &json!({"tokens": [3]})).await.json(), json!({"content": "<3>"}));
+    let template =
+        json!({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}});
+    let prompt = server.post("/apply-template", &template).await.json();
+    assert!(prompt["prompt"].as_str().unwrap().starts_with("User: x|Off|20"), "{prompt}");
+    for (path, bad) in
+        [("/tokenize", json!({})), ("/tokenize", json!({"content": 1})), ("/detokenize", json!({"tokens": [-1]}))]
+    {
+        assert_eq!(server.post(path, &bad).await.status, 400);
+    }
+}

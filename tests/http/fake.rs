@@ -1,0 +1,386 @@
+//! A `Service` without a model: the last user message says what it does, so that a test can ask for every
+//! behaviour of the daemon, and for the worst ones at will.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chimere::engine::backend::ModelInfo;
+use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
+use chimere::service::{
+    AuthError, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest,
+    Scope, Service, ServiceError, TurnFilter,
+};
+use chimere::turn::{FinishReason, Generation, Sampling, Thinking, Tier, Timings, ToolCall, Turn, TurnId, Usage};
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+pub const CHAT_KEY: &str = "key-chat";
+pub const OTHER_KEY: &str = "key-other";
+pub const METRICS_KEY: &str = "key-metrics";
+pub const ADMIN_KEY: &str = "key-admin";
+/// Turns that the fake's memory holds, half of them of another principal.
+pub const TURNS: usize = 200;
+
+#[derive(Default)]
+pub struct Fake {
+    /// A client without a key is refused even on loopback.
+    pub locked: AtomicBool,
+    pub stopping: AtomicBool,
+    pub loading: AtomicBool,
+    pub turn_ids: AtomicU64,
+    /// Replies whose client left before the end.
+    pub cancelled: Arc<AtomicU64>,
+    pub requests: Mutex<Vec<ReplyRequest>>,
+    pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
+    pub forgets: Mutex<Vec<TurnFilter>>,
+}
+
+/// What one choice says.
+struct Script {
+    thinking: Vec<String>,
+    answer: Vec<String>,
+    tools: Vec<ToolCall>,
+    delay: Duration,
+    failure: Option<ServiceError>,
+    hang: bool,
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_inclusive(' ').map(str::to_owned).collect()
+}
+
+fn script(order: &str, seed: u64) -> Script {
+    let mut script = Script {
+        thinking: Vec::new(),
+        answer: Vec::new(),
+        tools: Vec::new(),
+        delay: Duration::ZERO,
+        failure: None,
+        hang: false,
+    };
+    let number = |text: &str| text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(10usize);
+    let call = |id: &str, city: &str| ToolCall {
+        id: id.to_owned(),
+        name: "get_weather".to_owned(),
+        arguments: json!({"city": city, "unit": "celsius"}),
+    };
+    match order.split_whitespace().next().unwrap_or_default() {
+        "fast" => script.answer = (0..number(order)).map(|i| format!("tok{} ", i % 100)).collect(),
+        "slow" => {
+            script.answer = (0..number(order)).map(|i| format!("{i} ")).collect();
+            script.delay = Duration::from_millis(20);
+        }
+        "hang" => script.hang = true,
+        "fail-late" => {
+            script.answer = words("this will break");
+            script.failure = Some(ServiceError::Internal("the engine stopped".to_owned()));
+        }
+        "think" => {
+            script.thinking = words("let me see ");
+            script.answer = words("forty two");
+        }
+        "random" => script.answer = (0..8).map(|i| format!("w{} ", (seed.wrapping_mul(31) + i * 7) % 97)).collect(),
+        "tool" => script.tools = vec![call("call_1", "Oslo")],
+        "tools" => script.tools = vec![call("call_1", "Oslo"), call("call_2", "Rome")],
+        _ if order.contains("weather") => script.tools = vec![call("call_1", "Paris")],
+        _ => script.answer = words(&format!("you said {order}")),
+    }
+    script
+}
+
+fn early(order: &str) -> Option<ServiceError> {
+    let message = || order.to_owned();
+    Some(match order {
+        "busy" => ServiceError::Busy { message: message(), retry_after_s: 7 },
+        "unavailable" => ServiceError::Unavailable { message: message(), retry_after_s: 3 },
+        "not-built" => ServiceError::NotBuilt(message()),
+        "not-found" => ServiceError::NotFound(message()),
+        "invalid" => ServiceError::Invalid { message: message(), param: Some("model".to_owned()) },
+        _ => return None,
+    })
+}
+
+fn logprob(text: &str, top: u8) -> Logprob {
+    let one =
+        |text: &str, logprob| TokenLogprob { id: 7, text: text.to_owned(), bytes: text.as_bytes().to_vec(), logprob };
+    let top = (0..top).map(|i| one(&format!("alt{i}"), -0.1 - f32::from(i))).collect();
+    Logprob { chosen: one(text, -0.1), top }
+}
+
+/// Cuts the answer before the first stop string.
+fn apply_stops(answer: Vec<String>, stops: &[String]) -> Vec<String> {
+    let text: String = answer.concat();
+    let Some(at) = stops.iter().filter_map(|stop| text.find(stop.as_str())).min() else { return answer };
+    words(&text[..at])
+}
+
+struct Reply {
+    request: ReplyRequest,
+    order: String,
+    turn: TurnId,
+    cancelled: Arc<AtomicU64>,
+}
+
+impl Reply {
+    async fn run(self, to: mpsc::Sender<ReplyEvent>) {
+        if self.tell(&to).await.is_none() {
+            self.cancelled.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    async fn tell(&self, to: &mpsc::Sender<ReplyEvent>) -> Option<()> {
+        if self.order == "fail-early" {
+            let message = "prompt of 9000 tokens and reply do not fit the context of 4096 tokens";
+            return to.send(ReplyEvent::Failed(ServiceError::Context(message.to_owned()))).await.ok();
+        }
+        let plan = PlanSummary {
+            turn: self.turn.clone(),
+            route: self.request.route.clone().unwrap_or_else(|| "default".to_owned()),
+            because: "test".to_owned(),
+            tier: self.request.tier.unwrap_or(Tier::Quality),
+            pipeline_version: "1".to_owned(),
+            adapter_revision: 0,
+        };
+        let started = ReplyEvent::Started { plan, model: "fake-1".to_owned(), created_unix_s: 1_700_000_000 };
+        to.send(started).await.ok()?;
+        let mut generations = Vec::new();
+        let mut usage = Usage { prompt_tokens: 5, cached_tokens: 2, ..Usage::default() };
+        for choice in 0..self.request.choices {
+            let generation = self.choice(choice, to).await?;
+            usage.completion_tokens += generation.usage.completion_tokens;
+            usage.thinking_tokens += generation.usage.thinking_tokens;
+            generations.push(generation);
+        }
+        to.send(ReplyEvent::Done { usage, generations }).await.ok()
+    }
+
+    async fn choice(&self, choice: u32, to: &mpsc::Sender<ReplyEvent>) -> Option<Generation> {
+        let seed = self.request.sampling.seed.unwrap_or(1) + u64::from(choice);
+        let mut script = script(&self.order, seed);
+        if matches!(&self.request.input, ReplyInput::Chat { tools, .. } if tools.is_empty()) && !script.tools.is_empty()
+        {
+            script.tools.clear();
+            script.answer = words("there is no tool for that");
+        }
+        if script.hang {
+            to.closed().await;
+            return None;
+        }
+        let max = self.request.max_tokens.unwrap_or(u32::MAX) as usize;
+        let mut reason = FinishReason::Stop;
+        let mut answer = apply_stops(script.answer, &self.request.stop);
+        if answer.len() > max {
+            answer.truncate(max);
+            reason = FinishReason::Length;
+        }
+        for (channel, texts) in [(Channel::Thinking, &script.thinking), (Channel::Answer, &answer)] {
+            for text in texts {
+                let logprobs = self.request.sampling.logprobs.map(|top| logprob(text, top)).into_iter().collect();
+                to.send(ReplyEvent::Delta { choice, channel, text: text.clone(), logprobs }).await.ok()?;
+                if script.delay > Duration::ZERO {
+                    tokio::time::sleep(script.delay).await;
+                }
+            }
+        }
+        if let Some(error) = script.failure {
+            to.send(ReplyEvent::Failed(error)).await.ok()?;
+            to.closed().await;
+            return None;
+        }
+        for (call, tool) in (0u32..).zip(&script.tools) {
+            reason = FinishReason::ToolCalls;
+            let (id, name) = (tool.id.clone(), tool.name.clone());
+            to.send(ReplyEvent::ToolBegin { choice, call, id, name }).await.ok()?;
+            let text = tool.arguments.to_string();
+            let (first, second) = text.split_at(text.len() / 2);
+            for delta in [first, second] {
+                to.send(ReplyEvent::ToolArguments { choice, call, delta: delta.to_owned() }).await.ok()?;
+            }
+        }
+        let tool_calls = script.tools.clone();
+        to.send(ReplyEvent::ChoiceFinished { choice, reason, tool_calls: tool_calls.clone() }).await.ok()?;
+        Some(Generation {
+            index: choice,
+            content: answer.concat(),
+            thinking: script.thinking.concat(),
+            tool_calls,
+            thinking_ids: Vec::new(),
+            reply_ids: Vec::new(),
+            seed,
+            finish_reason: reason,
+            usage: Usage {
+                completion_tokens: (answer.len() + script.thinking.len()) as u32,
+                thinking_tokens: script.thinking.len() as u32,
+                ..Usage::default()
+            },
+            timings: Timings { queued_ms: 0.1, prefill_ms: 1.0, decode_ms: 2.0 },
+            error: None,
+        })
+    }
+}
+
+fn turn(index: usize) -> Turn {
+    Turn {
+        version: 1,
+        id: TurnId(format!("turn-{index:06}")),
+        conversation: format!("c{}", index % 3),
+        time_ms: index as i64,
+        principal: if index % 2 == 0 { "chatter" } else { "somebody" }.to_owned(),
+        consent: true,
+        taint: false,
+        route: "default".to_owned(),
+        tier: Tier::Fast,
+        pipeline_version: "1".to_owned(),
+        model: "fake-1".to_owned(),
+        model_hash: "00".to_owned(),
+        adapter_revision: 0,
+        template_hash: "00".to_owned(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        prompt_ids: Vec::new(),
+        sampling: Sampling::default(),
+        thinking: Thinking::Off,
+        generations: Vec::new(),
+        feedback: Vec::new(),
+        verdict: None,
+    }
+}
+
+fn matches(turn: &Turn, filter: &TurnFilter) -> bool {
+    filter.turn.as_ref().is_none_or(|id| *id == turn.id)
+        && filter.principal.as_ref().is_none_or(|name| *name == turn.principal)
+        && filter.conversation.as_ref().is_none_or(|name| *name == turn.conversation)
+        && filter.since_ms.is_none_or(|since| turn.time_ms >= since)
+        && filter.after.as_ref().is_none_or(|after| turn.id > *after)
+}
+
+impl Service for Fake {
+    fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>> {
+        Box::pin(async move {
+            let order = match &request.input {
+                ReplyInput::Chat { messages, .. } => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+                ReplyInput::Text(text) => text.clone(),
+                ReplyInput::Ids(ids) => format!("{ids:?}"),
+            };
+            self.requests.lock().unwrap().push(request.clone());
+            assert_ne!(order, "panic", "asked to panic");
+            if let Some(error) = early(&order) {
+                return Err(error);
+            }
+            if let Some(name) = request.model.as_deref().filter(|name| *name != "fake-1") {
+                return Err(ServiceError::NotFound(format!("the model `{name}` is not served here")));
+            }
+            let (to, events) = mpsc::channel(256);
+            let turn = TurnId(format!("turn-{:06}", self.turn_ids.fetch_add(1, Ordering::SeqCst)));
+            let reply = Reply { request, order, turn, cancelled: Arc::clone(&self.cancelled) };
+            tokio::spawn(reply.run(to));
+            Ok(events)
+        })
+    }
+
+    fn hosted(&self) -> Option<Arc<Hosted>> {
+        if self.loading.load(Ordering::SeqCst) {
+            return None;
+        }
+        let model = ModelInfo {
+            name: "fake-1".to_owned(),
+            architecture: "none".to_owned(),
+            backend: "fake".to_owned(),
+            device: "none".to_owned(),
+            vocab: 1000,
+            width: 1,
+            layers: 1,
+            context_tokens: 4096,
+            trained_context_tokens: 4096,
+            sequences_max: 8,
+            parameters: 0,
+            bytes_per_token: 0,
+            mtp: false,
+            embedding_only: false,
+        };
+        Some(Arc::new(Hosted {
+            model,
+            model_hash: "0123456789abcdef0123456789abcdef".to_owned(),
+            template_hash: "00".to_owned(),
+            thinks: true,
+            chats: true,
+            load_ms: 1,
+        }))
+    }
+
+    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<(Vec<u32>, Vec<String>), ServiceError>> {
+        Box::pin(async move {
+            let pieces = if specials && text.starts_with("<|") { vec![text] } else { words(&text) };
+            Ok(((0..pieces.len() as u32).collect(), pieces))
+        })
+    }
+
+    fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>> {
+        Box::pin(async move { Ok(ids.iter().map(|id| format!("<{id}>")).collect()) })
+    }
+
+    fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>> {
+        Box::pin(async move {
+            let lines: Vec<_> = chat.messages.iter().map(|m| format!("{:?}: {}", m.role, m.content)).collect();
+            Ok(format!("{}|{:?}|{}", lines.join("\n"), chat.thinking, chat.date))
+        })
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async { Ok(json!({"actors": {}})) })
+    }
+
+    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async move {
+            if feedback.turn.0 == "turn-none" {
+                return Err(ServiceError::NotFound("no such turn".to_owned()));
+            }
+            self.feedbacks.lock().unwrap().push((principal.name, feedback));
+            Ok(())
+        })
+    }
+
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>> {
+        let limit = filter.limit.unwrap_or(usize::MAX);
+        let turns = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).take(limit).collect();
+        Box::pin(async move { Ok(turns) })
+    }
+
+    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
+        let count = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).count();
+        self.forgets.lock().unwrap().push(filter);
+        Box::pin(async move { Ok(count) })
+    }
+
+    fn night(&self, _: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(async { Err(ServiceError::NotBuilt("the night is not built yet".to_owned())) })
+    }
+
+    fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {
+        let known =
+            |name: &str, scope: Scope| Ok(Principal { name: name.to_owned(), scopes: vec![scope], consent: true });
+        match bearer {
+            Some(CHAT_KEY) => known("chatter", Scope::Chat),
+            Some(OTHER_KEY) => known("other", Scope::Chat),
+            Some(METRICS_KEY) => known("prometheus", Scope::Metrics),
+            Some(ADMIN_KEY) => known("admin", Scope::Admin),
+            Some(_) => Err(AuthError::Unknown),
+            None if loopback && !self.locked.load(Ordering::SeqCst) => known("owner", Scope::Admin),
+            None => Err(AuthError::Missing),
+        }
+    }
+
+    fn accepting(&self) -> bool {
+        !self.stopping.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,155 @@
+//! Bad JSON: each case a 400 in the envelope, never a 5xx or a dropped connection; good odd JSON is read.
+
+use serde_json::json;
+
+use crate::{Answer, Server, chat_body, server};
+
+async fn post(server: &Server, body: Vec<u8>) -> Answer {
+    let request = server.client.post(server.url("/v1/chat/completions"));
+    server.send(request.header("content-type", "application/json").body(body)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_json_is_400() {
+    let server = server().await;
+    let mut cases: Vec<Vec<u8>> = [
+        "",
+        " ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "{]",
+        "[}",
+        "{\"a\"",
+        "{\"a\":",
+        "{\"a\":1",
+        "{\"a\":1,",
+        "{\"a\":1,}",
+        "{,}",
+        "{\"a\" 1}",
+        "{a:1}",
+        "{'a':1}",
+        "{\"a\":1}}",
+        "{\"a\":1} x",
+        "{\"a\":1}{\"b\":2}",
+        "{1:1}",
+        "{null:1}",
+        "{\"a\":1 \"b\":2}",
+        "[1,]",
+        "[,1]",
+        "[1 2]",
+        "[1,,2]",
+        "[\"a\"",
+        "[\"",
+        "\"",
+        "nul",
+        "tru",
+        "fals",
+        "True",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "+1",
+        "-",
+        "01",
+        "1.",
+        ".5",
+        "1e",
+        "1e+",
+        "0x1",
+        "1_000",
+        "1e999",
+        "-1e999",
+        "\"\\x41\"",
+        "\"\\u12\"",
+        "\"\\ud800\"",
+        "\"\\udc00\\ud800\"",
+        "\"\\",
+        "\"a\nb\"",
+        "\"a\tb\"",
+        "\"\u{0}\"",
+        "/* c */ {}",
+        "// c\n{}",
+        "{\"a\":1}#",
+        "\u{feff}{}",
+        "<a/>",
+        "a=b",
+        "{\"a\":01}",
+        "{\"a\":1.}",
+        "{\"a\":+1}",
+        "{\"a\":undefined}",
+        "{\"a\":\"\\q\"}",
+        "[1]",
+        "1",
+        "null",
+        "true",
+        "\"text\"",
+        "[]",
+    ]
+    .iter()
+    .map(|text| text.as_bytes().to_vec())
+    .collect();
+    cases.push(vec![0xff]);
+    cases.push(vec![0xfe, 0xff, 0, b'{', 0, b'}']);
+    cases.push(b"{\"a\":\"\xff\"}".to_vec());
+    cases.push(b"{\"a\":\"\xed\xa0\x80\"}".to_vec());
+    cases.push(b"{\"a\":\"\xc0\xaf\"}".to_vec());
+    cases.push(b"{\"messages\":\xf0\x9f\x92\xa9}".to_vec());
+    for open in ["[", "{\"a\":", "[{\"a\":"] {
+        cases.push(open.repeat(100_000).into_bytes());
+        cases.push(format!("{}1", open.repeat(65)).into_bytes());
+    }
+    let count = cases.len();
+    for case in cases {
+        let shown = String::from_utf8_lossy(&case[..case.len().min(60)]).into_owned();
+        let answer = post(&server, case).await;
+        assert_eq!(answer.status, 400, "{shown:?}: {answer:?}");
+        let code = answer.error()["code"].as_str().unwrap_or_default().to_owned();
+        assert!(code == "invalid_json" || code == "json_too_deep", "{shown:?}: {code}");
+    }
+    assert!(count > 80, "{count} cases");
+    assert_eq!(server.get("/health").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_shapes_name_the_parameter() {
+    let server = server().await;
+    for (param, body) in [
+        ("temperatur", chat_body("x", json!({"temperatur": 1}))),
+        ("temperature", chat_body("x", json!({"temperature": "1"}))),
+        ("messages[0].role", json!({"messages": [{"role": 1, "content": "x"}]})),
+        ("messages[0].content", json!({"messages": [{"role": "user", "content": {"a": 1}}]})),
+        ("messages", json!({"messages": "hi"})),
+        ("messages", json!({"messages": []})),
+        ("tools[0].type", chat_body("x", json!({"tools": [{}]}))),
+        ("n", chat_body("x", json!({"n": 100}))),
+        ("stream_options.usage", chat_body("x", json!({"stream": true, "stream_options": {"usage": true}}))),
+        ("response_format", chat_body("x", json!({"response_format": {"type": "json_object"}}))),
+        ("logit_bias", chat_body("x", json!({"logit_bias": [1]}))),
+    ] {
+        let answer = server.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status, 400, "{body}");
+        assert_eq!(answer.error()["param"], param, "{body}: {}", answer.text);
+    }
+    let typo = server.chat("x", json!({"max_token": 5})).await;
+    assert!(typo.error()["message"].as_str().unwrap().contains("did you mean `max_tokens`"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_but_valid_json_is_read() {
+    let server = server().await;
+    for (body, said) in [
+        ("  \r\n\t{\"messages\" : [ {\"content\":\"\\u0061\\/\\n\",\"role\":\"user\"} ] }  ", "you said a/\n"),
+        (
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud83d\\ude00 \u{1f600}\"}],\"seed\":0,\"top_p\":1E0}",
+            "you said \u{1f600} \u{1f600}",
+        ),
+        ("{\"messages\":[{\"role\":\"user\",\"content\":\"\\u0000\"}],\"temperature\":-0.0}", "you said \u{0}"),
+        ("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"temperature\":1e-400,\"user\":null}", "you said x"),
+    ] {
+        let answer = post(&server, body.as_bytes().to_vec()).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], said);
+    }
+}

@@ -1,0 +1,81 @@
+//! Feedback, listing, export and forgetting: each key its own turns, the admin all.
+
+use serde_json::{Value, json};
+
+use crate::fake::{ADMIN_KEY, CHAT_KEY, OTHER_KEY, TURNS};
+use crate::{Answer, Server, server};
+
+async fn of(server: &Server, method: &str, path: &str, key: &str) -> Answer {
+    server.send(server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(key)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listing_pages_and_keeps_to_the_own_turns() {
+    let server = server().await;
+    let own = of(&server, "GET", "/v1/memory/turns?limit=1000", CHAT_KEY).await.json();
+    assert_eq!(own["data"].as_array().unwrap().len(), TURNS / 2);
+    assert_eq!(own["has_more"], false);
+    let none = of(&server, "GET", "/v1/memory/turns", OTHER_KEY).await.json();
+    assert_eq!(none["data"], json!([]));
+    let page = of(&server, "GET", "/v1/memory/turns?limit=2&after=turn-000003", CHAT_KEY).await.json();
+    assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!("turn-000004"), &json!(true)));
+    let all = of(&server, "GET", "/v1/memory/turns?limit=1000", ADMIN_KEY).await.json();
+    assert_eq!(all["data"].as_array().unwrap().len(), TURNS);
+    let foreign = of(&server, "GET", "/v1/memory/turns?principal=somebody", CHAT_KEY).await;
+    assert_eq!(foreign.status, 403);
+    let some =
+        of(&server, "GET", "/v1/memory/turns?principal=somebody&conversation=c1&since_ms=100", ADMIN_KEY).await.json();
+    assert!(some["data"].as_array().unwrap().iter().all(|t| t["principal"] == "somebody" && t["conversation"] == "c1"));
+    for bad in ["?limit=x", "?nonsense=1", "?since_ms=1.5"] {
+        let answer = of(&server, "GET", &format!("/v1/memory/turns{bad}"), CHAT_KEY).await;
+        assert_eq!((answer.status, &answer.error()["code"]), (400, &json!("bad_query")), "{bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_export_is_one_json_a_line_and_complete() {
+    let server = server().await;
+    let answer = of(&server, "GET", "/v1/memory/export", ADMIN_KEY).await;
+    assert_eq!(answer.headers["content-type"], "application/jsonl");
+    let ids: Vec<Value> =
+        answer.text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
+    assert_eq!(ids.len(), TURNS);
+    assert!(ids.windows(2).all(|pair| pair[0].as_str() < pair[1].as_str()));
+    assert_eq!(of(&server, "GET", "/v1/memory/export", CHAT_KEY).await.text.lines().count(), TURNS / 2);
+    assert_eq!(of(&server, "GET", "/v1/memory/export", OTHER_KEY).await.text, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgetting_must_be_meant_and_keeps_to_the_own_turns() {
+    let server = server().await;
+    assert_eq!(of(&server, "DELETE", "/v1/memory/turns", CHAT_KEY).await.status, 400);
+    assert!(server.fake.forgets.lock().unwrap().is_empty());
+    let one = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000004", CHAT_KEY).await.json();
+    assert_eq!(one["turns"], 1);
+    let foreign = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000005", CHAT_KEY).await.json();
+    assert_eq!(foreign["turns"], 0, "another principal's turn");
+    assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", CHAT_KEY).await.json()["turns"], TURNS / 2);
+    assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", ADMIN_KEY).await.json()["turns"], TURNS);
+    assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true&principal=somebody", CHAT_KEY).await.status, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn feedback_reaches_the_service() {
+    let server = server().await;
+    let good = server.post("/v1/feedback", &json!({"turn": "turn-1", "vote": "down", "correction": "4"})).await;
+    assert_eq!((good.status, &good.json()["recorded"]), (200, &json!(true)));
+    let (name, feedback) = server.fake.feedbacks.lock().unwrap().pop().unwrap();
+    assert_eq!(
+        (name.as_str(), feedback.turn.0.as_str(), feedback.correction.as_deref()),
+        ("owner", "turn-1", Some("4"))
+    );
+    assert_eq!(server.post("/v1/feedback", &json!({"turn": "turn-none", "vote": "up"})).await.status, 404);
+    for bad in [
+        json!({"turn": "t"}),
+        json!({"vote": "up"}),
+        json!({"turn": "t", "vote": "meh"}),
+        json!({"turn": 5, "vote": "up"}),
+    ] {
+        assert_eq!(server.post("/v1/feedback", &bad).await.status, 400, "{bad}");
+    }
+}

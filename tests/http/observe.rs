@@ -1,0 +1,96 @@
+//! Health, status, the night's honest answer, and the metrics page under the rules of a linter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use serde_json::json;
+
+use crate::server;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_follows_the_model() {
+    let server = server().await;
+    assert_eq!(server.get("/health").await.json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/v1/models").await.json()["data"][0]["id"], "fake-1");
+    server.fake.loading.store(true, Ordering::SeqCst);
+    let loading = server.get("/health").await;
+    assert_eq!((loading.status, &loading.error()["code"]), (503, &json!("loading")));
+    assert!(loading.headers.contains_key("retry-after"));
+    assert_eq!(server.get("/v1/models").await.json()["data"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_get_honest_answers() {
+    let server = server().await;
+    let status = server.get("/v1/status").await.json();
+    assert!(status["actors"].is_object() && status["http"]["connections"].as_u64().unwrap() >= 1);
+    let night = server.post("/v1/night", &json!({"command": "run_now"})).await;
+    assert_eq!((night.status, &night.error()["code"]), (501, &json!("not_built")));
+    assert_eq!(server.post("/v1/night", &json!({"command": "sleep"})).await.status, 400);
+    let post = |path: &str| server.send(server.client.post(server.url(path)));
+    assert_eq!(post("/v1/admin/pause").await.json(), json!({"paused": true}));
+    assert_eq!(post("/v1/admin/resume").await.json(), json!({"paused": false}));
+}
+
+/// Samples of a page by family; panics where a rule of the exposition format or of naming is broken.
+fn lint(page: &str) -> BTreeMap<String, usize> {
+    assert!(page.ends_with('\n'));
+    let (mut help, mut kinds, mut seen) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+    let mut families = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.is_empty()) {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
+            assert!(help.insert(name.to_owned()), "second HELP of {name}");
+            assert!(text.ends_with('.'), "the help of {name} is a sentence: {text:?}");
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "second TYPE of {name}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        assert!(seen.insert(series.to_owned()), "{series} twice");
+        let name = series.split('{').next().unwrap();
+        let base =
+            ["_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s)).filter(|b| kinds.contains_key(*b));
+        let family = base.unwrap_or(name);
+        let kind = kinds.get(family).unwrap_or_else(|| panic!("{name} has no TYPE before it"));
+        assert!(help.contains(family), "{family} has no HELP");
+        assert!(family.starts_with("chimere_"), "{family}");
+        assert_eq!(kind == "counter", family.ends_with("_total"), "{family} is a {kind}");
+        assert_eq!(kind == "histogram", family.ends_with("_seconds"), "{family} is a {kind}: a duration has buckets");
+        assert_ne!(kind, "untyped");
+        *families.entry(family.to_owned()).or_insert(0) += 1;
+    }
+    families
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_page_passes_a_linter_and_tells_no_secret() {
+    let server = server().await;
+    let secret = "sk-planted-secret";
+    let request = server.client.get(server.url("/v1/models")).bearer_auth(secret);
+    assert_eq!(server.send(request).await.status, 401);
+    server.chat("hello planted-prompt", json!({})).await;
+    server.chat("hello", json!({"stream": true})).await;
+    server.chat("fail-late", json!({})).await;
+    server.get("/nowhere/planted-path").await;
+    let page = server.get("/metrics").await;
+    assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let families = lint(&page.text);
+    for name in [
+        "chimere_build_info",
+        "chimere_http_requests_total",
+        "chimere_http_request_duration_seconds",
+        "chimere_http_connections",
+        "chimere_replies_total",
+        "chimere_reply_tokens_total",
+        "chimere_reply_first_event_seconds",
+        "chimere_reply_duration_seconds",
+    ] {
+        assert!(families.contains_key(name), "{name} is missing from {families:?}");
+    }
+    assert!(!page.text.contains("planted"), "{}", page.text);
+}
