@@ -15,6 +15,7 @@ from .exam import load
 
 JACCARD, CONTAINED, CONTAINED_MIN_GRAMS = 0.7, 0.8, 8
 COMMON = 60  # a 3-gram in more exam items than this cannot name a candidate
+_USER = re.compile(r"<\|im_start\|>user\n(.*?)<\|im_end\|>", re.S)
 _TOKEN = re.compile(r"[^\W_]+|[+*/=<>%$^-]")
 
 
@@ -66,8 +67,14 @@ class Index:
         return best
 
 
+def parts_of(text):
+    """A text record and, when it is in chat form, each of its user turns by itself."""
+    turns = _USER.findall(text)
+    return [text, *turns] if turns else [text]
+
+
 def records(path):
-    """(name, text) of each training record: JSON lines of items, or texts that end with a zero byte."""
+    """(name, text) of each training record: JSON lines of items, or texts that end with a zero byte (a chat also by its user turns)."""
     with open(path, "rb") as f:
         head = f.read(1)
         f.seek(0)
@@ -81,13 +88,14 @@ def records(path):
                 block = f.read(1 << 22)
                 parts = (rest + block).split(b"\0")
                 rest = parts.pop()
-                for p in parts:
-                    yield f"record {n}", p.decode("utf-8", "replace")
+                if not block:
+                    parts.append(rest)
+                for p in filter(None, parts):
+                    for text in parts_of(p.decode("utf-8", "replace")):
+                        yield f"record {n}", text
                     n += 1
                 if not block:
-                    break
-            if rest:
-                yield f"record {n}", rest.decode("utf-8", "replace")
+                    return
 
 
 def scan(index, recs):

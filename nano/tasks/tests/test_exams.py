@@ -103,8 +103,9 @@ class Frozen(unittest.TestCase):
                 f.write(json.dumps(item) + "\n")
             self.assertEqual(report(GOLDEN, lines), 1)
             with open(texts, "wb") as f:
-                f.write(b"some text\0" + prompt_of(item).encode() + b"\0")
-            self.assertEqual(len(list(records(texts))), 2)
+                f.write(b"some text\0" + prompt_of(item).encode() + b"\0<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n")
+            self.assertEqual([t for _, t in records(texts)][-2:], ["What is 2 + 2?", "Hi."])
+            self.assertEqual(len(list(records(texts))), 5)
             self.assertEqual(report(GOLDEN, texts), 1)
 
 
