@@ -6,5 +6,6 @@
 mod harness;
 
 mod chat;
+mod hostile;
 mod kill_daemon;
 mod kill_engine;
