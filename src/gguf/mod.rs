@@ -8,10 +8,13 @@
 //!
 //! - [`Gguf`] reads a header and gives typed access to its metadata and [`TensorInfo`]s.
 //! - [`Layout`] and [`Writer`] write a file, streaming tensors that need not fit in memory.
+//! - `synthetic` writes models with random weights, for measurements and tests.
 
 mod cursor;
 mod error;
 mod read;
+#[cfg(feature = "llama")]
+pub mod synthetic;
 mod tensor;
 mod value;
 mod vocabulary;

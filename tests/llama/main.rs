@@ -1,0 +1,10 @@
+//! The libllama backend on models with random weights of several kinds: a transformer, a state-space
+//! model, a hybrid with experts, and one that only embeds.
+
+#![cfg(feature = "llama")]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod backend;
+mod embedding;
+mod models;
+mod vocabulary;

@@ -1,0 +1,193 @@
+//! Makers of small random models by our own writer, one for each kind of architecture.
+
+use std::path::{Path, PathBuf};
+
+use chimere::engine::llama::{self, Llama, LlamaOptions, LlamaVocab};
+use chimere::gguf::synthetic::{Fill, Qwen35Moe, Synthetic, Types};
+use chimere::gguf::{Error, Strings};
+use chimere_ffi::DType;
+
+pub(crate) const VOCAB: usize = 512;
+const WIDTH: u64 = 64;
+const F32: DType = DType::F32;
+
+/// The architectures that write text.
+pub(crate) const GENERATORS: [&str; 4] = ["qwen2", "mamba2", "nemotron_h_moe", "qwen35moe"];
+
+/// Writes a model of `architecture` into `folder`.
+pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
+    let path = folder.join(format!("{architecture}.gguf"));
+    let model = match architecture {
+        "qwen2" => qwen2(),
+        "mamba2" => mamba2(),
+        "nemotron_h_moe" => nemotron(),
+        "bert" => bert(),
+        _ => Qwen35Moe::small(Types { experts: F32, dense: F32, embedding: F32, head: Some(F32) }).build(),
+    };
+    model.unwrap().write(&path, 7, |_, _| {}).unwrap();
+    path
+}
+
+/// Loads it for exact numbers: 256 positions, four sequences, one thread.
+pub(crate) fn load(path: &Path) -> (Llama, LlamaVocab) {
+    let options = LlamaOptions { threads: 1, context_tokens: 256, sequences_max: 4, exact: true };
+    llama::load(path, &options, &mut |_| {}).unwrap()
+}
+
+fn common(architecture: &str, layers: u32) -> Result<Synthetic, Error> {
+    let mut m = Synthetic::new(architecture)?;
+    m.set(".block_count", layers)?;
+    m.set(".context_length", 1_024_u32)?;
+    m.set(".embedding_length", WIDTH as u32)?;
+    m.set(".attention.layer_norm_rms_epsilon", 1e-6_f32)?;
+    m.tensor("token_embd.weight", F32, &[WIDTH, VOCAB as u64], Fill::Normal(0.0, 0.5))?;
+    Ok(m)
+}
+
+fn head(m: &mut Synthetic) -> Result<(), Error> {
+    m.norm("output_norm.weight", &[WIDTH])?;
+    m.matrix("output.weight", F32, &[WIDTH, VOCAB as u64])
+}
+
+fn qwen2() -> Result<Synthetic, Error> {
+    let mut m = common("qwen2", 2)?;
+    m.byte_vocabulary("qwen2", VOCAB)?;
+    m.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}")?;
+    m.set(".feed_forward_length", 128_u32)?;
+    m.set(".attention.head_count", 4_u32)?;
+    m.set(".attention.head_count_kv", 2_u32)?;
+    m.set(".rope.freq_base", 1e6_f32)?;
+    head(&mut m)?;
+    for p in ["blk.0", "blk.1"] {
+        m.norm(&format!("{p}.attn_norm.weight"), &[WIDTH])?;
+        attention(&mut m, p, 64, 32)?;
+        for (name, len) in [("attn_q", 64), ("attn_k", 32), ("attn_v", 32)] {
+            m.tensor(&format!("{p}.{name}.bias"), F32, &[len], Fill::Normal(0.0, 0.1))?;
+        }
+        m.norm(&format!("{p}.ffn_norm.weight"), &[WIDTH])?;
+        m.matrix(&format!("{p}.ffn_gate.weight"), F32, &[WIDTH, 128])?;
+        m.matrix(&format!("{p}.ffn_up.weight"), F32, &[WIDTH, 128])?;
+        m.matrix(&format!("{p}.ffn_down.weight"), F32, &[128, WIDTH])?;
+    }
+    Ok(m)
+}
+
+fn attention(m: &mut Synthetic, p: &str, queries: u64, keys: u64) -> Result<(), Error> {
+    m.matrix(&format!("{p}.attn_q.weight"), F32, &[WIDTH, queries])?;
+    m.matrix(&format!("{p}.attn_k.weight"), F32, &[WIDTH, keys])?;
+    m.matrix(&format!("{p}.attn_v.weight"), F32, &[WIDTH, keys])?;
+    m.matrix(&format!("{p}.attn_output.weight"), F32, &[queries, WIDTH])
+}
+
+/// Inner width 128, state 16, 8 heads, one group.
+fn ssm_metadata(m: &mut Synthetic) -> Result<(), Error> {
+    m.set(".ssm.conv_kernel", 4_u32)?;
+    m.set(".ssm.inner_size", 128_u32)?;
+    m.set(".ssm.state_size", 16_u32)?;
+    m.set(".ssm.time_step_rank", 8_u32)?;
+    m.set(".ssm.group_count", 1_u32)
+}
+
+fn ssm(m: &mut Synthetic, p: &str) -> Result<(), Error> {
+    let (inner, state, heads) = (128, 16, 8);
+    let conv = inner + 2 * state;
+    m.matrix(&format!("{p}.ssm_in.weight"), F32, &[WIDTH, inner + conv + heads])?;
+    m.tensor(&format!("{p}.ssm_conv1d.weight"), F32, &[4, conv], Fill::Normal(0.0, 0.4))?;
+    m.tensor(&format!("{p}.ssm_conv1d.bias"), F32, &[conv], Fill::Normal(0.0, 0.1))?;
+    m.tensor(&format!("{p}.ssm_dt.bias"), F32, &[heads], Fill::Uniform(-4.0, -1.0))?;
+    m.tensor(&format!("{p}.ssm_a"), F32, &[1, heads], Fill::Uniform(-8.0, -0.5))?;
+    m.norm(&format!("{p}.ssm_d"), &[1, heads])?;
+    m.norm(&format!("{p}.ssm_norm.weight"), &[inner, 1])?;
+    m.matrix(&format!("{p}.ssm_out.weight"), F32, &[inner, WIDTH])
+}
+
+fn mamba2() -> Result<Synthetic, Error> {
+    let mut m = common("mamba2", 2)?;
+    m.byte_vocabulary("gpt-2", VOCAB)?;
+    m.set(".feed_forward_length", 0_u32)?;
+    m.set(".attention.head_count", 0_u32)?;
+    ssm_metadata(&mut m)?;
+    head(&mut m)?;
+    for p in ["blk.0", "blk.1"] {
+        m.norm(&format!("{p}.attn_norm.weight"), &[WIDTH])?;
+        ssm(&mut m, p)?;
+    }
+    Ok(m)
+}
+
+/// A state-space layer, an attention layer, a layer of experts.
+fn nemotron() -> Result<Synthetic, Error> {
+    let mut m = common("nemotron_h_moe", 3)?;
+    m.byte_vocabulary("qwen2", VOCAB)?;
+    m.set(".attention.layer_norm_epsilon", 1e-5_f32)?;
+    m.set(".feed_forward_length", vec![0, 0, 64])?;
+    m.set(".attention.head_count", 4_u32)?;
+    m.set(".attention.head_count_kv", vec![0, 2, 0])?;
+    m.set(".attention.key_length", 16_u32)?;
+    m.set(".attention.value_length", 16_u32)?;
+    m.set(".expert_count", 4_u32)?;
+    m.set(".expert_used_count", 2_u32)?;
+    m.set(".expert_feed_forward_length", 64_u32)?;
+    m.set(".expert_shared_feed_forward_length", 64_u32)?;
+    m.set(".expert_shared_count", 1_u32)?;
+    m.set(".expert_weights_norm", true)?;
+    m.set(".expert_weights_scale", 2.5_f32)?;
+    ssm_metadata(&mut m)?;
+    head(&mut m)?;
+    for layer in 0..3 {
+        m.norm(&format!("blk.{layer}.attn_norm.weight"), &[WIDTH])?;
+    }
+    ssm(&mut m, "blk.0")?;
+    attention(&mut m, "blk.1", 64, 32)?;
+    m.matrix("blk.2.ffn_gate_inp.weight", F32, &[WIDTH, 4])?;
+    m.tensor("blk.2.exp_probs_b.bias", F32, &[4], Fill::Normal(0.0, 0.1))?;
+    m.matrix("blk.2.ffn_up_exps.weight", F32, &[WIDTH, 64, 4])?;
+    m.matrix("blk.2.ffn_down_exps.weight", F32, &[64, WIDTH, 4])?;
+    m.matrix("blk.2.ffn_up_shexp.weight", F32, &[WIDTH, 64])?;
+    m.matrix("blk.2.ffn_down_shexp.weight", F32, &[64, WIDTH])?;
+    Ok(m)
+}
+
+fn bert() -> Result<Synthetic, Error> {
+    let mut m = common("bert", 2)?;
+    m.set(".attention.layer_norm_epsilon", 1e-12_f32)?;
+    m.set(".attention.causal", false)?;
+    m.set(".pooling_type", 1_u32)?; // the mean of all positions
+    m.set(".feed_forward_length", 128_u32)?;
+    m.set(".attention.head_count", 4_u32)?;
+    word_pieces(&mut m)?;
+    let plain = Fill::Normal(0.0, 0.1);
+    m.tensor("token_types.weight", F32, &[WIDTH, 2], plain)?;
+    m.tensor("position_embd.weight", F32, &[WIDTH, 1_024], plain)?;
+    let norm = |m: &mut Synthetic, name: &str| {
+        m.norm(&format!("{name}.weight"), &[WIDTH])?;
+        m.tensor(&format!("{name}.bias"), F32, &[WIDTH], plain)
+    };
+    norm(&mut m, "token_embd_norm")?;
+    for p in ["blk.0", "blk.1"] {
+        attention(&mut m, p, 64, 64)?;
+        norm(&mut m, &format!("{p}.attn_output_norm"))?;
+        m.matrix(&format!("{p}.ffn_up.weight"), F32, &[WIDTH, 128])?;
+        m.matrix(&format!("{p}.ffn_down.weight"), F32, &[128, WIDTH])?;
+        norm(&mut m, &format!("{p}.layer_output_norm"))?;
+    }
+    Ok(m)
+}
+
+/// A vocabulary of word pieces: special tokens, then single letters at and after a word's start.
+fn word_pieces(m: &mut Synthetic) -> Result<(), Error> {
+    let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].map(String::from);
+    // Converters write a word's start with U+2581 and its continuation bare.
+    let starts = ('a'..='z').map(|c| format!("\u{2581}{c}"));
+    let rest = ('a'..='z').map(String::from);
+    let mut tokens: Vec<String> = specials.into_iter().chain(starts).chain(rest).collect();
+    tokens.extend((tokens.len()..VOCAB).map(|i| format!("[unused{i}]")));
+    let types: Vec<i32> = (0..VOCAB).map(|i| if i < 5 { 3 } else { 1 }).collect();
+    m.set("tokenizer.ggml.model", "bert")?;
+    m.set("tokenizer.ggml.pre", "bert")?;
+    m.set("tokenizer.ggml.token_type_count", 2_u32)?;
+    m.set("tokenizer.ggml.tokens", tokens.iter().collect::<Strings>())?;
+    m.set("tokenizer.ggml.token_type", types)?;
+    let ids = [("padding", 0_u32), ("unknown", 1), ("bos", 2), ("cls", 2), ("seperator", 3), ("eos", 3), ("mask", 4)];
+    ids.into_iter().try_for_each(|(name, id)| m.set(&format!("tokenizer.ggml.{name}_token_id"), id))
+}
