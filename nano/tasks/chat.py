@@ -1,7 +1,7 @@
 """Chat: world facts, word senses, who the model is, greetings, not knowing, and remembering what was said."""
 
 from .core import SPLITS, Pool, family
-from .names import ANIMALS, CITIES, COLOURS, FRUIT, INVENTED, PEOPLE, SURNAMES, THINGS
+from .names import ANIMALS, CITIES, COLOURS, FRUIT, INVENTED, PEOPLE, THINGS
 from .store import table
 
 CAPITAL = Pool("capital", ["What is the capital of {x}?", "Which city is the capital of {x}?", "Name the capital of {x}.", "Capital of {x}?", "{x}: what is its capital?",

@@ -1,6 +1,5 @@
 """Training and anatomy: exercise facts, muscles and joints, and the arithmetic of sets, repetitions and loads."""
 
-from . import steps
 from .arithmetic import _line
 from .core import Pool, family
 from .names import PEOPLE

@@ -22,10 +22,6 @@ def _words(c, n, sep=None):
     return c.some(pool, n)
 
 
-def _is(c, key, words):
-    return c.mine(f"{key}:{' '.join(words)}")
-
-
 def _draw_words(c, key, lo, hi):
     def make():
         ws = _words(c, c.int(lo, hi))

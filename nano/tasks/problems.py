@@ -54,12 +54,6 @@ def _q(a, b):
     return steps.div(a, b)
 
 
-# name -> (level, numbers(c) -> tuple, solve(*numbers) -> (value, thought), wordings)
-def _join(a, b):
-    v, t = _s(a, b)
-    return v, t
-
-
 def _two(first, second):
     """Two lines of thought one after the other."""
     return second[0], f"{first[1]}\n{second[1]}"
@@ -69,6 +63,7 @@ def _n(c, a, b):
     return c.int(a, b)
 
 
+# name -> (level, numbers(c) -> tuple, solve(*numbers) -> (value, thought), wordings)
 STRUCTURES = {
     "join": ("easy", lambda c: (_n(c, 5, 90), _n(c, 3, 60)), lambda a, b: _s(a, b), [
         "{N} has {0} {things}. {N} {gets} {1} more. How many {things} does {N} have now?",

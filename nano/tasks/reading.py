@@ -1,6 +1,5 @@
 """Reading: short made-up passages about made-up people and places; one question that the text answers, or does not."""
 
-from .apis import MONTHS
 from .core import SPLITS, Pool, family
 from .names import CITIES, INVENTED, PEOPLE, SURNAMES, THINGS
 

@@ -4,7 +4,7 @@ import json
 
 from .apis import APIS, ENUM, TYPE, slot
 from .core import SPLITS, Pool, family
-from .names import CITIES, PEOPLE, SURNAMES, THINGS
+from .names import CITIES, PEOPLE, SURNAMES
 from .steps import add
 
 
@@ -53,7 +53,6 @@ def _request(c, i):
 
 
 POLITE = {"train": ["", "", "", "", "Hi! ", "Hello, ", "Please help. ", "Quick one: "], "slice": ["", "Hey there. "], "golden": ["", "Good day. "], "week": ["", "One request: "]}
-_CUE = {p: p.replace("_", " ") for api in APIS for p, _, _ in api[2]}
 
 
 def _call(c, t, text, tools, name, args, level):
