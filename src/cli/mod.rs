@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod chat;
+mod client;
 mod engine;
 mod keys;
 mod memory;
@@ -33,6 +35,8 @@ enum Cmd {
     Keys(keys::Args),
     /// What is remembered of the conversations: list, export, forget
     Memory(memory::Args),
+    /// Talk to the daemon
+    Chat(chat::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
     /// Write a model file anew with smaller tensor types
@@ -69,6 +73,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Serve(args) => serve::run(args),
         Cmd::Keys(args) => keys::run(args),
         Cmd::Memory(args) => memory::run(args),
+        Cmd::Chat(args) => chat::run(args),
         Cmd::Engine(args) => engine::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),

@@ -227,7 +227,7 @@ fn turn(index: usize) -> Turn {
         id: TurnId(format!("turn-{index:06}")),
         conversation: format!("c{}", index % 3),
         time_ms: index as i64,
-        principal: if index % 2 == 0 { "chatter" } else { "somebody" }.to_owned(),
+        principal: if index.is_multiple_of(2) { "chatter" } else { "somebody" }.to_owned(),
         consent: true,
         taint: false,
         route: "default".to_owned(),

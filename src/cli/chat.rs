@@ -1,0 +1,290 @@
+//! `chimere chat`: one question from the command line or standard input, or a conversation at a prompt.
+
+mod answer;
+mod command;
+mod session;
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Config as LineConfig, Editor};
+use tokio::runtime::Runtime;
+
+use super::client::{Client, DEFAULT_LISTEN, Where, printable};
+use answer::{Answer, Style};
+use command::{Command, Gather, HELP, Think};
+use session::{Session, Settings};
+
+/// Lines that the history keeps.
+const HISTORY_LINES: usize = 1000;
+/// Most text that is read from standard input, bytes.
+const INPUT_BYTES_MAX: u64 = 8 << 20;
+const HISTORY_FILE: &str = "chat_history";
+
+/// Talk to the daemon: a prompt, or one answer to MESSAGE or to standard input
+#[derive(clap::Args)]
+pub struct Args {
+    /// Ask this and leave
+    message: Vec<String>,
+    #[command(flatten)]
+    target: Where,
+    /// Where the history of the prompt is kept
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// System prompt
+    #[arg(long)]
+    system: Option<String>,
+    /// Route by name instead of the daemon's choice
+    #[arg(long)]
+    route: Option<String>,
+    /// Model by name
+    #[arg(long)]
+    model: Option<String>,
+    /// Thought: auto, on, off or a number of tokens
+    #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Think>())]
+    think: Think,
+    /// 0 = always the likeliest token
+    #[arg(long)]
+    temperature: Option<f32>,
+    /// Most tokens of an answer
+    #[arg(long)]
+    max_tokens: Option<u32>,
+    /// Repeats an answer exactly
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print the whole reply as JSON (one question only)
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = Client::new(&args.target, DEFAULT_LISTEN)?;
+    let mut session =
+        Session::new(Settings { temperature: args.temperature, max_tokens: args.max_tokens, seed: args.seed });
+    session.system = args.system;
+    session.route = args.route;
+    session.model = args.model;
+    session.think = args.think;
+    let typed = args.message.join(" ");
+    let question = if !typed.is_empty() {
+        Some(typed)
+    } else if !std::io::stdin().is_terminal() {
+        Some(read_input()?)
+    } else {
+        None
+    };
+    match question {
+        Some(question) if args.json => {
+            session.push_user(&question);
+            let reply = runtime.block_on(client.post("/v1/chat/completions", &session.request(false)))?;
+            println!("{}", serde_json::to_string_pretty(&reply)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(question) => one_answer(&runtime, &client, &mut session, &question),
+        None if args.json => bail!("--json needs a question: give it as an argument or on standard input"),
+        None => Prompt::new(runtime, client, session, args.state_dir.as_deref())?.run(),
+    }
+}
+
+fn read_input() -> anyhow::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().take(INPUT_BYTES_MAX).read_to_string(&mut text).context("standard input")?;
+    if text.trim().is_empty() {
+        bail!("standard input is empty: give a question as an argument, on standard input, or at a terminal");
+    }
+    Ok(text)
+}
+
+fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, question: &str) -> anyhow::Result<ExitCode> {
+    session.push_user(question);
+    let style = Style { thought: std::io::stdout().is_terminal() };
+    let mut answer = Answer::default();
+    runtime.block_on(async {
+        let events = client.stream("/v1/chat/completions", &session.request(true)).await?;
+        answer::print(events, style, &mut answer, &mut std::io::stdout().lock()).await
+    })?;
+    if answer.finish_reason.as_deref() == Some("length") {
+        eprintln!("chimere: the answer was cut at its limit of tokens");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The conversation at a terminal.
+struct Prompt {
+    runtime: Runtime,
+    client: Client,
+    session: Session,
+    editor: Editor<(), DefaultHistory>,
+    history: Option<PathBuf>,
+    last: Option<Answer>,
+    /// A question that got no answer, for `/retry`.
+    unanswered: Option<String>,
+}
+
+impl Prompt {
+    fn new(runtime: Runtime, client: Client, session: Session, state_dir: Option<&Path>) -> anyhow::Result<Self> {
+        let config = LineConfig::builder().max_history_size(HISTORY_LINES)?.history_ignore_space(true).build();
+        let mut editor = Editor::with_config(config).context("cannot use this terminal")?;
+        let history = state_dir.map(|dir| dir.join(HISTORY_FILE));
+        if let Some(path) = &history {
+            // The first conversation has none yet.
+            let _ = editor.load_history(path);
+        }
+        Ok(Prompt { runtime, client, session, editor, history, last: None, unanswered: None })
+    }
+
+    fn run(mut self) -> anyhow::Result<ExitCode> {
+        let models = self.runtime.block_on(self.client.get("/v1/models"))?;
+        match models["data"][0]["id"].as_str() {
+            Some(model) => println!("{} · /help for help, Ctrl-D to leave", printable(model)),
+            None => println!("the model is still loading · /help for help, Ctrl-D to leave"),
+        }
+        let mut gather = Gather::default();
+        loop {
+            let sign = if gather.open() { "… " } else { "> " };
+            let line = match self.editor.readline(sign) {
+                Ok(line) => line,
+                Err(ReadlineError::Interrupted) => {
+                    gather.clear();
+                    continue;
+                }
+                Err(ReadlineError::Eof) => break,
+                Err(error) => return Err(error).context("cannot read from the terminal"),
+            };
+            if !gather.open() && line.trim().is_empty() {
+                continue;
+            }
+            if !gather.open() && line.starts_with('/') {
+                self.remember(&line);
+                match command::parse(&line) {
+                    Ok(Command::Quit) => break,
+                    Ok(command) => self.obey(command),
+                    Err(message) => eprintln!("{message}"),
+                }
+                continue;
+            }
+            if let Some(message) = gather.push(&line) {
+                self.remember(&message);
+                self.ask(&message);
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn remember(&mut self, entry: &str) {
+        let added = self.editor.add_history_entry(entry).unwrap_or(false);
+        if let (true, Some(path)) = (added, &self.history)
+            && let Err(error) = self.editor.append_history(path)
+        {
+            eprintln!("the history cannot be written to {}: {error}", path.display());
+            self.history = None;
+        }
+    }
+
+    /// Sends the conversation with one more question. A failed one leaves the conversation as it was.
+    fn ask(&mut self, question: &str) {
+        self.session.push_user(question);
+        self.unanswered = None;
+        let mut answer = Answer::default();
+        let (client, session) = (&self.client, &self.session);
+        let outcome = self.runtime.block_on(async {
+            let reply = async {
+                let events = client.stream("/v1/chat/completions", &session.request(true)).await?;
+                answer::print(events, Style { thought: true }, &mut answer, &mut std::io::stdout().lock()).await
+            };
+            tokio::select! {
+                outcome = reply => outcome.map(|()| true),
+                _ = tokio::signal::ctrl_c() => Ok(false),
+            }
+        });
+        match outcome {
+            Ok(true) => self.session.push_answer(&answer.text),
+            Ok(false) => {
+                println!("\u{1b}[0m\n[stopped]");
+                // What was said before the stop belongs to the conversation.
+                if !answer.text.is_empty() {
+                    self.session.push_answer(&answer.text);
+                }
+            }
+            Err(error) => {
+                eprintln!("chimere: {error:#} (/retry asks again)");
+                self.unanswered = self.session.take_last_question();
+            }
+        }
+        self.last = Some(answer);
+    }
+
+    fn obey(&mut self, command: Command) {
+        if let Err(error) = self.try_obey(command) {
+            eprintln!("chimere: {error:#}");
+        }
+    }
+
+    fn try_obey(&mut self, command: Command) -> anyhow::Result<()> {
+        match command {
+            Command::Help => println!("{HELP}"),
+            Command::New => {
+                self.session.reset();
+                println!("a new conversation");
+            }
+            Command::System(text) => set("system prompt", &mut self.session.system, text, ""),
+            Command::Route(name) => set("route", &mut self.session.route, name, "auto"),
+            Command::Model(Some(name)) => set("model", &mut self.session.model, Some(name), "auto"),
+            Command::Model(None) => self.list_models()?,
+            Command::Think(how) => {
+                self.session.think = how.unwrap_or(self.session.think);
+                println!("thought: {}", described(self.session.think));
+            }
+            Command::Save(file) => {
+                self.session.save(Path::new(&file))?;
+                println!("saved to {file}");
+            }
+            Command::Load(file) => {
+                self.session.load(Path::new(&file))?;
+                println!("{} messages", self.session.messages.len());
+            }
+            Command::Retry => match self.unanswered.take().or_else(|| self.session.take_last_question()) {
+                Some(question) => self.ask(&question),
+                None => println!("there is nothing to ask again"),
+            },
+            Command::Stats => match &self.last {
+                Some(answer) => println!("{}", answer.stats()),
+                None => println!("there was no answer yet"),
+            },
+            Command::Quit => {}
+        }
+        std::io::stdout().flush()?;
+        Ok(())
+    }
+
+    fn list_models(&self) -> anyhow::Result<()> {
+        let models = self.runtime.block_on(self.client.get("/v1/models"))?;
+        for model in models["data"].as_array().into_iter().flatten() {
+            println!("{}", printable(model["id"].as_str().unwrap_or_default()));
+        }
+        println!("in use: {}", self.session.model.as_deref().unwrap_or("the served model"));
+        Ok(())
+    }
+}
+
+fn described(think: Think) -> String {
+    match think {
+        Think::Auto => "as the pipeline decides".to_owned(),
+        Think::On => "on".to_owned(),
+        Think::Off => "off".to_owned(),
+        Think::Budget(tokens) => format!("at most {tokens} tokens"),
+    }
+}
+
+/// Shows a setting, changes it, or removes it with `none`.
+fn set(what: &str, slot: &mut Option<String>, value: Option<String>, none: &str) {
+    if let Some(value) = value {
+        *slot = (value != none).then_some(value);
+    }
+    println!("{what}: {}", slot.as_deref().unwrap_or("as the pipeline decides"));
+}

@@ -1,0 +1,156 @@
+//! Prints one answer while it arrives: the thought dimmed, then the reply.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::cli::client::{Events, printable};
+
+const DIM: &str = "\u{1b}[2m";
+const PLAIN: &str = "\u{1b}[0m";
+
+/// What is left of an answer once it was printed.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    pub text: String,
+    pub finish_reason: Option<String>,
+    /// Of the last event: usage, and where the answer came from.
+    pub usage: Value,
+    pub own: Value,
+    pub elapsed_s: f64,
+}
+
+/// How an answer is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Show the thought, dimmed: for a person at a terminal.
+    pub thought: bool,
+}
+
+/// Prints events as they come. Dropping the future stops the answer.
+pub async fn print(mut events: Events, style: Style, answer: &mut Answer, out: &mut impl Write) -> anyhow::Result<()> {
+    let started = std::time::Instant::now();
+    let mut printer = Printer { style, thinking: false, last: '\n' };
+    let result = loop {
+        match events.next().await {
+            Ok(Some(event)) => {
+                if let Err(error) = printer.show(&event, answer, out) {
+                    break Err(error.into());
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    answer.elapsed_s = started.elapsed().as_secs_f64();
+    printer.end(out)?;
+    result
+}
+
+struct Printer {
+    style: Style,
+    thinking: bool,
+    /// Last character printed.
+    last: char,
+}
+
+impl Printer {
+    fn show(&mut self, event: &Value, answer: &mut Answer, out: &mut impl Write) -> std::io::Result<()> {
+        for field in ["usage", "x_chimere"] {
+            let value = &event[field];
+            if !value.is_null() {
+                *(if field == "usage" { &mut answer.usage } else { &mut answer.own }) = value.clone();
+            }
+        }
+        let choice = &event["choices"][0];
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            answer.finish_reason = Some(reason.to_owned());
+        }
+        let delta = &choice["delta"];
+        if let Some(thought) = delta["reasoning_content"].as_str()
+            && self.style.thought
+        {
+            if !self.thinking {
+                write!(out, "{DIM}")?;
+                self.thinking = true;
+            }
+            self.put(thought, out)?;
+        }
+        if let Some(text) = delta["content"].as_str().filter(|text| !text.is_empty()) {
+            let text = if answer.text.is_empty() { text.trim_start() } else { text };
+            answer.text.push_str(text);
+            self.leave_thought(out)?;
+            self.put(text, out)?;
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            self.leave_thought(out)?;
+            if let Some(name) = call["function"]["name"].as_str() {
+                self.put(&format!("[calls {name}] "), out)?;
+            }
+            self.put(call["function"]["arguments"].as_str().unwrap_or_default(), out)?;
+        }
+        out.flush()
+    }
+
+    fn leave_thought(&mut self, out: &mut impl Write) -> std::io::Result<()> {
+        if std::mem::take(&mut self.thinking) {
+            write!(out, "{PLAIN}")?;
+            if self.last != '\n' {
+                writeln!(out)?;
+            }
+            writeln!(out)?;
+            self.last = '\n';
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, text: &str, out: &mut impl Write) -> std::io::Result<()> {
+        let text = printable(text);
+        if let Some(last) = text.chars().next_back() {
+            self.last = last;
+        }
+        out.write_all(text.as_bytes())
+    }
+
+    /// Leaves the terminal as it was found, at the start of a line.
+    fn end(&mut self, out: &mut impl Write) -> std::io::Result<()> {
+        if std::mem::take(&mut self.thinking) {
+            write!(out, "{PLAIN}")?;
+        }
+        if self.last != '\n' {
+            writeln!(out)?;
+        }
+        out.flush()
+    }
+}
+
+impl Answer {
+    /// The figures of `/stats`.
+    pub fn stats(&self) -> String {
+        let number = |value: &Value| value.as_f64().unwrap_or_default();
+        let completion = number(&self.usage["completion_tokens"]);
+        let timings = &self.own["timings"];
+        let decode_s = number(&timings["decode_ms"]) / 1e3;
+        let rate = if decode_s > 0.0 { completion / decode_s } else { 0.0 };
+        let text = |value: &Value| printable(value.as_str().unwrap_or("?"));
+        format!(
+            "tokens   prompt {} (cached {}), completion {completion} (thought {})\n\
+             time     queue {:.0} ms, prefill {:.0} ms, decode {:.0} ms, {rate:.1} tokens/s; {:.2} s in all\n\
+             route    {} ({}), tier {}, pipeline {}\n\
+             turn     {}, finish {}",
+            number(&self.usage["prompt_tokens"]),
+            number(&self.usage["prompt_tokens_details"]["cached_tokens"]),
+            number(&self.usage["completion_tokens_details"]["reasoning_tokens"]),
+            number(&timings["queued_ms"]),
+            number(&timings["prefill_ms"]),
+            number(&timings["decode_ms"]),
+            self.elapsed_s,
+            text(&self.own["route"]),
+            text(&self.own["because"]),
+            text(&self.own["tier"]),
+            text(&self.own["pipeline_version"]),
+            text(&self.own["turn"]),
+            self.finish_reason.as_deref().unwrap_or("none"),
+        )
+    }
+}

@@ -1,0 +1,177 @@
+//! What a line typed at the prompt means: a message, a command, or the part of a message.
+
+/// Thought as the user asked for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Think {
+    /// The pipeline decides.
+    #[default]
+    Auto,
+    On,
+    Off,
+    Budget(u32),
+}
+
+impl std::str::FromStr for Think {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Think::Auto),
+            "on" => Ok(Think::On),
+            "off" => Ok(Think::Off),
+            number => {
+                number.parse().map(Think::Budget).map_err(|_| "say auto, on, off or a number of tokens".to_owned())
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    Help,
+    New,
+    /// `None` shows it, an empty text removes it.
+    System(Option<String>),
+    Route(Option<String>),
+    Model(Option<String>),
+    Think(Option<Think>),
+    Save(String),
+    Load(String),
+    Retry,
+    Stats,
+    Quit,
+}
+
+pub const HELP: &str = "\
+/new             begin a new conversation
+/system [TEXT]   show or set the system prompt; /system - removes it
+/route [NAME]    show or choose the route; /route auto lets the daemon choose
+/model [NAME]    list the models or choose one
+/think [HOW]     show or set thought: auto, on, off or a number of tokens
+/save FILE       write the conversation to a file
+/load FILE       go on with a saved conversation
+/retry           ask the last question again
+/stats           figures of the last answer
+/quit            leave (Ctrl-D as well)
+A message of several lines stands between lines of \"\"\", or ends its lines with \\.
+Ctrl-C stops the answer that is being written.";
+
+/// Reads a line that starts with `/`.
+pub fn parse(line: &str) -> Result<Command, String> {
+    let line = line.trim();
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    let some = || (!rest.is_empty()).then(|| rest.to_owned());
+    let file = |usage: &str| some().ok_or_else(|| format!("usage: {usage}"));
+    Ok(match name {
+        "/help" | "/?" => Command::Help,
+        "/new" => Command::New,
+        "/system" => Command::System(some().map(|text| if text == "-" { String::new() } else { text })),
+        "/route" => Command::Route(some()),
+        "/model" => Command::Model(some()),
+        "/think" => Command::Think(some().map(|how| how.parse()).transpose()?),
+        "/save" => Command::Save(file("/save FILE")?),
+        "/load" => Command::Load(file("/load FILE")?),
+        "/retry" => Command::Retry,
+        "/stats" => Command::Stats,
+        "/quit" | "/exit" => Command::Quit,
+        _ => return Err(format!("unknown command {name}; /help lists them")),
+    })
+}
+
+/// Puts lines together to a message.
+#[derive(Debug, Default)]
+pub struct Gather {
+    lines: Vec<String>,
+    quoted: bool,
+}
+
+impl Gather {
+    /// More lines belong to the message.
+    pub fn open(&self) -> bool {
+        self.quoted || !self.lines.is_empty()
+    }
+
+    /// Takes a line; gives the message once it is complete.
+    pub fn push(&mut self, line: &str) -> Option<String> {
+        if self.quoted {
+            match line.trim_end().strip_suffix("\"\"\"") {
+                Some(last) => {
+                    if !last.is_empty() {
+                        self.lines.push(last.to_owned());
+                    }
+                    self.quoted = false;
+                    return Some(self.take());
+                }
+                None => self.lines.push(line.to_owned()),
+            }
+            return None;
+        }
+        if self.lines.is_empty()
+            && let Some(first) = line.trim_start().strip_prefix("\"\"\"")
+        {
+            if let Some(all) = first.trim_end().strip_suffix("\"\"\"") {
+                return Some(all.to_owned());
+            }
+            if !first.is_empty() {
+                self.lines.push(first.to_owned());
+            }
+            self.quoted = true;
+            return None;
+        }
+        match line.strip_suffix('\\') {
+            Some(part) => {
+                self.lines.push(part.to_owned());
+                None
+            }
+            None => {
+                self.lines.push(line.to_owned());
+                Some(self.take())
+            }
+        }
+    }
+
+    /// Drops what was gathered.
+    pub fn clear(&mut self) {
+        *self = Gather::default();
+    }
+
+    fn take(&mut self) -> String {
+        std::mem::take(&mut self.lines).join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read() {
+        assert_eq!(parse("/system be brief "), Ok(Command::System(Some("be brief".to_owned()))));
+        assert_eq!(parse("/system"), Ok(Command::System(None)));
+        assert_eq!(parse("/system -"), Ok(Command::System(Some(String::new()))));
+        assert_eq!(parse("/think 300"), Ok(Command::Think(Some(Think::Budget(300)))));
+        assert_eq!(parse("/think off"), Ok(Command::Think(Some(Think::Off))));
+        assert!(parse("/think hard").is_err());
+        assert!(parse("/save").unwrap_err().contains("usage"));
+        assert!(parse("/dance").unwrap_err().contains("/help"));
+        assert_eq!(parse("/exit"), Ok(Command::Quit));
+    }
+
+    #[test]
+    fn lines_are_gathered() {
+        let of = |lines: &[&str]| {
+            let mut gather = Gather::default();
+            let done: Vec<_> = lines.iter().map(|line| gather.push(line)).collect();
+            let (last, before) = done.split_last().unwrap();
+            assert!(before.iter().all(Option::is_none), "{lines:?} ended early");
+            assert!(!gather.open());
+            last.clone().unwrap()
+        };
+        assert_eq!(of(&["hello"]), "hello");
+        assert_eq!(of(&["a\\", "b\\", "c"]), "a\nb\nc");
+        assert_eq!(of(&["\"\"\"", "a", "", "/quit", "\"\"\""]), "a\n\n/quit");
+        assert_eq!(of(&["\"\"\"a", "b\"\"\""]), "a\nb");
+        assert_eq!(of(&["\"\"\"one line\"\"\""]), "one line");
+    }
+}

@@ -1,0 +1,234 @@
+//! The command line's own HTTP client: plain JSON and event streams to a daemon on this machine, with one
+//! clear line for everything that can go wrong.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use serde_json::Value;
+
+/// Where a daemon listens unless told otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8377";
+/// Longest wait for a connection: the daemon is near.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest silence of a stream; the daemon sends comments far more often.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Largest single event, bytes.
+const EVENT_BYTES_MAX: usize = 16 << 20;
+
+/// Which daemon, and with which key.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Where {
+    /// Address of the daemon
+    #[arg(long, env = "CHIMERE_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// API key, where the daemon asks for one
+    #[arg(long, env = "CHIMERE_KEY", hide_env_values = true)]
+    pub key: Option<String>,
+}
+
+/// A daemon that can be asked.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    key: Option<String>,
+}
+
+impl Client {
+    /// `listen` is the configured address, used where no URL was given.
+    pub fn new(target: &Where, listen: &str) -> anyhow::Result<Self> {
+        let base = match &target.url {
+            Some(url) if url.contains("://") => url.trim_end_matches('/').to_owned(),
+            Some(host) => format!("http://{}", host.trim_end_matches('/')),
+            None => format!("http://{}", reachable(listen)),
+        };
+        if !base.starts_with("http://") {
+            bail!("{base} is not an http:// address: this client speaks to a daemon on the own machine or network");
+        }
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(SILENCE_TIMEOUT)
+            .build()
+            .context("cannot set up the HTTP client")?;
+        Ok(Client { http, base, key: target.key.clone() })
+    }
+
+    fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    /// A request whose answer is a success; anything else becomes an error with the daemon's own words.
+    async fn send(&self, request: reqwest::RequestBuilder) -> anyhow::Result<reqwest::Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body: Value = response.json().await.unwrap_or(Value::Null);
+        let message = body["error"]["message"].as_str().map_or_else(|| format!("status {status}"), printable);
+        match status.as_u16() {
+            401 | 403 => Err(anyhow!("{message} (set CHIMERE_KEY or --key)")),
+            _ => Err(anyhow!(message)),
+        }
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
+        if error.is_connect() {
+            return anyhow!(
+                "no daemon answers at {}: start one with `chimere serve`, or say where with --url",
+                self.base
+            );
+        }
+        if error.is_timeout() {
+            return anyhow!("the daemon at {} did not answer in time", self.base);
+        }
+        anyhow!("talking to {}: {error}", self.base)
+    }
+
+    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.json(self.request(reqwest::Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        // A reply that is not streamed is silent until it is complete.
+        self.json(self.request(reqwest::Method::POST, path).json(body).timeout(Duration::from_secs(3600))).await
+    }
+
+    async fn json(&self, request: reqwest::RequestBuilder) -> anyhow::Result<Value> {
+        let response = self.send(request).await?;
+        response.json().await.map_err(|error| self.unreachable(&error))
+    }
+
+    /// A POST answered by an event stream. Dropping the stream cancels the reply.
+    pub async fn stream(&self, path: &str, body: &Value) -> anyhow::Result<Events> {
+        let response = self.send(self.request(reqwest::Method::POST, path).json(body)).await?;
+        Ok(Events { response, parser: Parser::default(), done: false })
+    }
+}
+
+/// An address that listens everywhere is reached on loopback.
+fn reachable(listen: &str) -> String {
+    match listen.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() && address.is_ipv6() => format!("[::1]:{}", address.port()),
+        Ok(address) if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
+        _ => listen.to_owned(),
+    }
+}
+
+/// Text without control characters: what a model or a server says must not steer the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// The events of one stream.
+pub struct Events {
+    response: reqwest::Response,
+    parser: Parser,
+    done: bool,
+}
+
+impl Events {
+    /// The next event; `None` after `[DONE]`. An `error` event and a stream that breaks off are errors.
+    pub async fn next(&mut self) -> anyhow::Result<Option<Value>> {
+        while !self.done {
+            if let Some(data) = self.parser.next() {
+                if data == "[DONE]" {
+                    self.done = true;
+                    break;
+                }
+                let event: Value = serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
+                if let Some(message) = event["error"]["message"].as_str() {
+                    bail!("{}", printable(message));
+                }
+                return Ok(Some(event));
+            }
+            match self.response.chunk().await.context("the stream broke off")? {
+                Some(bytes) => self.parser.feed(&bytes)?,
+                None => bail!("the stream broke off before its end"),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Cuts bytes into the `data` of server-sent events.
+#[derive(Debug, Default)]
+struct Parser {
+    buffer: Vec<u8>,
+    ready: std::collections::VecDeque<String>,
+    /// Data lines of the event that is being received.
+    data: Option<String>,
+}
+
+impl Parser {
+    fn feed(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() > EVENT_BYTES_MAX {
+            bail!("the daemon sent an event of more than {EVENT_BYTES_MAX} bytes");
+        }
+        let mut start = 0;
+        while let Some(length) = self.buffer[start..].iter().position(|&b| b == b'\n') {
+            let line = &self.buffer[start..start + length];
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() {
+                self.ready.extend(self.data.take());
+            } else if let Some(text) = line.strip_prefix(b"data:") {
+                let text = String::from_utf8_lossy(text.strip_prefix(b" ").unwrap_or(text)).into_owned();
+                match &mut self.data {
+                    Some(data) => {
+                        data.push('\n');
+                        data.push_str(&text);
+                    }
+                    None => self.data = Some(text),
+                }
+            }
+            start += length + 1;
+        }
+        self.buffer.drain(..start);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<String> {
+        self.ready.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_cut_wherever_the_bytes_are() {
+        let text = ": hello\n\ndata: {\"a\":\"\u{e9}\"}\r\n\r\ndata:x\ndata: y\n\nevent: z\n\ndata: [DONE]\n\n";
+        for size in 1..text.len() {
+            let mut parser = Parser::default();
+            for piece in text.as_bytes().chunks(size) {
+                parser.feed(piece).unwrap();
+            }
+            let events: Vec<_> = std::iter::from_fn(|| parser.next()).collect();
+            assert_eq!(events, ["{\"a\":\"\u{e9}\"}", "x\ny", "[DONE]"], "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_made_reachable() {
+        assert_eq!(reachable("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(reachable("[::]:1"), "[::1]:1");
+        assert_eq!(reachable("192.168.1.2:1"), "192.168.1.2:1");
+        let at = |url: &str| Client::new(&Where { url: Some(url.to_owned()), key: None }, "").map(|c| c.base);
+        assert_eq!(at("127.0.0.1:9/").unwrap(), "http://127.0.0.1:9");
+        assert!(at("https://example.org").is_err());
+    }
+
+    #[test]
+    fn terminal_commands_are_not_printed() {
+        assert_eq!(printable("a\u{1b}[31mb\u{7}\u{9b}c\n\td"), "a[31mbc\n\td");
+    }
+}

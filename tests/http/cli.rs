@@ -1,0 +1,88 @@
+//! `chimere chat` as a process, against the door.
+
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::{PATIENCE, server};
+
+async fn chat(url: &str, arguments: &[&str], input: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chimere"));
+    command.arg("chat").args(["--url", url]).args(arguments).env_remove("CHIMERE_KEY").env_remove("CHIMERE_URL");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.unwrap_or_default().as_bytes()).await.unwrap();
+    drop(stdin);
+    tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("the client did not end").unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_answered_from_an_argument_and_from_standard_input() {
+    let server = server().await;
+    let url = server.url("");
+    let typed = chat(&url, &["hello", "there"], None).await;
+    assert_eq!((text(&typed.stdout), typed.status.code()), ("you said hello there\n", Some(0)), "{typed:?}");
+    let piped = chat(&url, &[], Some("from a pipe")).await;
+    assert_eq!(text(&piped.stdout), "you said from a pipe\n");
+    let thought = chat(&url, &["think"], None).await;
+    assert_eq!(text(&thought.stdout), "forty two\n", "a thought is for terminals");
+    let json_form = chat(&url, &["--json", "--seed", "5", "--temperature", "0", "--think", "off", "hello"], None).await;
+    let reply: Value = serde_json::from_slice(&json_form.stdout).unwrap();
+    assert_eq!(reply["choices"][0]["message"]["content"], "you said hello");
+    let request = server.fake.requests.lock().unwrap().pop().unwrap();
+    assert_eq!((request.sampling.seed, request.sampling.temperature), (Some(5), Some(0.0)));
+    assert_eq!(request.thinking, Some(chimere::turn::Thinking::Off));
+    let cut = chat(&url, &["--max-tokens", "2", "fast 9"], None).await;
+    assert_eq!(text(&cut.stdout), "tok0 tok1 \n");
+    assert!(text(&cut.stderr).contains("cut at its limit"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_is_one_clear_line_and_a_failure() {
+    let server = server().await;
+    let url = server.url("");
+    for (arguments, said) in [
+        (&["busy"][..], "busy"),
+        (&["fail-early"], "do not fit the context of 4096"),
+        (&["fail-late"], "the engine stopped"),
+        (&["--key", "nonsense", "hello"], "CHIMERE_KEY"),
+        (&["--model", "other", "hello"], "`other` is not served"),
+        (&["--json"], "empty"),
+    ] {
+        let output = chat(&url, arguments, None).await;
+        assert_eq!(output.status.code(), Some(1), "{arguments:?} {output:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.contains(said) && errors.lines().count() == 1, "{arguments:?}: {errors}");
+    }
+    let nobody = chat("http://127.0.0.1:9", &["hello"], None).await;
+    assert!(text(&nobody.stderr).contains("start one with `chimere serve`"), "{nobody:?}");
+    let usage = chat(&url, &["--think", "hard", "hello"], None).await;
+    assert_eq!(usage.status.code(), Some(64));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_client_cancels_its_reply() {
+    let server = server().await;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_chimere"))
+        .args(["chat", "--url", &server.url(""), "slow 100000"])
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let started = async {
+        while server.fake.requests.lock().unwrap().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, started).await.expect("the question did not arrive");
+    child.kill().await.unwrap();
+    crate::stream::wait_for_cancelled_count(&server.fake, 1).await;
+    assert_eq!(server.chat("hello", json!({})).await.status, 200);
+}
