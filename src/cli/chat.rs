@@ -9,12 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use chimere::config::Config;
+use chimere::store::files::create_private_dir;
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as LineConfig, Editor};
 use tokio::runtime::Runtime;
 
-use super::client::{Client, DEFAULT_LISTEN, Where, printable};
+use super::client::{Client, Where, printable};
+use super::serve::{EX_CONFIG, Place, fail};
 use answer::{Answer, Style};
 use command::{Command, Gather, HELP, Think};
 use session::{Session, Settings};
@@ -32,9 +35,8 @@ pub struct Args {
     message: Vec<String>,
     #[command(flatten)]
     target: Where,
-    /// Where the history of the prompt is kept
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// System prompt
     #[arg(long)]
     system: Option<String>,
@@ -63,7 +65,11 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = Client::new(&args.target, DEFAULT_LISTEN)?;
+    let config = match Config::load(&args.place.flags()) {
+        Ok(config) => config,
+        Err(error) => return Ok(fail(&error, EX_CONFIG)),
+    };
+    let client = Client::new(&args.target, config.http.listen)?;
     let mut session =
         Session::new(Settings { temperature: args.temperature, max_tokens: args.max_tokens, seed: args.seed });
     session.system = args.system;
@@ -87,7 +93,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Some(question) => one_answer(&runtime, &client, &mut session, &question),
         None if args.json => bail!("--json needs a question: give it as an argument or on standard input"),
-        None => Prompt::new(runtime, client, session, args.state_dir.as_deref())?.run(),
+        None => Prompt::new(runtime, client, session, &config.state_dir)?.run(),
     }
 }
 
@@ -127,14 +133,15 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn new(runtime: Runtime, client: Client, session: Session, state_dir: Option<&Path>) -> anyhow::Result<Self> {
+    fn new(runtime: Runtime, client: Client, session: Session, state_dir: &Path) -> anyhow::Result<Self> {
         let config = LineConfig::builder().max_history_size(HISTORY_LINES)?.history_ignore_space(true).build();
         let mut editor = Editor::with_config(config).context("cannot use this terminal")?;
-        let history = state_dir.map(|dir| dir.join(HISTORY_FILE));
-        if let Some(path) = &history {
-            // The first conversation has none yet.
-            let _ = editor.load_history(path);
+        let history = state_dir.join(HISTORY_FILE);
+        if history.exists() {
+            editor.load_history(&history).with_context(|| format!("cannot read {}", history.display()))?;
         }
+        // A first conversation may come before the daemon's first start.
+        let history = create_private_dir(state_dir).map(|()| history).ok();
         Ok(Prompt { runtime, client, session, editor, history, last: None, unanswered: None })
     }
 

@@ -1,14 +1,12 @@
 //! The command line's own HTTP client: plain JSON and event streams to a daemon on this machine, with one
 //! clear line for everything that can go wrong.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 
-/// Where a daemon listens unless told otherwise.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:8377";
 /// Longest wait for a connection: the daemon is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest silence of a stream; the daemon sends comments far more often.
@@ -37,7 +35,7 @@ pub struct Client {
 
 impl Client {
     /// `listen` is the configured address, used where no URL was given.
-    pub fn new(target: &Where, listen: &str) -> anyhow::Result<Self> {
+    pub fn new(target: &Where, listen: SocketAddr) -> anyhow::Result<Self> {
         let base = match &target.url {
             Some(url) if url.contains("://") => url.trim_end_matches('/').to_owned(),
             Some(host) => format!("http://{}", host.trim_end_matches('/')),
@@ -114,12 +112,13 @@ impl Client {
 }
 
 /// An address that listens everywhere is reached on loopback.
-fn reachable(listen: &str) -> String {
-    match listen.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_unspecified() && address.is_ipv6() => format!("[::1]:{}", address.port()),
-        Ok(address) if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
-        _ => listen.to_owned(),
-    }
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
 }
 
 /// Text without control characters: what a model or a server says must not steer the terminal.
@@ -219,10 +218,12 @@ mod tests {
 
     #[test]
     fn addresses_are_made_reachable() {
-        assert_eq!(reachable("0.0.0.0:1"), "127.0.0.1:1");
-        assert_eq!(reachable("[::]:1"), "[::1]:1");
-        assert_eq!(reachable("192.168.1.2:1"), "192.168.1.2:1");
-        let at = |url: &str| Client::new(&Where { url: Some(url.to_owned()), key: None }, "").map(|c| c.base);
+        let of = |text: &str| reachable(text.parse().unwrap()).to_string();
+        assert_eq!(of("0.0.0.0:1"), "127.0.0.1:1");
+        assert_eq!(of("[::]:1"), "[::1]:1");
+        assert_eq!(of("192.168.1.2:1"), "192.168.1.2:1");
+        let listen = "127.0.0.1:1".parse().unwrap();
+        let at = |url: &str| Client::new(&Where { url: Some(url.to_owned()), key: None }, listen).map(|c| c.base);
         assert_eq!(at("127.0.0.1:9/").unwrap(), "http://127.0.0.1:9");
         assert!(at("https://example.org").is_err());
     }

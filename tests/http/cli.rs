@@ -11,6 +11,8 @@ use crate::{PATIENCE, server};
 async fn chat(url: &str, arguments: &[&str], input: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chimere"));
     command.arg("chat").args(["--url", url]).args(arguments).env_remove("CHIMERE_KEY").env_remove("CHIMERE_URL");
+    // No configuration of the developer's own may reach a test.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
