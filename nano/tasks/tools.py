@@ -113,7 +113,7 @@ def tool_similar(c):
 NOT_NEEDED = Pool("no_tool", ["What is {a} + {b}?", "Please add {a} and {b}.", "How much is {a} plus {b}?", "Quick sum without tools: {a} + {b}."],
                   ["Tell me {a} + {b}.", "Find {a} plus {b}.", "I want the sum of {a} and {b}."])
 THANKS = Pool("no_tool_thanks", ["Thank you, that was all.", "Thanks a lot!", "Thanks, bye.", "Great, thank you.", "That is all, thanks."],
-              ["Thanks for the help.", "Many thanks, I am done.", "Thank you very much indeed."])
+              ["Thanks for the help, no more calls today.", "Many thanks, I am done.", "Thank you very much indeed."])
 HELLO = Pool("no_tool_hello", ["Hello!", "Hi.", "Hello, how are you?", "Hi there!", "Good morning!"], ["Hey, good to see you.", "A very good day to you.", "Hello again."])
 
 
@@ -138,7 +138,7 @@ def tool_none(c):
 
 
 MISSING = {
-    "get_weather": (["What is the weather?", "How is the weather?", "Weather please.", "Tell me the weather."], ["What's it like outside?", "Check the weather.", "Do I need a coat?"], "city", "Which city?"),
+    "get_weather": (["What is the weather?", "How is the weather?", "Weather please.", "Tell me the weather."], ["What's it like outside?", "Check the weather outside for me.", "Do I need a coat?"], "city", "Which city?"),
     "set_alarm": (["Set an alarm.", "Wake me up tomorrow.", "I need an alarm.", "Alarm, please."], ["Make the alarm ring.", "Get me out of bed tomorrow.", "Put an alarm on."], "time", "For what time?"),
     "track_package": (["Where is my parcel?", "Track my package.", "Has my parcel arrived?"], ["Find my parcel.", "Look up my shipment.", "My parcel is late, where is it?"], "code", "What is the parcel code?"),
     "get_order": (["What is the status of my order?", "Look up my order.", "Where is my order?"], ["Check on my order.", "How is my order going?", "Give me details of my order."], "order number", "What is the order number?"),
