@@ -11,8 +11,10 @@ mod host_tests;
 pub mod model;
 #[cfg(feature = "llama")]
 pub mod llama;
+pub mod prompt;
 pub mod protocol;
 pub mod sampler;
 pub mod slot;
+pub mod template;
 pub mod tokenizer;
 pub mod vocab;

@@ -1,7 +1,7 @@
 //! Reads a byte-level BPE vocabulary out of a model file and refuses what would be wrong or dangerous: a
 //! missing byte would lose text, a merge that names no token would stop the crate that merges.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::gguf::{Gguf, Strings};
 
@@ -50,8 +50,9 @@ impl Loaded {
         }
         let named = |&i: &u32| kinds[i as usize] == TokenKind::Control && ENDS.contains(&texts[i as usize].as_str());
         ends.extend((0..texts.len() as u32).filter(named));
-        ends.sort_unstable();
-        ends.dedup();
+        // The file's own end of text stays first.
+        let mut seen = HashSet::new();
+        ends.retain(|id| seen.insert(*id));
         let pre = text(&key("pre"))?.unwrap_or_default().to_owned();
         // Absent, the library decides by family: Llama 3 wants one, the others do not.
         let wants_bos = gguf.optional::<bool>(&key("add_bos_token")).map_err(model)?;

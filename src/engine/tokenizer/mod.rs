@@ -6,7 +6,7 @@ mod alphabet;
 mod load;
 mod pieces;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::Model;

@@ -1,0 +1,287 @@
+//! What chat templates expect of Python and the template engine does not have, and its filters that can make
+//! much out of little, each with a look at the size first. The bounds of a rendering live in its own thread.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use jiff::civil::Date;
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
+
+use super::json;
+
+/// Nesting of a value.
+const DEPTH_MAX: usize = 100;
+/// Values looked at by all checks of one rendering together.
+const LOOKS_MAX: u64 = 20_000_000;
+/// Time of one rendering; checked where values are bound, in loops and macros.
+const RENDER_MAX: Duration = Duration::from_secs(2);
+
+/// Bounds of the rendering on this thread.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// Bytes of text in one value.
+    pub(super) value_bytes_max: u64,
+    /// Bytes written by all tags together, captured text included.
+    pub(super) written_bytes_max: u64,
+    pub(super) started: Instant,
+    pub(super) written: u64,
+    pub(super) looks: u64,
+}
+
+thread_local! {
+    static BOUNDS: Cell<Option<Bounds>> = const { Cell::new(None) };
+}
+
+/// Sets the bounds of what this thread renders next.
+pub(super) fn start(value_bytes_max: u64, written_bytes_max: u64) {
+    let started = Instant::now();
+    BOUNDS.set(Some(Bounds { value_bytes_max, written_bytes_max, started, written: 0, looks: 0 }));
+}
+
+/// By this the breach of a bound is known from other errors.
+pub(super) const OVER: &str = "the template makes too much of ";
+
+fn over(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("{OVER}{what}"))
+}
+
+/// Accounts for work; an error ends the rendering.
+fn charge(written: u64, looks: u64) -> Result<Bounds, Error> {
+    let mut bounds = BOUNDS.get().ok_or_else(|| over("nothing"))?;
+    bounds.written += written;
+    bounds.looks += looks;
+    BOUNDS.set(Some(bounds));
+    match bounds {
+        b if b.written > b.written_bytes_max => Err(over("text")),
+        b if b.looks > LOOKS_MAX => Err(over("work")),
+        b if b.started.elapsed() > RENDER_MAX => Err(over("time")),
+        b => Ok(b),
+    }
+}
+
+/// Refuses a text of `bytes` before it is made.
+fn would_make(bytes: Option<u64>) -> Result<(), Error> {
+    let bounds = charge(0, 1)?;
+    match bytes {
+        Some(bytes) if bytes <= bounds.value_bytes_max => Ok(()),
+        _ => Err(over("text")),
+    }
+}
+
+/// Bytes of text in a value.
+fn size(value: &Value, depth: usize, bytes: &mut u64, bounds: Bounds) -> Result<(), Error> {
+    charge(0, 1)?;
+    if let Some(text) = value.as_str() {
+        *bytes += text.len() as u64;
+    } else if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
+        if depth > DEPTH_MAX {
+            return Err(over("nesting"));
+        }
+        let is_map = value.kind() == ValueKind::Map;
+        for item in value.try_iter()? {
+            *bytes += 16;
+            if *bytes > bounds.value_bytes_max {
+                break;
+            }
+            if is_map {
+                size(&value.get_item(&item)?, depth + 1, bytes, bounds)?;
+            }
+            size(&item, depth + 1, bytes, bounds)?;
+        }
+    }
+    match *bytes > bounds.value_bytes_max {
+        true => Err(over("text")),
+        false => Ok(()),
+    }
+}
+
+/// The check that `scan` puts where a value gets a name. `text_bytes`: plain text that comes with it.
+fn bounded(value: Value, text_bytes: Option<u64>) -> Result<Value, Error> {
+    let bounds = charge(text_bytes.unwrap_or(0), 1)?;
+    size(&value, 0, &mut 0, bounds)?;
+    Ok(value)
+}
+
+fn times(left: Value, right: Value) -> Result<Value, Error> {
+    let (text, count) = match (left.as_str(), right.as_str()) {
+        (Some(text), None) => (text, &right),
+        (None, Some(text)) => (text, &left),
+        _ => {
+            let numbers = left.as_i64().zip(right.as_i64());
+            if let Some(product) = numbers.and_then(|(a, b)| a.checked_mul(b)) {
+                return Ok(Value::from(product));
+            }
+            let floats = f64::try_from(left).ok().zip(f64::try_from(right).ok());
+            return floats.map(|(a, b)| Value::from(a * b)).ok_or_else(|| over("a multiplication"));
+        }
+    };
+    let count = count.as_i64().ok_or_else(|| over("a multiplication"))?.max(0) as u64;
+    would_make((text.len() as u64).checked_mul(count))?;
+    Ok(Value::from(text.repeat(count as usize)))
+}
+
+fn replace(text: &str, from: &str, to: &str, count: Option<i64>) -> Result<String, Error> {
+    let limit = count.and_then(|c| usize::try_from(c).ok());
+    let found = match from {
+        "" => text.chars().count() + 1,
+        _ => text.matches(from).count(),
+    }
+    .min(limit.unwrap_or(usize::MAX)) as u64;
+    would_make(found.checked_mul(to.len() as u64).and_then(|n| n.checked_add(text.len() as u64)))?;
+    Ok(match limit {
+        Some(limit) => text.replacen(from, to, limit),
+        None => text.replace(from, to),
+    })
+}
+
+fn join(items: &Value, separator: &str, attribute: Option<&str>) -> Result<String, Error> {
+    let mut out = String::new();
+    for (i, item) in items.try_iter()?.enumerate() {
+        if i > 0 {
+            out.push_str(separator);
+        }
+        let item = match attribute {
+            Some(name) => item.get_attr(name)?,
+            None => item,
+        };
+        match item.as_str() {
+            Some(text) => out.push_str(text),
+            None => out.push_str(&item.to_string()),
+        }
+        would_make(Some(out.len() as u64))?;
+    }
+    Ok(out)
+}
+
+/// Jinja's: every line but the first (and blank ones, unless asked) gets `width` spaces.
+fn indent(text: &str, width: Option<Value>, rest: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let width = width.or(kwargs.get("width")?).unwrap_or(Value::from(4));
+    let pad = match width.as_str() {
+        Some(pad) => pad.to_owned(),
+        None => {
+            let width = width.as_usize().ok_or_else(|| over("an indent"))?;
+            would_make(Some(width as u64))?;
+            " ".repeat(width)
+        }
+    };
+    let first = rest.first().map(Value::is_true).or(kwargs.get("first")?).unwrap_or(false);
+    let blank = rest.get(1).map(Value::is_true).or(kwargs.get("blank")?).unwrap_or(false);
+    kwargs.assert_all_used()?;
+    let lines = text.lines().count() as u64 + 1;
+    would_make(lines.checked_mul(pad.len() as u64).and_then(|n| n.checked_add(text.len() as u64)))?;
+    let mut out = String::new();
+    for (i, line) in text.split('\n').enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if (i > 0 || first) && (blank || !line.is_empty()) {
+            out.push_str(&pad);
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+fn range(a: i64, b: Option<i64>, step: Option<i64>) -> Result<Vec<i64>, Error> {
+    let (from, to) = b.map_or((0, a), |b| (a, b));
+    let step = step.unwrap_or(1);
+    let span = if step > 0 { to.saturating_sub(from) } else { from.saturating_sub(to) };
+    let count = match step {
+        0 => return Err(over("a range of step 0")),
+        _ => (span.max(0) as u64).div_ceil(step.unsigned_abs()),
+    };
+    if count > 100_000 {
+        return Err(over("a range"));
+    }
+    charge(0, count)?;
+    Ok((0..count as i64).map(|i| from + i * step).collect())
+}
+
+/// Methods of Python's types; those that can make much are done here.
+fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let text = |i: usize| args.get(i).and_then(Value::as_str);
+    match (value.as_str(), name) {
+        (Some(own), "replace") => {
+            let (Some(from), Some(to)) = (text(0), text(1)) else { return Err(over("arguments of replace")) };
+            replace(own, from, to, args.get(2).and_then(Value::as_i64)).map(Value::from)
+        }
+        (Some(own), "join") => {
+            let items = args.first().ok_or_else(|| over("arguments of join"))?;
+            join(items, own, None).map(Value::from)
+        }
+        (Some(own), "format") => {
+            let fields = own.matches('{').count() as u64;
+            let mut bytes = 0;
+            args.iter().try_for_each(|a| size(a, 0, &mut bytes, charge(0, 1)?))?;
+            // Widths in a field could ask for any length.
+            match own.bytes().any(|b| b.is_ascii_digit()) {
+                true => Err(over("a format")),
+                false => would_make(fields.checked_mul(bytes + 64)),
+            }?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+        }
+        (Some(_), "ljust" | "rjust" | "center" | "zfill" | "expandtabs") => Err(Error::from(ErrorKind::UnknownMethod)),
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    }
+}
+
+/// `strftime_now` with the request's date at midnight: the engine has no clock.
+pub(super) fn strftime(date: &str) -> Option<Value> {
+    let date: Date = date.parse().ok()?;
+    let at = date.at(0, 0, 0, 0).to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    Some(Value::from_function(move |format: &str| -> Result<String, Error> {
+        would_make((format.len() as u64).checked_mul(16))?;
+        jiff::fmt::strtime::format(format, &at).map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))
+    }))
+}
+
+/// The mark by which the message of `raise_exception` is known again.
+pub(super) const RAISED: &str = "raised by the template: ";
+
+/// Puts all of it into an environment.
+pub(super) fn furnish(env: &mut Environment<'static>) {
+    for name in ["format", "pprint", "batch", "slice", "chain", "zip", "sum", "groupby", "urlencode"] {
+        env.remove_filter(name);
+    }
+    env.remove_global("debug");
+    env.set_unknown_method_callback(method);
+    env.set_formatter(|out, state, value| {
+        charge(value.as_str().map_or(16, str::len) as u64, 1)?;
+        if value.as_str().is_none() {
+            let bounds = charge(0, 1)?;
+            size(value, 0, &mut 0, bounds)?;
+        }
+        minijinja::escape_formatter(out, state, value)
+    });
+    env.add_filter("__bounded", bounded);
+    env.add_filter("__times", times);
+    env.add_filter("tojson", |value: &Value, indent: Option<usize>, kwargs: Kwargs| -> Result<Value, Error> {
+        let bounds = charge(0, 1)?;
+        let text = json::filter(value, indent, &kwargs, bounds.value_bytes_max)?;
+        Ok(Value::from_safe_string(text))
+    });
+    env.add_filter("replace", |text: &Value, from: &str, to: &str, count: Option<i64>| match text.as_str() {
+        Some(text) => replace(text, from, to, count),
+        None => replace(&text.to_string(), from, to, count),
+    });
+    env.add_filter("join", |items: &Value, separator: Option<&str>, kwargs: Kwargs| -> Result<String, Error> {
+        let attribute: Option<&str> = kwargs.get("attribute")?;
+        let out = join(items, separator.unwrap_or(""), attribute)?;
+        kwargs.assert_all_used()?;
+        Ok(out)
+    });
+    let length = |value: &Value| -> Result<usize, Error> {
+        // As in Python, what is not there has no length of its own.
+        let unknown = || Error::new(ErrorKind::InvalidOperation, format!("{} has no length", value.kind()));
+        if value.is_undefined() { Ok(0) } else { value.len().ok_or_else(unknown) }
+    };
+    env.add_filter("length", length);
+    env.add_filter("count", length);
+    env.add_filter("indent", indent);
+    env.add_function("range", range);
+    env.add_function("raise_exception", |message: &str| -> Result<String, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+    });
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+}

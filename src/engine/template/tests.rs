@@ -1,0 +1,186 @@
+//! Rendering against Hugging Face's own environment, and hostile templates.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::*;
+
+const QWEN: &str = include_str!("../../../tests/golden/data/template/Qwen3.5-4B.jinja");
+
+/// A conversation with the text, or the message of the exception, that jinja2 gave.
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    context: Json,
+    text: Option<String>,
+    error: Option<String>,
+}
+
+fn cases(text: &str) -> Vec<Case> {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn qwen_is_rendered_byte_for_byte() {
+    let template = ChatTemplate::load(QWEN).unwrap();
+    let cases = cases(include_str!("../../../tests/golden/data/template/Qwen3.5-4B.json"));
+    assert_eq!(cases.len(), 16);
+    for case in cases {
+        match (template.render(case.context, "2026-01-31"), case.text, case.error) {
+            (Ok(found), Some(expected), _) => assert_eq!(found, expected, "{}", case.name),
+            (Err(TemplateError::Raised(found)), None, Some(expected)) => assert_eq!(found, expected, "{}", case.name),
+            (found, expected, error) => panic!("{}: {found:?}, not {expected:?} {error:?}", case.name),
+        }
+    }
+}
+
+/// Templates that would exhaust stack, memory or time, by the way they do it.
+fn attacks() -> Vec<(&'static str, String)> {
+    let chain = |unit: &str, n: usize| format!("{{{{ {}1 }}}}", unit.repeat(n));
+    let nested = |open: &str, close: &str, n: usize| format!("{{{{ {}1{} }}}}", open.repeat(n), close.repeat(n));
+    let doubling = |step: &str| {
+        format!(
+            "{{% set n = namespace(x='aaaaaaaaaaaaaaaa') %}}{{% for i in range(60) %}}{step}{{% endfor %}}{{{{ n.x }}}}"
+        )
+    };
+    let mut all = vec![
+        ("5,500 nested ifs", "{% if 1 %}".repeat(5500) + &"{% endif %}".repeat(5500)),
+        ("5,500 elifs", format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(5500))),
+        ("nested loops", "{% for a in [1,2,3,4,5,6,7,8,9] %}".repeat(60) + &"{% endfor %}".repeat(60)),
+        ("nested brackets", nested("(", ")", 30_000)),
+        ("nested lists", nested("[", "]", 30_000)),
+        ("nested maps", nested("{1:", "}", 30_000)),
+        ("nested calls", nested("range(", ")", 10_000)),
+        ("chain of not", chain("not ", 3_300)),
+        ("chain of plus", chain("1+", 6_500)),
+        ("chain of tildes", chain("'a'~", 6_500)),
+        ("chain of minus", chain("-", 13_000)),
+        ("chain of attributes", format!("{{{{ a{} }}}}", ".a".repeat(6_500))),
+        ("chain of filters", format!("{{{{ a{} }}}}", "|e".repeat(6_500))),
+        ("chain of tests", format!("{{{{ a{} }}}}", " is defined".repeat(6_500))),
+        ("chain of else", format!("{{{{ 1{} }}}}", " if a else 1".repeat(6_500))),
+        ("large range", "{% for i in range(1000000000) %}x{% endfor %}".into()),
+        ("long loops", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}".into()),
+        ("lists of work", "{% for i in range(9999) %}{% if range(99999)|list|length %}{% endif %}{% endfor %}".into()),
+        ("endless macro", "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}".into()),
+        ("two endless macros", "{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}".into()),
+        ("doubling macro", "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('aaaaaaaa') }}".into()),
+        ("doubling by replace", "{% set x = 'a' * 60000 %}{{ x|replace('a', x)|replace('a', x) }}".into()),
+        ("doubling by join", "{% set x = 'a' * 60000 %}{{ (x|list)|join(x) }}".into()),
+        ("doubling by JSON", format!("{{{{ '\"'{} }}}}", "|tojson".repeat(300))),
+        ("repetition", "{{ 'a' * 90000000 }}".into()),
+        ("repetition of a list", "{% set x = (1, 2) * 90000000 %}".into()),
+        ("indent", "{{ 'a\nb'|indent(900000000) }}".into()),
+        ("width", "{{ '%0900000000d'|format(1) }}".into()),
+        ("method width", "{{ 'a'.center(900000000) }}".into()),
+        ("nested value", "{% set n = namespace(x=[]) %}{% for i in range(90000) %}{% set n.x = [n.x] %}{% endfor %}".into()),
+        ("growing list", "{% set n = namespace(x=[], s='a' * 60000) %}{% for i in range(90000) %}{% set n.x = n.x + [n.s ~ i] %}{% endfor %}".into()),
+        ("captured text", format!("{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}", "long ".repeat(9_000))),
+        ("text of a macro", format!("{{% macro m() %}}{}{{% endmacro %}}{{% set x %}}{{% for i in range(90000) %}}{{{{ m() }}}}{{% endfor %}}{{% endset %}}", "long ".repeat(9_000))),
+        ("nested doubling", format!("{}{}", "{% for a in [a ~ a ~ 'aaaaaaaaaaa'] %}".repeat(60), "{% endfor %}".repeat(60))),
+        ("doubling in with", format!("{}{}", "{% with a = a ~ a ~ 'aaaaaaaaaaa' %}".repeat(60), "{% endwith %}".repeat(60))),
+        ("another template", "{% include '/etc/passwd' %}".into()),
+        ("import", "{% import '/etc/passwd' as x %}".into()),
+        ("large source", "x".repeat(SOURCE_BYTES_MAX + 1)),
+    ];
+    for step in [
+        "{% set n.x = n.x ~ n.x %}",
+        "{% set n.x = n.x + n.x %}",
+        "{% set n.x = [n.x, n.x]|join %}",
+        "{% set n.x = n.x|replace('a', 'aa') %}",
+        "{% set n.x = '{}{}'.format(n.x, n.x) %}",
+        "{% set n.x = n.x * 2 %}",
+        "{% set y %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = y %}",
+        "{% set n.x = [n.x] + [n.x] %}",
+    ] {
+        all.push(("doubling", doubling(step)));
+    }
+    all
+}
+
+#[test]
+fn hostile_templates_are_refused_at_load() {
+    for (name, source) in attacks() {
+        let start = Instant::now();
+        let refused = vet(&source);
+        let took = start.elapsed();
+        println!("{name}: {took:?} {refused:?}");
+        assert!(refused.is_err(), "{name} was taken");
+        // Rendering stops itself after 2 s; tests share the machine, so only gross slowness fails here.
+        assert!(took < Duration::from_secs(4), "{name} took {took:?}");
+    }
+    // Nothing of all this was ever held in memory.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    println!("{}", status.lines().filter(|l| l.starts_with("VmHWM")).collect::<String>());
+}
+
+/// A template that turns hostile only for some conversations is stopped while rendering.
+#[test]
+fn a_hidden_attack_is_stopped_when_it_starts() {
+    let source = "{% set n = namespace(x='a') %}{% if messages[0].content == 'now' %}{% for i in range(40) %}\
+                  {% set n.x = n.x ~ n.x %}{% endfor %}{% endif %}{{ n.x }}";
+    vet(source).unwrap();
+    let template = ChatTemplate::load(source).unwrap();
+    let context = |text: &str| json!({"messages": [{"role": "user", "content": text}]});
+    assert_eq!(template.render(context("not now"), "").unwrap(), "a");
+    assert!(matches!(template.render(context("now"), ""), Err(TemplateError::Limit(_))));
+}
+
+#[test]
+fn long_conversations_are_within_the_limits() {
+    let turn =
+        |i: usize| json!({"role": if i % 2 == 0 { "user" } else { "assistant" }, "content": "word ".repeat(200)});
+    let messages: Vec<Json> = (0..2001).map(turn).collect();
+    let start = Instant::now();
+    let text = ChatTemplate::load(QWEN).unwrap().render(json!({"messages": messages}), "").unwrap();
+    println!("{} bytes in {:?}", text.len(), start.elapsed());
+    assert!(text.len() > 2_000_000);
+}
+
+#[test]
+fn the_date_is_the_request_s() {
+    let template = ChatTemplate::load("{{ strftime_now('%d %b %Y') if strftime_now is defined else 'none' }}").unwrap();
+    assert_eq!(template.render(json!({}), "2026-11-20").unwrap(), "20 Nov 2026");
+    assert_eq!(template.render(json!({}), "").unwrap(), "none");
+    assert_eq!(template.render(json!({}), "yesterday").unwrap(), "none");
+}
+
+#[test]
+fn python_is_imitated() {
+    let cases = [
+        (
+            "{{ {'a': 1.0, 'b': [none, true], 'c': 'é\\n<\\u0007'}|tojson }}",
+            "{\"a\": 1.0, \"b\": [null, true], \"c\": \"é\\n<\\u0007\"}",
+        ),
+        ("{{ [1, {'a': []}]|tojson(indent=2) }}", "[\n  1,\n  {\n    \"a\": []\n  }\n]"),
+        (
+            "{{ {'b': 1, 'a': 'é'}|tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}",
+            "{\"a\":\"\\u00e9\",\"b\":1}",
+        ),
+        ("{{ none is iterable }}{{ [] is iterable }}{{ '' is iterable }}", "FalseTrueTrue"),
+        ("{{ '-' * 3 }}{{ 2 * 3 }}{{ 1.5 * 2 }}", "---63.0"),
+        ("{{ 'a\nb\n\nc'|indent(2) }}|{{ 'a\nb'|indent(1, true) }}", "a\n  b\n\n  c| a\n b"),
+        ("{{ ' x '.strip() }}{{ 'a-b'.split('-')[1] }}{{ 'aXa'.replace('a', 'b', 1) }}", "xbbXa"),
+        ("{{ missing|length }}", "0"),
+        ("{% generation %}x{% endgeneration %}", "x"),
+        ("{% for i in range(3, 0, -1) %}{{ i }}{% endfor %}", "321"),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(ChatTemplate::load(source).unwrap().render(json!({}), "").unwrap(), expected, "{source}");
+    }
+}
+
+/// The parent's side of vetting apart, with programs that stand for the child.
+#[test]
+fn vetting_apart_judges_by_exit_status_and_time() {
+    let shell = |script: &str, source: &str| vet_apart("/bin/sh".as_ref(), &["-c", script], source);
+    shell("test $(wc -c) = 3", "abc").unwrap();
+    let said = shell("cat; exit 3", "bad news").unwrap_err().to_string();
+    assert!(said.ends_with("bad news"), "{said}");
+    assert!(shell("kill -9 $$", "x").unwrap_err().to_string().contains("signal"));
+    assert!(shell("sleep 30", &"x".repeat(SOURCE_BYTES_MAX)).unwrap_err().to_string().contains("1000 ms"));
+    assert!(matches!(shell("true", &"x".repeat(SOURCE_BYTES_MAX + 1)), Err(TemplateError::TooLarge { .. })));
+    assert!(matches!(vet_apart("/nowhere/at/all".as_ref(), &[], "x"), Err(TemplateError::Failed(_))));
+}

@@ -1,0 +1,107 @@
+//! Vetting: a template is rendered on sample conversations before a model is served with it, first in a
+//! process apart whose memory and time are bounded by the system, whatever this module's own limits miss.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value as Json, json};
+
+use super::{ChatTemplate, SOURCE_BYTES_MAX, TemplateError};
+
+/// Address space that the vetting process should give itself before it reads the template.
+pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 256 << 20;
+/// Time that the vetting process gets.
+pub const VET_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Loads `source` and renders the samples. A template may refuse a sample (many take no tools, or want the
+/// system message first), but must take one and break no limit.
+pub fn vet(source: &str) -> Result<(), TemplateError> {
+    let template = ChatTemplate::load(source)?;
+    let (mut taken, mut why) = (false, String::new());
+    for sample in samples() {
+        match template.render(sample, "2026-01-31") {
+            Ok(_) => taken = true,
+            Err(TemplateError::Raised(message) | TemplateError::Failed(message)) => why = message,
+            Err(breach) => return Err(breach),
+        }
+    }
+    match taken {
+        true => Ok(()),
+        false => Err(TemplateError::Refused(format!("it takes none of the sample conversations: {why}"))),
+    }
+}
+
+/// Conversations that reach most branches of a template, the plainest first.
+fn samples() -> Vec<Json> {
+    let tool = json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": {
+        "type": "object", "properties": {"x": {"type": "string", "description": "d"}, "n": {"type": "integer"}},
+        "required": ["x"]}}});
+    let call = json!([{"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"x": "a", "n": 1}}}]);
+    let user = json!({"role": "user", "content": "hello <b> & \"é🦀\"\n"});
+    let system = json!({"role": "system", "content": "be brief"});
+    let reply = json!({"role": "assistant", "content": "hi", "reasoning_content": "hm"});
+    let calls = json!({"role": "assistant", "content": "", "tool_calls": call});
+    let result = json!({"role": "tool", "content": "{\"r\": 1}", "tool_call_id": "c1", "name": "f"});
+    let long = json!({"role": "user", "content": "long text ".repeat(2_000)});
+    let conversation = |messages: Vec<&Json>, thinking: bool, tools: bool| {
+        let mut context = json!({"messages": messages, "add_generation_prompt": true, "enable_thinking": thinking,
+            "bos_token": "<s>", "eos_token": "</s>"});
+        if tools {
+            context["tools"] = json!([tool, tool]);
+        }
+        context
+    };
+    vec![
+        conversation(vec![&user], true, false),
+        conversation(vec![&system, &user, &reply, &user], false, false),
+        conversation(vec![&system, &user, &calls, &result, &reply, &user], true, true),
+        conversation(vec![&user, &reply, &long, &reply, &user], true, false),
+        conversation(vec![&user, &calls, &result], false, true),
+    ]
+}
+
+/// Vets in a child: `program` with `arguments` must read the source on its standard input, bound its address
+/// space, call [`vet`], print an error in one line on its standard output and exit with 0 only if there was none.
+pub fn vet_apart(program: &Path, arguments: &[&str], source: &str) -> Result<(), TemplateError> {
+    if source.len() > SOURCE_BYTES_MAX {
+        return Err(TemplateError::TooLarge { what: "source", bytes: source.len(), limit: SOURCE_BYTES_MAX });
+    }
+    let failed = |e: std::io::Error| TemplateError::Failed(format!("vetting could not run: {e}"));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        let source = source.to_owned();
+        // A child that does not read is killed below, which ends this thread; one that died is judged by its
+        // exit status.
+        thread::spawn(move || stdin.write_all(source.as_bytes()));
+    }
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if started.elapsed() > VET_TIMEOUT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(TemplateError::Refused(format!("vetting took over {} ms", VET_TIMEOUT.as_millis())));
+            }
+            None => thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let _ = std::io::Read::read_to_string(&mut std::io::Read::take(stdout, 4096), &mut said);
+    }
+    let said = said.trim();
+    Err(TemplateError::Refused(if said.is_empty() { format!("vetting ended with {status}") } else { said.to_owned() }))
+}

@@ -1,0 +1,231 @@
+//! Both forms, every cut in two and random cuts in many, and text that only looks like a call.
+
+use serde_json::json;
+
+use super::*;
+
+fn tools() -> Vec<Value> {
+    vec![json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+        "s": {"type": "string"}, "i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
+        "o": {"type": "object"}, "a": {"type": "array"}, "u": {"type": ["string", "null"]},
+        "e": {"enum": ["x", 3]}, "any": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}}})]
+}
+
+/// The pieces with contents joined and ids left out, by channel.
+fn shape(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut out = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Content(channel, text) => content(&mut out, channel, text),
+            Piece::Begin { index, name, .. } => out.push(Piece::Begin { index, id: String::new(), name }),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+fn run(parts: &[&str]) -> Vec<Piece> {
+    let mut parser = ToolCallParser::new(&tools());
+    let mut pieces: Vec<Piece> = parts.iter().flat_map(|p| parser.push(Channel::Answer, p)).collect();
+    pieces.extend(parser.finish());
+    shape(pieces)
+}
+
+/// Calls and text of an answer, checked in every cut in two and in single characters.
+fn read(text: &str) -> (String, Vec<(String, Value)>) {
+    let whole = run(&[text]);
+    let cuts: Vec<usize> = (0..=text.len()).filter(|&i| text.is_char_boundary(i)).collect();
+    for &cut in &cuts {
+        assert_eq!(run(&[&text[..cut], &text[cut..]]), whole, "{text:?} cut at {cut}");
+    }
+    let single: Vec<&str> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+    assert_eq!(run(&single), whole, "{text:?} in single characters");
+    let mut all = String::new();
+    whole.iter().for_each(|p| {
+        if let Piece::Content(_, text) = p {
+            all += text;
+        }
+    });
+    let (_, calls) = collect(&whole);
+    (all, calls.into_iter().map(|c| (c.name, c.arguments)).collect())
+}
+
+fn tagged(parameters: &[(&str, &str)]) -> String {
+    let inner: String = parameters.iter().map(|(k, v)| format!("<parameter={k}>\n{v}\n</parameter>\n")).collect();
+    format!("<tool_call>\n<function=f>\n{inner}</function>\n</tool_call>")
+}
+
+#[test]
+fn tags_are_typed_by_the_schema() {
+    let text = tagged(&[
+        ("s", "17"),
+        ("i", "17"),
+        ("n", "1.50"),
+        ("b", "True"),
+        ("o", "{\"k\": [1, null]}"),
+        ("a", "[]"),
+        ("u", "null"),
+        ("e", "3"),
+        ("any", "x1"),
+        ("unknown", "5"),
+    ]);
+    let (rest, calls) = read(&text);
+    let expected = json!({"s": "17", "i": 17, "n": 1.5, "b": true, "o": {"k": [1, null]}, "a": [], "u": null,
+        "e": 3, "any": "x1", "unknown": "5"});
+    assert_eq!((rest.as_str(), calls), ("", vec![("f".to_owned(), expected)]));
+}
+
+#[test]
+fn what_does_not_fit_its_type_stays_a_string() {
+    let (_, calls) = read(&tagged(&[("i", "many"), ("n", "nan"), ("b", "yes"), ("o", "{"), ("a", "{}")]));
+    assert_eq!(calls[0].1, json!({"i": "many", "n": "nan", "b": "yes", "o": "{", "a": "{}"}));
+    let (_, calls) = read(&tagged(&[("i", "3.0"), ("n", "-2")]));
+    assert_eq!(calls[0].1, json!({"i": 3, "n": -2}));
+    let (_, calls) = read(&tagged(&[("i", "9223372036854775808"), ("any", "-7")]));
+    assert_eq!(calls[0].1, json!({"i": 9223372036854775808u64, "any": -7}));
+}
+
+#[test]
+fn values_keep_their_lines_and_tags() {
+    let value = "\n  two\n\nlines </parameter> é🦀 </tool_call> <function=g>\n";
+    let (_, calls) = read(&tagged(&[("s", value)]));
+    assert_eq!(calls[0].1, json!({ "s": value }));
+    let (_, calls) = read("<tool_call><function=f><parameter=s>x</parameter></function></tool_call>");
+    assert_eq!(calls[0].1, json!({"s": "x"}));
+    let (_, calls) = read("<tool_call>\n<function=f>\n</function>\n</tool_call>");
+    assert_eq!(calls[0].1, json!({}));
+}
+
+#[test]
+fn json_calls_are_read() {
+    let (rest, calls) = read("I look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"i\": 1}}\n</tool_call>\nso");
+    assert_eq!(rest, "I look.\n\nso");
+    assert_eq!(calls, [("f".to_owned(), json!({"i": 1}))]);
+    let odd = "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"i\\\":2}\"}</tool_call>\
+               <tool_call>{\"name\":\"g\"}</tool_call><tool_call>{\"name\":\"h\",\"parameters\":{\"z\":0}}</tool_call>";
+    let (rest, calls) = read(odd);
+    let names: Vec<_> = calls.iter().map(|c| c.0.as_str()).collect();
+    assert_eq!((rest.as_str(), names), ("", vec!["f", "g", "h"]));
+    assert_eq!((&calls[0].1, &calls[1].1, &calls[2].1), (&json!({"i": 2}), &json!({}), &json!({"z": 0})));
+    let (_, calls) = read("<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"</tool_call>\"}}</tool_call>");
+    assert_eq!(calls[0].1, json!({"s": "</tool_call>"}));
+}
+
+#[test]
+fn the_order_of_arguments_is_kept() {
+    let pieces = run(&["<tool_call>{\"name\":\"f\",\"arguments\":{\"z\":1,\"a\":2}}</tool_call>"]);
+    assert_eq!(pieces[1], Piece::Arguments { index: 0, delta: "{\"z\":1,\"a\":2}".into() });
+}
+
+#[test]
+fn malformed_calls_stay_text() {
+    for text in [
+        "no call at all <tool_",
+        "a <tool_call>",
+        "<tool_call>hello</tool_call>",
+        "<tool_call>{\"name\": 3}</tool_call>",
+        "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call> tail",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}} x</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"i\"",
+        "<tool_call>\n<function=f>\n<parameter=s>\nx",
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n",
+        "<tool_call>\n<function=f>\nstray\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f></function> more </tool_call>",
+        "<tool_call><function=></function></tool_call>",
+        "<tool_call><function=f><parameter=s>1</parameter><parameter=s>2</parameter></function></tool_call>",
+        "</tool_call> é <tool_call><tool_call></tool_call>",
+        "<<tool_call <tool_call>>",
+    ] {
+        assert_eq!(read(text), (text.to_owned(), vec![]));
+    }
+}
+
+#[test]
+fn a_call_after_a_malformed_one_is_found() {
+    let good = "<tool_call>{\"name\":\"f\"}</tool_call>";
+    for bad in
+        ["<tool_call>", "<tool_call>oops</tool_call>", "<tool_call><function=f>", "<tool_call>{\"a\" 1}</tool_call>"]
+    {
+        let (rest, calls) = read(&format!("{bad}{good}"));
+        assert_eq!((rest.as_str(), calls.len()), (bad, 1), "{bad}");
+    }
+}
+
+#[test]
+fn a_whole_call_without_its_closing_tag_is_taken_at_the_end() {
+    let (rest, calls) = read("x<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>\n");
+    assert_eq!((rest.as_str(), &calls[0].1), ("x", &json!({"i": 1})));
+    assert_eq!(read("<tool_call>{\"name\":\"f\"}").1.len(), 1);
+}
+
+#[test]
+fn channels_are_read_apart_and_counted_together() {
+    let mut parser = ToolCallParser::new(&[]);
+    let mut pieces = parser.push(Channel::Thinking, "hm <tool_call>{\"name\":");
+    pieces.extend(parser.push(Channel::Answer, "yes <tool_call>{\"name\":\"b\"}</tool_call>"));
+    pieces.extend(parser.push(Channel::Thinking, "\"a\"}</tool_call> ok"));
+    pieces.extend(parser.finish());
+    assert_eq!(parser.calls(), 2);
+    let names: Vec<(u32, &str)> = pieces
+        .iter()
+        .filter_map(|p| match p {
+            Piece::Begin { index, name, .. } => Some((*index, name.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(names, [(0, "b"), (1, "a")]);
+    assert_eq!(pieces[0], Piece::Content(Channel::Thinking, "hm ".into()));
+    assert_eq!(pieces.last(), Some(&Piece::Content(Channel::Thinking, " ok".into())));
+}
+
+#[test]
+fn ids_are_unlike() {
+    let ids = |text: &str| parse(text, &[]).1.into_iter().map(|c| c.id).collect::<Vec<_>>();
+    let two = ids(&"<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2));
+    assert_ne!(two[0], two[1]);
+    assert_ne!(two, ids(&"<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2)));
+}
+
+#[test]
+fn limits_leave_text() {
+    let many = "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(CALLS_MAX as usize + 3);
+    let (text, calls) = parse(&many, &[]);
+    assert_eq!(calls.len(), CALLS_MAX as usize);
+    assert_eq!(text, "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(3));
+    let large =
+        format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{\"s\":\"{}\"}}}}</tool_call>", "x".repeat(CALL_BYTES_MAX));
+    assert_eq!(parse(&large, &[]), (large, vec![]));
+}
+
+/// Texts made to be read again and again; each must take linear time.
+#[test]
+fn hostile_text_is_read_in_time() {
+    let n = 60_000;
+    for text in [
+        "<tool_call>".repeat(n),
+        "<tool_call>{".repeat(n),
+        "<tool_call><function=".repeat(n),
+        "<tool_call><function=f><parameter=s>".repeat(n),
+        format!("<tool_call>{{\"a\":\"{}", "</tool_call>".repeat(n)),
+        format!("<tool_call><function=f><parameter=s>{}", "</parameter>".repeat(n)),
+        "<tool_cal".repeat(n),
+        "{\"name\":\"f\"}</tool_call>".repeat(n),
+    ] {
+        let start = std::time::Instant::now();
+        let mut parser = ToolCallParser::new(&[]);
+        let mut out = String::new();
+        let mut take = |pieces: Vec<Piece>| {
+            pieces.into_iter().for_each(|p| match p {
+                Piece::Content(_, text) => out += &text,
+                other => panic!("{other:?}"),
+            });
+        };
+        // As tokens come: four bytes at a time.
+        text.as_bytes().chunks(4).for_each(|c| take(parser.push(Channel::Answer, std::str::from_utf8(c).unwrap())));
+        take(parser.finish());
+        assert_eq!(out, text);
+        let seconds = start.elapsed().as_secs_f64();
+        assert!(seconds < 5.0, "{:?} … took {seconds} s", &text[..40]);
+    }
+}
