@@ -3,14 +3,11 @@
 //!
 //! - [`turn`]: the records that travel between the parts.
 //! - [`service`]: what the daemon offers to its doors (HTTP).
-<<<<<<< HEAD
 //! - [`config`]: what was typed, checked; the only reader of the environment.
 //! - [`actors`]: the cast, its links and its supervisor.
 //! - [`intent`] picks a request's route, [`pipeline`] makes its plan.
 //! - [`store`]: what is kept on disk; the only user of sled.
-=======
 //! - [`toolcall`]: tool calls out of the text of a reply.
->>>>>>> 6b8ddea (Render chat templates under limits, build prompts from them, parse tool calls)
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
@@ -27,7 +24,6 @@ pub mod engine;
 pub mod eval;
 pub mod gguf;
 pub mod http;
-<<<<<<< HEAD
 pub mod intent;
 pub mod keys;
 pub mod meters;
@@ -37,10 +33,5 @@ pub mod quantize;
 pub mod reply;
 pub mod service;
 pub mod store;
-=======
-#[cfg(feature = "llama")]
-pub mod quantize;
-pub mod service;
 pub mod toolcall;
->>>>>>> 6b8ddea (Render chat templates under limits, build prompts from them, parse tool calls)
 pub mod turn;

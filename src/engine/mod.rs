@@ -8,9 +8,9 @@ pub mod cpu;
 pub mod host;
 #[cfg(test)]
 mod host_tests;
-pub mod model;
 #[cfg(feature = "llama")]
 pub mod llama;
+pub mod model;
 pub mod prompt;
 pub mod protocol;
 pub mod sampler;
