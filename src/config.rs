@@ -2,6 +2,7 @@
 //! default < /etc/chimere/config.toml < the user's file < environment `CHIMERE_SECTION_KEY` < flags.
 //! This module is the only reader of environment variables.
 
+pub mod check;
 pub mod raw;
 mod search;
 

@@ -19,7 +19,7 @@ pub enum LinkError {
     /// The message was not delivered.
     #[error("{actor} was not running within {waited_ms} ms")]
     Down { actor: &'static str, waited_ms: u64 },
-    /// The message was delivered, perhaps handled: the actor died before it answered.
+    /// The message was delivered, perhaps handled: the actor, or the future it answered with, panicked.
     #[error("{actor} died while it held the message")]
     Died { actor: &'static str },
     /// The message may still be handled.

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use chimere::config::{Config, Environment};
+use chimere::config::Config;
 use chimere::daemon::TURNS_DIR;
 use chimere::service::TurnFilter;
 use chimere::store::files::{LockError, StateLock};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
-use serde_json::Value;
 
+use super::client::{Client, Where};
 use super::serve::{EX_CONFIG, Place, fail};
 
 /// Turns read at once.
@@ -27,6 +27,8 @@ const QUESTION_CHARS: usize = 60;
 pub struct Args {
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    target: Where,
     #[command(subcommand)]
     command: Cmd,
 }
@@ -107,7 +109,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(fail(&error, EX_CONFIG)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(execute(args.command, Log::open(&config)?))?;
+    runtime.block_on(execute(args.command, Log::open(&config, &args.target)?))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -144,23 +146,17 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
 /// The turn log, wherever it can be reached.
 enum Log {
     Disk { turns: SledTurns, _lock: StateLock },
-    Daemon { base: String, key: Option<String>, client: reqwest::Client },
+    Daemon(Client),
 }
 
 impl Log {
-    fn open(config: &Config) -> anyhow::Result<Log> {
+    fn open(config: &Config, target: &Where) -> anyhow::Result<Log> {
         match StateLock::take(&config.state_dir) {
             Ok(lock) => {
                 let turns = SledTurns::open(&config.state_dir.join(TURNS_DIR), config.memory.bytes_max)?;
                 Ok(Log::Disk { turns, _lock: lock })
             }
-            Err(LockError::Held(_)) => {
-                let env = Environment::of_process();
-                let key = env.variable("CHIMERE_KEY").map(str::to_owned);
-                let base = env.variable("CHIMERE_URL").map(|url| url.trim_end_matches('/').to_owned());
-                let base = base.unwrap_or_else(|| format!("http://{}", config.http.listen));
-                Ok(Log::Daemon { base, key, client: reqwest::Client::new() })
-            }
+            Err(LockError::Held(_)) => Ok(Log::Daemon(Client::new(target, config.http.listen)?)),
             Err(error) => Err(error.into()),
         }
     }
@@ -192,8 +188,8 @@ impl Log {
     async fn page(&self, filter: &TurnFilter) -> anyhow::Result<Vec<Turn>> {
         match self {
             Log::Disk { turns, .. } => Ok(turns.list(filter)?),
-            Log::Daemon { .. } => {
-                let mut answer = self.call(reqwest::Method::GET, query(filter)).await?;
+            Log::Daemon(client) => {
+                let mut answer = client.get(&path(query(filter))?).await?;
                 Ok(serde_json::from_value(answer["data"].take())?)
             }
         }
@@ -206,35 +202,23 @@ impl Log {
                 turns.flush().await?;
                 Ok(forgotten)
             }
-            Log::Daemon { .. } => {
+            Log::Daemon(client) => {
                 let mut query = query(&filter);
                 if query.is_empty() {
                     query.push(("all", "true".to_owned()));
                 }
-                let answer = self.call(reqwest::Method::DELETE, query).await?;
+                let answer = client.delete(&path(query)?).await?;
                 Ok(answer["turns"].as_u64().context("the daemon did not say how many")? as usize)
             }
         }
     }
+}
 
-    async fn call(&self, method: reqwest::Method, query: Vec<(&str, String)>) -> anyhow::Result<Value> {
-        let Log::Daemon { base, key, client } = self else { bail!("no daemon is running") };
-        let mut url = reqwest::Url::parse(&format!("{base}/v1/memory/turns"))?;
-        url.query_pairs_mut().extend_pairs(query);
-        let mut request = client.request(method, url);
-        if let Some(key) = key {
-            request = request.bearer_auth(key);
-        }
-        let answer =
-            request.send().await.with_context(|| format!("a daemon runs, but not on {base}: set CHIMERE_URL"))?;
-        let status = answer.status();
-        let body: Value = answer.json().await?;
-        if !status.is_success() {
-            let hint = if status.as_u16() == 401 { " (set CHIMERE_KEY)" } else { "" };
-            bail!("the daemon refused: {}{hint}", body["error"]["message"].as_str().unwrap_or(status.as_str()));
-        }
-        Ok(body)
-    }
+/// The address of the turns with a query, escaped.
+fn path(query: Vec<(&str, String)>) -> anyhow::Result<String> {
+    let mut url = reqwest::Url::parse("http://daemon/v1/memory/turns")?;
+    url.query_pairs_mut().extend_pairs(query);
+    Ok(format!("{}?{}", url.path(), url.query().unwrap_or_default()))
 }
 
 fn query(filter: &TurnFilter) -> Vec<(&'static str, String)> {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod chat;
+mod check;
 mod client;
 mod engine;
 mod keys;
@@ -37,6 +38,8 @@ enum Cmd {
     Memory(memory::Args),
     /// Talk to the daemon
     Chat(chat::Args),
+    /// Check the configuration and what it names
+    Check(check::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
     /// Write a model file anew with smaller tensor types
@@ -74,6 +77,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Keys(args) => keys::run(args),
         Cmd::Memory(args) => memory::run(args),
         Cmd::Chat(args) => chat::run(args),
+        Cmd::Check(args) => check::run(args),
         Cmd::Engine(args) => engine::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),

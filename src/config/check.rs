@@ -1,0 +1,110 @@
+//! `chimere check`: everything that a start would read, read and judged without starting anything.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Config, Environment, Flags};
+use crate::gguf::Gguf;
+use crate::keys::KeyRing;
+use crate::pipeline::{PipelineSet, Sources};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// `config`, `pipelines`, `model`, `keys` or `listen`.
+    pub what: &'static str,
+    pub good: bool,
+    /// What was found, or what is wrong with it and where.
+    pub message: String,
+}
+
+fn finding<E: std::fmt::Display>(what: &'static str, result: Result<String, E>) -> Finding {
+    match result {
+        Ok(message) => Finding { what, good: true, message },
+        Err(error) => Finding { what, good: false, message: error.to_string() },
+    }
+}
+
+impl Config {
+    /// Checks a configuration and what it names; `path` as `--config` would.
+    pub fn check(path: Option<&Path>) -> Vec<Finding> {
+        let flags = Flags { config: path.map(Path::to_owned), ..Flags::default() };
+        Config::check_in(&flags, &Environment::of_process())
+    }
+
+    pub fn check_in(flags: &Flags, env: &Environment) -> Vec<Finding> {
+        let config = match Config::load_in(flags, env) {
+            Ok(config) => config,
+            Err(error) => return vec![finding("config", Err::<String, _>(error))],
+        };
+        let mut said = format!("valid; state in {}", config.state_dir.display());
+        if !config.unknown_variables.is_empty() {
+            said += &format!("; variables that mean nothing: {}", config.unknown_variables.join(", "));
+        }
+        let keys = KeyRing::load(&config.state_dir);
+        vec![
+            finding("config", Ok::<_, String>(said)),
+            finding("pipelines", pipelines(&config)),
+            finding("model", model(&config)),
+            finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
+            finding("keys", keys.map(|ring| format!("{} keys", ring.entries().len()))),
+        ]
+    }
+}
+
+fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> {
+    let sources =
+        Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
+    let set = PipelineSet::load(&sources)?;
+    let names: Vec<_> = set.all().map(|p| format!("{} {}", p.name, p.version)).collect();
+    Ok(names.join(", "))
+}
+
+fn model(config: &Config) -> Result<String, String> {
+    let path = config.model.as_ref().map_err(|places| {
+        let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+        format!("no model file: looked for {}", places.join(", "))
+    })?;
+    let file = Gguf::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let architecture = file.architecture().map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(format!("{}: {architecture}, {} tensors, {} bytes", path.display(), file.tensors().len(), file.file_len()))
+}
+
+fn listen(config: &Config, keyless: bool) -> Result<String, crate::daemon::DaemonError> {
+    let listen = config.http.listen;
+    if keyless && !listen.ip().is_loopback() {
+        return Err(crate::daemon::DaemonError::Open(listen));
+    }
+    Ok(listen.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn each_mistake_is_found_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = Environment { home: Some(dir.path().to_owned()), cores: 2, ..Environment::default() };
+        let file = dir.path().join("c.toml");
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let good = |text: &str| -> Vec<(&str, bool)> {
+            fs::write(&file, text).unwrap();
+            Config::check_in(&flags, &env).iter().map(|f| (f.what, f.good)).collect()
+        };
+        assert_eq!(good("[nonsense]"), [("config", false)]);
+        let all = good("");
+        assert_eq!(all[..2], [("config", true), ("pipelines", true)]);
+        assert_eq!(all[2..], [("model", false), ("listen", true), ("keys", true)]);
+        assert!(good("[http]\nlisten = '0.0.0.0:1'").contains(&("listen", false)));
+        let model = dir.path().join("m.gguf");
+        fs::write(&model, "GGUF and no more").unwrap();
+        assert!(good(&format!("[model]\npath = '{}'", model.display())).contains(&("model", false)));
+        let overlay = dir.path().join(".local/state/chimere/pipelines");
+        fs::create_dir_all(&overlay).unwrap();
+        fs::write(overlay.join("code.yaml"), "name: [").unwrap();
+        assert!(good("").contains(&("pipelines", false)));
+    }
+}

@@ -1,0 +1,246 @@
+//! A scripted engine: this test binary again, started as a child that speaks the engine's frames. The test
+//! harness owns standard output, and so a shell puts the pipe on descriptor 3.
+//!
+//! What a request does is said by its prompt: `hang` never gives a token, `crash` ends the process, `invalid`,
+//! `context` and `busy` are refused, `endless` goes on to its limit, `fail` fails after two tokens, `think`
+//! thinks first. Anything else gets three words and stops.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use chimere::actors::inference::EngineSpec;
+use chimere::engine::backend::ModelInfo;
+use chimere::engine::protocol::{
+    Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, TokenEvent, read_frame, write_frame,
+};
+use chimere::turn::{FinishReason, Timings, Usage};
+
+/// How the child behaves as a whole.
+pub const GOOD: &str = "good";
+/// It says that the model can never be hosted.
+pub const FATAL: &str = "fatal";
+/// It ends before it says anything.
+pub const DIES: &str = "dies";
+/// It loads and then answers nothing.
+pub const SILENT: &str = "silent";
+/// It is ready but fails every request.
+pub const TOKENLESS: &str = "tokenless";
+
+pub const MODEL: &str = "scripted";
+const TOKEN_MS: u64 = 2;
+
+/// Starts this binary as an engine that follows `script`; `once` names a file whose absence makes it `DIES`
+/// first (and that it then makes).
+pub fn spec(script: &str) -> EngineSpec {
+    let exe = std::env::current_exe().unwrap();
+    let line = format!(
+        "exec env CHIMERE_TEST_SCRIPT={script} '{}' --exact fake::engine_child --ignored --nocapture \
+         3>&1 >/dev/null",
+        exe.display()
+    );
+    EngineSpec {
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), line.into()],
+        load_timeout: Duration::from_secs(20),
+        stall_timeout: Duration::from_secs(20),
+        first_start_attempts: 3,
+    }
+}
+
+/// Not a test: what the child process runs.
+#[test]
+#[ignore = "the scripted engine, started by other tests"]
+fn engine_child() {
+    let Ok(script) = std::env::var("CHIMERE_TEST_SCRIPT") else { return };
+    let out = OpenOptions::new().write(true).open("/dev/fd/3").unwrap();
+    // A plain exit: the harness must not wait for other threads.
+    let code = Child { out, script, paused: false, running: BTreeMap::new(), requests: 0 }.run();
+    std::process::exit(code);
+}
+
+struct Child {
+    out: std::fs::File,
+    script: String,
+    paused: bool,
+    running: BTreeMap<u64, (Generate, u32)>,
+    requests: u64,
+}
+
+fn text(prompt: &Prompt) -> String {
+    match prompt {
+        Prompt::Chat(chat) => chat.messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+        Prompt::Text(text) => text.clone(),
+        Prompt::Ids(_) => String::new(),
+    }
+}
+
+impl Child {
+    fn say(&mut self, event: &Event) {
+        if write_frame(&mut self.out, event).is_err() {
+            std::process::exit(3);
+        }
+    }
+
+    fn run(mut self) -> i32 {
+        match self.script.as_str() {
+            DIES => return 1,
+            FATAL => {
+                self.say(&Event::Fatal { message: "the file is no model".to_owned() });
+                return 65;
+            }
+            _ => {}
+        }
+        self.say(&Event::Loading { progress: 0.5 });
+        self.say(&Event::Ready(Box::new(hosted())));
+        let (to, commands) = channel();
+        std::thread::spawn(move || {
+            let mut stdin = io::stdin().lock();
+            while let Ok(Some(command)) = read_frame::<Command>(&mut stdin) {
+                if to.send(command).is_err() {
+                    return;
+                }
+            }
+        });
+        loop {
+            match commands.recv_timeout(Duration::from_millis(TOKEN_MS)) {
+                Ok(Command::Exit) | Err(RecvTimeoutError::Disconnected) => return 0,
+                Ok(command) => self.command(command),
+                Err(RecvTimeoutError::Timeout) => self.step(),
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        // The probe for the first token is answered, and nothing after it.
+        let probed = self.requests > 0;
+        if self.script == SILENT && probed {
+            return;
+        }
+        match command {
+            Command::Generate(request) => self.generate(*request),
+            Command::Cancel { id } => {
+                if let Some((_, done)) = self.running.remove(&id) {
+                    self.finish(id, FinishReason::Aborted, done);
+                }
+            }
+            Command::Pause => {
+                self.paused = true;
+                self.say(&Event::Paused);
+            }
+            Command::Resume => {
+                self.paused = false;
+                self.say(&Event::Resumed);
+            }
+            Command::Tokenize { id, text, .. } => {
+                let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+                let pieces = text.chars().map(String::from).collect();
+                self.say(&Event::Tokens { id, ids, pieces });
+            }
+            Command::Detokenize { id, ids } => {
+                let text = ids.iter().filter_map(|i| char::from_u32(*i)).collect();
+                self.say(&Event::Text { id, text });
+            }
+            Command::ApplyTemplate { id, chat } => {
+                self.say(&Event::Text { id, text: format!("{} messages", chat.messages.len()) });
+            }
+            Command::Stats { id } => {
+                let stats = EngineStats { running: self.running.len() as u32, ..EngineStats::default() };
+                self.say(&Event::Stats { id, stats });
+            }
+            Command::Exit => {}
+        }
+    }
+
+    fn generate(&mut self, request: Generate) {
+        self.requests += 1;
+        let (id, prompt) = (request.id, text(&request.prompt));
+        let refuse = |kind| Event::Failed { id, kind, message: format!("{prompt} was asked for") };
+        if self.script == TOKENLESS {
+            return self.say(&refuse(FailureKind::Internal));
+        }
+        match prompt.as_str() {
+            "invalid" => return self.say(&refuse(FailureKind::Invalid)),
+            "context" => return self.say(&refuse(FailureKind::Context)),
+            "busy" => return self.say(&refuse(FailureKind::Busy)),
+            "crash" => std::process::exit(9),
+            _ => {}
+        }
+        let seed = request.sampling.seed.unwrap_or(42);
+        self.say(&Event::Started { id, prompt_ids: vec![1, 2, 3], cached_tokens: 1, seed });
+        self.running.insert(id, (request, 0));
+    }
+
+    fn step(&mut self) {
+        if self.paused {
+            return;
+        }
+        for id in self.running.keys().copied().collect::<Vec<_>>() {
+            let Some((request, done)) = self.running.get_mut(&id) else { continue };
+            let prompt = text(&request.prompt);
+            let limit = if prompt == "endless" { request.max_tokens } else { request.max_tokens.min(3) };
+            if prompt == "hang" {
+                continue;
+            }
+            if prompt == "fail" && *done == 2 {
+                self.running.remove(&id);
+                let message = "it was told to".to_owned();
+                self.say(&Event::Failed { id, kind: FailureKind::Internal, message });
+                continue;
+            }
+            let (number, whole) = (*done, *done >= limit);
+            if whole {
+                let reason = if limit == request.max_tokens { FinishReason::Length } else { FinishReason::Stop };
+                self.running.remove(&id);
+                self.finish(id, reason, number);
+                continue;
+            }
+            *done += 1;
+            let channel = if prompt == "think" && number == 0 { Channel::Thinking } else { Channel::Answer };
+            self.say(&Event::Token(TokenEvent {
+                id,
+                token: 100 + number,
+                channel,
+                text: format!("w{number} "),
+                forced: false,
+                logprob: None,
+                top: Vec::new(),
+            }));
+        }
+    }
+
+    fn finish(&mut self, id: u64, reason: FinishReason, completion_tokens: u32) {
+        let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens, thinking_tokens: 0 };
+        let timings = Timings { queued_ms: 1.0, prefill_ms: 2.0, decode_ms: 3.0 };
+        self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings });
+        self.out.flush().unwrap();
+    }
+}
+
+fn hosted() -> Hosted {
+    Hosted {
+        model: ModelInfo {
+            name: MODEL.to_owned(),
+            architecture: "scripted".to_owned(),
+            backend: "none".to_owned(),
+            device: "none".to_owned(),
+            vocab: 1_000,
+            width: 1,
+            layers: 1,
+            context_tokens: 4_096,
+            trained_context_tokens: 4_096,
+            sequences_max: 8,
+            parameters: 1,
+            bytes_per_token: 1,
+            mtp: false,
+            embedding_only: false,
+        },
+        model_hash: "m".to_owned(),
+        template_hash: "t".to_owned(),
+        thinks: true,
+        chats: true,
+        load_ms: 1,
+    }
+}

@@ -1,0 +1,12 @@
+//! The actors with a scripted engine in place of a real one: restarts, back-pressure, leases, and one Turn on
+//! every path of a reply.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fake;
+mod inference;
+mod memory;
+mod orchestrator;
+mod reply;
+mod stage;
+mod supervisor;

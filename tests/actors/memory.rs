@@ -1,0 +1,113 @@
+//! Memory when the disk fails: writing stops, serving goes on, and writing comes back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use chimere::actors::memory::{Append, Memory, MemoryError, MemoryStatus, OpenStore};
+use chimere::actors::supervisor::{Place, supervise};
+use chimere::service::TurnFilter;
+use chimere::store::{SledTurns, StoreError, TurnCounts, TurnStore};
+use chimere::turn::{Feedback, Sampling, Thinking, Tier, Turn, TurnId};
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::stage::{budget, run};
+
+/// A log whose disk fails while `broken`.
+struct Flaky {
+    inner: SledTurns,
+    broken: Arc<AtomicBool>,
+}
+
+impl Flaky {
+    fn check(&self) -> Result<(), StoreError> {
+        if self.broken.load(Ordering::Relaxed) { Err(StoreError::Disk("no space left".to_owned())) } else { Ok(()) }
+    }
+}
+
+impl TurnStore for Flaky {
+    fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
+        self.check()?;
+        self.inner.append(turn)
+    }
+    fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
+        self.inner.add_feedback(id, feedback)
+    }
+    fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
+        self.inner.get(id)
+    }
+    fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
+        self.inner.list(filter)
+    }
+    fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
+        self.inner.forget(filter)
+    }
+    fn counts(&self) -> Result<TurnCounts, StoreError> {
+        self.inner.counts()
+    }
+    fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.flush()
+    }
+}
+
+fn turn(id: &str) -> Box<Turn> {
+    Box::new(Turn {
+        version: 1,
+        id: TurnId(id.to_owned()),
+        conversation: "c".to_owned(),
+        time_ms: 1,
+        principal: "p".to_owned(),
+        consent: false,
+        taint: false,
+        route: "default".to_owned(),
+        tier: Tier::Fast,
+        pipeline_version: "1".to_owned(),
+        model: "m".to_owned(),
+        model_hash: "h".to_owned(),
+        adapter_revision: 0,
+        template_hash: "t".to_owned(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        prompt_ids: Vec::new(),
+        sampling: Sampling::default(),
+        thinking: Thinking::Off,
+        generations: Vec::new(),
+        feedback: Vec::new(),
+        verdict: None,
+    })
+}
+
+#[test]
+fn writing_stops_on_a_failing_disk_and_comes_back() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let broken = Arc::new(AtomicBool::new(false));
+        let (folder, flag) = (dir.path().to_owned(), broken.clone());
+        let open: OpenStore = Arc::new(move || {
+            Ok(Arc::new(Flaky { inner: SledTurns::open(&folder, 1 << 20)?, broken: flag.clone() })
+                as Arc<dyn TurnStore>)
+        });
+        let (told, exhausted) = watch::channel(None);
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
+        memory.send(Append(turn("turn-1"))).await.unwrap().unwrap();
+        broken.store(true, Ordering::Relaxed);
+        assert!(matches!(memory.send(Append(turn("turn-2"))).await.unwrap(), Err(MemoryError::Store(_))));
+        // Now it does not even try, and says why.
+        let error = memory.send(Append(turn("turn-3"))).await.unwrap().unwrap_err();
+        assert!(matches!(&error, MemoryError::Stopped(why) if why.contains("no space left")), "{error}");
+        assert_eq!(memory.send(MemoryStatus).await.unwrap()["state"], "stopped");
+        broken.store(false, Ordering::Relaxed);
+        for _ in 0..100 {
+            sleep(Duration::from_millis(50)).await;
+            if memory.send(Append(turn("turn-4"))).await.unwrap().is_ok() {
+                let status = memory.send(MemoryStatus).await.unwrap();
+                assert_eq!((status["state"].as_str(), status["turns"].as_u64()), (Some("writing"), Some(2)));
+                assert_eq!((memory.restarts(), *exhausted.borrow()), (0, None));
+                return;
+            }
+        }
+        panic!("writing did not come back");
+    });
+}

@@ -1,0 +1,204 @@
+//! One Turn on every path of a reply, and what the client is told.
+
+use std::time::Duration;
+
+use chimere::engine::protocol::Channel;
+use chimere::service::{ReplyEvent, ReplyInput, SamplingOverrides, ServiceError};
+use chimere::turn::{FinishReason, Message, Role};
+use tokio::time::{Instant, sleep};
+
+use crate::fake::{GOOD, MODEL, spec};
+use crate::stage::{Stage, chat, collect, run};
+
+fn text(events: &[ReplyEvent], wanted: Channel) -> String {
+    let text = events.iter().filter_map(|e| match e {
+        ReplyEvent::Delta { channel, text, .. } if *channel == wanted => Some(text.as_str()),
+        _ => None,
+    });
+    text.collect()
+}
+
+#[test]
+fn a_reply_is_started_streamed_and_done_and_its_turn_is_kept() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        let events = collect(stage.replies.start(chat("think")).await.unwrap()).await;
+        let ReplyEvent::Started { plan, model, .. } = &events[0] else { panic!("{events:?}") };
+        assert_eq!((plan.route.as_str(), model.as_str()), ("default", MODEL));
+        assert_eq!((text(&events, Channel::Thinking), text(&events, Channel::Answer)), ("w0 ".into(), "w1 w2 ".into()));
+        let ReplyEvent::Done { usage, generations } = events.last().unwrap() else { panic!("{events:?}") };
+        assert_eq!((usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens), (3, 1, 3));
+        // The Turn is there by the time `Done` is.
+        let turns = stage.turns(1).await;
+        let turn = &turns[0];
+        assert_eq!(turn.id, plan.turn);
+        assert_eq!(turn.generations, *generations);
+        assert_eq!(
+            (turn.generations[0].thinking_ids.as_slice(), turn.generations[0].reply_ids.as_slice()),
+            (&[100][..], &[101, 102][..])
+        );
+        assert_eq!(
+            (turn.prompt_ids.as_slice(), turn.principal.as_str(), turn.consent, turn.taint),
+            (&[1, 2, 3][..], "tester", true, false)
+        );
+        assert_eq!((turn.model_hash.as_str(), turn.conversation.as_str()), ("m", plan.turn.0.as_str()));
+        assert_eq!(turn.messages.last().unwrap().content, "think");
+    });
+}
+
+#[test]
+fn a_client_that_leaves_frees_the_engine_and_leaves_its_turn_within_a_second() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        stage.ready().await;
+        for prompt in ["hang", "endless"] {
+            let mut events = stage.replies.start(chat(prompt)).await.unwrap();
+            events.recv().await.unwrap();
+            sleep(Duration::from_millis(30)).await;
+            let left = Instant::now();
+            drop(events);
+            let turns = stage.turns(if prompt == "hang" { 1 } else { 2 }).await;
+            assert!(left.elapsed() < Duration::from_secs(1));
+            let generation = &turns.last().unwrap().generations[0];
+            assert_eq!(generation.finish_reason, FinishReason::Aborted);
+            assert_eq!(prompt == "endless", generation.usage.completion_tokens > 0);
+        }
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(stage.replies.running(), 0);
+    });
+}
+
+#[test]
+fn an_engine_that_dies_or_fails_leaves_a_turn_and_a_refusal_leaves_none() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        for (prompt, turns) in [("invalid", 0), ("context", 0), ("busy", 0), ("crash", 1), ("fail", 2)] {
+            let events = collect(stage.replies.start(chat(prompt)).await.unwrap()).await;
+            let ReplyEvent::Failed(error) = events.last().unwrap() else { panic!("{prompt}: {events:?}") };
+            let fits = match prompt {
+                "invalid" => matches!(error, ServiceError::Invalid { .. }),
+                "context" => matches!(error, ServiceError::Context(_)),
+                "busy" => matches!(error, ServiceError::Busy { .. }),
+                "crash" => matches!(error, ServiceError::Unavailable { .. }),
+                _ => matches!(error, ServiceError::Internal(_)),
+            };
+            assert!(fits, "{prompt}: {error:?}");
+            let kept = stage.turns(turns).await;
+            if let Some(turn) = kept.last() {
+                assert_eq!(turn.generations[0].finish_reason, FinishReason::Error);
+                assert!(turn.generations[0].error.is_some());
+            }
+        }
+    });
+}
+
+#[test]
+fn several_choices_are_one_turn_with_seeds_in_a_row() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        let mut request = chat("hello");
+        request.choices = 3;
+        request.sampling = SamplingOverrides { seed: Some(7), ..SamplingOverrides::default() };
+        let events = collect(stage.replies.start(request).await.unwrap()).await;
+        let finished = events.iter().filter(|e| matches!(e, ReplyEvent::ChoiceFinished { .. })).count();
+        assert_eq!(finished, 3);
+        let ReplyEvent::Done { usage, .. } = events.last().unwrap() else { panic!("{events:?}") };
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 9));
+        let turns = stage.turns(1).await;
+        let seeds: Vec<_> = turns[0].generations.iter().map(|g| g.seed).collect();
+        assert_eq!(seeds, [7, 8, 9]);
+    });
+}
+
+#[test]
+fn consent_is_withdrawn_and_tool_results_taint() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        let mut request = chat("q");
+        request.consent = Some(false);
+        request.conversation = Some("c-1".to_owned());
+        let ReplyInput::Chat { messages, .. } = &mut request.input else { panic!() };
+        messages.push(Message::new(Role::Tool, "42"));
+        collect(stage.replies.start(request).await.unwrap()).await;
+        let turn = stage.turns(1).await.remove(0);
+        assert_eq!((turn.consent, turn.taint, turn.conversation.as_str()), (false, true, "c-1"));
+    });
+}
+
+#[test]
+fn more_replies_than_allowed_are_refused_and_a_free_place_is_taken() {
+    run(async {
+        let stage = Stage::with(spec(GOOD), |c| c.requests_max = 2);
+        stage.ready().await;
+        let first = stage.replies.start(chat("hang")).await.unwrap();
+        let _second = stage.replies.start(chat("hang")).await.unwrap();
+        let third = stage.replies.start(chat("hello")).await;
+        assert!(matches!(third, Err(ServiceError::Busy { retry_after_s: 1.., .. })), "{third:?}");
+        drop(first);
+        stage.turns(1).await;
+        sleep(Duration::from_millis(20)).await;
+        let events = collect(stage.replies.start(chat("hello")).await.unwrap()).await;
+        assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })));
+    });
+}
+
+#[test]
+fn wrong_requests_name_the_parameter_and_wrong_models_are_not_found() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        let mut request = chat("q");
+        request.sampling.temperature = Some(f32::NAN);
+        let error = stage.replies.start(request).await.unwrap_err();
+        assert!(matches!(&error, ServiceError::Invalid { param: Some(p), .. } if p == "temperature"), "{error:?}");
+        let mut request = chat("q");
+        request.route = Some("nowhere".to_owned());
+        let error = stage.replies.start(request).await.unwrap_err();
+        assert!(matches!(&error, ServiceError::Invalid { param: Some(p), .. } if p == "route"), "{error:?}");
+        let mut request = chat("q");
+        request.choices = 9;
+        assert!(matches!(stage.replies.start(request).await, Err(ServiceError::Invalid { .. })));
+        let mut request = chat("q");
+        request.model = Some("gpt-9".to_owned());
+        assert!(matches!(stage.replies.start(request).await, Err(ServiceError::NotFound(_))));
+        stage.turns(0).await;
+    });
+}
+
+#[test]
+fn a_cut_ends_replies_with_an_error_and_their_turns() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        let events = stage.replies.start(chat("hang")).await.unwrap();
+        stage.replies.draining.cancel();
+        assert!(matches!(stage.replies.start(chat("x")).await, Err(ServiceError::Unavailable { .. })));
+        stage.replies.cut.cancel();
+        let events = collect(events).await;
+        assert!(matches!(events.last(), Some(ReplyEvent::Failed(ServiceError::Unavailable { .. }))));
+        stage.replies.idle().await;
+        stage.turns(1).await;
+    });
+}
+
+#[test]
+fn a_reader_that_takes_nothing_counts_as_gone() {
+    run(async {
+        let stage = Stage::with(spec(GOOD), |c| {
+            c.client_stall_timeout = Duration::from_millis(100);
+            c.max_tokens = 2_000;
+        });
+        let _events = stage.replies.start(chat("endless")).await.unwrap();
+        let turn = stage.turns(1).await.remove(0);
+        assert_eq!(turn.generations[0].finish_reason, FinishReason::Aborted);
+    });
+}
+
+#[test]
+fn a_reply_has_a_longest_time() {
+    run(async {
+        let stage = Stage::with(spec(GOOD), |c| c.reply_timeout = Duration::from_millis(200));
+        stage.ready().await;
+        let events = collect(stage.replies.start(chat("hang")).await.unwrap()).await;
+        assert!(matches!(events.last(), Some(ReplyEvent::Failed(ServiceError::Unavailable { .. }))));
+        stage.turns(1).await;
+    });
+}

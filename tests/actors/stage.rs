@@ -1,0 +1,136 @@
+//! A stage for the cast: links to real actors over a scripted engine and a store in a temporary folder.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chimere::actors::inference::{Board, EngineSpec, EngineState, Inference};
+use chimere::actors::link::Link;
+use chimere::actors::memory::{List, Memory, OpenStore};
+use chimere::actors::orchestrator::{Orchestrator, Pipelines};
+use chimere::actors::supervisor::{Budget, Place, supervise};
+use chimere::clock::Clock;
+use chimere::config::RepliesConfig;
+use chimere::pipeline::Sources;
+use chimere::reply::Replies;
+use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
+use chimere::store::{SledTurns, TurnStore};
+use chimere::turn::{Message, Role, Turn};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Long enough for a busy machine, short enough for a test.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Stage {
+    pub board: Arc<Board>,
+    pub replies: Arc<Replies>,
+    pub exhausted: watch::Receiver<Option<&'static str>>,
+    pub state: tempfile::TempDir,
+}
+
+pub fn budget() -> Budget {
+    Budget { restarts_max: 3, window: Duration::from_secs(60) }
+}
+
+impl Stage {
+    pub fn new(spec: EngineSpec) -> Stage {
+        Stage::with(spec, |_| {})
+    }
+
+    /// Must run inside a `LocalSet`: the actors live on its thread.
+    pub fn with(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig)) -> Stage {
+        let state = tempfile::tempdir().unwrap();
+        let (told, exhausted) = watch::channel(None);
+        let told = Arc::new(told);
+        let board = Arc::new(Board::default());
+        let pipelines = Arc::new(Pipelines::load(Sources::default()).unwrap());
+        let folder = state.path().join("turns");
+        let open: OpenStore = Arc::new(move || Ok(Arc::new(SledTurns::open(&folder, 1 << 24)?) as Arc<dyn TurnStore>));
+        let mut config = RepliesConfig {
+            requests_max: 8,
+            max_tokens: 50,
+            start_timeout: Duration::from_secs(10),
+            reply_timeout: Duration::from_secs(30),
+            client_stall_timeout: Duration::from_secs(5),
+        };
+        change(&mut config);
+        let (shared_board, spec, shared) = (board.clone(), Arc::new(spec), pipelines.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let inference: Link<Inference> = supervise("inference", Place::Here, budget(), told.clone(), move || {
+            Inference::new(spec.clone(), shared_board.clone(), runtime.clone())
+        });
+        let orchestrator =
+            supervise("orchestrator", Place::Here, budget(), told.clone(), move || Orchestrator::new(shared.clone()));
+        let memory = supervise("memory", Place::Here, budget(), told, move || Memory::new(open.clone()));
+        let replies = Arc::new(Replies {
+            inference,
+            orchestrator,
+            memory,
+            board: board.clone(),
+            pipelines,
+            permits: Arc::new(Semaphore::new(config.requests_max)),
+            config,
+            append_timeout: Duration::from_secs(5),
+            clock: Clock::wall(),
+            draining: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        });
+        Stage { board, replies, exhausted, state }
+    }
+
+    pub async fn state(&self, wanted: impl Fn(&EngineState) -> bool) -> EngineState {
+        let mut state = self.board.watch();
+        let found = timeout(PATIENCE, state.wait_for(|s| wanted(s))).await;
+        found.expect("the engine never came to that state").unwrap().clone()
+    }
+
+    pub async fn ready(&self) {
+        self.state(|s| matches!(s, EngineState::Ready(_))).await;
+    }
+
+    /// The turn log, once it holds `count` turns.
+    pub async fn turns(&self, count: usize) -> Vec<Turn> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let turns = self.replies.memory.send(List(TurnFilter::default())).await.unwrap().unwrap();
+            if turns.len() >= count || Instant::now() > until {
+                assert_eq!(turns.len(), count);
+                return turns;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+pub fn chat(text: &str) -> ReplyRequest {
+    ReplyRequest {
+        principal: Principal { name: "tester".to_owned(), scopes: vec![Scope::Chat], consent: true },
+        input: ReplyInput::Chat { messages: vec![Message::new(Role::User, text)], tools: Vec::new() },
+        model: None,
+        conversation: None,
+        route: None,
+        tier: None,
+        thinking: None,
+        sampling: SamplingOverrides::default(),
+        max_tokens: None,
+        stop: Vec::new(),
+        choices: 1,
+        consent: None,
+    }
+}
+
+/// Every event of a reply, to its end.
+pub async fn collect(mut events: mpsc::Receiver<ReplyEvent>) -> Vec<ReplyEvent> {
+    let mut all = Vec::new();
+    while let Some(event) = timeout(PATIENCE, events.recv()).await.expect("the reply stopped") {
+        all.push(event);
+    }
+    all
+}
+
+/// Runs a test on one thread, where the actors live.
+pub fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(tokio::task::LocalSet::new().run_until(test));
+}
