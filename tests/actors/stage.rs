@@ -25,8 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Stage {
     pub board: Arc<Board>,
     pub replies: Arc<Replies>,
-    pub exhausted: watch::Receiver<Option<&'static str>>,
-    pub state: tempfile::TempDir,
+    /// Holds the turn log, and is removed after the test.
+    _state: tempfile::TempDir,
 }
 
 pub fn budget() -> Budget {
@@ -41,8 +41,7 @@ impl Stage {
     /// Must run inside a `LocalSet`: the actors live on its thread.
     pub fn with(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig)) -> Stage {
         let state = tempfile::tempdir().unwrap();
-        let (told, exhausted) = watch::channel(None);
-        let told = Arc::new(told);
+        let told = Arc::new(watch::Sender::new(None));
         let board = Arc::new(Board::default());
         let pipelines = Arc::new(Pipelines::load(Sources::default()).unwrap());
         let folder = state.path().join("turns");
@@ -76,7 +75,7 @@ impl Stage {
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });
-        Stage { board, replies, exhausted, state }
+        Stage { board, replies, _state: state }
     }
 
     pub async fn state(&self, wanted: impl Fn(&EngineState) -> bool) -> EngineState {
