@@ -121,7 +121,7 @@ fn on_borders(text: &str, start: usize, end: usize) -> bool {
     let last = text[..end].chars().next_back().is_some_and(word);
     let before = text[..start].chars().next_back().is_some_and(word);
     let after = text[end..].chars().next().is_some_and(word);
-    !(first && before) && !(last && after)
+    !(first && before || last && after)
 }
 
 /// Extensions of what looks like file names: `name.ext`, where the dot stands between word characters.

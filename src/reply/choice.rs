@@ -1,9 +1,12 @@
 //! One choice of a reply while it is generated: what the engine said of it, kept for the Turn and turned into
 //! what the client sees.
 
+use serde_json::Value;
+
 use crate::engine::protocol::{Channel, TokenEvent};
 use crate::service::{Logprob, ReplyEvent};
-use crate::turn::{FinishReason, Generation, Timings, Usage};
+use crate::toolcall::{Piece, ToolCallParser};
+use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
 
 /// A choice under way.
 pub(super) struct Choice {
@@ -13,10 +16,14 @@ pub(super) struct Choice {
     pub(super) finished: bool,
     channel: Channel,
     logprobs: bool,
+    /// Where the request offers tools.
+    tools: Option<ToolCallParser>,
+    /// The call being written: id, name, arguments so far.
+    call: Option<(String, String, String)>,
 }
 
 impl Choice {
-    pub(super) fn new(index: u32, seed: u64, logprobs: bool) -> Self {
+    pub(super) fn new(index: u32, seed: u64, logprobs: bool, tools: &[Value]) -> Self {
         Choice {
             generation: Generation {
                 index,
@@ -37,6 +44,8 @@ impl Choice {
             finished: false,
             channel: Channel::Answer,
             logprobs,
+            tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools)),
+            call: None,
         }
     }
 
@@ -66,13 +75,66 @@ impl Choice {
         self.text(token.channel, token.text, logprobs, out);
     }
 
+    /// Text of the model: shown as it is, or read for tool calls where there are tools.
     fn text(&mut self, channel: Channel, text: String, logprobs: Vec<Logprob>, out: &mut Vec<ReplyEvent>) {
+        let Some(parser) = &mut self.tools else { return self.show(channel, text, logprobs, out) };
+        let pieces = parser.push(channel, &text);
+        let shown = out.len();
+        self.pieces(pieces, out);
+        if logprobs.is_empty() {
+            return;
+        }
+        // The token's own text may be held back or part of a call: its logprob is told now all the same.
+        match out[shown..].iter_mut().find_map(|e| match e {
+            ReplyEvent::Delta { logprobs, .. } => Some(logprobs),
+            _ => None,
+        }) {
+            Some(slot) => *slot = logprobs,
+            None => self.show(channel, String::new(), logprobs, out),
+        }
+    }
+
+    fn show(&mut self, channel: Channel, text: String, logprobs: Vec<Logprob>, out: &mut Vec<ReplyEvent>) {
         match channel {
             Channel::Thinking => self.generation.thinking.push_str(&text),
             Channel::Answer => self.generation.content.push_str(&text),
         }
         if !text.is_empty() || !logprobs.is_empty() {
             out.push(ReplyEvent::Delta { choice: self.generation.index, channel, text, logprobs });
+        }
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>, out: &mut Vec<ReplyEvent>) {
+        let choice = self.generation.index;
+        for piece in pieces {
+            match piece {
+                Piece::Content(channel, text) => self.show(channel, text, Vec::new(), out),
+                Piece::Begin { index, id, name } => {
+                    self.call = Some((id.clone(), name.clone(), String::new()));
+                    out.push(ReplyEvent::ToolBegin { choice, call: index, id, name });
+                }
+                Piece::Arguments { index, delta } => {
+                    if let Some((_, _, arguments)) = &mut self.call {
+                        arguments.push_str(&delta);
+                    }
+                    out.push(ReplyEvent::ToolArguments { choice, call: index, delta });
+                }
+                Piece::End { .. } => {
+                    if let Some((id, name, arguments)) = self.call.take() {
+                        // The parser gives whole objects only; anything else would be kept as the text it is.
+                        let arguments = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
+                        self.generation.tool_calls.push(ToolCall { id, name, arguments });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Text that the tool parser still holds back.
+    fn flush(&mut self, out: &mut Vec<ReplyEvent>) {
+        if let Some(parser) = &mut self.tools {
+            let pieces = parser.finish();
+            self.pieces(pieces, out);
         }
     }
 
@@ -86,7 +148,10 @@ impl Choice {
         out: &mut Vec<ReplyEvent>,
     ) {
         self.text(self.channel, rest, Vec::new(), out);
+        self.flush(out);
         self.finished = true;
+        let called = reason == FinishReason::Stop && !self.generation.tool_calls.is_empty();
+        let reason = if called { FinishReason::ToolCalls } else { reason };
         self.generation.usage = usage;
         self.generation.timings = timings;
         self.generation.finish_reason = reason;
@@ -100,9 +165,96 @@ impl Choice {
     /// Nothing more will come of it.
     pub(super) fn break_off(&mut self, reason: FinishReason, error: Option<&str>) {
         if !self.finished {
+            self.flush(&mut Vec::new());
             self.finished = true;
             self.generation.finish_reason = reason;
             self.generation.error = error.map(str::to_owned);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::protocol::TokenLogprob;
+    use serde_json::json;
+
+    fn tools() -> Vec<Value> {
+        vec![json!({"type": "function", "function": {"name": "add", "parameters": {
+            "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}}})]
+    }
+
+    fn token(text: &str) -> TokenEvent {
+        let chosen = TokenLogprob { id: 1, text: text.into(), bytes: text.as_bytes().to_vec(), logprob: -0.5 };
+        TokenEvent {
+            id: 1,
+            token: 5,
+            channel: Channel::Answer,
+            text: text.into(),
+            forced: false,
+            logprob: Some(chosen),
+            top: Vec::new(),
+        }
+    }
+
+    fn feed(choice: &mut Choice, text: &str) -> Vec<ReplyEvent> {
+        let mut out = Vec::new();
+        // In pieces of three characters, as no tokenizer would.
+        let letters: Vec<char> = text.chars().collect();
+        for piece in letters.chunks(3) {
+            choice.token(token(&piece.iter().collect::<String>()), &mut out);
+        }
+        choice.finish(FinishReason::Stop, String::new(), Usage::default(), Timings::default(), &mut out);
+        out
+    }
+
+    const CALL: &str = "Sure.\n<tool_call>\n<function=add>\n<parameter=a>\n17\n</parameter>\n<parameter=b>\n25\n\
+        </parameter>\n</function>\n</tool_call>";
+
+    #[test]
+    fn a_call_is_streamed_kept_and_ends_the_reply() {
+        let mut choice = Choice::new(0, 0, false, &tools());
+        let events = feed(&mut choice, CALL);
+        let call = &choice.generation.tool_calls[0];
+        assert_eq!((call.name.as_str(), &call.arguments), ("add", &json!({"a": 17, "b": 25})));
+        assert_eq!(choice.generation.content.trim(), "Sure.");
+        assert_eq!(choice.generation.finish_reason, FinishReason::ToolCalls);
+        let deltas = events.iter().filter_map(|e| match e {
+            ReplyEvent::ToolArguments { delta, .. } => Some(delta.as_str()),
+            _ => None,
+        });
+        assert_eq!(deltas.collect::<String>().parse::<Value>().unwrap(), call.arguments);
+        assert!(matches!(events.last(), Some(ReplyEvent::ChoiceFinished { tool_calls, .. }) if tool_calls.len() == 1));
+    }
+
+    #[test]
+    fn without_tools_the_same_text_is_text() {
+        let mut choice = Choice::new(0, 0, false, &[]);
+        feed(&mut choice, CALL);
+        assert_eq!(choice.generation.content, CALL);
+        assert_eq!(choice.generation.finish_reason, FinishReason::Stop);
+    }
+
+    #[test]
+    fn every_token_has_its_logprob_once() {
+        for text in [CALL, "a < b and <tool"] {
+            let mut choice = Choice::new(0, 0, true, &tools());
+            let events = feed(&mut choice, text);
+            let told = events.iter().map(|e| match e {
+                ReplyEvent::Delta { logprobs, .. } => logprobs.len(),
+                _ => 0,
+            });
+            assert_eq!(told.sum::<usize>(), text.chars().count().div_ceil(3));
+        }
+    }
+
+    #[test]
+    fn a_broken_call_stays_text_also_when_the_reply_is_cut() {
+        let mut choice = Choice::new(0, 0, false, &tools());
+        let mut out = Vec::new();
+        choice.token(token("<tool_call>\n<function=add>"), &mut out);
+        choice.break_off(FinishReason::Aborted, None);
+        assert_eq!(choice.generation.content, "<tool_call>\n<function=add>");
+        assert!(choice.generation.tool_calls.is_empty());
     }
 }
