@@ -20,6 +20,8 @@ use super::metrics;
 use super::routes::Door;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The one route whose successes are not worth a line.
+const HEALTH: &str = "/health";
 
 /// Set on a response by the route that made it, for the log.
 #[derive(Clone, Debug)]
@@ -56,7 +58,14 @@ pub(crate) async fn gate(State(door): State<Arc<Door>>, request: Request, next: 
     let took = started.elapsed();
     let status = response.status().as_u16();
     metrics::request(route, method, status, took);
-    tracing::info!(request_id = %id, method, route, status, took_ms = took.as_secs_f64() * 1e3, principal, ?peer, "request");
+    let took_ms = took.as_secs_f64() * 1e3;
+    let peer = peer.map(tracing::field::display);
+    // Probes come every few seconds and say nothing.
+    if route == HEALTH && status == 200 {
+        tracing::debug!(request_id = %id, method, route, status, took_ms, principal, peer, "request");
+    } else {
+        tracing::info!(request_id = %id, method, route, status, took_ms, principal, peer, "request");
+    }
     response
 }
 

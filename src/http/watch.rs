@@ -23,7 +23,7 @@ fn now_ms() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
 }
 
-/// Activity of one connection. Relaxed atomics: each is a hint for a deadline, checked again when it falls.
+/// Activity of one connection: few, small and shared between the socket, the service and the watch.
 #[derive(Debug)]
 pub(crate) struct Activity {
     /// Requests between the end of their headers and the end of their response.
@@ -63,20 +63,20 @@ impl Activity {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.requests.load(Ordering::Relaxed) == 0
+        self.requests.load(Ordering::SeqCst) == 0
     }
 
     fn bytes_arrived(&self) {
-        if self.is_idle() && !self.multiplexed.load(Ordering::Relaxed) {
-            let _ = self.header_since_ms.compare_exchange(0, now_ms(), Ordering::Relaxed, Ordering::Relaxed);
+        if self.is_idle() && !self.multiplexed.load(Ordering::SeqCst) {
+            let _ = self.header_since_ms.compare_exchange(0, now_ms(), Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
     /// A request's headers are complete. Dropping the mark ends the request.
     pub(crate) fn begin(self: &Arc<Self>, multiplexed: bool) -> RequestMark {
-        self.multiplexed.store(multiplexed, Ordering::Relaxed);
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.header_since_ms.store(0, Ordering::Relaxed);
+        self.multiplexed.store(multiplexed, Ordering::SeqCst);
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.header_since_ms.store(0, Ordering::SeqCst);
         RequestMark { activity: Arc::clone(self) }
     }
 
@@ -87,17 +87,17 @@ impl Activity {
             let passed = Duration::from_millis(now.saturating_sub(since));
             if passed >= limit { Err(why) } else { Ok(limit - passed) }
         };
-        let header_since = self.header_since_ms.load(Ordering::Relaxed);
+        let header_since = self.header_since_ms.load(Ordering::SeqCst);
         if self.is_idle() && header_since != 0 {
             return left(header_since, limits.header_timeout(), Overdue::Header);
         }
         if self.is_idle() {
             // Bytes of a next request may start the shorter header deadline at any time.
-            let idle = left(self.idle_since_ms.load(Ordering::Relaxed), limits.idle_timeout(), Overdue::Idle)?;
+            let idle = left(self.idle_since_ms.load(Ordering::SeqCst), limits.idle_timeout(), Overdue::Idle)?;
             return Ok(idle.min(limits.header_timeout()));
         }
-        if self.responses.load(Ordering::Relaxed) > 0 {
-            return left(self.taken_ms.load(Ordering::Relaxed), limits.write_timeout(), Overdue::Write);
+        if self.responses.load(Ordering::SeqCst) > 0 {
+            return left(self.taken_ms.load(Ordering::SeqCst), limits.write_timeout(), Overdue::Write);
         }
         // The handler is at work, under deadlines of its own.
         Ok(limits.write_timeout().min(limits.header_timeout()))
@@ -122,9 +122,9 @@ pub(crate) struct RequestMark {
 
 impl Drop for RequestMark {
     fn drop(&mut self) {
-        if self.activity.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.activity.idle_since_ms.store(now_ms(), Ordering::Relaxed);
-        }
+        // Before the count falls, or a look in between would see an idle time from before this request.
+        self.activity.idle_since_ms.store(now_ms(), Ordering::SeqCst);
+        self.activity.requests.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -136,15 +136,15 @@ pub(crate) struct WatchedBody {
 
 impl WatchedBody {
     pub(crate) fn new(inner: Body, mark: RequestMark) -> Self {
-        mark.activity.taken_ms.store(now_ms(), Ordering::Relaxed);
-        mark.activity.responses.fetch_add(1, Ordering::Relaxed);
+        mark.activity.taken_ms.store(now_ms(), Ordering::SeqCst);
+        mark.activity.responses.fetch_add(1, Ordering::SeqCst);
         WatchedBody { inner, mark }
     }
 }
 
 impl Drop for WatchedBody {
     fn drop(&mut self) {
-        self.mark.activity.responses.fetch_sub(1, Ordering::Relaxed);
+        self.mark.activity.responses.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -154,7 +154,7 @@ impl HttpBody for WatchedBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         // hyper asks for the next frame only when it has room for it.
-        self.mark.activity.taken_ms.store(now_ms(), Ordering::Relaxed);
+        self.mark.activity.taken_ms.store(now_ms(), Ordering::SeqCst);
         Pin::new(&mut self.inner).poll_frame(cx)
     }
 

@@ -75,3 +75,20 @@ async fn a_forwarded_request_is_not_the_owner_on_loopback() {
         assert_eq!(server.send(request).await.status, 401, "{header}");
     }
 }
+
+#[test]
+fn every_route_is_documented_with_its_scope() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/api.md")).unwrap();
+    for route in ROUTES {
+        let name = format!("`{} {}`", route.method, route.path);
+        let row = page.lines().find(|line| line.starts_with('|') && line.contains(&name));
+        let row = row.unwrap_or_else(|| panic!("{name} is missing from docs/api.md"));
+        let scope = match route.access {
+            Access::Open => "–",
+            Access::Key(Scope::Chat) => "chat",
+            Access::Key(Scope::Metrics) => "metrics",
+            Access::Key(Scope::Admin) => "admin",
+        };
+        assert_eq!(row.split('|').nth(2).map(str::trim), Some(scope), "{row}");
+    }
+}

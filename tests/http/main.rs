@@ -8,6 +8,7 @@ mod chat;
 mod cli;
 mod edge;
 mod fake;
+mod http2;
 mod json;
 mod limits;
 mod memory;

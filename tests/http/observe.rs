@@ -94,3 +94,48 @@ async fn the_metrics_page_passes_a_linter_and_tells_no_secret() {
     }
     assert!(!page.text.contains("planted"), "{}", page.text);
 }
+
+/// What the whole test process logs at `info`.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_names_requests_and_holds_neither_keys_nor_text() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    // The other tests of this process log here too, which only makes the search wider.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let server = server().await;
+    let body = crate::chat_body("a planted-question", json!({"chimere": {"conversation": "planted-name"}}));
+    let request = server.client.post(server.url("/v1/chat/completions?planted-query=1")).json(&body);
+    let answer = server.send(request.bearer_auth(crate::fake::CHAT_KEY)).await;
+    assert_eq!(answer.status, 200);
+    let id = answer.headers["x-request-id"].to_str().unwrap().to_owned();
+    let wrong = server.client.get(server.url("/v1/models")).bearer_auth("planted-key");
+    assert_eq!(server.send(wrong).await.status, 401);
+    server.chat("panic", json!({})).await;
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let line = text.lines().find(|line| line.contains(&id)).unwrap_or_else(|| panic!("no {id} in {text}"));
+    for part in ["route=\"/v1/chat/completions\"", "status=200", "principal=\"chatter\"", "method=\"POST\""] {
+        assert!(line.contains(part), "{part} is missing: {line}");
+    }
+    for secret in ["planted", crate::fake::CHAT_KEY, "you said"] {
+        assert!(!text.contains(secret), "{secret} was logged");
+    }
+}
