@@ -5,6 +5,7 @@ pub mod cpu;
 pub mod dtype;
 #[cfg(feature = "llama")]
 pub mod ggml;
+pub mod limits;
 pub mod map;
 
 pub use dtype::DType;

@@ -40,7 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let batch_max = args.batch.iter().copied().max().unwrap_or(1) as usize;
     let mut lanes = Vec::new();
     for &kind in &args.backend {
-        let loaded = args.model.load(kind, batch_max)?;
+        let loaded = args.model.load(kind, batch_max, false)?;
         let name = loaded.hosted.model.backend.clone();
         lanes.push(Lane { name, backend: loaded.backend });
     }

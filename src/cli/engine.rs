@@ -1,15 +1,88 @@
 //! `chimere engine`: the process that hosts one model. The daemon starts it; a person rarely does.
 
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use chimere::engine::host::HostLimits;
+use chimere::engine::load::{self, Kind, LoadOptions};
+use chimere::engine::process;
+use chimere::engine::protocol::{Event, write_frame};
+use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
+
+/// Exit code of a model that cannot be hosted (`EX_DATAERR`): starting again would not help.
+const EX_DATAERR: u8 = 65;
+
+/// Host one model and speak frames over standard input and output
 #[derive(clap::Args)]
 pub struct Args {
     /// Model file (GGUF)
-    #[arg(long)]
-    pub model: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "vet")]
+    model: Option<PathBuf>,
+    /// Only judge the chat template on standard input (a throw-away process of the loader)
+    #[arg(long, hide = true)]
+    vet: bool,
+    /// Implementation to run it with
+    #[arg(long, default_value = "auto")]
+    backend: Kind,
+    /// Threads that compute
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Positions that a sequence may hold; 0 = what the model was trained for
+    #[arg(long, default_value_t = 0, value_name = "TOKENS")]
+    context: u32,
+    /// Sequences decoded together
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    sequences: u16,
+    /// Requests that may wait for a sequence
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(0..=4096))]
+    waiting: u16,
+    /// Tokens fed in one step, prompts and decoding together
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65536))]
+    step_tokens: u32,
 }
 
-pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("the step loop is not linked in yet")
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Some(model) = args.model.as_deref() else { return judge() };
+    let options = LoadOptions {
+        backend: args.backend,
+        threads: args.threads.into(),
+        context_tokens: args.context as usize,
+        sequences_max: args.sequences.into(),
+        exact: false,
+        vet_with: Some(std::env::current_exe()?),
+    };
+    let events = io::stdout();
+    let mut told = -1.0f32;
+    let loaded = load::load(model, &options, &mut |progress| {
+        // One frame a per cent at most.
+        if progress - told >= 0.01 {
+            told = progress;
+            let _ = write_frame(events.lock(), &Event::Loading { progress });
+        }
+    });
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            write_frame(events.lock(), &Event::Fatal { message: error.to_string() })?;
+            return Ok(ExitCode::from(EX_DATAERR));
+        }
+    };
+    let limits = HostLimits { waiting_max: args.waiting.into(), step_tokens_max: args.step_tokens as usize };
+    process::serve(loaded, limits, io::stdin(), events)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Judges the template on standard input under a bounded address space: an error in one line, or nothing.
+fn judge() -> anyhow::Result<ExitCode> {
+    chimere_ffi::limits::bound_address_space(VET_ADDRESS_SPACE_BYTES_MAX)?;
+    let mut source = String::new();
+    io::stdin().take(SOURCE_BYTES_MAX as u64 + 1).read_to_string(&mut source)?;
+    match vet(&source) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            println!("{error}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }

@@ -11,6 +11,7 @@ use chimere::engine::protocol::ChatInput;
 use chimere::engine::{process, prompt};
 use chimere::eval::agree;
 use chimere::eval::golden::{self, Exam, Outcome, Score};
+use chimere::eval::logits::Request;
 use chimere::eval::perplexity::perplexity;
 use chimere::turn::Thinking;
 use serde_json::json;
@@ -138,7 +139,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&args.text).with_context(|| format!("cannot read {}", args.text.display()))?;
-    let mut loaded = args.model.load(args.backend, 1)?;
+    let mut loaded = args.model.load(args.backend, 1, true)?;
     let mut ids = Vec::new();
     loaded.vocab.encode(&text, false, &mut ids)?;
     let bar = bar(ids.len() as u64, "scoring");
@@ -165,9 +166,12 @@ fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(args.text.is_some() || args.prompts.is_some(), "nothing to compare: give --text, --prompts or both");
-    let mut tested = args.model.load(args.backend, 1)?;
-    let mut reference = args.model.load(args.reference, 1)?;
+    anyhow::ensure!(
+        args.text.is_some() || args.prompts.is_some(),
+        "nothing to compare: give --text, --prompts or both"
+    );
+    let mut tested = args.model.load(args.backend, 1, true)?;
+    let mut reference = args.model.load(args.reference, 1, true)?;
     let mut report = json!({ "backend": tested.hosted.model.backend, "reference": reference.hosted.model.backend });
     if let Some(path) = &args.text {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -227,7 +231,12 @@ fn print_agreement(report: &serde_json::Value) {
         let diverged: Vec<_> = free.iter().filter(|r| !r["diverged_at"].is_null()).collect();
         println!("free-running: {} of {} greedy texts differ", diverged.len(), free.len());
         for run in diverged {
-            println!("  prompt {:>3} at token {:>3}, margin {:.4} nat", run["prompt"], run["diverged_at"], run["margin"].as_f64().unwrap_or(0.0));
+            println!(
+                "  prompt {:>3} at token {:>3}, margin {:.4} nat",
+                run["prompt"],
+                run["diverged_at"],
+                run["margin"].as_f64().unwrap_or(0.0)
+            );
         }
     }
 }
@@ -243,7 +252,7 @@ fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
         });
     }
     let parallel = usize::from(args.parallel);
-    let loaded = args.model.load(args.backend, parallel)?;
+    let loaded = args.model.load(args.backend, parallel, true)?;
     let (model, hash) = (loaded.hosted.model.name.clone(), loaded.hosted.model_hash.clone());
     let (to_us, events) = sync_channel(64);
     let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
@@ -273,7 +282,14 @@ fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
 
 fn print_scores(outcomes: &[Outcome], total: &Score) {
     let line = |name: &str, s: &Score| {
-        println!("{name:<24} {:>5} of {:>5}  {:5.1} %  [{:.1}, {:.1}]", s.passed, s.n, s.rate * 100.0, s.low * 100.0, s.high * 100.0);
+        println!(
+            "{name:<24} {:>5} of {:>5}  {:5.1} %  [{:.1}, {:.1}]",
+            s.passed,
+            s.n,
+            s.rate * 100.0,
+            s.low * 100.0,
+            s.high * 100.0
+        );
     };
     for (name, score) in golden::scores(outcomes, |o| &o.family) {
         line(&name, &score);
@@ -286,14 +302,8 @@ fn print_scores(outcomes: &[Outcome], total: &Score) {
 }
 
 fn logits(args: LogitsArgs) -> anyhow::Result<ExitCode> {
-    let mut loaded = args.model.load(args.backend, 1 + args.beside.len())?;
-    let request = chimere::eval::logits::Request {
-        tokens: args.tokens,
-        out: args.out,
-        step: args.step,
-        mtp: args.mtp,
-        beside: args.beside,
-    };
+    let mut loaded = args.model.load(args.backend, 1 + args.beside.len(), true)?;
+    let request = Request { tokens: args.tokens, out: args.out, step: args.step, mtp: args.mtp, beside: args.beside };
     let rows = chimere::eval::logits::run(loaded.backend.as_mut(), &request)?;
     eprintln!("{rows} rows of {} logits", loaded.hosted.model.vocab);
     Ok(ExitCode::SUCCESS)

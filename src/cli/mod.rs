@@ -8,9 +8,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod chat;
 mod check;
 mod client;
+mod bench;
 mod engine;
+mod eval;
 mod keys;
 mod memory;
+mod model_args;
 #[cfg(feature = "llama")]
 mod quantize;
 mod serve;
@@ -40,6 +43,10 @@ enum Cmd {
     Chat(chat::Args),
     /// Check the configuration and what it names
     Check(check::Args),
+    /// Measure prefill and decode speed, with bytes per token and the share of memory bandwidth
+    Bench(bench::Args),
+    /// Evaluate a model: logits, perplexity, agreement of two backends, exams
+    Eval(eval::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
     /// Write a model file anew with smaller tensor types
@@ -78,6 +85,8 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Memory(args) => memory::run(args),
         Cmd::Chat(args) => chat::run(args),
         Cmd::Check(args) => check::run(args),
+        Cmd::Bench(args) => bench::run(args),
+        Cmd::Eval(args) => eval::run(args),
         Cmd::Engine(args) => engine::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),

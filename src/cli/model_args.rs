@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use chimere::config::{Config, Flags};
+use chimere::daemon::DaemonError;
 use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -20,22 +22,27 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// The file that was named, or the one that the daemon would serve.
     pub fn path(&self) -> anyhow::Result<PathBuf> {
-        Ok(chimere::config::find_model(self.model.as_deref())?)
+        let config = Config::load(&Flags { model: self.model.clone(), ..Flags::default() })?;
+        config.model.map_err(|places| anyhow::anyhow!(DaemonError::NoModel(places)))
     }
 
     pub fn threads(&self) -> usize {
-        self.threads.map_or_else(
-            || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            usize::from,
-        )
+        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
     }
 
-    /// Loads the model with a progress bar on standard error.
-    pub fn load(&self, backend: Kind, sequences_max: usize) -> anyhow::Result<Loaded> {
+    /// Loads the model with a progress bar on standard error. `exact`: numbers before speed.
+    pub fn load(&self, backend: Kind, sequences_max: usize, exact: bool) -> anyhow::Result<Loaded> {
         let path = self.path()?;
-        let options =
-            LoadOptions { backend, threads: self.threads(), context_tokens: self.context as usize, sequences_max };
+        let options = LoadOptions {
+            backend,
+            threads: self.threads(),
+            context_tokens: self.context as usize,
+            sequences_max,
+            exact,
+            vet_with: Some(std::env::current_exe()?),
+        };
         let bar = bar(1000, "loading");
         let loaded = load::load(&path, &options, &mut |done| bar.set_position((done * 1000.0) as u64));
         bar.finish_and_clear();

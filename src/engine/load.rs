@@ -9,7 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::backend::{Backend, BackendError};
 use super::protocol::Hosted;
-use super::template::ChatTemplate;
+use super::template::{self, ChatTemplate, TemplateError};
 use super::vocab::Vocab;
 use crate::gguf::Gguf;
 
@@ -31,6 +31,11 @@ pub struct LoadOptions {
     pub threads: usize,
     pub context_tokens: usize,
     pub sequences_max: usize,
+    /// The library only: numbers before speed, with keys and values in f32 and no rearranged weights.
+    pub exact: bool,
+    /// The program of ours that judges the chat template in a throw-away process (`engine --vet`); absent: judged in
+    /// this process.
+    pub vet_with: Option<PathBuf>,
 }
 
 /// A model ready to be hosted.
@@ -52,7 +57,7 @@ pub enum LoadError {
     #[error(transparent)]
     Vocab(#[from] super::vocab::VocabError),
     #[error("the model's chat template is refused: {0}")]
-    Template(#[from] super::template::TemplateError),
+    Template(#[from] TemplateError),
     #[error("architecture {0} has no native implementation: use the llama backend")]
     NotNative(String),
     #[error("this build has no libllama: it runs only the native architecture, not {0}")]
@@ -72,12 +77,11 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
         Kind::Cpu if !native => return Err(LoadError::NotNative(architecture)),
         Kind::Auto | Kind::Cpu if native => native_cpu(path, &gguf, options, progress)?,
-        _ => library(path, architecture, options, progress)?,
+        _ => library(path, &architecture, options, progress)?,
     };
-    let template = vocab.template().map(|source| ChatTemplate::load(&source)).transpose()?;
+    let template = vocab.template().map(|source| chat_template(&source, options)).transpose()?;
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
-    let model_hash =
-        model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
+    let model_hash = model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let hosted = Hosted {
         model: backend.info().clone(),
         model_hash,
@@ -87,6 +91,15 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         load_ms: began.elapsed().as_millis() as u64,
     };
     Ok(Loaded { backend, vocab, template, hosted })
+}
+
+/// A template comes from a stranger: it is tried on probe conversations before anything depends on it.
+fn chat_template(source: &str, options: &LoadOptions) -> Result<ChatTemplate, TemplateError> {
+    match &options.vet_with {
+        Some(program) => template::vet_apart(program, &["engine", "--vet"], source)?,
+        None => template::vet(source)?,
+    }
+    ChatTemplate::load(source)
 }
 
 type Parts = (Box<dyn Backend>, Arc<dyn Vocab>);
@@ -109,30 +122,20 @@ fn native_cpu(
 }
 
 #[cfg(feature = "llama")]
-fn library(
-    path: &Path,
-    _architecture: String,
-    options: &LoadOptions,
-    progress: &mut dyn FnMut(f32),
-) -> Result<Parts, LoadError> {
+fn library(path: &Path, _: &str, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -> Result<Parts, LoadError> {
     let options = super::llama::LlamaOptions {
         threads: options.threads,
         context_tokens: options.context_tokens,
         sequences_max: options.sequences_max,
-        ..Default::default()
+        exact: options.exact,
     };
     let (backend, vocab) = super::llama::load(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))
 }
 
 #[cfg(not(feature = "llama"))]
-fn library(
-    _path: &Path,
-    architecture: String,
-    _options: &LoadOptions,
-    _progress: &mut dyn FnMut(f32),
-) -> Result<Parts, LoadError> {
-    Err(LoadError::NoLibrary(architecture))
+fn library(_: &Path, name: &str, _: &LoadOptions, _: &mut dyn FnMut(f32)) -> Result<Parts, LoadError> {
+    Err(LoadError::NoLibrary(name.to_owned()))
 }
 
 /// SHA-256 over the header and the first bytes of every tensor: tells two files apart without reading gigabytes.

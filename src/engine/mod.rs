@@ -11,6 +11,9 @@ mod host_tests;
 #[cfg(feature = "llama")]
 pub mod llama;
 pub mod model;
+pub mod load;
+pub mod prepare;
+pub mod process;
 pub mod prompt;
 pub mod protocol;
 pub mod sampler;

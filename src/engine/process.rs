@@ -40,7 +40,9 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
     let _ = events.send(vec![Event::Ready(Box::new(loaded.hosted.clone()))]);
     let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted);
     let text_events = events.clone();
-    named("text").stack_size(TEXT_STACK_BYTES).spawn(move || prepare(preparer, &from_client, &to_loop, &text_events))?;
+    named("text")
+        .stack_size(TEXT_STACK_BYTES)
+        .spawn(move || prepare(preparer, &from_client, &to_loop, &text_events))?;
     let host = Host::new(loaded.backend, loaded.vocab, limits);
     let steps = named("steps").spawn(move || host.run(&from_text, &events))?;
     Ok(Running { commands, steps })

@@ -210,10 +210,12 @@ fn code_of(text: &str) -> &str {
 /// Equality of JSON values: numbers by value, strings trimmed and case folded, objects key by key.
 fn same_json(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => match (Decimal::parse(&a.to_string()), Decimal::parse(&b.to_string())) {
-            (Some(a), Some(b)) => a == b,
-            _ => a.as_f64() == b.as_f64(),
-        },
+        (Value::Number(a), Value::Number(b)) => {
+            match (Decimal::parse(&a.to_string()), Decimal::parse(&b.to_string())) {
+                (Some(a), Some(b)) => a == b,
+                _ => a.as_f64() == b.as_f64(),
+            }
+        }
         (Value::String(a), Value::String(b)) => spaced(a).to_lowercase() == spaced(b).to_lowercase(),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_json(a, b)),
         (Value::Object(a), Value::Object(b)) => {

@@ -1,5 +1,8 @@
 //! Evaluation of a hosted model: exact logits for comparison with references, perplexity of a text, exams.
 
 pub mod agree;
+pub mod check;
+mod decimal;
+pub mod golden;
 pub mod logits;
 pub mod perplexity;

@@ -1,0 +1,11 @@
+//! Limits that a process puts on itself before it touches something hostile.
+
+use std::io;
+
+/// Bounds this process's address space, in bytes: an allocation beyond it fails, and with it the process.
+pub fn bound_address_space(bytes: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: setrlimit only reads the struct behind the pointer, which lives for the call.
+    let code = unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
