@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod bench;
 mod chat;
 mod check;
 mod client;
-mod bench;
 mod engine;
 mod eval;
 mod keys;

@@ -10,8 +10,8 @@ pub mod host;
 mod host_tests;
 #[cfg(feature = "llama")]
 pub mod llama;
-pub mod model;
 pub mod load;
+pub mod model;
 pub mod prepare;
 pub mod process;
 pub mod prompt;

@@ -101,7 +101,8 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     };
     let seed = plan.sampling.seed.unwrap_or(0);
     let logprobs = plan.sampling.logprobs.is_some();
-    let choices = (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
+    let choices =
+        (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
     Ok((Reply { opening, plan, hosted, choices }, stream))
 }
 
