@@ -1,8 +1,10 @@
 //! Both forms, every cut in two and random cuts in many, and text that only looks like a call.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::engine::tokenizer::tests::thread_seconds;
 
 fn tools() -> Vec<Value> {
     vec![json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
@@ -212,7 +214,7 @@ fn hostile_text_is_read_in_time() {
         "<tool_cal".repeat(n),
         "{\"name\":\"f\"}</tool_call>".repeat(n),
     ] {
-        let start = std::time::Instant::now();
+        let start = thread_seconds();
         let mut parser = ToolCallParser::new(&[]);
         let mut out = String::new();
         let mut take = |pieces: Vec<Piece>| {
@@ -225,7 +227,55 @@ fn hostile_text_is_read_in_time() {
         text.as_bytes().chunks(4).for_each(|c| take(parser.push(Channel::Answer, std::str::from_utf8(c).unwrap())));
         take(parser.finish());
         assert_eq!(out, text);
-        let seconds = start.elapsed().as_secs_f64();
+        let seconds = thread_seconds() - start;
         assert!(seconds < 5.0, "{:?} … took {seconds} s", &text[..40]);
+    }
+}
+
+const FRAGMENTS: [&str; 16] = [
+    OPEN,
+    CLOSE,
+    "<function=f>",
+    "</function>",
+    "<parameter=s>",
+    "<parameter=i>",
+    "</parameter>",
+    "\n",
+    " ",
+    "12",
+    "é🦀",
+    "{\"name\":\"f\",\"arguments\":{}}",
+    "{\"name\":\"f\",\"arguments\":{\"s\":\"",
+    "\"}}",
+    "<tool_",
+    "</",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+    /// Any mixture, cut anywhere on both channels, gives what each channel gives whole, and no byte is lost.
+    #[test]
+    fn cutting_changes_nothing(order in prop::collection::vec(0usize..16, 0..24), cuts in prop::collection::vec(1usize..9, 1..40)) {
+        let text: String = order.iter().map(|&i| FRAGMENTS[i]).collect();
+        let whole = run(&[&text]);
+        let mut parts = Vec::new();
+        let mut rest = text.as_str();
+        for length in cuts.iter().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (part, tail) = rest.split_at(rest.ceil_char_boundary((*length).min(rest.len())));
+            parts.push(part);
+            rest = tail;
+        }
+        prop_assert_eq!(&run(&parts), &whole);
+        let (content, calls) = whole.iter().fold((String::new(), 0), |(text, calls), piece| match piece {
+            Piece::Content(_, more) => (text + more, calls),
+            Piece::Begin { .. } => (text, calls + 1),
+            _ => (text, calls),
+        });
+        if calls == 0 {
+            prop_assert_eq!(content, text);
+        }
     }
 }

@@ -13,8 +13,9 @@ use super::{ChatTemplate, SOURCE_BYTES_MAX, TemplateError};
 
 /// Address space that the vetting process should give itself before it reads the template.
 pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 256 << 20;
-/// Time that the vetting process gets.
-pub const VET_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time that the vetting process gets: far more than a rendering allows itself, so that a busy machine does not
+/// make a good template look bad.
+pub const VET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Loads `source` and renders the samples. A template may refuse a sample (many take no tools, or want the
 /// system message first), but must take one and break no limit.
