@@ -124,13 +124,21 @@ fn typed(text: &str, schema: Option<&Value>) -> Value {
     let string = || Value::String(text.to_owned());
     let Some(schema) = schema else { return string() };
     if let Some(options) = schema.get("enum").and_then(Value::as_array)
-        && let Some(option) = options.iter().find(|o| o.as_str().map_or_else(|| o.to_string() == text, |s| s == text))
+        && let Some(option) = options.iter().find(|o| is_written(o, text))
     {
         return option.clone();
     }
     let types = types_of(schema);
     // A string takes anything, so it is tried last.
     types.iter().find_map(|kind| as_type(text.trim(), kind)).unwrap_or_else(string)
+}
+
+/// Whether `text` is how a model would write `option`: strings bare, the rest as JSON.
+fn is_written(option: &Value, text: &str) -> bool {
+    match option {
+        Value::String(own) => own == text,
+        other => serde_json::from_str::<Value>(text).is_ok_and(|value| value == *other),
+    }
 }
 
 /// Types that a schema allows: its own, or those of its alternatives.
