@@ -22,6 +22,8 @@ const ENV_PREFIX: &str = "CHIMERE_";
 const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
 /// Largest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most threads of an engine.
+const THREADS_MAX: u64 = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
 
 #[derive(Debug, thiserror::Error)]
@@ -208,7 +210,7 @@ fn engine(raw: raw::EngineSection, cores: u64) -> Result<EngineConfig, ConfigErr
     let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=1 << 21, "engine.context_tokens")).transpose()?;
     Ok(EngineConfig {
         backend: one_of(raw.backend, "auto", &["auto", "cpu", "llama"], "engine.backend")?,
-        threads: nonzero(number(raw.threads, cores, 1..=1_024, "engine.threads")?),
+        threads: nonzero(number(raw.threads, cores.min(THREADS_MAX), 1..=THREADS_MAX, "engine.threads")?),
         context_tokens: context.map(nonzero),
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
         load_timeout: millis(raw.load_timeout_ms, 120_000, "engine.load_timeout_ms")?,
@@ -360,6 +362,21 @@ mod tests {
         let flags = Flags { listen: Some("everywhere".into()), ..Flags::default() };
         let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
         assert!(error.starts_with("flag --listen: http.listen is `everywhere`"), "{error}");
+    }
+
+    #[test]
+    fn the_shipped_file_says_the_defaults_and_every_key() {
+        let text = include_str!("../systemd/config.toml");
+        let dir = tempfile::tempdir().unwrap();
+        let env = env(dir.path());
+        let shipped = Config::resolve(RawConfig::parse(text, "config.toml").unwrap(), &env).unwrap();
+        assert_eq!(shipped, Config::resolve(RawConfig::default(), &env).unwrap());
+        for (section, key) in RawConfig::keys() {
+            let (_, rest) = text.split_once(&format!("[{section}]")).expect(section);
+            let body = rest.split("\n[").next().unwrap();
+            let said = body.lines().any(|line| line.trim_start_matches("# ").starts_with(&format!("{key} = ")));
+            assert!(said, "[{section}] does not mention {key}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Structured logs on standard error. A panic is logged by its place alone: its message may quote a user's
 //! text, and is kept for `debug`.
 
+use std::io::IsTerminal;
 use std::panic;
 
 use tracing_subscriber::EnvFilter;
@@ -20,7 +21,10 @@ pub fn install(config: &LogConfig) -> Result<(), LogError> {
     let filter = EnvFilter::builder()
         .parse(&config.filter)
         .map_err(|error| LogError::Filter { filter: config.filter.clone(), message: error.to_string() })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let installed = match config.format {
         LogFormat::Json => log.json().flatten_event(true).try_init(),
         LogFormat::Text => log.try_init(),

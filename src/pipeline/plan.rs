@@ -40,7 +40,9 @@ pub fn plan(
         Tier::Quality => pipeline.thinking.quality_tokens,
         Tier::Ultra => pipeline.thinking.ultra_tokens,
     };
-    let thinking = match budget_tokens {
+    let max_tokens = wishes.max_tokens.or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default);
+    // Thought and answer share `max_tokens`: a short reply must not be all thought.
+    let thinking = match budget_tokens.min(max_tokens / 2) {
         0 => Thinking::Off,
         budget_tokens => Thinking::On { budget_tokens },
     };
@@ -55,7 +57,7 @@ pub fn plan(
         tools: wishes.tools,
         sampling: overridden(pipeline.sampling.clone(), wishes.sampling),
         thinking: wishes.thinking.unwrap_or(thinking),
-        max_tokens: wishes.max_tokens.or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default),
+        max_tokens,
         stop,
     })
 }
@@ -192,6 +194,9 @@ mod tests {
         };
         assert_eq!(with(Tier::Fast), Thinking::Off);
         assert_eq!(with(Tier::Ultra), Thinking::On { budget_tokens: 20 });
+        let short = Wishes { tier: Some(Tier::Ultra), max_tokens: Some(12), ..Wishes::default() };
+        let short = plan(&pipeline(), String::new(), user("q"), short).unwrap();
+        assert_eq!(short.thinking, Thinking::On { budget_tokens: 6 }, "half is left for the answer");
     }
 
     #[test]

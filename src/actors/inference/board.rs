@@ -93,7 +93,8 @@ impl Board {
     /// Waits for an engine that takes requests.
     pub async fn hosted_within(&self, deadline: Duration) -> Option<Arc<Hosted>> {
         let mut state = self.watch();
-        let wait = state.wait_for(|s| s.hosted().is_some() || matches!(s, EngineState::Stopped));
+        let over = |s: &EngineState| matches!(s, EngineState::Stopped | EngineState::Failed { .. });
+        let wait = state.wait_for(|s| s.hosted().is_some() || over(s));
         timeout(deadline, wait).await.ok()?.ok()?.hosted()
     }
 

@@ -168,6 +168,11 @@ pub(super) async fn run(
 fn spawn(spec: &EngineSpec) -> std::io::Result<Child> {
     Process::new(&spec.program)
         .args(&spec.args)
+        // systemd hears the daemon alone, and an engine needs no key.
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .env_remove("WATCHDOG_PID")
+        .env_remove("CHIMERE_KEY")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
