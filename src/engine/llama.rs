@@ -72,6 +72,7 @@ pub fn load(
     llama::set_sink(log_line);
     let load_error = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
     let gguf = Gguf::open(path).map_err(|e| load_error(&e))?;
+    facts::check(&gguf).map_err(BackendError::Load)?;
     let mtp = facts::mtp_layers(&gguf) == 1;
     let embedding_only = facts::embedding_only(&gguf);
     // Kernels for AMX crash in builds by GCC 12, so a library that has them keeps plain weights.

@@ -6,4 +6,6 @@
 #[cfg(feature = "llama")]
 mod logits;
 #[cfg(feature = "llama")]
+mod quantised;
+#[cfg(feature = "llama")]
 mod reference;

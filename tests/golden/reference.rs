@@ -45,6 +45,12 @@ pub(crate) fn kl_max(reference: &[f32], rows: &[f32], vocab: usize) -> f64 {
     kls(reference, rows, vocab).fold(0.0, f64::max)
 }
 
+/// Mean KL divergence of the rows from the reference's, in nats.
+pub(crate) fn kl_mean(reference: &[f32], rows: &[f32], vocab: usize) -> f64 {
+    assert_eq!(reference.len(), rows.len());
+    kls(reference, rows, vocab).sum::<f64>() / (rows.len() / vocab) as f64
+}
+
 fn kls<'a>(reference: &'a [f32], rows: &'a [f32], vocab: usize) -> impl Iterator<Item = f64> + 'a {
     reference.chunks_exact(vocab).zip(rows.chunks_exact(vocab)).map(|(p, q)| divergence(p, q))
 }

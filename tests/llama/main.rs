@@ -6,5 +6,6 @@
 
 mod backend;
 mod embedding;
+mod events;
 mod models;
 mod vocabulary;

@@ -5,12 +5,51 @@ use std::path::Path;
 use chimere_ffi::ggml::llama::{Model, system_info};
 
 use crate::engine::backend::ModelInfo;
-use crate::gguf::{Gguf, TensorInfo};
+use crate::gguf::{Array, Gguf, TensorInfo, Value};
 
 /// The integer under `ARCHITECTURE.key`, if there is one.
 fn number(gguf: &Gguf, key: &str) -> Option<u64> {
     let architecture = gguf.architecture().ok()?;
     gguf.optional(&format!("{architecture}.{key}")).ok().flatten()
+}
+
+/// Layers, experts and sequence heads that the library has room for; beyond them it aborts.
+const LAYERS_MAX: u64 = 512;
+const EXPERTS_MAX: u64 = 512;
+
+/// Checks the numbers that the library only asserts: a file that breaks them would end the process
+/// instead of giving an error.
+pub(super) fn check(gguf: &Gguf) -> Result<(), String> {
+    let architecture = gguf.architecture().map_err(|e| e.to_string())?;
+    let name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if architecture.is_empty() || !architecture.chars().all(name) {
+        return Err("general.architecture is not the name of one".into());
+    }
+    // Some architectures give a list with a number for each layer; the largest counts.
+    let value = |key: &str| -> Result<Option<u64>, String> {
+        let key = format!("{architecture}.{key}");
+        match gguf.get(&key) {
+            Some(Value::Array(Array::I32(list))) => {
+                Ok(list.iter().map(|v| u64::try_from(*v).unwrap_or(u64::MAX)).max())
+            }
+            Some(Value::Array(Array::U32(list))) => Ok(list.iter().map(|v| u64::from(*v)).max()),
+            _ => gguf.optional(&key).map_err(|e| e.to_string()),
+        }
+    };
+    let within = |key: &str, min: u64, max: u64| match value(key)? {
+        Some(found) if !(min..=max).contains(&found) => {
+            Err(format!("\"{architecture}.{key}\" is {found}; it must be between {min} and {max}"))
+        }
+        found => Ok(found),
+    };
+    let layers = within("block_count", 1, LAYERS_MAX)?.ok_or("the number of layers (block_count) is missing")?;
+    within("nextn_predict_layers", 0, layers)?;
+    within("embedding_length", 1, 1 << 20)?;
+    within("context_length", 1, 1 << 30)?;
+    let experts = within("expert_count", 0, EXPERTS_MAX)?.unwrap_or(0);
+    within("expert_used_count", u64::from(experts > 0), experts)?;
+    within("expert_group_count", 0, experts.saturating_sub(1))?;
+    Ok(())
 }
 
 /// Multi-token-prediction layers that are really there: pruned files keep the count and drop the
