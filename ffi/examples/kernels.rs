@@ -66,7 +66,17 @@ fn row(dtype: DType, threads: usize) -> Result<(), Box<dyn Error>> {
         COLS,
         &bytes.repeat(big_rows.div_ceil(small))[..big_rows * bytes.len() / small],
     )?;
+    let mid_rows = (12 << 20) / (m.bytes() / small);
+    let mid = Matrix::pack_on(
+        &pool,
+        dtype,
+        mid_rows,
+        COLS,
+        &bytes.repeat(mid_rows.div_ceil(small))[..mid_rows * bytes.len() / small],
+    )?;
+    let third = time(&pool, &mid, 1, 50)?;
     let (cache, memory) = (time(&pool, &m, 1, 200)?, time(&pool, &big, 1, 8)?);
+    print!("{:7.1} {:8.1} | ", third / mid_rows as f64 * 1e9, mid.bytes() as f64 / third / 1e9);
     let macs = |t: usize, s: f64| (small * COLS * t) as f64 / s / 1e9;
     let (t8, t64) = (time(&pool, &m, 8, 40)?, time(&pool, &m, 64, 20)?);
     let bits = m.bytes() as f64 * 8.0 / (small * COLS) as f64;

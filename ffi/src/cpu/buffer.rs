@@ -1,54 +1,106 @@
-//! Zeroed memory aligned to cache lines, on huge pages where the system grants them: streaming
-//! gigabytes of weights through 4 KiB pages loses bandwidth to address translation.
+//! Zeroed memory for weights, aligned to cache lines and on huge pages where the system grants them:
+//! streaming weights through 4 KiB pages loses much of the bandwidth to address translation, most of
+//! all in a virtual machine. Small matrices therefore share regions, in the order of their loading.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Alignment of small buffers, and of those that can use huge pages.
+/// Alignment of buffers, and of regions.
 const LINE: usize = 64;
 const HUGE: usize = 2 << 20;
+/// Bytes of a shared region; a buffer larger than a quarter of it has its own. Untouched pages cost nothing.
+const REGION: usize = 64 << 20;
 
-/// An owned, zero-initialised block of bytes.
-pub(super) struct Buffer {
+/// One allocation of the system.
+struct Region {
     start: NonNull<u8>,
-    len: usize,
     layout: Layout,
 }
 
-// SAFETY: a `Buffer` owns its memory exclusively, like a `Vec<u8>`.
-unsafe impl Send for Buffer {}
-// SAFETY: shared access only reads.
-unsafe impl Sync for Buffer {}
+// SAFETY: a region is only memory; who may touch which part of it is decided by `Buffer`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn zeroed(len: usize) -> Option<Region> {
+        let layout = Layout::from_size_align(len, HUGE).ok()?;
+        // SAFETY: the layout has a size above zero (see the callers).
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        #[cfg(target_os = "linux")]
+        // SAFETY: advice on memory that we own; a refusal changes nothing.
+        unsafe {
+            libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+        }
+        Some(Region { start, layout })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// The region that small buffers are cut from, and how much of it is given away.
+static OPEN: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
+
+/// An owned, zero-initialised block of bytes.
+pub(super) struct Buffer {
+    region: Arc<Region>,
+    at: usize,
+    len: usize,
+}
 
 impl Buffer {
     /// `len` zero bytes; `None` if the system has no such amount.
     pub(super) fn zeroed(len: usize) -> Option<Buffer> {
-        let align = if len >= HUGE { HUGE } else { LINE };
-        let layout = Layout::from_size_align(len.max(LINE), align).ok()?;
-        // SAFETY: the layout has a size of at least one line.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        #[cfg(target_os = "linux")]
-        if align == HUGE {
-            // SAFETY: advice on memory that we own; a refusal changes nothing.
-            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        let size = len.max(1).checked_next_multiple_of(LINE)?;
+        if size > REGION / 4 {
+            return Some(Buffer { region: Arc::new(Region::zeroed(size)?), at: 0, len });
         }
-        Some(Buffer { start, len, layout })
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (region, used) = match open.take() {
+            Some((region, used)) if used + size <= REGION => (region, used),
+            _ => (Arc::new(Region::zeroed(REGION)?), 0),
+        };
+        *open = Some((Arc::clone(&region), used + size));
+        Some(Buffer { region, at: used, len })
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.region.start.as_ptr().wrapping_add(self.at)
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` is valid for `len` initialised bytes while `self` lives.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        // SAFETY: the bytes at..at + len of the region were given to this buffer alone, are initialised (zero at
+        // first) and live while it holds the region.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes it exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_zero_and_apart() {
+        let mut all: Vec<Buffer> = (1..200).map(|i| Buffer::zeroed(i * 7919 % 100_000 + 1).unwrap()).collect();
+        all.push(Buffer::zeroed(REGION / 2).unwrap());
+        for (i, b) in all.iter_mut().enumerate() {
+            assert_eq!(b.start() as usize % LINE, 0);
+            assert!(b.bytes().iter().all(|x| *x == 0));
+            b.bytes_mut().fill(i as u8 | 1);
+        }
+        for (i, b) in all.iter().enumerate() {
+            assert!(b.bytes().iter().all(|x| *x == i as u8 | 1));
+        }
     }
 }
