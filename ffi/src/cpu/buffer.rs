@@ -2,8 +2,6 @@
 //! streaming weights through 4 KiB pages loses much of the bandwidth to address translation, most of
 //! all in a virtual machine. Small matrices therefore share regions, in the order of their loading.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Alignment of buffers, and of regions.
@@ -12,10 +10,11 @@ const HUGE: usize = 2 << 20;
 /// Bytes of a shared region; a buffer larger than a quarter of it has its own. Untouched pages cost nothing.
 const REGION: usize = 64 << 20;
 
-/// One allocation of the system.
+/// One mapping of the system: `len` bytes from `base`, of which those from `start` are used.
 struct Region {
-    start: NonNull<u8>,
-    layout: Layout,
+    base: *mut u8,
+    len: usize,
+    start: *mut u8,
 }
 
 // SAFETY: a region is only memory; who may touch which part of it is decided by `Buffer`.
@@ -23,24 +22,53 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
+#[cfg(unix)]
 impl Region {
-    fn zeroed(len: usize) -> Option<Region> {
-        let layout = Layout::from_size_align(len, HUGE).ok()?;
-        // SAFETY: the layout has a size above zero (see the callers).
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+    /// A fresh mapping is zero and untouched, so that the advice comes before the first page does.
+    fn zeroed(size: usize) -> Option<Region> {
+        let len = size.checked_add(HUGE)?;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping at an address of the system's choice touches nothing else.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let base: *mut u8 = base.cast();
+        let start = base.wrapping_add(base.align_offset(HUGE));
         #[cfg(target_os = "linux")]
         // SAFETY: advice on memory that we own; a refusal changes nothing.
         unsafe {
-            libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+            libc::madvise(start.cast(), size, libc::MADV_HUGEPAGE);
         }
-        Some(Region { start, layout })
+        Some(Region { base, len, start })
     }
 }
 
+#[cfg(unix)]
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        // SAFETY: mapped in `zeroed` with this length; no buffer refers to it any more.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+#[cfg(not(unix))]
+impl Region {
+    fn zeroed(size: usize) -> Option<Region> {
+        let layout = std::alloc::Layout::from_size_align(size, LINE).ok()?;
+        // SAFETY: the layout has a size above zero (see the callers).
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        (!base.is_null()).then_some(Region { base, len: size, start: base })
+    }
+}
+
+#[cfg(not(unix))]
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Ok(layout) = std::alloc::Layout::from_size_align(self.len, LINE) {
+            // SAFETY: allocated in `zeroed` with this layout.
+            unsafe { std::alloc::dealloc(self.base, layout) }
+        }
     }
 }
 
@@ -71,7 +99,7 @@ impl Buffer {
     }
 
     fn start(&self) -> *mut u8 {
-        self.region.start.as_ptr().wrapping_add(self.at)
+        self.region.start.wrapping_add(self.at)
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
