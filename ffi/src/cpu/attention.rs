@@ -112,9 +112,10 @@ pub fn attention(pool: &Pool, shape: &AttentionShape, spans: &[AttentionSpan<'_>
     let group = shape.heads / shape.kv_heads;
     let width = shape.heads * shape.head_dim;
     assert_eq!(q.len(), out.len(), "a result for each query");
-    // Few rows: heads apart, so that all threads work. Many: heads of a group together.
+    // Heads of a group read a block together, as many as leave a task for each thread.
     let rows: usize = spans.iter().map(|s| s.len).sum();
-    let heads_per_task = if rows * shape.kv_heads >= 2 * pool.threads() { group.min(TILE) } else { 1 };
+    let fits = |n: &usize| group % n == 0 && (*n == 1 || rows * shape.heads / n >= pool.threads());
+    let heads_per_task = (1..=TILE).rev().find(fits).unwrap_or(1);
     let rows_per_task = (TILE / heads_per_task).max(1) * 4;
     let mut tasks = Vec::new();
     for (s, span) in spans.iter().enumerate() {

@@ -355,6 +355,8 @@ unsafe fn step_body<L: Lanes>(
             let mut y = [[L::splat(0.0); VECTORS]; 4];
             for (i, (k, q)) in k.iter().zip(q).enumerate() {
                 let (k, q) = (L::splat(*k), L::splat(*q));
+                // The next block, or the next head's first: the state is too large for the nearer caches.
+                (0..VECTORS).for_each(|j| L::prefetch(block.wrapping_add((DIM + i) * COLUMNS + j * LANES)));
                 for (j, y) in y[i % 4].iter_mut().enumerate() {
                     let at = block.wrapping_add(i * COLUMNS + j * LANES);
                     let s = k.fma(d[j], decay.mul(L::load(at)));

@@ -12,9 +12,13 @@ use super::product::{Group, Tile};
 /// The processor has `isa`; every index in `rows` is a row of `x`; the group is of the same width.
 pub(super) unsafe fn tile(isa: Isa, group: &Group<'_>, x: &View, rows: &[u32], out: &mut Tile) {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx512 {
-        // SAFETY: passed on from the caller.
-        return unsafe { super::vnni::tile(group, x, rows, out) };
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match isa {
+            Isa::Avx512 => return super::packed::tile_avx512(group, x, rows, out),
+            Isa::Avx2 => return super::packed::tile_avx2(group, x, rows, out),
+            Isa::Portable => {}
+        }
     }
     let _ = isa;
     for (t, values) in rows.iter().zip(out) {

@@ -18,6 +18,9 @@ pub(super) trait Lanes: Copy {
     unsafe fn load_f16(at: *const u16) -> Self;
     unsafe fn load_bf16(at: *const u16) -> Self;
     unsafe fn store(self, at: *mut f32);
+    /// Starts to fetch the line at `at`, which may be any address.
+    #[inline(always)]
+    unsafe fn prefetch(_at: *const f32) {}
     /// self·b + c, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
@@ -188,10 +191,15 @@ mod x86 {
 
     /// One AVX-512 register.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Wide(__m512);
+    pub(in super::super) struct Wide(pub(in super::super) __m512);
 
     // The instructions below exist because callers run under the matching `target_feature`.
     impl Lanes for Wide {
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: a prefetch may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
             // SAFETY: see the trait.
@@ -262,9 +270,14 @@ mod x86 {
 
     /// Two AVX2 registers.
     #[derive(Clone, Copy)]
-    pub(in super::super) struct Pair(__m256, __m256);
+    pub(in super::super) struct Pair(pub(in super::super) __m256, pub(in super::super) __m256);
 
     impl Lanes for Pair {
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: a prefetch may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
             // SAFETY: see the trait.

@@ -12,19 +12,21 @@ mod format;
 mod gdn;
 mod gdn_chunk;
 mod grids;
+#[cfg(target_arch = "x86_64")]
+mod ints;
 pub mod isa;
 mod kernel;
 mod lanes;
 mod moe;
 pub mod norm;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod packed;
 mod pool;
 mod product;
 mod rope;
 #[cfg(test)]
 pub(crate) mod samples;
-#[cfg(target_arch = "x86_64")]
-mod vnni;
 
 pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};

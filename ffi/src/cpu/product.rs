@@ -16,6 +16,9 @@ use super::{float, isa, kernel};
 /// Most rows of activations in one kernel call.
 pub(super) const TILE: usize = 8;
 
+/// Weight bytes times rows below which a product stays on the calling thread.
+const INLINE_BYTES: usize = 32 << 10;
+
 /// Outputs of one group for each row of a tile.
 pub(super) type Tile = [[f32; GROUP]; TILE];
 
@@ -121,7 +124,8 @@ pub fn matmul(pool: &Pool, x: &Act, products: &mut [Product<'_>]) {
         tasks += groups.div_ceil(per_task);
         jobs.push((first, per_task, p.weight, Input::of(x, p.weight), Shared1(p.out.as_mut_ptr()), p.add));
     }
-    pool.run(tasks, |task, _| {
+    let work: usize = jobs.iter().map(|job| job.2.bytes() * rows.len()).sum();
+    let run = |task: usize, _: usize| {
         let last = jobs.partition_point(|job| job.0 <= task) - 1;
         let (first, per_task, weight, input, out, add) = &jobs[last];
         let start = (task - first) * per_task;
@@ -135,7 +139,13 @@ pub fn matmul(pool: &Pool, x: &Act, products: &mut [Product<'_>]) {
                 }
             }
         }
-    });
+    };
+    // Less work than it costs to call the other threads.
+    if work < INLINE_BYTES {
+        (0..tasks).for_each(|task| run(task, 0));
+    } else {
+        pool.run(tasks, run);
+    }
 }
 
 #[cfg(test)]
