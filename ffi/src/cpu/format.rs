@@ -231,11 +231,17 @@ impl Block {
             };
             (self.scale[s], self.min[s]) = (sc as i8, m);
         }
-        for i in 0..256 {
-            let (sub, l) = (i / 32, i % 32);
-            let nibble = qs[sub / 2 * 32 + l] >> (4 * (sub % 2)) & 15;
-            let fifth = high.map_or(0, |h| h[l] >> sub & 1);
-            self.code[i] = nibble | fifth << 4;
+        for (two, (codes, qs)) in self.code.as_chunks_mut::<64>().0.iter_mut().zip(qs.as_chunks::<32>().0).enumerate() {
+            let (low, rest) = codes.split_at_mut(32);
+            for ((a, b), q) in low.iter_mut().zip(rest.iter_mut()).zip(qs) {
+                (*a, *b) = (q & 15, q >> 4);
+            }
+            if let Some(high) = high {
+                for ((a, b), h) in low.iter_mut().zip(rest).zip(high) {
+                    *a |= (h >> (2 * two) & 1) << 4;
+                    *b |= (h >> (2 * two + 1) & 1) << 4;
+                }
+            }
         }
     }
 
@@ -244,11 +250,15 @@ impl Block {
         for s in 0..16 {
             self.scale[s] = bytes[192 + s] as i8;
         }
-        for i in 0..256 {
-            let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
-            let low = bytes[half * 64 + quarter % 2 * 32 + l] >> (4 * (quarter / 2)) & 15;
-            let high = bytes[128 + half * 32 + l] >> (2 * quarter) & 3;
-            self.code[i] = low | high << 4;
+        for (half, codes) in self.code.as_chunks_mut::<128>().0.iter_mut().enumerate() {
+            let (low, high) = (&bytes[half * 64..][..64], &bytes[128 + half * 32..][..32]);
+            for (quarter, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let low = &low[quarter % 2 * 32..][..32];
+                let (nibble, two) = (4 * (quarter / 2), 2 * quarter);
+                for ((c, l), h) in codes.iter_mut().zip(low).zip(high) {
+                    *c = (l >> nibble & 15) | (h >> two & 3) << 4;
+                }
+            }
         }
     }
 

@@ -9,7 +9,6 @@
 
 use super::gdn::{Buffers, CHUNK, COLUMNS, DIM};
 use super::lanes::{LANES, Lanes, lanes};
-use super::norm;
 
 /// Rows that share the loads of the right-hand matrix.
 const ROWS: usize = 8;
@@ -18,7 +17,7 @@ const ROWS: usize = 8;
 pub(super) struct ChunkScratch {
     /// kᵀ by column blocks of tokens `[2][128][32]`.
     keys: Vec<f32>,
-    /// The same scaled by e^{G_C−G_s}, `[128][64]`.
+    /// The same scaled by e^{G_C−G_s}.
     decayed: Vec<f32>,
     /// Coefficients of d in d and in o, `[64][64]`, zero above the diagonal.
     lower: Vec<f32>,
@@ -146,7 +145,9 @@ pub(super) fn advance(state: &mut [f32], buffers: &mut Buffers) {
         product(&s.mix, CHUNK, CHUNK, &s.d, &mut s.o, true);
         let grown = total[CHUNK - 1].exp();
         block.iter_mut().for_each(|x| *x *= grown);
-        product(&s.decayed, CHUNK, CHUNK, &s.d, block, true);
+        for (decayed, d) in s.decayed.chunks(DIM * COLUMNS).zip(s.d.chunks(COLUMNS * COLUMNS)) {
+            product(decayed, COLUMNS, COLUMNS, d, block, true);
+        }
         for (t, from) in s.o.as_chunks::<COLUMNS>().0.iter().enumerate() {
             o[t * DIM + c * COLUMNS..][..COLUMNS].copy_from_slice(from);
         }
@@ -156,25 +157,68 @@ pub(super) fn advance(state: &mut [f32], buffers: &mut Buffers) {
 /// Fills `keys`, `decayed`, `lower` and `mix`.
 fn coefficients(q: &[f32], k: &[f32], beta: &[f32; CHUNK], total: &[f32; CHUNK], s: &mut ChunkScratch) {
     let last = total[CHUNK - 1];
-    for t in 0..CHUNK {
-        let decay = (last - total[t]).exp();
-        for i in 0..DIM {
-            let x = k[t * DIM + i];
-            s.keys[t / COLUMNS * DIM * COLUMNS + i * COLUMNS + t % COLUMNS] = x;
-            s.decayed[i * CHUNK + t] = x * decay;
-        }
-    }
+    let decay: [f32; CHUNK] = std::array::from_fn(|t| (last - total[t]).exp());
     for half in 0..CHUNK / COLUMNS {
-        let keys = &s.keys[half * DIM * COLUMNS..][..DIM * COLUMNS];
+        let keys = &mut s.keys[half * DIM * COLUMNS..][..DIM * COLUMNS];
+        for (t, k) in k.as_chunks::<DIM>().0[half * COLUMNS..][..COLUMNS].iter().enumerate() {
+            for (i, x) in k.iter().enumerate() {
+                keys[i * COLUMNS + t] = *x;
+            }
+        }
         product(k, DIM, DIM, keys, &mut s.d, false);
         product(q, DIM, DIM, keys, &mut s.o, false);
-        for t in 0..CHUNK {
-            for j in 0..COLUMNS {
-                let (at, from) = (t * CHUNK + half * COLUMNS + j, t * COLUMNS + j);
-                let other = half * COLUMNS + j;
-                let ratio = if other <= t { norm::exp(total[t] - total[other]) } else { 0.0 };
-                s.mix[at] = ratio * s.o[from];
-                s.lower[at] = if other < t { beta[t] * ratio * s.d[from] } else { 0.0 };
+        let decay = &decay[half * COLUMNS..][..COLUMNS];
+        let decayed = &mut s.decayed[half * DIM * COLUMNS..][..DIM * COLUMNS];
+        for (to, from) in decayed.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(keys.as_chunks::<COLUMNS>().0) {
+            for ((to, from), decay) in to.iter_mut().zip(from).zip(decay) {
+                *to = from * decay;
+            }
+        }
+        // SAFETY: the matrices have 64 rows, of 32 values here and 64 there.
+        unsafe { ratios(half, beta, total, &s.d, &s.o, &mut s.lower, &mut s.mix) }
+    }
+}
+
+/// 64 ones and 64 zeros: 64 values from 64 − n are n ones, then zeros.
+static FIRST: [f32; 2 * CHUNK] = {
+    let mut mask = [0.0; 2 * CHUNK];
+    let mut i = 0;
+    while i < CHUNK {
+        mask[i] = 1.0;
+        i += 1;
+    }
+    mask
+};
+
+lanes! {
+    /// Columns 32·half.. of `mix` = ratio·(q·k) for s ≤ t and of `lower` = β·ratio·(k·k) for s < t, ratio = e^{G_t−G_s}.
+    unsafe fn ratios(half: usize, beta: &[f32; CHUNK], total: &[f32; CHUNK], kk: &[f32], qk: &[f32], lower: &mut [f32], mix: &mut [f32]) = ratios_body
+}
+
+#[inline(always)]
+unsafe fn ratios_body<L: Lanes>(
+    half: usize,
+    beta: &[f32; CHUNK],
+    total: &[f32; CHUNK],
+    kk: &[f32],
+    qk: &[f32],
+    lower: &mut [f32],
+    mix: &mut [f32],
+) {
+    for t in 0..CHUNK {
+        for v in 0..VECTORS {
+            let (column, from) = (half * COLUMNS + v * LANES, t * COLUMNS + v * LANES);
+            // SAFETY: 16 values inside each row; the mask has 128.
+            unsafe {
+                // Above the diagonal the ratio may be huge, but `exp` is bounded and the mask makes it zero.
+                let others = L::load(total.as_ptr().wrapping_add(column));
+                let ratio = L::splat(-1.0).fma(others, L::splat(total[t])).exp();
+                let seen = |n: usize| L::load(FIRST.as_ptr().wrapping_add(CHUNK - n + column));
+                let at = t * CHUNK + column;
+                let qk = L::load(qk.as_ptr().wrapping_add(from));
+                qk.mul(ratio.mul(seen(t + 1))).store(mix.as_mut_ptr().wrapping_add(at));
+                let kk = L::load(kk.as_ptr().wrapping_add(from)).mul(L::splat(beta[t]));
+                kk.mul(ratio.mul(seen(t))).store(lower.as_mut_ptr().wrapping_add(at));
             }
         }
     }

@@ -106,11 +106,12 @@ unsafe fn exp_body<L: Lanes>(x: f32) -> f32 {
     lanes[0]
 }
 
+lanes! { unsafe fn exp_on(x: f32) -> f32 = exp_body }
+
 /// e^x with the bits of the vector form.
-#[inline]
 pub(super) fn exp(x: f32) -> f32 {
-    // SAFETY: the portable form needs nothing.
-    unsafe { exp_body::<super::lanes::Plain>(x) }
+    // SAFETY: any number will do.
+    unsafe { exp_on(x) }
 }
 
 /// 1 / (1 + e^−x).

@@ -102,19 +102,26 @@ impl Layout {
     fn put(&self, group: &mut [u8], r: usize, b: usize, block: &Block) {
         let f = &self.format;
         let base = b * self.block_bytes;
-        for i in 0..f.block {
-            let (sub, k) = (i / f.sub, i % f.sub);
-            let line = base + sub * self.sub_lines * LINE;
-            let (code, byte) = (block.code[i], r * 4 + k % 4);
+        for (sub, codes) in block.code[..f.block].chunks_exact(f.sub).enumerate() {
+            let lines = &mut group[base + sub * self.sub_lines * LINE..][..self.sub_lines * LINE];
+            // Four codes are one word of a line, so words are shifted and merged at once.
+            let quads = codes.as_chunks::<4>().0;
+            let mut put = |line: usize, word: u32| {
+                lines[line * LINE + r * 4..][..4].copy_from_slice(&word.to_le_bytes());
+            };
             if f.bits == 8 {
-                group[line + k / 4 * LINE + byte] = code;
+                quads.iter().enumerate().for_each(|(line, quad)| put(line, u32::from_le_bytes(*quad)));
                 continue;
             }
-            let half = f.sub / 2;
-            group[line + k % half / 4 * LINE + byte] |= (code & 15) << (4 * (k / half));
+            let (first, second) = quads.split_at(self.low_lines);
+            for (line, (a, b)) in first.iter().zip(second).enumerate() {
+                let (a, b) = (u32::from_le_bytes(*a) & 0x0f0f_0f0f, u32::from_le_bytes(*b) & 0x0f0f_0f0f);
+                put(line, a | b << 4);
+            }
             let high = f.bits - 4;
             if high > 0 {
-                group[line + self.low_lines * LINE + byte] |= (code >> 4) << (high * (k / 4));
+                let bits = |(q, quad): (usize, &[u8; 4])| (u32::from_le_bytes(*quad) >> 4 & 0x0f0f_0f0f) << (high * q);
+                put(self.low_lines, quads.iter().enumerate().map(bits).fold(0, |a, b| a | b));
             }
         }
         let (d, m) = if f.block == 32 {
