@@ -1,16 +1,18 @@
-//! The turn log in sled. Trees: `turns` (turn id → record), `feedback` (turn id, `/`, time and a serial →
-//! record), `meta` (`format`, `counts`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON.
-//! Ids sort by time, and so do keys. Counts change in the transaction that changes the turns.
+//! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback) and `meta`
+//! (`format`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do
+//! keys; a turn's feedback follows it.
+//!
+//! One lock covers every access: sled's own transactions over several trees were seen to deadlock under a burst of
+//! writers and readers. The lock also keeps the counts, which are taken anew when the log is opened.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
-use sled::transaction::{TransactionError, Transactional};
-use sled::{Db, Tree};
+use sled::{Batch, Db, Tree};
 
 use super::{LIST_LIMIT, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
 use crate::service::TurnFilter;
@@ -19,14 +21,20 @@ use crate::turn::{Feedback, Turn, TurnId};
 const HEAD_BYTES: usize = 9;
 /// Memory of sled's page cache, bytes.
 const CACHE_BYTES: u64 = 32 << 20;
+/// Stands in a feedback's key between the turn's id and the rest; no id contains it.
+const FEEDBACK_MARK: u8 = b'/';
 
 pub struct SledTurns {
     db: Db,
-    turns: Tree,
-    feedback: Tree,
-    meta: Tree,
+    state: Mutex<State>,
     bytes_max: u64,
-    serial: AtomicU32,
+}
+
+struct State {
+    log: Tree,
+    counts: TurnCounts,
+    /// Tells apart two votes of the same millisecond.
+    serial: u32,
 }
 
 impl SledTurns {
@@ -38,50 +46,59 @@ impl SledTurns {
             .flush_every_ms(Some(1_000))
             .open()
             .map_err(disk)?;
-        let (turns, feedback, meta) = (
-            db.open_tree("turns").map_err(disk)?,
-            db.open_tree("feedback").map_err(disk)?,
-            db.open_tree("meta").map_err(disk)?,
-        );
+        let meta = db.open_tree("meta").map_err(disk)?;
         match meta.get("format").map_err(disk)? {
             Some(found) if *found == [TURNS_FORMAT] => {}
             Some(found) => return Err(StoreError::Format { found: format!("{found:?}") }),
             None => drop(meta.insert("format", &[TURNS_FORMAT]).map_err(disk)?),
         }
-        Ok(SledTurns { db, turns, feedback, meta, bytes_max, serial: AtomicU32::new(0) })
+        let log = db.open_tree("log").map_err(disk)?;
+        let mut counts = TurnCounts::default();
+        for entry in log.iter() {
+            let (key, record) = entry.map_err(disk)?;
+            if is_turn(&key) {
+                counts.turns += 1;
+                counts.bytes += record.len() as u64;
+            }
+        }
+        Ok(SledTurns { db, state: Mutex::new(State { log, counts, serial: 0 }), bytes_max })
     }
 
-    fn drop_oldest(&self) -> Result<u64, StoreError> {
+    /// A panic while the lock was held left at worst the counts a little off.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Removes a turn and its feedback in one batch: after a crash either all of it is there or none.
+    fn remove(&mut self, id: &[u8]) -> Result<bool, StoreError> {
+        let Some(old) = self.log.get(id).map_err(disk)? else { return Ok(false) };
+        let mut batch = Batch::default();
+        batch.remove(id);
+        for key in self.log.scan_prefix(prefix(id)).keys() {
+            batch.remove(key.map_err(disk)?);
+        }
+        self.log.apply_batch(batch).map_err(disk)?;
+        self.counts.turns = self.counts.turns.saturating_sub(1);
+        self.counts.bytes = self.counts.bytes.saturating_sub(old.len() as u64);
+        Ok(true)
+    }
+
+    fn drop_oldest(&mut self, bytes_max: u64) -> Result<u64, StoreError> {
         let mut dropped = 0;
-        while self.counts()?.bytes > self.bytes_max {
-            let Some((id, _)) = self.turns.first().map_err(disk)? else { break };
-            dropped += u64::from(self.remove(&id)?);
+        while self.counts.bytes > bytes_max {
+            let Some((key, _)) = self.log.first().map_err(disk)? else { break };
+            if self.remove(&key)? {
+                dropped += 1;
+            }
         }
         Ok(dropped)
     }
 
-    fn remove(&self, id: &[u8]) -> Result<bool, StoreError> {
-        let votes: Vec<_> = self.feedback.scan_prefix(prefix(id)).keys().collect::<Result<_, _>>().map_err(disk)?;
-        (&self.turns, &self.feedback, &self.meta)
-            .transaction(|(turns, feedback, meta)| {
-                let Some(old) = turns.remove(id)? else { return Ok(false) };
-                for key in &votes {
-                    feedback.remove(key)?;
-                }
-                let counts = counts_of(meta.get("counts")?.as_deref());
-                let counts = TurnCounts {
-                    turns: counts.turns.saturating_sub(1),
-                    bytes: counts.bytes.saturating_sub(old.len() as u64),
-                };
-                meta.insert("counts", &counts_bytes(counts)[..])?;
-                Ok(true)
-            })
-            .map_err(transaction)
-    }
-
     fn read(&self, id: &[u8], record: &[u8]) -> Result<Turn, StoreError> {
         let mut turn: Turn = unpack(id, record)?;
-        for vote in self.feedback.scan_prefix(prefix(id)).values() {
+        for vote in self.log.scan_prefix(prefix(id)).values() {
             turn.feedback.push(unpack(id, &vote.map_err(disk)?)?);
         }
         Ok(turn)
@@ -91,9 +108,12 @@ impl SledTurns {
     /// and passed over: one bad page must not hide the rest of the log.
     fn scan(&self, filter: &TurnFilter, mut each: impl FnMut(Turn) -> bool) -> Result<(), StoreError> {
         let start = filter.after.as_ref().map(|after| after.0.as_bytes().to_vec()).unwrap_or_default();
-        for entry in self.turns.range(start..) {
-            let (id, record) = entry.map_err(disk)?;
-            let turn = match self.read(&id, &record) {
+        for entry in self.log.range(start..) {
+            let (key, record) = entry.map_err(disk)?;
+            if !is_turn(&key) {
+                continue;
+            }
+            let turn = match self.read(&key, &record) {
                 Ok(turn) => turn,
                 Err(error @ StoreError::Damaged { .. }) => {
                     tracing::error!(%error, "turn passed over");
@@ -116,41 +136,38 @@ impl TurnStore for SledTurns {
         if bytes > self.bytes_max {
             return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
         }
-        (&self.turns, &self.meta)
-            .transaction(|(turns, meta)| {
-                if turns.get(turn.id.0.as_bytes())?.is_some() {
-                    return Ok(());
-                }
-                turns.insert(turn.id.0.as_bytes(), record.as_slice())?;
-                let counts = counts_of(meta.get("counts")?.as_deref());
-                let counts = TurnCounts { turns: counts.turns + 1, bytes: counts.bytes + bytes };
-                meta.insert("counts", &counts_bytes(counts)[..])?;
-                Ok(())
-            })
-            .map_err(transaction)?;
-        self.drop_oldest()
+        let mut state = self.state();
+        if state.log.contains_key(&turn.id.0).map_err(disk)? {
+            return Ok(0);
+        }
+        state.log.insert(&turn.id.0, record).map_err(disk)?;
+        state.counts.turns += 1;
+        state.counts.bytes += bytes;
+        state.drop_oldest(self.bytes_max)
     }
 
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
-        if self.turns.get(&id.0).map_err(disk)?.is_none() {
+        let mut state = self.state();
+        if !state.log.contains_key(&id.0).map_err(disk)? {
             return Err(StoreError::Unknown(id.0.clone()));
         }
-        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let key = format!("{}/{:016x}{serial:08x}", id.0, feedback.time_ms);
-        self.feedback.insert(key, pack(feedback)?).map_err(disk)?;
+        state.serial = state.serial.wrapping_add(1);
+        let key = format!("{}/{:016x}{:08x}", id.0, feedback.time_ms, state.serial);
+        state.log.insert(key, pack(feedback)?).map_err(disk)?;
         Ok(())
     }
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
-        let record = self.turns.get(&id.0).map_err(disk)?;
-        record.map(|record| self.read(id.0.as_bytes(), &record)).transpose()
+        let state = self.state();
+        let record = state.log.get(&id.0).map_err(disk)?;
+        record.map(|record| state.read(id.0.as_bytes(), &record)).transpose()
     }
 
     fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
         let limit = filter.limit.unwrap_or(LIST_LIMIT);
         let mut turns = Vec::new();
         if limit > 0 {
-            self.scan(filter, |turn| {
+            self.state().scan(filter, |turn| {
                 turns.push(turn);
                 turns.len() < limit
             })?;
@@ -160,22 +177,23 @@ impl TurnStore for SledTurns {
 
     fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
         let limit = filter.limit.unwrap_or(usize::MAX);
+        let mut state = self.state();
         let mut ids = Vec::new();
         if limit > 0 {
-            self.scan(filter, |turn| {
+            state.scan(filter, |turn| {
                 ids.push(turn.id);
                 ids.len() < limit
             })?;
         }
         let mut removed = 0;
         for id in ids {
-            removed += usize::from(self.remove(id.0.as_bytes())?);
+            removed += usize::from(state.remove(id.0.as_bytes())?);
         }
         Ok(removed)
     }
 
     fn counts(&self) -> Result<TurnCounts, StoreError> {
-        Ok(counts_of(self.meta.get("counts").map_err(disk)?.as_deref()))
+        Ok(self.state().counts)
     }
 
     fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
@@ -184,9 +202,13 @@ impl TurnStore for SledTurns {
     }
 }
 
+fn is_turn(key: &[u8]) -> bool {
+    !key.contains(&FEEDBACK_MARK)
+}
+
 /// Keys of a turn's feedback begin with this.
 fn prefix(id: &[u8]) -> Vec<u8> {
-    [id, b"/"].concat()
+    [id, &[FEEDBACK_MARK]].concat()
 }
 
 fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
@@ -211,30 +233,8 @@ fn unpack<T: DeserializeOwned>(id: &[u8], record: &[u8]) -> Result<T, StoreError
     serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))
 }
 
-fn counts_of(bytes: Option<&[u8]>) -> TurnCounts {
-    let number = |at: usize| {
-        let bytes = bytes?.get(at..at + 8)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
-    };
-    TurnCounts { turns: number(0).unwrap_or(0), bytes: number(8).unwrap_or(0) }
-}
-
-fn counts_bytes(counts: TurnCounts) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&counts.turns.to_le_bytes());
-    bytes[8..].copy_from_slice(&counts.bytes.to_le_bytes());
-    bytes
-}
-
 fn disk(error: sled::Error) -> StoreError {
     StoreError::Disk(error.to_string())
-}
-
-fn transaction(error: TransactionError<std::convert::Infallible>) -> StoreError {
-    match error {
-        TransactionError::Storage(error) => disk(error),
-        TransactionError::Abort(never) => match never {},
-    }
 }
 
 #[cfg(test)]
@@ -297,6 +297,29 @@ mod tests {
         assert!(matches!(log.add_feedback(&TurnId("turn-x".into()), &vote(1)), Err(StoreError::Unknown(_))));
     }
 
+    /// The burst that sled's transactions deadlocked under.
+    #[test]
+    fn many_writers_and_readers_at_once_all_get_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SledTurns::open(dir.path(), 1 << 24).unwrap();
+        std::thread::scope(|scope| {
+            for writer in 0..24 {
+                let log = &log;
+                scope.spawn(move || {
+                    for n in 0..20 {
+                        let turn = turn(&format!("turn-{writer:02}-{n:02}"), "p");
+                        log.append(&turn).unwrap();
+                        log.add_feedback(&turn.id, &vote(n)).unwrap();
+                        assert!(!log.list(&TurnFilter { limit: Some(3), ..TurnFilter::default() }).unwrap().is_empty());
+                    }
+                });
+            }
+        });
+        assert_eq!(log.counts().unwrap().turns, 480);
+        drop(log);
+        assert_eq!(SledTurns::open(dir.path(), 1 << 24).unwrap().counts().unwrap().turns, 480);
+    }
+
     #[test]
     fn forgetting_takes_the_feedback_along() {
         let dir = tempfile::tempdir().unwrap();
@@ -308,7 +331,7 @@ mod tests {
         let filter = TurnFilter { principal: Some("p".into()), ..TurnFilter::default() };
         assert_eq!(log.forget(&filter).unwrap(), 2);
         assert_eq!(log.counts().unwrap().turns, 1);
-        assert_eq!(log.feedback.len(), 1);
+        assert_eq!(log.state().log.len(), 2);
         assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 1);
         assert_eq!(log.counts().unwrap(), TurnCounts::default());
     }
@@ -333,9 +356,10 @@ mod tests {
         let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
         log.append(&turn("turn-a", "p")).unwrap();
         log.append(&turn("turn-b", "p")).unwrap();
-        let mut record = log.turns.get("turn-a").unwrap().unwrap().to_vec();
+        let tree = log.state().log.clone();
+        let mut record = tree.get("turn-a").unwrap().unwrap().to_vec();
         *record.last_mut().unwrap() ^= 1;
-        log.turns.insert("turn-a", record).unwrap();
+        tree.insert("turn-a", record).unwrap();
         assert!(matches!(log.get(&TurnId("turn-a".into())), Err(StoreError::Damaged { .. })));
         assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 1);
     }
@@ -343,7 +367,9 @@ mod tests {
     #[test]
     fn another_format_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        drop(SledTurns::open(dir.path(), 1 << 20).unwrap().meta.insert("format", &[9]).unwrap());
+        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+        drop(log.db.open_tree("meta").unwrap().insert("format", &[9]).unwrap());
+        drop(log);
         assert!(matches!(SledTurns::open(dir.path(), 1 << 20), Err(StoreError::Format { .. })));
     }
 }

@@ -71,8 +71,9 @@ fn impossible() -> Vec<Value> {
         bodies.extend([json!("1"), json!(true), json!([1]), json!({})].map(|v| ask(field, v)));
     }
     for field in ["max_tokens", "max_completion_tokens", "n", "top_k", "seed", "top_logprobs"] {
-        bodies.extend([json!(-1), json!(1.5), json!("x"), json!(1e300), json!([])].map(|v| ask(field, v)));
+        bodies.extend([json!(1.5), json!("x"), json!(1e300), json!([]), json!({})].map(|v| ask(field, v)));
     }
+    bodies.extend(["max_tokens", "n", "top_logprobs"].map(|field| ask(field, json!(-1))));
     bodies.extend([0, 10_000].map(|n| ask("n", json!(n))));
     bodies
         .extend([json!([]), json!("hello"), json!({}), json!(7), json!([7]), json!([{}])].map(|v| ask("messages", v)));
@@ -107,7 +108,8 @@ fn impossible() -> Vec<Value> {
     bodies
 }
 
-async fn refused(daemon: &Daemon, body: String) {
+/// Sends a body; says what is wrong with the answer, if anything.
+async fn refused(daemon: &Daemon, body: String) -> Option<String> {
     let shown: String = body.chars().take(120).collect();
     let answer = reqwest::Client::new()
         .post(format!("{}{CHAT}", daemon.url))
@@ -117,11 +119,11 @@ async fn refused(daemon: &Daemon, body: String) {
         .await
         .unwrap();
     let status = answer.status().as_u16();
-    let value: Value = answer.json().await.unwrap_or_else(|e| panic!("{shown}: no JSON came back: {e}"));
-    assert!((400..500).contains(&status), "{shown}: {status} {value}");
+    let text = answer.text().await.unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap_or_default();
     let message = value["error"]["message"].as_str().unwrap_or_default();
-    assert!(message.len() > 10, "{shown}: {value}");
-    assert!(value["error"]["type"].is_string(), "{shown}: {value}");
+    let clear = (400..500).contains(&status) && message.len() > 10 && value["error"]["type"].is_string();
+    (!clear).then(|| format!("{shown}\n    {status} {}", text.chars().take(200).collect::<String>()))
 }
 
 #[tokio::test]
@@ -130,9 +132,11 @@ async fn malformed_requests_get_a_clear_error_each() {
     let (pid, engines) = (daemon.pid(), daemon.engines());
     let bodies: Vec<String> = broken_json().into_iter().chain(impossible().iter().map(Value::to_string)).collect();
     assert!(bodies.len() >= 120, "{}", bodies.len());
+    let mut unclear = Vec::new();
     for body in bodies {
-        refused(&daemon, body).await;
+        unclear.extend(refused(&daemon, body).await);
     }
+    assert!(unclear.is_empty(), "{} answers are no clear error:\n{}", unclear.len(), unclear.join("\n"));
     assert_eq!((daemon.pid(), daemon.engines()), (pid, engines), "nothing was restarted");
     daemon.chat("What is 17 + 25?").await;
     let (_, turns) = daemon.get("/v1/memory/turns").await;
@@ -157,7 +161,7 @@ async fn control_tokens_in_a_message_stay_text() {
     let (status, rendered) =
         daemon.post("/apply-template", &json!({ "messages": [{ "role": "user", "content": text }] })).await;
     assert_eq!(status, 200, "{rendered}");
-    let (_, plain) = daemon.post("/tokenize", &json!({ "content": text })).await;
+    let (_, plain) = daemon.post("/tokenize", &json!({ "content": text, "parse_special": false })).await;
     let (_, back) = daemon.post("/detokenize", &json!({ "tokens": plain["tokens"] })).await;
     assert_eq!(back["content"], text, "no special token was made of it: specials would have vanished");
     let reply = daemon.chat(text).await;
