@@ -1,9 +1,17 @@
 //! `chimere bench`: prefill and decode rates of one or two backends on the same file, measured in turn.
 
+#[cfg(feature = "llama")]
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+#[cfg(feature = "llama")]
+use anyhow::Context;
 use chimere::bench::{self, Case, Lane, Report, Row};
 use chimere::engine::load::Kind;
+#[cfg(feature = "llama")]
+use chimere::gguf::synthetic::{Qwen35Moe, Types};
+#[cfg(feature = "llama")]
+use chimere_ffi::DType;
 
 use super::model_args::{ModelArgs, bar};
 
@@ -30,12 +38,47 @@ pub struct Args {
     /// Rounds counted, after one that is not
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// Measure layers of the 35B with random weights, too large for any cache; FILE is made if it is not there
+    #[cfg(feature = "llama")]
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    synthetic: Option<PathBuf>,
+    /// Layers of the synthetic model; every fourth is full attention
+    #[cfg(feature = "llama")]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=40), requires = "synthetic")]
+    layers: u32,
+    /// Types of its expert matrices and of its other matrices; the output matrix is Q6_K
+    #[cfg(feature = "llama")]
+    #[arg(long, num_args = 2, value_names = ["EXPERTS", "DENSE"], default_values = ["IQ3_S", "Q4_K"], requires = "synthetic")]
+    types: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+/// Writes the synthetic model, if asked for and not there yet.
+#[cfg(feature = "llama")]
+fn make_synthetic(args: &mut Args) -> anyhow::Result<()> {
+    let Some(path) = args.synthetic.clone() else { return Ok(()) };
+    if !path.exists() {
+        let named = |name: &String| DType::from_name(name).with_context(|| format!("{name} is no tensor type"));
+        let &[experts, dense] = args.types.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?.as_slice() else {
+            anyhow::bail!("--types takes the experts' type and the others'");
+        };
+        let types = Types { experts, dense, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
+        let progress = bar(0, "writing");
+        Qwen35Moe::slice_of_35b(args.layers, types).build()?.write(&path, 1, |done, total| {
+            progress.set_length(total);
+            progress.set_position(done);
+        })?;
+        progress.finish_and_clear();
+    }
+    args.model.model = Some(path);
+    Ok(())
+}
+
+pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    #[cfg(feature = "llama")]
+    make_synthetic(&mut args)?;
     let path = args.model.path()?;
     let batch_max = args.batch.iter().copied().max().unwrap_or(1) as usize;
     let mut lanes = Vec::new();
