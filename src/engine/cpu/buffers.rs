@@ -28,7 +28,7 @@ pub(super) struct Buffers {
     pub(super) attention_out: Act,
     /// Rotation of each row [T].
     pub(super) angles: Vec<Angles>,
-    /// Router logits [T, E] and the shared expert's gate [T].
+    /// Router logits with the shared expert's [T, E + 1], and its gate [T].
     pub(super) router: Vec<f32>,
     pub(super) shared: Vec<f32>,
     /// Chosen experts and their weights [T, K].

@@ -9,22 +9,17 @@ impl Run<'_> {
         let layer = self.layer(i);
         let (b, p) = (&mut *self.b, &self.hp.moe);
         b.input.rms_norm(self.pool, &b.x, &layer.post_norm, self.hp.rms_eps, self.forms[i].ffn);
-        set_len(&mut b.router, self.rows * p.experts);
+        set_len(&mut b.router, self.rows * (p.experts + 1));
         set_len(&mut b.shared, self.rows);
         set_len(&mut b.experts, self.rows * p.used);
         set_len(&mut b.weights, self.rows * p.used);
-        let mut products = [
-            Product { weight: &layer.moe.router, out: &mut b.router, add: false },
-            Product { weight: &layer.moe.shared_router, out: &mut b.shared, add: false },
-        ];
-        matmul(self.pool, &b.input, &mut products);
-        let rows = b.router.chunks_exact(p.experts);
+        let router = Product { weight: &layer.moe.router, out: &mut b.router, add: false };
+        matmul(self.pool, &b.input, &mut [router]);
+        let rows = b.router.chunks_exact(p.experts + 1).zip(&mut b.shared);
         let chosen = b.experts.chunks_exact_mut(p.used).zip(b.weights.chunks_exact_mut(p.used));
-        for (logits, (experts, weights)) in rows.zip(chosen) {
-            route(logits, experts, weights, &mut b.probabilities);
-        }
-        for gate in &mut b.shared {
-            *gate = sigmoid(*gate);
+        for ((logits, shared), (experts, weights)) in rows.zip(chosen) {
+            route(&logits[..p.experts], experts, weights, &mut b.probabilities);
+            *shared = sigmoid(logits[p.experts]);
         }
     }
 

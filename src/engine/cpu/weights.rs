@@ -73,6 +73,18 @@ impl Packer for CpuPacker<'_> {
         Matrix::pack_on(self.pool, t.dtype, t.rows, t.cols, self.bytes(&t)?).map_err(|e| unusable(&t, e))
     }
 
+    /// Kept in f32 whatever the file has: it is small, and an error here sends a token to another expert.
+    fn router(&mut self, experts: Tensor<'_>, shared: Tensor<'_>) -> Result<Matrix, ModelError> {
+        let mut bytes = Vec::new();
+        let rows = experts.rows + shared.rows;
+        for t in [&experts, &shared] {
+            let mut values = vec![0.0_f32; t.cols * t.rows];
+            dequantize(t.dtype, self.bytes(t)?, &mut values).map_err(|e| unusable(t, e))?;
+            bytes.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
+        }
+        Matrix::pack(DType::F32, rows, experts.cols, &bytes).map_err(|e| unusable(&experts, e))
+    }
+
     fn experts(&mut self, t: Tensor<'_>) -> Result<Experts, ModelError> {
         Experts::pack_on(self.pool, t.dtype, t.experts, t.rows, t.cols, self.bytes(&t)?).map_err(|e| unusable(&t, e))
     }
@@ -99,7 +111,7 @@ impl LayerForms {
             Mixer::Attention(a) => (Forms::of(&[&a.q, &a.k, &a.v]), Forms::of(&[&a.out])),
         };
         let m = &layer.moe;
-        let ffn = Forms::of(&[&m.router, &m.shared_router, &m.shared_gate, &m.shared_up])
+        let ffn = Forms::of(&[&m.router, &m.shared_gate, &m.shared_up])
             | Forms::of_experts(&m.gate)
             | Forms::of_experts(&m.up);
         LayerForms { input, output, ffn }
@@ -125,6 +137,5 @@ fn layer_bytes(layer: &Layer<Packed>, used: usize) -> usize {
     let m = &layer.moe;
     let routed = (m.gate.bytes() + m.up.bytes() + m.down.bytes()) * used;
     let shared = m.shared_gate.bytes() + m.shared_up.bytes() + m.shared_down.bytes();
-    let routers = m.router.bytes() + m.shared_router.bytes();
-    mixer + routed + shared + routers + 4 * (vectors + layer.norm.len() + layer.post_norm.len())
+    mixer + routed + shared + m.router.bytes() + 4 * (vectors + layer.norm.len() + layer.post_norm.len())
 }

@@ -32,7 +32,8 @@ pub enum Stage {
     Narrow(usize),
     /// x += out · y.
     MixerOutput(usize),
-    /// n = norm(x); p = softmax(router · n) over all E; the K largest, renormalised; shared gate = sigmoid(w·n).
+    /// n = norm(x); p = softmax(router · n) over all E; the K largest, renormalised; shared gate = sigmoid of the
+    /// router's last output.
     Route(usize),
     /// x += Σ p_e · down_e(SiLU(gate_e n) · up_e n) + shared gate · shared(n).
     Experts(usize),

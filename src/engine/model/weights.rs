@@ -40,6 +40,8 @@ pub trait Packer {
 
     fn vector(&mut self, tensor: Tensor<'_>) -> Result<Vector<Self>, ModelError>;
     fn matrix(&mut self, tensor: Tensor<'_>) -> Result<Matrix<Self>, ModelError>;
+    /// One matrix whose outputs are those of the first tensor, then those of the second.
+    fn router(&mut self, experts: Tensor<'_>, shared: Tensor<'_>) -> Result<Matrix<Self>, ModelError>;
     fn experts(&mut self, tensor: Tensor<'_>) -> Result<Experts<Self>, ModelError>;
     fn table(&mut self, tensor: Tensor<'_>) -> Result<Table<Self>, ModelError>;
 }
@@ -116,10 +118,9 @@ pub struct Attention<F: Format> {
 
 /// Mixture of experts with one shared expert. E = experts, F = their width, S = width of the shared one.
 pub struct Moe<F: Format> {
-    /// `ffn_gate_inp` [D, E].
+    /// [D, E + 1]: `ffn_gate_inp` [D, E], and as last output `ffn_gate_inp_shexp` [D], whose product with the input
+    /// is ONE gate for the whole shared expert.
     pub router: F::Matrix,
-    /// `ffn_gate_inp_shexp` [D]: its product with the input is ONE gate for the whole shared expert.
-    pub shared_router: F::Matrix,
     /// `ffn_gate_exps` [D, F, E].
     pub gate: F::Experts,
     /// `ffn_up_exps` [D, F, E].
@@ -271,9 +272,11 @@ impl<P: Packer> Reader<'_, P> {
 
     fn moe(&mut self, d: usize, p: &MoeParams, i: usize) -> Result<Moe<P::Format>, ModelError> {
         let name = |s: &str| format!("blk.{i}.{s}.weight");
+        let (router, shared) = (name("ffn_gate_inp"), name("ffn_gate_inp_shexp"));
+        let router = self.find(&router, [d, p.experts, 1])?;
+        let shared = self.find(&shared, [d, 1, 1])?;
         Ok(Moe {
-            router: self.matrix(&name("ffn_gate_inp"), d, p.experts)?,
-            shared_router: self.matrix(&name("ffn_gate_inp_shexp"), d, 1)?,
+            router: self.packer.router(router, shared)?,
             gate: self.experts(&name("ffn_gate_exps"), d, p.width, p.experts)?,
             up: self.experts(&name("ffn_up_exps"), d, p.width, p.experts)?,
             down: self.experts(&name("ffn_down_exps"), p.width, d, p.experts)?,
