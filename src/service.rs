@@ -191,6 +191,9 @@ pub struct FeedbackRequest {
     pub correction: Option<String>,
 }
 
+/// Ids of a text, and the text that each stands for.
+pub type TokenPieces = (Vec<u32>, Vec<String>);
+
 /// The daemon, seen from its doors. Every method has a deadline of its own.
 pub trait Service: Send + Sync + 'static {
     /// Starts a reply. Errors before the first event come back here.
@@ -199,7 +202,7 @@ pub trait Service: Send + Sync + 'static {
     /// The hosted model, once it can produce a token.
     fn hosted(&self) -> Option<std::sync::Arc<Hosted>>;
 
-    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<(Vec<u32>, Vec<String>), ServiceError>>;
+    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>>;
     fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>>;
     fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>>;
 

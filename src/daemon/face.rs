@@ -18,7 +18,7 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
     AuthError, FeedbackRequest, NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError,
-    TurnFilter,
+    TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Turn, TurnId};
@@ -126,7 +126,7 @@ impl Service for Daemon {
         self.board.hosted()
     }
 
-    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<(Vec<u32>, Vec<String>), ServiceError>> {
+    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>> {
         Box::pin(async move {
             match self.ask(Ask::Tokenize { text, specials }).await? {
                 Event::Tokens { ids, pieces, .. } => Ok((ids, pieces)),

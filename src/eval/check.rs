@@ -156,9 +156,10 @@ fn words_in(text: &str, phrase: &str) -> bool {
     let (text, phrase) = (spaced(text).to_lowercase(), spaced(phrase).to_lowercase());
     let (Some(first), Some(last)) = (phrase.chars().next(), phrase.chars().next_back()) else { return false };
     text.match_indices(&phrase).any(|(at, _)| {
-        let before = text[..at].chars().next_back().is_some_and(char::is_alphanumeric);
-        let after = text[at + phrase.len()..].chars().next().is_some_and(char::is_alphanumeric);
-        !(before && first.is_alphanumeric()) && !(after && last.is_alphanumeric())
+        let touches =
+            |own: char, other: Option<char>| own.is_alphanumeric() && other.is_some_and(char::is_alphanumeric);
+        let (before, after) = (text[..at].chars().next_back(), text[at + phrase.len()..].chars().next());
+        !touches(first, before) && !touches(last, after)
     })
 }
 

@@ -9,3 +9,4 @@ mod chat;
 mod hostile;
 mod kill_daemon;
 mod kill_engine;
+mod pipelines;

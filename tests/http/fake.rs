@@ -9,7 +9,7 @@ use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use chimere::service::{
     AuthError, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest,
-    Scope, Service, ServiceError, TurnFilter,
+    Scope, Service, ServiceError, TokenPieces, TurnFilter,
 };
 use chimere::turn::{FinishReason, Generation, Sampling, Thinking, Tier, Timings, ToolCall, Turn, TurnId, Usage};
 use futures_util::future::BoxFuture;
@@ -310,7 +310,7 @@ impl Service for Fake {
         }))
     }
 
-    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<(Vec<u32>, Vec<String>), ServiceError>> {
+    fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>> {
         Box::pin(async move {
             let pieces = if specials && text.starts_with("<|") { vec![text] } else { words(&text) };
             Ok(((0..pieces.len() as u32).collect(), pieces))

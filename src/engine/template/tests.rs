@@ -130,8 +130,7 @@ fn a_hidden_attack_is_stopped_when_it_starts() {
 
 #[test]
 fn long_conversations_are_within_the_limits() {
-    let turn =
-        |i: usize| json!({"role": if i.is_multiple_of(2) { "user" } else { "assistant" }, "content": "word ".repeat(200)});
+    let turn = |i: usize| json!({"role": if i.is_multiple_of(2) { "user" } else { "assistant" }, "content": "word ".repeat(200)});
     let messages: Vec<Json> = (0..2001).map(turn).collect();
     let start = Instant::now();
     let text = ChatTemplate::load(QWEN).unwrap().render(json!({"messages": messages}), "").unwrap();
