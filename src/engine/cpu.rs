@@ -157,7 +157,7 @@ fn supported(hp: &HParams, options: &CpuOptions) -> Result<(), ModelError> {
     if hp.gdn.head_dim != 128 {
         return wrong("ssm.state_size", hp.gdn.head_dim, "128 on this backend");
     }
-    if hp.attention.head_dim % 16 != 0 || hp.attention.head_dim > 256 {
+    if !hp.attention.head_dim.is_multiple_of(16) || hp.attention.head_dim > 256 {
         return wrong("attention.key_length", hp.attention.head_dim, "a multiple of 16 up to 256 on this backend");
     }
     if options.sequences_max == 0 || options.sequences_max > SEQUENCES_MAX {

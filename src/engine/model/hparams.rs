@@ -217,7 +217,7 @@ fn read_layers(keys: &Keys<'_>) -> Result<(Vec<LayerKind>, Option<usize>), Model
     }
     let recurrent = |i: usize| match listed {
         Some(l) => l.get(i).copied().unwrap_or(false),
-        None => (i + 1) % interval != 0,
+        None => !(i + 1).is_multiple_of(interval),
     };
     let kind = |i| if recurrent(i) { LayerKind::Gdn } else { LayerKind::Attention };
     Ok(((0..main).map(kind).collect(), mtp))
@@ -267,7 +267,7 @@ fn read_gdn(keys: &Keys<'_>) -> Result<GdnParams, ModelError> {
         conv_kernel: keys.count("ssm.conv_kernel", 2, 16)?,
     };
     let inner = keys.count("ssm.inner_size", 1, HEADS_MAX * HEAD_DIM_MAX)?;
-    if gdn.value_heads % gdn.key_heads != 0 {
+    if !gdn.value_heads.is_multiple_of(gdn.key_heads) {
         return Err(ModelError::Contradiction(format!(
             "{} value heads cannot share {} key heads",
             gdn.value_heads, gdn.key_heads
