@@ -7,6 +7,7 @@ use std::time::Duration;
 use actix::fut::wrap_future;
 use actix::prelude::*;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::meters;
 use crate::service::TurnFilter;
@@ -16,6 +17,8 @@ use crate::turn::{Feedback, Turn, TurnId};
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
 const REOPEN_FIRST_MS: u64 = 250;
 const REOPEN_MAX_MS: u64 = 16_000;
+/// A flush that takes longer counts as a failed disk.
+const FLUSH_TIMEOUT_MS: u64 = 30_000;
 const MAILBOX_MAX: usize = 1_024;
 
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +103,8 @@ impl Memory {
         };
         let written = async move {
             let (log, value) = blocking(log, work).await?;
-            log.flush().await?;
+            let flushed = timeout(Duration::from_millis(FLUSH_TIMEOUT_MS), log.flush()).await;
+            flushed.unwrap_or_else(|_| Err(StoreError::Disk(format!("no flush within {FLUSH_TIMEOUT_MS} ms"))))?;
             Ok(value)
         };
         Box::pin(wrap_future::<_, Self>(written).map(|result: Result<T, StoreError>, memory, context| {

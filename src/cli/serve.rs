@@ -12,13 +12,13 @@ pub const EX_CONFIG: u8 = 78;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Place {
     /// Configuration file, instead of /etc/chimere/config.toml and the user's own
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<std::path::PathBuf>,
     /// Address and port to listen on [default: 127.0.0.1:8377]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, global = true, value_name = "ADDR")]
     pub listen: Option<String>,
     /// Folder of everything that is kept
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<std::path::PathBuf>,
 }
 

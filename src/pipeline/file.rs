@@ -176,7 +176,8 @@ fn read(text: &str, place: &str) -> Result<RawPipeline, PipelineError> {
         let at = error.location().map(|l| format!(":{}:{}", l.line(), l.column())).unwrap_or_default();
         // The message alone: the place is said once, ours, and the snippet is for terminals.
         let message = error.without_snippet().to_string();
-        let message = message.lines().next().unwrap_or_default().trim().to_owned();
+        let message = message.lines().next().unwrap_or_default().trim();
+        let message = message.rsplit_once(" at line ").map_or(message, |(said, _)| said).to_owned();
         PipelineError::Parse { place: format!("{place}{at}"), message }
     })
 }

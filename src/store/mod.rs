@@ -2,6 +2,7 @@
 //! crate is frozen, and a later store must be able to take its place. `files` writes small files durably.
 
 pub mod files;
+mod flusher;
 mod sled_turns;
 
 use futures_util::future::BoxFuture;
@@ -35,7 +36,7 @@ pub enum StoreError {
 }
 
 /// Size of the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TurnCounts {
     pub turns: u64,
     /// Bytes of the records, as written.

@@ -1,12 +1,12 @@
-//! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback) and `meta`
-//! (`format`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do
-//! keys; a turn's feedback follows it.
+//! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback; `!counts` →
+//! size of the log) and `meta` (`format`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids
+//! sort by time, and so do keys; a turn's feedback follows it.
 //!
-//! One lock covers every access: sled's own transactions over several trees were seen to deadlock under a burst of
-//! writers and readers. The lock also keeps the counts, which are taken anew when the log is opened.
+//! One lock covers every change, which is one batch with the counts in it: after a crash they still agree. Readers
+//! take no lock. There are no sled transactions and no `flush_async` (see `flusher`): a burst of them hung.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use sled::{Batch, Db, Tree};
 
+use super::flusher::Flusher;
 use super::{LIST_LIMIT, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
 use crate::service::TurnFilter;
 use crate::turn::{Feedback, Turn, TurnId};
@@ -23,15 +24,20 @@ const HEAD_BYTES: usize = 9;
 const CACHE_BYTES: u64 = 32 << 20;
 /// Stands in a feedback's key between the turn's id and the rest; no id contains it.
 const FEEDBACK_MARK: u8 = b'/';
+/// Sorts before every id.
+const COUNTS_KEY: &[u8] = b"!counts";
 
 pub struct SledTurns {
-    db: Db,
+    /// Open as long as this is.
+    _db: Arc<Db>,
+    flusher: Flusher,
+    log: Tree,
     state: Mutex<State>,
     bytes_max: u64,
 }
 
+/// What only a writer may see and change.
 struct State {
-    log: Tree,
     counts: TurnCounts,
     /// Tells apart two votes of the same millisecond.
     serial: u32,
@@ -53,45 +59,50 @@ impl SledTurns {
             None => drop(meta.insert("format", &[TURNS_FORMAT]).map_err(disk)?),
         }
         let log = db.open_tree("log").map_err(disk)?;
-        let mut counts = TurnCounts::default();
-        for entry in log.iter() {
-            let (key, record) = entry.map_err(disk)?;
-            if is_turn(&key) {
-                counts.turns += 1;
-                counts.bytes += record.len() as u64;
-            }
-        }
-        Ok(SledTurns { db, state: Mutex::new(State { log, counts, serial: 0 }), bytes_max })
+        let counts = match log.get(COUNTS_KEY).map_err(disk)? {
+            Some(counts) => unpack(COUNTS_KEY, &counts)?,
+            None => count(&log)?,
+        };
+        let db = Arc::new(db);
+        let flusher = Flusher::start(&db).map_err(|error| StoreError::Disk(error.to_string()))?;
+        Ok(SledTurns { _db: db, flusher, log, state: Mutex::new(State { counts, serial: 0 }), bytes_max })
     }
 
     /// A panic while the lock was held left at worst the counts a little off.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl State {
-    /// Removes a turn and its feedback in one batch: after a crash either all of it is there or none.
-    fn remove(&mut self, id: &[u8]) -> Result<bool, StoreError> {
+    /// Applies a change together with the counts that hold after it.
+    fn apply(&self, state: &mut State, mut batch: Batch, counts: TurnCounts) -> Result<(), StoreError> {
+        batch.insert(COUNTS_KEY, pack(&counts)?);
+        self.log.apply_batch(batch).map_err(disk)?;
+        state.counts = counts;
+        Ok(())
+    }
+
+    /// Removes a turn and its feedback.
+    fn remove(&self, state: &mut State, id: &[u8]) -> Result<bool, StoreError> {
         let Some(old) = self.log.get(id).map_err(disk)? else { return Ok(false) };
         let mut batch = Batch::default();
         batch.remove(id);
         for key in self.log.scan_prefix(prefix(id)).keys() {
             batch.remove(key.map_err(disk)?);
         }
-        self.log.apply_batch(batch).map_err(disk)?;
-        self.counts.turns = self.counts.turns.saturating_sub(1);
-        self.counts.bytes = self.counts.bytes.saturating_sub(old.len() as u64);
+        let counts = TurnCounts {
+            turns: state.counts.turns.saturating_sub(1),
+            bytes: state.counts.bytes.saturating_sub(old.len() as u64),
+        };
+        self.apply(state, batch, counts)?;
         Ok(true)
     }
 
-    fn drop_oldest(&mut self, bytes_max: u64) -> Result<u64, StoreError> {
+    fn drop_oldest(&self, state: &mut State) -> Result<u64, StoreError> {
         let mut dropped = 0;
-        while self.counts.bytes > bytes_max {
-            let Some((key, _)) = self.log.first().map_err(disk)? else { break };
-            if self.remove(&key)? {
-                dropped += 1;
-            }
+        while state.counts.bytes > self.bytes_max {
+            let oldest = self.log.iter().keys().find(|key| key.as_ref().is_ok_and(|key| is_turn(key)));
+            let Some(oldest) = oldest.transpose().map_err(disk)? else { break };
+            dropped += u64::from(self.remove(state, &oldest)?);
         }
         Ok(dropped)
     }
@@ -137,37 +148,37 @@ impl TurnStore for SledTurns {
             return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
         }
         let mut state = self.state();
-        if state.log.contains_key(&turn.id.0).map_err(disk)? {
+        if self.log.contains_key(&turn.id.0).map_err(disk)? {
             return Ok(0);
         }
-        state.log.insert(&turn.id.0, record).map_err(disk)?;
-        state.counts.turns += 1;
-        state.counts.bytes += bytes;
-        state.drop_oldest(self.bytes_max)
+        let mut batch = Batch::default();
+        batch.insert(turn.id.0.as_bytes(), record);
+        let counts = TurnCounts { turns: state.counts.turns + 1, bytes: state.counts.bytes + bytes };
+        self.apply(&mut state, batch, counts)?;
+        self.drop_oldest(&mut state)
     }
 
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
         let mut state = self.state();
-        if !state.log.contains_key(&id.0).map_err(disk)? {
+        if !self.log.contains_key(&id.0).map_err(disk)? {
             return Err(StoreError::Unknown(id.0.clone()));
         }
         state.serial = state.serial.wrapping_add(1);
         let key = format!("{}/{:016x}{:08x}", id.0, feedback.time_ms, state.serial);
-        state.log.insert(key, pack(feedback)?).map_err(disk)?;
+        self.log.insert(key, pack(feedback)?).map_err(disk)?;
         Ok(())
     }
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
-        let state = self.state();
-        let record = state.log.get(&id.0).map_err(disk)?;
-        record.map(|record| state.read(id.0.as_bytes(), &record)).transpose()
+        let record = self.log.get(&id.0).map_err(disk)?;
+        record.map(|record| self.read(id.0.as_bytes(), &record)).transpose()
     }
 
     fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
         let limit = filter.limit.unwrap_or(LIST_LIMIT);
         let mut turns = Vec::new();
         if limit > 0 {
-            self.state().scan(filter, |turn| {
+            self.scan(filter, |turn| {
                 turns.push(turn);
                 turns.len() < limit
             })?;
@@ -177,17 +188,16 @@ impl TurnStore for SledTurns {
 
     fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
         let limit = filter.limit.unwrap_or(usize::MAX);
-        let mut state = self.state();
         let mut ids = Vec::new();
         if limit > 0 {
-            state.scan(filter, |turn| {
+            self.scan(filter, |turn| {
                 ids.push(turn.id);
                 ids.len() < limit
             })?;
         }
         let mut removed = 0;
         for id in ids {
-            removed += usize::from(state.remove(id.0.as_bytes())?);
+            removed += usize::from(self.remove(&mut self.state(), id.0.as_bytes())?);
         }
         Ok(removed)
     }
@@ -197,13 +207,25 @@ impl TurnStore for SledTurns {
     }
 
     fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
-        let db = self.db.clone();
-        Box::pin(async move { db.flush_async().await.map(drop).map_err(disk) })
+        self.flusher.flush()
     }
 }
 
+/// The size of a log that does not say it.
+fn count(log: &Tree) -> Result<TurnCounts, StoreError> {
+    let mut counts = TurnCounts::default();
+    for entry in log.iter() {
+        let (key, record) = entry.map_err(disk)?;
+        if is_turn(&key) {
+            counts.turns += 1;
+            counts.bytes += record.len() as u64;
+        }
+    }
+    Ok(counts)
+}
+
 fn is_turn(key: &[u8]) -> bool {
-    !key.contains(&FEEDBACK_MARK)
+    !key.contains(&FEEDBACK_MARK) && key != COUNTS_KEY
 }
 
 /// Keys of a turn's feedback begin with this.
@@ -320,6 +342,28 @@ mod tests {
         assert_eq!(SledTurns::open(dir.path(), 1 << 24).unwrap().counts().unwrap().turns, 480);
     }
 
+    #[tokio::test]
+    async fn many_wait_for_a_flush_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(SledTurns::open(dir.path(), 1 << 24).unwrap());
+        let writers = (0..64).map(|w| {
+            let log = log.clone();
+            tokio::spawn(async move {
+                for i in 0..20 {
+                    let (log, id) = (log.clone(), format!("turn-{w:02}-{i:02}"));
+                    let writing = log.clone();
+                    tokio::task::spawn_blocking(move || writing.append(&turn(&id, "p"))).await.unwrap().unwrap();
+                    log.flush().await.unwrap();
+                }
+            })
+        });
+        let all = futures_util::future::join_all(writers.collect::<Vec<_>>());
+        tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("the flushes wait for one another");
+        assert_eq!(log.list(&TurnFilter { limit: Some(2_000), ..TurnFilter::default() }).unwrap().len(), 64 * 20);
+        let kept = log.counts().unwrap();
+        assert_eq!((kept.turns, kept), (64 * 20, count(&log.log).unwrap()));
+    }
+
     #[test]
     fn forgetting_takes_the_feedback_along() {
         let dir = tempfile::tempdir().unwrap();
@@ -331,7 +375,7 @@ mod tests {
         let filter = TurnFilter { principal: Some("p".into()), ..TurnFilter::default() };
         assert_eq!(log.forget(&filter).unwrap(), 2);
         assert_eq!(log.counts().unwrap().turns, 1);
-        assert_eq!(log.state().log.len(), 2);
+        assert_eq!(log.log.len(), 3, "a turn, its feedback, the counts");
         assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 1);
         assert_eq!(log.counts().unwrap(), TurnCounts::default());
     }
@@ -356,7 +400,7 @@ mod tests {
         let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
         log.append(&turn("turn-a", "p")).unwrap();
         log.append(&turn("turn-b", "p")).unwrap();
-        let tree = log.state().log.clone();
+        let tree = log.log.clone();
         let mut record = tree.get("turn-a").unwrap().unwrap().to_vec();
         *record.last_mut().unwrap() ^= 1;
         tree.insert("turn-a", record).unwrap();
@@ -368,7 +412,7 @@ mod tests {
     fn another_format_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-        drop(log.db.open_tree("meta").unwrap().insert("format", &[9]).unwrap());
+        drop(log._db.open_tree("meta").unwrap().insert("format", &[9]).unwrap());
         drop(log);
         assert!(matches!(SledTurns::open(dir.path(), 1 << 20), Err(StoreError::Format { .. })));
     }
