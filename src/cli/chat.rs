@@ -110,10 +110,8 @@ fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, questio
     session.push_user(question);
     let style = Style { thought: std::io::stdout().is_terminal() };
     let mut answer = Answer::default();
-    runtime.block_on(async {
-        let events = client.stream("/v1/chat/completions", &session.request(true)).await?;
-        answer::print(events, style, &mut answer, &mut std::io::stdout().lock()).await
-    })?;
+    let request = session.request(true);
+    runtime.block_on(answer::ask(client, &request, style, &mut answer, &mut std::io::stdout().lock()))?;
     if answer.finish_reason.as_deref() == Some("length") {
         eprintln!("chimere: the answer was cut at its limit of tokens");
     }
@@ -198,12 +196,11 @@ impl Prompt {
         self.session.push_user(question);
         self.unanswered = None;
         let mut answer = Answer::default();
-        let (client, session) = (&self.client, &self.session);
+        let (client, request) = (&self.client, self.session.request(true));
         let outcome = self.runtime.block_on(async {
-            let reply = async {
-                let events = client.stream("/v1/chat/completions", &session.request(true)).await?;
-                answer::print(events, Style { thought: true }, &mut answer, &mut std::io::stdout().lock()).await
-            };
+            let style = Style { thought: true };
+            let mut out = std::io::stdout().lock();
+            let reply = answer::ask(client, &request, style, &mut answer, &mut out);
             tokio::select! {
                 outcome = reply => outcome.map(|()| true),
                 _ = tokio::signal::ctrl_c() => Ok(false),
@@ -214,7 +211,9 @@ impl Prompt {
             Ok(false) => {
                 println!("\u{1b}[0m\n[stopped]");
                 // What was said before the stop belongs to the conversation.
-                if !answer.text.is_empty() {
+                if answer.text.is_empty() {
+                    self.unanswered = self.session.take_last_question();
+                } else {
                     self.session.push_answer(&answer.text);
                 }
             }

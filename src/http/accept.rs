@@ -152,6 +152,7 @@ async fn answer(
     let mark = activity.begin(request.version() == Version::HTTP_2);
     let mut request: Request = request.map(Body::new);
     request.extensions_mut().insert(ends);
+    request.extensions_mut().insert(mark.ticket());
     let response = match router.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},

@@ -1,7 +1,11 @@
 //! Request bodies: read under size and time limits, then JSON under a depth limit, with errors that name
 //! the place. Parameters nobody knows are refused, so that a typing error never passes for a setting.
 
-use axum::body::{Body, Bytes};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
@@ -14,14 +18,61 @@ use super::limits::HttpLimits;
 /// Longest piece of client text that an error repeats, characters.
 const ECHO_CHARS_MAX: usize = 80;
 
+/// Bytes that the bodies of all requests hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Budget(Arc<AtomicUsize>);
+
+/// A body, counted until it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    bytes: Vec<u8>,
+    budget: Budget,
+}
+
+impl Held {
+    /// Adds a piece if both limits allow it.
+    fn push(&mut self, piece: &[u8], limits: &HttpLimits) -> Result<(), ApiError> {
+        if self.bytes.len() + piece.len() > limits.body_bytes_max {
+            return Err(too_large(limits));
+        }
+        let all = self.budget.0.fetch_add(piece.len(), Ordering::SeqCst) + piece.len();
+        if all > limits.bodies_bytes_max {
+            self.budget.0.fetch_sub(piece.len(), Ordering::SeqCst);
+            return Err(ApiError::unavailable("too many large requests at once; try again shortly", 1));
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(())
+    }
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.0.fetch_sub(self.bytes.len(), Ordering::SeqCst);
+    }
+}
+
 /// Reads a JSON body as bytes.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &HttpLimits) -> Result<Bytes, ApiError> {
+pub(crate) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    limits: &HttpLimits,
+    budget: &Budget,
+) -> Result<Held, ApiError> {
     expect_json(headers)?;
     let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     if declared.is_some_and(|bytes| bytes > limits.body_bytes_max as u64) {
         return Err(too_large(limits));
     }
-    match tokio::time::timeout(limits.body_timeout(), collect(body, limits)).await {
+    let held = Held { bytes: Vec::new(), budget: budget.clone() };
+    match tokio::time::timeout(limits.body_timeout(), collect(held, body, limits)).await {
         Ok(read) => read,
         Err(_) => Err(too_slow("the request body took too long")),
     }
@@ -45,20 +96,16 @@ fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn collect(mut body: Body, limits: &HttpLimits) -> Result<Bytes, ApiError> {
-    let mut all = Vec::new();
+async fn collect(mut held: Held, mut body: Body, limits: &HttpLimits) -> Result<Held, ApiError> {
     loop {
         let frame = tokio::time::timeout(limits.body_progress_timeout(), body.frame())
             .await
             .map_err(|_| too_slow("the request body stopped arriving"))?;
-        let Some(frame) = frame else { return Ok(all.into()) };
+        let Some(frame) = frame else { return Ok(held) };
         let frame = frame
             .map_err(|error| ApiError::invalid(format!("the request body broke off: {error}")).code("bad_body"))?;
         if let Ok(data) = frame.into_data() {
-            if all.len() + data.len() > limits.body_bytes_max {
-                return Err(too_large(limits));
-            }
-            all.extend_from_slice(&data);
+            held.push(&data, limits)?;
         }
     }
 }
@@ -174,6 +221,23 @@ pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_are_counted_together_and_given_back() {
+        let limits = HttpLimits { body_bytes_max: 8, bodies_bytes_max: 10, ..HttpLimits::default() };
+        let budget = Budget::default();
+        let held = || Held { bytes: Vec::new(), budget: budget.clone() };
+        let (mut first, mut second) = (held(), held());
+        first.push(b"123456", &limits).unwrap();
+        assert_eq!(first.push(b"789", &limits).unwrap_err().status.as_u16(), 413);
+        second.push(b"1234", &limits).unwrap();
+        assert_eq!(second.push(b"5", &limits).unwrap_err().status.as_u16(), 503);
+        drop(first);
+        second.push(b"5", &limits).unwrap();
+        assert_eq!((&*second, budget.0.load(Ordering::SeqCst)), (b"12345".as_slice(), 5));
+        drop(second);
+        assert_eq!(budget.0.load(Ordering::SeqCst), 0);
+    }
 
     #[test]
     fn depth_counts_brackets_outside_strings() {

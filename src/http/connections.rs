@@ -1,6 +1,6 @@
-//! Who is connected: the total and per-address caps. At a cap the oldest connection that has no request
-//! under way gives way, so a crowd of silent connections cannot keep anybody out; where every connection is at
-//! work the newcomer is refused.
+//! Who is connected: the total and per-address caps. At a cap the oldest connection without a complete request
+//! gives way, so a crowd of silent or dribbling connections cannot keep anybody out; where every connection is
+//! at work the newcomer is refused.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -39,12 +39,12 @@ impl Table {
         }
     }
 
-    /// Closes the oldest connection that is between requests, of one address or of all.
-    fn evict_oldest_idle(&mut self, ip: Option<IpAddr>) -> bool {
+    /// Closes the oldest connection with nothing to lose, of one address or of all.
+    fn evict_oldest(&mut self, ip: Option<IpAddr>) -> bool {
         let oldest = self
             .open
             .iter()
-            .find(|(_, entry)| ip.is_none_or(|ip| entry.ip == ip) && entry.activity.is_idle())
+            .find(|(_, entry)| ip.is_none_or(|ip| entry.ip == ip) && entry.activity.may_give_way())
             .map(|(&id, _)| id);
         let Some(id) = oldest else { return false };
         if let Some(entry) = self.open.get(&id) {
@@ -77,10 +77,10 @@ impl Connections {
     pub(crate) fn admit(&self, ip: IpAddr, activity: Arc<Activity>, limits: &HttpLimits) -> Result<Place, Refused> {
         let mut table = self.table();
         let own = table.per_ip.get(&ip).copied().unwrap_or(0);
-        if own >= limits.connections_per_ip_max && !table.evict_oldest_idle(Some(ip)) {
+        if own >= limits.connections_per_ip_max && !table.evict_oldest(Some(ip)) {
             return Err(Refused::PerIp);
         }
-        if table.open.len() >= limits.connections_max && !table.evict_oldest_idle(None) {
+        if table.open.len() >= limits.connections_max && !table.evict_oldest(None) {
             return Err(Refused::Total);
         }
         let id = table.next_id;
@@ -126,6 +126,7 @@ mod tests {
         let connections = Connections::default();
         let busy = Activity::new();
         let mark = busy.begin(false);
+        mark.ticket().admit();
         let first = connections.admit(ip(1), Arc::clone(&busy), &limits).unwrap();
         let second = connections.admit(ip(1), Activity::new(), &limits).unwrap();
         let third = connections.admit(ip(1), Activity::new(), &limits).unwrap();
@@ -146,8 +147,11 @@ mod tests {
         let limits = HttpLimits { connections_per_ip_max: 1, ..HttpLimits::default() };
         let connections = Connections::default();
         let busy = Activity::new();
-        let _mark = busy.begin(false);
-        let place = connections.admit(ip(1), busy, &limits).unwrap();
+        let mark = busy.begin(false);
+        let receiving = connections.admit(ip(1), Arc::clone(&busy), &limits).unwrap();
+        let place = connections.admit(ip(1), Arc::clone(&busy), &limits).unwrap();
+        assert!(receiving.evict.is_cancelled(), "its request was not complete");
+        mark.ticket().admit();
         assert_eq!(connections.admit(ip(1), Activity::new(), &limits).unwrap_err(), Refused::PerIp);
         assert!(connections.admit(ip(2), Activity::new(), &limits).is_ok());
         drop(place);

@@ -34,6 +34,8 @@ pub struct HttpLimits {
     pub reply_silence_timeout_ms: u64,
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// Request bodies of all connections together; more get 503 until some are answered.
+    pub bodies_bytes_max: usize,
     /// Names and values of all request headers together.
     pub header_bytes_max: usize,
     /// Request header lines.
@@ -64,6 +66,7 @@ impl Default for HttpLimits {
             stream_open_wait_ms: 5_000,
             reply_silence_timeout_ms: 600_000,
             body_bytes_max: 8 << 20,
+            bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
             headers_max: 100,
             json_depth_max: 64,

@@ -53,6 +53,7 @@ pub async fn serve(
         limits: Arc::clone(&limits),
         metrics: handle.clone(),
         connections: connections.clone(),
+        bodies: body::Budget::default(),
         started_unix_s: std::time::UNIX_EPOCH.elapsed().map(|d| d.as_secs() as i64).unwrap_or_default(),
     });
     let upkeep = async {

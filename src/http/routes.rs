@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::{Path, Request, State};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
@@ -16,10 +15,12 @@ use hyper::{Method, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::accept::Ends;
+use super::body::{Budget, Held};
 use super::connections::Connections;
 use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
+use super::watch::AdmissionTicket;
 use super::{body, chat, completions, memory, models, operate, text};
 use crate::service::{Principal, Scope, Service};
 
@@ -95,6 +96,8 @@ pub(crate) struct Door {
     pub(crate) limits: Arc<HttpLimits>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) connections: Connections,
+    /// Bytes of all bodies together.
+    pub(crate) bodies: Budget,
     pub(crate) started_unix_s: i64,
 }
 
@@ -106,7 +109,7 @@ pub(crate) struct Call {
     /// The `{*id}` of the path.
     pub(crate) id: Option<String>,
     /// Empty where the route takes nothing.
-    pub(crate) body: Bytes,
+    pub(crate) body: Held,
 }
 
 /// The router over `ROUTES`, inside the gate.
@@ -183,9 +186,12 @@ async fn admit(
     }
     let (parts, incoming) = request.into_parts();
     let body = match route.takes {
-        Takes::Nothing => Bytes::new(),
-        Takes::Json => body::read(&parts.headers, incoming, &door.limits).await?,
+        Takes::Nothing => Held::default(),
+        Takes::Json => body::read(&parts.headers, incoming, &door.limits, &door.bodies).await?,
     };
+    if let Some(ticket) = parts.extensions.get::<AdmissionTicket>() {
+        ticket.admit();
+    }
     (route.handler)(Call { door, principal: known.clone(), uri: parts.uri, id, body }).await
 }
 

@@ -28,6 +28,8 @@ fn now_ms() -> u64 {
 pub(crate) struct Activity {
     /// Requests between the end of their headers and the end of their response.
     requests: AtomicU32,
+    /// Requests that are complete, allowed, and being worked on or answered.
+    admitted: AtomicU32,
     /// Responses being sent.
     responses: AtomicU32,
     /// Since when a request's headers are being received; 0 = they are not.
@@ -54,6 +56,7 @@ impl Activity {
         let now = now_ms();
         Arc::new(Activity {
             requests: AtomicU32::new(0),
+            admitted: AtomicU32::new(0),
             responses: AtomicU32::new(0),
             header_since_ms: AtomicU64::new(now),
             idle_since_ms: AtomicU64::new(now),
@@ -62,8 +65,13 @@ impl Activity {
         })
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.requests.load(Ordering::SeqCst) == 0
+    }
+
+    /// Nothing would be lost with this connection: no request of it is complete, or it has none.
+    pub(crate) fn may_give_way(&self) -> bool {
+        self.admitted.load(Ordering::SeqCst) == 0
     }
 
     fn bytes_arrived(&self) {
@@ -77,7 +85,7 @@ impl Activity {
         self.multiplexed.store(multiplexed, Ordering::SeqCst);
         self.requests.fetch_add(1, Ordering::SeqCst);
         self.header_since_ms.store(0, Ordering::SeqCst);
-        RequestMark { activity: Arc::clone(self) }
+        RequestMark { activity: Arc::clone(self), admission: Admission::default() }
     }
 
     /// Which deadline has passed, or how long until the next one could.
@@ -114,14 +122,45 @@ impl Activity {
     }
 }
 
+/// True once a request is complete and allowed.
+#[derive(Clone, Debug, Default)]
+struct Admission(Arc<AtomicBool>);
+
 /// A request under way on a connection.
 #[derive(Debug)]
 pub(crate) struct RequestMark {
     activity: Arc<Activity>,
+    admission: Admission,
+}
+
+impl RequestMark {
+    /// What the route uses to say that the request is complete and allowed.
+    pub(crate) fn ticket(&self) -> AdmissionTicket {
+        AdmissionTicket { activity: Arc::clone(&self.activity), admission: self.admission.clone() }
+    }
+}
+
+/// The route's hold on a request's admission.
+#[derive(Clone, Debug)]
+pub(crate) struct AdmissionTicket {
+    activity: Arc<Activity>,
+    admission: Admission,
+}
+
+impl AdmissionTicket {
+    /// From now on the connection does not give way to newcomers, until the request's end.
+    pub(crate) fn admit(&self) {
+        if !self.admission.0.swap(true, Ordering::SeqCst) {
+            self.activity.admitted.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Drop for RequestMark {
     fn drop(&mut self) {
+        if self.admission.0.load(Ordering::SeqCst) {
+            self.activity.admitted.fetch_sub(1, Ordering::SeqCst);
+        }
         // Before the count falls, or a look in between would see an idle time from before this request.
         self.activity.idle_since_ms.store(now_ms(), Ordering::SeqCst);
         self.activity.requests.fetch_sub(1, Ordering::SeqCst);

@@ -175,6 +175,8 @@ impl Reply {
             answer.truncate(max);
             reason = FinishReason::Length;
         }
+        // The end of the reply is a token too: one without text.
+        let end = self.request.sampling.logprobs.map(|top| logprob("", top));
         for (channel, texts) in [(Channel::Thinking, &script.thinking), (Channel::Answer, &answer)] {
             for text in texts {
                 let logprobs = self.request.sampling.logprobs.map(|top| logprob(text, top)).into_iter().collect();
@@ -183,6 +185,12 @@ impl Reply {
                     tokio::time::sleep(script.delay).await;
                 }
             }
+        }
+        if let Some(end) = end {
+            let logprobs = vec![end];
+            to.send(ReplyEvent::Delta { choice, channel: Channel::Answer, text: String::new(), logprobs })
+                .await
+                .ok()?;
         }
         if let Some(error) = script.failure {
             to.send(ReplyEvent::Failed(error)).await.ok()?;

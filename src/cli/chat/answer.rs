@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::cli::client::{Events, printable};
+use crate::cli::client::{Client, printable};
 
 const DIM: &str = "\u{1b}[2m";
 const PLAIN: &str = "\u{1b}[0m";
@@ -27,9 +27,16 @@ pub struct Style {
     pub thought: bool,
 }
 
-/// Prints events as they come. Dropping the future stops the answer.
-pub async fn print(mut events: Events, style: Style, answer: &mut Answer, out: &mut impl Write) -> anyhow::Result<()> {
+/// Asks, and prints the answer as it comes. Dropping the future stops it.
+pub async fn ask(
+    client: &Client,
+    request: &Value,
+    style: Style,
+    answer: &mut Answer,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let started = std::time::Instant::now();
+    let mut events = client.stream("/v1/chat/completions", request).await?;
     let mut printer = Printer { style, thinking: false, last: '\n' };
     let result = loop {
         match events.next().await {

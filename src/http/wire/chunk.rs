@@ -6,7 +6,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::chat::Form;
-use super::reply::{Head, chat_logprobs, extension, finish_reason, text_logprobs, tool_call, usage};
+use super::reply::{Head, chat_logprobs, extension, finish_reason, is_text, text_logprobs, tool_call, usage};
 use crate::engine::protocol::Channel;
 use crate::http::error::ApiError;
 use crate::service::{Logprob, ReplyEvent, ServiceError};
@@ -121,7 +121,7 @@ impl ChunkWriter {
         if let Some(progress) = self.choices.get_mut(choice as usize) {
             progress.chars += text.chars().count();
         }
-        let told = self.form.logprobs && !logprobs.is_empty();
+        let told = self.form.logprobs && logprobs.iter().any(is_text);
         if text.is_empty() && !told {
             return;
         }

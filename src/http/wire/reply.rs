@@ -100,10 +100,17 @@ fn entry(token: &TokenLogprob) -> TokenEntry<'_> {
     TokenEntry { token: &token.text, logprob, bytes: &token.bytes }
 }
 
+/// Control tokens (the end of the reply among them) stand for no bytes and are no part of the reply's text:
+/// OpenAI's API does not tell of them.
+pub(crate) fn is_text(logprob: &Logprob) -> bool {
+    !logprob.chosen.bytes.is_empty()
+}
+
 /// The `logprobs` object of chat choices and chunks.
 pub(crate) fn chat_logprobs(logprobs: &[Logprob]) -> Value {
     let content: Vec<_> = logprobs
         .iter()
+        .filter(|l| is_text(l))
         .map(|l| LogprobEntry { chosen: entry(&l.chosen), top_logprobs: l.top.iter().map(entry).collect() })
         .collect();
     json!({"content": content, "refusal": null})
@@ -112,11 +119,12 @@ pub(crate) fn chat_logprobs(logprobs: &[Logprob]) -> Value {
 /// The older form, of completions. `offset` is the length of the text before, characters.
 pub(crate) fn text_logprobs(logprobs: &[Logprob], mut offset: usize) -> Value {
     let mut offsets = Vec::with_capacity(logprobs.len());
-    for one in logprobs {
+    let logprobs: Vec<&Logprob> = logprobs.iter().filter(|l| is_text(l)).collect();
+    for one in &logprobs {
         offsets.push(offset);
         offset += one.chosen.text.chars().count();
     }
-    let top = |l: &Logprob| -> Value {
+    let top = |l: &&Logprob| -> Value {
         l.top.iter().map(|t| (t.text.clone(), json!(entry(t).logprob))).collect::<serde_json::Map<_, _>>().into()
     };
     json!({
