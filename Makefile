@@ -13,7 +13,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint openai bench-native doc clean
+.PHONY: help setup build run test unit lint openai tasks bench-native doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -27,7 +27,7 @@ build: setup ## Build the daemon
 run: build ## Start the daemon, ask it one question, keep it running until Ctrl-C
 	@deploy/run.sh $(BIN) $(LISTEN)
 
-test: lint unit openai ## Everything that must pass: lints, unit, golden, actor, end-to-end and client tests
+test: lint unit openai tasks ## Everything that must pass: lints, unit, golden, actor, end-to-end and client tests
 	@echo "all tests passed"
 
 lint: setup ## Formatting and lints
@@ -40,10 +40,22 @@ unit: setup ## Rust tests of every tier that needs no GPU
 openai: build $(VENV)/ready ## The official OpenAI client against the daemon
 	tests/openai/run.sh $(BIN) $(VENV)/bin/python
 
+tasks: ## The exams are as pinned, and their generators keep their promises
+	cd nano && $(PYTHON) -m tasks verify && $(PYTHON) -m unittest discover -s tasks/tests -t .
+
 $(VENV)/ready: tests/openai/requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/openai/requirements.txt
 	touch $@
+
+# The library built for this processor's best instruction set, without AMX (its kernels crash when built by GCC 12).
+CPU_FLAG = $(if $(shell grep -qw $(1) /proc/cpuinfo && echo yes),ON,OFF)
+bench-native: setup ## Our speed against llama.cpp built for this processor, on nano and on a memory-bound slice
+	GGML_AVX512=$(call CPU_FLAG,avx512bw) GGML_AVX512_VBMI=$(call CPU_FLAG,avx512_vbmi) \
+	GGML_AVX512_VNNI=$(call CPU_FLAG,avx512_vnni) GGML_AVX512_BF16=$(call CPU_FLAG,avx512_bf16) \
+	GGML_AVX_VNNI=$(call CPU_FLAG,avx_vnni) CARGO_TARGET_DIR=target/native $(CARGO) build --release --locked
+	target/native/release/chimere bench --model nano/nano.gguf --backend cpu,llama --batch 1,8 --prompt 512
+	target/native/release/chimere bench --synthetic target/slice.gguf --backend cpu,llama --batch 1 --prompt 64 --rounds 3
 
 doc: ## The code's own documentation
 	$(CARGO) doc --release --no-deps --workspace

@@ -141,7 +141,9 @@ impl Slot {
 
 fn token_event(id: RequestId, token: u32, advance: &Advance, choice: Option<Choice>, vocab: &dyn Vocab) -> Event {
     let describe = |id: u32, logprob: f32| TokenLogprob { id, text: vocab.name(id), bytes: vocab.bytes(id), logprob };
-    let (logprob, top) = choice.map_or((None, Vec::new()), |c| (c.logprob, c.top));
+    // The token that ends a reply is no part of its content, and OpenAI's clients expect no logprob for it.
+    let content = choice.filter(|_| !vocab.ends().contains(&token));
+    let (logprob, top) = content.map_or((None, Vec::new()), |c| (c.logprob, c.top));
     Event::Token(TokenEvent {
         id,
         token,

@@ -6,6 +6,8 @@
 #[cfg(feature = "llama")]
 mod logits;
 #[cfg(feature = "llama")]
+mod nano;
+#[cfg(feature = "llama")]
 mod quantised;
 #[cfg(feature = "llama")]
 mod reference;

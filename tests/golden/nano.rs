@@ -1,8 +1,6 @@
 //! The shipped model on our CPU backend against the library, through `chimere eval agree`: perplexity within 0.1 %,
 //! the same likeliest token wherever the library's margin exceeds 0.1 nat, teacher-forced and free-running.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::path::Path;
 use std::process::Command;
 
