@@ -62,12 +62,14 @@ where
 {
     let (to_writer, from_loop) = sync_channel(EVENT_BATCHES_MAX);
     let writer = named("events").spawn(move || write_events(&from_loop, events))?;
-    let running = start(loaded, limits, to_writer)?;
+    let running = start(loaded, limits, to_writer.clone())?;
     let to_text = running.commands;
     // Not joined before it is done: a read from standard input cannot be interrupted, and must not keep a finished
     // engine alive.
     let reader = named("commands").spawn(move || read_commands(commands, &to_text))?;
     let looped = running.steps.join();
+    // The text thread may still wait for commands and hold a sender: the end is told by an empty batch.
+    let _ = to_writer.send(Vec::new());
     let _ = writer.join();
     if reader.is_finished()
         && let Ok(Err(error)) = reader.join()
@@ -117,12 +119,14 @@ fn prepare(preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSen
     }
 }
 
-/// Writes every event that is ready in one go; ends when the loop has ended or nobody reads.
+/// Writes every event that is ready in one go; ends at an empty batch, or when nobody reads.
 fn write_events(from: &Receiver<Vec<Event>>, mut to: impl Write) {
     let mut buffer = Vec::new();
-    while let Ok(first) = from.recv() {
+    let mut ended = false;
+    while !ended && let Ok(first) = from.recv() {
         let mut batch = Some(first);
         while let Some(events) = batch {
+            ended |= events.is_empty();
             for event in &events {
                 if let Err(error) = protocol::encode(event, &mut buffer) {
                     tracing::error!(%error, "an event could not be encoded");
@@ -134,5 +138,22 @@ fn write_events(from: &Receiver<Vec<Event>>, mut to: impl Write) {
             return;
         }
         buffer.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_ends_at_an_empty_batch_though_a_sender_is_left() {
+        let (events, from) = sync_channel(4);
+        events.send(vec![Event::Paused]).unwrap();
+        events.send(Vec::new()).unwrap();
+        let mut pipe = Vec::new();
+        write_events(&from, &mut pipe);
+        let first: Option<Event> = protocol::read_frame(pipe.as_slice()).unwrap();
+        assert_eq!(first, Some(Event::Paused));
+        drop(events);
     }
 }

@@ -28,8 +28,7 @@ fn teacher_forced_the_two_backends_agree() {
     let report = agree(&["--text", "tests/golden/data/oz.txt"]);
     let forced = &report["forced"];
     println!("{forced:#}");
-    let (ours, theirs) =
-        (forced["perplexity"].as_f64().unwrap(), forced["perplexity_reference"].as_f64().unwrap());
+    let (ours, theirs) = (forced["perplexity"].as_f64().unwrap(), forced["perplexity_reference"].as_f64().unwrap());
     assert!((ours / theirs - 1.0).abs() < PERPLEXITY_TOLERANCE, "perplexity {ours} against {theirs}");
     assert!(forced["positions"].as_u64().unwrap() > 5000);
     assert_eq!(forced["top1_differs_clearly"], 0, "{forced}");
