@@ -181,8 +181,8 @@ impl Act {
     /// Lets `fill(t, row)` write each row and quantises it while it is warm.
     pub fn produce(&mut self, pool: &Pool, forms: Forms, fill: impl Fn(usize, &mut [f32]) + Sync) {
         let (rows, cols) = (self.rows, self.cols);
-        assert!(!forms.k || cols % 256 == 0, "form K needs rows of whole blocks of 256");
-        assert!(!forms.b || cols % 32 == 0, "form B needs rows of whole blocks of 32");
+        assert!(!forms.k || cols.is_multiple_of(256), "form K needs rows of whole blocks of 256");
+        assert!(!forms.b || cols.is_multiple_of(32), "form B needs rows of whole blocks of 32");
         if forms.k {
             self.k.resize(rows, cols, 256);
         }
@@ -255,7 +255,7 @@ impl FormParts {
 /// q = round(x·127/max|x|) a block, d = max|x|/127, and the sums of the codes.
 fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
     let n = row.len();
-    let fits = n % B == 0 && q.len() == n && d.len() == n / B && sum16.len() == n / 16 && sum32.len() == n / 32;
+    let fits = n.is_multiple_of(B) && q.len() == n && d.len() == n / B && sum16.len() == n / 16 && sum32.len() == n / 32;
     assert!(fits, "buffers of one row");
     #[cfg(target_arch = "x86_64")]
     if super::isa::avx512() {

@@ -57,7 +57,7 @@ impl KvBlock {
     /// An empty block; `head_dim` is a multiple of 16.
     pub fn new(kv_heads: usize, head_dim: usize, kind: KvType) -> KvBlock {
         assert!(
-            head_dim % 16 == 0 && head_dim <= DIM_MAX,
+            head_dim.is_multiple_of(16) && head_dim <= DIM_MAX,
             "head dimension {head_dim}: multiples of 16 up to {DIM_MAX}"
         );
         let len = kv_heads * head_dim * KV_BLOCK;
@@ -114,7 +114,7 @@ pub fn attention(pool: &Pool, shape: &AttentionShape, spans: &[AttentionSpan<'_>
     assert_eq!(q.len(), out.len(), "a result for each query");
     // Heads of a group read a block together, as many as leave a task for each thread.
     let rows: usize = spans.iter().map(|s| s.len).sum();
-    let fits = |n: &usize| group % n == 0 && (*n == 1 || rows * shape.heads / n >= pool.threads());
+    let fits = |n: &usize| group.is_multiple_of(*n) && (*n == 1 || rows * shape.heads / n >= pool.threads());
     let heads_per_task = (1..=TILE).rev().find(fits).unwrap_or(1);
     let rows_per_task = (TILE / heads_per_task).max(1) * 4;
     let mut tasks = Vec::new();

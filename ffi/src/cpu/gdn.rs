@@ -77,7 +77,7 @@ impl Gdn {
         if shape.head_dim != DIM {
             return Err(GdnError::HeadDim(shape.head_dim));
         }
-        if shape.key_heads == 0 || shape.value_heads % shape.key_heads != 0 {
+        if shape.key_heads == 0 || !shape.value_heads.is_multiple_of(shape.key_heads) {
             return Err(GdnError::Heads { keys: shape.key_heads, values: shape.value_heads });
         }
         let channels = shape.channels();

@@ -4,6 +4,8 @@
 //! Rows in, rows out: nothing here knows a model or a file. Every result of a row is independent of
 //! the other rows of the call, bit for bit.
 
+#![allow(clippy::needless_range_loop)] // indices here count in several buffers at once
+
 mod act;
 mod attention;
 mod buffer;

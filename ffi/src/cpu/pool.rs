@@ -209,7 +209,7 @@ impl Pool {
         let mut polls = 0u32;
         while s.state.0.load(Ordering::Acquire) & INSIDE != 0 {
             polls += 1;
-            if polls % SPINS_BEFORE_YIELD == 0 {
+            if polls.is_multiple_of(SPINS_BEFORE_YIELD) {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
