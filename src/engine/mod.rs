@@ -20,4 +20,5 @@ pub mod sampler;
 pub mod slot;
 pub mod template;
 pub mod tokenizer;
+mod tool_schema;
 pub mod vocab;

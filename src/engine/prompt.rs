@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::protocol::ChatInput;
 use super::template::{ChatTemplate, TemplateError};
+use super::tool_schema::in_usual_order;
 use super::vocab::{TokenKind, Vocab, VocabError};
 use crate::turn::{Message, Role, Thinking, ToolCall};
 
@@ -159,7 +160,7 @@ fn context(vocab: &dyn Vocab, specials: &Specials, chat: &ChatInput) -> Value {
     let messages: Vec<Value> = chat.messages.iter().map(|m| message(specials, m)).collect();
     context.insert("messages".into(), Value::Array(messages));
     if !chat.tools.is_empty() {
-        context.insert("tools".into(), chat.tools.iter().map(|t| specials.defuse_all(t)).collect());
+        context.insert("tools".into(), chat.tools.iter().map(|t| specials.defuse_all(&in_usual_order(t))).collect());
     }
     context.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
     match chat.thinking {

@@ -255,7 +255,8 @@ impl FormParts {
 /// q = round(x·127/max|x|) a block, d = max|x|/127, and the sums of the codes.
 fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
     let n = row.len();
-    let fits = n.is_multiple_of(B) && q.len() == n && d.len() == n / B && sum16.len() == n / 16 && sum32.len() == n / 32;
+    let fits =
+        n.is_multiple_of(B) && q.len() == n && d.len() == n / B && sum16.len() == n / 16 && sum32.len() == n / 32;
     assert!(fits, "buffers of one row");
     #[cfg(target_arch = "x86_64")]
     if super::isa::avx512() {
@@ -264,7 +265,7 @@ fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16:
     }
     for (b, xs) in row.as_chunks::<B>().0.iter().enumerate() {
         let max = xs.iter().fold(0f32, |a, b| a.max(b.abs()));
-        let (inverse, step) = steps(max);
+        let (inverse, step) = steps::<B>(max);
         d[b] = step;
         for (j, xs) in xs.as_chunks::<16>().0.iter().enumerate() {
             let mut sum = 0i32;
@@ -281,10 +282,16 @@ fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16:
     }
 }
 
-/// 127/max and max/127; below 1e-35, where the inverse would overflow, a block is zero for every purpose.
+/// 127/max and max/127 of a block of `B` values; below 1e-35, where the inverse would overflow, a block is zero for
+/// every purpose. The step of a 32-block is rounded to f16 as ggml stores it: the same rounding sends the same
+/// activations to the same experts.
 #[inline(always)]
-fn steps(max: f32) -> (f32, f32) {
-    if max > 1e-35 { (127.0 / max, max / 127.0) } else { (0.0, 0.0) }
+fn steps<const B: usize>(max: f32) -> (f32, f32) {
+    if max <= 1e-35 {
+        return (0.0, 0.0);
+    }
+    let step = max / 127.0;
+    (127.0 / max, if B == 32 { half::f16::from_f32(step.min(65_504.0)).to_f32() } else { step })
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -311,7 +318,7 @@ mod avx512 {
                 for j in 0..B / 16 {
                     most[j % 2] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(x(j))), most[j % 2]);
                 }
-                let (inverse, step) = super::steps(_mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1])));
+                let (inverse, step) = super::steps::<B>(_mm512_reduce_max_ps(_mm512_max_ps(most[0], most[1])));
                 d[b] = step;
                 let inverse = _mm512_set1_ps(inverse);
                 for j in (0..B / 16).step_by(2) {
@@ -374,7 +381,7 @@ mod tests {
         quantize_row::<32>(&x, &mut q, &mut d, &mut s16, &mut s32);
         for (i, x) in x.iter().enumerate() {
             let block = &Random(4).normals(512)[i / 32 * 32..][..32];
-            let (inverse, step) = steps(block.iter().fold(0f32, |a, b| a.max(b.abs())));
+            let (inverse, step) = steps::<32>(block.iter().fold(0f32, |a, b| a.max(b.abs())));
             assert_eq!((i32::from(q[i]), d[i / 32]), (round_even(x * inverse), step));
         }
     }

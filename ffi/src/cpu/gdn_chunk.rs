@@ -50,7 +50,10 @@ lanes! {
 /// c `[m, 32]` (+)= a `[m, k]` · b `[k, 32]`; `a` has row stride `stride`, `m` is a multiple of 8.
 fn product(a: &[f32], stride: usize, k: usize, b: &[f32], c: &mut [f32], add: bool) {
     let m = c.len() / COLUMNS;
-    assert!(m.is_multiple_of(ROWS) && k <= stride && m * stride <= a.len() && k * COLUMNS <= b.len(), "shapes of a product");
+    assert!(
+        m.is_multiple_of(ROWS) && k <= stride && m * stride <= a.len() && k * COLUMNS <= b.len(),
+        "shapes of a product"
+    );
     // SAFETY: the lengths were checked.
     unsafe { product_on(a, stride, k, b, c, add) }
 }
