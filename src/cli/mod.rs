@@ -9,6 +9,7 @@ mod bench;
 mod chat;
 mod check;
 mod client;
+mod doctor;
 mod engine;
 mod eval;
 mod keys;
@@ -47,6 +48,8 @@ enum Cmd {
     Bench(bench::Args),
     /// Evaluate a model: logits, perplexity, agreement of two backends, exams
     Eval(eval::Args),
+    /// Look at this machine: processor, memory, model, state folder, port
+    Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
     /// Write a model file anew with smaller tensor types
@@ -87,6 +90,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Check(args) => check::run(args),
         Cmd::Bench(args) => bench::run(args),
         Cmd::Eval(args) => eval::run(args),
+        Cmd::Doctor(args) => doctor::run(args),
         Cmd::Engine(args) => engine::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),

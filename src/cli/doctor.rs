@@ -1,0 +1,117 @@
+//! `chimere doctor`: what this machine offers and what would stand in the way of serving, on one screen.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::ExitCode;
+
+use chimere::config::check::Finding;
+use chimere::config::{Config, Environment, Flags};
+use chimere::gguf::Gguf;
+
+/// Something stands in the way (`EX_UNAVAILABLE`).
+const EX_UNAVAILABLE: u8 = 69;
+/// Memory beside the weights: caches, buffers, the daemon itself.
+const SPARE_BYTES: u64 = 512 << 20;
+
+/// Look at this machine: processor, memory, model, state folder, port
+#[derive(clap::Args)]
+pub struct Args {
+    /// Configuration file, instead of /etc/chimere/config.toml and the user's own
+    #[arg(long, value_name = "FILE")]
+    config: Option<std::path::PathBuf>,
+    /// Folder of everything that is kept
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<std::path::PathBuf>,
+    /// Model file (GGUF)
+    #[arg(long, value_name = "FILE")]
+    model: Option<std::path::PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let flags = Flags { config: args.config, listen: None, state_dir: args.state_dir, model: args.model };
+    let mut findings = vec![processor(), gpu(), memory_of(&flags)];
+    findings.extend(Config::check_in(&flags, &Environment::of_process()));
+    if let Ok(config) = Config::load(&flags) {
+        findings.push(state(&config.state_dir));
+        findings.push(port(&config));
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        for finding in &findings {
+            println!("{} {:<10} {}", if finding.good { "ok  " } else { "BAD " }, finding.what, finding.message);
+        }
+    }
+    let good = findings.iter().all(|finding| finding.good);
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(EX_UNAVAILABLE) })
+}
+
+fn found(what: &'static str, good: bool, message: impl Into<String>) -> Finding {
+    Finding { what, good, message: message.into() }
+}
+
+fn processor() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let flags = field("flags").unwrap_or_default();
+    let has: Vec<&str> = ["avx2", "fma", "f16c", "avx_vnni", "avx512bw", "avx512_vbmi", "avx512_vnni", "amx_int8"]
+        .into_iter()
+        .filter(|name| flags.split(' ').any(|flag| flag == *name))
+        .collect();
+    let name = field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    found("processor", true, format!("{name}, {cores} cores; {}", has.join(" ")))
+}
+
+fn gpu() -> Finding {
+    let present = Path::new("/dev/nvidiactl").exists();
+    let seen = if present { "an NVIDIA card is present" } else { "none" };
+    found("gpu", true, format!("{seen}; this version computes on the processor only"))
+}
+
+/// Whether the model and what goes with it fit into the memory that is free.
+fn memory_of(flags: &Flags) -> Finding {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let Some(free) = kib("MemAvailable:").map(|kib| kib * 1024) else {
+        return found("memory", true, "this system does not say how much is free");
+    };
+    let weights = Config::load(flags)
+        .ok()
+        .and_then(|config| config.model.ok())
+        .and_then(|path| Gguf::open(&path).ok())
+        .map_or(0, |model| model.file_len());
+    let gb = |bytes: u64| bytes as f64 / 1e9;
+    let message = format!("{:.1} GB free, the model needs about {:.1} GB", gb(free), gb(weights + SPARE_BYTES));
+    found("memory", weights + SPARE_BYTES <= free, message)
+}
+
+fn state(folder: &Path) -> Finding {
+    let probe = folder.join(".doctor");
+    let tried = fs::create_dir_all(folder).and_then(|()| fs::write(&probe, b"")).and_then(|()| fs::remove_file(&probe));
+    match tried {
+        Ok(()) => found("state", true, format!("{} can be written", folder.display())),
+        Err(error) => found("state", false, format!("{} cannot be written: {error}", folder.display())),
+    }
+}
+
+fn port(config: &Config) -> Finding {
+    let listen = config.http.listen;
+    match TcpListener::bind(listen) {
+        Ok(_) => found("port", true, format!("{listen} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            found("port", true, format!("{listen} is in use: by a running daemon, or choose another with --listen"))
+        }
+        Err(error) => found("port", false, format!("{listen} cannot be bound: {error}")),
+    }
+}
