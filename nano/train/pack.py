@@ -1,18 +1,21 @@
 """Encodes documents to uint16 token files: `DOMAIN.bin` for training and `DOMAIN.val.bin` (held out by document), 0 ends a document.
 
 Held-out text is chosen by a hash of the document itself, so the same document is held out whatever the order of the files. With
-`--exams` a document whose first user message nearly repeats an exam question is dropped (see `neardup.py`).
+`--exams` a document that repeats or nearly repeats an exam item is dropped (see `tasks/leaks.py`).
 
 usage: python3 -m train.pack MIX TOKENIZER OUT [--exams FILE ...] [--xz] [--jobs N] [--domains a,b]
 """
 import argparse
 import glob
 import hashlib
+import json
 import lzma
 import multiprocessing as mp
 import os
 
 import numpy as np
+
+from tasks.leaks import Index, parts_of
 
 from .chat import SPLIT
 from .tokenizer import read_documents
@@ -62,9 +65,8 @@ def pack_domain(job):
     docs, name = read_documents(path), os.path.basename(path)[:-4]
     dropped = 0
     if exams:
-        from .neardup import Exams
-        index = Exams(exams)
-        kept = [d for d in docs if not index.repeats(d)]
+        index = Index([json.loads(line) for path in exams for line in open(path, encoding="utf-8")])
+        kept = [d for d in docs if not any(index.find(part) for part in parts_of(d.replace(SPLIT, "")))]
         dropped, docs = len(docs) - len(kept), kept
     sides = {True: [], False: []}
     for d in docs:

@@ -77,8 +77,13 @@ fn spaced(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Case folded: lower case, with the one letter that folds to two.
+fn folded(text: &str) -> String {
+    text.to_lowercase().replace('ß', "ss")
+}
+
 fn plain(text: &str) -> String {
-    let text = spaced(text).to_lowercase();
+    let text = folded(&spaced(text));
     text.strip_suffix('.').map_or_else(|| text.clone(), |t| t.trim_end().to_owned())
 }
 
@@ -153,7 +158,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// Whether the phrase occurs with no letter or digit touching a letter or digit of its ends.
 fn words_in(text: &str, phrase: &str) -> bool {
-    let (text, phrase) = (spaced(text).to_lowercase(), spaced(phrase).to_lowercase());
+    let (text, phrase) = (folded(&spaced(text)), folded(&spaced(phrase)));
     let (Some(first), Some(last)) = (phrase.chars().next(), phrase.chars().next_back()) else { return false };
     text.match_indices(&phrase).any(|(at, _)| {
         let touches =
@@ -217,7 +222,7 @@ fn same_json(a: &Value, b: &Value) -> bool {
                 _ => a.as_f64() == b.as_f64(),
             }
         }
-        (Value::String(a), Value::String(b)) => spaced(a).to_lowercase() == spaced(b).to_lowercase(),
+        (Value::String(a), Value::String(b)) => folded(&spaced(a)) == folded(&spaced(b)),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_json(a, b)),
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same_json(v, w)))
