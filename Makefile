@@ -51,7 +51,7 @@ $(VENV)/ready: tests/openai/requirements.txt
 # The library built for this processor's best instruction set, without AMX (its kernels crash when built by GCC 12).
 CPU_FLAG = $(if $(shell grep -qw $(1) /proc/cpuinfo && echo yes),ON,OFF)
 bench-native: setup ## Our speed against llama.cpp built for this processor, on nano and on a memory-bound slice
-	GGML_AVX512=$(call CPU_FLAG,avx512bw) GGML_AVX512_VBMI=$(call CPU_FLAG,avx512_vbmi) \
+	GGML_AVX512=$(call CPU_FLAG,avx512bw) GGML_AVX512_VBMI=$(call CPU_FLAG,avx512vbmi) \
 	GGML_AVX512_VNNI=$(call CPU_FLAG,avx512_vnni) GGML_AVX512_BF16=$(call CPU_FLAG,avx512_bf16) \
 	GGML_AVX_VNNI=$(call CPU_FLAG,avx_vnni) CARGO_TARGET_DIR=target/native $(CARGO) build --release --locked
 	target/native/release/chimere bench --model nano/nano.gguf --backend cpu,llama --batch 1,8 --prompt 512

@@ -62,7 +62,7 @@ fn processor() -> Finding {
         line.split_once(':').map(|(_, value)| value.trim().to_owned())
     };
     let flags = field("flags").unwrap_or_default();
-    let has: Vec<&str> = ["avx2", "fma", "f16c", "avx_vnni", "avx512bw", "avx512_vbmi", "avx512_vnni", "amx_int8"]
+    let has: Vec<&str> = ["avx2", "fma", "f16c", "avx_vnni", "avx512bw", "avx512vbmi", "avx512_vnni", "amx_int8"]
         .into_iter()
         .filter(|name| flags.split(' ').any(|flag| flag == *name))
         .collect();

@@ -6,6 +6,7 @@
 mod harness;
 
 mod chat;
+mod cli;
 mod hostile;
 mod kill_daemon;
 mod kill_engine;

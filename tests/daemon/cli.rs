@@ -1,0 +1,61 @@
+//! The command line against a running daemon and without one.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::harness::{Daemon, chimere, model};
+
+fn run(args: &[&str]) -> Output {
+    chimere().args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn doctor_and_check_tell_what_is_good_and_what_is_not() {
+    let state = tempfile::tempdir().unwrap();
+    let state = state.path().to_str().unwrap();
+    let model = model();
+    let good = ["--state-dir", state, "--model", model.to_str().unwrap(), "--json"];
+    let findings: Value = serde_json::from_str(&stdout(&run(&[&["doctor"], &good[..]].concat()))).unwrap();
+    let whats: Vec<&str> = findings.as_array().unwrap().iter().map(|f| f["what"].as_str().unwrap()).collect();
+    for what in ["processor", "memory", "config", "pipelines", "model", "state", "port"] {
+        assert!(whats.contains(&what), "{whats:?}");
+    }
+    let bad = run(&["check", "--state-dir", state, "--model", "Cargo.toml"]);
+    assert!(!bad.status.success());
+    let said = String::from_utf8_lossy(&bad.stdout);
+    assert!(said.lines().any(|line| line.starts_with("BAD") && line.contains("Cargo.toml")), "{said}");
+}
+
+#[test]
+fn help_completions_and_wrong_arguments() {
+    let help = stdout(&run(&["help"]));
+    for command in ["serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "quantize"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{help}");
+    }
+    assert!(stdout(&run(&["completions", "bash"])).contains("chimere"));
+    let wrong = run(&["serve", "--port", "80"]);
+    assert_eq!(wrong.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--port"));
+}
+
+#[tokio::test]
+async fn chat_answers_and_memory_lists_exports_and_forgets() {
+    let daemon = Daemon::start(&[]).await;
+    let ask = ["chat", "--url", &daemon.url, "What is 17 + 25?"];
+    assert!(stdout(&run(&ask)).contains("42"));
+    let state = daemon.state.path().to_str().unwrap();
+    let listen = daemon.url.trim_start_matches("http://");
+    let place = ["--state-dir", state, "--listen", listen];
+    let exported = stdout(&run(&[&["memory"], &place[..], &["export"]].concat()));
+    let turn: Value = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
+    let id = turn["id"].as_str().unwrap();
+    assert!(stdout(&run(&[&["memory"], &place[..], &["list"]].concat())).contains(id));
+    stdout(&run(&[&["memory"], &place[..], &["forget", "--turn", id]].concat()));
+    assert_eq!(stdout(&run(&[&["memory"], &place[..], &["export"]].concat())), "");
+}
