@@ -363,7 +363,9 @@ mod tests {
         for (block, form) in [(256, &act.k), (32, &act.b)] {
             for (i, v) in x.iter().enumerate() {
                 let d = form.d[i / block];
-                assert!((v - d * f32::from(form.q[i])).abs() <= d * 0.5001 + 1e-37, "{i}");
+                // Half a step; 32-blocks also round the step itself, by at most 2^-11 of it, times 127.
+                let allowed = if block == 32 { 0.5001 + 127.0 / 2048.0 } else { 0.5001 };
+                assert!((v - d * f32::from(form.q[i])).abs() <= d * allowed + 1e-37, "{i}");
             }
             for (j, s) in form.sum16.iter().enumerate() {
                 assert_eq!(i32::from(*s), form.q[j * 16..(j + 1) * 16].iter().map(|q| i32::from(*q)).sum::<i32>());
