@@ -13,7 +13,7 @@ need curl curl
 need python3 python3
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 # bindgen reads C headers through libclang; libclang-cpp, which other packages bring, is not it.
-compgen -G '/usr/lib/llvm-*/lib/libclang[.-][s0-9]*so*' >/dev/null || missing+=(libclang-dev)
+compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null || missing+=(libclang-dev)
 
 if ((${#missing[@]})); then
   if ! command -v apt-get >/dev/null 2>&1; then
