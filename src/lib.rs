@@ -6,6 +6,7 @@
 //! - [`config`]: what was typed, checked; the only reader of the environment.
 //! - [`actors`]: the cast, its links and its supervisor.
 //! - [`intent`] picks a request's route, [`pipeline`] makes its plan.
+//! - [`night`]: judging a candidate, generations on disk, canary, schedule, report.
 //! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`toolcall`]: tool calls out of the text of a reply.
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
@@ -22,11 +23,13 @@ pub mod config;
 pub mod daemon;
 pub mod engine;
 pub mod eval;
+pub mod failpoint;
 pub mod gguf;
 pub mod http;
 pub mod intent;
 pub mod keys;
 pub mod meters;
+pub mod night;
 pub mod pipeline;
 #[cfg(feature = "llama")]
 pub mod quantize;

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::yaml::{self, YamlError};
 use crate::engine::protocol::STOPS_MAX;
 use crate::intent::Rules;
 use crate::turn::{Message, Role, Sampling, Tier};
@@ -167,19 +168,8 @@ impl RawPipeline {
 }
 
 fn read(text: &str, place: &str) -> Result<RawPipeline, PipelineError> {
-    let mut options = serde_saphyr::Options::default();
-    if let Some(budget) = &mut options.budget {
-        budget.max_nodes = NODES_MAX;
-        budget.max_depth = DEPTH_MAX;
-    }
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let at = error.location().map(|l| format!(":{}:{}", l.line(), l.column())).unwrap_or_default();
-        // The message alone: the place is said once, ours, and the snippet is for terminals.
-        let message = error.without_snippet().to_string();
-        let message = message.lines().next().unwrap_or_default().trim();
-        let message = message.rsplit_once(" at line ").map_or(message, |(said, _)| said).to_owned();
-        PipelineError::Parse { place: format!("{place}{at}"), message }
-    })
+    yaml::read(text, place, NODES_MAX, DEPTH_MAX)
+        .map_err(|YamlError { place, message }| PipelineError::Parse { place, message })
 }
 
 #[cfg(test)]

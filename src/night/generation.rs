@@ -1,0 +1,288 @@
+//! Generations on disk: `generations/<n>/{adapter.gguf, manifest.json, manifest.sig}`, and the pointer
+//! `served.json` that says which of them answer. Generation 0 is the base model without an adapter. A
+//! generation is built aside, synced and renamed; the pointer is replaced in one rename: a reader finds the
+//! state before or after, never between.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::inspect::hash_file;
+use super::manifest::{FORMAT, MANIFEST_BYTES_MAX, Manifest, ManifestError, Seal};
+use crate::store::files::{create_private_dir, read_bounded, write_durable};
+
+/// Generations that stay on disk.
+pub const KEPT: usize = 14;
+pub const ADAPTER: &str = "adapter.gguf";
+const MANIFEST: &str = "manifest.json";
+const SIGNATURE: &str = "manifest.sig";
+const ASIDE: &str = ".new-";
+const POINTER_BYTES_MAX: u64 = 64 << 10;
+
+/// The stage of a canary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Canary {
+    pub generation: u64,
+    /// Index into the configured stages.
+    pub stage: usize,
+    pub percent: u8,
+    /// When the canary, and when this stage began, Unix milliseconds.
+    pub began_ms: i64,
+    pub stage_ms: i64,
+}
+
+/// Which generations answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pointer {
+    pub format: u32,
+    /// Answers every conversation that the canary does not.
+    pub champion: u64,
+    pub canary: Option<Canary>,
+    /// What a rollback without a number goes back to.
+    pub previous: u64,
+}
+
+impl Pointer {
+    pub fn base() -> Pointer {
+        Pointer { format: FORMAT, ..Pointer::default() }
+    }
+
+    /// The generations that may be asked to answer.
+    pub fn served(&self) -> Vec<u64> {
+        [Some(self.champion), self.canary.map(|c| c.generation)].into_iter().flatten().collect()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GenerationError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("generation {generation}: {source}")]
+    Manifest { generation: u64, source: ManifestError },
+    #[error("generation {0} does not exist")]
+    Absent(u64),
+    #[error("generation {generation}: its manifest is of generation {found}")]
+    Number { generation: u64, found: u64 },
+    #[error("generation {0}: its adapter is not the one that was signed")]
+    Adapter(u64),
+    #[error("generation {generation}: made for the model {found}, and {wanted} is served")]
+    Base { generation: u64, found: String, wanted: String },
+    #[error("the pointer file is damaged: {0}")]
+    Pointer(String),
+}
+
+/// Called at named points between two durable steps; an error ends the work there.
+pub type Points<'a> = &'a (dyn Fn(&'static str) -> io::Result<()> + Sync);
+
+/// The folder of generations and the pointer.
+pub struct Generations {
+    folder: PathBuf,
+    pointer: PathBuf,
+    seal: Seal,
+}
+
+impl Generations {
+    /// Opens (or makes) the folder under `state_dir` and removes what a dead process left half built.
+    pub fn open(state_dir: &Path) -> Result<Generations, GenerationError> {
+        let folder = state_dir.join("generations");
+        create_private_dir(&folder)?;
+        let seal = Seal::open(&state_dir.join("night.key"))
+            .map_err(|source| GenerationError::Manifest { generation: 0, source })?;
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(ASIDE) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(Generations { folder, pointer: state_dir.join("served.json"), seal })
+    }
+
+    fn dir(&self, generation: u64) -> PathBuf {
+        self.folder.join(generation.to_string())
+    }
+
+    pub fn adapter(&self, generation: u64) -> PathBuf {
+        self.dir(generation).join(ADAPTER)
+    }
+
+    /// Numbers on disk, verified or not, oldest first.
+    pub fn numbers(&self) -> io::Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            numbers.extend(entry?.file_name().to_string_lossy().parse::<u64>().ok().filter(|n| *n > 0));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// The manifest of a generation whose signature, adapter and base model are right.
+    pub fn verify(&self, generation: u64, base_hash: &str) -> Result<Manifest, GenerationError> {
+        let dir = self.dir(generation);
+        let read = |name: &str| -> Result<Vec<u8>, GenerationError> {
+            let path = dir.join(name);
+            match fs::metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Err(GenerationError::Absent(generation)),
+                Err(error) => Err(error.into()),
+                Ok(meta) if meta.len() > MANIFEST_BYTES_MAX => {
+                    Err(io::Error::other(format!("{name} is larger than {MANIFEST_BYTES_MAX} bytes")).into())
+                }
+                Ok(_) => Ok(fs::read(path)?),
+            }
+        };
+        let manifest = self
+            .seal
+            .open_sealed(&read(MANIFEST)?, &read(SIGNATURE)?)
+            .map_err(|source| GenerationError::Manifest { generation, source })?;
+        if manifest.generation != generation {
+            return Err(GenerationError::Number { generation, found: manifest.generation });
+        }
+        if manifest.base_hash != base_hash {
+            let (found, wanted) = (manifest.base_hash, base_hash.to_owned());
+            return Err(GenerationError::Base { generation, found, wanted });
+        }
+        match hash_file(&self.adapter(generation)) {
+            Ok((sha256, bytes)) if sha256 == manifest.adapter.sha256 && bytes == manifest.adapter.bytes => Ok(manifest),
+            Ok(_) => Err(GenerationError::Adapter(generation)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(GenerationError::Adapter(generation)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a generation out of an adapter file: durable and signed when this returns, not yet served. One
+    /// that is already there with the same adapter is kept as it is (a run that resumes).
+    pub fn build(&self, adapter: &Path, manifest: &Manifest, points: Points) -> Result<(), GenerationError> {
+        let number = manifest.generation;
+        if self.verify(number, &manifest.base_hash).is_ok_and(|old| old.adapter == manifest.adapter) {
+            return Ok(());
+        }
+        let sealed = self.seal.seal(manifest);
+        let (bytes, signature) = sealed.map_err(|source| GenerationError::Manifest { generation: number, source })?;
+        let aside = self.folder.join(format!("{ASIDE}{number}"));
+        if aside.exists() {
+            fs::remove_dir_all(&aside)?;
+        }
+        create_private_dir(&aside)?;
+        let built = self.fill(&aside, adapter, &bytes, &signature, points).and_then(|()| {
+            // Only a broken predecessor of the same number can be here.
+            if self.dir(number).exists() {
+                fs::remove_dir_all(self.dir(number))?;
+            }
+            fs::rename(&aside, self.dir(number))?;
+            sync_dir(&self.folder)?;
+            points("promote.renamed")
+        });
+        if let Err(error) = built {
+            let _ = fs::remove_dir_all(&aside);
+            return Err(error.into());
+        }
+        match hash_file(&self.adapter(number))? {
+            (sha256, _) if sha256 == manifest.adapter.sha256 => Ok(()),
+            _ => {
+                fs::remove_dir_all(self.dir(number))?;
+                Err(GenerationError::Adapter(number))
+            }
+        }
+    }
+
+    fn fill(&self, aside: &Path, adapter: &Path, manifest: &[u8], signature: &[u8], points: Points) -> io::Result<()> {
+        let mut from = File::open(adapter)?;
+        let mut to = create(&aside.join(ADAPTER))?;
+        io::copy(&mut from, &mut to)?;
+        to.sync_all()?;
+        points("promote.adapter")?;
+        for (name, bytes) in [(MANIFEST, manifest), (SIGNATURE, signature)] {
+            let mut file = create(&aside.join(name))?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+        }
+        sync_dir(aside)?;
+        points("promote.signed")
+    }
+
+    /// The pointer as it stands; `None` before the first promotion.
+    pub fn pointer(&self) -> Result<Option<Pointer>, GenerationError> {
+        let Some(text) = read_bounded(&self.pointer, POINTER_BYTES_MAX)? else { return Ok(None) };
+        let pointer: Pointer =
+            serde_json::from_str(&text).map_err(|error| GenerationError::Pointer(error.to_string()))?;
+        if pointer.format != FORMAT {
+            return Err(GenerationError::Pointer(format!("format {}, not {FORMAT}", pointer.format)));
+        }
+        Ok(Some(pointer))
+    }
+
+    /// Replaces the pointer in one step.
+    pub fn point(&self, pointer: &Pointer) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(pointer).map_err(io::Error::other)?;
+        text.push(b'\n');
+        write_durable(&self.pointer, &text)
+    }
+
+    /// The pointer that may be served with this model: what the file says where every generation of it is
+    /// verified; else the newest verified one before it, and at last the base model. With it, why it is
+    /// another than the file says.
+    pub fn servable(&self, base_hash: &str) -> (Pointer, Option<String>) {
+        let pointer = match self.pointer() {
+            Ok(Some(pointer)) => pointer,
+            Ok(None) => return (Pointer::base(), None),
+            Err(error) => return (Pointer::base(), Some(error.to_string())),
+        };
+        let good = |generation: u64| match generation {
+            0 => Ok(()),
+            n => self.verify(n, base_hash).map(drop),
+        };
+        let mut why = None;
+        let mut found = pointer;
+        if let Some(canary) = pointer.canary
+            && let Err(error) = good(canary.generation)
+        {
+            (found.canary, why) = (None, Some(error.to_string()));
+        }
+        if let Err(error) = good(pointer.champion) {
+            let older = self.numbers().unwrap_or_default().into_iter().rev();
+            let next = older.filter(|n| *n < pointer.champion).find(|n| good(*n).is_ok()).unwrap_or(0);
+            (found.champion, found.canary) = (next, None);
+            why = Some(error.to_string());
+        }
+        (found, why)
+    }
+
+    /// The number of the next generation: never one that was used.
+    pub fn next_number(&self, pointer: &Pointer) -> io::Result<u64> {
+        let used = self.numbers()?.into_iter().chain(pointer.served()).chain([pointer.previous]);
+        Ok(used.max().unwrap_or(0) + 1)
+    }
+
+    /// Removes the oldest generations above `KEPT`, never one that the pointer names. Returns what went.
+    pub fn prune(&self, pointer: &Pointer) -> io::Result<Vec<u64>> {
+        let needed: BTreeSet<u64> = pointer.served().into_iter().chain([pointer.previous]).collect();
+        let numbers = self.numbers()?;
+        let surplus = numbers.len().saturating_sub(KEPT);
+        let old: Vec<u64> = numbers.into_iter().filter(|n| !needed.contains(n)).take(surplus).collect();
+        for number in &old {
+            // Renamed first: a generation is whole or not there.
+            let aside = self.folder.join(format!("{ASIDE}old-{number}"));
+            fs::rename(self.dir(*number), &aside)?;
+            fs::remove_dir_all(aside)?;
+        }
+        sync_dir(&self.folder)?;
+        Ok(old)
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+#[path = "generation_tests.rs"]
+mod tests;

@@ -1,0 +1,371 @@
+//! What the owner reads in the morning: the verdict, the golden trend, what changed in each domain, the worst
+//! regressions side by side, where the data went, where the served generation comes from and how to undo it.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use super::gate::{Pair, Verdict, by_domain, count};
+use super::manifest::Manifest;
+use super::phase::{Order, Outcome, Step};
+use super::stats::{Paired, Z_TWO_SIDED_95};
+use crate::eval::golden::Score;
+
+pub const FORMAT: u32 = 1;
+/// Nights of the trend.
+const TREND_MAX: usize = 60;
+const WORST_MAX: usize = 10;
+const TEXT_CHARS_MAX: usize = 400;
+
+/// One item as both revisions answered it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    pub pair: Pair,
+    pub question: String,
+    pub champion: String,
+    pub candidate: String,
+}
+
+/// One exam, summed up. Rates and differences are shares of one, with 95 % intervals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExamResult {
+    pub n: usize,
+    pub champion: Rate,
+    pub candidate: Rate,
+    pub difference: Change,
+    /// Share of the items on which the two differ.
+    pub discordance: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    pub rate: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    pub difference: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DomainResult {
+    pub domain: String,
+    pub n: usize,
+    pub champion: f64,
+    pub candidate: f64,
+    pub change: Change,
+    /// Exact one-sided p of a drop.
+    pub drop_p: f64,
+}
+
+/// One night of the golden trend.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrendPoint {
+    pub run: String,
+    /// What serves after that night.
+    pub generation: u64,
+    pub promoted: bool,
+    pub n: usize,
+    pub champion: Rate,
+    pub candidate: Rate,
+    /// The candidate's lower bound had to lie above this.
+    pub gate: f64,
+}
+
+/// A generation in the line of the served one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ancestor {
+    pub generation: u64,
+    pub parent: u64,
+    pub run: String,
+    pub created_ms: i64,
+    pub verdict: String,
+}
+
+impl Ancestor {
+    pub fn of(manifest: &Manifest) -> Ancestor {
+        Ancestor {
+            generation: manifest.generation,
+            parent: manifest.parent,
+            run: manifest.run.clone(),
+            created_ms: manifest.created_ms,
+            verdict: manifest.verdict.clone(),
+        }
+    }
+}
+
+/// What `report.json` holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub format: u32,
+    pub order: Order,
+    pub ended_ms: i64,
+    pub outcome: Outcome,
+    pub steps: Vec<Step>,
+    pub verdict: Option<Verdict>,
+    pub golden: Option<ExamResult>,
+    pub slice: Option<ExamResult>,
+    pub domains: Vec<DomainResult>,
+    pub trend: Vec<TrendPoint>,
+    pub worst: Vec<Answered>,
+    /// Turns that came this far, in order.
+    pub funnel: Vec<(String, u64)>,
+    /// The served generation first.
+    pub lineage: Vec<Ancestor>,
+    pub undo: String,
+    pub notices: Vec<String>,
+}
+
+fn rate(right: usize, n: usize) -> Rate {
+    let score = Score::of(right, n);
+    Rate { rate: score.rate, low: score.low, high: score.high }
+}
+
+fn change(paired: &Paired) -> Change {
+    let (low, high) = paired.interval(Z_TWO_SIDED_95);
+    Change { difference: paired.difference(), low, high }
+}
+
+/// Sums an exam up; `None` of one that was not asked.
+pub fn sum_up(answered: &[Answered]) -> Option<ExamResult> {
+    let pairs: Vec<Pair> = answered.iter().map(|a| a.pair.clone()).collect();
+    let counted = count(&pairs);
+    (counted.n > 0).then(|| ExamResult {
+        n: counted.n,
+        champion: rate(counted.champion, counted.n),
+        candidate: rate(counted.candidate, counted.n),
+        difference: change(&counted),
+        discordance: counted.discordance(),
+    })
+}
+
+/// The golden exam by domain.
+pub fn domains(answered: &[Answered]) -> Vec<DomainResult> {
+    let pairs: Vec<Pair> = answered.iter().map(|a| a.pair.clone()).collect();
+    let result = |(domain, paired): (String, Paired)| DomainResult {
+        domain,
+        n: paired.n,
+        champion: rate(paired.champion, paired.n).rate,
+        candidate: rate(paired.candidate, paired.n).rate,
+        change: change(&paired),
+        drop_p: paired.loss_p(),
+    };
+    by_domain(&pairs).into_iter().map(result).collect()
+}
+
+/// Items that only the champion got right, from the domain that lost most on.
+pub fn worst(answered: &[Answered]) -> Vec<Answered> {
+    let results = domains(answered);
+    let loss = |domain: &str| results.iter().find(|d| d.domain == domain).map_or(0.0, |d| d.change.difference);
+    let mut lost: Vec<&Answered> = answered.iter().filter(|a| a.pair.champion && !a.pair.candidate).collect();
+    lost.sort_by(|a, b| loss(&a.pair.domain).total_cmp(&loss(&b.pair.domain)).then_with(|| a.pair.id.cmp(&b.pair.id)));
+    let short = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect::<String>();
+    lost.into_iter()
+        .take(WORST_MAX)
+        .map(|a| Answered {
+            pair: a.pair.clone(),
+            question: short(&a.question),
+            champion: short(&a.champion),
+            candidate: short(&a.candidate),
+        })
+        .collect()
+}
+
+/// The trend with this night at its end.
+pub fn trend(mut before: Vec<TrendPoint>, point: Option<TrendPoint>) -> Vec<TrendPoint> {
+    before.extend(point);
+    let surplus = before.len().saturating_sub(TREND_MAX);
+    before.drain(..surplus);
+    before
+}
+
+/// What one line says of the night.
+pub fn headline(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Promoted { generation, .. } => format!("PROMOTED: generation {generation} comes in by its canary"),
+        Outcome::Rejected { .. } => "REJECTED: nothing changed, the champion serves on".to_owned(),
+        Outcome::WouldPromote { .. } => "WOULD PROMOTE: a dry run, nothing changed".to_owned(),
+        Outcome::Done { .. } => "DONE".to_owned(),
+        Outcome::Nothing { .. } => "NOTHING TO DO: nothing changed".to_owned(),
+        Outcome::NotBuilt { .. } => "NOT BUILT: nothing changed".to_owned(),
+        Outcome::Failed { phase, .. } => format!("FAILED in the phase `{}`: nothing changed", phase.name()),
+        Outcome::Stopped { .. } => "STOPPED: nothing changed".to_owned(),
+    }
+}
+
+fn percent(rate: Rate) -> String {
+    format!("{:.1} % [{:.1}, {:.1}]", 100.0 * rate.rate, 100.0 * rate.low, 100.0 * rate.high)
+}
+
+fn points(change: Change) -> String {
+    format!("{:+.2} [{:+.2}, {:+.2}]", 100.0 * change.difference, 100.0 * change.low, 100.0 * change.high)
+}
+
+impl Report {
+    /// The report as text for a terminal.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let dry = if self.order.dry_run { ", dry run" } else { "" };
+        writeln!(out, "Run {} ({}{dry}): {}", self.order.id, self.order.job.name(), headline(&self.outcome))?;
+        writeln!(out, "  {}", self.outcome.words())?;
+        if let Some(verdict) = &self.verdict {
+            writeln!(out, "\nRules")?;
+            for finding in &verdict.findings {
+                writeln!(out, "  {} {}", if finding.passed { "pass" } else { "FAIL" }, finding.words)?;
+            }
+        }
+        for (name, exam) in [("Golden", &self.golden), ("Slice", &self.slice)] {
+            let Some(exam) = exam else { continue };
+            let (champion, candidate) = (percent(exam.champion), percent(exam.candidate));
+            writeln!(out, "\n{name} exam, n = {}", exam.n)?;
+            writeln!(out, "  champion {champion}, candidate {candidate}, points {}", points(exam.difference))?;
+        }
+        if !self.domains.is_empty() {
+            writeln!(out, "\nDomains (golden; points with 95 % interval, exact p of a drop)")?;
+        }
+        for d in &self.domains {
+            writeln!(out, "  {:<12} n = {:<5} {:<28} p = {:.3}", d.domain, d.n, points(d.change), d.drop_p)?;
+        }
+        if !self.trend.is_empty() {
+            writeln!(out, "\nGolden trend (candidate; | is the line it had to stay above)")?;
+        }
+        for point in self.trend.iter().rev().take(14).rev() {
+            let mark = if point.promoted { "promoted" } else { "" };
+            writeln!(out, "  {:<14} {} {} {mark}", point.run, bar(point), percent(point.candidate))?;
+        }
+        self.write_rest(out)
+    }
+
+    fn write_rest(&self, out: &mut String) -> std::fmt::Result {
+        if !self.worst.is_empty() {
+            writeln!(out, "\nWorst regressions")?;
+        }
+        for a in &self.worst {
+            writeln!(out, "  {} ({}): {}", a.pair.id, a.pair.domain, one_line(&a.question))?;
+            writeln!(out, "    champion  {}", one_line(&a.champion))?;
+            writeln!(out, "    candidate {}", one_line(&a.candidate))?;
+        }
+        if !self.funnel.is_empty() {
+            let stages: Vec<_> = self.funnel.iter().map(|(stage, n)| format!("{stage} {n}")).collect();
+            writeln!(out, "\nData: {}", stages.join(" → "))?;
+        }
+        writeln!(out, "\nPhases")?;
+        for step in &self.steps {
+            writeln!(out, "  {:<10} {}", step.phase.name(), step.words)?;
+        }
+        if !self.lineage.is_empty() {
+            let line: Vec<_> = self.lineage.iter().map(|a| format!("{} ({})", a.generation, a.run)).collect();
+            writeln!(out, "\nLineage: {} ← base model", line.join(" ← "))?;
+        }
+        for notice in &self.notices {
+            writeln!(out, "Note: {notice}")?;
+        }
+        writeln!(out, "Undo: {}", self.undo)
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let visible: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
+    if visible.is_empty() { "(nothing)".to_owned() } else { visible }
+}
+
+/// 40 columns from 0 to 100 %: the interval as `=`, the rate as `o`, the gate's line as `|`.
+fn bar(point: &TrendPoint) -> String {
+    let at = |rate: f64| ((rate * 39.0).round().clamp(0.0, 39.0)) as usize;
+    let mut columns = vec!['.'; 40];
+    columns[at(point.candidate.low)..=at(point.candidate.high)].fill('=');
+    columns[at(point.candidate.rate)] = 'o';
+    columns[at(point.gate)] = '|';
+    columns.into_iter().collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::night::gate::{Finding, Rule};
+    use crate::night::phase::{Job, Phase};
+
+    fn answered(n: usize, domain: &str, champion: bool, candidate: bool) -> Answered {
+        Answered {
+            pair: Pair { id: format!("i{n}"), domain: domain.into(), champion, candidate },
+            question: format!("What is <{n}> & more?"),
+            champion: "right\n".into(),
+            candidate: String::new(),
+        }
+    }
+
+    pub fn report() -> Report {
+        let items: Vec<_> =
+            (0..40).map(|n| answered(n, if n % 2 == 0 { "chat" } else { "code" }, n % 4 != 0, n % 4 != 1)).collect();
+        let exam = sum_up(&items).unwrap();
+        let gate = exam.champion.rate - 0.01;
+        let point = TrendPoint {
+            run: "2026-01-01".into(),
+            generation: 0,
+            promoted: false,
+            n: 40,
+            champion: exam.champion,
+            candidate: exam.candidate,
+            gate,
+        };
+        let order =
+            Order { id: "2026-01-01".into(), job: Job::Train, started_ms: 0, dry_run: false, given: None, seed: 1 };
+        let words = "rejected: code dropped".to_owned();
+        Report {
+            format: FORMAT,
+            order,
+            ended_ms: 5,
+            outcome: Outcome::Rejected { rule: Rule::Domains, words: words.clone() },
+            steps: vec![Step { phase: Phase::Gate, words: words.clone() }],
+            verdict: Some(Verdict {
+                promote: false,
+                decided_by: Rule::Domains,
+                words,
+                findings: vec![Finding { rule: Rule::Domains, passed: false, words: "code dropped".into() }],
+            }),
+            domains: domains(&items),
+            worst: worst(&items),
+            trend: trend(vec![point.clone(); TREND_MAX], Some(point)),
+            golden: Some(exam.clone()),
+            slice: Some(exam),
+            funnel: vec![("turns".into(), 9), ("admitted".into(), 4)],
+            lineage: Vec::new(),
+            undo: "nothing to undo".into(),
+            notices: vec!["a note".into()],
+        }
+    }
+
+    #[test]
+    fn a_report_says_everything_and_comes_back_from_json() {
+        let report = report();
+        assert_eq!(report.trend.len(), TREND_MAX);
+        let chat = &report.domains[0];
+        assert_eq!((chat.domain.as_str(), chat.n, chat.champion, chat.candidate), ("chat", 20, 0.5, 1.0));
+        assert!(report.worst.iter().all(|a| a.pair.domain == "code") && report.worst.len() == 10);
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        let text = report.render();
+        for words in [
+            "REJECTED",
+            "FAIL code dropped",
+            "Golden exam, n = 40",
+            "code         n = 20",
+            "turns 9 → admitted 4",
+            "Undo:",
+        ] {
+            assert!(text.contains(words), "{words}:\n{text}");
+        }
+        assert_eq!(sum_up(&[]), None);
+    }
+}
