@@ -50,6 +50,8 @@ pub struct Limits {
     pub update_rms_max: f64,
     /// Tokens a second, beside the champion.
     pub speed_min: f64,
+    /// The lower bound on the night's slice must lie above this.
+    pub slice_low_min: f64,
     /// Fewest items of an exam that may decide.
     pub items_min: usize,
 }
@@ -64,6 +66,7 @@ impl Default for Limits {
             kl_max: 0.5,
             update_rms_max: 0.02,
             speed_min: 0.98,
+            slice_low_min: 0.0,
             items_min: 200,
         }
     }
@@ -231,7 +234,7 @@ fn domains(golden: &[Pair], limits: &Limits) -> Finding {
 fn slice(slice: &[Pair], limits: &Limits) -> Finding {
     let counted = count(slice);
     let (low, _) = counted.interval(Z_ONE_SIDED_95);
-    let passed = counted.n >= limits.items_min && low > 0.0;
+    let passed = counted.n >= limits.items_min && low > limits.slice_low_min;
     let words = format!(
         "the night's slice {} points, 95 % lower bound {} (n = {}){}",
         points(counted.difference()),
