@@ -46,13 +46,16 @@ def main():
          "--files", 1 if tiny else 8, "--items", 300 if tiny else 10000, *jobs)
     step("conversations", w + "/bin/talk.000.bin", "train.smalltalk", w + "/bin", tok, w + "/bin", "--items", 300 if tiny else 40000)
     step("long documents", w + "/bin/long.000.bin", "train.longdocs", w + "/bin", tok, w + "/bin", *(["--files", 1, "--items", 10, *jobs] if tiny else []))
+    step("shorter recall", w + "/bin/mid.000.bin", "train.longdocs", w + "/bin", tok, w + "/bin", "--name", "mid", "--min", 200, "--max", 850,
+         *(["--files", 1, "--items", 20, *jobs] if tiny else []))
+    step("lists and made-up tools", w + "/bin/lookup.000.bin", "train.lookup", tok, w + "/bin", *(["--files", 1, "--items", 60, *jobs] if tiny else []))
     length = ["--steps", 12, "--workers", 0, "--device", "cpu"] if tiny else ["--minutes", a.minutes]
     step("training", w + "/run/final.pt", "train.train", plan, w + "/bin", w + "/run", "--seed", a.seed, *length, *(["--init", a.init] if a.init else []))
     lib = ["--ggml", a.ggml] if a.ggml else []
     kind = "ship" if a.ggml or os.environ.get("GGML_BASE") or not tiny else "q8_0"
     step("export", w + "/nano.gguf", "train.export", w + "/run/final.pt", tok, w + "/nano.gguf", "--type", kind, *lib)
     step("loss curve", None, "train.plot", w + "/loss.png", w + "/run/log.jsonl")
-    cut = ["--items", 14, "--limit", 1500, "--needles", 2, "--lengths", 256, "--parts", "bpb,exam,mtp,needle", "--device", "cpu"] if tiny else []
+    cut = ["--items", 14, "--families", "add_easy,capital", "--limit", 1500, "--needles", 2, "--lengths", 256, "--parts", "bpb,exam,mtp,needle", "--device", "cpu"] if tiny else []
     step("evaluation", w + "/eval.json", "train.evaluate", w + "/nano.gguf", w + "/bin", w + "/eval.json", *cut)
     step("start of a fine-tune", w + "/finetuned.gguf", "train.finetune", w + "/nano.gguf", w + "/bin", w + "/finetuned.gguf", "--type", kind, *lib,
          *(["--steps", 4, "--tokens", 1024, "--length", 256, "--held-out", 600, "--mix", "math=1"] if tiny else []))

@@ -1,7 +1,7 @@
 """Batches of packed rows from token files: documents drawn by domain weight, whole where they fit, never mixed across a border.
 
-A row is filled with documents; the one that meets the end of the row is cut there and its rest dropped (a conversation without its
-beginning teaches nothing). Documents longer than a row start at their beginning or, half of the time, at a random place. Drawing is
+A row is filled with documents. A conversation that would not fit waits for a later row, because its reply stands at its end; what
+meets the end of a row all the same is cut there and its rest dropped. Documents longer than a row start at their beginning or, half of the time, at a random place. Drawing is
 without replacement: each worker walks its own shuffled share of a domain and starts over when it is used up. Everything follows
 from the seed.
 
@@ -11,6 +11,10 @@ Weights of target tokens: 1 for plain text and for what the assistant writes, `p
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+from .tokenizer import IM_START
+
+MISSES, WAITING = 6, 64         # conversations put off before a row is closed by a cut one; most that may wait
 
 
 class Domain:
@@ -37,36 +41,47 @@ class Domain:
         return self.ids[f][s:e]
 
 
-def rows(files, mix, length, seed, worker=0, workers=1):
-    """Endless rows [length] int64. files: domain -> list of token files; mix: domain -> share of tokens."""
+def rows(files, mix, length, seed, worker=0, workers=1, even=()):
+    """Endless rows [2,length] int64: ids, and 1 where the token is of a domain of `even`. files: domain -> list of token files;
+    mix: domain -> share of tokens."""
     names = [n for n in mix if mix[n] > 0 and files.get(n)]
     domains = [Domain(files[n], mix[n], np.random.default_rng([seed, i]), worker, workers) for i, n in enumerate(names)]
     p = np.array([d.share / min(d.mean, length) for d in domains])
     rng = np.random.default_rng([seed, 1000 + worker])
-    cdf = np.cumsum(p / p.sum())
+    cdf, waiting = np.cumsum(p / p.sum()), []
     while True:
-        row, n = np.empty(length, np.int64), 0
+        row, n, misses = np.empty((2, length), np.int64), 0, 0
         while n < length:
-            d = domains[min(int(np.searchsorted(cdf, rng.random(), side="right")), len(domains) - 1)].next(length)
-            d = d[:length - n]
-            row[n:n + len(d)] = d
+            fits = next((i for i, (_, d) in enumerate(waiting) if len(d) <= length - n), None)
+            if fits is not None:
+                k, d = waiting.pop(fits)
+            else:
+                k = min(int(np.searchsorted(cdf, rng.random(), side="right")), len(domains) - 1)
+                d = domains[k].next(length)
+                if length - n < len(d) <= length and d[0] == IM_START and misses < MISSES and len(waiting) < WAITING:
+                    waiting.append((k, d))
+                    misses += 1
+                    continue
+                d = d[:length - n]
+            row[0, n:n + len(d)], row[1, n:n + len(d)] = d, names[k] in even
             n += len(d)
         yield row
 
 
 class Rows(torch.utils.data.IterableDataset):
-    def __init__(self, files, mix, batch, length, seed):
-        self.args, self.batch = (files, mix, length, seed), batch
+    def __init__(self, files, mix, batch, length, seed, even):
+        self.args, self.even, self.batch = (files, mix, length, seed), even, batch
 
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
-        it = rows(*self.args, *((info.id, info.num_workers) if info else ()))
+        it = rows(*self.args, *((info.id, info.num_workers) if info else (0, 1)), self.even)
         while True:
-            yield torch.from_numpy(np.stack([next(it) for _ in range(self.batch)]))
+            yield torch.from_numpy(np.stack([next(it) for _ in range(self.batch)], 1))
 
 
-def loader(files, mix, batch, length, seed, workers=4, pin=False):
-    return iter(torch.utils.data.DataLoader(Rows(files, mix, batch, length, seed), batch_size=None, num_workers=workers,
+def loader(files, mix, batch, length, seed, workers=4, pin=False, even=()):
+    """Endless batches [2, batch, length] as `rows` makes them."""
+    return iter(torch.utils.data.DataLoader(Rows(files, mix, batch, length, seed, even), batch_size=None, num_workers=workers,
                                             pin_memory=pin, prefetch_factor=8 if workers else None))
 
 

@@ -106,9 +106,18 @@ def acceptance(model, data, limit, name="dialogue", length=1024, batch=16):
         {"min_percent": round(100 * float(load.min()), 1), "max_percent": round(100 * float(load.max()), 1), "by_layer": (100 * load).round(decimals=1).tolist()}
 
 
-def exam(model, tk, items, batch, mode="think", keep=4):
+def usual_order(tool):
+    """A tool definition of an exam file with its keys as training printed them (the files are sorted; the engine does the same)."""
+    first = ("type", "function", "name", "description", "parameters", "enum", "items", "properties", "required")
+    if isinstance(tool, dict):
+        keys = sorted(tool, key=lambda k: first.index(k) if k in first else len(first))
+        return {k: {p: usual_order(s) for p, s in tool[k].items()} if k == "properties" else usual_order(tool[k]) for k in keys}
+    return tool
+
+
+def exam(model, tk, items, batch, mode="think"):
     import tasks
-    prompts = [tk.encode(render(it["messages"], it.get("tools"), mode), add_special_tokens=False).ids for it in items]
+    prompts = [tk.encode(render(it["messages"], [usual_order(t) for t in it.get("tools") or []], mode), add_special_tokens=False).ids for it in items]
     out = generate(model, prompts, max(it["max_tokens"] for it in items), batch)
     by, samples = collections.defaultdict(lambda: [0, 0, 0]), []
     valid = wanted = 0
@@ -123,7 +132,7 @@ def exam(model, tk, items, batch, mode="think", keep=4):
             wanted += 1
             names = {t["function"]["name"] for t in it.get("tools") or []}
             valid += bool(calls) and all(c["name"] in names for c in calls)
-        samples.append({"id": it["id"], "good": good, "ask": it["messages"][-1]["content"][-300:], "want": it["answer"] or it.get("tool_calls"), "thought": thought,
+        samples.append({"id": it["id"], "domain": it["domain"], "family": it["family"], "good": good, "ask": it["messages"][-1]["content"][-300:], "want": it["answer"] or it.get("tool_calls"), "thought": thought,
                         "answer": answer[:300], "calls": calls, "stopped": stopped})
     table = {k: {"percent": round(100 * g / n, 1), "interval": wilson(g, n), "n": n, "stopped_percent": round(100 * s / n, 1)} for k, (g, n, s) in sorted(by.items())}
     return {"families": table, "tool_calls_valid": {"percent": round(100 * valid / max(wanted, 1), 1), "interval": wilson(valid, wanted), "n": wanted}}, samples
@@ -162,6 +171,7 @@ def main():
     ap.add_argument("--split", default="golden")
     ap.add_argument("--items", type=int, default=1400)
     ap.add_argument("--seed", type=int, default=99)
+    ap.add_argument("--families", default="", help="these alone, for the generated exam")
     ap.add_argument("--parts", default="bpb,exam,mtp,needle,chat")
     ap.add_argument("--limit", type=int, default=0, help="held-out tokens a domain (0 = all)")
     ap.add_argument("--lengths", default="1024,2048,3500,6000,8000")
@@ -182,12 +192,13 @@ def main():
         elif part == "chat":
             report["chat"] = chat(model, tk, a.out.replace(".json", "") + "-chat.txt")
         elif part == "exam":
-            import tasks
+            import tasks.exam
             if a.exam:
                 with open(a.exam, encoding="utf-8") as f:
                     items = [json.loads(line) for line in f]
             else:
-                items = list(tasks.generate(a.split, a.seed, a.items))
+                made = tasks.generate(a.split, a.seed, a.items, a.families.split(",") if a.families else None)
+                items = list({tasks.exam.prompt_key(i): i for i in made}.values())
             report["exam"], samples = exam(model, tk, items, a.batch)
             with open(a.out.replace(".json", "") + "-exam.jsonl", "w", encoding="utf-8") as f:
                 for s in samples:

@@ -54,7 +54,7 @@ def main():
     print(f"held-out loss of the dequantised weights: {held_out_loss(model, a.data, names, a.held_out, a.length):.4f}", flush=True)
     opt = Optimiser(model)
     for step in range(a.steps):
-        ids = feed.next()
+        ids, _ = feed.next()
         loss, l0, l1, _ = model(ids, data.target_weights(ids, IM_START, assistant, 0.3))
         loss.backward()
         opt.step(a.factor * min(1, (step + 1) / 5) * (1 - step / a.steps))

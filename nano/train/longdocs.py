@@ -16,24 +16,29 @@ import numpy as np
 from .chat import render
 from .pack import encode, flatten, load_tokenizer
 from .mix import open_or_closed
+from .wording import syllables
 
-THINGS = ["code", "password", "locker number", "ticket number", "room number", "badge number", "order number", "key", "booking number", "pin"]
+THINGS = ["code", "password", "locker number", "ticket number", "room number", "badge number", "order number", "key", "booking number", "pin", "seat", "account number", "phone extension",
+          "licence plate", "favourite word", "table number", "serial number", "bus line", "nickname", "shelf"]
 OWNERS = ["Ada", "Bruno", "Chloe", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Karin", "Leo", "Mona", "Nadia", "Oscar", "Paula",
           "the north gate", "the blue house", "the archive", "the old mill", "team four", "the harbour", "the library", "the kitchen"]
 PROBE_OWNERS = ["Quentin", "Rosa", "Stefan", "Tara", "Umberto", "Vera", "the south tower", "the green barn", "team nine", "the observatory"]
 WORDS = "apple river stone cloud tiger lemon copper violin candle desert window garden silver button marble feather ladder pepper anchor blanket".split()
-STATE = ["The {t} of {o} is {v}.", "Note: the {t} of {o} is {v}.", "Remember that {o} has the {t} {v}.", "For {o}, the {t} is {v}."]
-ASK = ["What is the {t} of {o}?", "Which {t} does {o} have?", "Please tell me the {t} of {o}.", "I need the {t} of {o}."]
+STATE = ["The {t} of {o} is {v}.", "Note: the {t} of {o} is {v}.", "Remember that {o} has the {t} {v}.", "For {o}, the {t} is {v}.", "{o} uses the {t} {v}.",
+         "{v} is the {t} of {o}.", "Do not forget: {t} of {o} = {v}", "The {t} that belongs to {o} is {v}.", "{o}: {t} {v}", "As {t}, {o} was given {v}.", "It says here that the {t} of {o} is {v}."]
+ASK = ["What is the {t} of {o}?", "Which {t} does {o} have?", "Please tell me the {t} of {o}.", "I need the {t} of {o}.", "{t} of {o}?", "Find the {t} of {o}.", "What did the text say is the {t} of {o}?",
+       "Look up the {t} of {o} above.", "Do you remember the {t} of {o}?", "Say the {t} of {o}.", "{o} has which {t}?"]
 PROBE_STATE, PROBE_ASK = "By the way, the {t} of {o} is {v}.", "Can you give me the {t} of {o}?"
+assert PROBE_STATE not in STATE and PROBE_ASK not in ASK and not set(OWNERS) & set(PROBE_OWNERS), "the needle test must stay unseen"
 
 
 def facts(rng, n, owners):
     seen, out = set(), []
     while len(out) < n:
-        t, o = rng.choice(THINGS), rng.choice(owners)
+        t, o = rng.choice(THINGS[:10] if owners is PROBE_OWNERS else THINGS), rng.choice(owners)
         if (t, o) not in seen:
             seen.add((t, o))
-            v = rng.choice(WORDS) + "-" + str(rng.randint(10, 99)) if t in ("password", "key") else str(rng.randint(100, 99999))
+            v = rng.choice(WORDS) + "-" + str(rng.randint(10, 99)) if t in ("password", "key", "favourite word", "nickname", "shelf") else str(rng.randint(100, 99999))
             out.append({"t": t, "o": o, "v": v})
     return out
 
@@ -51,17 +56,15 @@ def passages(ids, rng, tokens, tk, ends):
 
 
 def recall(rng, texts, fact_list, state, ask):
-    """One conversation: passages with facts in between, a question, a thought that quotes the fact, the value."""
+    """Passages with facts in between, then a question each: [(user turn, fact as stated, value)]."""
     parts = list(texts)
     stated = []
     for f in fact_list:
         s = rng.choice(state).format(**f)
         stated.append(s)
         parts.insert(rng.randrange(len(parts) + 1), s)
-    f = fact_list[0]
-    q = rng.choice(ask).format(**f)
-    user = "\n\n".join(parts) + "\n\n" + q
-    return user, stated[0], f["v"]
+    turns = [(rng.choice(ask).format(**f), s, f["v"]) for f, s in zip(fact_list, stated)]
+    return [("\n\n".join(parts) + "\n\n" + turns[0][0], *turns[0][1:]), *turns[1:]]
 
 
 def long_chat(rng, turns, fact, state, ask):
@@ -97,17 +100,19 @@ def chat_turns(ids, ends, rng, tk, tokens):
 
 def make(job):
     seed, n, data, tokenizer, path, lo, hi = job
-    rng, tk = random.Random(f"long {seed}"), load_tokenizer(tokenizer)
+    rng, tk = random.Random(f"long {seed} {lo} {hi}"), load_tokenizer(tokenizer)
+    owners = [o for o in OWNERS + sorted(syllables(rng, 300)) if o not in PROBE_OWNERS]
     files = {k: np.fromfile(f"{data}/{k}.bin", np.uint16) for k in ("wiki", "qa")}
     ends = {k: np.flatnonzero(v == 0) for k, v in files.items()}
     docs = []
     for _ in range(n):
         size, kind = rng.randint(lo, hi), rng.random()
-        if kind < 0.45:
-            user, quote, v = recall(rng, passages(files["wiki"], rng, size, tk, ends["wiki"]), facts(rng, rng.randint(1, 4), OWNERS), STATE, ASK)
-            ms = [{"role": "user", "content": user}, {"role": "assistant", "content": v + "." if rng.random() < .5 else f"It is {v}.", "reasoning_content": quote}]
-        elif kind < 0.7:
-            f = facts(rng, 1, OWNERS)[0]
+        if kind < 0.55:
+            ms = []
+            for user, quote, v in recall(rng, passages(files["wiki"], rng, size, tk, ends["wiki"]), facts(rng, rng.randint(1, 4), owners), STATE, ASK):
+                ms += [{"role": "user", "content": user}, {"role": "assistant", "content": v + "." if rng.random() < .5 else f"It is {v}.", "reasoning_content": quote}]
+        elif kind < 0.8:
+            f = facts(rng, 1, owners)[0]
             ms, quote = long_chat(rng, chat_turns(files["qa"], ends["qa"], rng, tk, size), f, STATE, ASK)
             ms.append({"role": "assistant", "content": f"It is {f['v']}.", "reasoning_content": quote if rng.random() < .7 else ""})
         else:
@@ -115,7 +120,8 @@ def make(job):
             ms = [{"role": "user", "content": user}, {"role": "assistant", "content": title}]
         docs.append(open_or_closed(render(ms), rng))
     a = flatten(encode(tk, docs))
-    a.tofile(path)
+    a.tofile(path + ".part")
+    os.replace(path + ".part", path)
     return len(a)
 
 
@@ -151,12 +157,13 @@ def main():
     ap.add_argument("--jobs", type=int, default=os.cpu_count())
     ap.add_argument("--min", type=int, default=900)
     ap.add_argument("--max", type=int, default=3900)
+    ap.add_argument("--name", default="long")
     a = ap.parse_args()
     os.makedirs(a.out, exist_ok=True)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with mp.Pool(a.jobs) as pool:
-        total = sum(pool.imap_unordered(make, [(s, a.items, a.data, a.tokenizer, f"{a.out}/long.{s:03d}.bin", a.min, a.max) for s in range(a.files)], chunksize=1))
-    print(f"long: {a.files * a.items} documents, {total / 1e6:.1f} M tokens")
+        total = sum(pool.imap_unordered(make, [(s, a.items, a.data, a.tokenizer, f"{a.out}/{a.name}.{s:03d}.bin", a.min, a.max) for s in range(a.files)], chunksize=1))
+    print(f"{a.name}: {a.files * a.items} documents, {total / 1e6:.1f} M tokens")
 
 
 if __name__ == "__main__":

@@ -129,9 +129,9 @@ class Block(nn.Module):
         z = F.linear(n, self.attn_gate.to(x.dtype)).view(-1, c.value_heads, c.gdn_dim)
         return q, k, v, g, b, z, m
 
-    def gdn_output(self, x, o, z):
+    def gdn_output(self, x, o, z, even=None):
         y = F.rms_norm(o.float(), (self.c.gdn_dim,), eps=self.c.eps) * self.ssm_norm * F.silu(z.float())
-        return self.ffn(x + F.linear(y.to(x.dtype).flatten(1), self.ssm_out.to(x.dtype)))
+        return self.ffn(x + F.linear(y.to(x.dtype).flatten(1), self.ssm_out.to(x.dtype)), even)
 
     # ---- attention ----
     def attn_inputs(self, x, place):
@@ -151,12 +151,14 @@ class Block(nn.Module):
             return torch.cat([a * cos - b2 * sin, b2 * cos + a * sin, rest], -1).to(x.dtype)
         return rope(q, self.attn_q_norm), gate, rope(k, self.attn_k_norm), v
 
-    def attn_output_ffn(self, x, o, gate):
-        return self.ffn(x + F.linear((o * gate.sigmoid()).flatten(1), self.attn_output.to(x.dtype)))
+    def attn_output_ffn(self, x, o, gate, even=None):
+        return self.ffn(x + F.linear((o * gate.sigmoid()).flatten(1), self.attn_output.to(x.dtype)), even)
 
     # ---- experts ----
-    def ffn(self, x):
-        """Residual and experts: every expert on every token (static shapes). Returns x', balance loss, load [experts]."""
+    def ffn(self, x, even=None):
+        """Residual and experts: every expert on every token (static shapes). Returns x', balance loss, load [experts].
+        `even` [N] weighs tokens whose loads shall be even among themselves too: experts that are in balance over all text may
+        still divide it by domain."""
         c, n, t = self.c, rms(x, self.post_attention_norm), x.dtype
         p = F.linear(n.float(), self.ffn_gate_inp).softmax(-1)
         w, ix = p.topk(c.experts_used, -1)
@@ -164,6 +166,9 @@ class Block(nn.Module):
         mask = F.one_hot(ix, c.experts).float()
         load = mask.mean((0, 1))
         aux = c.experts * (load * p.mean(0)).sum()
+        if even is not None:
+            part = even[:, None] / even.sum().clamp(min=1)
+            aux = aux + c.experts * ((mask.mean(1) * part).sum(0) * (p * part).sum(0)).sum()
         gates = (mask * w[..., None]).sum(1).to(t)
         flat = lambda m: m.to(t).flatten(0, 1)
         a = (F.silu(F.linear(n, flat(self.ffn_gate_exps))) * F.linear(n, flat(self.ffn_up_exps))).view(-1, c.experts, c.ff) * gates[..., None]
@@ -179,7 +184,7 @@ class Block(nn.Module):
             heads = lambda t: t.view(B, T, -1, self.c.head_dim).transpose(1, 2)
             kv = lambda t: heads(t).expand(B, self.c.heads, T, self.c.head_dim) if self.c.kv_heads == 1 else heads(t).repeat_interleave(self.c.heads // self.c.kv_heads, 1)
             o = F.scaled_dot_product_attention(heads(q), kv(k), kv(v), attn_mask=batch.mask(x.dtype)).transpose(1, 2)
-            return self.attn_output_ffn(x, o.reshape(B * T, self.c.heads, self.c.head_dim), gate)
+            return self.attn_output_ffn(x, o.reshape(B * T, self.c.heads, self.c.head_dim), gate, batch.even)
         q, k, v, g, b, z, _ = self.gdn_inputs(x, batch.pos)
         rows = lambda t: t.view(B, T, *t.shape[1:])
         q, k, v, g, b = map(rows, (q, k, v, g, b))
@@ -190,7 +195,7 @@ class Block(nn.Module):
             part = slice(s, s + gdn.SEGMENT)
             o, state = GDN_CORE(q[:, part], k[:, part], v[:, part], g[:, part], b[:, part], state)
             out.append(o)
-        return self.gdn_output(x, torch.cat(out, 1).reshape(B * T, self.c.value_heads, self.c.gdn_dim), z)
+        return self.gdn_output(x, torch.cat(out, 1).reshape(B * T, self.c.value_heads, self.c.gdn_dim), z, batch.even)
 
 
 GDN_CORE = gdn.chunked
@@ -199,8 +204,9 @@ GDN_CORE = gdn.chunked
 class Batch:
     """Token rows [B,T] with what keeps documents apart. A document starts at row start and after <|endoftext|>."""
 
-    def __init__(self, ids):
+    def __init__(self, ids, even=None):
         self.shape, dev = ids.shape, ids.device
+        self.even = None if even is None else even.flatten().float()
         T = ids.shape[1]
         at = torch.arange(T, device=dev)
         first = torch.zeros_like(ids, dtype=torch.bool)
@@ -262,9 +268,10 @@ class Nano(nn.Module):
         m, aux, _ = self.nextn_blk(m, batch)
         return rms(m, self.nextn_shared_head_norm), aux
 
-    def forward(self, ids, weight):
-        """ids [B,T], weight [B,T] of each token as a target. Returns (loss, main nll, mtp nll, loads)."""
-        batch = Batch(ids)
+    def forward(self, ids, weight, even=None):
+        """ids [B,T], weight [B,T] of each token as a target, even [B,T] or None as in `Block.ffn`. Returns (loss, main nll, mtp nll,
+        loads)."""
+        batch = Batch(ids, even)
         x, aux, loads = self.trunk(ids, batch)
         shift = lambda t, k: F.pad(t[:, k:], (0, k)).flatten()
         l0, z0 = HEAD_LOSS(rms(x, self.output_norm), self.token_embd, shift(ids, 1), shift(weight, 1))

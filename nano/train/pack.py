@@ -15,8 +15,6 @@ import os
 
 import numpy as np
 
-from tasks.leaks import Index, parts_of
-
 from .chat import SPLIT
 from .tokenizer import read_documents
 
@@ -65,6 +63,7 @@ def pack_domain(job):
     docs, name = read_documents(path), os.path.basename(path)[:-4]
     dropped = 0
     if exams:
+        from tasks.leaks import Index, parts_of          # only here: `wording` must be the first to import `tasks`
         index = Index([json.loads(line) for path in exams for line in open(path, encoding="utf-8")])
         kept = [d for d in docs if not any(index.find(part) for part in parts_of(d.replace(SPLIT, "")))]
         dropped, docs = len(docs) - len(kept), kept

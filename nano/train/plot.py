@@ -30,7 +30,8 @@ def main():
             top.annotate(f"phase {e['index'] + 1}, rows of {e['length']}", (base + e["step"] * per / 1e6, 1), xycoords=("data", "axes fraction"),
                          rotation=90, va="top", ha="right", fontsize=7, color="0.4")
         base = x[-1]
-    top.set_ylim(0.8, 4.5)
+    lows = [r["loss"] for path in logs for r in map(json.loads, open(path)) if "loss" in r]
+    top.set_ylim(0.9 * min(lows), 4.5 if max(lows) > 2 else None)
     top.set_ylabel("training loss, nats a token (weighted)")
     top.legend()
     low.set_ylabel("learning-rate factor")

@@ -1,6 +1,6 @@
 """Held-out perplexity of a checkpoint against GGUF files of it, by their dequantised weights: the price of each quantisation.
 
-usage: python3 -m train.quantcheck CHECKPOINT DATA FILE.gguf [FILE.gguf ...] [--tokens 3000]
+usage: python3 -m train.quantcheck CHECKPOINT DATA FILE.gguf [FILE.gguf ...] [--tokens 3000] [--device cpu]
 """
 import argparse
 import glob
@@ -21,9 +21,10 @@ def loss(model, data, limit, length=512):
     total, n = 0.0, 0
     for path in sorted(glob.glob(data + "/*.val.bin")):
         for r in packed(documents(path, limit), length).split(8):
+            r = r.to(model.token_embd.device)
             b = Batch(r)
             x, _, _ = model.trunk(r, b)
-            lo = F.linear(rms(x, model.output_norm), model.token_embd).view(*r.shape, -1)[:, :-1]
+            lo = F.linear(rms(x, model.output_norm).float(), model.token_embd).view(*r.shape, -1)[:, :-1]
             nll = F.cross_entropy(lo.flatten(0, 1), r[:, 1:].flatten(), reduction="none").view(len(r), -1)
             valid = (r[:, :-1] != 0) & (r[:, 1:] != 0)
             total, n = total + float(nll[valid].sum()), n + int(valid.sum())
@@ -36,11 +37,12 @@ def main():
     ap.add_argument("data")
     ap.add_argument("files", nargs="+")
     ap.add_argument("--tokens", type=int, default=3000)
+    ap.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = ap.parse_args()
-    base, n = loss(load_checkpoint(a.checkpoint), a.data, a.tokens)
+    base, n = loss(load_checkpoint(a.checkpoint, a.device), a.data, a.tokens)
     print(f"{a.checkpoint}: perplexity {math.exp(base):.4f} on {n} tokens", flush=True)
     for f in a.files:
-        got, _ = loss(load_checkpoint(f), a.data, a.tokens)
+        got, _ = loss(load_checkpoint(f, a.device), a.data, a.tokens)
         print(f"{f}: {os.path.getsize(f) / 1e6:.2f} MB, perplexity {math.exp(got):.4f}, {100 * (math.exp(got - base) - 1):+.2f} %", flush=True)
 
 

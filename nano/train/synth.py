@@ -18,7 +18,7 @@ from .pack import encode, flatten, load_tokenizer
 def texts(seed, n, families=None):
     import sys
     from .wording import extended_tasks, vary
-    tasks = sys.modules.get("tasks") or extended_tasks()
+    tasks = sys.modules["tasks"] if getattr(sys.modules.get("tasks"), "extended", False) else extended_tasks()
     rng = random.Random(f"form {seed}")
     with open(os.path.join(os.path.dirname(__file__), "words.txt"), encoding="utf-8") as f:
         words = f.read().split()

@@ -56,11 +56,12 @@ class Feed:
                 files[name] = found
         missing = [n for n in phase["mix"] if n not in files]
         self.it = data.loader(files, phase["mix"], self.tokens // phase["length"], phase["length"], self.seed * 100 + index,
-                              self.workers, self.device == "cuda")
+                              self.workers, self.device == "cuda", phase.get("even", ()))
         return missing
 
     def next(self):
-        return next(self.it).to(self.device, non_blocking=True)
+        """ids [B,T] and where they are of a domain whose expert load shall be even by itself (phase key `even`) [B,T]."""
+        return next(self.it).to(self.device, non_blocking=True).unbind(0)
 
 
 def main():
@@ -113,9 +114,9 @@ def main():
             missing = feed.open(index, phase)
             say(event="phase", index=index, step=step, mix=phase["mix"], length=phase["length"], missing=missing)
             current = index
-        ids = feed.next()
+        ids, even = feed.next()
         w = data.target_weights(ids, IM_START, assistant, phase["prompt_weight"])
-        loss, l0, l1, loads = model(ids, w)
+        loss, l0, l1, loads = model(ids, w, even if "even" in phase else None)
         loss.backward()
         factor = factor_at(plan, done, step)
         norm = opt.step(factor, 0.85 + 0.1 * min(1.0, step / 300))

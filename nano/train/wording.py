@@ -10,11 +10,13 @@ import os
 import random
 import sys
 
+from . import toolbox
+
 MORE = {
     "arithmetic.ADD": ["Give {a} + {b}.", "{a} plus {b}?", "What is {a} and {b} together?", "Put {a} and {b} together: how much is it?", "Increase {a} by {b}.", "Sum up {a} and {b}.", "I want to know {a} + {b}.", "Result of {a} + {b}?", "Raise {a} by {b}.", "Do the addition {a} + {b}."],
     "arithmetic.SUB": ["Give {a} - {b}.", "{a} minus {b}?", "Decrease {a} by {b}.", "Lower {a} by {b}.", "Remove {b} from {a}.", "Deduct {b} from {a}.", "Result of {a} - {b}?", "Start with {a} and take off {b}.", "How much more is {a} than {b}?", "Cut {a} by {b}.", "Do the subtraction {a} - {b}."],
     "arithmetic.MUL": ["Give {a} * {b}.", "{a} times {b}?", "{a} multiplied by {b} is what?", "Result of {a} * {b}?", "How much are {a} groups of {b}?", "Do the multiplication {a} x {b}.", "Take {a} and multiply it with {b}.", "Compute {a} x {b}", "Find {a} * {b}."],
-    "arithmetic.DIV": ["Give {a} / {b}.", "{a} divided by {b}?", "Result of {a} / {b}?", "Share {a} equally among {b}: how much does each get?", "Cut {a} into {b} pieces of one size. How large is a piece?", "Do the division {a} / {b}.", "What is {a} ÷ {b}?", "If {a} is divided into {b} equal groups, how many are in a group?", "Compute {a} / {b}.", "How many {b}s are in {a}?"],
+    "arithmetic.DIV": ["Give {a} / {b}.", "{a} divided by {b}?", "Result of {a} / {b}?", "Share {a} equally among {b}: how much does each get?", "Cut {a} into {b} pieces of one size. How large is a piece?", "Do the division {a} / {b}.", "What is {a} ÷ {b}?", "If {a} is divided into {b} equal groups, how many are in a group?", "Compute {a} / {b}.", "How many {b}s are in {a}?", "Find the quotient: {a} / {b}", "Quotient of {a} divided by {b}?", "Give the quotient of {a} : {b}.", "Calculate the quotient when {a} is divided by {b}.", "The quotient {a} / {b} is what?", "What do I get if I divide {a} by {b}?", "What is one of {b} equal shares of {a}?", "{a} over {b} is how much?", "Which number times {b} gives {a}?", "Break {a} into {b} equal groups. How big is one group?"],
     "arithmetic.REM": ["{a} mod {b}?", "What is the rest of {a} / {b}?", "If I divide {a} by {b}, what is left?", "Calculate {a} % {b}.", "Which remainder has {a} / {b}?"],
     "arithmetic.BIG": ["{a} or {b}: which is more?", "Tell me the greater of {a} and {b}.", "What is the maximum of {a} and {b}?", "Which one is higher, {a} or {b}?"],
     "arithmetic.SMALL": ["{a} or {b}: which is less?", "Tell me the lesser of {a} and {b}.", "Which one is lower, {a} or {b}?", "Give the smaller of {a} and {b}."],
@@ -157,6 +159,7 @@ def extended_tasks():
         held = {t if isinstance(t, str) else t[1] for s in ("slice", "golden", "week") for t in pool.of[s]}
         held = {t.lower().strip() for t in (x[1] if isinstance(x, tuple) else x for s in ("slice", "golden", "week") for x in pool.of[s])} | held
         pool.of["train"] += [(f"{key}.x{i}", t) for i, t in enumerate(phrasings) if t.lower().strip() not in held]
+    tasks.extended = True
     return tasks
 
 
@@ -193,6 +196,10 @@ def vary(item, rng, words):
     """An item with renamed tools and, now and then, a polite word around the question."""
     if item.get("tools") and rng.random() < 0.6:
         item = rename(item, rng, words)
+    if item.get("tools") and rng.random() < 0.35:
+        item = toolbox.reorder(item, rng)
+    if item.get("tool_calls"):
+        item = toolbox.deliberate(item)
     last = item["messages"][-1]
     if last["role"] == "user" and item["family"] not in PLAIN_FAMILIES and rng.random() < 0.22:
         text = last["content"]
