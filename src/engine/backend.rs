@@ -4,9 +4,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::adapter::Adapter;
+
 /// Handle of one open sequence (its KV cache and GDN state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u32);
+
+/// Handle of one loaded adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AdapterId(pub u32);
 
 /// Which positions of a chunk give a row of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +103,16 @@ pub enum BackendError {
     ContextFull { held: usize, fed: usize, capacity: usize },
     #[error("token {token} is outside the vocabulary of {vocab}")]
     TokenRange { token: u32, vocab: usize },
+    #[error("adapter {0} is not loaded")]
+    UnknownAdapter(u32),
+    #[error("sequence {0} holds tokens already: an adapter is chosen before the first")]
+    TooLate(u32),
     #[error("{0} is not supported by this backend")]
     Unsupported(&'static str),
     #[error("cannot load the model: {0}")]
     Load(String),
+    #[error("cannot load the adapter: {0}")]
+    Adapter(String),
     #[error("the compute step failed: {0}")]
     Compute(String),
 }
@@ -118,12 +130,83 @@ pub trait Backend: Send {
     /// Tokens held by a sequence (0 if unknown).
     fn held(&self, seq: SeqId) -> usize;
 
+    /// Loads an adapter that was checked against this model's file.
+    fn load_adapter(&mut self, _adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        Err(BackendError::Unsupported("an adapter"))
+    }
+
+    /// Forgets an adapter; sequences that are under it stay so until they are closed.
+    fn drop_adapter(&mut self, _adapter: AdapterId) {}
+
+    /// Puts a sequence that holds nothing yet under an adapter, until it is closed.
+    fn adapt(&mut self, _seq: SeqId, _adapter: AdapterId) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("an adapter"))
+    }
+
     /// Feeds every chunk and fills `out` (cleared first). On an error that names a sequence nothing was fed.
-    /// A row's numbers do not depend on which other chunks share the step.
+    /// A row's numbers do not depend on which other chunks share the step, nor on the adapters of other sequences.
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError>;
 
     /// Runs the multi-token-prediction layer.
     fn draft(&mut self, _batch: &[DraftChunk<'_>], _out: &mut Output) -> Result<(), BackendError> {
         Err(BackendError::Unsupported("multi-token prediction"))
+    }
+}
+
+/// A backend all of whose sequences are under one adapter: for tools that know nothing of adapters.
+pub struct Adapted {
+    inner: Box<dyn Backend>,
+    adapter: AdapterId,
+}
+
+impl Adapted {
+    pub fn new(mut inner: Box<dyn Backend>, adapter: &Adapter) -> Result<Adapted, BackendError> {
+        let adapter = inner.load_adapter(adapter)?;
+        Ok(Adapted { inner, adapter })
+    }
+}
+
+impl Backend for Adapted {
+    fn info(&self) -> &ModelInfo {
+        self.inner.info()
+    }
+
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        let seq = self.inner.open()?;
+        match self.inner.adapt(seq, self.adapter) {
+            Ok(()) => Ok(seq),
+            Err(error) => {
+                self.inner.close(seq);
+                Err(error)
+            }
+        }
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        self.inner.close(seq);
+    }
+
+    fn held(&self, seq: SeqId) -> usize {
+        self.inner.held(seq)
+    }
+
+    fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        self.inner.load_adapter(adapter)
+    }
+
+    fn drop_adapter(&mut self, adapter: AdapterId) {
+        self.inner.drop_adapter(adapter);
+    }
+
+    fn adapt(&mut self, seq: SeqId, adapter: AdapterId) -> Result<(), BackendError> {
+        self.inner.adapt(seq, adapter)
+    }
+
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        self.inner.step(batch, out)
+    }
+
+    fn draft(&mut self, batch: &[DraftChunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        self.inner.draft(batch, out)
     }
 }

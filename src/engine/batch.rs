@@ -1,24 +1,41 @@
 //! Which tokens go into the next step: decoding sequences first, one token each, then prompt chunks in order of
 //! arrival until the token budget is spent. A prompt is cut only where its own sequence stands at a multiple of
 //! `CUT_TOKENS`, so the numbers of a reply never depend on the budget or on the neighbours.
+//!
+//! Background work follows live work in both classes, and while there is live work it adds at most one cut to a step.
 
 use super::backend::Rows;
 
 /// Prompts are cut at multiples of this many positions: the chunk length of the gated delta rule.
 pub const CUT_TOKENS: usize = 64;
 
-/// What one sequence wants to feed.
+/// Which rows of logits a demand needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    None,
+    /// The last, once everything pending is fed.
+    Last,
+    /// Every row of a chunk that reaches this position.
+    From(usize),
+}
+
+/// What one request wants to feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Tokens already held by the sequence.
     pub held: usize,
-    /// Tokens still to feed before the next row of logits.
+    /// Tokens that may be fed in this step.
     pub pending: usize,
     /// The sequence is generating: it goes first and is never cut.
     pub decoding: bool,
+    /// Nobody waits for it.
+    pub background: bool,
+    /// Sequences fed with the same tokens in the same step.
+    pub lanes: usize,
+    pub wants: Wants,
 }
 
-/// The share of one sequence in a step.
+/// The share of one request in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Index into the demands.
@@ -27,26 +44,45 @@ pub struct Share {
     pub rows: Rows,
 }
 
+impl Demand {
+    fn share(&self, slot: usize, tokens: usize) -> Share {
+        let rows = match self.wants {
+            Wants::Last if tokens == self.pending => Rows::Last,
+            Wants::From(position) if self.held + tokens > position => Rows::All,
+            _ => Rows::None,
+        };
+        Share { slot, tokens, rows }
+    }
+}
+
 /// Plans one step of at most `budget` tokens; decoding sequences always fit. A prompt gets nothing if less than
-/// one cut is left for it, but the first prompt always advances.
+/// one cut is left for it, but the first prompt always advances (a background one only when nothing is live).
 pub fn plan(demands: &[Demand], budget: usize) -> Vec<Share> {
     let mut shares = Vec::with_capacity(demands.len());
     let mut left = budget;
-    for (slot, demand) in demands.iter().enumerate().filter(|(_, d)| d.decoding && d.pending > 0) {
-        shares.push(Share { slot, tokens: demand.pending, rows: Rows::Last });
-        left = left.saturating_sub(demand.pending);
-    }
-    let mut first_prompt = true;
-    for (slot, demand) in demands.iter().enumerate().filter(|(_, d)| !d.decoding && d.pending > 0) {
-        let allowed = if first_prompt { left.max(CUT_TOKENS) } else { left };
-        first_prompt = false;
-        let tokens = cut(demand.held, demand.pending, allowed);
-        if tokens == 0 {
-            continue;
+    let wanting = || demands.iter().enumerate().filter(|(_, d)| d.pending > 0);
+    for background in [false, true] {
+        for (slot, demand) in wanting().filter(|(_, d)| d.decoding && d.background == background) {
+            shares.push(demand.share(slot, demand.pending));
+            left = left.saturating_sub(demand.pending * demand.lanes);
         }
-        let rows = if tokens == demand.pending { Rows::Last } else { Rows::None };
-        shares.push(Share { slot, tokens, rows });
-        left = left.saturating_sub(tokens);
+    }
+    let live = wanting().any(|(_, d)| !d.background);
+    let mut first_prompt = true;
+    for background in [false, true] {
+        if background && live {
+            left = left.min(CUT_TOKENS);
+            first_prompt = false;
+        }
+        for (slot, demand) in wanting().filter(|(_, d)| !d.decoding && d.background == background) {
+            let allowed = if first_prompt { (left / demand.lanes).max(CUT_TOKENS) } else { left / demand.lanes };
+            first_prompt = false;
+            let tokens = cut(demand.held, demand.pending, allowed);
+            if tokens > 0 {
+                shares.push(demand.share(slot, tokens));
+                left = left.saturating_sub(tokens * demand.lanes);
+            }
+        }
     }
     shares
 }
@@ -64,12 +100,20 @@ mod tests {
     use super::*;
 
     fn prompt(held: usize, pending: usize) -> Demand {
-        Demand { held, pending, decoding: false }
+        Demand { held, pending, decoding: false, background: false, lanes: 1, wants: Wants::Last }
+    }
+
+    fn decoding(held: usize) -> Demand {
+        Demand { decoding: true, ..prompt(held, 1) }
+    }
+
+    fn background(demand: Demand) -> Demand {
+        Demand { background: true, ..demand }
     }
 
     #[test]
     fn decoding_goes_first_and_whole() {
-        let demands = [prompt(0, 100), Demand { held: 50, pending: 1, decoding: true }];
+        let demands = [prompt(0, 100), decoding(50)];
         let shares = plan(&demands, 80);
         assert_eq!(shares[0], Share { slot: 1, tokens: 1, rows: Rows::Last });
         assert_eq!(shares[1], Share { slot: 0, tokens: 64, rows: Rows::None });
@@ -79,14 +123,16 @@ mod tests {
     fn every_cut_lies_on_the_grid_and_everything_is_fed_once() {
         for length in [1, 63, 64, 65, 500, 1000] {
             for budget in [1, 64, 100, 512] {
-                let mut held = 0;
-                while held < length {
-                    let share = plan(&[prompt(held, length - held)], budget)[0];
-                    held += share.tokens;
-                    assert!(held % CUT_TOKENS == 0 || held == length);
-                    assert_eq!(share.rows == Rows::Last, held == length);
+                for lanes in [1, 2] {
+                    let mut held = 0;
+                    while held < length {
+                        let share = plan(&[Demand { lanes, ..prompt(held, length - held) }], budget)[0];
+                        held += share.tokens;
+                        assert!(held % CUT_TOKENS == 0 || held == length);
+                        assert_eq!(share.rows == Rows::Last, held == length);
+                    }
+                    assert_eq!(held, length);
                 }
-                assert_eq!(held, length);
             }
         }
     }
@@ -100,8 +146,30 @@ mod tests {
 
     #[test]
     fn prompts_advance_even_when_decoding_fills_the_budget() {
-        let decoding = [Demand { held: 9, pending: 1, decoding: true }; 8];
-        let demands: Vec<_> = decoding.into_iter().chain([prompt(64, 300)]).collect();
+        let demands: Vec<_> = [decoding(9); 8].into_iter().chain([prompt(64, 300)]).collect();
         assert_eq!(plan(&demands, 4).last().unwrap().tokens, 64);
+    }
+
+    #[test]
+    fn background_work_follows_and_adds_one_cut_at_most_beside_live_work() {
+        let idle: Vec<_> = [background(prompt(0, 1000)); 4].to_vec();
+        assert_eq!(plan(&idle, 256).iter().map(|s| s.tokens).sum::<usize>(), 256);
+        let mut busy = idle.clone();
+        busy.push(decoding(9));
+        busy.push(prompt(0, 100));
+        let shares = plan(&busy, 256);
+        assert_eq!(shares.iter().map(|s| s.slot).collect::<Vec<_>>(), [4, 5, 0]);
+        assert_eq!(shares.iter().map(|s| s.tokens).collect::<Vec<_>>(), [1, 100, 64]);
+        // A live prompt that fills the step leaves nothing to the others.
+        busy.push(prompt(0, 1000));
+        assert!(plan(&busy, 256).iter().all(|s| s.slot >= 4));
+    }
+
+    #[test]
+    fn rows_are_asked_for_where_scores_begin() {
+        let demand = Demand { wants: Wants::From(70), ..background(prompt(0, 200)) };
+        assert_eq!(plan(&[demand], 64)[0].rows, Rows::None);
+        assert_eq!(plan(&[Demand { held: 64, pending: 136, ..demand }], 64)[0].rows, Rows::All);
+        assert_eq!(plan(&[Demand { wants: Wants::None, ..demand }], 256)[0].rows, Rows::None);
     }
 }

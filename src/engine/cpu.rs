@@ -1,6 +1,7 @@
 //! The native backend on the processor: packed weights, a thread pool of its own, the stages of `model::stages` one
 //! function each. Owns the weights, the sequences and the buffers of the model it loaded.
 
+mod adapter;
 mod attention;
 mod buffers;
 mod moe;
@@ -9,13 +10,15 @@ mod run;
 mod sequence;
 mod weights;
 
-use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
+use super::adapter::Adapter;
+use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
 use super::model::passes::{Cursor, Fed, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::{Layer, Mixer, Weights};
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
+use adapter::{ADAPTER_BYTES_MAX, Pairs};
 use buffers::Buffers;
 use chimere_ffi::cpu::{Forms, Gdn, Pool, Rope};
 use chimere_ffi::map::Map;
@@ -69,6 +72,8 @@ pub struct Cpu {
     kv: KvShape,
     pool: Pool,
     slots: Slots<Sequence>,
+    adapters: Vec<(AdapterId, Arc<Pairs>)>,
+    next_adapter: u32,
     buffers: Buffers,
     fed: Vec<Fed>,
     pass: Pass,
@@ -112,6 +117,8 @@ impl Cpu {
             rope: Rope::new(hp.attention.rope_dims, f64::from(hp.attention.rope_base)),
             kv,
             slots: Slots::new(options.sequences_max, info.context_tokens),
+            adapters: Vec::new(),
+            next_adapter: 0,
             buffers: Buffers::new(&hp),
             fed: Vec::new(),
             pass: Pass::default(),
@@ -211,6 +218,35 @@ impl Backend for Cpu {
 
     fn held(&self, seq: SeqId) -> usize {
         self.slots.held(seq)
+    }
+
+    fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        let pairs = Pairs::pack(adapter, self.hp.layers.len())?;
+        let bytes = pairs.bytes + self.adapters.iter().map(|(_, p)| p.bytes).sum::<usize>();
+        if bytes > ADAPTER_BYTES_MAX {
+            return Err(BackendError::Adapter(format!(
+                "all adapters together would take {bytes} bytes, over the limit of {ADAPTER_BYTES_MAX}: drop one first"
+            )));
+        }
+        let id = AdapterId(self.next_adapter);
+        self.next_adapter = self.next_adapter.wrapping_add(1);
+        self.adapters.push((id, Arc::new(pairs)));
+        Ok(id)
+    }
+
+    fn drop_adapter(&mut self, adapter: AdapterId) {
+        self.adapters.retain(|(id, _)| *id != adapter);
+    }
+
+    fn adapt(&mut self, seq: SeqId, adapter: AdapterId) -> Result<(), BackendError> {
+        let pairs = self.adapters.iter().find(|(id, _)| *id == adapter);
+        let pairs = pairs.ok_or(BackendError::UnknownAdapter(adapter.0))?.1.clone();
+        let slot = self.slots.find(seq).ok_or(BackendError::UnknownSequence(seq.0))?;
+        if self.slots.held(seq) > 0 {
+            return Err(BackendError::TooLate(seq.0));
+        }
+        self.slots.state_mut(slot).adapter = Some(pairs);
+        Ok(())
     }
 
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {

@@ -6,29 +6,35 @@
 //! - `Finished`: nothing more; what ran was aborted.
 //!
 //! A command that the state does not allow is refused by name. One request's failure ends that request alone.
+//! Background work (requests marked so, evaluations) gets what live requests leave: it is admitted while none waits and
+//! a sequence stays free, and a live request that finds no free one takes that of the youngest.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
+use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
 use super::batch::{self, Share};
-use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
+use super::evaluate::{self, Evaluations};
+use super::protocol::{Command, EngineStats, EvalRow, Event, FailureKind, RequestId};
+use super::revisions::{Arrived, Revisions};
 use super::slot::{Prepared, Slot};
 use super::vocab::Vocab;
 
 /// What reaches the step loop, in the order the daemon sent it.
 pub enum Input {
     Prepared(Box<Prepared>),
-    /// A command that needs the loop: cancel, pause, resume, stats, exit.
+    /// An adapter that was read and checked.
+    Adapter(Box<Arrived>),
+    /// A command that needs the loop: cancel, pause, resume, stats, exit, drop, evaluate.
     Command(Command),
 }
 
 /// Limits of the loop.
 #[derive(Clone, Copy, Debug)]
 pub struct HostLimits {
-    /// Requests waiting for a sequence; more are refused as busy.
+    /// Requests waiting for a sequence, live and background each; more are refused as busy.
     pub waiting_max: usize,
     /// Tokens fed in one step, prompts and decoding together.
     pub step_tokens_max: usize,
@@ -41,8 +47,8 @@ enum State {
     Finished,
 }
 
-/// Stands in for the sequence of a request that never got one.
-const NO_SEQUENCE: SeqId = SeqId(u32::MAX);
+/// What a request is told whose row did not come.
+const NO_LOGITS: &str = "the model returned no logits";
 
 /// Events are handed over a step at a time.
 pub type Events = SyncSender<Vec<Event>>;
@@ -52,8 +58,12 @@ pub struct Host {
     vocab: Arc<dyn Vocab>,
     limits: HostLimits,
     state: State,
-    waiting: VecDeque<Prepared>,
+    waiting: VecDeque<Slot>,
+    /// Background requests without a sequence, new and suspended.
+    background: VecDeque<Slot>,
     slots: Vec<Slot>,
+    evaluations: Evaluations,
+    revisions: Revisions,
     output: Output,
     stats: EngineStats,
 }
@@ -66,7 +76,10 @@ impl Host {
             limits,
             state: State::Running,
             waiting: VecDeque::new(),
+            background: VecDeque::new(),
             slots: Vec::new(),
+            evaluations: Evaluations::default(),
+            revisions: Revisions::default(),
             output: Output::default(),
             stats: EngineStats::default(),
         }
@@ -90,7 +103,8 @@ impl Host {
     }
 
     fn busy(&self) -> bool {
-        self.state == State::Running && (!self.slots.is_empty() || !self.waiting.is_empty())
+        let queued = self.waiting.len() + self.background.len() + self.evaluations.len();
+        self.state == State::Running && (!self.slots.is_empty() || queued > 0)
     }
 
     /// Takes every input that is there; waits for one only when there is nothing to compute.
@@ -118,6 +132,15 @@ impl Host {
     fn take(&mut self, input: Input, out: &mut Vec<Event>) {
         match input {
             Input::Prepared(job) => self.enqueue(*job, out),
+            Input::Adapter(arrived) => self.revisions.load(*arrived, self.backend.as_mut(), out),
+            Input::Command(Command::DropAdapter { id, revision }) => {
+                self.revisions.discard(id, &revision, self.backend.as_mut(), out);
+            }
+            Input::Command(Command::Evaluate { id, adapter, rows, with_kl }) => {
+                if let Err((kind, message)) = self.evaluate(id, adapter, rows, with_kl, out) {
+                    out.push(Event::Failed { id, kind, message });
+                }
+            }
             Input::Command(Command::Cancel { id }) => self.cancel(id, out),
             Input::Command(Command::Pause) if self.state == State::Running => {
                 self.state = State::Paused;
@@ -138,57 +161,158 @@ impl Host {
     }
 
     fn enqueue(&mut self, job: Prepared, out: &mut Vec<Event>) {
-        if self.waiting.len() >= self.limits.waiting_max {
-            let message = format!("{} requests are already waiting: try again later", self.waiting.len());
-            out.push(Event::Failed { id: job.id, kind: FailureKind::Busy, message });
-        } else {
-            self.waiting.push_back(job);
+        let (id, sequences) = (job.id, self.backend.info().sequences_max);
+        let mut refuse = |kind, message| out.push(Event::Failed { id, kind, message });
+        if job.background && sequences < 2 {
+            let message = "an engine of one sequence takes no background requests: it needs two".to_owned();
+            return refuse(FailureKind::Invalid, message);
         }
+        let queue = if job.background { &mut self.background } else { &mut self.waiting };
+        if queue.len() >= self.limits.waiting_max {
+            let message = format!("{} requests are already waiting: try again later", queue.len());
+            return refuse(FailureKind::Busy, message);
+        }
+        match job.adapter.as_deref().map(|revision| self.revisions.enter(revision)).transpose() {
+            Ok(adapter) => queue.push_back(Slot::new(job, adapter)),
+            Err(message) => refuse(FailureKind::Invalid, message),
+        }
+    }
+
+    fn evaluate(
+        &mut self,
+        id: RequestId,
+        adapter: Option<String>,
+        rows: Vec<EvalRow>,
+        with_kl: bool,
+        out: &mut Vec<Event>,
+    ) -> Result<(), (FailureKind, String)> {
+        let info = self.backend.info();
+        if info.embedding_only {
+            return Err((FailureKind::Invalid, "this model gives embeddings and no likelihoods".to_owned()));
+        }
+        if let Some(reason) = evaluate::refusal(&rows, with_kl, info) {
+            return Err((FailureKind::Invalid, reason));
+        }
+        if self.evaluations.is_full() {
+            return Err((FailureKind::Busy, format!("{} evaluations are already waiting", self.evaluations.len())));
+        }
+        if rows.is_empty() {
+            out.push(Event::Evaluated { id, rows: Vec::new() });
+            return Ok(());
+        }
+        let adapter = adapter.map(|revision| self.revisions.enter(&revision)).transpose();
+        self.evaluations.push(id, adapter.map_err(|m| (FailureKind::Invalid, m))?, rows, with_kl);
+        Ok(())
     }
 
     fn cancel(&mut self, id: RequestId, out: &mut Vec<Event>) {
         if let Some(at) = self.slots.iter().position(|s| s.id == id) {
-            let event = self.slots[at].aborted();
-            self.retire(at);
-            out.push(event);
-        } else if let Some(at) = self.waiting.iter().position(|j| j.id == id)
-            && let Some(job) = self.waiting.remove(at)
-        {
-            out.push(Slot::new(job, NO_SEQUENCE).aborted());
+            out.push(self.slots[at].aborted());
+            return self.retire(at, out);
+        }
+        let queues = [&mut self.waiting, &mut self.background];
+        let found = queues.into_iter().find_map(|q| q.iter().position(|s| s.id == id).and_then(|at| q.remove(at)));
+        if let Some(mut slot) = found {
+            out.push(slot.aborted());
+            return self.leave(slot.adapter, out);
+        }
+        if let Some(adapter) = self.evaluations.cancel(id, self.backend.as_mut()) {
+            out.push(evaluate::failed(id, FailureKind::Invalid, "the evaluation was cancelled".to_owned()));
+            self.leave(adapter, out);
         }
     }
 
-    /// Gives waiting requests a sequence, in order of arrival, while there is one.
+    /// A request that was promised `adapter` has ended.
+    fn leave(&mut self, adapter: Option<AdapterId>, out: &mut Vec<Event>) {
+        if let Some(adapter) = adapter {
+            self.revisions.leave(adapter, self.backend.as_mut(), out);
+        }
+    }
+
+    /// Sequences that nobody uses.
+    fn free(&self) -> usize {
+        let used = self.slots.len() + self.evaluations.sequences();
+        self.backend.info().sequences_max.saturating_sub(used)
+    }
+
+    /// Gives waiting requests a sequence, in order of arrival: live ones while one is free or can be taken from
+    /// background work, background ones while nobody waits and one stays free.
     fn admit(&mut self, out: &mut Vec<Event>) {
-        let sequences_max = self.backend.info().sequences_max;
-        while self.slots.len() < sequences_max
-            && let Some(job) = self.waiting.pop_front()
+        while !self.waiting.is_empty() && (self.free() > 0 || self.evict()) {
+            if let Some(slot) = self.waiting.pop_front() {
+                self.start(slot, out);
+            }
+        }
+        if !self.waiting.is_empty() {
+            return;
+        }
+        while self.free() > 1
+            && let Some(slot) = self.background.pop_front()
         {
-            match self.backend.open() {
-                Ok(seq) => {
-                    let started =
-                        Event::Started { id: job.id, prompt_ids: job.ids.clone(), cached_tokens: 0, seed: job.seed };
-                    out.push(started);
-                    self.slots.push(Slot::new(job, seq));
-                }
-                Err(error) => {
-                    let message = format!("no sequence could be opened: {error}");
-                    out.push(Event::Failed { id: job.id, kind: FailureKind::Internal, message });
-                }
+            self.start(slot, out);
+        }
+        let free = self.free().saturating_sub(1);
+        if let Err(error) = self.evaluations.admit(free, self.backend.as_mut()) {
+            self.fail_evaluations(&format!("no sequence could be opened: {error}"), out);
+        }
+    }
+
+    fn start(&mut self, mut slot: Slot, out: &mut Vec<Event>) {
+        let opened = self.backend.open().and_then(|seq| match slot.adapter {
+            Some(adapter) => self.backend.adapt(seq, adapter).map(|()| seq),
+            None => Ok(seq),
+        });
+        match opened {
+            Ok(seq) => {
+                out.extend(slot.admit(seq));
+                self.slots.push(slot);
+            }
+            Err(error) => {
+                out.push(slot.failed(FailureKind::Internal, format!("no sequence could be opened: {error}")));
+                self.leave(slot.adapter, out);
             }
         }
     }
 
-    /// One step for every admitted request that has something to feed.
+    /// Takes a sequence from background work; false if none has one.
+    fn evict(&mut self) -> bool {
+        if self.evaluations.evict(self.backend.as_mut()) {
+            return true;
+        }
+        let Some(at) = self.slots.iter().rposition(|s| s.background) else { return false };
+        let mut slot = self.slots.remove(at);
+        if let Some(seq) = slot.suspend() {
+            self.backend.close(seq);
+        }
+        self.background.push_front(slot);
+        true
+    }
+
+    fn fail_evaluations(&mut self, message: &str, out: &mut Vec<Event>) {
+        for id in self.evaluations.ids() {
+            self.fail_evaluation(id, message.to_owned(), out);
+        }
+    }
+
+    fn fail_evaluation(&mut self, id: RequestId, message: String, out: &mut Vec<Event>) {
+        if let Some(adapter) = self.evaluations.cancel(id, self.backend.as_mut()) {
+            out.push(evaluate::failed(id, FailureKind::Internal, message));
+            self.leave(adapter, out);
+        }
+    }
+
+    /// One step for every admitted request that has something to feed, evaluations after the others.
     fn step(&mut self, out: &mut Vec<Event>) {
-        let demands: Vec<_> = self.slots.iter().map(Slot::demand).collect();
+        let demands: Vec<_> = self.slots.iter().map(Slot::demand).chain(self.evaluations.demands()).collect();
         let shares = batch::plan(&demands, self.limits.step_tokens_max);
         if shares.is_empty() {
             return;
         }
         let began = Instant::now();
         if self.feed(&shares).is_ok() {
-            self.harvest(&shares, out);
+            let output = std::mem::take(&mut self.output);
+            let fed: Vec<_> = shares.iter().map(|s| (*s, self.rows_of(s))).collect();
+            self.output = self.harvest(&fed, output, out);
         } else {
             self.step_one_by_one(&shares, out);
         }
@@ -197,90 +321,122 @@ impl Host {
     }
 
     fn feed(&mut self, shares: &[Share]) -> Result<(), BackendError> {
-        let chunks: Vec<_> = shares
-            .iter()
-            .map(|share| {
-                let slot = &self.slots[share.slot];
-                Chunk { seq: slot.seq, tokens: slot.next(share.tokens), rows: share.rows, hidden: false }
-            })
-            .collect();
+        let mut chunks = Vec::with_capacity(shares.len());
+        for share in shares {
+            match self.slots.get(share.slot) {
+                Some(slot) => chunks.extend(slot.chunk(share)),
+                None => chunks.extend(self.evaluations.chunks(share.slot - self.slots.len(), share)),
+            }
+        }
         self.backend.step(&chunks, &mut self.output)
     }
 
-    /// Hands the rows of a step to their requests and closes those that ended.
-    fn harvest(&mut self, shares: &[Share], out: &mut Vec<Event>) {
-        let width = self.backend.info().vocab;
-        let mut rows = self.output.logits.chunks_exact_mut(width.max(1));
-        let mut ended = Vec::new();
-        for share in shares {
-            let slot = &mut self.slots[share.slot];
-            slot.advance(share.tokens);
-            if share.rows == Rows::None {
-                continue;
-            }
-            let done = match rows.next() {
-                Some(row) => slot.take_row(row, self.vocab.as_ref(), out),
-                None => {
-                    out.push(slot.failed(FailureKind::Internal, "the model returned no logits".to_owned()));
-                    true
+    /// Rows of logits that a share gives.
+    fn rows_of(&self, share: &Share) -> usize {
+        match self.slots.get(share.slot) {
+            Some(_) => usize::from(share.rows != Rows::None),
+            None => self.evaluations.rows(share.slot - self.slots.len(), share),
+        }
+    }
+
+    /// Hands the rows of a step to their requests and closes those that ended; gives the buffers back.
+    fn harvest(&mut self, fed: &[(Share, usize)], mut output: Output, out: &mut Vec<Event>) -> Output {
+        let width = self.backend.info().vocab.max(1);
+        let requests = self.slots.len();
+        let mut rest = output.logits.as_mut_slice();
+        let (mut ended, mut scored, mut broken) = (Vec::new(), Vec::new(), Vec::new());
+        for (share, rows) in fed {
+            let taken = std::mem::take(&mut rest);
+            let (own, later) = taken.split_at_mut((rows * width).min(taken.len()));
+            rest = later;
+            let whole = own.len() == rows * width;
+            let Some(slot) = self.slots.get_mut(share.slot) else {
+                let at = share.slot - requests;
+                match self.evaluations.take(at, share, own, width) {
+                    _ if !whole => broken.extend(self.evaluations.id(at).map(|id| (id, NO_LOGITS.to_owned()))),
+                    Ok(done) => scored.extend(done.then_some(at)),
+                    Err(message) => broken.extend(self.evaluations.id(at).map(|id| (id, message))),
                 }
+                continue;
             };
-            if done {
+            slot.advance(share.tokens);
+            if !whole {
+                out.push(slot.failed(FailureKind::Internal, NO_LOGITS.to_owned()));
+                ended.push(share.slot);
+            } else if *rows > 0 && slot.take_row(own, self.vocab.as_ref(), out) {
                 ended.push(share.slot);
             }
         }
+        // From the end, so that indices stay true.
         ended.sort_unstable_by(|a, b| b.cmp(a));
-        for at in ended {
-            self.retire(at);
+        ended.into_iter().for_each(|at| self.retire(at, out));
+        scored.sort_unstable_by(|a, b| b.cmp(a));
+        for at in scored {
+            if let Some((event, adapter)) = self.evaluations.close(at, self.backend.as_mut()) {
+                out.push(event);
+                self.leave(adapter, out);
+            }
         }
+        broken.into_iter().for_each(|(id, message)| self.fail_evaluation(id, message, out));
+        output
     }
 
     /// After a step that failed as a whole: each request alone, so that only the guilty one ends.
     fn step_one_by_one(&mut self, shares: &[Share], out: &mut Vec<Event>) {
-        let mut guilty = Vec::new();
-        let mut fed = Vec::new();
+        let (mut guilty, mut evaluations) = (Vec::new(), Vec::new());
+        let (mut fed, mut all) = (Vec::new(), Output::default());
         for share in shares {
             match self.feed(std::slice::from_ref(share)) {
-                Ok(()) => fed.push((*share, self.output.clone())),
-                Err(error) => {
-                    out.push(self.slots[share.slot].failed(FailureKind::Internal, error.to_string()));
-                    guilty.push(share.slot);
+                Ok(()) => {
+                    fed.push((*share, self.rows_of(share)));
+                    all.logits.extend_from_slice(&self.output.logits);
                 }
+                Err(error) => match self.slots.get(share.slot) {
+                    Some(slot) => {
+                        out.push(slot.failed(FailureKind::Internal, error.to_string()));
+                        guilty.push(slot.id);
+                    }
+                    None => {
+                        let id = self.evaluations.id(share.slot - self.slots.len());
+                        evaluations.extend(id.map(|id| (id, error.to_string())));
+                    }
+                },
             }
         }
         // Rows are handed out before anything is retired, so that slot indices stay true.
-        let (shares, outputs): (Vec<_>, Vec<_>) = fed.into_iter().unzip();
-        self.output.clear();
-        for output in outputs {
-            self.output.logits.extend_from_slice(&output.logits);
-        }
-        let ids: Vec<_> = guilty.iter().map(|&at| self.slots[at].id).collect();
-        self.harvest(&shares, out);
-        for id in ids {
+        self.harvest(&fed, all, out);
+        for id in guilty {
             if let Some(at) = self.slots.iter().position(|s| s.id == id) {
-                self.retire(at);
+                self.retire(at, out);
             }
         }
+        evaluations.into_iter().for_each(|(id, message)| self.fail_evaluation(id, message, out));
     }
 
-    fn retire(&mut self, at: usize) {
+    fn retire(&mut self, at: usize, out: &mut Vec<Event>) {
         let slot = self.slots.remove(at);
         self.stats.prompt_tokens += u64::from(slot.prompt_tokens());
         self.stats.generated_tokens += u64::from(slot.completion_tokens());
-        self.backend.close(slot.seq);
+        if let Some(seq) = slot.seq {
+            self.backend.close(seq);
+        }
+        self.leave(slot.adapter, out);
     }
 
     fn abort_all(&mut self, out: &mut Vec<Event>) {
         while let Some(slot) = self.slots.last_mut() {
             out.push(slot.aborted());
-            self.retire(self.slots.len() - 1);
+            self.retire(self.slots.len() - 1, out);
         }
-        for job in std::mem::take(&mut self.waiting) {
-            out.push(Slot::new(job, NO_SEQUENCE).aborted());
+        let waiting = std::mem::take(&mut self.waiting);
+        for mut slot in waiting.into_iter().chain(std::mem::take(&mut self.background)) {
+            out.push(slot.aborted());
         }
+        self.fail_evaluations("the engine ends", out);
     }
 
     fn stats(&self) -> EngineStats {
+        let running = self.slots.iter().filter(|s| s.background).count();
         let live = |f: fn(&Slot) -> u32| self.slots.iter().map(|s| u64::from(f(s))).sum::<u64>();
         EngineStats {
             running: self.slots.len() as u32,
@@ -288,6 +444,8 @@ impl Host {
             paused: self.state == State::Paused,
             prompt_tokens: self.stats.prompt_tokens + live(Slot::prompt_tokens),
             generated_tokens: self.stats.generated_tokens + live(Slot::completion_tokens),
+            adapters: self.revisions.len() as u32,
+            background: (self.background.len() + running + self.evaluations.len()) as u32,
             ..self.stats
         }
     }

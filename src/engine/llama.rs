@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use chimere_ffi::ggml::llama::{self, Batch, Context, ContextOptions, Hidden, Level, LlamaError, Model, ModelOptions};
 
-use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, Rows, SeqId};
+use super::adapter::Adapter;
+use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, Rows, SeqId};
 use crate::gguf::Gguf;
 
 pub use vocab::LlamaVocab;
@@ -41,7 +42,7 @@ impl Default for LlamaOptions {
 }
 
 /// What a sequence holds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Held {
     open: bool,
     /// Tokens in the trunk's cache.
@@ -50,6 +51,7 @@ struct Held {
     drafted: usize,
     /// A failed step left the state between two tokens and it could not be taken back.
     broken: bool,
+    adapter: Option<Arc<llama::Adapter>>,
 }
 
 /// A model hosted by libllama.
@@ -60,6 +62,8 @@ pub struct Llama {
     draft: Option<Context>,
     info: ModelInfo,
     held: Vec<Held>,
+    adapters: Vec<(AdapterId, Arc<llama::Adapter>)>,
+    next_adapter: u32,
     batch: Batch,
 }
 
@@ -106,7 +110,10 @@ pub fn load(
     info.embedding_only = embedding_only;
     let held = vec![Held::default(); options.sequences_max];
     let vocab = LlamaVocab::new(model);
-    Ok((Llama { trunk, draft: None, info, held, batch: Batch::default() }, vocab))
+    Ok((
+        Llama { trunk, draft: None, info, held, adapters: Vec::new(), next_adapter: 0, batch: Batch::default() },
+        vocab,
+    ))
 }
 
 /// The library's lines in our log.
@@ -141,6 +148,13 @@ fn wants(rows: Rows, at: usize, len: usize) -> bool {
         Rows::None => false,
         Rows::Last => at + 1 == len,
         Rows::All => true,
+    }
+}
+
+fn same(a: &Option<Arc<llama::Adapter>>, b: &Option<Arc<llama::Adapter>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
     }
 }
 
@@ -221,15 +235,24 @@ impl Llama {
             let mut rows = 0;
             // A context that keeps hidden states takes one sequence at a time.
             let alone = self.draft.is_some().then(|| rest[0].seq);
+            // A context is under one adapter at a time.
+            let adapter = self.adapter_of(rest[0].seq);
             let cut = rest.iter().take(self.trunk.options().batch).take_while(|f| {
                 rows += usize::from(f.wanted);
-                rows <= rows_max && alone.is_none_or(|seq| seq == f.seq)
+                rows <= rows_max && alone.is_none_or(|seq| seq == f.seq) && same(&adapter, &self.adapter_of(f.seq))
             });
             let (call, later) = rest.split_at(cut.count());
+            if !draft {
+                self.trunk.set_adapter(adapter.as_ref()).map_err(compute)?;
+            }
             self.call(call, draft, out)?;
             rest = later;
         }
         Ok(())
+    }
+
+    fn adapter_of(&self, seq: SeqId) -> Option<Arc<llama::Adapter>> {
+        self.held.get(seq.0 as usize).and_then(|h| h.adapter.clone())
     }
 
     fn call(&mut self, fed: &[Fed<'_>], draft: bool, out: &mut Output) -> Result<(), BackendError> {
@@ -295,6 +318,33 @@ impl Backend for Llama {
 
     fn held(&self, seq: SeqId) -> usize {
         self.held.get(seq.0 as usize).map_or(0, |h| h.tokens)
+    }
+
+    /// The library reads a copy that we write: the adapter that was checked, whatever became of its file.
+    fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        let refused = |e: &dyn std::fmt::Display| BackendError::Adapter(e.to_string());
+        let id = AdapterId(self.next_adapter);
+        let copy = std::env::temp_dir().join(format!("chimere-adapter-{}-{}.gguf", std::process::id(), id.0));
+        adapter.write(&copy).map_err(|e| refused(&e))?;
+        let loaded = llama::Adapter::load(self.trunk.model(), &copy);
+        let _ = std::fs::remove_file(&copy);
+        self.adapters.push((id, loaded.map_err(|e| refused(&e))?));
+        self.next_adapter = self.next_adapter.wrapping_add(1);
+        Ok(id)
+    }
+
+    fn drop_adapter(&mut self, adapter: AdapterId) {
+        self.adapters.retain(|(id, _)| *id != adapter);
+    }
+
+    fn adapt(&mut self, seq: SeqId, adapter: AdapterId) -> Result<(), BackendError> {
+        let found = self.adapters.iter().find(|(id, _)| *id == adapter).map(|(_, a)| a.clone());
+        let found = found.ok_or(BackendError::UnknownAdapter(adapter.0))?;
+        if self.slot(seq)?.tokens > 0 {
+            return Err(BackendError::TooLate(seq.0));
+        }
+        self.held[seq.0 as usize].adapter = Some(found);
+        Ok(())
     }
 
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {

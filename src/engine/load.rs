@@ -7,6 +7,7 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Seek, SeekFrom};
 
+use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
@@ -44,6 +45,8 @@ pub struct Loaded {
     pub vocab: Arc<dyn Vocab>,
     pub template: Option<ChatTemplate>,
     pub hosted: Hosted,
+    /// What adapters must fit.
+    pub base: BaseModel,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let template = vocab.template().map(|source| chat_template(&source, options)).transpose()?;
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
     let model_hash = model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
+    let base = BaseModel::new(&gguf, &model_hash);
     let hosted = Hosted {
         model: backend.info().clone(),
         model_hash,
@@ -90,7 +94,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         chats: template.is_some(),
         load_ms: began.elapsed().as_millis() as u64,
     };
-    Ok(Loaded { backend, vocab, template, hosted })
+    Ok(Loaded { backend, vocab, template, hosted, base })
 }
 
 /// A template comes from a stranger: it is tried on probe conversations before anything depends on it.
@@ -139,7 +143,7 @@ fn library(_: &Path, name: &str, _: &LoadOptions, _: &mut dyn FnMut(f32)) -> Res
 }
 
 /// SHA-256 over the header and the first bytes of every tensor: tells two files apart without reading gigabytes.
-fn model_hash(path: &Path, gguf: &Gguf) -> std::io::Result<String> {
+pub fn model_hash(path: &Path, gguf: &Gguf) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = Vec::new();

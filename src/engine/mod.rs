@@ -1,10 +1,12 @@
 //! Tokens in, tokens out: one model hosted by one process with one step loop. This part of the tree knows
 //! no HTTP, no actors, no store and no wall clock; its public face is `protocol`.
 
+pub mod adapter;
 pub mod backend;
 pub mod batch;
 pub mod control;
 pub mod cpu;
+mod evaluate;
 pub mod host;
 #[cfg(test)]
 mod host_tests;
@@ -16,6 +18,7 @@ pub mod prepare;
 pub mod process;
 pub mod prompt;
 pub mod protocol;
+mod revisions;
 pub mod sampler;
 pub mod slot;
 pub mod template;

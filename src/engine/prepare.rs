@@ -1,12 +1,17 @@
 //! From a request to a job that the step loop can run: renders the chat template, tokenises, checks the sampling
 //! fields and sets up the control policies. Runs on its own thread; nothing here touches the model.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::adapter::{self, BaseModel};
 use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
-use super::protocol::{ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt};
+use super::protocol::{
+    ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt, REVISION_BYTES_MAX, RequestId,
+};
+use super::revisions::Arrived;
 use super::sampler::Sampler;
 use super::slot::Prepared;
 use super::template::ChatTemplate;
@@ -19,6 +24,7 @@ pub struct Preparer {
     width: usize,
     context_tokens: usize,
     embedding_only: bool,
+    base: BaseModel,
 }
 
 /// Why a request cannot become a job.
@@ -47,13 +53,14 @@ struct Tokenised {
 }
 
 impl Preparer {
-    pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted) -> Preparer {
+    pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted, base: BaseModel) -> Preparer {
         Preparer {
             vocab,
             template,
             width: hosted.model.vocab,
             context_tokens: hosted.model.context_tokens,
             embedding_only: hosted.model.embedding_only,
+            base,
         }
     }
 
@@ -80,7 +87,30 @@ impl Preparer {
             ignore_end: request.ignore_end,
         };
         let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?;
-        Ok(Prepared { id: request.id, ids, seed: sampler.seed(), sampler, control, received })
+        Ok(Prepared {
+            id: request.id,
+            ids,
+            seed: sampler.seed(),
+            sampler,
+            control,
+            received,
+            adapter: request.adapter,
+            background: request.background,
+        })
+    }
+
+    /// Reads and checks an adapter, away from the step loop; or the event that tells why it cannot be used.
+    pub fn adapter(&self, id: RequestId, revision: String, path: &Path, sha256: &str) -> Result<Arrived, Event> {
+        let invalid = |message: String| Event::Failed { id, kind: FailureKind::Invalid, message };
+        if revision.is_empty() || revision.len() > REVISION_BYTES_MAX {
+            return Err(invalid(format!("a revision is named by 1 to {REVISION_BYTES_MAX} bytes")));
+        }
+        let (adapter, bytes, found) = adapter::read(path, &self.base).map_err(|e| invalid(e.to_string()))?;
+        if found != sha256 {
+            return Err(invalid(format!("the adapter's file has the SHA-256 {found}, but {sha256} was announced")));
+        }
+        let facts = adapter.facts(bytes, &found);
+        Ok(Arrived { id, revision, adapter, facts })
     }
 
     fn tokenise(&self, input: Prompt) -> Result<Tokenised, Refusal> {

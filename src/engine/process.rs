@@ -1,5 +1,5 @@
 //! The engine as a process: commands are read from one pipe, events written to another, and between them run a
-//! text thread (templates and tokenising, on a large stack and away from the step loop) and the step loop.
+//! text thread (templates, tokenising and the reading of adapters, on a large stack and away from the step loop) and the step loop.
 //! End of file on the command pipe ends everything: no engine outlives its daemon.
 
 use std::io::{self, Read, Write};
@@ -38,7 +38,7 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
     let (commands, from_client) = sync_channel(COMMANDS_MAX);
     let (to_loop, from_text) = sync_channel(COMMANDS_MAX);
     let _ = events.send(vec![Event::Ready(Box::new(loaded.hosted.clone()))]);
-    let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted);
+    let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted, loaded.base);
     let text_events = events.clone();
     named("text")
         .stack_size(TEXT_STACK_BYTES)
@@ -105,6 +105,17 @@ fn prepare(preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSen
                     continue;
                 }
             },
+            Command::LoadAdapter { id, revision, path, sha256 } => {
+                match preparer.adapter(id, revision, &path, &sha256) {
+                    Ok(arrived) => Input::Adapter(Box::new(arrived)),
+                    Err(event) => {
+                        if events.send(vec![event]).is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                }
+            }
             Command::Tokenize { .. } | Command::Detokenize { .. } | Command::ApplyTemplate { .. } => {
                 if events.send(vec![preparer.text(command)]).is_err() {
                     return;

@@ -3,10 +3,12 @@
 //! engine's standard input and reads events from its standard output; end of file ends the engine.
 
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use super::adapter::AdapterFacts;
 use super::backend::ModelInfo;
 use crate::turn::{FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
@@ -57,9 +59,48 @@ pub struct Generate {
     /// Go on past the end-of-reply tokens (benchmarks).
     #[serde(default)]
     pub ignore_end: bool,
+    /// Revision of the adapter that the whole reply is made with; absent: the base weights. It must be loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// Nobody waits for it: it runs while no other request does, leaves a sequence free, and gives its own back to a
+    /// request that finds none. Its tokens are the same all the while.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
 }
 
 pub const STOPS_MAX: usize = 16;
+/// Adapters loaded at once.
+pub const ADAPTERS_MAX: usize = 16;
+/// Bytes of a revision's name.
+pub const REVISION_BYTES_MAX: usize = 128;
+/// Rows of one evaluation.
+pub const EVAL_ROWS_MAX: usize = 65_536;
+/// Tokens of all rows of one evaluation.
+pub const EVAL_TOKENS_MAX: usize = 1 << 22;
+/// Evaluations waiting or under way.
+pub const EVALUATIONS_MAX: usize = 64;
+
+/// A text to be scored: each of `ids[scored_from..]` under the tokens before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalRow {
+    pub ids: Vec<u32>,
+    /// At least 1: the first token has nothing before it.
+    pub scored_from: usize,
+}
+
+/// What one row got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowScore {
+    /// Sum of the negative log-likelihoods of the scored tokens, nats.
+    pub nll: f64,
+    /// Tokens scored.
+    pub tokens: u32,
+    /// Of them, those that were the likeliest.
+    pub top1: u32,
+    /// Mean over the scored tokens of KL(base weights ‖ adapter), nats; absent unless asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl: Option<f64>,
+}
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,6 +126,29 @@ pub enum Command {
     ApplyTemplate {
         id: RequestId,
         chat: ChatInput,
+    },
+    /// Reads an adapter, checks it against the model and keeps it under a name. `sha256` is that of the file, in
+    /// lower-case hex; a file that has another one is refused. Loading the same content twice is no error.
+    LoadAdapter {
+        id: RequestId,
+        revision: String,
+        path: PathBuf,
+        sha256: String,
+    },
+    /// Takes no new request for a revision; told as `AdapterDropped` once the last one under it has ended.
+    DropAdapter {
+        id: RequestId,
+        revision: String,
+    },
+    /// Scores texts, between the steps of live requests. Can be cancelled.
+    Evaluate {
+        id: RequestId,
+        /// Absent: the base weights.
+        #[serde(default)]
+        adapter: Option<String>,
+        rows: Vec<EvalRow>,
+        /// Also the divergence from the base weights, at twice the work.
+        with_kl: bool,
     },
     /// Asks for `Stats`.
     Stats {
@@ -151,6 +215,12 @@ pub struct EngineStats {
     pub steps: u64,
     pub step_ms_sum: f64,
     pub resident_bytes: u64,
+    /// Adapters loaded.
+    #[serde(default)]
+    pub adapters: u32,
+    /// Background requests and evaluations, waiting or under way.
+    #[serde(default)]
+    pub background: u32,
 }
 
 /// Why one request failed. The others go on.
@@ -196,7 +266,7 @@ pub enum Event {
         usage: Usage,
         timings: Timings,
     },
-    /// The last event of a request that failed, started or not.
+    /// The last event of a request or question that failed, started or not.
     Failed {
         id: RequestId,
         kind: FailureKind,
@@ -212,6 +282,20 @@ pub enum Event {
     Text {
         id: RequestId,
         text: String,
+    },
+    AdapterLoaded {
+        id: RequestId,
+        revision: String,
+        facts: AdapterFacts,
+    },
+    AdapterDropped {
+        id: RequestId,
+        revision: String,
+    },
+    /// The scores of an evaluation, in the order of its rows.
+    Evaluated {
+        id: RequestId,
+        rows: Vec<RowScore>,
     },
     Stats {
         id: RequestId,

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::backend::SeqId;
-use super::batch::Demand;
+use super::backend::{AdapterId, Chunk, SeqId};
+use super::batch::{CUT_TOKENS, Demand, Share, Wants};
 use super::control::{Advance, Finish, ReplyControl};
 use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
 use super::sampler::{Choice, Sampler};
@@ -18,59 +18,103 @@ pub struct Prepared {
     pub sampler: Sampler,
     pub control: ReplyControl,
     pub received: Instant,
+    /// Revision of the adapter.
+    pub adapter: Option<String>,
+    pub background: bool,
 }
+
+/// Longest chunk of a reply that is fed again: shorter than a block of the chunked delta rule, so that each token
+/// gets the numbers it had when it was fed alone.
+const REPLAY_TOKENS_MAX: usize = CUT_TOKENS - 1;
 
 pub(super) struct Slot {
     pub(super) id: RequestId,
-    pub(super) seq: SeqId,
-    /// Tokens to feed before the next row, of which `fed` are done.
-    pending: Vec<u32>,
-    fed: usize,
+    /// `None` while it waits.
+    pub(super) seq: Option<SeqId>,
+    pub(super) adapter: Option<AdapterId>,
+    pub(super) background: bool,
+    /// Prompt and reply: what the sequence must hold before the next row.
+    history: Vec<u32>,
+    /// How much of it the sequence holds.
     held: usize,
-    decoding: bool,
-    prompt_tokens: u32,
+    /// How much of it some sequence has held before: it is fed again after a suspension.
+    replayed: usize,
+    prompt_tokens: usize,
+    seed: u64,
     sampler: Sampler,
     control: ReplyControl,
     received: Instant,
-    admitted: Instant,
+    admitted: Option<Instant>,
     first_row: Option<Instant>,
 }
 
 impl Slot {
-    pub(super) fn new(job: Prepared, seq: SeqId) -> Slot {
+    pub(super) fn new(job: Prepared, adapter: Option<AdapterId>) -> Slot {
         Slot {
             id: job.id,
-            seq,
-            prompt_tokens: job.ids.len() as u32,
-            pending: job.ids,
-            fed: 0,
+            seq: None,
+            adapter,
+            background: job.background,
+            prompt_tokens: job.ids.len(),
+            history: job.ids,
             held: 0,
-            decoding: false,
+            replayed: 0,
+            seed: job.seed,
             sampler: job.sampler,
             control: job.control,
             received: job.received,
-            admitted: Instant::now(),
+            admitted: None,
             first_row: None,
         }
     }
 
-    pub(super) fn demand(&self) -> Demand {
-        Demand { held: self.held, pending: self.pending.len() - self.fed, decoding: self.decoding }
+    /// Gives it an empty sequence; the event is told once.
+    pub(super) fn admit(&mut self, seq: SeqId) -> Option<Event> {
+        self.seq = Some(seq);
+        if self.admitted.is_some() {
+            return None;
+        }
+        self.admitted = Some(Instant::now());
+        let prompt_ids = self.history.clone();
+        Some(Event::Started { id: self.id, prompt_ids, cached_tokens: 0, seed: self.seed })
     }
 
-    /// The next `count` tokens to feed.
-    pub(super) fn next(&self, count: usize) -> &[u32] {
-        &self.pending[self.fed..self.fed + count]
+    /// Takes its sequence away; it goes on from the same token in another one.
+    pub(super) fn suspend(&mut self) -> Option<SeqId> {
+        self.replayed = self.replayed.max(self.held);
+        self.held = 0;
+        self.seq.take()
+    }
+
+    pub(super) fn demand(&self) -> Demand {
+        let reply = self.held >= self.prompt_tokens;
+        let end = if reply { self.history.len() } else { self.prompt_tokens };
+        let left = end - self.held;
+        let pending = if reply { left.min(REPLAY_TOKENS_MAX) } else { left };
+        let wants = if self.held + pending == self.history.len() { Wants::Last } else { Wants::None };
+        Demand {
+            held: self.held,
+            pending,
+            decoding: reply && self.held >= self.replayed,
+            background: self.background,
+            lanes: 1,
+            wants,
+        }
+    }
+
+    /// What it feeds in a step.
+    pub(super) fn chunk(&self, share: &Share) -> Option<Chunk<'_>> {
+        let tokens = &self.history[self.held..self.held + share.tokens];
+        self.seq.map(|seq| Chunk { seq, tokens, rows: share.rows, hidden: false })
     }
 
     /// The step that fed `count` tokens succeeded.
     pub(super) fn advance(&mut self, count: usize) {
-        self.fed += count;
         self.held += count;
     }
 
     pub(super) fn prompt_tokens(&self) -> u32 {
-        self.prompt_tokens
+        self.prompt_tokens as u32
     }
 
     pub(super) fn completion_tokens(&self) -> u32 {
@@ -81,9 +125,6 @@ impl Slot {
     /// included. Returns true when the request has ended; its last event is then among `events`.
     pub(super) fn take_row(&mut self, row: &mut [f32], vocab: &dyn Vocab, events: &mut Vec<Event>) -> bool {
         self.first_row.get_or_insert_with(Instant::now);
-        self.decoding = true;
-        self.pending.clear();
-        self.fed = 0;
         let mut sampled = None;
         if self.control.forced().is_none() {
             match self.sampler.sample(row) {
@@ -99,7 +140,7 @@ impl Slot {
             if choice.is_none() {
                 self.sampler.accept(id);
             }
-            self.pending.push(id);
+            self.history.push(id);
             let advance = self.control.push(vocab, id);
             events.push(token_event(self.id, id, &advance, choice, vocab));
             if let Some(end) = advance.finish {
@@ -121,15 +162,16 @@ impl Slot {
 
     fn finished(&self, end: Finish) -> Event {
         let now = Instant::now();
+        let admitted = self.admitted.unwrap_or(now);
         let first_row = self.first_row.unwrap_or(now);
         let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
         let timings = Timings {
-            queued_ms: ms(self.received, self.admitted),
-            prefill_ms: ms(self.admitted, first_row),
+            queued_ms: ms(self.received, admitted),
+            prefill_ms: ms(admitted, first_row),
             decode_ms: ms(first_row, now),
         };
         let usage = Usage {
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.prompt_tokens as u32,
             cached_tokens: 0,
             completion_tokens: self.control.tokens(),
             thinking_tokens: self.control.thinking_tokens(),

@@ -159,6 +159,8 @@ fn ask(id: u64, item: &Item, thinking: Thinking) -> Generate {
         stop: Vec::new(),
         thinking,
         ignore_end: false,
+        adapter: None,
+        background: false,
     }
 }
 

@@ -121,6 +121,8 @@ fn generate(plan: &Plan, prompt: Prompt, choice: u32) -> Generate {
         stop: plan.stop.clone(),
         thinking: plan.thinking,
         ignore_end: false,
+        adapter: None,
+        background: false,
     }
 }
 

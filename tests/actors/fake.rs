@@ -150,6 +150,10 @@ impl Child {
                 let stats = EngineStats { running: self.running.len() as u32, ..EngineStats::default() };
                 self.say(&Event::Stats { id, stats });
             }
+            Command::LoadAdapter { id, .. } | Command::DropAdapter { id, .. } | Command::Evaluate { id, .. } => {
+                let message = "the script knows no adapters".to_owned();
+                self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+            }
             Command::Exit => {}
         }
     }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[cfg(feature = "llama")]
+mod adapter;
+#[cfg(feature = "llama")]
 mod logits;
 #[cfg(feature = "llama")]
 mod nano;

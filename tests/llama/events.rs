@@ -34,7 +34,17 @@ fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
 fn ask(id: u64, prompt: Prompt, max_tokens: u32) -> Generate {
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
     let thinking = Thinking::Template;
-    Generate { id, prompt, sampling, max_tokens, stop: vec![], thinking, ignore_end: true }
+    Generate {
+        id,
+        prompt,
+        sampling,
+        max_tokens,
+        stop: vec![],
+        thinking,
+        ignore_end: true,
+        adapter: None,
+        background: false,
+    }
 }
 
 /// What a request came to.

@@ -19,6 +19,7 @@ mod ints;
 pub mod isa;
 mod kernel;
 mod lanes;
+mod lora;
 mod moe;
 pub mod norm;
 mod pack;
@@ -33,7 +34,8 @@ pub(crate) mod samples;
 pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
 pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
-pub use moe::{Moe, MoeScratch, Routes, Shared, moe, route};
+pub use lora::{Addition, LORA_RANK_MAX, LowRank, Pick, low_rank};
+pub use moe::{ExpertFactors, FactorsOf, Moe, MoeScratch, Routes, Shared, moe, moe_adapted, route};
 pub use norm::{
     add, add_scaled, argmax, l2_norm, l2_norm_scaled, mul_silu, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu,
     silu_mul, silu_row, softmax, softplus,

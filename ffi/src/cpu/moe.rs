@@ -5,6 +5,7 @@
 //! y = Σ_j w_j · down_j(silu(gate_j x) · up_j x) + s · shared(x); the result is added to the residual.
 
 use super::act::{Act, Forms};
+use super::lora::{Addition, LowRank, low_rank};
 use super::norm;
 use super::pack::{Experts, GROUP, Matrix};
 use super::pool::{Pool, Shared1};
@@ -42,6 +43,41 @@ pub struct Routes<'a> {
     pub shared: &'a [f32],
 }
 
+/// Low-rank additions to the experts of one layer, as one row has them; `None` where there is none.
+#[derive(Clone, Copy, Default)]
+pub struct ExpertFactors<'a> {
+    /// One for each routed expert.
+    pub gate: Option<&'a [LowRank]>,
+    pub up: Option<&'a [LowRank]>,
+    pub down: Option<&'a [LowRank]>,
+    pub shared_gate: Option<&'a LowRank>,
+    pub shared_up: Option<&'a LowRank>,
+    pub shared_down: Option<&'a LowRank>,
+}
+
+/// Which additions row t has.
+pub type FactorsOf<'a> = dyn Fn(usize) -> Option<ExpertFactors<'a>> + Sync + 'a;
+
+/// What is added to gate and up before they are joined, for marked rows of `[_, ff]`.
+#[derive(Default)]
+struct Joint {
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    marked: Vec<bool>,
+}
+
+impl Joint {
+    /// Zeros for `rows` rows of `width`, none marked.
+    fn clear(&mut self, rows: usize, width: usize) {
+        for v in [&mut self.gate, &mut self.up] {
+            v.clear();
+            v.resize(rows * width, 0.0);
+        }
+        self.marked.clear();
+        self.marked.resize(rows, false);
+    }
+}
+
 /// Buffers of [`moe`], reusable from layer to layer.
 pub struct MoeScratch {
     /// Rows grouped by expert: for each expert with rows, its range in `pairs`.
@@ -55,6 +91,9 @@ pub struct MoeScratch {
     /// `[T·k, hidden]` and `[T, hidden]`.
     down: Vec<f32>,
     shared_down: Vec<f32>,
+    /// Used only by steps with additions.
+    joint: Joint,
+    shared_joint: Joint,
 }
 
 impl Default for MoeScratch {
@@ -75,6 +114,8 @@ impl MoeScratch {
             shared_hidden: Act::new(0),
             down: Vec::new(),
             shared_down: Vec::new(),
+            joint: Joint::default(),
+            shared_joint: Joint::default(),
         }
     }
 
@@ -110,8 +151,19 @@ struct Piece<'a> {
     from: &'a [u32],
     to: &'a [u32],
     out: Shared1<f32>,
+    /// Added to gate and up of the marked rows of `to`.
+    joint: Option<&'a Joint>,
     first: usize,
     per_task: usize,
+}
+
+/// Adds columns `at..` of the marked rows `to` of `[_, width]` to a tile.
+fn join(tile: &mut Tile, to: &[u32], marked: &[bool], from: &[f32], width: usize, at: usize) {
+    let n = GROUP.min(width - at);
+    for (values, t) in tile.iter_mut().zip(to).filter(|(_, t)| marked[**t as usize]) {
+        let add = &from[*t as usize * width + at..][..n];
+        values.iter_mut().zip(add).for_each(|(v, a)| *v += a);
+    }
 }
 
 /// Cuts the pieces into tasks and runs them: gate/up pieces write silu(gate)·up.
@@ -138,6 +190,11 @@ fn run_pieces(pool: &Pool, pieces: &mut [Piece<'_>]) {
                     product::tile(p.weight, g, &p.input, from, &mut values);
                     if let Some(up) = p.up {
                         product::tile(up, g, &p.input, from, &mut second);
+                        if let Some(j) = p.joint {
+                            let (width, at) = (p.weight.rows(), g * GROUP);
+                            join(&mut values, to, &j.marked, &j.gate, width, at);
+                            join(&mut second, to, &j.marked, &j.up, width, at);
+                        }
                         let n = from.len() * GROUP;
                         let gate = values;
                         norm::silu_mul(
@@ -155,6 +212,19 @@ fn run_pieces(pool: &Pool, pieces: &mut [Piece<'_>]) {
 
 /// out `[T, hidden]` += mixture(x). `x` holds the forms of gate and up (routed and shared).
 pub fn moe(pool: &Pool, w: &Moe<'_>, x: &Act, routes: &Routes<'_>, scratch: &mut MoeScratch, out: &mut [f32]) {
+    moe_adapted(pool, w, x, routes, None, scratch, out);
+}
+
+/// As [`moe`], with low-rank additions to the experts of the rows that have some; the others keep their bits.
+pub fn moe_adapted(
+    pool: &Pool,
+    w: &Moe<'_>,
+    x: &Act,
+    routes: &Routes<'_>,
+    factors: Option<&FactorsOf<'_>>,
+    scratch: &mut MoeScratch,
+    out: &mut [f32],
+) {
     let (rows, hidden, ff) = (x.rows(), w.down.rows(), w.gate.rows());
     assert_eq!(routes.experts.len(), rows * routes.k, "k experts for each row");
     assert_eq!(routes.weights.len(), rows * routes.k, "k weights for each row");
@@ -167,12 +237,18 @@ pub fn moe(pool: &Pool, w: &Moe<'_>, x: &Act, routes: &Routes<'_>, scratch: &mut
         resize(&mut scratch.shared_hidden, s.gate.rows(), rows);
         scratch.shared_down.resize(scratch.shared_down.len().max(rows * hidden), 0.0);
     }
-    gate_up(pool, w, x, scratch);
+    if let Some(of) = factors {
+        add_gate_up(pool, w, x, routes, of, scratch);
+    }
+    gate_up(pool, w, x, scratch, factors.is_some());
     scratch.hidden.quantize(pool, Forms::of_experts(w.down));
     if let Some(s) = &w.shared {
         scratch.shared_hidden.quantize(pool, Forms::of(&[s.down]));
     }
     down(pool, w, scratch);
+    if let Some(of) = factors {
+        add_down(pool, w, routes, of, scratch);
+    }
     combine(pool, routes, scratch, w.shared.is_some(), hidden, out);
 }
 
@@ -184,7 +260,50 @@ fn resize(act: &mut Act, cols: usize, rows: usize) {
     act.set_rows(rows);
 }
 
-fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch) {
+/// The additions to gate and up, and the marks of the rows that have them.
+fn add_gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, routes: &Routes<'_>, of: &FactorsOf<'_>, scratch: &mut MoeScratch) {
+    let (k, rows, ff) = (routes.k, x.rows(), w.gate.rows());
+    let j = &mut scratch.joint;
+    j.clear(rows * k, ff);
+    for (pairs, t) in j.marked.chunks_exact_mut(k).zip(0..rows) {
+        pairs.fill(of(t).is_some_and(|f| f.gate.is_some() || f.up.is_some()));
+    }
+    let gate = |p: usize| of(p / k)?.gate?.get(routes.experts[p] as usize);
+    let up = |p: usize| of(p / k)?.up?.get(routes.experts[p] as usize);
+    let mut additions = vec![
+        Addition { x: x.data(), fan: k, out: &mut j.gate, outputs: ff, pick: &gate },
+        Addition { x: x.data(), fan: k, out: &mut j.up, outputs: ff, pick: &up },
+    ];
+    let shared_gate = |t: usize| of(t)?.shared_gate;
+    let shared_up = |t: usize| of(t)?.shared_up;
+    if let Some(s) = &w.shared {
+        let (j, width) = (&mut scratch.shared_joint, s.gate.rows());
+        j.clear(rows, width);
+        for (mark, t) in j.marked.iter_mut().zip(0..rows) {
+            *mark = of(t).is_some_and(|f| f.shared_gate.is_some() || f.shared_up.is_some());
+        }
+        additions.push(Addition { x: x.data(), fan: 1, out: &mut j.gate, outputs: width, pick: &shared_gate });
+        additions.push(Addition { x: x.data(), fan: 1, out: &mut j.up, outputs: width, pick: &shared_up });
+    }
+    low_rank(pool, &mut additions);
+}
+
+/// The additions to down, before the weighted sum.
+fn add_down(pool: &Pool, w: &Moe<'_>, routes: &Routes<'_>, of: &FactorsOf<'_>, scratch: &mut MoeScratch) {
+    let (k, outputs) = (routes.k, w.down.rows());
+    let pairs = routes.experts.len();
+    let down = |p: usize| of(p / k)?.down?.get(routes.experts[p] as usize);
+    let shared_down = |t: usize| of(t)?.shared_down;
+    let out = &mut scratch.down[..pairs * outputs];
+    let mut additions = vec![Addition { x: scratch.hidden.data(), fan: 1, out, outputs, pick: &down }];
+    if w.shared.is_some() {
+        let out = &mut scratch.shared_down[..pairs / k * outputs];
+        additions.push(Addition { x: scratch.shared_hidden.data(), fan: 1, out, outputs, pick: &shared_down });
+    }
+    low_rank(pool, &mut additions);
+}
+
+fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch, joined: bool) {
     let to = Shared1(scratch.hidden.data_mut().as_mut_ptr());
     let to_shared = Shared1(scratch.shared_hidden.data_mut().as_mut_ptr());
     let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(scratch.groups.len() + 1);
@@ -197,6 +316,7 @@ fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch) {
             from: &scratch.tokens[*from..*end],
             to: &scratch.pairs[*from..*end],
             out: to,
+            joint: joined.then_some(&scratch.joint),
             first: 0,
             per_task: 1,
         });
@@ -210,6 +330,7 @@ fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch) {
             from: &scratch.every,
             to: &scratch.every,
             out: to_shared,
+            joint: joined.then_some(&scratch.shared_joint),
             first: 0,
             per_task: 1,
         });
@@ -231,6 +352,7 @@ fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch) {
             from: rows,
             to: rows,
             out: to,
+            joint: None,
             first: 0,
             per_task: 1,
         });
@@ -244,6 +366,7 @@ fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch) {
             from: &scratch.every,
             to: &scratch.every,
             out: to_shared,
+            joint: None,
             first: 0,
             per_task: 1,
         });
@@ -380,6 +503,77 @@ mod tests {
                 &Routes { k, experts: &ids[i * k..(i + 1) * k], weights: &w[i * k..(i + 1) * k], shared: &s[i..=i] },
             );
             assert_eq!(one, all[i * hidden..(i + 1) * hidden]);
+        }
+    }
+
+    #[test]
+    fn additions_reach_every_matrix_of_their_rows_and_no_other_row() {
+        let (hidden, ff, experts, t, k, rank) = (48, 40, 5, 11, 2, 3);
+        let pool = Pool::new(2).unwrap();
+        let l = layer(DType::F32, hidden, ff, experts);
+        let mut rng = Random(8);
+        let x: Vec<f32> = rng.normals(t * hidden).iter().map(|v| v * 0.1).collect();
+        let ids: Vec<u32> = (0..t as u32).flat_map(|t| [t % 5, (t + 2) % 5]).collect();
+        let (w, s) = (vec![0.5; t * k], vec![0.7; t]);
+        let mut pair = |inputs: usize, outputs: usize| {
+            let (a, b) = (rng.normals(rank * inputs), rng.normals(outputs * rank));
+            (LowRank::new(rank, inputs, outputs, &a, &b, 0.03).unwrap(), a, b)
+        };
+        let ups: Vec<_> = (0..2 * experts + 2).map(|_| pair(hidden, ff)).collect();
+        let downs: Vec<_> = (0..=experts).map(|_| pair(ff, hidden)).collect();
+        let list = |from: &[(LowRank, Vec<f32>, Vec<f32>)]| from.iter().map(|p| p.0.clone()).collect::<Vec<_>>();
+        let (gate, up, down) = (list(&ups[..5]), list(&ups[5..10]), list(&downs[..5]));
+        let factors = ExpertFactors {
+            gate: Some(&gate),
+            up: Some(&up),
+            down: Some(&down),
+            shared_gate: Some(&ups[10].0),
+            shared_up: Some(&ups[11].0),
+            shared_down: Some(&downs[5].0),
+        };
+        let odd = |t: usize| (t % 2 == 1).then_some(factors);
+        let routes = Routes { k, experts: &ids, weights: &w, shared: &s };
+        // The same weights with scale · B·A added in.
+        let merged = |m: &Matrix, (_, a, b): &(LowRank, Vec<f32>, Vec<f32>)| {
+            let mut row = vec![0.0; m.cols()];
+            let mut bytes = Vec::new();
+            for (r, b) in b.chunks(rank).enumerate() {
+                m.dequantize_row(r, &mut row).unwrap();
+                for (c, v) in row.iter().enumerate() {
+                    let add: f32 = b.iter().zip(a.chunks(m.cols())).map(|(b, a)| b * a[c]).sum();
+                    bytes.extend((v + 0.03 * add).to_ne_bytes());
+                }
+            }
+            bytes
+        };
+        let stack = |from: &Experts, pairs: &[(LowRank, Vec<f32>, Vec<f32>)]| {
+            let bytes: Vec<u8> = (0..experts).flat_map(|e| merged(from.expert(e), &pairs[e])).collect();
+            Experts::pack(DType::F32, experts, from.rows(), from.cols(), &bytes).unwrap()
+        };
+        let plain = |m: &Matrix, p| Matrix::pack(DType::F32, m.rows(), m.cols(), &merged(m, p)).unwrap();
+        let other = Layer {
+            gate: stack(&l.gate, &ups[..5]),
+            up: stack(&l.up, &ups[5..10]),
+            down: stack(&l.down, &downs[..5]),
+            shared: [plain(&l.shared[0], &ups[10]), plain(&l.shared[1], &ups[11]), plain(&l.shared[2], &downs[5])],
+        };
+        let (base, changed) = (run(&pool, &l, &x, &routes), run(&pool, &other, &x, &routes));
+        let [g, u, d] = &l.shared;
+        let moe = Moe { gate: &l.gate, up: &l.up, down: &l.down, shared: Some(Shared { gate: g, up: u, down: d }) };
+        let mut act = Act::new(hidden);
+        act.load(&pool, &x, Forms::of(&[g, u]) | Forms::of_experts(&l.gate));
+        let mut out = vec![0.5; x.len()];
+        moe_adapted(&pool, &moe, &act, &routes, Some(&odd), &mut MoeScratch::new(), &mut out);
+        for (t, row) in out.chunks(hidden).enumerate() {
+            let (base, changed) = (&base[t * hidden..][..hidden], &changed[t * hidden..][..hidden]);
+            if t % 2 == 0 {
+                assert_eq!(row, base);
+                continue;
+            }
+            assert!(base.iter().zip(changed).any(|(a, b)| (a - b).abs() > 1e-3), "the additions are no trifle");
+            for (a, b) in row.iter().zip(changed) {
+                assert!((a - b).abs() < 1e-4 * (1.0 + b.abs()), "row {t}: {a} {b}");
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! others. Everything passed to it is checked here first, calls that may throw go through
 //! `guard.cpp`, and the whole runs in the engine process, where an abort costs one engine.
 
+mod adapter;
 mod context;
 mod hidden;
 mod log;
@@ -14,6 +15,7 @@ use std::sync::Once;
 
 use llama_cpp_sys_2 as sys;
 
+pub use adapter::Adapter;
 pub use context::{Batch, Context, ContextOptions, Hidden};
 pub use log::{Level, set_sink};
 pub use model::{Model, ModelOptions, TokenAttr};
@@ -25,6 +27,10 @@ pub enum LlamaError {
     Load(String),
     #[error("loading was cancelled")]
     Cancelled,
+    #[error("the library cannot load the adapter: {0}")]
+    Adapter(String),
+    #[error("the library cannot use the adapter: {0}")]
+    Use(String),
     #[error("the path contains a zero byte")]
     Path,
     #[error("the library cannot create a context: {0}")]
@@ -98,6 +104,19 @@ unsafe extern "C" {
         message: *mut c_char,
         size: usize,
     ) -> *mut sys::llama_context;
+    fn chimere_adapter_load(
+        model: *mut sys::llama_model,
+        path: *const c_char,
+        message: *mut c_char,
+        size: usize,
+    ) -> *mut sys::llama_adapter_lora;
+    fn chimere_adapter_free(adapter: *mut sys::llama_adapter_lora);
+    fn chimere_adapter_use(
+        context: *mut sys::llama_context,
+        adapter: *mut sys::llama_adapter_lora,
+        message: *mut c_char,
+        size: usize,
+    ) -> i32;
     fn chimere_decode(
         context: *mut sys::llama_context,
         batch: *const sys::llama_batch,

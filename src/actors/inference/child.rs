@@ -263,7 +263,11 @@ impl Session {
             Event::Started { id, .. } => self.pass(id, |_| event),
             Event::Finished { id, .. } => self.finish(id, event).await?,
             Event::Failed { id, .. } => self.finish(id, event).await?,
-            Event::Tokens { id, .. } | Event::Text { id, .. } => self.finish(id, event).await?,
+            Event::Tokens { id, .. }
+            | Event::Text { id, .. }
+            | Event::AdapterLoaded { id, .. }
+            | Event::AdapterDropped { id, .. }
+            | Event::Evaluated { id, .. } => self.finish(id, event).await?,
             Event::Stats { id, stats } => self.stats(id, stats, event).await?,
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
             Event::Ready(hosted) => self.probe(hosted).await,
@@ -342,6 +346,8 @@ impl Session {
             stop: Vec::new(),
             thinking: Thinking::Template,
             ignore_end: false,
+            adapter: None,
+            background: false,
         })));
     }
 

@@ -2,7 +2,7 @@
 
 use super::buffers::set_len;
 use super::run::Run;
-use chimere_ffi::cpu::{Moe, Product, Routes, Shared, matmul, moe, route, sigmoid};
+use chimere_ffi::cpu::{FactorsOf, Moe, Product, Routes, Shared, matmul, moe_adapted, route, sigmoid};
 
 impl Run<'_> {
     pub(super) fn route(&mut self, i: usize) {
@@ -33,6 +33,11 @@ impl Run<'_> {
             shared: Some(Shared { gate: &m.shared_gate, up: &m.shared_up, down: &m.shared_down }),
         };
         let routes = Routes { k: self.hp.moe.used, experts: &b.experts, weights: &b.weights, shared: &b.shared };
-        moe(self.pool, &shape, &b.input, &routes, &mut b.moe_scratch, &mut b.x);
+        let who = &self.who;
+        let of = |t: usize| who.layer(t, i)?.experts();
+        let rows = 0..self.rows;
+        let factors: Option<&FactorsOf<'_>> =
+            if who.any() && rows.into_iter().any(|t| of(t).is_some()) { Some(&of) } else { None };
+        moe_adapted(self.pool, &shape, &b.input, &routes, factors, &mut b.moe_scratch, &mut b.x);
     }
 }

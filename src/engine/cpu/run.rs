@@ -2,6 +2,7 @@
 //! files beside this one.
 
 use super::Cpu;
+use super::adapter::Who;
 use super::buffers::{Buffers, set_len};
 use super::sequence::{KvShape, Sequence};
 use super::weights::{LayerForms, Packed};
@@ -11,7 +12,7 @@ use crate::engine::model::passes::{Pass, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Slots;
 use crate::engine::model::weights::{Layer, Mixer, Weights};
-use chimere_ffi::cpu::{Angles, Forms, Gdn, Pool, Product, Rope, matmul, rms_norm_into};
+use chimere_ffi::cpu::{Addition, Angles, Forms, Gdn, Pool, Product, Rope, low_rank, matmul, rms_norm_into};
 
 /// Where the rows of a pass come from.
 #[derive(Clone, Copy)]
@@ -48,6 +49,8 @@ pub(super) struct Run<'a> {
     head_forms: Forms,
     combine_forms: Forms,
     source: Source<'a>,
+    /// The adapter of each row that is still computed.
+    pub(super) who: Who,
     out: &'a mut Output,
 }
 
@@ -72,6 +75,7 @@ impl<'a> Run<'a> {
             head_forms: cpu.head_forms,
             combine_forms: cpu.combine_forms,
             source,
+            who: Who::default(),
             out,
         }
     }
@@ -79,6 +83,7 @@ impl<'a> Run<'a> {
     /// Runs every stage; an error leaves the pass unfinished.
     pub(super) fn all(&mut self) -> Result<(), String> {
         self.angles();
+        self.adapters();
         for stage in self.stages {
             self.stage(*stage)?;
             if self.rows == 0 {
@@ -121,6 +126,14 @@ impl<'a> Run<'a> {
             for (i, angles) in self.b.angles[span.rows()].iter_mut().enumerate() {
                 self.rope.angles(span.position + i, angles);
             }
+        }
+    }
+
+    /// The adapter of every row; the prediction block runs without.
+    fn adapters(&mut self) {
+        let adapter = |s: &Span| self.slots.state(s.slot).adapter.clone();
+        if matches!(self.source, Source::Trunk(_)) && self.pass.spans.iter().any(|s| adapter(s).is_some()) {
+            self.who = Who(self.pass.spans.iter().flat_map(|s| std::iter::repeat_n(adapter(s), s.len)).collect());
         }
     }
 
@@ -180,6 +193,9 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        if self.who.any() {
+            self.who = Who(wanted.iter().map(|w| self.who.0[w.row].clone()).collect());
+        }
         self.rows = wanted.len();
         self.b.x.truncate(self.rows * d);
         self.b.gdn_out.set_rows(self.rows);
@@ -201,6 +217,11 @@ impl<'a> Run<'a> {
         self.out.logits.resize(done + self.rows * v, 0.0);
         let out = &mut self.out.logits[done..];
         matmul(self.pool, &self.b.input, &mut [Product { weight: head, out, add: false }]);
+        if self.who.any() {
+            let out = &mut self.out.logits[done..];
+            let pick = |t: usize| self.who.head(t);
+            low_rank(self.pool, &mut [Addition { x: self.b.input.data(), fan: 1, out, outputs: v, pick: &pick }]);
+        }
     }
 }
 

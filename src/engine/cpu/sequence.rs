@@ -1,9 +1,11 @@
-//! What the CPU keeps for one sequence: a GDN state or a growing KV cache for each layer.
+//! What the CPU keeps for one sequence: a GDN state or a growing KV cache for each layer, and its adapter.
 
+use super::adapter::Pairs;
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::passes::GRID;
 use crate::engine::model::state::SequenceState;
 use chimere_ffi::cpu::{GdnShape, GdnState, KV_BLOCK, KvBlock, KvType};
+use std::sync::Arc;
 
 const _: () = assert!(KV_BLOCK == GRID, "the cuts of a prefill fall between KV blocks");
 
@@ -15,7 +17,11 @@ pub(super) enum LayerState {
 }
 
 /// States of the main layers, then of the prediction block where there is one.
-pub(super) struct Sequence(Vec<LayerState>);
+pub(super) struct Sequence {
+    layers: Vec<LayerState>,
+    /// Held here, so that a dropped adapter lives as long as the sequences under it.
+    pub(super) adapter: Option<Arc<Pairs>>,
+}
 
 impl Sequence {
     pub(super) fn new(hp: &HParams) -> Sequence {
@@ -25,16 +31,16 @@ impl Sequence {
         };
         let mut layers: Vec<LayerState> = hp.layers.iter().map(layer).collect();
         layers.extend(hp.mtp.map(|_| LayerState::Kv(Vec::new())));
-        Sequence(layers)
+        Sequence { layers, adapter: None }
     }
 
     pub(super) fn layer_mut(&mut self, i: usize) -> &mut LayerState {
-        &mut self.0[i]
+        &mut self.layers[i]
     }
 
     /// Blocks of attention layer `i`.
     pub(super) fn blocks(&self, i: usize) -> &[KvBlock] {
-        match &self.0[i] {
+        match &self.layers[i] {
             LayerState::Kv(blocks) => blocks,
             LayerState::Gdn(_) => &[],
         }
@@ -42,7 +48,7 @@ impl Sequence {
 
     /// Writes the key and value row of `position` in attention layer `i`.
     pub(super) fn write(&mut self, i: usize, kind: KvShape, position: usize, k: &[f32], v: &[f32]) {
-        let LayerState::Kv(blocks) = &mut self.0[i] else { return };
+        let LayerState::Kv(blocks) = &mut self.layers[i] else { return };
         while blocks.len() <= position / KV_BLOCK {
             blocks.push(KvBlock::new(kind.heads, kind.head_dim, kind.kv));
         }
@@ -66,7 +72,8 @@ pub(super) struct KvShape {
 
 impl SequenceState for Sequence {
     fn wipe(&mut self) {
-        for layer in &mut self.0 {
+        self.adapter = None;
+        for layer in &mut self.layers {
             match layer {
                 LayerState::Gdn(state) => state.reset(),
                 LayerState::Kv(blocks) => blocks.clear(),

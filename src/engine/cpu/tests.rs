@@ -1,9 +1,11 @@
 //! The backend on tiny random models: what does not change a number, what must be refused, what must not stay behind.
 
 use super::*;
+use crate::engine::adapter::{BaseModel, Recipe, TARGETS};
 use crate::engine::backend::{Chunk, Rows};
 use crate::engine::model::tiny::{Random, Tiny, VOCAB};
 use crate::gguf::Value;
+use chimere_ffi::DType;
 
 fn options() -> CpuOptions {
     CpuOptions { threads: 2, context_tokens: 1_024, sequences_max: 4, kv: KvType::F32 }
@@ -269,4 +271,132 @@ fn hostile_hyper_parameters_are_refused() {
     refusal(Tiny { keys: vec![("expert_used_count", 6_u32.into())], ..Tiny::default() });
     refusal(Tiny { keys: vec![("attention.head_count_kv", 3_u32.into())], ..Tiny::default() });
     refusal(Tiny { keys: vec![("ssm.group_count", 3_u32.into())], ..Tiny::default() });
+}
+
+/// A random adapter for the tiny model, and the model file it fits.
+fn adapted(tiny: Tiny, targets: &[&str], seed: u64) -> (Cpu, Adapter) {
+    let file = tiny.write();
+    let base = BaseModel::new(&Gguf::open(&file.path).unwrap(), "hash");
+    let targets = targets.iter().map(|t| (*t).to_owned()).collect();
+    let adapter = Recipe { rank: 5, scale: 0.3, seed, targets }.make(&base).unwrap();
+    (Cpu::load(&file.path, &options(), &mut |_| {}).unwrap(), adapter)
+}
+
+/// As [`logits`], under an adapter.
+fn logits_under(cpu: &mut Cpu, adapter: Option<AdapterId>, tokens: &[u32], step: usize) -> Vec<f32> {
+    let seq = cpu.open().unwrap();
+    if let Some(adapter) = adapter {
+        cpu.adapt(seq, adapter).unwrap();
+    }
+    let (mut all, mut out) = (Vec::new(), Output::default());
+    for tokens in tokens.chunks(if step == 0 { tokens.len() } else { step }) {
+        cpu.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut out).unwrap();
+        all.extend_from_slice(&out.logits);
+    }
+    cpu.close(seq);
+    all
+}
+
+#[test]
+fn every_target_changes_the_numbers_and_nothing_else_does() {
+    let tokens = Random(1).tokens(90);
+    for target in TARGETS.into_iter().chain(["output"]) {
+        let (mut cpu, adapter) = adapted(Tiny::default(), &[target], 1);
+        let base = logits(&mut cpu, &tokens, 0);
+        let id = cpu.load_adapter(&adapter).unwrap();
+        assert!(base == logits(&mut cpu, &tokens, 0), "{target}: loaded and not used");
+        let under = logits_under(&mut cpu, Some(id), &tokens, 0);
+        assert!(kl_max(&base, &under) > 1e-7, "{target} changes nothing");
+        let pieces = logits_under(&mut cpu, Some(id), &tokens, 7);
+        assert!(kl_max(&under, &pieces) < PIECES_KL_MAX, "{target}");
+        // B = 0 adds nothing at all.
+        let mut zero = adapter.clone();
+        zero.factors.iter_mut().for_each(|f| f.b.fill(0.0));
+        let zero = cpu.load_adapter(&zero).unwrap();
+        assert!(base == logits_under(&mut cpu, Some(zero), &tokens, 0), "{target}: zero");
+        cpu.drop_adapter(id);
+        assert!(base == logits(&mut cpu, &tokens, 0), "{target}: after the drop");
+    }
+}
+
+#[test]
+fn sequences_under_different_adapters_share_steps_bit_for_bit() {
+    for dtype in [DType::F32, DType::Q8_0] {
+        let (mut cpu, first) = adapted(Tiny { dtype, ..Tiny::default() }, &[], 1);
+        let (_, second) = adapted(Tiny { dtype, ..Tiny::default() }, &["ssm_out", "attn_q", "ffn_up_exps"], 2);
+        let mut random = Random(9);
+        let texts = [random.tokens(70), random.tokens(70), random.tokens(130), random.tokens(9)];
+        let next = random.tokens(4);
+        let (one, two) = (cpu.load_adapter(&first).unwrap(), cpu.load_adapter(&second).unwrap());
+        let under = [None, Some(one), Some(two), Some(one)];
+        let alone: Vec<_> = (0..4).map(|i| logits_under(&mut cpu, under[i], &texts[i], 0)).collect();
+        let open = |cpu: &mut Cpu, i: usize| {
+            let seq = cpu.open().unwrap();
+            under[i].into_iter().for_each(|a| cpu.adapt(seq, a).unwrap());
+            seq
+        };
+        let seqs: Vec<_> = (0..4).map(|i| open(&mut cpu, i)).collect();
+        let chunk = |i: usize| Chunk { seq: seqs[i], tokens: &texts[i], rows: Rows::All, hidden: false };
+        let mut out = Output::default();
+        cpu.step(&[chunk(3), chunk(1), chunk(0), chunk(2)], &mut out).unwrap();
+        assert!(out.logits == [3, 1, 0, 2].map(|i| alone[i].as_slice()).concat(), "{dtype:?}: prefill");
+        // The sequences keep what they were opened with.
+        cpu.drop_adapter(one);
+        let decode = |seq, i: usize| Chunk { seq, tokens: &next[i..=i], rows: Rows::Last, hidden: false };
+        cpu.step(&[0, 1, 2, 3].map(|i| decode(seqs[i], i)), &mut out).unwrap();
+        let together = out.logits.clone();
+        seqs.iter().for_each(|s| cpu.close(*s));
+        let again = cpu.load_adapter(&first).unwrap();
+        for i in 0..4 {
+            let seq = cpu.open().unwrap();
+            under[i].map(|a| if a == one { again } else { a }).into_iter().for_each(|a| cpu.adapt(seq, a).unwrap());
+            cpu.step(&[Chunk { seq, rows: Rows::None, ..chunk(i) }], &mut out).unwrap();
+            cpu.step(&[decode(seq, i)], &mut out).unwrap();
+            let v = VOCAB as usize;
+            assert!(out.logits == together[i * v..][..v], "{dtype:?}: decode {i}");
+            cpu.close(seq);
+        }
+    }
+}
+
+#[test]
+fn an_adapter_is_chosen_before_the_first_token_and_must_exist() {
+    let (mut cpu, adapter) = adapted(Tiny::default(), &["attn_v"], 1);
+    let id = cpu.load_adapter(&adapter).unwrap();
+    let seq = cpu.open().unwrap();
+    cpu.step(&[Chunk { seq, tokens: &[1], rows: Rows::None, hidden: false }], &mut Output::default()).unwrap();
+    assert!(matches!(cpu.adapt(seq, id), Err(BackendError::TooLate(_))));
+    let other = cpu.open().unwrap();
+    assert!(matches!(cpu.adapt(other, AdapterId(77)), Err(BackendError::UnknownAdapter(77))));
+    cpu.drop_adapter(id);
+    assert!(matches!(cpu.adapt(other, id), Err(BackendError::UnknownAdapter(_))));
+    // A closed sequence leaves its adapter behind.
+    let tokens = Random(2).tokens(30);
+    let base = logits(&mut cpu, &tokens, 0);
+    let id = cpu.load_adapter(&adapter).unwrap();
+    assert!(base != logits_under(&mut cpu, Some(id), &tokens, 0));
+    assert!(base == logits(&mut cpu, &tokens, 0));
+}
+
+/// A reply that was interrupted is fed again in chunks below the length of a block: what each token gets is what it
+/// got when it was fed alone.
+#[test]
+fn short_chunks_have_the_bits_of_single_tokens() {
+    for dtype in [DType::F32, DType::Q8_0] {
+        let mut cpu = load(Tiny { dtype, ..Tiny::default() });
+        let tokens = Random(8).tokens(200);
+        let (single, again) = (cpu.open().unwrap(), cpu.open().unwrap());
+        let mut out = Output::default();
+        let mut feed = |cpu: &mut Cpu, seq, tokens: &[u32]| {
+            cpu.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut out).unwrap();
+            out.logits.clone()
+        };
+        for seq in [single, again] {
+            feed(&mut cpu, seq, &tokens[..64]);
+            feed(&mut cpu, seq, &tokens[64..75]);
+        }
+        let alone: Vec<f32> = tokens[75..].chunks(1).flat_map(|t| feed(&mut cpu, single, t)).collect();
+        let chunks: Vec<f32> = tokens[75..].chunks(63).flat_map(|t| feed(&mut cpu, again, t)).collect();
+        assert!(alone == chunks, "{dtype:?}");
+    }
 }

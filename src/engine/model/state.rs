@@ -78,7 +78,8 @@ impl<S: SequenceState> Slots<S> {
         }
     }
 
-    fn find(&self, seq: SeqId) -> Option<usize> {
+    /// Slot of an open sequence.
+    pub fn find(&self, seq: SeqId) -> Option<usize> {
         self.slots.iter().position(|s| s.id == Some(seq))
     }
 

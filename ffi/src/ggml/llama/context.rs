@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
+use super::adapter::Adapter;
 use super::hidden::{self, Capture};
 use super::model::Model;
-use super::{LlamaError, Message, THREW, chimere_context_new, chimere_decode, chimere_encode};
+use super::{LlamaError, Message, THREW, chimere_adapter_use, chimere_context_new, chimere_decode, chimere_encode};
 use super::{chimere_hidden_enable, chimere_hidden_ith, log, within};
 
 /// Positions of a sequence, tokens of a batch: bounds far above use and far below i32.
@@ -109,6 +110,8 @@ pub struct Context {
     wanted: Vec<i8>,
     /// The scheduler's callback writes here; boxed so that its address stays.
     capture: Option<Box<Capture>>,
+    /// What the library applies to every token; kept so that it outlives the context.
+    adapter: Option<Arc<Adapter>>,
 }
 
 // SAFETY: the library ties no context to a thread; `&mut self` on every call that changes it keeps
@@ -174,7 +177,7 @@ impl Context {
             }
             sys::llama_n_ctx_seq(ptr.as_ptr()) as usize
         };
-        Ok(Context { ptr, model: model.clone(), options, positions, wanted: Vec::new(), capture })
+        Ok(Context { ptr, model: model.clone(), options, positions, wanted: Vec::new(), capture, adapter: None })
     }
 
     /// The model.
@@ -190,6 +193,30 @@ impl Context {
     /// Positions that each sequence may hold.
     pub fn positions(&self) -> usize {
         self.positions
+    }
+
+    /// Puts every later batch under `adapter`, or under none.
+    pub fn set_adapter(&mut self, adapter: Option<&Arc<Adapter>>) -> Result<(), LlamaError> {
+        let same = match (&self.adapter, adapter) {
+            (None, None) => true,
+            (Some(held), Some(wanted)) => Arc::ptr_eq(held, wanted),
+            _ => false,
+        };
+        if same {
+            return Ok(());
+        }
+        if adapter.is_some_and(|a| !Arc::ptr_eq(&a.model, &self.model)) {
+            return Err(LlamaError::Use("it belongs to another model".into()));
+        }
+        let ptr = adapter.map_or(std::ptr::null_mut(), |a| a.ptr.as_ptr());
+        let mut message = Message::new();
+        // SAFETY: context and adapter are valid and of one model; the adapter is held below while the context uses it.
+        let rc = unsafe { chimere_adapter_use(self.ptr.as_ptr(), ptr, message.0.as_mut_ptr(), message.0.len()) };
+        if rc != 0 {
+            return Err(LlamaError::Use(message.text()));
+        }
+        self.adapter = adapter.cloned();
+        Ok(())
     }
 
     /// Sets the threads for single tokens and for batches.

@@ -41,6 +41,23 @@ llama_context * chimere_context_new(llama_model * model, const llama_context_par
                    [&] { return llama_init_from_model(model, *params); });
 }
 
+llama_adapter_lora * chimere_adapter_load(llama_model * model, const char * path, char * message, size_t size) {
+    return guarded(message, size, static_cast<llama_adapter_lora *>(nullptr),
+                   [&] { return llama_adapter_lora_init(model, path); });
+}
+
+void chimere_adapter_free(llama_adapter_lora * adapter) {
+    llama_adapter_lora_free(adapter);
+}
+
+// A null adapter means the plain model.
+int32_t chimere_adapter_use(llama_context * ctx, llama_adapter_lora * adapter, char * message, size_t size) {
+    return guarded(message, size, THREW, [&] {
+        float scale = 1.0f;
+        return llama_set_adapters_lora(ctx, &adapter, adapter == nullptr ? 0 : 1, &scale);
+    });
+}
+
 int32_t chimere_decode(llama_context * ctx, const llama_batch * batch, char * message, size_t size) {
     return guarded(message, size, THREW, [&] {
         const int32_t rc = llama_decode(ctx, *batch);
