@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod adapter;
 mod bench;
 mod chat;
 mod check;
@@ -48,6 +49,8 @@ enum Cmd {
     Bench(bench::Args),
     /// Evaluate a model: logits, perplexity, agreement of two backends, exams
     Eval(eval::Args),
+    /// LoRA adapters: look at one, make a random one for tests
+    Adapter(adapter::Args),
     /// Look at this machine: processor, memory, model, state folder, port
     Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
@@ -90,6 +93,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Check(args) => check::run(args),
         Cmd::Bench(args) => bench::run(args),
         Cmd::Eval(args) => eval::run(args),
+        Cmd::Adapter(args) => adapter::run(args),
         Cmd::Doctor(args) => doctor::run(args),
         Cmd::Engine(args) => engine::run(args),
         #[cfg(feature = "llama")]

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use chimere::config::{Config, Flags};
 use chimere::daemon::DaemonError;
+use chimere::engine::adapter;
+use chimere::engine::backend::Adapted;
 use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -19,6 +21,9 @@ pub struct ModelArgs {
     /// Positions that a sequence may hold
     #[arg(long, default_value_t = 4096, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=1_048_576))]
     pub context: u32,
+    /// LoRA adapter (GGUF, as `chimere adapter show` prints it) that every sequence is put under
+    #[arg(long, value_name = "FILE")]
+    pub adapter: Option<PathBuf>,
 }
 
 impl ModelArgs {
@@ -46,7 +51,12 @@ impl ModelArgs {
         let bar = bar(1000, "loading");
         let loaded = load::load(&path, &options, &mut |done| bar.set_position((done * 1000.0) as u64));
         bar.finish_and_clear();
-        Ok(loaded?)
+        let mut loaded = loaded?;
+        if let Some(path) = &self.adapter {
+            let (adapter, ..) = adapter::read(path, &loaded.base)?;
+            loaded.backend = Box::new(Adapted::new(loaded.backend, &adapter)?);
+        }
+        Ok(loaded)
     }
 }
 

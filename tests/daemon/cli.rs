@@ -35,13 +35,49 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
 #[test]
 fn help_completions_and_wrong_arguments() {
     let help = stdout(&run(&["help"]));
-    for command in ["serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "quantize"] {
+    for command in
+        ["serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "quantize", "adapter"]
+    {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{help}");
     }
     assert!(stdout(&run(&["completions", "bash"])).contains("chimere"));
     let wrong = run(&["serve", "--port", "80"]);
     assert_eq!(wrong.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("--port"));
+}
+
+#[test]
+fn adapters_are_made_shown_used_and_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (model, adapter, other, text) = (model(), path("a.gguf"), path("b.gguf"), path("text"));
+    let model = model.to_str().unwrap();
+    let random = ["adapter", "random", "--base", model, "--rank", "4", "--seed", "3"];
+    stdout(&run(&[&random[..], &["--scale", "0.3", "--targets", "attn_q,ssm_out,ffn_up_shexp", &adapter]].concat()));
+    let show = |file: &str| run(&["adapter", "show", "--base", model, "--json", file]);
+    let shown: Value = serde_json::from_str(&stdout(&show(&adapter))).unwrap();
+    assert_eq!(shown["facts"]["rank"], 4);
+    assert!(shown["targets"]["ffn_up_shexp"].as_u64().unwrap() > shown["targets"]["attn_q"].as_u64().unwrap());
+
+    std::fs::write(&text, "What is 17 + 25? The answer is 42, and a second line follows.").unwrap();
+    let perplexity = |more: &[&str]| {
+        let score = run(&[&["eval", "perplexity", "--json", "--model", model, "--text", &text], more].concat());
+        serde_json::from_str::<Value>(&stdout(&score)).unwrap()["perplexity"].as_f64().unwrap()
+    };
+    let (plain, under) = (perplexity(&[]), perplexity(&["--adapter", &adapter]));
+    assert!((plain / under - 1.0).abs() > 0.001, "{plain} {under}");
+    stdout(&run(&[&random[..], &["--scale", "0", &other]].concat()));
+    assert_eq!(perplexity(&["--adapter", &other]), plain, "nothing is added");
+
+    let mut bytes = std::fs::read(&adapter).unwrap();
+    *bytes.last_mut().unwrap() ^= 64;
+    std::fs::write(&other, bytes).unwrap();
+    let refused = show(&other);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("changed or damaged") || said.contains("is inf") || said.contains("is NaN"), "{said}");
+    let unknown = run(&["adapter", "random", "--base", model, "--targets", "ffn_gate_inp", &other]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no matrix that an adapter may change"));
 }
 
 #[tokio::test]

@@ -1,0 +1,108 @@
+//! `chimere adapter`: what a LoRA adapter holds, and adapters of random numbers for tests.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use chimere::config::{Config, Flags};
+use chimere::daemon::DaemonError;
+use chimere::engine::adapter::{self, BaseModel, HEAD, Recipe, TARGETS, target_of};
+use chimere::engine::load::model_hash;
+use chimere::gguf::Gguf;
+use serde_json::json;
+
+/// LoRA adapters: look at one, make a random one for tests
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Check an adapter against its base model and print what it changes
+    Show(ShowArgs),
+    /// Write an adapter of random numbers: a testing aid, it teaches the model nothing
+    Random(RandomArgs),
+}
+
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// Adapter file (GGUF)
+    file: PathBuf,
+    /// Model that it belongs to; default: the one the daemon would serve
+    #[arg(long, value_name = "FILE")]
+    base: Option<PathBuf>,
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+struct RandomArgs {
+    /// Where it goes
+    out: PathBuf,
+    /// Model that it is for; default: the one the daemon would serve
+    #[arg(long, value_name = "FILE")]
+    base: Option<PathBuf>,
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    rank: u16,
+    /// Size of the change relative to the usual size of a weight; 0.05 is mild, 1 wrecks the model
+    #[arg(long, default_value_t = 0.05)]
+    scale: f32,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Matrices to change, e.g. attn_q,ssm_out or output; default: all that an adapter may change
+    #[arg(long, value_delimiter = ',')]
+    targets: Vec<String>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.what {
+        What::Show(args) => show(&args),
+        What::Random(args) => random(args),
+    }
+}
+
+/// The base model that was named, or the one that the daemon would serve.
+fn base(named: Option<&Path>) -> anyhow::Result<BaseModel> {
+    let config = Config::load(&Flags { model: named.map(Path::to_owned), ..Flags::default() })?;
+    let path = config.model.map_err(|places| anyhow::anyhow!(DaemonError::NoModel(places)))?;
+    let header = Gguf::open(&path)?;
+    let hash = model_hash(&path, &header).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(BaseModel::new(&header, &hash))
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let base = base(args.base.as_deref())?;
+    let (adapter, bytes, sha256) = adapter::read(&args.file, &base)?;
+    let facts = adapter.facts(bytes, &sha256);
+    let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
+    for factors in &adapter.factors {
+        *targets.entry(target_of(&factors.tensor).unwrap_or_default()).or_default() += 1;
+    }
+    if args.json {
+        println!("{:#}", json!({ "facts": facts, "targets": targets, "digest": adapter.digest() }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("rank {}, alpha {}, {} parameters in {bytes} bytes", facts.rank, facts.alpha, facts.parameters);
+    println!("norm of the change {:.4}", facts.norm);
+    println!("base model {}", facts.base_hash);
+    println!("SHA-256 {sha256}");
+    for (target, count) in targets {
+        println!("{target:<16} {count} matrices");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn random(args: RandomArgs) -> anyhow::Result<ExitCode> {
+    let head = HEAD.trim_end_matches(".weight");
+    if let Some(unknown) = args.targets.iter().find(|t| *t != head && !TARGETS.contains(&t.as_str())) {
+        anyhow::bail!("{unknown} is no matrix that an adapter may change: choose from {}, {head}", TARGETS.join(", "));
+    }
+    let base = base(args.base.as_deref())?;
+    let recipe = Recipe { rank: args.rank.into(), scale: args.scale, seed: args.seed, targets: args.targets };
+    let (bytes, sha256) = recipe.make(&base)?.write(&args.out)?;
+    println!("{}: {bytes} bytes, SHA-256 {sha256}", args.out.display());
+    Ok(ExitCode::SUCCESS)
+}
