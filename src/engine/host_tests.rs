@@ -218,7 +218,7 @@ impl Rig {
             alpha: 1.0,
             factors: Vec::new(),
         };
-        let facts = adapter.facts(1, &format!("{step}"));
+        let facts = Box::new(adapter.facts(1, &format!("{step}")));
         let arrived = Arrived { id, revision: revision.to_owned(), adapter, facts };
         self.inputs.send(Input::Adapter(Box::new(arrived))).unwrap();
     }

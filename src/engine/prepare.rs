@@ -109,7 +109,7 @@ impl Preparer {
         if found != sha256 {
             return Err(invalid(format!("the adapter's file has the SHA-256 {found}, but {sha256} was announced")));
         }
-        let facts = adapter.facts(bytes, &found);
+        let facts = Box::new(adapter.facts(bytes, &found));
         Ok(Arrived { id, revision, adapter, facts })
     }
 

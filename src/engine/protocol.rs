@@ -286,7 +286,7 @@ pub enum Event {
     AdapterLoaded {
         id: RequestId,
         revision: String,
-        facts: AdapterFacts,
+        facts: Box<AdapterFacts>,
     },
     AdapterDropped {
         id: RequestId,

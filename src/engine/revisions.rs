@@ -10,13 +10,13 @@ pub struct Arrived {
     pub id: RequestId,
     pub revision: String,
     pub adapter: Adapter,
-    pub facts: AdapterFacts,
+    pub facts: Box<AdapterFacts>,
 }
 
 struct Entry {
     revision: String,
     handle: AdapterId,
-    facts: AdapterFacts,
+    facts: Box<AdapterFacts>,
     /// Requests queued or running under it.
     users: usize,
     /// Who asked for it to be dropped and has not heard.

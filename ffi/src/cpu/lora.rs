@@ -179,7 +179,7 @@ mod tests {
         for (rank, inputs, outputs) in [(1, 5, 3), (8, 64, 48), (17, 100, 33), (64, 32, 16)] {
             let (one, a1, b1) = factors(rank, inputs, outputs, 1);
             let (two, a2, b2) = factors(rank, inputs, outputs, 2);
-            let (t, fan) = (45, 2);
+            let (t, fan) = (45usize, 2);
             let x = Random(3).normals(t.div_ceil(fan) * inputs);
             let mut out = vec![0.25; t * outputs];
             let which = |t: usize| [Some((&one, &a1, &b1)), None, Some((&two, &a2, &b2))][t / 4 % 3];
@@ -209,15 +209,16 @@ mod tests {
         let (one, ..) = factors(rank, inputs, outputs, 1);
         let (two, ..) = factors(rank, inputs, outputs, 2);
         let x = Random(3).normals(t * inputs);
-        let run = |x: &[f32], rows: usize, pick: &Pick<'_>| {
+        let run = |x: &[f32], rows: usize, every: usize| {
             let mut out = vec![0.1; rows * outputs];
-            low_rank(&pool, &mut [Addition { x, fan: 1, out: &mut out, outputs, pick }]);
+            let pick = |t: usize| Some(if t.is_multiple_of(every) { &one } else { &two });
+            low_rank(&pool, &mut [Addition { x, fan: 1, out: &mut out, outputs, pick: &pick }]);
             out
         };
-        let all = run(&x, t, &|_| Some(&one));
-        let mixed = run(&x, t, &|t| Some(if t % 5 == 0 { &one } else { &two }));
+        let all = run(&x, t, 1);
+        let mixed = run(&x, t, 5);
         for i in 0..t {
-            let alone = run(&x[i * inputs..][..inputs], 1, &|_| Some(&one));
+            let alone = run(&x[i * inputs..][..inputs], 1, 1);
             assert_eq!(alone, all[i * outputs..][..outputs]);
             if i % 5 == 0 {
                 assert_eq!(alone, mixed[i * outputs..][..outputs]);
