@@ -95,7 +95,8 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
 
     let threads = args.model.threads();
     let bytes_per_token = lanes.iter().map(|l| l.backend.info().bytes_per_token).find(|b| *b > 0).unwrap_or(0);
-    let bandwidth = bench::read_bandwidth(bytes_per_token as usize, threads);
+    let bandwidth = bench::read_bandwidth(bytes_per_token as usize, threads)
+        .ok_or_else(|| anyhow::anyhow!("no memory for {bytes_per_token} bytes, to measure the bandwidth with"))?;
     let report = Report {
         model: path.display().to_string(),
         model_bytes: std::fs::metadata(&path)?.len(),

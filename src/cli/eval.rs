@@ -91,6 +91,12 @@ struct AgreeArgs {
     text: Option<PathBuf>,
     #[arg(long, default_value_t = 512)]
     window: usize,
+    /// Tokens fed to the tested backend at a time; 0 = a window, or a prompt, at once
+    #[arg(long, default_value_t = 0)]
+    step: usize,
+    /// The same for the reference
+    #[arg(long, default_value_t = 0)]
+    reference_step: usize,
     /// Exam file whose first items are the prompts of the free-running part
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
@@ -179,8 +185,8 @@ fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
         tested.vocab.encode(&text, false, &mut ids)?;
         let bar = bar(ids.len() as u64, "scoring");
         let (ours, theirs) = (tested.backend.as_mut(), reference.backend.as_mut());
-        report["forced"] =
-            serde_json::to_value(agree::forced(ours, theirs, &ids, args.window, &mut |n| bar.inc(n as u64))?)?;
+        let forced = agree::forced(ours, theirs, &ids, args.window, steps(&args), &mut |n| bar.inc(n as u64))?;
+        report["forced"] = serde_json::to_value(forced)?;
         bar.finish_and_clear();
     }
     if let Some(path) = &args.prompts {
@@ -192,6 +198,10 @@ fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
         print_agreement(&report);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn steps(args: &AgreeArgs) -> agree::Steps {
+    agree::Steps { tested: args.step, reference: args.reference_step }
 }
 
 fn free_runs(
@@ -213,7 +223,7 @@ fn free_runs(
         };
         let ids = prompt::render(tested.vocab.as_ref(), &template, &chat)?.ids;
         let (ours, theirs) = (tested.backend.as_mut(), reference.backend.as_mut());
-        runs.push(agree::free_run(ours, theirs, index, &ids, args.tokens)?);
+        runs.push(agree::free_run(ours, theirs, index, &ids, args.tokens, steps(args))?);
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -9,10 +9,20 @@ use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
 /// A top-1 difference where the reference's two best logits are closer than this is a tie broken by rounding.
 pub const MARGIN_NATS: f32 = 0.1;
 
+/// Tokens fed to each side at a time, 0 = as many as there are. The library's numbers depend on it: it picks other
+/// kernels for other batch sizes, and only token by token does it use one kernel throughout.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Steps {
+    pub tested: usize,
+    pub reference: usize,
+}
+
 /// Teacher-forced comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Forced {
     pub positions: usize,
+    /// Positions whose logits are the same bit for bit.
+    pub identical: usize,
     pub perplexity: f64,
     pub perplexity_reference: f64,
     /// Mean Kullback–Leibler divergence from the reference, nats a position.
@@ -31,6 +41,7 @@ pub fn forced(
     reference: &mut dyn Backend,
     ids: &[u32],
     window: usize,
+    steps: Steps,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Forced, BackendError> {
     let vocab = tested.info().vocab;
@@ -40,8 +51,8 @@ pub fn forced(
     let mut sum = Forced::default();
     let (mut nats, mut nats_reference) = (0.0, 0.0);
     for tokens in ids.chunks(window.max(2)).filter(|t| t.len() > 1) {
-        let rows = window_rows(tested, tokens)?;
-        let wanted = window_rows(reference, tokens)?;
+        let rows = window_rows(tested, tokens, steps.tested)?;
+        let wanted = window_rows(reference, tokens, steps.reference)?;
         for ((row, want), &next) in rows.chunks_exact(vocab).zip(wanted.chunks_exact(vocab)).zip(&tokens[1..]) {
             nats -= log_softmax_at(row, next as usize);
             nats_reference -= log_softmax_at(want, next as usize);
@@ -56,16 +67,25 @@ pub fn forced(
     Ok(sum)
 }
 
-fn window_rows(backend: &mut dyn Backend, tokens: &[u32]) -> Result<Vec<f32>, BackendError> {
-    let mut output = Output::default();
+fn window_rows(backend: &mut dyn Backend, tokens: &[u32], step: usize) -> Result<Vec<f32>, BackendError> {
+    let (mut output, mut rows) = (Output::default(), Vec::new());
     let seq = backend.open()?;
-    let fed = backend.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut output);
+    let fed = pieces(tokens, step).try_for_each(|tokens| {
+        backend.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut output)?;
+        rows.extend_from_slice(&output.logits);
+        Ok(())
+    });
     backend.close(seq);
-    fed.map(|()| output.logits)
+    fed.map(|()| rows)
+}
+
+fn pieces(tokens: &[u32], step: usize) -> std::slice::Chunks<'_, u32> {
+    tokens.chunks(if step == 0 { tokens.len().max(1) } else { step })
 }
 
 fn compare(row: &[f32], reference: &[f32], sum: &mut Forced) {
     sum.positions += 1;
+    sum.identical += usize::from(row.iter().zip(reference).all(|(a, b)| a.to_bits() == b.to_bits()));
     let kl = divergence(reference, row);
     sum.kl_mean += kl;
     sum.kl_max = sum.kl_max.max(kl);
@@ -123,37 +143,45 @@ pub fn free_run(
     index: usize,
     prompt: &[u32],
     tokens: usize,
+    steps: Steps,
 ) -> Result<FreeRun, BackendError> {
     let (a, b) = (tested.open()?, reference.open()?);
-    let run = both_run(tested, a, reference, b, prompt, tokens);
+    let run = both_run((tested, a, steps.tested), (reference, b, steps.reference), prompt, tokens);
     tested.close(a);
     reference.close(b);
     let (made, diverged) = run?;
     Ok(FreeRun { prompt: index, tokens: made, diverged_at: diverged.map(|_| made), margin: diverged })
 }
 
+/// A backend, its sequence and the tokens it is fed at a time.
+type Side<'a> = (&'a mut dyn Backend, SeqId, usize);
+
 /// Tokens made before a difference, and the margin at it.
 fn both_run(
-    tested: &mut dyn Backend,
-    a: SeqId,
-    reference: &mut dyn Backend,
-    b: SeqId,
+    mut tested: Side<'_>,
+    mut reference: Side<'_>,
     prompt: &[u32],
     tokens: usize,
 ) -> Result<(usize, Option<f32>), BackendError> {
     let mut output = Output::default();
     let mut feed = prompt.to_vec();
     for made in 0..tokens {
-        tested.step(&[Chunk { seq: a, tokens: &feed, rows: Rows::Last, hidden: false }], &mut output)?;
-        let ours = top(&output.logits).0;
-        reference.step(&[Chunk { seq: b, tokens: &feed, rows: Rows::Last, hidden: false }], &mut output)?;
-        let (theirs, margin) = top(&output.logits);
+        let ours = next(&mut tested, &feed, &mut output)?.0;
+        let (theirs, margin) = next(&mut reference, &feed, &mut output)?;
         if ours != theirs {
             return Ok((made, Some(margin)));
         }
         feed = vec![theirs as u32];
     }
     Ok((tokens, None))
+}
+
+/// The likeliest token after `feed`, and its lead.
+fn next(side: &mut Side<'_>, feed: &[u32], output: &mut Output) -> Result<(usize, f32), BackendError> {
+    for tokens in pieces(feed, side.2) {
+        side.0.step(&[Chunk { seq: side.1, tokens, rows: Rows::Last, hidden: false }], output)?;
+    }
+    Ok(top(&output.logits))
 }
 
 #[cfg(test)]

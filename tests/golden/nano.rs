@@ -1,9 +1,11 @@
 //! The shipped model on our CPU backend against the library, through `chimere eval agree`.
 //!
-//! Its weights written out as f32 leave nothing to rounding: there the likeliest token must be the library's wherever
-//! that one leads by more than 0.1 nat, teacher-forced and free-running. As shipped, both sides round activations to
-//! eight bits and a difference in the last bit can send a token to another expert, as it does between two ways of
-//! feeding the library itself; there perplexity must agree within 0.1 %, and clear differences must stay rare.
+//! Quantised weights make a model chaotic: activations are rounded to eight bits, a difference in the last bit of an
+//! f32 sum moves one of them by a whole step, and that sends a token to another expert. So the library itself, fed a
+//! window at once and then token by token, disagrees clearly about some tokens: it picks other kernels for other batch
+//! sizes. Token by token, without rearranged weights and with an f32 cache, its sums have one order, and ours have
+//! the same: there we agree wherever the likeliest token leads by more than 0.1 nat, teacher-forced and free-running,
+//! however we are fed. The weights written out as f32 leave nothing to rounding.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,12 +14,9 @@ use serde_json::Value;
 
 const PERPLEXITY_TOLERANCE: f64 = 0.001;
 const MARGIN_NATS: f64 = 0.1;
-/// Share of positions of the shipped file where the likeliest token may differ clearly; measured: 0.4 %.
-const CLEAR_DIFFERENCES_MAX: f64 = 0.01;
 /// Mean KL divergence between the two on f32 weights, nats.
 const KL_F32_MAX: f64 = 1e-8;
-const PROMPTS: &str = "50";
-const TOKENS: &str = "200";
+const TEXT: &str = "tests/golden/data/oz.txt";
 
 fn chimere(args: &[&str]) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -38,34 +37,47 @@ fn perplexities_agree(forced: &Value) {
     assert!(forced["positions"].as_u64().unwrap() > 5000);
 }
 
-#[test]
-fn as_shipped_perplexity_agrees() {
-    let report = agree("nano/nano.gguf", &["--text", "tests/golden/data/oz.txt"]);
-    let forced = &report["forced"];
-    perplexities_agree(forced);
-    let share = forced["top1_differs_clearly"].as_f64().unwrap() / forced["positions"].as_f64().unwrap();
-    assert!(share < CLEAR_DIFFERENCES_MAX, "{forced}");
+/// Greedy texts of `prompts` exam items, `tokens` long: each must part from the library's at a tie, if at all.
+fn texts_part_only_at_ties(model: &str, prompts: &str, tokens: &str) {
+    let exam = ["--prompts", "nano/golden/golden.jsonl", "--prompts-max", prompts, "--tokens", tokens];
+    let report = agree(model, &[&exam[..], &["--reference-step", "1"]].concat());
+    let runs = report["free"].as_array().unwrap();
+    assert_eq!(runs.len().to_string(), prompts);
+    for run in runs.iter().filter(|r| !r["diverged_at"].is_null()) {
+        println!("prompt {} parts at token {}, margin {}", run["prompt"], run["diverged_at"], run["margin"]);
+        assert!(run["margin"].as_f64().unwrap() <= MARGIN_NATS, "{run}");
+    }
 }
 
 #[test]
-fn in_f32_the_texts_part_only_at_ties() {
+fn as_shipped_the_likeliest_tokens_are_the_librarys() {
+    let itself = agree("nano/nano.gguf", &["--text", TEXT, "--backend", "llama", "--reference-step", "1"]);
+    println!("the library against itself, a window at once and token by token:");
+    perplexities_agree(&itself["forced"]);
+
+    println!("ours, a window at once, against the library token by token:");
+    let report = agree("nano/nano.gguf", &["--text", TEXT, "--reference-step", "1"]);
+    let forced = &report["forced"];
+    perplexities_agree(forced);
+    assert_eq!(forced["top1_differs_clearly"], 0, "{forced}");
+}
+
+#[test]
+fn as_shipped_the_texts_part_only_at_ties() {
+    texts_part_only_at_ties("nano/nano.gguf", "50", "200");
+}
+
+#[test]
+fn in_f32_nothing_but_the_order_of_sums_differs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nano-f32.gguf");
     let path = path.to_str().unwrap();
     chimere(&["quantize", "nano/nano.gguf", path, "--type", "F32"]);
 
-    let report = agree(path, &["--text", "tests/golden/data/oz.txt"]);
+    let report = agree(path, &["--text", TEXT]);
     let forced = &report["forced"];
     perplexities_agree(forced);
     assert_eq!(forced["top1_differs_clearly"], 0, "{forced}");
     assert!(forced["kl_mean"].as_f64().unwrap() < KL_F32_MAX, "{forced}");
-
-    let prompts = ["--prompts", "nano/golden/golden.jsonl", "--prompts-max", PROMPTS, "--tokens", TOKENS];
-    let report = agree(path, &prompts);
-    let runs = report["free"].as_array().unwrap();
-    assert_eq!(runs.len(), 50);
-    for run in runs.iter().filter(|r| !r["diverged_at"].is_null()) {
-        println!("prompt {} parts at token {}, margin {}", run["prompt"], run["diverged_at"], run["margin"]);
-        assert!(run["margin"].as_f64().unwrap() <= MARGIN_NATS, "{run}");
-    }
+    texts_part_only_at_ties(path, "8", "100");
 }

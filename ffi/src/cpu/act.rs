@@ -252,7 +252,7 @@ impl FormParts {
     }
 }
 
-/// q = round(x·127/max|x|) a block, d = max|x|/127, and the sums of the codes.
+/// q = round(x·127/max|x|) a block, d ≈ max|x|/127, and the sums of the codes.
 fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16: &mut [i16], sum32: &mut [i16]) {
     let n = row.len();
     let fits =
@@ -282,16 +282,16 @@ fn quantize_row<const B: usize>(row: &[f32], q: &mut [i8], d: &mut [f32], sum16:
     }
 }
 
-/// 127/max and max/127 of a block of `B` values; below 1e-35, where the inverse would overflow, a block is zero for
-/// every purpose. The step of a 32-block is rounded to f16 as ggml stores it: the same rounding sends the same
-/// activations to the same experts.
+/// 127/max and the step of a block of `B` values; below 1e-35, where the inverse would overflow, a block is zero for
+/// every purpose. The step is rounded as ggml rounds it (`block_q8_K`: the reciprocal of the inverse; `block_q8_0`:
+/// max/127 as f16), for the same bits send the same activations to the same experts.
 #[inline(always)]
 fn steps<const B: usize>(max: f32) -> (f32, f32) {
     if max <= 1e-35 {
         return (0.0, 0.0);
     }
-    let step = max / 127.0;
-    (127.0 / max, if B == 32 { half::f16::from_f32(step.min(65_504.0)).to_f32() } else { step })
+    let inverse = 127.0 / max;
+    (inverse, if B == 32 { half::f16::from_f32((max / 127.0).min(65_504.0)).to_f32() } else { 1.0 / inverse })
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,9 @@
 //! Causal attention over a cache of keys and values in blocks of 64 positions.
 //!
-//! Owns the block's layout: keys transposed, so that 64 scores are computed side by side, values by
-//! row. A row's result is an online softmax over its blocks in order, in one fixed sequence of
-//! operations, so it depends only on its query and the cache, not on the other rows of the call.
+//! Owns the block's layout: keys transposed, so that scores are computed side by side, values by row.
+//! A row's result is the scores of all positions, their softmax, then the mix of the values, every sum
+//! in the library's order (32 partial sums added as a tree, see [`super::gdn_step`]), so it depends only
+//! on its query and the cache, not on the other rows of the call.
 
 use super::lanes::{LANES, Lanes, lanes};
 use super::norm;
@@ -143,14 +144,16 @@ pub fn attention(pool: &Pool, shape: &AttentionShape, spans: &[AttentionSpan<'_>
                 list.push((row, h));
             }
         }
+        let seen = (span.position + end).next_multiple_of(KV_BLOCK);
+        let mut scores = vec![0f32; TILE * seen];
         for tile in list.chunks(TILE) {
-            let mut state = Box::new([[0f32; DIM_MAX]; TILE]);
             let mut queries = [(&q[..0], 0usize); TILE];
             for ((row, h), query) in tile.iter().zip(&mut queries) {
                 let at = (span.start + row) * width + h * shape.head_dim;
                 *query = (&q[at..at + shape.head_dim], span.position + row + 1);
             }
-            attend(&span.blocks, head / group, shape, &queries[..tile.len()], &mut state);
+            let mut state = [[0f32; DIM_MAX]; TILE];
+            attend(&span.blocks, head / group, shape, &queries[..tile.len()], &mut scores, &mut state);
             for ((row, h), o) in tile.iter().zip(state.iter()) {
                 let at = (span.start + row) * width + h * shape.head_dim;
                 // SAFETY: the values of this row and head belong to this task alone, inside `out` (checked above).
@@ -161,82 +164,50 @@ pub fn attention(pool: &Pool, shape: &AttentionShape, spans: &[AttentionSpan<'_>
     });
 }
 
-/// One tile of queries (with the number of positions each sees) over all blocks; `o` starts zero.
+/// One tile of queries, each with the number of positions it sees. `scores` has a row of whole blocks for each.
 fn attend(
     blocks: &[&KvBlock],
     kv_head: usize,
     shape: &AttentionShape,
     queries: &[(&[f32], usize)],
+    scores: &mut [f32],
     o: &mut [[f32; DIM_MAX]; TILE],
 ) {
     let dim = shape.head_dim;
-    let (mut max, mut sum) = ([f32::NEG_INFINITY; TILE], [0f32; TILE]);
-    let n = queries.len();
-    let qs: [&[f32]; TILE] = std::array::from_fn(|i| queries[i.min(n - 1)].0);
-    let seen = queries.iter().map(|q| q.1).max().unwrap_or(0);
     let span = kv_head * dim * KV_BLOCK..(kv_head + 1) * dim * KV_BLOCK;
-    for (b, block) in blocks[..seen.div_ceil(KV_BLOCK)].iter().enumerate() {
-        let mut p = [[0f32; KV_BLOCK]; TILE];
-        // SAFETY: both kernels check the lengths they rely on; the block is of this shape (see `attention`).
-        unsafe {
-            match &block.keys {
-                Store::F32(k) => scores_f32(&k[span.clone()], n, &qs, shape.scale, &mut p),
-                Store::F16(k) => scores_f16(&k[span.clone()], n, &qs, shape.scale, &mut p),
+    let row = scores.len() / TILE;
+    let most = queries.iter().map(|q| q.1).max().unwrap_or(0).div_ceil(KV_BLOCK);
+    // A block is read by all queries while it is near.
+    for (b, block) in blocks[..most].iter().enumerate() {
+        for ((q, seen), p) in queries.iter().zip(scores.chunks_mut(row)) {
+            if *seen > b * KV_BLOCK {
+                let p = &mut p[b * KV_BLOCK..(b + 1) * KV_BLOCK];
+                // SAFETY: the kernels check the lengths they rely on.
+                unsafe {
+                    match &block.keys {
+                        Store::F32(k) => scores_f32(&k[span.clone()], q, shape.scale, p),
+                        Store::F16(k) => scores_f16(&k[span.clone()], q, shape.scale, p),
+                    }
+                }
             }
         }
-        let mut shrink = [1f32; TILE];
-        for (i, (_, n)) in queries.iter().enumerate() {
-            let visible = n.saturating_sub(b * KV_BLOCK).min(KV_BLOCK);
-            weights(&mut p[i], visible, &mut max[i], &mut sum[i], &mut shrink[i]);
-        }
+    }
+    let values: Vec<&Store> = blocks[..most].iter().map(|b| &b.values).collect();
+    for (((_, seen), p), o) in queries.iter().zip(scores.chunks_mut(row)).zip(o) {
+        // The softmax takes positions by eight, the kernel by 32.
+        let (eights, whole) = (seen.next_multiple_of(8), seen.next_multiple_of(RESIDUES));
+        p[*seen..eights].fill(f32::NEG_INFINITY);
+        norm::softmax(&mut p[..eights]);
+        p[*seen..whole].fill(0.0);
+        let blocks = &values[..seen.div_ceil(KV_BLOCK)];
         // SAFETY: as above.
         unsafe {
-            match &block.values {
-                Store::F32(v) => mix_f32(&v[span.clone()], n, &p, &shrink, o),
-                Store::F16(v) => mix_f16(&v[span.clone()], n, &p, &shrink, o),
+            match blocks.first() {
+                Some(Store::F32(_)) => mix_f32(blocks, span.start, &p[..whole], &mut o[..dim]),
+                Some(Store::F16(_)) => mix_f16(blocks, span.start, &p[..whole], &mut o[..dim]),
+                None => {}
             }
         }
-    }
-    for (o, sum) in o.iter_mut().zip(sum) {
-        let scale = 1.0 / sum;
-        o[..dim].iter_mut().for_each(|v| *v *= scale);
-    }
-}
-
-lanes! {
-    unsafe fn weights_on(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) = weights_body
-}
-
-/// Scores to softmax weights relative to the running maximum; updates it, the sum, and the factor of
-/// what came before.
-fn weights(p: &mut [f32; KV_BLOCK], visible: usize, max: &mut f32, sum: &mut f32, shrink: &mut f32) {
-    // SAFETY: the array has 64 floats.
-    unsafe { weights_on(p, visible, max, sum, shrink) }
-}
-
-#[inline(always)]
-unsafe fn weights_body<L: Lanes>(
-    p: &mut [f32; KV_BLOCK],
-    visible: usize,
-    max: &mut f32,
-    sum: &mut f32,
-    shrink: &mut f32,
-) {
-    p[visible..].fill(f32::NEG_INFINITY);
-    // SAFETY: four vectors of the array.
-    unsafe {
-        let at = |v: usize| p.as_ptr().wrapping_add(v * LANES);
-        let most = L::load(at(0)).max(L::load(at(1))).max(L::load(at(2)).max(L::load(at(3))));
-        let new = most.largest().max(*max);
-        *shrink = if *max == new { 1.0 } else { norm::exp(*max - new) };
-        for c in p.as_chunks_mut::<LANES>().0 {
-            L::load(c.as_ptr()).add(L::splat(-new)).exp().store(c.as_mut_ptr());
-        }
-        p[visible..].fill(0.0);
-        let at = |v: usize| p.as_ptr().wrapping_add(v * LANES);
-        let total = L::load(at(0)).add(L::load(at(1))).add(L::load(at(2)).add(L::load(at(3)))).sum();
-        *sum = sum.mul_add(*shrink, total);
-        *max = new;
     }
 }
 
@@ -248,10 +219,13 @@ pub(super) fn widen(h: u16) -> f32 {
 }
 
 /// How a cached value is stored.
-trait Cached {
+trait Cached: Sized {
     /// # Safety
     /// See [`Lanes`].
     unsafe fn read<L: Lanes>(at: *const Self) -> L;
+
+    /// The values, if they are stored so.
+    fn of(store: &Store) -> &[Self];
 }
 
 impl Cached for f32 {
@@ -259,6 +233,10 @@ impl Cached for f32 {
     unsafe fn read<L: Lanes>(at: *const f32) -> L {
         // SAFETY: passed on.
         unsafe { L::load(at) }
+    }
+
+    fn of(store: &Store) -> &[f32] {
+        if let Store::F32(s) = store { s } else { &[] }
     }
 }
 
@@ -268,123 +246,106 @@ impl Cached for u16 {
         // SAFETY: passed on.
         unsafe { L::load_f16(at) }
     }
+
+    fn of(store: &Store) -> &[u16] {
+        if let Store::F16(s) = store { s } else { &[] }
+    }
 }
 
-/// p[i][j] = scale · Σ_d q_i[d]·k[d][j], d ascending.
+/// Partial sums of every sum.
+const RESIDUES: usize = 32;
+/// Vectors that are summed side by side: with eight partial sums each they fill half the registers.
+const VECTORS: usize = 2;
+type Part<L> = [L; VECTORS];
+
+/// Σ over terms 0..n, n a multiple of 32, of `term(i, sum so far)`, in the order of `gdn_step`.
 #[inline(always)]
-unsafe fn scores<L: Lanes, T: Cached, const N: usize>(
-    k: &[T],
-    q: &[&[f32]; TILE],
-    scale: f32,
-    p: &mut [[f32; KV_BLOCK]; TILE],
-) {
-    const VECTORS: usize = KV_BLOCK / LANES;
+unsafe fn sum_all<L: Lanes>(n: usize, mut term: impl FnMut(usize, Part<L>) -> Part<L>) -> Part<L> {
+    // SAFETY: see `Lanes`.
+    unsafe {
+        let add = |a: Part<L>, b: Part<L>| -> Part<L> { std::array::from_fn(|v| a[v].add(b[v])) };
+        let mut eights = [[L::splat(0.0); VECTORS]; 4];
+        for (first, eight) in eights.iter_mut().enumerate() {
+            let mut sums = [[L::splat(0.0); VECTORS]; 8];
+            for from in (first..n).step_by(RESIDUES) {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    *sum = term(from + 4 * j, *sum);
+                }
+            }
+            let two: [Part<L>; 4] = std::array::from_fn(|j| add(sums[j], sums[j + 4]));
+            *eight = add(add(two[0], two[2]), add(two[1], two[3]));
+        }
+        add(add(eights[0], eights[1]), add(eights[2], eights[3]))
+    }
+}
+
+/// p[j] = scale · Σ_d q[d]·k[d][j] for the 64 positions of a block.
+#[inline(always)]
+unsafe fn scores<L: Lanes, T: Cached>(k: &[T], q: &[f32], scale: f32, p: &mut [f32]) {
     let dim = k.len() / KV_BLOCK;
-    assert!(q.iter().all(|q| q.len() == dim), "queries of the block's dimension");
-    // SAFETY: `k` has `dim` rows of 64 values, each query `dim`.
-    unsafe {
-        let mut acc = [[L::splat(0.0); VECTORS]; N];
-        for d in 0..dim {
-            let row: [L; VECTORS] = std::array::from_fn(|v| T::read(k.as_ptr().wrapping_add(d * KV_BLOCK + v * LANES)));
-            for (acc, q) in acc.iter_mut().zip(q) {
-                let q = L::splat(*q.get_unchecked(d));
-                for (acc, k) in acc.iter_mut().zip(row) {
-                    *acc = q.fma(k, *acc);
-                }
-            }
-        }
-        for (p, acc) in p.iter_mut().zip(acc) {
-            for (v, acc) in acc.into_iter().enumerate() {
-                acc.mul(L::splat(scale)).store(p[v * LANES..].as_mut_ptr());
-            }
-        }
-    }
-}
-
-/// o_i[d] = o_i[d]·shrink_i + Σ_j p_i[j]·v[j][d], j ascending.
-#[inline(always)]
-unsafe fn mix<L: Lanes, T: Cached, const N: usize>(
-    v: &[T],
-    p: &[[f32; KV_BLOCK]; TILE],
-    shrink: &[f32; TILE],
-    o: &mut [[f32; DIM_MAX]; TILE],
-) {
-    let dim = v.len() / KV_BLOCK;
-    let mut d = 0;
-    while d < dim {
-        // SAFETY: the width divides what is left of the 64 rows of `dim` values.
+    assert!(q.len() == dim && p.len() == KV_BLOCK, "a query of the block's dimension");
+    let whole = dim / RESIDUES * RESIDUES;
+    for first in (0..KV_BLOCK).step_by(VECTORS * LANES) {
+        // SAFETY: `k` has `dim` rows of 64 values, the query `dim`.
         unsafe {
-            d += if dim - d >= 4 * LANES {
-                mix_columns::<L, T, N, 4>(v, dim, d, p, shrink, o)
-            } else {
-                mix_columns::<L, T, N, 1>(v, dim, d, p, shrink, o)
+            let term = |d: usize, sum: Part<L>| -> Part<L> {
+                let q = L::splat(*q.get_unchecked(d));
+                let at = k.as_ptr().wrapping_add(d * KV_BLOCK + first);
+                std::array::from_fn(|v| q.fma(T::read(at.wrapping_add(v * LANES)), sum[v]))
             };
+            let mut sum = sum_all::<L>(whole, term);
+            for d in whole..dim {
+                sum = term(d, sum);
+            }
+            for (v, sum) in sum.into_iter().enumerate() {
+                sum.mul(L::splat(scale)).store(p[first + v * LANES..].as_mut_ptr());
+            }
         }
     }
 }
 
+/// o[d] = Σ_j p[j]·v[j][d] over the positions of `blocks`, whose values of this head start at `start`.
 #[inline(always)]
-unsafe fn mix_columns<L: Lanes, T: Cached, const N: usize, const V: usize>(
-    values: &[T],
-    dim: usize,
-    d: usize,
-    p: &[[f32; KV_BLOCK]; TILE],
-    shrink: &[f32; TILE],
-    o: &mut [[f32; DIM_MAX]; TILE],
-) -> usize {
-    // SAFETY: columns d..d + V·16 exist in every row (see `mix`).
-    unsafe {
-        let mut acc = [[L::splat(0.0); V]; N];
-        for ((acc, o), s) in acc.iter_mut().zip(o.iter()).zip(shrink) {
-            *acc = std::array::from_fn(|v| L::load(o.as_ptr().wrapping_add(d + v * LANES)).mul(L::splat(*s)));
-        }
-        for j in 0..KV_BLOCK {
-            let row: [L; V] = std::array::from_fn(|v| T::read(values.as_ptr().wrapping_add(j * dim + d + v * LANES)));
-            for (acc, p) in acc.iter_mut().zip(p) {
-                let p = L::splat(p[j]);
-                for (acc, x) in acc.iter_mut().zip(row) {
-                    *acc = p.fma(x, *acc);
-                }
-            }
-        }
-        for (acc, o) in acc.into_iter().zip(o.iter_mut()) {
-            for (v, acc) in acc.into_iter().enumerate() {
-                acc.store(o.as_mut_ptr().wrapping_add(d + v * LANES));
+unsafe fn mix<L: Lanes, T: Cached>(blocks: &[&Store], start: usize, p: &[f32], o: &mut [f32]) {
+    let dim = o.len();
+    let rows: Vec<&[T]> = blocks.iter().map(|b| &T::of(b)[start..start + dim * KV_BLOCK]).collect();
+    assert!(p.len().is_multiple_of(RESIDUES) && p.len() <= rows.len() * KV_BLOCK, "positions of these blocks");
+    for d in (0..dim).step_by(VECTORS * LANES) {
+        // A dimension that is no multiple of 32 computes its last 16 columns twice.
+        let columns: [usize; VECTORS] = std::array::from_fn(|v| (d + v * LANES).min(dim - LANES));
+        // SAFETY: position j lies in block j / 64, whose rows have `dim` values (checked above).
+        unsafe {
+            let sum = sum_all::<L>(p.len(), |j, sum| {
+                let p = L::splat(*p.get_unchecked(j));
+                let row = rows.get_unchecked(j / KV_BLOCK).as_ptr().wrapping_add(j % KV_BLOCK * dim);
+                std::array::from_fn(|v| p.fma(T::read(row.wrapping_add(columns[v])), sum[v]))
+            });
+            for (at, sum) in columns.into_iter().zip(sum) {
+                sum.store(o[at..].as_mut_ptr());
             }
         }
     }
-    V * LANES
 }
 
-macro_rules! block_kernels {
+macro_rules! kernels {
     ($ty:ty: $scores:ident = $scores_body:ident, $mix:ident = $mix_body:ident) => {
         #[inline(always)]
-        unsafe fn $scores_body<L: Lanes>(k: &[$ty], n: usize, q: &[&[f32]; TILE], scale: f32, p: &mut [[f32; KV_BLOCK]; TILE]) {
+        unsafe fn $scores_body<L: Lanes>(k: &[$ty], q: &[f32], scale: f32, p: &mut [f32]) {
             // SAFETY: passed on from the caller.
-            unsafe {
-                match n {
-                    1 => scores::<L, $ty, 1>(k, q, scale, p),
-                    _ => scores::<L, $ty, TILE>(k, q, scale, p),
-                }
-            }
+            unsafe { scores::<L, $ty>(k, q, scale, p) }
         }
         #[inline(always)]
-        unsafe fn $mix_body<L: Lanes>(v: &[$ty], n: usize, p: &[[f32; KV_BLOCK]; TILE], shrink: &[f32; TILE], o: &mut [[f32; DIM_MAX]; TILE]) {
+        unsafe fn $mix_body<L: Lanes>(blocks: &[&Store], start: usize, p: &[f32], o: &mut [f32]) {
             // SAFETY: passed on from the caller.
-            unsafe {
-                match n {
-                    1 => mix::<L, $ty, 1>(v, p, shrink, o),
-                    _ => mix::<L, $ty, TILE>(v, p, shrink, o),
-                }
-            }
+            unsafe { mix::<L, $ty>(blocks, start, p, o) }
         }
-        lanes! { unsafe fn $scores(k: &[$ty], n: usize, q: &[&[f32]; TILE], scale: f32, p: &mut [[f32; KV_BLOCK]; TILE]) = $scores_body }
-        lanes! { unsafe fn $mix(v: &[$ty], n: usize, p: &[[f32; KV_BLOCK]; TILE], shrink: &[f32; TILE], o: &mut [[f32; DIM_MAX]; TILE]) = $mix_body }
+        lanes! { unsafe fn $scores(k: &[$ty], q: &[f32], scale: f32, p: &mut [f32]) = $scores_body }
+        lanes! { unsafe fn $mix(blocks: &[&Store], start: usize, p: &[f32], o: &mut [f32]) = $mix_body }
     };
 }
 
-block_kernels!(f32: scores_f32 = scores_f32_body, mix_f32 = mix_f32_body);
-block_kernels!(u16: scores_f16 = scores_f16_body, mix_f16 = mix_f16_body);
+kernels!(f32: scores_f32 = scores_f32_body, mix_f32 = mix_f32_body);
+kernels!(u16: scores_f16 = scores_f16_body, mix_f16 = mix_f16_body);
 
 #[cfg(test)]
 mod tests {

@@ -76,7 +76,7 @@ impl Drop for Region {
 static OPEN: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
 
 /// An owned, zero-initialised block of bytes.
-pub(super) struct Buffer {
+pub struct Buffer {
     region: Arc<Region>,
     at: usize,
     len: usize,
@@ -84,7 +84,7 @@ pub(super) struct Buffer {
 
 impl Buffer {
     /// `len` zero bytes; `None` if the system has no such amount.
-    pub(super) fn zeroed(len: usize) -> Option<Buffer> {
+    pub fn zeroed(len: usize) -> Option<Buffer> {
         let size = len.max(1).checked_next_multiple_of(LINE)?;
         if size > REGION / 4 {
             return Some(Buffer { region: Arc::new(Region::zeroed(size)?), at: 0, len });
@@ -102,13 +102,15 @@ impl Buffer {
         self.region.start.wrapping_add(self.at)
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the bytes at..at + len of the region were given to this buffer alone, are initialised (zero at
         // first) and live while it holds the region.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// The bytes, for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes it exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }

@@ -1,5 +1,5 @@
-//! Products with F32, F16 and BF16 matrices: activations stay f32, sums are f32 in sixteen lanes
-//! along the inputs, one order for every tile shape.
+//! Products with F32, F16 and BF16 matrices: activations stay f32, sums are f32 in 32 lanes along the
+//! inputs (the library's `ggml_vec_dot_f32`), one order for every tile shape.
 
 use super::lanes::{LANES, Lanes, lanes};
 use super::pack::{GROUP, Kind};
@@ -104,14 +104,17 @@ unsafe fn sums<L: Lanes, W: Weight, const N: usize>(
 ) {
     // SAFETY: reads stay inside the rows; the tail goes through zero-filled arrays.
     unsafe {
-        let mut acc = [[L::splat(0.0); BLOCK]; N];
+        // Lanes 16..32 of each 32 inputs in a pass of their own: all sums at once would not fit the registers.
+        let mut acc = [[[L::splat(0.0); BLOCK]; N]; 2];
         let whole = cols / LANES * LANES;
-        for k in (0..whole).step_by(LANES) {
-            let w: [L; BLOCK] = std::array::from_fn(|r| W::read(ws[r].wrapping_add(k * W::BYTES)));
-            for (acc, x) in acc.iter_mut().zip(xs) {
-                let x = L::load(x.wrapping_add(k));
-                for (acc, w) in acc.iter_mut().zip(w) {
-                    *acc = w.fma(x, *acc);
+        for (half, acc) in acc.iter_mut().enumerate() {
+            for k in (half * LANES..whole).step_by(2 * LANES) {
+                let w: [L; BLOCK] = std::array::from_fn(|r| W::read(ws[r].wrapping_add(k * W::BYTES)));
+                for (acc, x) in acc.iter_mut().zip(xs) {
+                    let x = L::load(x.wrapping_add(k));
+                    for (acc, w) in acc.iter_mut().zip(w) {
+                        *acc = w.fma(x, *acc);
+                    }
                 }
             }
         }
@@ -123,7 +126,7 @@ unsafe fn sums<L: Lanes, W: Weight, const N: usize>(
                 std::ptr::copy_nonoverlapping(from, tail.as_mut_ptr(), rest * W::BYTES);
                 W::read(tail.as_ptr())
             });
-            for (acc, x) in acc.iter_mut().zip(xs) {
+            for (acc, x) in acc[0].iter_mut().zip(xs) {
                 let mut tail = [0f32; LANES];
                 std::ptr::copy_nonoverlapping(x.wrapping_add(whole), tail.as_mut_ptr(), rest);
                 let x = L::load(tail.as_ptr());
@@ -132,8 +135,9 @@ unsafe fn sums<L: Lanes, W: Weight, const N: usize>(
                 }
             }
         }
-        for (out, acc) in out.iter_mut().zip(acc) {
-            *out = acc.map(|a| a.sum());
+        let [low, high] = acc;
+        for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+            *out = std::array::from_fn(|r| low[r].add(high[r]).sum());
         }
     }
 }

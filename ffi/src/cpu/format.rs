@@ -105,6 +105,14 @@ impl Format {
         i32::from(shifted) - self.offset
     }
 
+    /// Whether products keep a sum for each of the eight quads of 32 inputs, as the library does for the types that
+    /// most files consist of (Q4_K, Q5_K, Q6_K): then their bits are the library's.
+    pub(super) const fn by_quads(&self) -> bool {
+        self.block == 256
+            && self.table.is_none()
+            && matches!((self.bits, self.sub, self.mins), (4 | 5, 32, true) | (6, 16, false))
+    }
+
     #[allow(dead_code)] // read by the AVX2 kernel
     /// Whether every table(code) is at most 127, so that pairs of products fit 16 bits.
     pub(super) fn narrow(&self) -> bool {

@@ -34,6 +34,12 @@ pub(super) trait Ints {
     unsafe fn dot(sums: Self::Sums, w: Self::Line, x: Self::Line, wide: bool) -> Self::Sums;
     /// sums + Σ of two signed 16-bit products.
     unsafe fn dot16(sums: Self::Sums, a: Self::Line, b: Self::Line) -> Self::Sums;
+    /// sums + scale·Σ of four unsigned bytes (below 64) of `w` times four signed bytes of `x`; `scale` by [`Ints::scale`].
+    unsafe fn dot_scaled(sums: Self::Sums, w: Self::Line, x: Self::Line, scale: Self::Line) -> Self::Sums;
+    /// Sixteen signed bytes as the factors of [`Ints::dot_scaled`].
+    unsafe fn scale(at: *const u8) -> Self::Line;
+    /// Sixteen signed bytes at `at` and the sixteen after them, times −32, as pairs of 16 bits.
+    unsafe fn offsets(at: *const u8) -> Self::Line;
     /// 32 unsigned bytes widened to 16 bits.
     unsafe fn widen(at: *const u8) -> Self::Line;
     unsafe fn floats(sums: Self::Sums) -> Self::Floats;
@@ -104,6 +110,30 @@ impl Ints for Vnni {
     unsafe fn dot16(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: see the trait.
         unsafe { _mm512_dpwssd_epi32(sums, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn dot_scaled(sums: __m512i, w: __m512i, x: __m512i, scale: __m512i) -> __m512i {
+        // SAFETY: see the trait. Four products of 63·127 fit the lower 16 bits, the only ones that meet a factor.
+        unsafe { _mm512_dpwssd_epi32(sums, _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, x), scale) }
+    }
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> __m512i {
+        // SAFETY: see the trait.
+        unsafe {
+            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()));
+            _mm512_and_si512(wide, _mm512_set1_epi32(0xffff))
+        }
+    }
+    #[inline(always)]
+    unsafe fn offsets(at: *const u8) -> __m512i {
+        // SAFETY: see the trait.
+        unsafe {
+            let first = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()));
+            let second = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.wrapping_add(16).cast()));
+            let low = _mm512_and_si512(first, _mm512_set1_epi32(0xffff));
+            let both = _mm512_or_si512(low, _mm512_slli_epi32::<16>(second));
+            _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16::<5>(both))
+        }
     }
     #[inline(always)]
     unsafe fn widen(at: *const u8) -> __m512i {
@@ -214,6 +244,40 @@ impl Ints for Avx2 {
         unsafe {
             let products = Avx2::each(a, b, |a, b| _mm256_madd_epi16(a, b));
             Avx2::each(sums, products, |s, p| _mm256_add_epi32(s, p))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_scaled(sums: Two, w: Two, x: Two, scale: Two) -> Two {
+        // SAFETY: see the trait. Pairs of products of 63·127 fit 16 bits.
+        unsafe {
+            let pairs = Avx2::each(w, x, |w, x| _mm256_maddubs_epi16(w, x));
+            let products = Avx2::each(pairs, scale, |p, s| _mm256_madd_epi16(p, s));
+            Avx2::each(sums, products, |s, p| _mm256_add_epi32(s, p))
+        }
+    }
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> Two {
+        // SAFETY: see the trait.
+        unsafe {
+            // Both 16-bit halves of a lane get the factor.
+            let half = |i: usize| {
+                let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.wrapping_add(i).cast()));
+                _mm256_or_si256(_mm256_slli_epi32::<16>(wide), _mm256_and_si256(wide, _mm256_set1_epi32(0xffff)))
+            };
+            [half(0), half(8)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn offsets(at: *const u8) -> Two {
+        // SAFETY: see the trait.
+        unsafe {
+            let half = |i: usize| {
+                let wide = |i: usize| _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.wrapping_add(i).cast()));
+                let low = _mm256_and_si256(wide(i), _mm256_set1_epi32(0xffff));
+                let both = _mm256_or_si256(low, _mm256_slli_epi32::<16>(wide(i + 16)));
+                _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_slli_epi16::<5>(both))
+            };
+            [half(0), half(8)]
         }
     }
     #[inline(always)]

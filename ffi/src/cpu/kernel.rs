@@ -53,6 +53,9 @@ impl Row<'_> {
 }
 
 fn portable(l: &Layout, bytes: &[u8], x: &Row<'_>) -> [f32; GROUP] {
+    if l.format.by_quads() {
+        return std::array::from_fn(|r| quads(l, bytes, x, r));
+    }
     let mut acc = [0f32; GROUP];
     for (r, acc) in acc.iter_mut().enumerate() {
         for b in 0..l.blocks {
@@ -67,6 +70,41 @@ fn portable(l: &Layout, bytes: &[u8], x: &Row<'_>) -> [f32; GROUP] {
 fn dot(l: &Layout, block: &[u8], x: &Row<'_>, r: usize, b: usize, from: usize, n: usize) -> i32 {
     let q = &x.q[b * l.format.block..];
     (from..from + n).map(|i| l.format.value(l.code(block, r, i)) * i32::from(q[i])).sum()
+}
+
+/// Row `r` with a sum for each of the eight quads of 32 inputs.
+fn quads(l: &Layout, bytes: &[u8], x: &Row<'_>, r: usize) -> f32 {
+    let f = &l.format;
+    let (mut acc, mut low) = ([0f32; 8], [0f32; 4]);
+    for (b, block) in bytes.chunks(l.block_bytes).take(l.blocks).enumerate() {
+        let scale = |i: usize| i32::from(block[l.scales + i / f.sub * GROUP + r] as i8);
+        let q = &x.q[b * 256..(b + 1) * 256];
+        let d = f.scale(half_at(block, l.d + 2 * r)) * x.d[b];
+        for (lane, acc) in acc.iter_mut().enumerate() {
+            let term = |i: usize| scale(i) * i32::from(l.code(block, r, i)) * i32::from(q[i]);
+            let mut sum: i32 = (0..32).map(|i| term(i / 4 * 32 + lane * 4 + i % 4)).sum();
+            if !f.mins {
+                let pair = [32 * lane, 32 * lane + 16];
+                sum -= f.offset * pair.iter().map(|i| scale(*i) * i32::from(x.sum16[(b * 256 + i) / 16])).sum::<i32>();
+            }
+            *acc = (sum as f32).mul_add(d, *acc);
+        }
+        if f.mins {
+            let d = half::f16::from_bits(half_at(block, l.m + 2 * r)).to_f32() * -x.d[b];
+            let min =
+                |s: usize| i32::from(block[l.mins + (s / 2 * GROUP + r) * 2 + s % 2]) * i32::from(x.sum32[b * 8 + s]);
+            let two: [i32; 4] = std::array::from_fn(|i| min(2 * i) + min(2 * i + 1));
+            if f.bits == 4 {
+                low = std::array::from_fn(|i| (two[i] as f32).mul_add(d, low[i]));
+            } else {
+                low[0] = (two.iter().sum::<i32>() as f32).mul_add(d, low[0]);
+            }
+        }
+    }
+    let four: [f32; 4] = std::array::from_fn(|i| acc[i + 4] + acc[i]);
+    let sum = four[0] + four[2] + (four[1] + four[3]);
+    let low = if f.bits == 4 { low[0] + low[2] + (low[1] + low[3]) } else { low[0] };
+    if f.mins { sum + low } else { sum }
 }
 
 fn block_k(l: &Layout, bytes: &[u8], x: &Row<'_>, r: usize, b: usize, acc: f32) -> f32 {

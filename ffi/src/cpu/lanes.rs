@@ -31,31 +31,33 @@ pub(super) trait Lanes: Copy {
     /// 2^n for self = n + 1.5·2^23, n an integer in −126..=127: the low bits of that float are n.
     unsafe fn pow2(self) -> Self;
 
-    /// e^x to about one unit in the last place, x held to −87.3..=88.3.
-    /// Source: range reduction by ln 2 in two parts and the Cephes polynomial of degree 6.
+    /// e^x to about two units in the last place, x held to −87.3..=88.3.
+    /// Source: `ggml_v_expf`, operation by operation, so that the bits are the library's.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         const MAGIC: f32 = 12_582_912.0;
+        // ln 2 in two parts, and the coefficients of (e^b − 1 − …)/b², all floats of these bits.
+        const LN2: [f32; 2] = [f32::from_bits(0x3f31_7200), f32::from_bits(0x35bf_be8e)];
+        const C: [f32; 5] = [
+            f32::from_bits(0x3c07_2010),
+            f32::from_bits(0x3d2b_9f17),
+            f32::from_bits(0x3e2a_af33),
+            f32::from_bits(0x3eff_fedb),
+            f32::from_bits(0x3f7f_fff6),
+        ];
         // SAFETY: see the trait.
         unsafe {
             let x = self.max(Self::splat(-87.3)).min(Self::splat(88.3));
-            let shifted = x.fma(Self::splat(std::f32::consts::LOG2_E), Self::splat(MAGIC));
-            let n = shifted.add(Self::splat(-MAGIC));
-            let r = n.fma(Self::splat(-0.693_359_4), x);
-            let r = n.fma(Self::splat(2.121_944_4e-4), r);
-            let mut p = Self::splat(1.987_569_1e-4);
-            for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-                p = p.fma(r, Self::splat(c));
-            }
-            p.fma(r.mul(r), r).add(Self::splat(1.0)).mul(shifted.pow2())
+            let z = x.fma(Self::splat(std::f32::consts::LOG2_E), Self::splat(MAGIC));
+            let n = z.add(Self::splat(-MAGIC));
+            let b = n.fma(Self::splat(-LN2[1]), n.fma(Self::splat(-LN2[0]), x));
+            let u = b.mul(b);
+            let high = Self::splat(C[0]).fma(b, Self::splat(C[1]));
+            let low = Self::splat(C[2]).fma(b, Self::splat(C[3]));
+            let j = high.fma(u, low).fma(u, Self::splat(C[4]).mul(b));
+            let k = z.pow2();
+            j.fma(k, k)
         }
-    }
-
-    /// 1 / (1 + e^−x).
-    #[inline(always)]
-    unsafe fn sigmoid(self) -> Self {
-        // SAFETY: see the trait.
-        unsafe { Self::splat(1.0).div(self.mul(Self::splat(-1.0)).exp().add(Self::splat(1.0))) }
     }
 
     /// x / (1 + e^−x).

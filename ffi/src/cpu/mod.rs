@@ -13,6 +13,7 @@ mod float;
 mod format;
 mod gdn;
 mod gdn_chunk;
+mod gdn_step;
 mod grids;
 #[cfg(target_arch = "x86_64")]
 mod ints;
@@ -33,12 +34,13 @@ pub(crate) mod samples;
 
 pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
+pub use buffer::Buffer;
 pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
 pub use lora::{Addition, LORA_RANK_MAX, LowRank, Pick, low_rank};
 pub use moe::{ExpertFactors, FactorsOf, Moe, MoeScratch, Routes, Shared, moe, moe_adapted, route};
 pub use norm::{
-    add, add_scaled, argmax, l2_norm, l2_norm_scaled, mul_silu, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu,
-    silu_mul, silu_row, softmax, softplus,
+    add, add_scaled, argmax, l2_norm, mul_silu, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu, silu_mul,
+    silu_row, softmax, softplus,
 };
 pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};

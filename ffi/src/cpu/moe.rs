@@ -403,15 +403,15 @@ pub fn route(logits: &[f32], experts: &mut [u32], weights: &mut [f32], probs: &m
     probs.clear();
     probs.extend_from_slice(logits);
     norm::softmax(probs);
-    let mut total = 0.0;
+    let mut total = 0f64;
     for (e, w) in experts.iter_mut().zip(weights.iter_mut()) {
         let best = norm::argmax(probs);
         (*e, *w) = (best as u32, probs[best]);
-        total += probs[best];
+        total += f64::from(probs[best]);
         probs[best] = f32::NEG_INFINITY;
     }
     // The floor is that of ggml: it only guards a division by zero.
-    let total = total.max(6.103_515_6e-5);
+    let total = (total as f32).max(6.103_515_6e-5);
     weights.iter_mut().for_each(|w| *w /= total);
 }
 

@@ -3,15 +3,13 @@
 
 use super::lanes::{LANES, Lanes, lanes};
 
-/// Sum of 16 lanes in the fixed order (i, i+8), (i, i+4), (i, i+2), (i, i+1).
+/// Sum of 16 lanes in the fixed order (i, i+8), (i, i+4), then neighbours: that of the library, whose sums run in 32
+/// lanes of which the upper half is added first.
 #[inline(always)]
-pub(super) fn lane_sum(mut l: [f32; 16]) -> f32 {
-    for half in [8, 4, 2, 1] {
-        for i in 0..half {
-            l[i] += l[i + half];
-        }
-    }
-    l[0]
+pub(super) fn lane_sum(l: [f32; 16]) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|i| l[i] + l[i + 8]);
+    let four: [f32; 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
+    (four[0] + four[1]) + (four[2] + four[3])
 }
 
 /// Sixteen values at a time through `f`, the last part of a row included.
@@ -27,20 +25,26 @@ macro_rules! each_part {
     };
 }
 
-/// Sum of f(part of x) over the row.
+/// Σ x², each square rounded to f32 and summed in f64, where the order no longer matters.
 #[inline(always)]
-unsafe fn sum_squares<L: Lanes>(x: &[f32]) -> f32 {
-    // SAFETY: parts of the row.
-    unsafe {
-        let mut acc = [L::splat(0.0); 4];
-        let mut turn = 0;
-        each_part!(x.len(), |i, n| {
-            let v = L::load_part(x.as_ptr().wrapping_add(i), n, 0.0);
-            acc[turn % 4] = v.fma(v, acc[turn % 4]);
-            turn += 1;
-        });
-        acc[0].add(acc[1]).add(acc[2].add(acc[3])).sum()
+fn sum_squares(x: &[f32]) -> f64 {
+    let mut acc = [0f64; LANES];
+    let (whole, rest) = x.as_chunks::<LANES>();
+    for part in whole {
+        for (acc, v) in acc.iter_mut().zip(part) {
+            *acc += f64::from(v * v);
+        }
     }
+    for (acc, v) in acc.iter_mut().zip(rest) {
+        *acc += f64::from(v * v);
+    }
+    acc.iter().sum()
+}
+
+/// 1 / sqrt(mean(x²) + eps).
+#[inline(always)]
+fn rms_scale(x: &[f32], eps: f32) -> f32 {
+    1.0 / ((sum_squares(x) / x.len() as f64) as f32 + eps).sqrt()
 }
 
 #[inline(always)]
@@ -49,7 +53,7 @@ unsafe fn rms_norm_body<L: Lanes>(x: *const f32, weight: &[f32], eps: f32, out: 
     // read before it is written.
     unsafe {
         let len = weight.len();
-        let scale = 1.0 / (sum_squares::<L>(std::slice::from_raw_parts(x, len)) / len as f32 + eps).sqrt();
+        let scale = rms_scale(std::slice::from_raw_parts(x, len), eps);
         each_part!(len, |i, n| {
             let v = L::load_part(x.wrapping_add(i), n, 0.0).mul(L::splat(scale));
             v.mul(L::load_part(weight.as_ptr().wrapping_add(i), n, 0.0)).store_part(out.wrapping_add(i), n);
@@ -74,59 +78,39 @@ pub fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32) {
 }
 
 #[inline(always)]
-unsafe fn l2_norm_body<L: Lanes>(x: &mut [f32], eps: f32, factor: f32) {
+unsafe fn l2_norm_body<L: Lanes>(x: &mut [f32], eps: f32) {
     // SAFETY: parts of the row.
     unsafe {
-        let scale = factor / sum_squares::<L>(x).sqrt().max(eps);
+        let n = x.len() as f32;
+        let (scale, factor) = (L::splat(rms_scale(x, eps / n)), L::splat(1.0 / n.sqrt()));
         each_part!(x.len(), |i, n| {
             let at = x.as_mut_ptr().wrapping_add(i);
-            L::load_part(at, n, 0.0).mul(L::splat(scale)).store_part(at, n);
+            L::load_part(at, n, 0.0).mul(scale).mul(factor).store_part(at, n);
         });
     }
 }
 
-lanes! { unsafe fn l2_norm_on(x: &mut [f32], eps: f32, factor: f32) = l2_norm_body }
+lanes! { unsafe fn l2_norm_on(x: &mut [f32], eps: f32) = l2_norm_body }
 
-/// x = x / max(sqrt(sum x²), eps), the form of ggml.
+/// x = x / sqrt(Σ x² + eps), computed as the library does: RMSNorm with eps/n, then times 1/√n.
 pub fn l2_norm(x: &mut [f32], eps: f32) {
-    l2_norm_scaled(x, eps, 1.0);
-}
-
-/// x = factor · x / max(sqrt(sum x²), eps).
-pub fn l2_norm_scaled(x: &mut [f32], eps: f32, factor: f32) {
     // SAFETY: any slice will do.
-    unsafe { l2_norm_on(x, eps, factor) }
+    unsafe { l2_norm_on(x, eps) }
 }
 
-#[inline(always)]
-unsafe fn exp_body<L: Lanes>(x: f32) -> f32 {
-    let mut lanes = [0f32; LANES];
-    // SAFETY: sixteen floats.
-    unsafe { L::splat(x).exp().store(lanes.as_mut_ptr()) };
-    lanes[0]
-}
-
-lanes! { unsafe fn exp_on(x: f32) -> f32 = exp_body }
-
-/// e^x with the bits of the vector form.
-pub(super) fn exp(x: f32) -> f32 {
-    // SAFETY: any number will do.
-    unsafe { exp_on(x) }
-}
-
-/// 1 / (1 + e^−x).
+/// 1 / (1 + e^−x), by the exponential of the C library.
 pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// x · sigmoid(x).
 pub fn silu(x: f32) -> f32 {
-    x / (1.0 + exp(-x))
+    x / (1.0 + (-x).exp())
 }
 
-/// ln(1 + e^x) in the stable form max(x, 0) + ln(1 + e^−|x|).
+/// ln(1 + e^x); x itself above 20, where they are equal.
 pub fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
+    if x > 20.0 { x } else { (1.0 + x.exp()).ln() }
 }
 
 /// Elementwise rows: `out[i] = f(x[i], y[i])`, where `out` may be `x`.
@@ -151,9 +135,8 @@ macro_rules! elementwise {
 
 elementwise!(silu_mul_body, silu_mul_on, |x: L, y, c| x.silu().mul(y));
 elementwise!(mul_silu_body, mul_silu_on, |x: L, y, c| x.mul(y.silu()));
-elementwise!(mul_sigmoid_body, mul_sigmoid_on, |x: L, y, c| x.mul(y.sigmoid()));
 elementwise!(add_body, add_on, |x: L, y, c| x.add(y));
-elementwise!(add_scaled_body, add_scaled_on, |x: L, y, c| c.fma(y, x));
+elementwise!(add_scaled_body, add_scaled_on, |x: L, y, c| x.add(c.mul(y)));
 
 /// out = silu(gate) · up.
 pub fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
@@ -181,8 +164,7 @@ pub fn silu_row(x: &mut [f32]) {
 /// x = x · sigmoid(gate).
 pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
     assert_eq!(x.len(), gate.len(), "rows of one length");
-    // SAFETY: the lengths are equal.
-    unsafe { mul_sigmoid_on(x.as_ptr(), gate, 0.0, x.as_mut_ptr()) }
+    x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= sigmoid(*gate));
 }
 
 /// x = x + y.
@@ -192,7 +174,7 @@ pub fn add(x: &mut [f32], y: &[f32]) {
     unsafe { add_on(x.as_ptr(), y, 0.0, x.as_mut_ptr()) }
 }
 
-/// x = x + factor · y.
+/// x = x + factor · y, the product rounded before it is added.
 pub fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) {
     assert_eq!(x.len(), y.len(), "rows of one length");
     // SAFETY: the lengths are equal.
@@ -220,31 +202,43 @@ pub fn maximum(x: &[f32]) -> f32 {
     unsafe { maximum_on(x) }
 }
 
+/// x = e^(x − max), and the sum: groups of eight in f32, the groups in f64. What is left after the last whole group
+/// goes through the exponential of the C library.
 #[inline(always)]
-unsafe fn softmax_body<L: Lanes>(x: &mut [f32]) {
+unsafe fn exponentials_body<L: Lanes>(x: &mut [f32], max: f32) -> f64 {
+    let whole = x.len() / 8 * 8;
+    let (groups, rest) = x.split_at_mut(whole);
     // SAFETY: parts of the row.
     unsafe {
-        let max = L::splat(-maximum_body::<L>(x));
-        let mut total = L::splat(0.0);
-        each_part!(x.len(), |i, n| {
-            let at = x.as_mut_ptr().wrapping_add(i);
-            L::load_part(at, n, 0.0).add(max).exp().store_part(at, n);
-            total = total.add(L::load_part(at, n, 0.0));
-        });
-        let scale = L::splat(1.0 / total.sum());
-        each_part!(x.len(), |i, n| {
-            let at = x.as_mut_ptr().wrapping_add(i);
-            L::load_part(at, n, 0.0).mul(scale).store_part(at, n);
+        each_part!(whole, |i, n| {
+            let at = groups.as_mut_ptr().wrapping_add(i);
+            L::load_part(at, n, 0.0).add(L::splat(-max)).exp().store_part(at, n);
         });
     }
+    let mut total = 0f64;
+    for g in groups.as_chunks::<8>().0 {
+        total += f64::from((g[4] + g[0] + (g[6] + g[2])) + (g[5] + g[1] + (g[7] + g[3])));
+    }
+    for x in rest {
+        *x = (*x - max).exp();
+        total += f64::from(*x);
+    }
+    total
 }
 
-lanes! { unsafe fn softmax_on(x: &mut [f32]) = softmax_body }
+lanes! { unsafe fn exponentials_on(x: &mut [f32], max: f32) -> f64 = exponentials_body }
+
+/// x = e^(x − max); returns the sum.
+pub(super) fn exponentials(x: &mut [f32], max: f32) -> f64 {
+    // SAFETY: any slice will do.
+    unsafe { exponentials_on(x, max) }
+}
 
 /// x = e^(x − max) / sum, in place.
 pub fn softmax(x: &mut [f32]) {
-    // SAFETY: any slice will do.
-    unsafe { softmax_on(x) }
+    let max = maximum(x);
+    let scale = (1.0 / exponentials(x, max)) as f32;
+    x.iter_mut().for_each(|x| *x *= scale);
 }
 
 /// Index of the largest value, the lowest one among equals; 0 for an empty row.
@@ -258,12 +252,27 @@ mod tests {
     use super::*;
     use crate::cpu::samples::Random;
 
+    #[inline(always)]
+    unsafe fn exp_body<L: Lanes>(x: f32) -> f32 {
+        let mut lanes = [0f32; LANES];
+        // SAFETY: sixteen floats.
+        unsafe { L::splat(x).exp().store(lanes.as_mut_ptr()) };
+        lanes[0]
+    }
+
+    lanes! { unsafe fn exp_on(x: f32) -> f32 = exp_body }
+
+    fn vector_exp(x: f32) -> f32 {
+        // SAFETY: any number will do.
+        unsafe { exp_on(x) }
+    }
+
     #[test]
     fn exponentials_are_accurate_everywhere() {
         for i in -8730..=8830 {
             let x = i as f32 / 100.0;
             let want = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / want - 1.0).abs() < 3e-7, "{x}");
+            assert!((f64::from(vector_exp(x)) / want - 1.0).abs() < 3e-7, "{x}");
         }
         assert!(sigmoid(-200.0) >= 0.0 && sigmoid(-200.0) < 1e-37 && sigmoid(200.0) == 1.0);
         assert_eq!(silu(0.0), 0.0);

@@ -79,13 +79,13 @@ unsafe fn choose<I: Ints, const N: usize>(g: &Group<'_>, x: &[View; N], out: &mu
     // SAFETY: passed on from the caller.
     unsafe {
         match (f.block, f.bits, f.sub, f.table.is_some(), f.mins) {
-            (256, 4, 32, false, true) => Spec::<4, 32, false, true>::k::<I, N>(g, x, out),
+            (256, 4, 32, false, true) => Spec::<4, 32, false, true>::quads::<I, N>(g, x, out),
             (256, 4, 16, false, true) => Spec::<4, 16, false, true>::k::<I, N>(g, x, out),
             (256, 4, 16, false, false) => Spec::<4, 16, false, false>::k::<I, N>(g, x, out),
             (256, 4, 32, true, false) => Spec::<4, 32, true, false>::k::<I, N>(g, x, out),
             (256, 4, 16, true, false) => Spec::<4, 16, true, false>::k::<I, N>(g, x, out),
-            (256, 5, 32, false, true) => Spec::<5, 32, false, true>::k::<I, N>(g, x, out),
-            (256, 6, 16, false, false) => Spec::<6, 16, false, false>::k::<I, N>(g, x, out),
+            (256, 5, 32, false, true) => Spec::<5, 32, false, true>::quads::<I, N>(g, x, out),
+            (256, 6, 16, false, false) => Spec::<6, 16, false, false>::quads::<I, N>(g, x, out),
             (32, 4, 32, false, false) => Spec::<4, 32, false, false>::b::<I, N>(g, x, out),
             (32, 4, 32, false, true) => Spec::<4, 32, false, true>::b::<I, N>(g, x, out),
             (32, 4, 32, true, false) => Spec::<4, 32, true, false>::b::<I, N>(g, x, out),
@@ -265,6 +265,115 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
             for ((acc, mins), x) in acc.iter_mut().zip(mins).zip(x) {
                 let d = dmin.mul(I::Floats::splat(-*x.d.wrapping_add(b)));
                 *acc = I::floats(mins).fma(d, *acc);
+            }
+        }
+    }
+
+    /// Family K where each quad of 32 inputs has a sum of its own.
+    #[inline(always)]
+    unsafe fn quads<I: Ints, const N: usize>(g: &Group<'_>, x: &[View; N], out: &mut Tile) {
+        let l = g.layout;
+        // SAFETY: as in `k`.
+        unsafe {
+            let c = Decode::new::<I>(l);
+            let mut acc = [[I::Floats::splat(0.0); 8]; N];
+            let mut low = [[I::Floats::splat(0.0); 4]; N];
+            for b in 0..l.blocks {
+                let block = g.bytes.as_ptr().wrapping_add(b * l.block_bytes);
+                let d = scales::<I>(l, block.wrapping_add(l.d));
+                let d: [I::Floats; N] = std::array::from_fn(|i| d.mul(I::Floats::splat(*x[i].d.wrapping_add(b))));
+                for half in 0..32 / SUB {
+                    let scale: [I::Line; 8] = std::array::from_fn(|part| {
+                        I::scale(block.wrapping_add(l.scales + (part * (32 / SUB) + half) * GROUP))
+                    });
+                    for line in 0..Self::LOW {
+                        let lanes = [half * (SUB / 4) + line, half * (SUB / 4) + line + Self::LOW];
+                        let mut sums = [
+                            Self::start::<I, N>(block, l, b, lanes[0], x),
+                            Self::start::<I, N>(block, l, b, lanes[1], x),
+                        ];
+                        for (part, scale) in scale.into_iter().enumerate() {
+                            let at = block.wrapping_add((part * (32 / SUB) + half) * Self::LINES * LINE);
+                            for (side, sums) in sums.iter_mut().enumerate() {
+                                let w = Self::decode::<I>(&c, at, line + side * Self::LOW);
+                                for (sum, x) in sums.iter_mut().zip(x) {
+                                    let x = word::<I, i8>(x.q.wrapping_add(b * 256 + part * 32 + lanes[side] * 4));
+                                    *sum = I::dot_scaled(*sum, w, x, scale);
+                                }
+                            }
+                        }
+                        for (side, lane) in lanes.into_iter().enumerate() {
+                            for i in 0..N {
+                                acc[i][lane] = I::floats(sums[side][i]).fma(d[i], acc[i][lane]);
+                            }
+                        }
+                    }
+                }
+                if MINS {
+                    Self::quad_mins::<I, N>(l, block, b, x, &mut low);
+                }
+            }
+            for ((o, a), m) in out.iter_mut().zip(acc).zip(low) {
+                let four: [I::Floats; 4] = std::array::from_fn(|i| a[i + 4].add(a[i]));
+                let sum = four[0].add(four[2]).add(four[1].add(four[3]));
+                // Q4_K keeps four sums of mins, Q5_K one.
+                let low = if BITS == 4 { m[0].add(m[2]).add(m[1].add(m[3])) } else { m[0] };
+                if MINS { sum.add(low) } else { sum }.store(o.as_mut_ptr());
+            }
+        }
+    }
+
+    /// What the sum of a lane starts with in block `b`: nothing, or −32·Σ scale·sum over the 32 inputs of the lane's
+    /// number where the codes stand 32 too high.
+    #[inline(always)]
+    unsafe fn start<I: Ints, const N: usize>(
+        block: *const u8,
+        l: &Layout,
+        b: usize,
+        lane: usize,
+        x: &[View; N],
+    ) -> [I::Sums; N] {
+        // SAFETY: a block has scales for 2·8 parts, each row 16 sums.
+        unsafe {
+            let mut sums = [I::zero(); N];
+            if !MINS {
+                let scale = I::offsets(block.wrapping_add(l.scales + 2 * lane * GROUP));
+                for (sum, x) in sums.iter_mut().zip(x) {
+                    let pair = word::<I, i16>(x.sum16.wrapping_add(b * 16 + 2 * lane));
+                    *sum = I::dot16(*sum, scale, pair);
+                }
+            }
+            sums
+        }
+    }
+
+    /// The mins of block `b`: a sum for each two sub-blocks (4 bits) or for all (5 bits).
+    #[inline(always)]
+    unsafe fn quad_mins<I: Ints, const N: usize>(
+        l: &Layout,
+        block: *const u8,
+        b: usize,
+        x: &[View; N],
+        low: &mut [[I::Floats; 4]; N],
+    ) {
+        // SAFETY: as in `mins`.
+        unsafe {
+            let dmin = I::Floats::load_f16(block.wrapping_add(l.m).cast());
+            for (low, x) in low.iter_mut().zip(x) {
+                let d = dmin.mul(I::Floats::splat(-*x.d.wrapping_add(b)));
+                let mut all = I::zero();
+                for (two, low) in low.iter_mut().enumerate() {
+                    let m = I::widen(block.wrapping_add(l.mins + two * 2 * GROUP));
+                    let sums = word::<I, i16>(x.sum32.wrapping_add(b * 8 + 2 * two));
+                    if BITS == 4 {
+                        *low = I::floats(I::dot16(I::zero(), m, sums)).fma(d, *low);
+                    } else {
+                        all = I::dot16(all, m, sums);
+                    }
+                }
+                if BITS != 4 {
+                    low[0] = I::floats(all).fma(d, low[0]);
+                }
             }
         }
     }
