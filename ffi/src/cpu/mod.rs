@@ -28,6 +28,8 @@ mod pack;
 mod packed;
 mod pool;
 mod product;
+#[cfg(target_arch = "x86_64")]
+mod quads;
 mod rope;
 #[cfg(test)]
 pub(crate) mod samples;

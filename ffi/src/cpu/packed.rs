@@ -99,7 +99,7 @@ unsafe fn choose<I: Ints, const N: usize>(g: &Group<'_>, x: &[View; N], out: &mu
 
 /// Constants of the decoding.
 #[derive(Clone, Copy)]
-struct Decode<L> {
+pub(super) struct Decode<L> {
     table: L,
     /// −offset for each of a pair of 16-bit sums: both, the first only, the second only.
     offset: [L; 3],
@@ -109,7 +109,7 @@ struct Decode<L> {
 
 impl<L> Decode<L> {
     #[inline(always)]
-    unsafe fn new<I: Ints<Line = L>>(l: &Layout) -> Decode<L> {
+    pub(super) unsafe fn new<I: Ints<Line = L>>(l: &Layout) -> Decode<L> {
         let o = -l.format.offset;
         let (low, high) = (o & 0xffff, o << 16);
         // SAFETY: passed on from the caller.
@@ -124,18 +124,18 @@ impl<L> Decode<L> {
 }
 
 /// Compile-time facts of a format: what the inner loop must not ask.
-struct Spec<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool>;
+pub(super) struct Spec<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool>;
 
 /// Four codes, or two 16-bit sums, of a row in all lanes.
 #[inline(always)]
-unsafe fn word<I: Ints, T>(at: *const T) -> I::Line {
+pub(super) unsafe fn word<I: Ints, T>(at: *const T) -> I::Line {
     // SAFETY: the caller keeps the four bytes inside the row.
     unsafe { I::splat(at.cast::<i32>().read_unaligned()) }
 }
 
 /// Sixteen stored scales as floats.
 #[inline(always)]
-unsafe fn scales<I: Ints>(l: &Layout, at: *const u8) -> I::Floats {
+pub(super) unsafe fn scales<I: Ints>(l: &Layout, at: *const u8) -> I::Floats {
     // SAFETY: the caller points at 32 readable bytes.
     unsafe {
         if l.format.wide_d {
@@ -146,12 +146,12 @@ unsafe fn scales<I: Ints>(l: &Layout, at: *const u8) -> I::Floats {
 }
 
 impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> Spec<BITS, SUB, TABLE, MINS> {
-    const LOW: usize = if BITS == 8 { SUB / 4 } else { SUB / 8 };
-    const LINES: usize = Self::LOW + (BITS == 5 || BITS == 6) as usize;
+    pub(super) const LOW: usize = if BITS == 8 { SUB / 4 } else { SUB / 8 };
+    pub(super) const LINES: usize = Self::LOW + (BITS == 5 || BITS == 6) as usize;
 
     /// One line of weights as unsigned bytes: quad `quad` of the sub-block at `at`.
     #[inline(always)]
-    unsafe fn decode<I: Ints>(c: &Decode<I::Line>, at: *const u8, quad: usize) -> I::Line {
+    pub(super) unsafe fn decode<I: Ints>(c: &Decode<I::Line>, at: *const u8, quad: usize) -> I::Line {
         let from = at.wrapping_add(quad % Self::LOW * LINE);
         // SAFETY: the caller's sub-block has `LINES` lines; a prefetch may name any address.
         unsafe {
@@ -265,115 +265,6 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
             for ((acc, mins), x) in acc.iter_mut().zip(mins).zip(x) {
                 let d = dmin.mul(I::Floats::splat(-*x.d.wrapping_add(b)));
                 *acc = I::floats(mins).fma(d, *acc);
-            }
-        }
-    }
-
-    /// Family K where each quad of 32 inputs has a sum of its own.
-    #[inline(always)]
-    unsafe fn quads<I: Ints, const N: usize>(g: &Group<'_>, x: &[View; N], out: &mut Tile) {
-        let l = g.layout;
-        // SAFETY: as in `k`.
-        unsafe {
-            let c = Decode::new::<I>(l);
-            let mut acc = [[I::Floats::splat(0.0); 8]; N];
-            let mut low = [[I::Floats::splat(0.0); 4]; N];
-            for b in 0..l.blocks {
-                let block = g.bytes.as_ptr().wrapping_add(b * l.block_bytes);
-                let d = scales::<I>(l, block.wrapping_add(l.d));
-                let d: [I::Floats; N] = std::array::from_fn(|i| d.mul(I::Floats::splat(*x[i].d.wrapping_add(b))));
-                for half in 0..32 / SUB {
-                    let scale: [I::Line; 8] = std::array::from_fn(|part| {
-                        I::scale(block.wrapping_add(l.scales + (part * (32 / SUB) + half) * GROUP))
-                    });
-                    for line in 0..Self::LOW {
-                        let lanes = [half * (SUB / 4) + line, half * (SUB / 4) + line + Self::LOW];
-                        let mut sums = [
-                            Self::start::<I, N>(block, l, b, lanes[0], x),
-                            Self::start::<I, N>(block, l, b, lanes[1], x),
-                        ];
-                        for (part, scale) in scale.into_iter().enumerate() {
-                            let at = block.wrapping_add((part * (32 / SUB) + half) * Self::LINES * LINE);
-                            for (side, sums) in sums.iter_mut().enumerate() {
-                                let w = Self::decode::<I>(&c, at, line + side * Self::LOW);
-                                for (sum, x) in sums.iter_mut().zip(x) {
-                                    let x = word::<I, i8>(x.q.wrapping_add(b * 256 + part * 32 + lanes[side] * 4));
-                                    *sum = I::dot_scaled(*sum, w, x, scale);
-                                }
-                            }
-                        }
-                        for (side, lane) in lanes.into_iter().enumerate() {
-                            for i in 0..N {
-                                acc[i][lane] = I::floats(sums[side][i]).fma(d[i], acc[i][lane]);
-                            }
-                        }
-                    }
-                }
-                if MINS {
-                    Self::quad_mins::<I, N>(l, block, b, x, &mut low);
-                }
-            }
-            for ((o, a), m) in out.iter_mut().zip(acc).zip(low) {
-                let four: [I::Floats; 4] = std::array::from_fn(|i| a[i + 4].add(a[i]));
-                let sum = four[0].add(four[2]).add(four[1].add(four[3]));
-                // Q4_K keeps four sums of mins, Q5_K one.
-                let low = if BITS == 4 { m[0].add(m[2]).add(m[1].add(m[3])) } else { m[0] };
-                if MINS { sum.add(low) } else { sum }.store(o.as_mut_ptr());
-            }
-        }
-    }
-
-    /// What the sum of a lane starts with in block `b`: nothing, or −32·Σ scale·sum over the 32 inputs of the lane's
-    /// number where the codes stand 32 too high.
-    #[inline(always)]
-    unsafe fn start<I: Ints, const N: usize>(
-        block: *const u8,
-        l: &Layout,
-        b: usize,
-        lane: usize,
-        x: &[View; N],
-    ) -> [I::Sums; N] {
-        // SAFETY: a block has scales for 2·8 parts, each row 16 sums.
-        unsafe {
-            let mut sums = [I::zero(); N];
-            if !MINS {
-                let scale = I::offsets(block.wrapping_add(l.scales + 2 * lane * GROUP));
-                for (sum, x) in sums.iter_mut().zip(x) {
-                    let pair = word::<I, i16>(x.sum16.wrapping_add(b * 16 + 2 * lane));
-                    *sum = I::dot16(*sum, scale, pair);
-                }
-            }
-            sums
-        }
-    }
-
-    /// The mins of block `b`: a sum for each two sub-blocks (4 bits) or for all (5 bits).
-    #[inline(always)]
-    unsafe fn quad_mins<I: Ints, const N: usize>(
-        l: &Layout,
-        block: *const u8,
-        b: usize,
-        x: &[View; N],
-        low: &mut [[I::Floats; 4]; N],
-    ) {
-        // SAFETY: as in `mins`.
-        unsafe {
-            let dmin = I::Floats::load_f16(block.wrapping_add(l.m).cast());
-            for (low, x) in low.iter_mut().zip(x) {
-                let d = dmin.mul(I::Floats::splat(-*x.d.wrapping_add(b)));
-                let mut all = I::zero();
-                for (two, low) in low.iter_mut().enumerate() {
-                    let m = I::widen(block.wrapping_add(l.mins + two * 2 * GROUP));
-                    let sums = word::<I, i16>(x.sum32.wrapping_add(b * 8 + 2 * two));
-                    if BITS == 4 {
-                        *low = I::floats(I::dot16(I::zero(), m, sums)).fma(d, *low);
-                    } else {
-                        all = I::dot16(all, m, sums);
-                    }
-                }
-                if BITS != 4 {
-                    low[0] = I::floats(all).fma(d, low[0]);
-                }
             }
         }
     }

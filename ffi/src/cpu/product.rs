@@ -240,4 +240,25 @@ mod tests {
             }
         }
     }
+
+    #[cfg(feature = "llama")]
+    #[test]
+    fn the_types_of_most_files_give_the_bits_of_the_library() {
+        let pool = Pool::new(1).unwrap();
+        for dtype in [DType::Q4_K, DType::Q5_K, DType::Q6_K] {
+            let (rows, cols) = (33, 768);
+            let bytes = weights(dtype, rows * cols, 5);
+            let w = Matrix::pack(dtype, rows, cols, &bytes).unwrap();
+            let x = Random(6).normals(cols);
+            let mut act = Act::new(cols);
+            act.load(&pool, &x, Forms::of(&[&w]));
+            let mut out = vec![0.0; rows];
+            matmul(&pool, &act, &mut [Product { weight: &w, out: &mut out, add: false }]);
+            let library = crate::ggml::quant::VecDot::of(dtype);
+            let x = library.activations(&x).unwrap();
+            for (row, got) in bytes.chunks(bytes.len() / rows).zip(&out) {
+                assert_eq!(library.dot(cols, row, &x).unwrap(), *got, "{dtype:?}");
+            }
+        }
+    }
 }
