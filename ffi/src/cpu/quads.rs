@@ -33,12 +33,14 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
                 let block = g.bytes.as_ptr().wrapping_add(b * l.block_bytes);
                 let d = scales::<I>(l, block.wrapping_add(l.d));
                 let at = Place { block, b, x };
-                let sums = if N <= 2 { Self::by_parts::<I, N>(&c, l, &at) } else { Self::by_lanes::<I, N>(&c, l, &at) };
-                for i in 0..N {
-                    let d = d.mul(I::Floats::splat(*x[i].d.wrapping_add(b)));
-                    for (lane, sums) in sums.iter().enumerate() {
-                        acc[i][lane] = I::floats(sums[i]).fma(d, acc[i][lane]);
-                    }
+                let mut ds = [d; N];
+                for (d, x) in ds.iter_mut().zip(x) {
+                    *d = d.mul(I::Floats::splat(*x.d.wrapping_add(b)));
+                }
+                if N <= 2 {
+                    Self::by_parts::<I, N>(&c, l, &at, &ds, &mut acc);
+                } else {
+                    Self::by_lanes::<I, N>(&c, l, &at, &ds, &mut acc);
                 }
                 if MINS {
                     Self::quad_mins::<I, N>(l, block, b, x, &mut low);
@@ -54,13 +56,15 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
         }
     }
 
-    /// The sums of the eight lanes, all at once: the block is read in its order, as memory likes it.
+    /// All eight lanes at once: the block is read in its order, as memory likes it.
     #[inline(always)]
     unsafe fn by_parts<I: Ints, const N: usize>(
         c: &Decode<I::Line>,
         l: &Layout,
         at: &Place<'_, N>,
-    ) -> [[I::Sums; N]; 8] {
+        d: &[I::Floats; N],
+        acc: &mut [[I::Floats; 8]; N],
+    ) {
         // SAFETY: as in `quads`.
         unsafe {
             let mut sums = [[I::zero(); N]; 8];
@@ -84,7 +88,11 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
                     Self::two::<I, N, 5>(c, at, part, scale, s5, s7);
                 }
             }
-            sums
+            for (lane, sums) in sums.iter().enumerate() {
+                for i in 0..N {
+                    acc[i][lane] = I::floats(sums[i]).fma(d[i], acc[i][lane]);
+                }
+            }
         }
     }
 
@@ -94,28 +102,22 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
         c: &Decode<I::Line>,
         l: &Layout,
         at: &Place<'_, N>,
-    ) -> [[I::Sums; N]; 8] {
+        d: &[I::Floats; N],
+        acc: &mut [[I::Floats; 8]; N],
+    ) {
         // SAFETY: as in `quads`.
         unsafe {
-            let mut sums = [[I::zero(); N]; 8];
-            for (lane, sums) in sums.iter_mut().enumerate() {
-                Self::start::<I, N>(l, at, lane, sums);
-            }
-            let [s0, s1, s2, s3, s4, s5, s6, s7] = &mut sums;
             let scale = Self::factors::<I>(l, at.block, 0);
+            Self::pair::<I, N, 0>(c, l, at, &scale, d, acc);
+            Self::pair::<I, N, 1>(c, l, at, &scale, d, acc);
             if SUB == 32 {
-                Self::pair::<I, N, 0>(c, at, &scale, s0, s4);
-                Self::pair::<I, N, 1>(c, at, &scale, s1, s5);
-                Self::pair::<I, N, 2>(c, at, &scale, s2, s6);
-                Self::pair::<I, N, 3>(c, at, &scale, s3, s7);
+                Self::pair::<I, N, 2>(c, l, at, &scale, d, acc);
+                Self::pair::<I, N, 3>(c, l, at, &scale, d, acc);
             } else {
-                Self::pair::<I, N, 0>(c, at, &scale, s0, s2);
-                Self::pair::<I, N, 1>(c, at, &scale, s1, s3);
                 let scale = Self::factors::<I>(l, at.block, 1);
-                Self::pair::<I, N, 4>(c, at, &scale, s4, s6);
-                Self::pair::<I, N, 5>(c, at, &scale, s5, s7);
+                Self::pair::<I, N, 4>(c, l, at, &scale, d, acc);
+                Self::pair::<I, N, 5>(c, l, at, &scale, d, acc);
             }
-            sums
         }
     }
 
@@ -143,17 +145,25 @@ impl<const BITS: usize, const SUB: usize, const TABLE: bool, const MINS: bool> S
     #[inline(always)]
     unsafe fn pair<I: Ints, const N: usize, const LANE: usize>(
         c: &Decode<I::Line>,
+        l: &Layout,
         at: &Place<'_, N>,
         scale: &[I::Line; 8],
-        low: &mut [I::Sums; N],
-        high: &mut [I::Sums; N],
+        d: &[I::Floats; N],
+        acc: &mut [[I::Floats; 8]; N],
     ) {
-        let (mut first, mut second) = (*low, *high);
-        for (part, scale) in scale.iter().enumerate() {
-            // SAFETY: as in `quads`.
-            unsafe { Self::two::<I, N, LANE>(c, at, part, *scale, &mut first, &mut second) }
+        // SAFETY: as in `quads`.
+        unsafe {
+            let (mut low, mut high) = ([I::zero(); N], [I::zero(); N]);
+            Self::start::<I, N>(l, at, LANE, &mut low);
+            Self::start::<I, N>(l, at, LANE + Self::LOW, &mut high);
+            for (part, scale) in scale.iter().enumerate() {
+                Self::two::<I, N, LANE>(c, at, part, *scale, &mut low, &mut high);
+            }
+            for i in 0..N {
+                acc[i][LANE] = I::floats(low[i]).fma(d[i], acc[i][LANE]);
+                acc[i][LANE + Self::LOW] = I::floats(high[i]).fma(d[i], acc[i][LANE + Self::LOW]);
+            }
         }
-        (*low, *high) = (first, second);
     }
 
     /// One part of the two lanes whose codes share a line of nibbles: `LANE` and the one `LOW` further.
