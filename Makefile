@@ -21,10 +21,11 @@ help: ## Show this list
 setup: ## Install what is missing (Debian packages, Rust)
 	@deploy/setup.sh
 
-build: setup ## Build the daemon
+build: setup ## Build the daemon (target/release/chimere)
+	@test -x $(BIN) || echo "Building: about ten minutes the first time on two cores, seconds afterwards."
 	$(CARGO) build --release --locked
 
-run: build ## Start the daemon, ask it one question, keep it running until Ctrl-C
+run: build ## Install what is missing, build, start the daemon, ask it a question, keep it running until Ctrl-C
 	@deploy/run.sh $(BIN) $(LISTEN)
 
 test: lint unit openai tasks ## Everything that must pass: lints, unit, golden, actor, end-to-end and client tests

@@ -9,11 +9,14 @@ daemon=$!
 trap 'kill "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 
+ready=
 for _ in $(seq 1 300); do
-  kill -0 "$daemon" 2>/dev/null || { echo "run: the daemon ended before it was ready" >&2; exit 1; }
-  curl -sf "http://$listen/health" >/dev/null && break
   sleep 0.2
+  # Looked at before the address, where another daemon may be the one that answers.
+  kill -0 "$daemon" 2>/dev/null || { echo "run: the daemon ended before it was ready; LISTEN=HOST:PORT chooses another address" >&2; exit 1; }
+  if curl -sf "http://$listen/health" >/dev/null; then ready=1; break; fi
 done
+if [ -z "$ready" ]; then echo "run: the daemon is not ready after a minute" >&2; exit 1; fi
 
 question="What is 17 + 25?"
 echo

@@ -3,8 +3,10 @@
 //! This module is the only reader of environment variables.
 
 pub mod check;
+mod live;
 pub mod raw;
 mod search;
+pub mod settings;
 
 use std::fs;
 use std::io;
@@ -14,8 +16,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tracing_subscriber::EnvFilter;
+
+pub use live::Live;
 use raw::{Field, RawConfig};
 pub use search::Environment;
+use settings::Setting;
 
 const ENV_PREFIX: &str = "CHIMERE_";
 /// Variables of that prefix that are no configuration keys.
@@ -131,6 +137,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Variables with our prefix that mean nothing.
     pub unknown_variables: Vec<String>,
+    /// Every key with its value and where that was said.
+    pub settings: Vec<Setting>,
 }
 
 /// What the command line may say; every flag is optional.
@@ -157,8 +165,10 @@ impl Config {
                 raw = raw.over(RawConfig::parse(&text, &path.display().to_string())?);
             }
         }
+        let typed = raw.typed();
         let mut config = Config::resolve(raw, env)?;
         config.unknown_variables = unknown;
+        config.settings = settings::of(&typed, &config);
         Ok(config)
     }
 
@@ -194,6 +204,7 @@ impl Config {
             log: log(raw.log)?,
             state_dir,
             unknown_variables: Vec::new(),
+            settings: Vec::new(),
         })
     }
 }
@@ -262,7 +273,16 @@ fn log(raw: raw::LogSection) -> Result<LogConfig, ConfigError> {
         "json" => LogFormat::Json,
         _ => LogFormat::Text,
     };
-    Ok(LogConfig { format, filter: raw.filter.map_or_else(|| "info".to_owned(), |f| f.value) })
+    let Some(filter) = raw.filter else { return Ok(LogConfig { format, filter: "info".to_owned() }) };
+    match EnvFilter::builder().parse(&filter.value) {
+        Ok(_) => Ok(LogConfig { format, filter: filter.value }),
+        Err(error) => Err(ConfigError::Range {
+            origin: filter.origin,
+            key: "log.filter",
+            value: format!("`{}` ({error})", filter.value),
+            wanted: "a filter such as info or chimere=debug,warn".to_owned(),
+        }),
+    }
 }
 
 /// Reads a configuration file; `None` when it may be absent and is.
@@ -362,6 +382,10 @@ mod tests {
         let flags = Flags { listen: Some("everywhere".into()), ..Flags::default() };
         let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
         assert!(error.starts_with("flag --listen: http.listen is `everywhere`"), "{error}");
+        fs::write(&file, "[log]\nfilter = 'chimere=loud'\n").unwrap();
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
+        assert!(error.contains(":2:10: log.filter is `chimere=loud`"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod exit;
 mod face;
 pub mod log;
 mod notify;
+mod reload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,21 +21,22 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use exit::DaemonError;
+use log::LogFilter;
 
 use crate::actors::inference::{Board, EngineSpec, EngineState, Inference, Stop};
 use crate::actors::link::Link;
 use crate::actors::memory::{Memory, OpenStore};
-use crate::actors::orchestrator::{Orchestrator, Pipelines, PipelinesChanged};
+use crate::actors::orchestrator::{Orchestrator, Pipelines};
 use crate::actors::scheduler::Scheduler;
 use crate::actors::scorer::Scorer;
 use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
 use crate::actors::trainer::Trainer;
 use crate::clock::Clock;
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, Live};
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
-use crate::pipeline::{Sources, Watch};
+use crate::pipeline::Sources;
 use crate::reply::Replies;
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, TurnStore};
@@ -65,8 +67,12 @@ pub struct Cast {
 
 /// A running daemon.
 pub struct Daemon {
-    config: Config,
+    /// As in force; what changes while it runs is in `reload`.
+    config: Live<Config>,
     flags: Flags,
+    log: LogFilter,
+    limits: Arc<Live<HttpLimits>>,
+    reloaded: watch::Sender<reload::Outcome>,
     cast: Cast,
     board: Arc<Board>,
     replies: Arc<Replies>,
@@ -77,7 +83,7 @@ pub struct Daemon {
 }
 
 /// Runs the daemon until it is told to stop or cannot go on.
-pub fn run(config: Config, flags: Flags) -> Result<(), DaemonError> {
+pub fn run(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonError> {
     let workers = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, WORKERS_MAX);
     let system = System::with_tokio_rt(move || {
         let built = Builder::new_multi_thread().worker_threads(workers).enable_all().build();
@@ -87,10 +93,10 @@ pub fn run(config: Config, flags: Flags) -> Result<(), DaemonError> {
             std::process::exit(EX_OSERR)
         })
     });
-    system.block_on(serve(config, flags))
+    system.block_on(serve(config, flags, log))
 }
 
-async fn serve(config: Config, flags: Flags) -> Result<(), DaemonError> {
+async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonError> {
     let _ = http::install_recorder()?;
     meters::describe();
     let _lock = StateLock::take(&config.state_dir)?;
@@ -110,7 +116,7 @@ async fn serve(config: Config, flags: Flags) -> Result<(), DaemonError> {
     let exhausted = Arc::new(watch::Sender::new(None));
     let board = Arc::new(Board::default());
     let cast = cast(&config, &spec, &board, &pipelines, &exhausted);
-    let daemon = Daemon::new(config, flags, cast, board, pipelines, keys);
+    let daemon = Daemon::new(config, flags, log, cast, board, pipelines, keys);
     daemon.live(listener, exhausted.subscribe()).await
 }
 
@@ -118,6 +124,7 @@ impl Daemon {
     fn new(
         config: Config,
         flags: Flags,
+        log: LogFilter,
         cast: Cast,
         board: Arc<Board>,
         pipelines: Arc<Pipelines>,
@@ -130,16 +137,19 @@ impl Daemon {
             memory: cast.memory.clone(),
             board: board.clone(),
             pipelines,
-            config: config.replies.clone(),
-            append_timeout: config.memory.append_timeout,
+            config: Live::new(config.replies.clone()),
+            append_timeout: Live::new(config.memory.append_timeout),
             clock: clock.clone(),
             permits: Arc::new(Semaphore::new(config.replies.requests_max)),
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });
         Arc::new(Daemon {
-            config,
+            limits: Arc::new(Live::new(http_limits(&config))),
+            config: Live::new(config),
             flags,
+            log,
+            reloaded: watch::Sender::default(),
             cast,
             board,
             replies,
@@ -158,12 +168,12 @@ impl Daemon {
     ) -> Result<(), DaemonError> {
         let mut signals = Signals::new()?;
         let closing = CancellationToken::new();
-        let limits = http_limits(&self.config);
-        let door = tokio::spawn(http::serve(listener, self.clone(), limits, closing.clone()));
-        tracing::info!(listen = %self.config.http.listen, state_dir = %self.config.state_dir.display(), "started");
+        let door = tokio::spawn(http::serve(listener, self.clone(), self.limits.clone(), closing.clone()));
+        let config = self.config.get();
+        tracing::info!(listen = %config.http.listen, state_dir = %config.state_dir.display(), "started");
         let background = [
             tokio::spawn(notify::report(self.board.clone())),
-            tokio::spawn(notify::watchdog(self.cast.clone(), self.board.clone(), self.config.engine.stall_timeout)),
+            tokio::spawn(notify::watchdog(self.cast.clone(), self.board.clone(), config.engine.stall_timeout)),
             tokio::spawn(self.clone().follow_files()),
         ];
         let mut engine = self.board.watch();
@@ -189,13 +199,13 @@ impl Daemon {
 
     /// Lets replies under way finish, within `drain_timeout` or until a second signal.
     async fn drain<T>(&self, door: JoinHandle<T>, closing: CancellationToken, mut signals: Signals) {
-        let running = self.replies.running();
-        tracing::info!(running, timeout_ms = self.config.drain_timeout.as_millis(), "draining");
+        let (running, drain_timeout) = (self.replies.running(), self.config.get().drain_timeout);
+        tracing::info!(running, timeout_ms = drain_timeout.as_millis(), "draining");
         self.replies.draining.cancel();
         closing.cancel();
         let told_again = async { while signals.next().await == Asked::Reload {} };
         tokio::select! {
-            _ = timeout(self.config.drain_timeout, self.replies.idle()) => {}
+            _ = timeout(drain_timeout, self.replies.idle()) => {}
             () = told_again => tracing::warn!("told to stop again: replies under way are cut"),
         }
         self.replies.cut.cancel();
@@ -210,51 +220,6 @@ impl Daemon {
         let ended = state.wait_for(|s| matches!(s, EngineState::Stopped | EngineState::Failed { .. }));
         let _ = timeout(stop, ended).await;
         tracing::info!("stopped");
-    }
-
-    /// Reads keys, pipelines and configuration again; what cannot be read replaces nothing.
-    async fn reload(&self) {
-        notify::reloading();
-        self.reload_keys();
-        // The outcome is logged and shown in the status.
-        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
-        match Config::load(&self.flags) {
-            Ok(config) if config == self.config => tracing::info!("configuration unchanged"),
-            Ok(_) => tracing::warn!("the configuration changed and is valid: restart to apply it"),
-            Err(error) => tracing::error!(%error, "the configuration is not valid: the running one stays"),
-        }
-        notify::reloaded();
-    }
-
-    fn reload_keys(&self) {
-        let loaded = KeyRing::load(&self.config.state_dir);
-        meters::reloaded("keys", loaded.is_ok());
-        match loaded {
-            Ok(ring) if ring.is_empty() && !self.config.http.listen.ip().is_loopback() => {
-                tracing::error!("the key file is gone: the keys read before stay");
-            }
-            Ok(ring) => drop(self.keys.send_replace(Arc::new(ring))),
-            Err(error) => tracing::error!(%error, "keys not reloaded: the ones read before stay"),
-        }
-    }
-
-    /// Reloads pipelines and keys when their files change.
-    async fn follow_files(self: Arc<Self>) {
-        let mut folders = vec![self.config.pipelines.overlay.clone()];
-        folders.extend(self.config.pipelines.shipped.clone());
-        let watched = Watch::start(&folders, "yaml")
-            .and_then(|p| Ok((p, Watch::start(std::slice::from_ref(&self.config.state_dir), "toml")?)));
-        let ((_pipelines, mut yaml), (_keys, mut toml)) = match watched {
-            Ok(watched) => watched,
-            Err(error) => return tracing::error!(%error, "files are not watched: reload with SIGHUP"),
-        };
-        loop {
-            tokio::select! {
-                Ok(()) = yaml.changed() => drop(self.cast.orchestrator.send(PipelinesChanged).await),
-                Ok(()) = toml.changed() => self.reload_keys(),
-                else => return,
-            }
-        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
 use crate::clock::Clock;
-use crate::config::RepliesConfig;
+use crate::config::{Live, RepliesConfig};
 use crate::engine::protocol::Hosted;
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
@@ -41,9 +41,9 @@ pub struct Replies {
     pub board: Arc<Board>,
     /// For the time when the Orchestrator does not answer.
     pub pipelines: Arc<Pipelines>,
-    pub config: RepliesConfig,
+    pub config: Live<RepliesConfig>,
     /// Longest wait for a Turn to be flushed.
-    pub append_timeout: Duration,
+    pub append_timeout: Live<Duration>,
     pub clock: Clock,
     /// One permit for each reply under way.
     pub permits: Arc<Semaphore>,
@@ -61,7 +61,7 @@ impl Replies {
         }
         check(&request)?;
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| ServiceError::Busy {
-            message: format!("{} replies are under way", self.config.requests_max),
+            message: format!("{} replies are under way", self.config.get().requests_max),
             retry_after_s: 1,
         })?;
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
@@ -78,16 +78,16 @@ impl Replies {
 
     /// Resolves when no reply is under way.
     pub async fn idle(&self) {
-        let _ = self.permits.acquire_many(self.config.requests_max as u32).await;
+        let _ = self.permits.acquire_many(self.config.get().requests_max as u32).await;
     }
 
     pub fn running(&self) -> usize {
-        self.config.requests_max.saturating_sub(self.permits.available_permits())
+        self.config.get().requests_max.saturating_sub(self.permits.available_permits())
     }
 
     /// Waits for an engine, within `start_timeout`.
     async fn hosted(&self) -> Result<Arc<Hosted>, ServiceError> {
-        let wait = self.config.start_timeout;
+        let wait = self.config.get().start_timeout;
         self.board.hosted_within(wait).await.ok_or_else(|| {
             let state = self.board.state();
             unavailable(&format!("the engine is {}", state.name()), self.board.retry_after_s())
@@ -102,7 +102,7 @@ impl Replies {
             max_tokens: request.max_tokens,
             stop: std::mem::take(&mut request.stop),
             tools: Vec::new(),
-            max_tokens_default: self.config.max_tokens,
+            max_tokens_default: self.config.get().max_tokens,
         };
         let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };
         wishes.tools = std::mem::take(tools);

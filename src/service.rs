@@ -105,6 +105,8 @@ pub enum ReplyEvent {
         model: String,
         created_unix_s: i64,
     },
+    /// The engine has found every choice good: what fails from here on is no fault of the request.
+    Queued,
     /// Text of one choice, with the tokens that made it where logprobs were asked for.
     Delta {
         choice: u32,

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde::Serialize;
+
 use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows};
 
 /// Work of one cell of the table.
@@ -32,6 +34,36 @@ impl Rates {
             n if n % 2 == 1 => sorted[n / 2],
             n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
         }
+    }
+}
+
+/// The mean of some ratios with its 95 % interval (Student's t), and their ends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    pub mean: f64,
+    pub low: f64,
+    pub high: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+/// Two-sided 95 % quantiles of Student's t by degrees of freedom, from 1; beyond, that of the normal distribution.
+const T_95: [f64; 20] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086,
+];
+
+impl Rates {
+    pub fn interval(&self) -> Interval {
+        let n = self.0.len() as f64;
+        let mean = self.0.iter().sum::<f64>() / n;
+        let variance = self.0.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        let t = self.0.len().checked_sub(2).map_or(f64::INFINITY, |at| T_95.get(at).copied().unwrap_or(1.96));
+        // One value says nothing of its own spread.
+        let half = if self.0.len() < 2 { f64::INFINITY } else { t * (variance / n).sqrt() };
+        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Interval { mean, low: mean - half, high: mean + half, least, most }
     }
 }
 
@@ -117,6 +149,15 @@ mod tests {
         assert_eq!(Rates(vec![3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(Rates(vec![4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         assert!(Rates::default().median().is_nan());
+    }
+
+    #[test]
+    fn the_interval_is_that_of_student() {
+        let found = Rates(vec![1.0, 2.0, 3.0]).interval();
+        assert_eq!((found.mean, found.least, found.most), (2.0, 1.0, 3.0));
+        assert!((found.high - 2.0 - 4.303 / 3f64.sqrt()).abs() < 1e-9);
+        assert_eq!(Rates(vec![1.0]).interval().high, f64::INFINITY);
+        assert_eq!(Rates(vec![0.5; 40]).interval().low, 0.5);
     }
 
     #[test]

@@ -7,5 +7,5 @@ mod measure;
 mod report;
 
 pub use bandwidth::read_bandwidth;
-pub use measure::{Case, Lane, Rates, run};
+pub use measure::{Case, Interval, Lane, Rates, run};
 pub use report::{Report, Row};

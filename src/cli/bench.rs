@@ -1,6 +1,7 @@
 //! `chimere bench`: prefill and decode rates of one or two backends on the same file, measured in turn.
 
-#[cfg(feature = "llama")]
+mod stream;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use chimere::gguf::synthetic::{Qwen35Moe, Types};
 #[cfg(feature = "llama")]
 use chimere_ffi::DType;
 
+use super::exit::say;
 use super::model_args::{ModelArgs, bar};
 
 /// Measure prefill and decode speed, with bytes per token and the share of memory bandwidth
@@ -50,6 +52,10 @@ pub struct Args {
     #[cfg(feature = "llama")]
     #[arg(long, num_args = 2, value_names = ["EXPERTS", "DENSE"], default_values = ["IQ3_S", "Q4_K"], requires = "synthetic")]
     types: Vec<String>,
+    /// Measure what the way through the daemon costs: the event streams of a daemon started for this against an engine
+    /// alone, the same replies of --tokens tokens in turn, --batch streams at once
+    #[arg(long)]
+    http: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -80,6 +86,9 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "llama")]
     make_synthetic(&mut args)?;
     let path = args.model.path()?;
+    if args.http {
+        return streams(&args, path);
+    }
     let batch_max = args.batch.iter().copied().max().unwrap_or(1) as usize;
     let mut lanes = Vec::new();
     for &kind in &args.backend {
@@ -108,9 +117,22 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         rows: rows(&lanes, &cases, &rates, bytes_per_token as f64 / bandwidth),
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        print!("{report}");
+        say!("{report}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn streams(args: &Args, model: PathBuf) -> anyhow::Result<ExitCode> {
+    let (threads, rounds) = (args.model.threads(), usize::from(args.rounds));
+    let plan = stream::Plan { model, threads, batch: args.batch.clone(), tokens: args.tokens, rounds };
+    let progress = bar((plan.batch.len() * rounds) as u64, "measuring");
+    let report = stream::run(&plan, &mut || progress.inc(1))?;
+    progress.finish_and_clear();
+    match args.json {
+        true => say!("{}", serde_json::to_string_pretty(&report)?),
+        false => say!("{report}"),
     }
     Ok(ExitCode::SUCCESS)
 }

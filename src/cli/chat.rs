@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use chimere::config::Config;
 use chimere::store::files::create_private_dir;
 use rustyline::error::ReadlineError;
@@ -17,7 +17,8 @@ use rustyline::{Config as LineConfig, Editor};
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Where, printable};
-use super::serve::{EX_CONFIG, Place, fail};
+use super::exit::{EX_USAGE, coded, say};
+use super::serve::Place;
 use answer::{Answer, Style};
 use command::{Command, Gather, HELP, Think};
 use session::{Session, Settings};
@@ -65,10 +66,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let config = match Config::load(&args.place.flags()) {
-        Ok(config) => config,
-        Err(error) => return Ok(fail(&error, EX_CONFIG)),
-    };
+    let config = Config::load(&args.place.flags())?;
     let client = Client::new(&args.target, config.http.listen)?;
     let mut session =
         Session::new(Settings { temperature: args.temperature, max_tokens: args.max_tokens, seed: args.seed });
@@ -88,11 +86,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(question) if args.json => {
             session.push_user(&question);
             let reply = runtime.block_on(client.post("/v1/chat/completions", &session.request(false)))?;
-            println!("{}", serde_json::to_string_pretty(&reply)?);
+            say!("{}", serde_json::to_string_pretty(&reply)?);
             Ok(ExitCode::SUCCESS)
         }
         Some(question) => one_answer(&runtime, &client, &mut session, &question),
-        None if args.json => bail!("--json needs a question: give it as an argument or on standard input"),
+        None if args.json => {
+            Err(coded(EX_USAGE, "--json needs a question: give it as an argument or on standard input"))
+        }
         None => Prompt::new(runtime, client, session, &config.state_dir)?.run(),
     }
 }
@@ -101,7 +101,8 @@ fn read_input() -> anyhow::Result<String> {
     let mut text = String::new();
     std::io::stdin().take(INPUT_BYTES_MAX).read_to_string(&mut text).context("standard input")?;
     if text.trim().is_empty() {
-        bail!("standard input is empty: give a question as an argument, on standard input, or at a terminal");
+        let message = "standard input is empty: give a question as an argument, on standard input, or at a terminal";
+        return Err(coded(EX_USAGE, message));
     }
     Ok(text)
 }
@@ -146,8 +147,8 @@ impl Prompt {
     fn run(mut self) -> anyhow::Result<ExitCode> {
         let models = self.runtime.block_on(self.client.get("/v1/models"))?;
         match models["data"][0]["id"].as_str() {
-            Some(model) => println!("{} · /help for help, Ctrl-D to leave", printable(model)),
-            None => println!("the model is still loading · /help for help, Ctrl-D to leave"),
+            Some(model) => say!("{} · /help for help, Ctrl-D to leave", printable(model)),
+            None => say!("the model is still loading · /help for help, Ctrl-D to leave"),
         }
         let mut gather = Gather::default();
         loop {
@@ -209,7 +210,7 @@ impl Prompt {
         match outcome {
             Ok(true) => self.session.push_answer(&answer.text),
             Ok(false) => {
-                println!("\u{1b}[0m\n[stopped]");
+                say!("\u{1b}[0m\n[stopped]");
                 // What was said before the stop belongs to the conversation.
                 if answer.text.is_empty() {
                     self.unanswered = self.session.take_last_question();
@@ -233,10 +234,10 @@ impl Prompt {
 
     fn try_obey(&mut self, command: Command) -> anyhow::Result<()> {
         match command {
-            Command::Help => println!("{HELP}"),
+            Command::Help => say!("{HELP}"),
             Command::New => {
                 self.session.reset();
-                println!("a new conversation");
+                say!("a new conversation");
             }
             Command::System(text) => set("system prompt", &mut self.session.system, text, ""),
             Command::Route(name) => set("route", &mut self.session.route, name, "auto"),
@@ -244,23 +245,23 @@ impl Prompt {
             Command::Model(None) => self.list_models()?,
             Command::Think(how) => {
                 self.session.think = how.unwrap_or(self.session.think);
-                println!("thought: {}", described(self.session.think));
+                say!("thought: {}", described(self.session.think));
             }
             Command::Save(file) => {
                 self.session.save(Path::new(&file))?;
-                println!("saved to {file}");
+                say!("saved to {file}");
             }
             Command::Load(file) => {
                 self.session.load(Path::new(&file))?;
-                println!("{} messages", self.session.messages.len());
+                say!("{} messages", self.session.messages.len());
             }
             Command::Retry => match self.unanswered.take().or_else(|| self.session.take_last_question()) {
                 Some(question) => self.ask(&question),
-                None => println!("there is nothing to ask again"),
+                None => say!("there is nothing to ask again"),
             },
             Command::Stats => match &self.last {
-                Some(answer) => println!("{}", answer.stats()),
-                None => println!("there was no answer yet"),
+                Some(answer) => say!("{}", answer.stats()),
+                None => say!("there was no answer yet"),
             },
             Command::Quit => {}
         }
@@ -271,9 +272,9 @@ impl Prompt {
     fn list_models(&self) -> anyhow::Result<()> {
         let models = self.runtime.block_on(self.client.get("/v1/models"))?;
         for model in models["data"].as_array().into_iter().flatten() {
-            println!("{}", printable(model["id"].as_str().unwrap_or_default()));
+            say!("{}", printable(model["id"].as_str().unwrap_or_default()));
         }
-        println!("in use: {}", self.session.model.as_deref().unwrap_or("the served model"));
+        say!("in use: {}", self.session.model.as_deref().unwrap_or("the served model"));
         Ok(())
     }
 }
@@ -292,5 +293,5 @@ fn set(what: &str, slot: &mut Option<String>, value: Option<String>, none: &str)
     if let Some(value) = value {
         *slot = (value != none).then_some(value);
     }
-    println!("{what}: {}", slot.as_deref().unwrap_or("as the pipeline decides"));
+    say!("{what}: {}", slot.as_deref().unwrap_or("as the pipeline decides"));
 }

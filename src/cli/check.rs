@@ -1,21 +1,22 @@
-//! `chimere check`: is everything that a start would read in order?
+//! `chimere check`: is everything that a start would read in order, and where does each setting come from?
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use chimere::config::check::Finding;
+use chimere::config::settings::Setting;
 use chimere::config::{Config, Environment, Flags};
+use serde_json::json;
 
-use super::serve::EX_CONFIG;
+use super::exit::{EX_CONFIG, say};
+use super::serve::Place;
 
-/// Check the configuration, the pipelines, the model's header and the keys, without starting anything
+/// Check the configuration, the pipelines, the model's header and the keys, without starting anything, and print every
+/// setting with its origin; the flags are those of `serve`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Configuration file, instead of /etc/chimere/config.toml and the user's own
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Folder of everything that is kept
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Model file (GGUF)
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -25,15 +26,38 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let flags = Flags { config: args.config, listen: None, state_dir: args.state_dir, model: args.model };
-    let findings = Config::check_in(&flags, &Environment::of_process());
+    let flags = Flags { model: args.model, ..args.place.flags() };
+    let environment = Environment::of_process();
+    let findings = Config::check_in(&flags, &environment);
+    // A configuration that cannot be read is among the findings.
+    let settings = Config::load_in(&flags, &environment).map(|config| config.settings).unwrap_or_default();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        say!("{:#}", json!({ "findings": findings, "settings": settings }));
     } else {
-        for finding in &findings {
-            println!("{} {:<10} {}", if finding.good { "ok  " } else { "BAD " }, finding.what, finding.message);
-        }
+        print_findings(&findings);
+        print_settings(&settings);
     }
-    let good = findings.iter().all(|finding| finding.good);
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(EX_CONFIG) })
+    Ok(if all_good(&findings) { ExitCode::SUCCESS } else { ExitCode::from(EX_CONFIG) })
+}
+
+pub fn all_good(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.good)
+}
+
+pub fn print_findings(findings: &[Finding]) {
+    for finding in findings {
+        say!("{} {:<10} {}", if finding.good { "ok  " } else { "BAD " }, finding.what, finding.message);
+    }
+}
+
+fn print_settings(settings: &[Setting]) {
+    if settings.is_empty() {
+        return;
+    }
+    let width = |of: fn(&Setting) -> &str| settings.iter().map(|s| of(s).chars().count()).max().unwrap_or(0).min(48);
+    let (keys, values) = (width(|s| &s.key), width(|s| &s.value));
+    say!("\nSettings; * = a running daemon takes a change over on SIGHUP, the others need a restart");
+    for Setting { key, value, origin, live } in settings {
+        say!("{} {key:<keys$} = {value:<values$}  {origin}", if *live { '*' } else { ' ' });
+    }
 }

@@ -4,8 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use serde_json::Value;
+
+use super::exit::{EX_DATAERR, EX_IOERR, EX_NOPERM, EX_SOFTWARE, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, coded};
 
 /// Longest wait for a connection: the daemon is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,10 +20,10 @@ const EVENT_BYTES_MAX: usize = 16 << 20;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Where {
     /// Address of the daemon
-    #[arg(long, env = "CHIMERE_URL", value_name = "URL")]
+    #[arg(long, global = true, env = "CHIMERE_URL", value_name = "URL")]
     pub url: Option<String>,
     /// API key, where the daemon asks for one
-    #[arg(long, env = "CHIMERE_KEY", hide_env_values = true)]
+    #[arg(long, global = true, env = "CHIMERE_KEY", hide_env_values = true)]
     pub key: Option<String>,
 }
 
@@ -42,7 +44,8 @@ impl Client {
             None => format!("http://{}", reachable(listen)),
         };
         if !base.starts_with("http://") {
-            bail!("{base} is not an http:// address: this client speaks to a daemon on the own machine or network");
+            let message = "is not an http:// address: this client speaks to a daemon on the own machine or network";
+            return Err(coded(EX_USAGE, format!("{base} {message}")));
         }
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -71,23 +74,23 @@ impl Client {
         }
         let body: Value = response.json().await.unwrap_or(Value::Null);
         let message = body["error"]["message"].as_str().map_or_else(|| format!("status {status}"), printable);
-        match status.as_u16() {
-            401 | 403 => Err(anyhow!("{message} (set CHIMERE_KEY or --key)")),
-            _ => Err(anyhow!(message)),
-        }
+        Err(match status.as_u16() {
+            401 | 403 => coded(EX_NOPERM, format!("{message} (set CHIMERE_KEY or --key)")),
+            429 | 503 => coded(EX_TEMPFAIL, message),
+            400..500 => coded(EX_DATAERR, message),
+            _ => coded(EX_SOFTWARE, message),
+        })
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
         if error.is_connect() {
-            return anyhow!(
-                "no daemon answers at {}: start one with `chimere serve`, or say where with --url",
-                self.base
-            );
+            let hint = "start one with `chimere serve`, or say where with --url";
+            return coded(EX_UNAVAILABLE, format!("no daemon answers at {}: {hint}", self.base));
         }
         if error.is_timeout() {
-            return anyhow!("the daemon at {} did not answer in time", self.base);
+            return coded(EX_TEMPFAIL, format!("the daemon at {} did not answer in time", self.base));
         }
-        anyhow!("talking to {}: {error}", self.base)
+        coded(EX_IOERR, format!("talking to {}: {error}", self.base))
     }
 
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
@@ -148,7 +151,7 @@ impl Events {
                 }
                 let event: Value = serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
                 if let Some(message) = event["error"]["message"].as_str() {
-                    bail!("{}", printable(message));
+                    return Err(coded(EX_SOFTWARE, printable(message)));
                 }
                 return Ok(Some(event));
             }

@@ -9,8 +9,9 @@ use chimere::config::check::Finding;
 use chimere::config::{Config, Environment, Flags};
 use chimere::gguf::Gguf;
 
-/// Something stands in the way (`EX_UNAVAILABLE`).
-const EX_UNAVAILABLE: u8 = 69;
+use super::check::{all_good, print_findings};
+use super::exit::{EX_UNAVAILABLE, say};
+
 /// Memory beside the weights: caches, buffers, the daemon itself.
 const SPARE_BYTES: u64 = 512 << 20;
 
@@ -40,14 +41,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         findings.push(port(&config));
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        say!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
-        for finding in &findings {
-            println!("{} {:<10} {}", if finding.good { "ok  " } else { "BAD " }, finding.what, finding.message);
-        }
+        print_findings(&findings);
     }
-    let good = findings.iter().all(|finding| finding.good);
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(EX_UNAVAILABLE) })
+    Ok(if all_good(&findings) { ExitCode::SUCCESS } else { ExitCode::from(EX_UNAVAILABLE) })
 }
 
 fn found(what: &'static str, good: bool, message: impl Into<String>) -> Finding {

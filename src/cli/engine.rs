@@ -10,8 +10,7 @@ use chimere::engine::process;
 use chimere::engine::protocol::{Event, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
 
-/// Exit code of a model that cannot be hosted (`EX_DATAERR`): starting again would not help.
-const EX_DATAERR: u8 = 65;
+use super::exit::{EX_DATAERR, say};
 
 /// Host one model and speak frames over standard input and output
 #[derive(clap::Args)]
@@ -65,6 +64,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(loaded) => loaded,
         Err(error) => {
             write_frame(events.lock(), &Event::Fatal { message: error.to_string() })?;
+            // Starting again would not help.
             return Ok(ExitCode::from(EX_DATAERR));
         }
     };
@@ -81,7 +81,7 @@ fn judge() -> anyhow::Result<ExitCode> {
     match vet(&source) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            println!("{error}");
+            say!("{error}");
             Ok(ExitCode::FAILURE)
         }
     }

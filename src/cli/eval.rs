@@ -16,6 +16,7 @@ use chimere::eval::perplexity::perplexity;
 use chimere::turn::Thinking;
 use serde_json::json;
 
+use super::exit::say;
 use super::model_args::{ModelArgs, bar};
 
 /// Evaluate a model: logits, perplexity, exams
@@ -41,6 +42,7 @@ enum What {
 struct LogitsArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Implementation to run it with
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// Token ids, little-endian i32
@@ -58,12 +60,16 @@ struct LogitsArgs {
     /// Decode these sequences in the same steps; only the first is written
     #[arg(long, value_name = "FILE")]
     beside: Vec<PathBuf>,
+    /// Print what was written as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
 struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Implementation to run it with
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// UTF-8 text to score
@@ -72,6 +78,7 @@ struct PerplexityArgs {
     /// Tokens scored together from an empty context
     #[arg(long, default_value_t = 512)]
     window: usize,
+    /// As JSON
     #[arg(long)]
     json: bool,
 }
@@ -89,6 +96,7 @@ struct AgreeArgs {
     /// UTF-8 text for the teacher-forced part
     #[arg(long)]
     text: Option<PathBuf>,
+    /// Tokens scored together from an empty context
     #[arg(long, default_value_t = 512)]
     window: usize,
     /// Tokens fed to the tested backend at a time; 0 = a window, or a prompt, at once
@@ -100,11 +108,13 @@ struct AgreeArgs {
     /// Exam file whose first items are the prompts of the free-running part
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
+    /// Most prompts of the free-running part
     #[arg(long, default_value_t = 50)]
     prompts_max: usize,
     /// Tokens generated greedily after each prompt
     #[arg(long, default_value_t = 200)]
     tokens: usize,
+    /// As JSON
     #[arg(long)]
     json: bool,
 }
@@ -113,6 +123,7 @@ struct AgreeArgs {
 struct GoldenArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Implementation to run it with
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// Exam file (JSONL); default: nano/golden/golden.jsonl
@@ -130,6 +141,7 @@ struct GoldenArgs {
     /// Write every reply and its verdict (JSONL)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// As JSON
     #[arg(long)]
     json: bool,
 }
@@ -156,9 +168,9 @@ fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
         let mut value = serde_json::to_value(&score)?;
         value["bits_per_byte"] = json!(bits_per_byte);
         value["backend"] = json!(loaded.hosted.model.backend);
-        println!("{value:#}");
+        say!("{value:#}");
     } else {
-        println!(
+        say!(
             "perplexity {:.4} ± {:.4} ({} tokens, windows of {}), {:.4} bits per byte, backend {}",
             score.perplexity,
             score.perplexity * score.standard_error,
@@ -193,7 +205,7 @@ fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
         report["free"] = serde_json::to_value(free_runs(&args, path, &mut tested, &mut reference)?)?;
     }
     if args.json {
-        println!("{report:#}");
+        say!("{report:#}");
     } else {
         print_agreement(&report);
     }
@@ -232,16 +244,16 @@ fn free_runs(
 
 fn print_agreement(report: &serde_json::Value) {
     if let Some(forced) = report.get("forced").and_then(|f| f.as_object()) {
-        println!("teacher-forced, {} against {}:", report["backend"], report["reference"]);
+        say!("teacher-forced, {} against {}:", report["backend"], report["reference"]);
         for (name, value) in forced {
-            println!("  {name:<22} {value}");
+            say!("  {name:<22} {value}");
         }
     }
     if let Some(free) = report.get("free").and_then(|f| f.as_array()) {
         let diverged: Vec<_> = free.iter().filter(|r| !r["diverged_at"].is_null()).collect();
-        println!("free-running: {} of {} greedy texts differ", diverged.len(), free.len());
+        say!("free-running: {} of {} greedy texts differ", diverged.len(), free.len());
         for run in diverged {
-            println!(
+            say!(
                 "  prompt {:>3} at token {:>3}, margin {:.4} nat",
                 run["prompt"],
                 run["diverged_at"],
@@ -283,7 +295,7 @@ fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
             "model": model, "model_hash": hash, "set": args.set, "total": total,
             "families": golden::scores(&outcomes, |o| &o.family), "domains": golden::scores(&outcomes, |o| &o.domain),
         });
-        println!("{report:#}");
+        say!("{report:#}");
     } else {
         print_scores(&outcomes, &total);
     }
@@ -292,7 +304,7 @@ fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
 
 fn print_scores(outcomes: &[Outcome], total: &Score) {
     let line = |name: &str, s: &Score| {
-        println!(
+        say!(
             "{name:<24} {:>5} of {:>5}  {:5.1} %  [{:.1}, {:.1}]",
             s.passed,
             s.n,
@@ -304,7 +316,7 @@ fn print_scores(outcomes: &[Outcome], total: &Score) {
     for (name, score) in golden::scores(outcomes, |o| &o.family) {
         line(&name, &score);
     }
-    println!();
+    say!("");
     for (name, score) in golden::scores(outcomes, |o| &o.domain) {
         line(&name, &score);
     }
@@ -315,6 +327,10 @@ fn logits(args: LogitsArgs) -> anyhow::Result<ExitCode> {
     let mut loaded = args.model.load(args.backend, 1 + args.beside.len(), true)?;
     let request = Request { tokens: args.tokens, out: args.out, step: args.step, mtp: args.mtp, beside: args.beside };
     let rows = chimere::eval::logits::run(loaded.backend.as_mut(), &request)?;
-    eprintln!("{rows} rows of {} logits", loaded.hosted.model.vocab);
+    let (vocab, backend) = (loaded.hosted.model.vocab, &loaded.hosted.model.backend);
+    match args.json {
+        true => say!("{:#}", json!({ "rows": rows, "vocab": vocab, "backend": backend, "out": request.out })),
+        false => eprintln!("{rows} rows of {vocab} logits"),
+    }
     Ok(ExitCode::SUCCESS)
 }

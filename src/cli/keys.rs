@@ -7,11 +7,10 @@ use chimere::keys::{KeyError, KeyRing};
 use chimere::service::Scope;
 use chimere::store::files::create_private_dir;
 use clap::{Subcommand, ValueEnum};
+use serde_json::json;
 
-use super::serve::{EX_CONFIG, Place, fail};
-
-/// A name, a file or an argument that cannot be used (`EX_DATAERR`).
-const EX_DATAERR: u8 = 65;
+use super::exit::say;
+use super::serve::Place;
 
 /// API keys: who may use the daemon, and for what
 #[derive(clap::Args)]
@@ -34,6 +33,9 @@ enum Cmd {
         /// Its turns may be learned from
         #[arg(long)]
         consent: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print all keys, by name
     List {
@@ -45,6 +47,9 @@ enum Cmd {
     Revoke {
         /// As given to `add`
         name: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -69,14 +74,8 @@ impl From<ScopeArg> for Scope {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = match Config::load(&args.place.flags()) {
-        Ok(config) => config,
-        Err(error) => return Ok(fail(&error, EX_CONFIG)),
-    };
-    match execute(args.command, &config) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(fail(&error, EX_DATAERR)),
-    }
+    execute(args.command, &Config::load(&args.place.flags())?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
@@ -84,12 +83,16 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
     let now = jiff::Timestamp::now();
     let mut ring = KeyRing::load(dir)?;
     match command {
-        Cmd::Add { name, scopes, consent } => {
+        Cmd::Add { name, scopes, consent, json } => {
             create_private_dir(dir).map_err(|source| KeyError::Io { path: dir.clone(), source })?;
             let first = ring.is_empty();
             let scopes: Vec<Scope> =
                 if scopes.is_empty() { vec![Scope::Chat] } else { scopes.into_iter().map(Scope::from).collect() };
-            println!("{}", ring.add(dir, &name, &scopes, consent, now)?);
+            let key = ring.add(dir, &name, &scopes, consent, now)?;
+            match json {
+                true => say!("{}", json!({ "name": name, "key": key, "scopes": scopes, "consent": consent })),
+                false => say!("{key}"),
+            }
             eprintln!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
             if first {
                 eprintln!("From now on every client needs a key, this machine's own too.");
@@ -100,21 +103,26 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
                 .entries()
                 .iter()
                 .map(|k| {
-                    serde_json::json!({ "name": k.name, "scopes": k.scopes, "consent": k.consent,
+                    json!({ "name": k.name, "scopes": k.scopes, "consent": k.consent,
                         "created": k.created, "revoked": k.revoked })
                 })
                 .collect();
-            println!("{}", serde_json::Value::from(shown));
+            say!("{}", serde_json::Value::from(shown));
         }
         Cmd::List { json: false } => {
             for k in ring.entries() {
                 let scopes: Vec<_> = k.scopes.iter().map(|s| format!("{s:?}").to_lowercase()).collect();
                 let consent = if k.consent { "consent" } else { "no consent" };
                 let state = k.revoked.as_ref().map_or_else(|| "active".to_owned(), |at| format!("revoked {at}"));
-                println!("{:<20} {:<20} {consent:<10} {} {state}", k.name, scopes.join(","), k.created);
+                say!("{:<20} {:<20} {consent:<10} {} {state}", k.name, scopes.join(","), k.created);
             }
         }
-        Cmd::Revoke { name } => ring.revoke(dir, &name, now)?,
+        Cmd::Revoke { name, json } => {
+            ring.revoke(dir, &name, now)?;
+            if json {
+                say!("{}", json!({ "name": name, "revoked": true }));
+            }
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use chimere::config::Config;
 use chimere::daemon::TURNS_DIR;
 use chimere::service::TurnFilter;
@@ -15,7 +15,8 @@ use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
 
 use super::client::{Client, Where};
-use super::serve::{EX_CONFIG, Place, fail};
+use super::exit::{EX_USAGE, coded, say};
+use super::serve::Place;
 
 /// Turns read at once.
 const PAGE_TURNS: usize = 100;
@@ -61,6 +62,9 @@ enum Cmd {
         /// Everything
         #[arg(long)]
         all: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -104,10 +108,7 @@ fn parse_time(text: &str) -> Result<i64, String> {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = match Config::load(&args.place.flags()) {
-        Ok(config) => config,
-        Err(error) => return Ok(fail(&error, EX_CONFIG)),
-    };
+    let config = Config::load(&args.place.flags())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(execute(args.command, Log::open(&config, &args.target)?))?;
     Ok(ExitCode::SUCCESS)
@@ -132,12 +133,17 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
             log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await?;
             Ok(out.into_inner().map_err(|error| error.into_error())?.sync_all()?)
         }
-        Cmd::Forget { which, all } => {
+        Cmd::Forget { which, all, json } => {
             let filter = which.filter();
             if filter == TurnFilter::default() && !all {
-                bail!("say what to forget: --turn, --principal, --conversation, --since, or --all");
+                let message = "say what to forget: --turn, --principal, --conversation, --since, or --all";
+                return Err(coded(EX_USAGE, message));
             }
-            println!("{} turns forgotten", log.forget(filter).await?);
+            let forgotten = log.forget(filter).await?;
+            match json {
+                true => say!("{}", serde_json::json!({ "turns": forgotten })),
+                false => say!("{forgotten} turns forgotten"),
+            }
             Ok(())
         }
     }

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand, each with its arguments and a `run`. Results go to standard
 //! output, everything else to standard error. Exit codes follow sysexits where one fits.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -13,6 +14,7 @@ mod client;
 mod doctor;
 mod engine;
 mod eval;
+mod exit;
 mod keys;
 mod memory;
 mod model_args;
@@ -20,8 +22,7 @@ mod model_args;
 mod quantize;
 mod serve;
 
-/// Exit code of a wrong command line (`EX_USAGE`).
-pub const EX_USAGE: u8 = 64;
+use exit::EX_USAGE;
 
 #[derive(Parser)]
 #[command(name = "chimere", version, about, long_about = LONG_ABOUT, propagate_version = true)]
@@ -77,10 +78,7 @@ pub fn main() -> ExitCode {
     };
     match run(cli.command) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("chimere: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => exit::report(&error),
     }
 }
 
@@ -99,7 +97,9 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),
         Cmd::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "chimere", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "chimere", &mut script);
+            std::io::stdout().write_all(&script)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -9,6 +9,8 @@ use chimere::quantize::{Choice, Summary, requantize};
 use chimere_ffi::DType;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::exit::say;
+
 #[derive(clap::Args)]
 pub struct Args {
     /// Model to read (GGUF)
@@ -59,12 +61,12 @@ fn counts(summary: &Summary) -> BTreeMap<DType, usize> {
 fn print_text(summary: &Summary) {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     for (name, asked, to) in summary.tensors.iter().filter(|(_, asked, to)| asked != to) {
-        println!("{name}: {to:?}, its rows are no whole {asked:?} blocks");
+        say!("{name}: {to:?}, its rows are no whole {asked:?} blocks");
     }
     for (dtype, count) in counts(summary) {
-        println!("{:>8} {count:>5} tensors", dtype.name());
+        say!("{:>8} {count:>5} tensors", dtype.name());
     }
-    println!(
+    say!(
         "{:.1} MiB -> {:.1} MiB, {:.2} bits a weight",
         mib(summary.bytes_in),
         mib(summary.bytes_out),
@@ -82,5 +84,5 @@ fn print_json(summary: &Summary) {
         "parameters": summary.parameters,
         "tensors": tensors,
     });
-    println!("{out}");
+    say!("{out}");
 }

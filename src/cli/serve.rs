@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use chimere::config::{Config, Flags};
 use chimere::daemon;
 
-/// A configuration that cannot be used (`EX_CONFIG`).
-pub const EX_CONFIG: u8 = 78;
+use super::exit::{EX_CONFIG, coded};
 
 /// Where the configuration comes from; every flag is optional
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -40,23 +39,11 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
-    let config = match Config::load(&flags) {
-        Ok(config) => config,
-        Err(error) => return Ok(fail(&error, EX_CONFIG)),
-    };
-    if let Err(error) = daemon::log::install(&config.log) {
-        return Ok(fail(&error, EX_CONFIG));
-    }
+    let config = Config::load(&flags)?;
+    let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;
     for name in &config.unknown_variables {
         tracing::warn!(name, "environment variable means nothing to this daemon");
     }
-    match daemon::run(config, flags) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Ok(fail(&error, error.code())),
-    }
-}
-
-pub fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    eprintln!("chimere: {error}");
-    ExitCode::from(code)
+    daemon::run(config, flags, log)?;
+    Ok(ExitCode::SUCCESS)
 }

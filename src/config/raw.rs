@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
 
@@ -31,6 +31,22 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
     }
 }
 
+/// A key that somebody set, for people: its value as TOML, and where it was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Typed {
+    /// `section.key`
+    pub key: String,
+    pub value: String,
+    pub origin: String,
+}
+
+impl Typed {
+    fn of<T: Serialize>(section: &str, key: &str, field: &Field<T>) -> Typed {
+        let value = toml::Value::try_from(&field.value).map_or_else(|_| String::new(), |value| value.to_string());
+        Typed { key: format!("{section}.{key}"), value, origin: field.origin.clone() }
+    }
+}
+
 macro_rules! section {
     ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $kind:ty,)* }) => {
         $(#[$doc])*
@@ -43,6 +59,10 @@ macro_rules! section {
 
             fn over(self, below: Self) -> Self {
                 $name { $($field: self.$field.or(below.$field),)* }
+            }
+
+            fn typed(&self, section: &str, out: &mut Vec<Typed>) {
+                $(if let Some(field) = &self.$field { out.push(Typed::of(section, stringify!($field), field)); })*
             }
 
             fn locate(&mut self, place: &dyn Fn(Range<usize>) -> String) {
@@ -70,6 +90,13 @@ macro_rules! document {
             /// `self` where it says something, `below` elsewhere.
             pub fn over(self, below: Self) -> Self {
                 RawConfig { $($section: self.$section.over(below.$section),)* }
+            }
+
+            /// What was set, of every section.
+            pub fn typed(&self) -> Vec<Typed> {
+                let mut out = Vec::new();
+                $(self.$section.typed(stringify!($section), &mut out);)*
+                out
             }
 
             fn locate(&mut self, place: &dyn Fn(Range<usize>) -> String) {

@@ -103,7 +103,8 @@ impl Daemon {
             "started_ms": self.started_ms,
             "uptime_ms": self.clock.now_ms() - self.started_ms,
             "accepting": self.accepting(),
-            "replies": { "running": self.replies.running(), "max": self.config.replies.requests_max },
+            "replies": { "running": self.replies.running(), "max": self.config.get().replies.requests_max },
+            "config": *self.reloaded.borrow(),
             "engine": self.board.status(),
             "actors": {
                 "inference": inference,

@@ -173,7 +173,10 @@ impl Host {
             return refuse(FailureKind::Busy, message);
         }
         match job.adapter.as_deref().map(|revision| self.revisions.enter(revision)).transpose() {
-            Ok(adapter) => queue.push_back(Slot::new(job, adapter)),
+            Ok(adapter) => {
+                queue.push_back(Slot::new(job, adapter));
+                out.push(Event::Queued { id });
+            }
             Err(message) => refuse(FailureKind::Invalid, message),
         }
     }
@@ -446,7 +449,16 @@ impl Host {
             generated_tokens: self.stats.generated_tokens + live(Slot::completion_tokens),
             adapters: self.revisions.len() as u32,
             background: (self.background.len() + running + self.evaluations.len()) as u32,
+            resident_bytes: resident_bytes(),
             ..self.stats
         }
     }
+}
+
+/// Memory that this process holds, model included; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }

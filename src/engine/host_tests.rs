@@ -347,8 +347,10 @@ fn a_full_queue_refuses_and_the_end_of_inputs_aborts() {
     rig.generate(1, vec![1], 10_000);
     rig.until(|e| matches!(e, Event::Started { .. }));
     rig.generate(2, vec![1], 5);
+    rig.until(|e| matches!(e, Event::Queued { id: 2 }));
     rig.generate(3, vec![1], 5);
     rig.until(ended(3));
+    assert!(!rig.seen.contains(&Event::Queued { id: 3 }));
     assert!(rig.seen.iter().any(|e| matches!(e, Event::Failed { id: 3, kind: FailureKind::Busy, .. })));
     rig.send(Command::Exit);
     rig.until(ended(1));

@@ -214,6 +214,7 @@ pub struct EngineStats {
     pub generated_tokens: u64,
     pub steps: u64,
     pub step_ms_sum: f64,
+    /// Memory of the engine process, weights included.
     pub resident_bytes: u64,
     /// Adapters loaded.
     #[serde(default)]
@@ -248,6 +249,10 @@ pub enum Event {
     /// The model cannot be hosted; the process exits after this.
     Fatal {
         message: String,
+    },
+    /// The request was found good and waits for a sequence: from here on only a failure of the engine ends it.
+    Queued {
+        id: RequestId,
     },
     /// The request was admitted and its prompt is being read.
     Started {

@@ -24,6 +24,7 @@ use super::error::ApiError;
 use super::limits::HttpLimits;
 use super::metrics;
 use super::watch::{Activity, Overdue, WatchedBody, WatchedStream};
+use crate::config::Live;
 
 /// Pause after a failed accept (out of file descriptors), so that the loop does not spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -35,22 +36,14 @@ pub(crate) struct Ends {
     pub(crate) local: SocketAddr,
 }
 
-/// What every connection needs.
-struct Shared {
-    builder: auto::Builder<TokioExecutor>,
-    router: Router,
-    limits: Arc<HttpLimits>,
-}
-
 /// Serves until `shutdown`, then drains. Returns when the last connection is closed or the drain timed out.
 pub(crate) async fn accept_loop(
     listener: TcpListener,
     router: Router,
     connections: Connections,
-    limits: Arc<HttpLimits>,
+    limits: Arc<Live<HttpLimits>>,
     shutdown: CancellationToken,
 ) {
-    let shared = Arc::new(Shared { builder: builder(&limits), router, limits: Arc::clone(&limits) });
     let graceful = GracefulShutdown::new();
     let mut tasks = JoinSet::new();
     loop {
@@ -69,9 +62,10 @@ pub(crate) async fn accept_loop(
             }
         };
         let activity = Activity::new();
+        let limits = limits.get();
         match connections.admit(peer.ip().to_canonical(), Arc::clone(&activity), &limits) {
             Ok(place) => {
-                tasks.spawn(connection(Arc::clone(&shared), stream, peer, activity, place, graceful.watcher()));
+                tasks.spawn(connection(router.clone(), limits, stream, peer, activity, place, graceful.watcher()));
             }
             Err(refused) => refuse(&stream, refused),
         }
@@ -82,7 +76,7 @@ pub(crate) async fn accept_loop(
         graceful.shutdown().await;
         while tasks.join_next().await.is_some() {}
     };
-    if tokio::time::timeout(limits.drain_timeout(), drained).await.is_err() {
+    if tokio::time::timeout(limits.get().drain_timeout(), drained).await.is_err() {
         tracing::warn!(open = connections.open(), "drain timed out, closing what is left");
     }
 }
@@ -106,7 +100,8 @@ fn builder(limits: &HttpLimits) -> auto::Builder<TokioExecutor> {
 }
 
 async fn connection(
-    shared: Arc<Shared>,
+    router: Router,
+    limits: Arc<HttpLimits>,
     stream: TcpStream,
     peer: SocketAddr,
     activity: Arc<Activity>,
@@ -118,19 +113,18 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let ends = Ends { peer, local };
     let io = TokioIo::new(WatchedStream { inner: stream, activity: Arc::clone(&activity) });
-    let router = shared.router.clone();
     let service = hyper::service::service_fn({
         let activity = Arc::clone(&activity);
         move |request| answer(router.clone(), request, ends, Arc::clone(&activity))
     });
-    let served = shared.builder.serve_connection(io, service).into_owned();
+    let served = builder(&limits).serve_connection(io, service).into_owned();
     tokio::select! {
         result = watcher.watch(served) => {
             if let Err(error) = result {
                 tracing::debug!(%peer, %error, "connection ended early");
             }
         }
-        why = activity.overdue(&shared.limits) => {
+        why = activity.overdue(&limits) => {
             metrics::connection_closed(match why {
                 Overdue::Header => "header_timeout",
                 Overdue::Idle => "idle_timeout",

@@ -210,12 +210,34 @@ fn unknown(key: &str, parameters: &Parameters) -> ApiError {
 pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
+        let path = if path == "." { "" } else { path.as_str() };
         let why: String = error.inner().to_string().chars().take(4 * ECHO_CHARS_MAX).collect();
-        match path.as_str() {
-            "." | "" => ApiError::invalid(why).code("invalid_type"),
-            _ => ApiError::param(path.clone(), format!("`{path}`: {why}")).code("invalid_type"),
+        let missing = why.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
+        if let Some((field, _)) = missing {
+            let path = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+            return ApiError::param(path.as_str(), format!("`{path}` is missing")).code("missing_parameter");
+        }
+        let why = in_words(&why);
+        match path {
+            "" => ApiError::invalid(why).code("invalid_type"),
+            _ => ApiError::param(path, format!("`{path}`: {why}")).code("invalid_type"),
         }
     })
+}
+
+/// A message of serde with what it expected said as JSON knows it.
+fn in_words(why: &str) -> String {
+    let Some((found, expected)) = why.rsplit_once("expected ") else { return why.to_owned() };
+    let words = match expected {
+        "u8" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "an array",
+        "a map" => "an object",
+        expected if expected.starts_with("struct ") => "an object",
+        expected => expected,
+    };
+    format!("{found}expected {words}")
 }
 
 #[cfg(test)]
@@ -279,5 +301,12 @@ mod tests {
         }
         let error = typed::<Outer>(serde_json::json!({"inner": [{"n": 1}, {"n": "x"}]})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("inner[1].n"));
+        assert_eq!(error.message, "`inner[1].n`: invalid type: string \"x\", expected a whole number of 0 or more");
+        let error = typed::<Outer>(serde_json::json!({"inner": [{}]})).unwrap_err();
+        assert_eq!((error.message.as_str(), error.param.as_deref()), ("`inner[0].n` is missing", Some("inner[0].n")));
+        let error = typed::<Outer>(serde_json::json!({})).unwrap_err();
+        assert_eq!((error.param.as_deref(), error.code), (Some("inner"), Some("missing_parameter")));
+        let error = typed::<Outer>(serde_json::json!({"inner": 7})).unwrap_err();
+        assert!(error.message.ends_with("expected an array"), "{error:?}");
     }
 }

@@ -8,11 +8,11 @@ use super::wire::chunk::Kind;
 use super::{reply, sse, wire};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
-    let limits = &call.door.limits;
+    let limits = &call.limits;
     let (request, form) = wire::chat::read(&call.body, call.principal, limits)?;
     let mut running = reply::start(&call.door, request).await?;
     if form.stream {
-        reply::await_first(&mut running, limits.stream_open_wait()).await?;
+        reply::await_accepted(&mut running, limits.stream_open_wait()).await?;
         return Ok(sse::respond(running, Kind::Chat, form, limits));
     }
     let whole = reply::collect(running, limits.reply_silence_timeout()).await?;

@@ -9,7 +9,7 @@ use super::{reply, sse, wire};
 use crate::service::ReplyInput;
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
-    let limits = &call.door.limits;
+    let limits = &call.limits;
     let (request, form, echo) = wire::completion::read(&call.body, call.principal, limits)?;
     let echo = match (&request.input, echo) {
         (ReplyInput::Text(text), true) => text.clone(),
@@ -18,7 +18,7 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     };
     let mut running = reply::start(&call.door, request).await?;
     if form.stream {
-        reply::await_first(&mut running, limits.stream_open_wait()).await?;
+        reply::await_accepted(&mut running, limits.stream_open_wait()).await?;
         return Ok(sse::respond(running, Kind::Completion { echo }, form, limits));
     }
     let whole = reply::collect(running, limits.reply_silence_timeout()).await?;

@@ -36,7 +36,7 @@ pub(crate) async fn gate(State(door): State<Arc<Door>>, request: Request, next: 
     let id = request_id();
     let method = method_name(request.method());
     let peer = request.extensions().get::<Ends>().map(|ends| ends.peer);
-    let mut response = match check(&request, &door.limits) {
+    let mut response = match check(&request, &door.limits.get()) {
         Err(error) => error.into_response(),
         Ok(()) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
             Ok(response) => response,

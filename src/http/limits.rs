@@ -28,7 +28,8 @@ pub struct HttpLimits {
     pub drain_timeout_ms: u64,
     /// A comment line is sent to a silent event stream this often, so that nobody between takes it for dead.
     pub keep_alive_interval_ms: u64,
-    /// A stream's status line waits this long for the first token, so that an early failure gets its own status.
+    /// A stream's status line waits this long for the engine's word that the request is good, so that a refusal gets
+    /// its own status.
     pub stream_open_wait_ms: u64,
     /// A reply that makes no progress for this long is given up (queueing and prefill included).
     pub reply_silence_timeout_ms: u64,

@@ -27,7 +27,7 @@ const CORRECTION_BYTES_MAX: usize = 64 << 10;
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     const PARAMETERS: Parameters =
         Parameters { known: &[&["turn", "vote", "correction"]], ignored: &[], unsupported: &[] };
-    let mut map = body::object(&call.body, &call.door.limits)?;
+    let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, &PARAMETERS)?;
     let request: FeedbackRequest = body::typed(Value::Object(map))?;
     if request.vote.is_none() && request.correction.is_none() {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Live;
 use crate::service::Service;
 
 mod accept;
@@ -35,18 +36,18 @@ pub use limits::HttpLimits;
 pub use metrics::{MetricsError, install_recorder};
 pub use routes::{Access, ROUTES, Route, Takes};
 
-/// Serves `service` on `listener` until `shutdown` is cancelled and the drain is over.
+/// Serves `service` on `listener` until `shutdown` is cancelled and the drain is over. Limits that are replaced
+/// meanwhile hold for connections and requests from then on.
 ///
 /// # Errors
 /// When the metrics recorder cannot be installed (another one is).
 pub async fn serve(
     listener: TcpListener,
     service: Arc<dyn Service>,
-    limits: HttpLimits,
+    limits: Arc<Live<HttpLimits>>,
     shutdown: CancellationToken,
 ) -> Result<(), MetricsError> {
     let handle = install_recorder()?;
-    let limits = Arc::new(limits);
     let connections = connections::Connections::default();
     let door = Arc::new(routes::Door {
         service,

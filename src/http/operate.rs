@@ -33,7 +33,7 @@ pub(crate) async fn status(call: Call) -> Result<Response, ApiError> {
     if let Some(map) = status.as_object_mut() {
         let http = json!({
             "connections": call.door.connections.open(),
-            "connections_max": call.door.limits.connections_max,
+            "connections_max": call.limits.connections_max,
             "started_unix_s": call.door.started_unix_s,
         });
         map.insert("http".to_owned(), http);
@@ -58,7 +58,7 @@ struct Night {
 
 pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
     const PARAMETERS: Parameters = Parameters { known: &[&["command"]], ignored: &[], unsupported: &[] };
-    let mut map = body::object(&call.body, &call.door.limits)?;
+    let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, &PARAMETERS)?;
     let night: Night = body::typed(Value::Object(map))?;
     let answer = call.door.service.night(night.command).await?;

@@ -44,7 +44,8 @@ impl ReplyClock {
 
     /// To be told of each event.
     pub(crate) fn saw(&mut self, event: &ReplyEvent) {
-        if !self.first_seen && !matches!(event, ReplyEvent::Started { .. } | ReplyEvent::Failed(_)) {
+        let early = matches!(event, ReplyEvent::Started { .. } | ReplyEvent::Queued | ReplyEvent::Failed(_));
+        if !self.first_seen && !early {
             self.first_seen = true;
             metrics::reply_first_event(self.started.elapsed());
         }
@@ -105,9 +106,9 @@ pub(crate) fn silent() -> ServiceError {
     ServiceError::Unavailable { message: "the reply made no progress for too long".to_owned(), retry_after_s: 5 }
 }
 
-/// Waits for the first token of a stream, so that a refusal still gets a status of its own; after the limit
-/// the stream opens anyway and a failure becomes an event.
-pub(crate) async fn await_first(running: &mut Running, limit: Duration) -> Result<(), ApiError> {
+/// Waits until the engine has found a stream's request good, so that a refusal gets a status of its own; from
+/// then on, or after the limit, the stream is open and every failure an event.
+pub(crate) async fn await_accepted(running: &mut Running, limit: Duration) -> Result<(), ApiError> {
     let deadline = tokio::time::Instant::now() + limit;
     loop {
         let event = match tokio::time::timeout_at(deadline, running.events.recv()).await {
@@ -164,7 +165,10 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
                 return Ok(Whole { head, choices, usage, generations });
             }
             // Complete calls come with `ChoiceFinished`; `next` turned failures into errors.
-            ReplyEvent::ToolBegin { .. } | ReplyEvent::ToolArguments { .. } | ReplyEvent::Failed(_) => {}
+            ReplyEvent::Queued
+            | ReplyEvent::ToolBegin { .. }
+            | ReplyEvent::ToolArguments { .. }
+            | ReplyEvent::Failed(_) => {}
         }
     }
 }

@@ -22,6 +22,7 @@ use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
 use super::watch::AdmissionTicket;
 use super::{body, chat, completions, memory, models, operate, text};
+use crate::config::Live;
 use crate::service::{Principal, Scope, Service};
 
 /// Who may use a route.
@@ -93,7 +94,7 @@ pub static ROUTES: &[Route] = &[
 /// What all requests share.
 pub(crate) struct Door {
     pub(crate) service: Arc<dyn Service>,
-    pub(crate) limits: Arc<HttpLimits>,
+    pub(crate) limits: Arc<Live<HttpLimits>>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) connections: Connections,
     /// Bytes of all bodies together.
@@ -104,6 +105,8 @@ pub(crate) struct Door {
 /// A request that may proceed.
 pub(crate) struct Call {
     pub(crate) door: Arc<Door>,
+    /// As they were when the request came.
+    pub(crate) limits: Arc<HttpLimits>,
     pub(crate) principal: Principal,
     pub(crate) uri: Uri,
     /// The `{*id}` of the path.
@@ -184,15 +187,16 @@ async fn admit(
             return Err(ApiError::unavailable("the daemon is stopping; try again shortly", 5));
         }
     }
+    let limits = door.limits.get();
     let (parts, incoming) = request.into_parts();
     let body = match route.takes {
         Takes::Nothing => Held::default(),
-        Takes::Json => body::read(&parts.headers, incoming, &door.limits, &door.bodies).await?,
+        Takes::Json => body::read(&parts.headers, incoming, &limits, &door.bodies).await?,
     };
     if let Some(ticket) = parts.extensions.get::<AdmissionTicket>() {
         ticket.admit();
     }
-    (route.handler)(Call { door, principal: known.clone(), uri: parts.uri, id, body }).await
+    (route.handler)(Call { door, limits, principal: known.clone(), uri: parts.uri, id, body }).await
 }
 
 /// The key of `Authorization: Bearer KEY`.

@@ -18,7 +18,7 @@ use crate::turn::Thinking;
 const IDS_MAX: usize = 1 << 20;
 
 fn read<T: serde::de::DeserializeOwned>(call: &Call, parameters: &Parameters) -> Result<T, ApiError> {
-    let mut map = body::object(&call.body, &call.door.limits)?;
+    let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, parameters)?;
     body::typed(Value::Object(map))
 }
@@ -83,7 +83,7 @@ pub(crate) async fn apply_template(call: Call) -> Result<Response, ApiError> {
         unsupported: &[("chat_template", "a template never comes from a request")],
     };
     let request: ApplyTemplate = read(&call, &PARAMETERS)?;
-    let limits = &call.door.limits;
+    let limits = &call.limits;
     let arguments = request.chat_template_kwargs.unwrap_or_default();
     let chat = ChatInput {
         messages: messages(request.messages, limits)?,

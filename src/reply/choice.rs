@@ -12,6 +12,7 @@ use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
 pub(super) struct Choice {
     pub(super) generation: Generation,
     pub(super) prompt_ids: Vec<u32>,
+    pub(super) queued: bool,
     pub(super) started: bool,
     pub(super) finished: bool,
     channel: Channel,
@@ -40,6 +41,7 @@ impl Choice {
                 error: None,
             },
             prompt_ids: Vec::new(),
+            queued: false,
             started: false,
             finished: false,
             channel: Channel::Answer,

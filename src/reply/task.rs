@@ -21,8 +21,10 @@ use crate::turn::{FinishReason, Plan, Thinking};
 
 /// After a cancel, how long the engine's own account (usage, timings) is waited for.
 const CANCEL_WAIT_MS: u64 = 300;
-/// Longest wait for an aborted reply's Turn to be flushed: it must be durable within a second.
+/// Longest wait for an aborted reply's Turn to be flushed.
 const ABORTED_APPEND_MS: u64 = 700;
+/// An aborted reply's Turn is durable within a second.
+const _: () = assert!(CANCEL_WAIT_MS + ABORTED_APPEND_MS <= 1_000);
 
 /// How a reply ended.
 enum End {
@@ -88,7 +90,8 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         }),
     };
     let generates = (0..request.choices).map(|choice| generate(&plan, prompt.clone(), choice)).collect();
-    let submitted = replies.inference.send_within(Submit { choices: generates }, replies.config.start_timeout).await;
+    let submitted =
+        replies.inference.send_within(Submit { choices: generates }, replies.config.get().start_timeout).await;
     let stream = match submitted {
         Ok(Ok(stream)) => stream,
         Ok(Err(InferenceError::Busy)) => {
@@ -150,8 +153,9 @@ impl Reply {
         events: &mpsc::Sender<ReplyEvent>,
         began: Instant,
     ) -> End {
-        let stall = replies.config.client_stall_timeout;
-        let deadline = began + replies.config.reply_timeout;
+        let config = replies.config.get();
+        let stall = config.client_stall_timeout;
+        let deadline = began + config.reply_timeout;
         let mut out = Vec::new();
         while self.choices.iter().any(|c| !c.finished) {
             tokio::select! {
@@ -174,7 +178,7 @@ impl Reply {
                 () = events.closed() => return End::ClientGone,
                 () = replies.cut.cancelled() => return stopping(),
                 () = sleep_until(deadline) => {
-                    let limit = replies.config.reply_timeout.as_secs();
+                    let limit = config.reply_timeout.as_secs();
                     return End::Failed(unavailable(&format!("the reply took longer than {limit} s"), 1));
                 }
             }
@@ -186,6 +190,12 @@ impl Reply {
     fn take(&mut self, choice: u32, event: FromEngine, out: &mut Vec<ReplyEvent>) -> Result<(), ServiceError> {
         let Some(choice) = self.choices.get_mut(choice as usize) else { return Ok(()) };
         match event {
+            FromEngine::Event(Event::Queued { .. }) => {
+                choice.queued = true;
+                if self.choices.iter().all(|c| c.queued) {
+                    out.push(ReplyEvent::Queued);
+                }
+            }
             FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, .. }) => {
                 choice.start(prompt_ids, cached_tokens, seed);
             }
@@ -240,7 +250,7 @@ impl Reply {
         if !refused {
             meters::reply_finished(&usage, &generations.first().map(|g| g.timings).unwrap_or_default());
             let patience = match end {
-                End::Complete => replies.append_timeout,
+                End::Complete => *replies.append_timeout.get(),
                 End::ClientGone | End::Failed(_) => Duration::from_millis(ABORTED_APPEND_MS),
             };
             let turn = opening.turn(plan, &hosted, prompt_ids, generations.clone());
@@ -251,7 +261,7 @@ impl Reply {
             End::Failed(error) => ReplyEvent::Failed(error),
             End::ClientGone => return,
         };
-        let _ = events.send_timeout(last, replies.config.client_stall_timeout).await;
+        let _ = events.send_timeout(last, replies.config.get().client_stall_timeout).await;
     }
 }
 

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::engine::tokenizer::tests::thread_seconds;
 
 fn tools() -> Vec<Value> {
     vec![json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
@@ -200,9 +199,10 @@ fn limits_leave_text() {
     assert_eq!(parse(&large, &[]), (large, vec![]));
 }
 
-/// Texts made to be read again and again; each must take linear time.
+/// Texts made to be read again and again: what is read as a call, again included, stays within the bound of a reply,
+/// and within a small multiple of the text where nothing closes.
 #[test]
-fn hostile_text_is_read_in_time() {
+fn hostile_text_is_not_read_again_and_again() {
     let n = 60_000;
     for text in [
         "<tool_call>".repeat(n),
@@ -214,7 +214,6 @@ fn hostile_text_is_read_in_time() {
         "<tool_cal".repeat(n),
         "{\"name\":\"f\"}</tool_call>".repeat(n),
     ] {
-        let start = thread_seconds();
         let mut parser = ToolCallParser::new(&[]);
         let mut out = String::new();
         let mut take = |pieces: Vec<Piece>| {
@@ -227,8 +226,9 @@ fn hostile_text_is_read_in_time() {
         text.as_bytes().chunks(4).for_each(|c| take(parser.push(Channel::Answer, std::str::from_utf8(c).unwrap())));
         take(parser.finish());
         assert_eq!(out, text);
-        let seconds = thread_seconds() - start;
-        assert!(seconds < 5.0, "{:?} … took {seconds} s", &text[..40]);
+        println!("{:?} …: {} bytes, {} read as calls", &text[..30], text.len(), parser.read_bytes);
+        // The reading that passes the bound is the last.
+        assert!(parser.read_bytes <= READ_BYTES_MAX + text.len(), "{:?}", &text[..40]);
     }
 }
 

@@ -173,6 +173,7 @@ impl Child {
             _ => {}
         }
         let seed = request.sampling.seed.unwrap_or(42);
+        self.say(&Event::Queued { id });
         self.say(&Event::Started { id, prompt_ids: vec![1, 2, 3], cached_tokens: 1, seed });
         self.running.insert(id, (request, 0));
     }

@@ -9,7 +9,7 @@ use chimere::actors::memory::{List, Memory, OpenStore};
 use chimere::actors::orchestrator::{Orchestrator, Pipelines};
 use chimere::actors::supervisor::{Budget, Place, supervise};
 use chimere::clock::Clock;
-use chimere::config::RepliesConfig;
+use chimere::config::{Live, RepliesConfig};
 use chimere::pipeline::Sources;
 use chimere::reply::Replies;
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
@@ -69,8 +69,8 @@ impl Stage {
             board: board.clone(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
-            config,
-            append_timeout: Duration::from_secs(5),
+            config: Live::new(config),
+            append_timeout: Live::new(Duration::from_secs(5)),
             clock: Clock::wall(),
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Daemon, kill, sse};
 
+/// More than the engine decodes together: some wait for a sequence, and their streams are open all the same.
 const STREAMS: usize = 20;
-/// Streams under way before the kill: some, while others still wait.
-const BEGUN: usize = 5;
+const SEQUENCES: usize = 8;
 const KILLS: usize = 3;
 
 #[tokio::test]
@@ -18,29 +18,30 @@ async fn every_stream_gets_an_error_and_the_next_request_is_answered() {
     let daemon = Daemon::start(&[]).await;
     let pid = daemon.pid();
     for _ in 0..KILLS {
-        let begun = Arc::new(AtomicUsize::new(0));
+        let open = Arc::new(AtomicUsize::new(0));
         let streams: Vec<_> =
-            (0..STREAMS).map(|n| tokio::spawn(stream(daemon.url.clone(), n, Arc::clone(&begun)))).collect();
-        while begun.load(Ordering::SeqCst) < BEGUN {
+            (0..STREAMS).map(|n| tokio::spawn(stream(daemon.url.clone(), n, Arc::clone(&open)))).collect();
+        while open.load(Ordering::SeqCst) < STREAMS {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let engines = daemon.engines();
         assert_eq!(engines.len(), 1);
         kill(engines[0]);
-        let mut under_way = 0;
+        let (mut errors, mut begun) = (0, 0);
         for stream in streams {
-            let (status, text) = stream.await.unwrap();
-            if status == 503 {
-                // Still waiting for a sequence: the error is the whole answer.
-                assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string(), "{text}");
-                continue;
-            }
-            under_way += 1;
+            let text = stream.await.unwrap();
             let events = sse(&text);
-            assert!(events.iter().any(|e| e.get("error").is_some()), "no error event in:\n{text}");
+            let told: Vec<_> = events.iter().filter_map(|e| e["error"]["message"].as_str()).collect();
+            assert_eq!(told.len(), 1, "not one error event in:\n{text}");
+            assert!(told[0].contains("engine was lost"), "{told:?}");
+            assert!(!text.contains("[DONE]"), "{text}");
             assert!(!events.iter().any(|e| e["choices"][0]["finish_reason"].is_string()), "{text}");
+            errors += 1;
+            begun += usize::from(events.iter().any(has_text));
         }
-        assert!(under_way >= BEGUN, "only {under_way} streams had begun");
+        println!("{errors} of {STREAMS} open streams got an error event, {begun} of them after text");
+        assert_eq!(errors, STREAMS);
+        assert!(begun <= SEQUENCES, "{begun} streams at once");
         let reply = daemon.chat("What is 17 + 25?").await;
         assert!(reply["choices"][0]["message"]["content"].as_str().unwrap().contains("42"), "{reply}");
         assert_ne!(daemon.engines(), engines);
@@ -52,13 +53,19 @@ async fn every_stream_gets_an_error_and_the_next_request_is_answered() {
     assert_eq!(turns["data"].as_array().unwrap().len(), KILLS * (STREAMS + 1));
 }
 
+fn has_text(event: &Value) -> bool {
+    let delta = &event["choices"][0]["delta"];
+    ["content", "reasoning_content"].iter().any(|field| delta[field].as_str().is_some_and(|text| !text.is_empty()))
+}
+
 /// A stream that would go on for much longer than the test lets it.
-async fn stream(url: String, n: usize, begun: Arc<AtomicUsize>) -> (u16, String) {
+async fn stream(url: String, n: usize, open: Arc<AtomicUsize>) -> String {
     let body = json!({
         "messages": [{ "role": "user", "content": format!("Tell me a long story about the number {n}.") }],
         "stream": true, "max_tokens": 3000, "temperature": 1.0, "seed": n, "logit_bias": { "0": -100, "2": -100 },
     });
     let answer = reqwest::Client::new().post(format!("{url}/v1/chat/completions")).json(&body).send().await.unwrap();
-    begun.fetch_add(usize::from(answer.status().is_success()), Ordering::SeqCst);
-    (answer.status().as_u16(), answer.text().await.unwrap())
+    assert_eq!(answer.status().as_u16(), 200, "the engine takes {STREAMS} requests");
+    open.fetch_add(1, Ordering::SeqCst);
+    answer.text().await.unwrap()
 }

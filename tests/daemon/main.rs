@@ -11,3 +11,5 @@ mod hostile;
 mod kill_daemon;
 mod kill_engine;
 mod pipelines;
+mod reload;
+mod repl;

@@ -50,21 +50,22 @@ async fn a_question_is_answered_from_an_argument_and_from_standard_input() {
 async fn what_goes_wrong_is_one_clear_line_and_a_failure() {
     let server = server().await;
     let url = server.url("");
-    for (arguments, said) in [
-        (&["busy"][..], "busy"),
-        (&["fail-early"], "do not fit the context of 4096"),
-        (&["fail-late"], "the engine stopped"),
-        (&["--key", "nonsense", "hello"], "CHIMERE_KEY"),
-        (&["--model", "other", "hello"], "`other` is not served"),
-        (&["--json"], "empty"),
+    for (arguments, said, code) in [
+        (&["busy"][..], "busy", 75),
+        (&["fail-early"], "do not fit the context of 4096", 65),
+        (&["fail-late"], "the engine stopped", 70),
+        (&["--key", "nonsense", "hello"], "CHIMERE_KEY", 77),
+        (&["--model", "other", "hello"], "`other` is not served", 65),
+        (&["--json"], "empty", 64),
     ] {
         let output = chat(&url, arguments, None).await;
-        assert_eq!(output.status.code(), Some(1), "{arguments:?} {output:?}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?} {output:?}");
         let errors = text(&output.stderr);
         assert!(errors.contains(said) && errors.lines().count() == 1, "{arguments:?}: {errors}");
     }
     let nobody = chat("http://127.0.0.1:9", &["hello"], None).await;
     assert!(text(&nobody.stderr).contains("start one with `chimere serve`"), "{nobody:?}");
+    assert_eq!(nobody.status.code(), Some(69));
     let usage = chat(&url, &["--think", "hard", "hello"], None).await;
     assert_eq!(usage.status.code(), Some(64));
 }

@@ -145,6 +145,10 @@ impl Reply {
         };
         let started = ReplyEvent::Started { plan, model: "fake-1".to_owned(), created_unix_s: 1_700_000_000 };
         to.send(started).await.ok()?;
+        if self.order == "fail-queued" {
+            to.send(ReplyEvent::Queued).await.ok()?;
+            return to.send(ReplyEvent::Failed(ServiceError::Internal("the engine stopped".to_owned()))).await.ok();
+        }
         let mut generations = Vec::new();
         let mut usage = Usage { prompt_tokens: 5, cached_tokens: 2, ..Usage::default() };
         for choice in 0..self.request.choices {

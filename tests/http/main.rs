@@ -19,6 +19,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chimere::config::Live;
 use chimere::http::{HttpLimits, serve};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,6 +36,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Server {
     pub address: std::net::SocketAddr,
     pub fake: Arc<Fake>,
+    pub limits: Arc<Live<HttpLimits>>,
     pub shutdown: CancellationToken,
     pub task: JoinHandle<()>,
     pub client: reqwest::Client,
@@ -73,9 +75,11 @@ pub async fn server_with(limits: HttpLimits) -> Server {
     let address = listener.local_addr().unwrap();
     let fake = Arc::new(Fake::default());
     let shutdown = CancellationToken::new();
-    let serving = serve(listener, Arc::clone(&fake) as Arc<dyn chimere::service::Service>, limits, shutdown.clone());
+    let limits = Arc::new(Live::new(limits));
+    let service = Arc::clone(&fake) as Arc<dyn chimere::service::Service>;
+    let serving = serve(listener, service, Arc::clone(&limits), shutdown.clone());
     let task = tokio::spawn(async move { serving.await.unwrap() });
-    Server { address, fake, shutdown, task, client: reqwest::Client::new() }
+    Server { address, fake, limits, shutdown, task, client: reqwest::Client::new() }
 }
 
 impl Server {

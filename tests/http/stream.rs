@@ -119,12 +119,17 @@ async fn an_early_failure_has_a_status_and_a_late_one_an_event() {
     let server = server().await;
     let early = server.chat("fail-early", json!({"stream": true})).await;
     assert_eq!((early.status, &early.error()["code"]), (400, &json!("context_length_exceeded")));
-    let late = server.chat("fail-late", json!({"stream": true})).await;
-    let (data, _) = events(&late);
-    let last: Value = serde_json::from_str(data.last().unwrap()).unwrap();
-    assert_eq!(last["error"]["message"], "the engine stopped");
-    assert_eq!(last["error"]["type"], "server_error");
-    assert!(!data.iter().any(|d| d == "[DONE]" || d.contains("\"finish_reason\":\"")), "{data:?}");
+    // A request that the engine has taken, also one that waits there without a first token.
+    for order in ["fail-late", "fail-queued"] {
+        let late = server.chat(order, json!({"stream": true})).await;
+        let (data, _) = events(&late);
+        let last: Value = serde_json::from_str(data.last().unwrap()).unwrap();
+        assert_eq!(last["error"]["message"], "the engine stopped");
+        assert_eq!(last["error"]["type"], "server_error");
+        assert!(!data.iter().any(|d| d == "[DONE]" || d.contains("\"finish_reason\":\"")), "{data:?}");
+    }
+    let whole = server.chat("fail-queued", json!({})).await;
+    assert_eq!((whole.status, &whole.error()["message"]), (500, &json!("the engine stopped")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

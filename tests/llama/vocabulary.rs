@@ -1,7 +1,5 @@
 //! The library's vocabulary: round trips, special tokens only where asked for, long runs.
 
-use std::time::Instant;
-
 use chimere::engine::vocab::{TokenKind, Vocab};
 
 use crate::models::{VOCAB, load, make};
@@ -36,21 +34,17 @@ fn special_tokens_are_recognised_only_when_asked_for() {
 }
 
 #[test]
-fn a_million_characters_of_any_kind_are_tokenised_in_time() {
+fn a_million_characters_of_any_kind_are_tokenised_whole() {
     let dir = tempfile::tempdir().unwrap();
     for architecture in ["qwen2", "mamba2"] {
         let (_, vocab) = load(&make(dir.path(), architecture));
         let kinds = ["a", "7", " ", "\n", "!", "漢", "é", "\u{300}", "👩\u{200d}🚀", "<|im_end|>", "a ", "\u{0}"];
         for kind in kinds {
             let text = kind.repeat(1_000_000 / kind.chars().count());
-            let begun = Instant::now();
             let mut ids = Vec::new();
             vocab.encode(&text, false, &mut ids).unwrap();
             let bytes: usize = ids.iter().map(|id| vocab.bytes(*id).len()).sum();
-            println!("{architecture} {kind:?}: {} ids in {:?}", ids.len(), begun.elapsed());
             assert_eq!(bytes, text.len(), "{architecture} {kind:?}");
-            // Two seconds on an idle core; the bound leaves room for a loaded test machine.
-            assert!(begun.elapsed().as_secs() < 10, "{architecture} {kind:?}");
         }
     }
 }

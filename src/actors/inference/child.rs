@@ -260,7 +260,7 @@ impl Session {
             .map_err(|error| End::Kill(format!("the engine sent a frame that is no event: {error}")))?;
         match event {
             Event::Token(token) => self.pass(token.id, |_| Event::Token(token)),
-            Event::Started { id, .. } => self.pass(id, |_| event),
+            Event::Queued { id } | Event::Started { id, .. } => self.pass(id, |_| event),
             Event::Finished { id, .. } => self.finish(id, event).await?,
             Event::Failed { id, .. } => self.finish(id, event).await?,
             Event::Tokens { id, .. }

@@ -138,7 +138,8 @@ impl Answer {
         let completion = number(&self.usage["completion_tokens"]);
         let timings = &self.own["timings"];
         let decode_s = number(&timings["decode_ms"]) / 1e3;
-        let rate = if decode_s > 0.0 { completion / decode_s } else { 0.0 };
+        // The first token comes with the prompt.
+        let rate = if decode_s > 0.0 { (completion - 1.0).max(0.0) / decode_s } else { 0.0 };
         let text = |value: &Value| printable(value.as_str().unwrap_or("?"));
         format!(
             "tokens   prompt {} (cached {}), completion {completion} (thought {})\n\

@@ -74,8 +74,8 @@ fn order(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
 }
 
 /// How far down the order a cut goes.
-#[derive(Clone, Copy)]
-enum Depth {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Depth {
     /// This many tokens.
     Count(usize),
     /// Until the weights add up to this.
@@ -111,7 +111,7 @@ fn keep(candidates: &mut Vec<Candidate>, depth: Depth) {
 }
 
 /// The candidates among which the cut ends, and what of the depth is left for them; `None`: all stay.
-fn boundary(candidates: &[Candidate], mut depth: Depth) -> Option<(Vec<Candidate>, Depth)> {
+pub(super) fn boundary(candidates: &[Candidate], mut depth: Depth) -> Option<(Vec<Candidate>, Depth)> {
     if candidates.len() <= SORTED_MAX {
         return (!candidates.is_empty()).then(|| (candidates.to_vec(), depth));
     }

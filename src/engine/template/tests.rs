@@ -1,7 +1,5 @@
 //! Rendering against Hugging Face's own environment, and hostile templates.
 
-use std::time::{Duration, Instant};
-
 use serde::Deserialize;
 use serde_json::json;
 
@@ -103,13 +101,11 @@ fn attacks() -> Vec<(&'static str, String)> {
 #[test]
 fn hostile_templates_are_refused_at_load() {
     for (name, source) in attacks() {
-        let start = Instant::now();
         let refused = vet(&source);
-        let took = start.elapsed();
-        println!("{name}: {took:?} {refused:?}");
-        assert!(refused.is_err(), "{name} was taken");
-        // Rendering stops itself after 2 s; tests share the machine, so only gross slowness fails here.
-        assert!(took < Duration::from_secs(4), "{name} took {took:?}");
+        println!("{name}: {refused:?}");
+        let error = refused.expect_err(name).to_string();
+        // Counted bounds stop it, on a machine of any speed.
+        assert!(!error.contains(&format!("{}time", python::OVER)), "only the clock stopped {name}");
     }
     // Nothing of all this was ever held in memory.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -132,9 +128,7 @@ fn a_hidden_attack_is_stopped_when_it_starts() {
 fn long_conversations_are_within_the_limits() {
     let turn = |i: usize| json!({"role": if i.is_multiple_of(2) { "user" } else { "assistant" }, "content": "word ".repeat(200)});
     let messages: Vec<Json> = (0..2001).map(turn).collect();
-    let start = Instant::now();
     let text = ChatTemplate::load(QWEN).unwrap().render(json!({"messages": messages}), "").unwrap();
-    println!("{} bytes in {:?}", text.len(), start.elapsed());
     assert!(text.len() > 2_000_000);
 }
 

@@ -30,7 +30,7 @@ const LLAMA3: &str =
 
 /// Longer pieces are cut, for the merges of one piece take more than linear time. No writing has words this
 /// long; what has is a wall of one character, or an attack.
-const PIECE_BYTES_MAX: usize = 2 << 10;
+pub(super) const PIECE_BYTES_MAX: usize = 2 << 10;
 
 /// A pre-tokeniser.
 #[derive(Debug)]

@@ -63,6 +63,7 @@ impl ChunkWriter {
                 let fingerprint = self.fingerprint.take();
                 self.start(Head { plan, model, created_unix_s, fingerprint }, out);
             }
+            ReplyEvent::Queued => {}
             ReplyEvent::Delta { choice, channel, text, logprobs } => self.delta(choice, channel, &text, &logprobs, out),
             ReplyEvent::ToolBegin { choice, call, id, name } => self.tool_begin(choice, call, &id, &name, out),
             ReplyEvent::ToolArguments { choice, call, delta } => {

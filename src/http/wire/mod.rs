@@ -26,6 +26,6 @@ pub(crate) const IGNORED: &[&str] = &[
     "prompt_cache_retention",
     // A hint that may speed a reply up and never changes it.
     "prediction",
-    // llama-server: reuse of a common prefix, which is always on here.
+    // llama-server: reuse of a common prefix, which changes no reply.
     "cache_prompt",
 ];

@@ -1,0 +1,145 @@
+//! How a command ends: results on standard output while somebody reads them, one clear line about what went
+//! wrong, and the exit code of sysexits.h that fits it.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use chimere::config::ConfigError;
+use chimere::daemon::DaemonError;
+use chimere::engine::load::LoadError;
+use chimere::eval::golden::GoldenError;
+use chimere::keys::KeyError;
+use chimere::store::files::LockError;
+
+/// A wrong command line.
+pub const EX_USAGE: u8 = 64;
+/// A file, a name or a question that cannot be used.
+pub const EX_DATAERR: u8 = 65;
+/// A file that is not there.
+pub const EX_NOINPUT: u8 = 66;
+/// No daemon answers, or something stands in the way of one.
+pub const EX_UNAVAILABLE: u8 = 69;
+/// A fault of the program itself.
+pub const EX_SOFTWARE: u8 = 70;
+/// Reading or writing failed.
+pub const EX_IOERR: u8 = 74;
+/// It may work later.
+pub const EX_TEMPFAIL: u8 = 75;
+/// Not allowed.
+pub const EX_NOPERM: u8 = 77;
+/// A configuration that cannot be used.
+pub const EX_CONFIG: u8 = 78;
+
+/// An error whose exit code is known where it arises.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Coded {
+    code: u8,
+    message: String,
+}
+
+/// An error that ends the program with `code`.
+pub fn coded(code: u8, message: impl Into<String>) -> anyhow::Error {
+    Coded { code, message: message.into() }.into()
+}
+
+/// Writes a line of a result to standard output.
+macro_rules! say {
+    ($($arg:tt)*) => { $crate::cli::exit::print_line(format_args!($($arg)*)) };
+}
+pub(super) use say;
+
+/// Ends the program when the line cannot be written: a reader that has left (`| head`) has all that it wanted.
+pub fn print_line(line: fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
+        if error.kind() != ErrorKind::BrokenPipe {
+            eprintln!("chimere: standard output: {error}");
+            std::process::exit(EX_IOERR.into());
+        }
+        std::process::exit(0);
+    }
+}
+
+/// Says what went wrong and returns the code for it.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("chimere: {}", explain(error));
+    ExitCode::from(code_of(error))
+}
+
+/// The error and its causes, each said once.
+fn explain(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| match cause.to_string() {
+        cause if said.is_empty() => cause,
+        cause if said.contains(&cause) => said,
+        cause => format!("{said}: {cause}"),
+    })
+}
+
+fn code_of(error: &anyhow::Error) -> u8 {
+    if let Some(coded) = error.chain().find_map(|cause| cause.downcast_ref::<Coded>()) {
+        return coded.code;
+    }
+    if let Some(daemon) = error.chain().find_map(|cause| cause.downcast_ref::<DaemonError>()) {
+        return daemon.code();
+    }
+    if let Some(io) = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()) {
+        return match io.kind() {
+            ErrorKind::NotFound => EX_NOINPUT,
+            ErrorKind::PermissionDenied => EX_NOPERM,
+            ErrorKind::InvalidData => EX_DATAERR,
+            _ => EX_IOERR,
+        };
+    }
+    let any = |is: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(is);
+    if any(|e| e.is::<ConfigError>()) {
+        EX_CONFIG
+    } else if any(|e| e.is::<LockError>()) {
+        EX_TEMPFAIL
+    } else if any(|e| {
+        e.is::<chimere::gguf::Error>() || e.is::<LoadError>() || e.is::<GoldenError>() || e.is::<KeyError>()
+    }) {
+        EX_DATAERR
+    } else {
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    fn io_error(kind: ErrorKind) -> anyhow::Error {
+        io::Error::from(kind).into()
+    }
+
+    #[test]
+    fn the_code_says_what_kind_of_error_it_was() {
+        for (error, code) in [
+            (coded(EX_NOPERM, "no"), 77),
+            (coded(EX_NOPERM, "no").context("while asking"), 77),
+            (io_error(ErrorKind::NotFound).context("cannot read x"), 66),
+            (io_error(ErrorKind::PermissionDenied), 77),
+            (io_error(ErrorKind::StorageFull), 74),
+            (ConfigError::NoStateDir.into(), 78),
+            (LockError::Held("7".into()).into(), 75),
+            (DaemonError::NoModel(Vec::new()).into(), 66),
+            (KeyError::Name.into(), 65),
+            (anyhow::anyhow!("something else"), 1),
+        ] {
+            assert_eq!(code_of(&error), code, "{error:#}");
+        }
+    }
+
+    #[test]
+    fn a_cause_that_was_said_is_not_repeated() {
+        let inner = io::Error::other("disk on fire");
+        let error = Err::<(), _>(inner).context("cannot read x: disk on fire").context("quantising").unwrap_err();
+        assert_eq!(explain(&error), "quantising: cannot read x: disk on fire");
+    }
+}

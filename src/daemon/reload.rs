@@ -1,0 +1,175 @@
+//! Reading files again while the daemon runs: keys and pipelines when they change or on SIGHUP, the configuration
+//! on SIGHUP. What cannot be read replaces nothing, and what needs a restart is named.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{Daemon, http_limits, notify};
+use crate::actors::orchestrator::PipelinesChanged;
+use crate::config::settings::{Setting, changed};
+use crate::config::{Config, RepliesConfig};
+use crate::keys::KeyRing;
+use crate::meters;
+use crate::pipeline::Watch;
+
+/// What became of the configuration since the start, for the status.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Outcome {
+    /// Unix milliseconds of the last reading again.
+    reloaded_ms: Option<i64>,
+    /// Why the last one was refused.
+    refused: Option<String>,
+    /// Keys whose values were taken over by the last one.
+    applied: Vec<String>,
+    /// Keys whose values in the files are not those in force.
+    restart_to_apply: Vec<String>,
+}
+
+impl Daemon {
+    /// Reads keys, pipelines and configuration again.
+    pub(super) async fn reload(&self) {
+        notify::reloading();
+        self.reload_keys();
+        // The outcome is logged and shown in the status.
+        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
+        let loaded = Config::load(&self.flags);
+        meters::reloaded("config", loaded.is_ok());
+        match loaded {
+            Ok(config) => self.take(config),
+            Err(error) => {
+                tracing::error!(%error, "the configuration is not valid: the running one stays");
+                self.reloaded.send_modify(|outcome| {
+                    outcome.reloaded_ms = Some(self.clock.now_ms());
+                    outcome.refused = Some(error.to_string());
+                });
+            }
+        }
+        notify::reloaded();
+    }
+
+    /// Takes over what may change while the daemon runs, and names the rest.
+    fn take(&self, new: Config) {
+        let running = self.config.get();
+        let differing = changed(&running.settings, &new.settings);
+        let (live, restart): (Vec<&Setting>, Vec<&Setting>) = differing.into_iter().partition(|s| s.live);
+        let keys = |settings: &[&Setting]| settings.iter().map(|s| s.key.clone()).collect::<Vec<_>>();
+        let (applied, restart_to_apply) = (keys(&live), keys(&restart));
+        if !live.is_empty() {
+            let config = merge(&running, &new);
+            if let Err(error) = self.log.set(&config.log.filter) {
+                tracing::error!(%error, "the log keeps its filter");
+            }
+            self.limits.set(http_limits(&config));
+            self.replies.config.set(config.replies.clone());
+            self.replies.append_timeout.set(config.memory.append_timeout);
+            self.config.set(config);
+            tracing::info!(keys = applied.join(", "), "configuration applied");
+        }
+        if !restart.is_empty() {
+            tracing::warn!("restart to apply: {}", restart_to_apply.join(", "));
+        }
+        if live.is_empty() && restart.is_empty() {
+            tracing::info!("configuration unchanged");
+        }
+        let reloaded_ms = Some(self.clock.now_ms());
+        self.reloaded.send_replace(Outcome { reloaded_ms, refused: None, applied, restart_to_apply });
+    }
+
+    pub(super) fn reload_keys(&self) {
+        let config = self.config.get();
+        let loaded = KeyRing::load(&config.state_dir);
+        meters::reloaded("keys", loaded.is_ok());
+        match loaded {
+            Ok(ring) if ring.is_empty() && !config.http.listen.ip().is_loopback() => {
+                tracing::error!("the key file is gone: the keys read before stay");
+            }
+            Ok(ring) => drop(self.keys.send_replace(Arc::new(ring))),
+            Err(error) => tracing::error!(%error, "keys not reloaded: the ones read before stay"),
+        }
+    }
+
+    /// Reloads pipelines and keys when their files change.
+    pub(super) async fn follow_files(self: Arc<Self>) {
+        let config = self.config.get();
+        let mut folders = vec![config.pipelines.overlay.clone()];
+        folders.extend(config.pipelines.shipped.clone());
+        let watched = Watch::start(&folders, "yaml")
+            .and_then(|p| Ok((p, Watch::start(std::slice::from_ref(&config.state_dir), "toml")?)));
+        let ((_pipelines, mut yaml), (_keys, mut toml)) = match watched {
+            Ok(watched) => watched,
+            Err(error) => return tracing::error!(%error, "files are not watched: reload with SIGHUP"),
+        };
+        loop {
+            tokio::select! {
+                Ok(()) = yaml.changed() => drop(self.cast.orchestrator.send(PipelinesChanged).await),
+                Ok(()) = toml.changed() => self.reload_keys(),
+                else => return,
+            }
+        }
+    }
+}
+
+/// The running configuration with the values of `new` where a change needs no restart (`settings::LIVE`).
+fn merge(running: &Config, new: &Config) -> Config {
+    let mut config = running.clone();
+    config.http = new.http.clone();
+    config.http.listen = running.http.listen;
+    // The engine's queue was made for as many.
+    config.replies = RepliesConfig { requests_max: running.replies.requests_max, ..new.replies.clone() };
+    config.memory.append_timeout = new.memory.append_timeout;
+    config.drain_timeout = new.drain_timeout;
+    config.log.filter.clone_from(&new.log.filter);
+    for setting in config.settings.iter_mut().filter(|setting| setting.live) {
+        if let Some(new) = new.settings.iter().find(|new| new.key == setting.key) {
+            setting.clone_from(new);
+        }
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::raw::RawConfig;
+    use crate::config::{Environment, Flags};
+
+    /// What keys may be, one of which is valid for each and not its default.
+    const VALUES: [&str; 9] = ["61", "2000000", "true", "false", "'/x'", "'127.0.0.1:1'", "['a']", "'cpu'", "'json'"];
+
+    fn load(text: &str) -> Result<Config, crate::config::ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, text).unwrap();
+        let env = Environment { home: Some("/home/somebody".into()), cores: 2, ..Environment::default() };
+        Config::load_in(&Flags { config: Some(file), ..Flags::default() }, &env)
+    }
+
+    /// A file that says something else than the default for every key.
+    fn all_changed(defaults: &Config) -> String {
+        let line = |(section, key): (&str, &str)| {
+            let lines = VALUES.map(|value| format!("{section}.{key} = {value}\n"));
+            let other = |line: &&String| {
+                load(line).is_ok_and(|config| !changed(&defaults.settings, &config.settings).is_empty())
+            };
+            lines.iter().find(other).unwrap_or_else(|| panic!("no value for {section}.{key}")).clone()
+        };
+        RawConfig::keys().map(line).collect()
+    }
+
+    /// Whatever is called live really arrives, and nothing else does.
+    #[test]
+    fn exactly_the_live_keys_are_taken_over() {
+        let running = load("").unwrap();
+        let new = load(&all_changed(&running)).unwrap();
+        let mut merged = merge(&running, &new);
+        let applied = changed(&running.settings, &merged.settings);
+        assert!(applied.iter().all(|s| s.live) && applied.len() == crate::config::settings::LIVE.len());
+        // What the merged settings say is what the merged configuration holds.
+        let said: String =
+            merged.settings.iter().filter(|s| s.live).map(|s| format!("{} = {}\n", s.key, s.value)).collect();
+        let mut expected = load(&said).unwrap();
+        (expected.settings, merged.settings) = (Vec::new(), Vec::new());
+        assert_eq!(merged, expected);
+    }
+}

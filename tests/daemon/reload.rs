@@ -1,0 +1,95 @@
+//! SIGHUP: what of the configuration holds at once, what needs a restart, and what is wrong with it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, chimere};
+
+async fn hang_up(daemon: &Daemon) -> Value {
+    let config = async || daemon.get("/v1/status").await.1["config"].clone();
+    let before = config().await;
+    assert!(Command::new("kill").args(["-HUP", &daemon.pid().to_string()]).status().unwrap().success());
+    let began = Instant::now();
+    loop {
+        let now = config().await;
+        if now["reloaded_ms"] != before["reloaded_ms"] {
+            return now;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "not read again:\n{}",
+            daemon.log.lock().unwrap().join("\n")
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn status_of_a_long_chat(daemon: &Daemon) -> u16 {
+    let body = json!({ "messages": [{ "role": "user", "content": "word ".repeat(1000) }], "max_tokens": 1 });
+    daemon.post("/v1/chat/completions", &body).await.0
+}
+
+#[tokio::test]
+async fn limits_hold_at_once_and_the_rest_is_named() {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let file = state.path().join("daemon.conf");
+    fs::write(&file, "[engine]\nsequences = 4\n").unwrap();
+    let daemon = Daemon::launch(Arc::clone(&state), &["--config", file.to_str().unwrap()]);
+    daemon.ready().await;
+    assert_eq!(status_of_a_long_chat(&daemon).await, 200);
+    assert_eq!(hang_up(&daemon).await["applied"], json!([]));
+
+    fs::write(&file, "[engine]\nsequences = 5\n[http]\nbody_bytes_max = 2000\n[log]\nfilter = 'debug'\n").unwrap();
+    let now = hang_up(&daemon).await;
+    assert_eq!(now["applied"], json!(["http.body_bytes_max", "log.filter"]), "{now}");
+    assert_eq!((&now["restart_to_apply"], &now["refused"]), (&json!(["engine.sequences"]), &Value::Null));
+    assert_eq!(status_of_a_long_chat(&daemon).await, 413);
+    let log = daemon.log.lock().unwrap().join("\n");
+    assert!(log.contains("restart to apply: engine.sequences"), "{log}");
+    assert!(log.contains("DEBUG"), "the filter holds at once");
+
+    // What is wrong replaces nothing, and says where it is.
+    fs::write(&file, "[http]\nbody_bytes_max = 9000000\n[engine]\nsequences = 0\n").unwrap();
+    let now = hang_up(&daemon).await;
+    let place = format!("{}:4:13: engine.sequences is 0", file.display());
+    assert!(now["refused"].as_str().unwrap().starts_with(&place), "{now}");
+    assert_eq!(status_of_a_long_chat(&daemon).await, 413);
+    assert_eq!(daemon.engines().len(), 1);
+}
+
+fn settings(file: &Path) -> Value {
+    let output = chimere().args(["check", "--json", "--listen", "127.0.0.1:9", "--config"]).arg(file).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn check_prints_every_setting_with_its_origin_and_every_mistake_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.toml");
+    fs::write(&file, format!("[replies]\nmax_tokens = 77\n[daemon]\nstate_dir = '{}'\n", dir.path().display()))
+        .unwrap();
+    let report = settings(&file);
+    let find = |key: &str| report["settings"].as_array().unwrap().iter().find(|s| s["key"] == key).unwrap().clone();
+    let typed = find("replies.max_tokens");
+    assert_eq!((&typed["value"], &typed["live"]), (&json!("77"), &json!(true)));
+    assert_eq!(typed["origin"], format!("{}:2:14", file.display()));
+    assert_eq!(find("http.listen")["origin"], "flag --listen");
+    assert_eq!(
+        find("night.enabled"),
+        json!({"key": "night.enabled", "value": "false", "origin": "default", "live": false})
+    );
+    let text = chimere().args(["check", "--config"]).arg(&file).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("replies.max_tokens")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.starts_with('*') && line.ends_with("c.toml:2:14"), "{line}");
+
+    fs::write(&file, "[replies]\nmax_token = 77\n").unwrap();
+    let report = settings(&file);
+    let said = report["findings"][0]["message"].as_str().unwrap();
+    assert_eq!(said, format!("{}:2:1: unknown key `max_token`: did you mean `max_tokens`?", file.display()));
+}
