@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused_quickly() {
+    fn bombs_are_refused() {
         let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for i in 1..10 {
             bomb += &format!("a{i}: &a{i} [*a{0},*a{0},*a{0},*a{0},*a{0},*a{0},*a{0},*a{0},*a{0}]\n", i - 1);
@@ -216,7 +216,7 @@ mod tests {
         let deep = "[".repeat(100_000);
         for text in [bomb, deep, "\0".to_owned(), "\t- x".to_owned()] {
             let error = Pipeline::parse(&text, "p", "p", false).unwrap_err().to_string();
-            println!("{error}");
+            assert!(error.starts_with("p:1:") && error.len() < 1_000, "{error}");
         }
     }
 }

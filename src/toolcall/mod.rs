@@ -218,11 +218,15 @@ impl ToolCallParser {
 
     /// Reads a body as far as this reply may still have calls.
     fn read(&mut self, body: &str) -> Reading {
-        self.read_bytes = self.read_bytes.saturating_add(body.len());
-        match self.calls >= CALLS_MAX || self.read_bytes > READ_BYTES_MAX {
-            true => Reading::Malformed,
-            false => form::read(body, &self.tools),
+        if self.calls >= CALLS_MAX {
+            return Reading::Malformed;
         }
+        if self.read_bytes + body.len() > READ_BYTES_MAX {
+            self.read_bytes = READ_BYTES_MAX;
+            return Reading::Malformed;
+        }
+        self.read_bytes += body.len();
+        form::read(body, &self.tools)
     }
 
     fn give(&mut self, call: Call, pieces: &mut Vec<Piece>) {

@@ -13,8 +13,8 @@ mod json;
 mod limits;
 mod memory;
 mod observe;
-mod rate;
 mod stream;
+mod volume;
 
 use std::sync::Arc;
 use std::time::Duration;
