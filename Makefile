@@ -34,6 +34,7 @@ test: lint unit openai tasks ## Everything that must pass: lints, unit, golden, 
 lint: setup ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --release --locked --workspace --all-targets --no-default-features -- -D warnings
 
 unit: setup ## Rust tests of every tier that needs no GPU
 	$(CARGO) test --release --locked --workspace

@@ -63,8 +63,8 @@ pub struct Args {
 
 /// Writes the synthetic model, if asked for and not there yet.
 #[cfg(feature = "llama")]
-fn make_synthetic(args: &mut Args) -> anyhow::Result<()> {
-    let Some(path) = args.synthetic.clone() else { return Ok(()) };
+fn make_synthetic(mut args: Args) -> anyhow::Result<Args> {
+    let Some(path) = args.synthetic.clone() else { return Ok(args) };
     if !path.exists() {
         let named = |name: &String| DType::from_name(name).with_context(|| format!("{name} is no tensor type"));
         let &[experts, dense] = args.types.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?.as_slice() else {
@@ -79,12 +79,12 @@ fn make_synthetic(args: &mut Args) -> anyhow::Result<()> {
         progress.finish_and_clear();
     }
     args.model.model = Some(path);
-    Ok(())
+    Ok(args)
 }
 
-pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "llama")]
-    make_synthetic(&mut args)?;
+    let args = make_synthetic(args)?;
     let path = args.model.path()?;
     if args.http {
         return streams(&args, path);

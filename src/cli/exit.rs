@@ -86,6 +86,9 @@ fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(daemon) = error.chain().find_map(|cause| cause.downcast_ref::<DaemonError>()) {
         return daemon.code();
     }
+    if error.chain().any(|cause| cause.is::<ConfigError>()) {
+        return EX_CONFIG;
+    }
     if let Some(io) = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()) {
         return match io.kind() {
             ErrorKind::NotFound => EX_NOINPUT,
@@ -95,9 +98,7 @@ fn code_of(error: &anyhow::Error) -> u8 {
         };
     }
     let any = |is: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(is);
-    if any(|e| e.is::<ConfigError>()) {
-        EX_CONFIG
-    } else if any(|e| e.is::<LockError>()) {
+    if any(|e| e.is::<LockError>()) {
         EX_TEMPFAIL
     } else if any(|e| {
         e.is::<chimere::gguf::Error>() || e.is::<LoadError>() || e.is::<GoldenError>() || e.is::<KeyError>()

@@ -1,4 +1,5 @@
-//! `chimere memory list | export | forget`: the turn log, through the daemon when one runs, else on the disk.
+//! `chimere memory list | export | forget`: the turn log, through the daemon when one runs or is named by --url, else
+//! on the disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -157,6 +158,9 @@ enum Log {
 
 impl Log {
     fn open(config: &Config, target: &Where) -> anyhow::Result<Log> {
+        if target.url.is_some() {
+            return Ok(Log::Daemon(Client::new(target, config.http.listen)?));
+        }
         match StateLock::take(&config.state_dir) {
             Ok(lock) => {
                 let turns = SledTurns::open(&config.state_dir.join(TURNS_DIR), config.memory.bytes_max)?;

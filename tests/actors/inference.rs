@@ -88,6 +88,7 @@ fn a_lease_pauses_and_its_drop_resumes() {
         // Requests queue meanwhile.
         let mut events = stage.replies.start(chat("hello")).await.unwrap();
         assert!(matches!(events.recv().await, Some(ReplyEvent::Started { .. })));
+        assert_eq!(events.recv().await, Some(ReplyEvent::Queued));
         assert!(timeout(Duration::from_millis(100), events.recv()).await.is_err());
         assert!(!lease.lost());
         drop(lease);

@@ -35,9 +35,9 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
 #[test]
 fn help_completions_and_wrong_arguments() {
     let help = stdout(&run(&["help"]));
-    for command in
-        ["serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "quantize", "adapter"]
-    {
+    let library = cfg!(feature = "llama").then_some("quantize");
+    let always = ["serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "adapter"];
+    for command in always.into_iter().chain(library) {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{help}");
     }
     assert!(stdout(&run(&["completions", "bash"])).contains("chimere"));
@@ -92,6 +92,41 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     let turn: Value = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
     let id = turn["id"].as_str().unwrap();
     assert!(stdout(&run(&[&["memory"], &place[..], &["list"]].concat())).contains(id));
+    // A daemon that is named is asked, whatever the state folder of this machine holds.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let elsewhere = elsewhere.path().to_str().unwrap();
+    let named = run(&["memory", "list", "--json", "--url", &daemon.url, "--state-dir", elsewhere]);
+    assert!(stdout(&named).contains(id));
     stdout(&run(&[&["memory"], &place[..], &["forget", "--turn", id]].concat()));
     assert_eq!(stdout(&run(&[&["memory"], &place[..], &["export"]].concat())), "");
+}
+
+/// A reader that leaves early (`| head`) is no reason to complain.
+#[tokio::test]
+async fn output_ends_quietly_when_its_reader_leaves_and_errors_have_their_codes() {
+    let daemon = Daemon::start(&[]).await;
+    for command in ["completions bash", "check", &format!("chat --json --url {} hello", daemon.url), "bench --help"] {
+        let line = format!("{} {command} | true; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_chimere"));
+        let output =
+            std::process::Command::new("bash").args(["-c", &line]).env("XDG_CONFIG_HOME", "/nonexistent").output();
+        let output = output.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{command}: {output:?}");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("panic"), "{command}: {output:?}");
+    }
+    let state = daemon.state.path().to_str().unwrap();
+    for (args, code) in [
+        (&["chat", "--url", "http://127.0.0.1:9", "hello"][..], 69),
+        (&["eval", "perplexity", "--text", "/nowhere"], 66),
+        (&["eval", "golden", "--model", "/nowhere.gguf"], 66),
+        (&["bench", "--model", "Cargo.toml"], 65),
+        (&["serve", "--config", "/nowhere.toml"], 78),
+        (&["serve", "--state-dir", state], 75),
+        (&["memory", "forget", "--url", &daemon.url], 64),
+        (&["keys", "--state-dir", state, "revoke", "nobody"], 65),
+    ] {
+        let output = run(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.starts_with("chimere: ") && said.lines().count() == 1, "{args:?}: {said}");
+    }
 }

@@ -55,24 +55,20 @@ impl Terminal {
     }
 
     /// Types keys and waits until `wanted` stands on the new part of the screen.
-    fn type_until(&mut self, keys: &str, wanted: &str) -> String {
+    fn type_until(&mut self, keys: &str, wanted: &str) {
         self.press(keys);
-        self.until(wanted)
+        self.until(wanted);
     }
 
-    fn until(&mut self, wanted: &str) -> String {
+    fn until(&mut self, wanted: &str) {
         let began = Instant::now();
         loop {
-            {
-                let screen = self.screen.lock().unwrap();
-                let new = &screen[self.seen..];
-                if let Some(at) = new.find(wanted) {
-                    let found = new.to_owned();
-                    self.seen += at + wanted.len();
-                    return found;
-                }
-                assert!(began.elapsed() < PATIENCE, "no {wanted:?} in {new:?}");
+            let new = self.screen.lock().unwrap()[self.seen..].to_owned();
+            if let Some(at) = new.find(wanted) {
+                self.seen += at + wanted.len();
+                return;
             }
+            assert!(began.elapsed() < PATIENCE, "no {wanted:?} in {new:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -95,11 +91,13 @@ async fn a_conversation_at_a_terminal() {
     terminal.type_until("/dance\r", "unknown command /dance");
     terminal.type_until("/think off\r", "thought: off");
     // Lines between quotes are one message.
-    terminal.type_until("\"\"\"\rWhat is\r17 + 25?\r\"\"\"\r", "4");
+    for line in ["\"\"\"\r", "What is\r", "17 + 25?\r"] {
+        terminal.type_until(line, "…");
+    }
+    terminal.type_until("\"\"\"\r", "42.");
     // Ctrl-C ends the answer and nothing else.
-    terminal.press("/new\rTell me a very long story about the sea.\r");
-    terminal.until("a new conversation");
-    terminal.until("sea.\r\n");
+    terminal.type_until("/new\r", "a new conversation");
+    terminal.type_until("Tell me a very long story about the sea.\r", "sea.\u{1b}[?2004l\r\n");
     std::thread::sleep(Duration::from_millis(50));
     terminal.type_until("\u{3}", "[stopped]");
     terminal.type_until("/think auto\r", "as the pipeline decides");
