@@ -6,6 +6,7 @@ mod face;
 pub mod log;
 mod notify;
 mod reload;
+mod tables;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,6 +106,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
         return Err(DaemonError::Open(config.http.listen));
     }
     create_private_dir(&config.pipelines.overlay)?;
+    create_private_dir(&tables::own_folder(&config))?;
     let sources =
         Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
     let pipelines = Arc::new(Pipelines::load(sources)?);
@@ -115,6 +117,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let spec = Arc::new(engine_spec(&config, model)?);
     let exhausted = Arc::new(watch::Sender::new(None));
     let board = Arc::new(Board::default());
+    board.set_shelf(tables::scan(&config));
     let cast = cast(&config, &spec, &board, &pipelines, &exhausted);
     let daemon = Daemon::new(config, flags, log, cast, board, pipelines, keys);
     daemon.live(listener, exhausted.subscribe()).await

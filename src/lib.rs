@@ -10,6 +10,7 @@
 //! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`toolcall`]: tool calls out of the text of a reply.
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
+//! - [`engram`]: n-grams of verified texts that are mixed into what the model says.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
 //! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod engine;
+pub mod engram;
 pub mod eval;
 pub mod failpoint;
 pub mod gguf;

@@ -102,6 +102,7 @@ impl Replies {
             max_tokens: request.max_tokens,
             stop: std::mem::take(&mut request.stop),
             tools: Vec::new(),
+            engram: std::mem::take(&mut request.engram),
             max_tokens_default: self.config.get().max_tokens,
         };
         let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };
@@ -119,6 +120,24 @@ impl Replies {
                 Ok(plan)
             }
         }
+    }
+}
+
+impl Replies {
+    /// Leaves the tables that this principal may use. One that the request named itself must be among them.
+    fn limit_tables(&self, plan: &mut Plan, principal: &str) -> Result<(), ServiceError> {
+        let Some(engram) = &mut plan.engram else { return Ok(()) };
+        let shelf = self.board.shelf();
+        let may = |name: &String| shelf.find(name, principal).is_some();
+        if let Some(unknown) = engram.tables.iter().find(|name| engram.required && !may(name)) {
+            let known: Vec<&str> = shelf.tables.iter().map(|t| t.name.as_str()).filter(|n| may(&(*n).into())).collect();
+            return Err(ServiceError::Invalid {
+                message: format!("there is no engram table `{unknown}`: the tables are {}", known.join(", ")),
+                param: Some("chimere.engram.tables".to_owned()),
+            });
+        }
+        engram.tables.retain(may);
+        Ok(())
     }
 }
 

@@ -7,7 +7,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
-use crate::turn::{FinishReason, Generation, Message, Thinking, Tier, ToolCall, Turn, TurnId, Usage, Vote};
+use crate::turn::{
+    EngramChoice, FinishReason, Generation, Message, Thinking, Tier, ToolCall, Turn, TurnId, Usage, Vote,
+};
 
 /// What a key may do. A route asks for exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -49,6 +51,16 @@ pub struct SamplingOverrides {
     pub logprobs: Option<u8>,
 }
 
+/// What a request says of Engram tables.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum EngramWish {
+    /// Nothing: the pipeline decides.
+    #[default]
+    Pipeline,
+    Off,
+    Use(EngramChoice),
+}
+
 /// What to reply to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyInput {
@@ -81,6 +93,7 @@ pub struct ReplyRequest {
     /// Consent for this turn alone. It can only be withdrawn: the turn is learned from when the principal
     /// consents and this is not false.
     pub consent: Option<bool>,
+    pub engram: EngramWish,
 }
 
 pub const CHOICES_MAX: u32 = 8;

@@ -113,6 +113,39 @@ pub enum Thinking {
     Template,
 }
 
+/// Which Engram tables a reply may use, and how much they may weigh.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngramChoice {
+    pub tables: Vec<String>,
+    /// Most that the tables together may weigh in p = (1 − λ)·p_model + λ·p_table.
+    pub lambda_max: f32,
+    /// Texts whose own n-grams help this reply alone; they are forgotten with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passages: Vec<String>,
+    /// Mix in thoughts too. For measurements: no door of the daemon offers it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_thought: bool,
+    /// The request named the tables: one that is not loaded is an error. A pipeline's are left out then.
+    #[serde(default)]
+    pub required: bool,
+}
+
+/// What Engram tables did in a reply.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngramUse {
+    pub tables: Vec<String>,
+    /// Contexts looked up, of all orders and tables, and how many of them the filter answered alone.
+    pub lookups: u32,
+    pub skipped: u32,
+    /// Tokens of the answer for which a table knew the context.
+    pub hits: u32,
+    /// Tokens for which a table's distribution was mixed in, and where that changed the likeliest token.
+    pub mixed: u32,
+    pub changed: u32,
+    /// Mean weight of the table where it was mixed in.
+    pub lambda_mean: f32,
+}
+
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -169,6 +202,8 @@ pub struct Plan {
     pub thinking: Thinking,
     pub max_tokens: u32,
     pub stop: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engram: Option<EngramChoice>,
 }
 
 /// One generated choice of a reply.
@@ -187,6 +222,8 @@ pub struct Generation {
     pub finish_reason: FinishReason,
     pub usage: Usage,
     pub timings: Timings,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engram: Option<EngramUse>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

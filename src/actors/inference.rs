@@ -5,6 +5,7 @@ mod board;
 mod child;
 mod stream;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +82,11 @@ impl Ask {
 #[rtype(result = "Result<Lease, InferenceError>")]
 pub struct Pause;
 
+/// The board's shelf changed: the engine gets what is new and loses what is gone.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct TablesChanged;
+
 /// Ends the engine for good: the daemon is stopping.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -99,6 +105,8 @@ pub struct Inference {
     leased: bool,
     pausing: Option<oneshot::Sender<()>>,
     stopping: bool,
+    /// Name and digest of the tables that this engine was told to load.
+    tables: BTreeMap<String, String>,
 }
 
 impl Inference {
@@ -113,6 +121,7 @@ impl Inference {
             leased: false,
             pausing: None,
             stopping: false,
+            tables: BTreeMap::new(),
         }
     }
 
@@ -133,6 +142,24 @@ impl Inference {
     fn control(&self, command: Command) {
         if let Some(commands) = &self.commands {
             let _ = commands.try_send(ToChild::Control(command));
+        }
+    }
+
+    /// Tells the engine of every table that it does not have as it stands on the shelf.
+    fn send_tables(&mut self) {
+        let shelf = self.board.shelf();
+        let wanted = |name: &str| shelf.tables.iter().any(|t| t.name == name);
+        let gone: Vec<String> = self.tables.keys().filter(|name| !wanted(name)).cloned().collect();
+        for name in gone {
+            self.tables.remove(&name);
+            self.control(Command::DropTable { id: self.board.next_id(), name });
+        }
+        for table in &shelf.tables {
+            if self.tables.get(&table.name) != Some(&table.digest) {
+                self.tables.insert(table.name.clone(), table.digest.clone());
+                let (name, path, digest) = (table.name.clone(), table.path.clone(), table.digest.clone());
+                self.control(Command::LoadTable { id: self.board.next_id(), name, path, digest });
+            }
         }
     }
 
@@ -175,6 +202,9 @@ impl StreamHandler<Report> for Inference {
             Report::Ready(hosted) => {
                 tracing::info!(model = hosted.model.name, backend = hosted.model.backend, "the engine is ready");
                 self.board.set(EngineState::Ready(Arc::new(*hosted)));
+                // A new process knows no table. Requests come after this message, and so after the tables.
+                self.tables.clear();
+                self.send_tables();
                 if self.leased {
                     self.control(Command::Pause);
                 }
@@ -275,6 +305,17 @@ impl Handler<Pause> for Inference {
                 _ => Err(InferenceError::Late(PAUSE_TIMEOUT_MS)),
             }
         }))
+    }
+}
+
+impl Handler<TablesChanged> for Inference {
+    type Result = ();
+
+    fn handle(&mut self, _: TablesChanged, _: &mut Self::Context) {
+        // An engine that is starting gets them when it is ready.
+        if self.board.hosted().is_some() {
+            self.send_tables();
+        }
     }
 }
 

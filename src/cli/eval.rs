@@ -3,17 +3,22 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
+use std::time::Instant;
 
 use anyhow::Context;
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{Kind, Loaded};
-use chimere::engine::protocol::ChatInput;
+use chimere::engine::process::Running;
+use chimere::engine::protocol::{ChatInput, Command};
+use chimere::engine::vocab::fingerprint;
 use chimere::engine::{process, prompt};
+use chimere::engram::blend::LAMBDA_DEFAULT;
+use chimere::engram::{Table, shelf};
 use chimere::eval::agree;
 use chimere::eval::golden::{self, Exam, Outcome, Score};
 use chimere::eval::logits::Request;
-use chimere::eval::perplexity::perplexity;
-use chimere::turn::Thinking;
+use chimere::eval::perplexity::{Mixture, mixture};
+use chimere::turn::{EngramChoice, EngramUse, Thinking};
 use serde_json::json;
 
 use super::exit::say;
@@ -78,6 +83,12 @@ struct PerplexityArgs {
     /// Tokens scored together from an empty context
     #[arg(long, default_value_t = 512)]
     window: usize,
+    /// Score with these Engram tables too
+    #[arg(long, value_name = "FILE")]
+    engram: Vec<PathBuf>,
+    /// Greatest weights of the tables to try
+    #[arg(long, value_delimiter = ',', default_value = "0.1,0.2,0.3,0.5")]
+    lambda: Vec<f32>,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -138,6 +149,15 @@ struct GoldenArgs {
     /// Items asked at once
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
+    /// Mix these Engram tables into the answers
+    #[arg(long, value_name = "FILE")]
+    engram: Vec<PathBuf>,
+    /// Greatest weight of the tables
+    #[arg(long, default_value_t = LAMBDA_DEFAULT)]
+    lambda: f32,
+    /// Mix them into the thoughts too, which the daemon never does
+    #[arg(long)]
+    engram_thought: bool,
     /// Write every reply and its verdict (JSONL)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -161,11 +181,15 @@ fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
     let mut ids = Vec::new();
     loaded.vocab.encode(&text, false, &mut ids)?;
     let bar = bar(ids.len() as u64, "scoring");
-    let score = perplexity(loaded.backend.as_mut(), &ids, args.window, &mut |n| bar.inc(n as u64))?;
+    let tables = engram_tables(&args.engram, &loaded)?;
+    let views: Vec<_> = tables.iter().map(|t| t.view()).collect();
+    let lambdas = if views.is_empty() { &[][..] } else { &args.lambda };
+    let mixture = mixture(loaded.backend.as_mut(), &ids, args.window, &views, lambdas, &mut |n| bar.inc(n as u64))?;
+    let score = &mixture.alone;
     bar.finish_and_clear();
     let bits_per_byte = score.nats_per_token / std::f64::consts::LN_2 * ids.len() as f64 / text.len() as f64;
     if args.json {
-        let mut value = serde_json::to_value(&score)?;
+        let mut value = serde_json::to_value(&mixture)?;
         value["bits_per_byte"] = json!(bits_per_byte);
         value["backend"] = json!(loaded.hosted.model.backend);
         say!("{value:#}");
@@ -179,8 +203,42 @@ fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
             bits_per_byte,
             loaded.hosted.model.backend
         );
+        print_arms(&mixture);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tables made for this model's tokenizer.
+fn engram_tables(paths: &[PathBuf], loaded: &Loaded) -> anyhow::Result<Vec<Table>> {
+    let wanted = fingerprint(loaded.vocab.as_ref());
+    let read = |path: &PathBuf| -> anyhow::Result<Table> {
+        let table = shelf::read(path).with_context(|| path.display().to_string())?;
+        anyhow::ensure!(*table.fingerprint() == wanted, "{}: made for another tokenizer", path.display());
+        Ok(table)
+    };
+    paths.iter().map(read).collect()
+}
+
+fn print_arms(mixture: &Mixture) {
+    for arm in &mixture.arms {
+        say!(
+            "  λ ≤ {:.2}: perplexity {:.4}, gain {:+.5} nats [{:+.5}, {:+.5}], mean λ of hits {:.3}",
+            arm.lambda,
+            arm.perplexity,
+            arm.gain_nats,
+            arm.gain_low,
+            arm.gain_high,
+            arm.lambda_mean
+        );
+    }
+    if !mixture.arms.is_empty() {
+        say!(
+            "  contexts known for {:.2} % of the tokens; the filter alone answered {:.2} % of {} lookups",
+            100.0 * mixture.hit_share,
+            100.0 * mixture.skipped_share,
+            mixture.lookups
+        );
+    }
 }
 
 fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
@@ -276,14 +334,16 @@ fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
     let parallel = usize::from(args.parallel);
     let loaded = args.model.load(args.backend, parallel, true)?;
     let (model, hash) = (loaded.hosted.model.name.clone(), loaded.hosted.model_hash.clone());
+    let tables = engram_tables(&args.engram, &loaded)?;
     let (to_us, events) = sync_channel(64);
     let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
+    let engram = exam_tables(&args, &tables, &engine)?;
     let thinking = match args.thinking {
         0 => Thinking::Off,
         budget_tokens => Thinking::On { budget_tokens },
     };
     let bar = bar(items.len() as u64, "asking");
-    let outcomes = golden::run(&engine, &events, &items, Exam { thinking, parallel }, &mut |_| bar.inc(1))?;
+    let outcomes = golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram }, &mut |_| bar.inc(1))?;
     bar.finish_and_clear();
     if let Some(path) = &args.out {
         let lines: Vec<String> = outcomes.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
@@ -293,13 +353,40 @@ fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let report = json!({
             "model": model, "model_hash": hash, "set": args.set, "total": total,
-            "families": golden::scores(&outcomes, |o| &o.family), "domains": golden::scores(&outcomes, |o| &o.domain),
+            "engram": exam_engram(&outcomes), "families": golden::scores(&outcomes, |o| &o.family), "domains": golden::scores(&outcomes, |o| &o.domain),
         });
         say!("{report:#}");
     } else {
         print_scores(&outcomes, &total);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives the engine the tables of an exam; no tables, no choice.
+fn exam_tables(args: &GoldenArgs, tables: &[Table], engine: &Running) -> anyhow::Result<Option<EngramChoice>> {
+    for (n, (path, table)) in (0u64..).zip(args.engram.iter().zip(tables)) {
+        let (name, digest) = (table.meta().name.clone(), table.digest());
+        let load = Command::LoadTable { id: u64::MAX - n, name, path: path.clone(), digest };
+        engine.commands.send((load, Instant::now())).context("the engine ended")?;
+    }
+    Ok((!tables.is_empty()).then(|| EngramChoice {
+        tables: tables.iter().map(|t| t.meta().name.clone()).collect(),
+        lambda_max: args.lambda,
+        in_thought: args.engram_thought,
+        required: true,
+        passages: Vec::new(),
+    }))
+}
+
+/// What tables did in all replies together.
+fn exam_engram(outcomes: &[Outcome]) -> serde_json::Value {
+    let sum = |field: fn(&EngramUse) -> u32| -> u64 {
+        outcomes.iter().filter_map(|o| o.engram.as_ref()).map(|e| u64::from(field(e))).sum()
+    };
+    json!({
+        "lookups": sum(|e| e.lookups), "skipped": sum(|e| e.skipped), "hits": sum(|e| e.hits),
+        "mixed": sum(|e| e.mixed), "changed": sum(|e| e.changed),
+    })
 }
 
 fn print_scores(outcomes: &[Outcome], total: &Score) {

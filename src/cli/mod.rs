@@ -13,6 +13,7 @@ mod check;
 mod client;
 mod doctor;
 mod engine;
+mod engram;
 mod eval;
 mod exit;
 mod keys;
@@ -48,6 +49,8 @@ enum Cmd {
     Check(check::Args),
     /// Measure prefill and decode speed, with bytes per token and the share of memory bandwidth
     Bench(bench::Args),
+    /// Engram tables: build, learn, merge, decay, revoke, show, list
+    Engram(engram::Args),
     /// Evaluate a model: logits, perplexity, agreement of two backends, exams
     Eval(eval::Args),
     /// LoRA adapters: look at one, make a random one for tests
@@ -90,6 +93,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Chat(args) => chat::run(args),
         Cmd::Check(args) => check::run(args),
         Cmd::Bench(args) => bench::run(args),
+        Cmd::Engram(args) => engram::run(args),
         Cmd::Eval(args) => eval::run(args),
         Cmd::Adapter(args) => adapter::run(args),
         Cmd::Doctor(args) => doctor::run(args),

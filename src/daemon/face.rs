@@ -106,6 +106,7 @@ impl Daemon {
             "replies": { "running": self.replies.running(), "max": self.config.get().replies.requests_max },
             "config": *self.reloaded.borrow(),
             "engine": self.board.status(),
+            "engram": self.board.table_status(),
             "actors": {
                 "inference": inference,
                 "orchestrator": orchestrator,

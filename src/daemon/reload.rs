@@ -1,14 +1,16 @@
-//! Reading files again while the daemon runs: keys and pipelines when they change or on SIGHUP, the configuration
-//! on SIGHUP. What cannot be read replaces nothing, and what needs a restart is named.
+//! Reading files again while the daemon runs: keys, pipelines and Engram tables when they change or on SIGHUP, the
+//! configuration on SIGHUP. What cannot be read replaces nothing, and what needs a restart is named.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::tables::own_folder;
 use super::{Daemon, http_limits, notify};
 use crate::actors::orchestrator::PipelinesChanged;
 use crate::config::settings::{Setting, changed};
 use crate::config::{Config, RepliesConfig};
+use crate::engram::format::EXTENSION;
 use crate::keys::KeyRing;
 use crate::meters;
 use crate::pipeline::Watch;
@@ -27,10 +29,11 @@ pub(super) struct Outcome {
 }
 
 impl Daemon {
-    /// Reads keys, pipelines and configuration again.
-    pub(super) async fn reload(&self) {
+    /// Reads keys, tables, pipelines and configuration again.
+    pub(super) async fn reload(self: &Arc<Self>) {
         notify::reloading();
         self.reload_keys();
+        self.reload_tables().await;
         // The outcome is logged and shown in the status.
         let _ = self.cast.orchestrator.send(PipelinesChanged).await;
         let loaded = Config::load(&self.flags);
@@ -89,14 +92,16 @@ impl Daemon {
         }
     }
 
-    /// Reloads pipelines and keys when their files change.
+    /// Reloads pipelines, keys and tables when their files change.
     pub(super) async fn follow_files(self: Arc<Self>) {
         let config = self.config.get();
         let mut folders = vec![config.pipelines.overlay.clone()];
         folders.extend(config.pipelines.shipped.clone());
-        let watched = Watch::start(&folders, "yaml")
-            .and_then(|p| Ok((p, Watch::start(std::slice::from_ref(&config.state_dir), "toml")?)));
-        let ((_pipelines, mut yaml), (_keys, mut toml)) = match watched {
+        let watched = Watch::start(&folders, "yaml").and_then(|p| {
+            let keys = Watch::start(std::slice::from_ref(&config.state_dir), "toml")?;
+            Ok((p, keys, Watch::start(&[own_folder(&config)], EXTENSION)?))
+        });
+        let ((_pipelines, mut yaml), (_keys, mut toml), (_tables, mut engr)) = match watched {
             Ok(watched) => watched,
             Err(error) => return tracing::error!(%error, "files are not watched: reload with SIGHUP"),
         };
@@ -104,6 +109,7 @@ impl Daemon {
             tokio::select! {
                 Ok(()) = yaml.changed() => drop(self.cast.orchestrator.send(PipelinesChanged).await),
                 Ok(()) = toml.changed() => self.reload_keys(),
+                Ok(()) = engr.changed() => self.reload_tables().await,
                 else => return,
             }
         }

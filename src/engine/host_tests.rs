@@ -202,6 +202,7 @@ impl Rig {
             sampler: Sampler::new(&sampling, VOCAB, &ids).unwrap(),
             control: ReplyControl::new(&Letters, limits, false).unwrap(),
             ids,
+            engram: None,
             received: Instant::now(),
             adapter: adapter.map(str::to_owned),
             background,

@@ -21,6 +21,7 @@ pub mod protocol;
 mod revisions;
 pub mod sampler;
 pub mod slot;
+pub mod tables;
 pub mod template;
 pub mod tokenizer;
 mod tool_schema;

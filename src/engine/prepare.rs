@@ -14,6 +14,7 @@ use super::protocol::{
 use super::revisions::Arrived;
 use super::sampler::Sampler;
 use super::slot::Prepared;
+use super::tables::Tables;
 use super::template::ChatTemplate;
 use super::vocab::Vocab;
 
@@ -25,6 +26,7 @@ pub struct Preparer {
     context_tokens: usize,
     embedding_only: bool,
     base: BaseModel,
+    tables: Tables,
 }
 
 /// Why a request cannot become a job.
@@ -55,6 +57,7 @@ struct Tokenised {
 impl Preparer {
     pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted, base: BaseModel) -> Preparer {
         Preparer {
+            tables: Tables::new(Arc::clone(&vocab)),
             vocab,
             template,
             width: hosted.model.vocab,
@@ -87,12 +90,14 @@ impl Preparer {
             ignore_end: request.ignore_end,
         };
         let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?;
+        let engram = request.engram.map(|choice| self.tables.choose(&choice, &ids)).transpose()?;
         Ok(Prepared {
             id: request.id,
             ids,
             seed: sampler.seed(),
             sampler,
             control,
+            engram,
             received,
             adapter: request.adapter,
             background: request.background,
@@ -152,13 +157,21 @@ impl Preparer {
         Ok(u32::try_from(capacity - held + 1).unwrap_or(u32::MAX))
     }
 
-    /// Answers the commands that are only about text.
-    pub fn text(&self, command: Command) -> Event {
+    /// Answers the commands that are only about text and tables.
+    pub fn text(&mut self, command: Command) -> Event {
         let (id, answer) = match command {
             Command::Tokenize { id, text, specials } => (id, self.pieces(id, &text, specials)),
             Command::Detokenize { id, ids } => (id, self.detokenise(id, &ids)),
             Command::ApplyTemplate { id, chat } => {
                 (id, self.render(&chat).map(|rendered| Event::Text { id, text: rendered.text }))
+            }
+            Command::LoadTable { id, name, path, digest } => {
+                let loaded = self.tables.load(&name, &path, &digest).map_err(Refusal::from);
+                (id, loaded.map(|(contexts, entries)| Event::TableLoaded { id, name, contexts, entries }))
+            }
+            Command::DropTable { id, name } => {
+                self.tables.forget(&name);
+                (id, Ok(Event::TableDropped { id, name }))
             }
             other => return Event::Refused { command: format!("{other:?}"), state: "Text".to_owned() },
         };

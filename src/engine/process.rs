@@ -93,7 +93,7 @@ fn read_commands(mut from: impl Read, to: &SyncSender<(Command, Instant)>) -> Re
 }
 
 /// Turns commands into inputs of the step loop, answering by itself those that are only about text.
-fn prepare(preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSender<Input>, events: &Events) {
+fn prepare(mut preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSender<Input>, events: &Events) {
     while let Ok((command, received)) = from.recv() {
         let input = match command {
             Command::Generate(request) => match preparer.generate(*request, received) {
@@ -116,7 +116,11 @@ fn prepare(preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSen
                     }
                 }
             }
-            Command::Tokenize { .. } | Command::Detokenize { .. } | Command::ApplyTemplate { .. } => {
+            Command::Tokenize { .. }
+            | Command::Detokenize { .. }
+            | Command::ApplyTemplate { .. }
+            | Command::LoadTable { .. }
+            | Command::DropTable { .. } => {
                 if events.send(vec![preparer.text(command)]).is_err() {
                     return;
                 }

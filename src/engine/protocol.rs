@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::adapter::AdapterFacts;
 use super::backend::ModelInfo;
-use crate::turn::{FinishReason, Message, Sampling, Thinking, Timings, Usage};
+use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
 /// Largest frame either side accepts, bytes.
 pub const FRAME_BYTES_MAX: usize = 64 << 20;
@@ -66,6 +66,9 @@ pub struct Generate {
     /// request that finds none. Its tokens are the same all the while.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
+    /// Tables mixed into the answer; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engram: Option<EngramChoice>,
 }
 
 pub const STOPS_MAX: usize = 16;
@@ -149,6 +152,19 @@ pub enum Command {
         rows: Vec<EvalRow>,
         /// Also the divergence from the base weights, at twice the work.
         with_kl: bool,
+    },
+    /// Maps an Engram table and gives it its name for the requests after this; the ones under way keep what they
+    /// have. `digest` is what must be found in the file.
+    LoadTable {
+        id: RequestId,
+        name: String,
+        path: PathBuf,
+        digest: String,
+    },
+    /// Takes a table's name away; the requests under way keep it until they end.
+    DropTable {
+        id: RequestId,
+        name: String,
     },
     /// Asks for `Stats`.
     Stats {
@@ -270,6 +286,9 @@ pub enum Event {
         stop: Option<String>,
         usage: Usage,
         timings: Timings,
+        /// What tables did, where the request asked for any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        engram: Option<Box<EngramUse>>,
     },
     /// The last event of a request or question that failed, started or not.
     Failed {
@@ -305,6 +324,16 @@ pub enum Event {
     Stats {
         id: RequestId,
         stats: EngineStats,
+    },
+    TableLoaded {
+        id: RequestId,
+        name: String,
+        contexts: u64,
+        entries: u64,
+    },
+    TableDropped {
+        id: RequestId,
+        name: String,
     },
     /// A command that the present state does not allow.
     Refused {

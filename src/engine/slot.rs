@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use super::backend::{AdapterId, Chunk, SeqId};
 use super::batch::{CUT_TOKENS, Demand, Share, Wants};
+use super::control::engram::Engram;
 use super::control::{Advance, Finish, ReplyControl};
 use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
-use super::sampler::{Choice, Sampler};
+use super::sampler::{Choice, Sampler, SamplerError};
 use super::vocab::Vocab;
 use crate::turn::{FinishReason, Timings, Usage};
 
@@ -17,6 +18,7 @@ pub struct Prepared {
     pub seed: u64,
     pub sampler: Sampler,
     pub control: ReplyControl,
+    pub engram: Option<Engram>,
     pub received: Instant,
     /// Revision of the adapter.
     pub adapter: Option<String>,
@@ -43,6 +45,7 @@ pub(super) struct Slot {
     seed: u64,
     sampler: Sampler,
     control: ReplyControl,
+    engram: Option<Engram>,
     received: Instant,
     admitted: Option<Instant>,
     first_row: Option<Instant>,
@@ -62,6 +65,7 @@ impl Slot {
             seed: job.seed,
             sampler: job.sampler,
             control: job.control,
+            engram: job.engram,
             received: job.received,
             admitted: None,
             first_row: None,
@@ -127,7 +131,7 @@ impl Slot {
         self.first_row.get_or_insert_with(Instant::now);
         let mut sampled = None;
         if self.control.forced().is_none() {
-            match self.sampler.sample(row) {
+            match self.choose(row) {
                 Ok(choice) => sampled = Some(choice),
                 Err(error) => {
                     events.push(self.failed(FailureKind::Internal, format!("sampling failed: {error}")));
@@ -141,6 +145,9 @@ impl Slot {
                 self.sampler.accept(id);
             }
             self.history.push(id);
+            if let Some(engram) = &mut self.engram {
+                engram.took(id);
+            }
             let advance = self.control.push(vocab, id);
             events.push(token_event(self.id, id, &advance, choice, vocab));
             if let Some(end) = advance.finish {
@@ -149,6 +156,17 @@ impl Slot {
             }
         }
         false
+    }
+
+    /// Samples from the model's row, with what tables propose mixed in while an answer is written.
+    fn choose(&mut self, row: &mut [f32]) -> Result<Choice, SamplerError> {
+        let channel = self.control.channel();
+        let proposal = self.engram.as_mut().and_then(|engram| engram.propose(channel));
+        let choice = self.sampler.sample_with(row, proposal.as_ref().map(|(p, lambda)| (p, *lambda)))?;
+        if let (Some(engram), Some((mixed, changed))) = (&mut self.engram, choice.mixed) {
+            engram.mixed(mixed, changed);
+        }
+        Ok(choice)
     }
 
     pub(super) fn aborted(&mut self) -> Event {
@@ -177,7 +195,8 @@ impl Slot {
             thinking_tokens: self.control.thinking_tokens(),
         };
         let Finish { reason, text, stop } = end;
-        Event::Finished { id: self.id, reason, text, stop, usage, timings }
+        let engram = self.engram.as_ref().map(|e| Box::new(e.report()));
+        Event::Finished { id: self.id, reason, text, stop, usage, timings, engram }
     }
 }
 

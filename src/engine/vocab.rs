@@ -1,6 +1,8 @@
 //! What the engine asks of a vocabulary, whoever implements it: our own BPE read from the GGUF, or the
 //! library's for the other architectures.
 
+use sha2::{Digest, Sha256};
+
 /// Role of a token in the vocabulary (GGUF `tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
@@ -20,6 +22,21 @@ pub enum VocabError {
     TooLong { bytes: usize, limit: usize },
     #[error("cannot tokenise the text: {0}")]
     Encode(String),
+}
+
+/// What tells one tokenizer from another: SHA-256 over every token's kind and bytes (its name, where it has no bytes).
+/// Things made of token ids (Engram tables) carry it, and are refused by a model with another one.
+pub fn fingerprint(vocab: &dyn Vocab) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update((vocab.len() as u64).to_le_bytes());
+    for id in 0..vocab.len() as u32 {
+        let bytes = vocab.bytes(id);
+        let bytes = if bytes.is_empty() { vocab.name(id).into_bytes() } else { bytes };
+        hash.update([vocab.kind(id) as u8]);
+        hash.update((bytes.len() as u32).to_le_bytes());
+        hash.update(&bytes);
+    }
+    hash.finalize().into()
 }
 
 /// Text to ids and back.

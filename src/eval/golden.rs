@@ -13,7 +13,7 @@ use super::check::Check;
 use crate::engine::process::Running;
 use crate::engine::protocol::{Channel, ChatInput, Command, Event, Generate, Prompt};
 use crate::toolcall;
-use crate::turn::{FinishReason, Message, Sampling, Thinking};
+use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking};
 
 /// Items of one file.
 pub const ITEMS_MAX: usize = 100_000;
@@ -79,6 +79,8 @@ pub struct Outcome {
     pub finish_reason: Option<FinishReason>,
     pub tokens: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub engram: Option<EngramUse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -107,11 +109,13 @@ impl Score {
 }
 
 /// How the items are asked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Exam {
     pub thinking: Thinking,
     /// Requests under way at once.
     pub parallel: usize,
+    /// Tables mixed into the replies.
+    pub engram: Option<EngramChoice>,
 }
 
 /// Asks every item greedily and returns the outcomes in the order of the items.
@@ -119,7 +123,7 @@ pub fn run(
     engine: &Running,
     events: &Receiver<Vec<Event>>,
     items: &[Item],
-    exam: Exam,
+    exam: &Exam,
     progress: &mut dyn FnMut(bool),
 ) -> Result<Vec<Outcome>, GoldenError> {
     let mut outcomes: Vec<Option<Outcome>> = vec![None; items.len()];
@@ -127,7 +131,7 @@ pub fn run(
     let mut next = 0;
     while next < items.len() || !open.is_empty() {
         while next < items.len() && open.len() < exam.parallel.max(1) {
-            let request = Command::Generate(Box::new(ask(next as u64, &items[next], exam.thinking)));
+            let request = Command::Generate(Box::new(ask(next as u64, &items[next], exam)));
             engine.commands.send((request, Instant::now())).map_err(|_| GoldenError::EngineEnded)?;
             open.insert(next as u64, blank(&items[next]));
             next += 1;
@@ -143,7 +147,8 @@ pub fn run(
     Ok(outcomes.into_iter().flatten().collect())
 }
 
-fn ask(id: u64, item: &Item, thinking: Thinking) -> Generate {
+fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
+    let thinking = exam.thinking;
     let chat = ChatInput {
         messages: item.messages.clone(),
         tools: item.tools.clone(),
@@ -161,6 +166,7 @@ fn ask(id: u64, item: &Item, thinking: Thinking) -> Generate {
         ignore_end: false,
         adapter: None,
         background: false,
+        engram: exam.engram.clone(),
     }
 }
 
@@ -174,6 +180,7 @@ fn blank(item: &Item) -> Outcome {
         reply: String::new(),
         finish_reason: None,
         tokens: 0,
+        engram: None,
         error: None,
     }
 }
@@ -189,11 +196,12 @@ fn settle(event: Event, open: &mut HashMap<u64, Outcome>) -> Option<(u64, Outcom
             }
             None
         }
-        Event::Finished { id, reason, text, usage, .. } => {
+        Event::Finished { id, reason, text, usage, engram, .. } => {
             let mut outcome = open.remove(&id)?;
             outcome.reply.push_str(&text);
             outcome.finish_reason = Some(reason);
             outcome.tokens = usage.completion_tokens;
+            outcome.engram = engram.map(|told| *told);
             Some((id, outcome))
         }
         Event::Failed { id, message, .. } => {

@@ -13,6 +13,8 @@ use crate::store::files::{read_bounded, write_durable};
 
 /// Format of manifest, signature and key files.
 pub const FORMAT: u32 = 1;
+/// The key's file in the state folder.
+pub const KEY_FILE: &str = "night.key";
 const KEY_HEAD: &str = "chimere-ed25519 1 ";
 /// Opens a signature file.
 const SIGNATURE_HEAD: [u8; 8] = *b"CHSIG\x01\r\n";
@@ -138,6 +140,34 @@ impl Seal {
     }
 }
 
+impl Seal {
+    /// Signs what is no manifest (an Engram table): a signature for one purpose is none for another.
+    pub fn sign(&self, purpose: &str, message: &[u8]) -> String {
+        hex(&self.key.sign(&framed(purpose, message)).to_bytes())
+    }
+
+    /// Whether `signature` is this key's over `message` for `purpose`.
+    pub fn verifies(&self, purpose: &str, message: &[u8], signature: &str) -> bool {
+        let mut raw = [0u8; 64];
+        let digits = signature.trim().as_bytes();
+        if digits.len() != 128 || !digits.is_ascii() {
+            return false;
+        }
+        for (byte, pair) in raw.iter_mut().zip(digits.chunks(2)) {
+            match std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
+                Some(value) => *byte = value,
+                None => return false,
+            }
+        }
+        let signature = Signature::from_bytes(&raw);
+        self.key.verifying_key().verify_strict(&framed(purpose, message), &signature).is_ok()
+    }
+}
+
+fn framed(purpose: &str, message: &[u8]) -> Vec<u8> {
+    [b"chimere ", purpose.as_bytes(), b" 1\n", message].concat()
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -178,6 +208,20 @@ pub(super) mod tests {
             assert!(seal.open_sealed(&bytes, &flipped).is_err(), "bit {bit} of the signature");
         }
         assert!(seal.open_sealed(&bytes, &signature[..20]).is_err());
+    }
+
+    #[test]
+    fn a_signature_is_for_one_purpose_one_message_and_one_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let seal = Seal::open(&dir.path().join("a.key")).unwrap();
+        let signature = seal.sign("engram", b"digest");
+        assert!(seal.verifies("engram", b"digest", &signature));
+        assert!(!seal.verifies("other", b"digest", &signature));
+        assert!(!seal.verifies("engram", b"digesu", &signature));
+        assert!(!Seal::open(&dir.path().join("b.key")).unwrap().verifies("engram", b"digest", &signature));
+        for bad in ["", "00", &"0".repeat(128), &"z".repeat(128), &signature[..126]] {
+            assert!(!seal.verifies("engram", b"digest", bad), "{bad}");
+        }
     }
 
     #[test]

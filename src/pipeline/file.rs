@@ -4,8 +4,9 @@ use serde::Deserialize;
 
 use super::yaml::{self, YamlError};
 use crate::engine::protocol::STOPS_MAX;
+use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::intent::Rules;
-use crate::turn::{Message, Role, Sampling, Tier};
+use crate::turn::{EngramChoice, Message, Role, Sampling, Tier};
 
 /// Largest pipeline file, bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -60,6 +61,14 @@ pub struct ThinkingBudget {
     pub ultra_tokens: u32,
 }
 
+/// Engram tables of a route.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEngram {
+    tables: Vec<String>,
+    lambda: Option<f32>,
+}
+
 /// A file as it is written.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,6 +91,7 @@ struct RawPipeline {
     max_tokens: Option<u32>,
     #[serde(default)]
     stop: Vec<String>,
+    engram: Option<RawEngram>,
 }
 
 /// A checked pipeline.
@@ -101,6 +111,8 @@ pub struct Pipeline {
     pub thinking: ThinkingBudget,
     pub max_tokens: Option<u32>,
     pub stop: Vec<String>,
+    /// Tables that help this route's answers, as far as they are there.
+    pub engram: Option<EngramChoice>,
 }
 
 impl Pipeline {
@@ -138,6 +150,9 @@ impl Pipeline {
         if let Err(message) = super::plan::check_sampling(&raw.sampling) {
             return invalid("sampling", message);
         }
+        if let Some(Err(message)) = raw.engram.as_ref().map(|e| super::plan::check_engram(&e.tables, e.lambda, &[])) {
+            return invalid("engram", message);
+        }
         Ok(raw.checked(overlay))
     }
 }
@@ -163,6 +178,11 @@ impl RawPipeline {
             thinking: self.thinking,
             max_tokens: self.max_tokens,
             stop: self.stop,
+            engram: self.engram.map(|e| EngramChoice {
+                tables: e.tables,
+                lambda_max: e.lambda.unwrap_or(LAMBDA_DEFAULT),
+                ..EngramChoice::default()
+            }),
         }
     }
 }

@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use super::Pipeline;
 use crate::engine::protocol::STOPS_MAX;
-use crate::service::{SamplingOverrides, ServiceError};
+use crate::engram::blend::LAMBDA_MAX;
+use crate::engram::dynamic::PASSAGES_MAX;
+use crate::engram::format::check_name;
+use crate::service::{EngramWish, SamplingOverrides, ServiceError};
 use crate::turn::{Message, Plan, Role, Sampling, Thinking, Tier};
 
 /// Most entries of a logit bias.
@@ -13,6 +16,10 @@ const LOGIT_BIAS_MAX: usize = 1_024;
 const LOGPROBS_MAX: u8 = 20;
 /// Longest stop string, bytes.
 const STOP_BYTES_MAX: usize = 512;
+
+/// Tables that one reply may use, and bytes of its passages together.
+const TABLES_MAX: usize = 8;
+const PASSAGE_BYTES_MAX: usize = 256 << 10;
 
 /// What the client asked for, beside the conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +30,7 @@ pub struct Wishes {
     pub max_tokens: Option<u32>,
     pub stop: Vec<String>,
     pub tools: Vec<Value>,
+    pub engram: EngramWish,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
 }
@@ -59,6 +67,11 @@ pub fn plan(
         thinking: wishes.thinking.unwrap_or(thinking),
         max_tokens,
         stop,
+        engram: match wishes.engram {
+            EngramWish::Pipeline => pipeline.engram.clone(),
+            EngramWish::Off => None,
+            EngramWish::Use(choice) => Some(choice),
+        },
     })
 }
 
@@ -75,6 +88,10 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         thinking: Thinking::Off,
         max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default),
         stop: wishes.stop,
+        engram: match wishes.engram {
+            EngramWish::Pipeline | EngramWish::Off => None,
+            EngramWish::Use(choice) => Some(choice),
+        },
     })
 }
 
@@ -128,7 +145,30 @@ fn finish(plan: Plan) -> Result<Plan, ServiceError> {
     if plan.stop.iter().any(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
         return invalid("stop", format!("stop strings must have 1 to {STOP_BYTES_MAX} bytes"));
     }
+    if let Some(engram) = &plan.engram
+        && let Err(message) = check_engram(&engram.tables, Some(engram.lambda_max), &engram.passages)
+    {
+        return invalid("chimere.engram", message);
+    }
     Ok(plan)
+}
+
+/// Names, weight and passages in their ranges.
+pub(super) fn check_engram(tables: &[String], lambda: Option<f32>, passages: &[String]) -> Result<(), String> {
+    if tables.len() > TABLES_MAX {
+        return Err(format!("engram names {} tables, but a reply uses at most {TABLES_MAX}", tables.len()));
+    }
+    if let Some(Err(error)) = tables.iter().map(|name| check_name(name)).find(Result::is_err) {
+        return Err(format!("engram.tables: {error}"));
+    }
+    if lambda.is_some_and(|lambda| !(0.0..=LAMBDA_MAX).contains(&lambda)) {
+        return Err(format!("engram.lambda must be 0 to {LAMBDA_MAX}"));
+    }
+    let bytes: usize = passages.iter().map(String::len).sum();
+    if passages.len() > PASSAGES_MAX || bytes > PASSAGE_BYTES_MAX {
+        return Err(format!("engram.passages may hold {PASSAGES_MAX} texts of {PASSAGE_BYTES_MAX} bytes together"));
+    }
+    Ok(())
 }
 
 /// Every field in its range; the message begins with the field's name.

@@ -38,6 +38,7 @@ impl Choice {
                 finish_reason: FinishReason::Aborted,
                 usage: Usage::default(),
                 timings: Timings::default(),
+                engram: None,
                 error: None,
             },
             prompt_ids: Vec::new(),

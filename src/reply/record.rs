@@ -98,6 +98,7 @@ mod tests {
             stop: Vec::new(),
             choices: 1,
             consent: asked,
+            engram: Default::default(),
         }
     }
 

@@ -75,6 +75,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let now_ms = replies.clock.now_ms();
     let opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
     let mut plan = replies.plan(&mut request).await?;
+    replies.limit_tables(&mut plan, &request.principal.name)?;
     if !hosted.thinks {
         plan.thinking = Thinking::Template;
     }
@@ -126,6 +127,7 @@ fn generate(plan: &Plan, prompt: Prompt, choice: u32) -> Generate {
         ignore_end: false,
         adapter: None,
         background: false,
+        engram: plan.engram.clone(),
     }
 }
 
@@ -204,7 +206,8 @@ impl Reply {
                 choice.finish(FinishReason::Error, text, usage, timings, &mut Vec::new());
                 return Err(ServiceError::Internal("the engine failed while it generated".to_owned()));
             }
-            FromEngine::Event(Event::Finished { reason, text, usage, timings, .. }) => {
+            FromEngine::Event(Event::Finished { reason, text, usage, timings, engram, .. }) => {
+                choice.generation.engram = engram.map(|told| *told);
                 choice.finish(reason, text, usage, timings, out);
             }
             FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(failure(kind, message)),

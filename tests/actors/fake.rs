@@ -154,6 +154,10 @@ impl Child {
                 let message = "the script knows no adapters".to_owned();
                 self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
             }
+            Command::LoadTable { id, name, .. } => {
+                self.say(&Event::TableLoaded { id, name, contexts: 1, entries: 1 });
+            }
+            Command::DropTable { id, name } => self.say(&Event::TableDropped { id, name }),
             Command::Exit => {}
         }
     }
@@ -219,7 +223,7 @@ impl Child {
     fn finish(&mut self, id: u64, reason: FinishReason, completion_tokens: u32) {
         let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens, thinking_tokens: 0 };
         let timings = Timings { queued_ms: 1.0, prefill_ms: 2.0, decode_ms: 3.0 };
-        self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings });
+        self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings, engram: None });
         self.out.flush().unwrap();
     }
 }

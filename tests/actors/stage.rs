@@ -116,6 +116,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         stop: Vec::new(),
         choices: 1,
         consent: None,
+        engram: Default::default(),
     }
 }
 

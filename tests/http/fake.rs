@@ -228,6 +228,7 @@ impl Reply {
                 ..Usage::default()
             },
             timings: Timings { queued_ms: 0.1, prefill_ms: 1.0, decode_ms: 2.0 },
+            engram: None,
             error: None,
         })
     }

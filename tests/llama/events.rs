@@ -44,6 +44,7 @@ fn ask(id: u64, prompt: Prompt, max_tokens: u32) -> Generate {
         ignore_end: true,
         adapter: None,
         background: false,
+        engram: None,
     }
 }
 

@@ -1,15 +1,17 @@
 //! What the Inference actor publishes: the engine's state as immutable snapshots for whoever waits on it.
 //! The board outlives the actor's lives.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::engine::protocol::{EngineStats, Hosted, RequestId};
+use crate::engine::protocol::{EngineStats, Event, Hosted, RequestId};
+use crate::engram::shelf::Shelf;
 use crate::meters;
 
 /// Where the engine is in its life.
@@ -60,6 +62,10 @@ pub struct Board {
     /// Process id of the engine, 0 = none.
     pid: AtomicU64,
     load_ms: AtomicU64,
+    /// The Engram tables that may be served.
+    shelf: watch::Sender<Arc<Shelf>>,
+    /// What the engine said of each table: its size, or why it cannot have it.
+    tables: Mutex<BTreeMap<String, Value>>,
 }
 
 impl Default for Board {
@@ -73,6 +79,8 @@ impl Default for Board {
             beats: AtomicU64::new(0),
             pid: AtomicU64::new(0),
             load_ms: AtomicU64::new(1_000),
+            shelf: watch::Sender::new(Arc::default()),
+            tables: Mutex::default(),
         }
     }
 }
@@ -144,6 +152,39 @@ impl Board {
             status.extend(detail);
         }
         status
+    }
+
+    /// The tables that may be served now.
+    pub fn shelf(&self) -> Arc<Shelf> {
+        self.shelf.borrow().clone()
+    }
+
+    /// Other tables may be served: the Inference actor must be told.
+    pub fn set_shelf(&self, shelf: Shelf) {
+        self.shelf.send_replace(Arc::new(shelf));
+    }
+
+    /// The tables that may be served, those that may not and why, and what the engine holds.
+    pub fn table_status(&self) -> Value {
+        let shelf = self.shelf();
+        let held = self.tables.lock().map(|t| json!(*t)).unwrap_or_default();
+        json!({ "tables": shelf.tables, "refused": shelf.refused, "engine": held })
+    }
+
+    /// The engine's answer about a table.
+    pub(super) fn table(&self, name: String, event: Event) {
+        let Ok(mut tables) = self.tables.lock() else { return };
+        match event {
+            Event::TableLoaded { contexts, entries, .. } => {
+                tracing::info!(name, contexts, entries, "engram table loaded");
+                tables.insert(name, json!({ "contexts": contexts, "entries": entries }));
+            }
+            Event::Failed { message, .. } => {
+                tracing::warn!(name, message, "engram table not loaded");
+                tables.insert(name, json!({ "error": message }));
+            }
+            _ => drop(tables.remove(&name)),
+        }
     }
 
     pub(super) fn next_id(&self) -> RequestId {

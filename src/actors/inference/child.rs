@@ -67,10 +67,15 @@ pub(super) enum Report {
 }
 
 enum Entry {
-    Stream { choice: u32, to: mpsc::Sender<(u32, FromEngine)> },
+    Stream {
+        choice: u32,
+        to: mpsc::Sender<(u32, FromEngine)>,
+    },
     Once(Answer),
     Probe,
     Ping,
+    /// Loading or dropping a table; the name.
+    Table(String),
 }
 
 struct Session {
@@ -233,6 +238,9 @@ impl Session {
                 }
             }
             ToChild::Control(command) => {
+                if let Command::LoadTable { id, name, .. } | Command::DropTable { id, name } = &command {
+                    self.registry.insert(*id, Entry::Table(name.clone()));
+                }
                 let _ = self.write(&command);
             }
         }
@@ -267,7 +275,9 @@ impl Session {
             | Event::Text { id, .. }
             | Event::AdapterLoaded { id, .. }
             | Event::AdapterDropped { id, .. }
-            | Event::Evaluated { id, .. } => self.finish(id, event).await?,
+            | Event::Evaluated { id, .. }
+            | Event::TableLoaded { id, .. }
+            | Event::TableDropped { id, .. } => self.finish(id, event).await?,
             Event::Stats { id, stats } => self.stats(id, stats, event).await?,
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
             Event::Ready(hosted) => self.probe(hosted).await,
@@ -311,6 +321,7 @@ impl Session {
                 (_, Some(hosted)) => self.serve(hosted).await,
                 _ => {}
             },
+            Some(Entry::Table(name)) => self.board.table(name, event),
             Some(entry) => {
                 self.served = true;
                 give(entry, event);
@@ -348,6 +359,7 @@ impl Session {
             ignore_end: false,
             adapter: None,
             background: false,
+            engram: None,
         })));
     }
 
@@ -396,7 +408,7 @@ fn give(entry: Entry, event: Event) {
     match entry {
         Entry::Stream { choice, to } => drop(to.try_send((choice, FromEngine::Event(event)))),
         Entry::Once(answer) => drop(answer.send(Ok(event))),
-        Entry::Probe | Entry::Ping => {}
+        Entry::Probe | Entry::Ping | Entry::Table(_) => {}
     }
 }
 
@@ -404,7 +416,7 @@ fn lose(entry: Entry, message: &str) {
     match entry {
         Entry::Stream { choice, to } => drop(to.try_send((choice, FromEngine::Lost(message.to_owned())))),
         Entry::Once(answer) => drop(answer.send(Err(message.to_owned()))),
-        Entry::Probe | Entry::Ping => {}
+        Entry::Probe | Entry::Ping | Entry::Table(_) => {}
     }
 }
 

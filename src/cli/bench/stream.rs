@@ -333,6 +333,9 @@ impl Engine {
                 stop: Vec::new(),
                 thinking: Thinking::Template,
                 ignore_end: false,
+                adapter: None,
+                background: false,
+                engram: None,
             };
             encode(&protocol::Command::Generate(Box::new(generate)), &mut frames)?;
             self.next_id += 1;

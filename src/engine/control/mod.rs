@@ -5,6 +5,7 @@
 //! The thought is what lies between `<think>` and `</think>`. The marks themselves are not shown, nor the
 //! newlines next to them. Stop strings are looked for in the answer only.
 
+pub mod engram;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -112,6 +113,11 @@ impl ReplyControl {
             control.open_thought();
         }
         Ok(control)
+    }
+
+    /// Where the next token belongs.
+    pub fn channel(&self) -> Channel {
+        self.channel
     }
 
     /// The token that must be fed next; `None`: sample one.

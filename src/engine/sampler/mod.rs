@@ -1,17 +1,20 @@
 //! Chooses the next token of one sequence from its row of logits. It owns the request's random numbers and
 //! its memory of past tokens, knows no text and no model.
 //!
-//! Order of work: logit bias → penalties → (log-probabilities are reported here) → temperature → top-k →
-//! top-p → min-p → draw. With temperature 0 the likeliest token is taken, the lowest id among equals.
+//! Order of work: logit bias → penalties → mixing with a table's distribution at temperature 1 → (log-probabilities
+//! are reported here) → temperature → top-k → top-p → min-p → draw. With temperature 0 the likeliest token is taken, the lowest id among equals.
 
 mod cut;
+pub mod mix;
 mod penalties;
 mod random;
 #[cfg(test)]
 mod tests;
 
+use crate::engram::Proposal;
 use crate::turn::Sampling;
 use cut::{Candidate, Cuts};
+use mix::Mixed;
 use penalties::Penalties;
 use random::Random;
 
@@ -42,11 +45,13 @@ pub enum SamplerError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     pub id: u32,
-    /// Natural logarithm of the token's probability after bias and penalties, before temperature and cuts;
+    /// Natural logarithm of the token's probability after bias, penalties and mixing, before temperature and cuts;
     /// present if the request asked for log-probabilities.
     pub logprob: Option<f32>,
     /// The likeliest tokens at that point, likeliest first, as many as were asked for.
     pub top: Vec<(u32, f32)>,
+    /// A table took part, and whether it changed which token is the likeliest.
+    pub mixed: Option<(Mixed, bool)>,
 }
 
 #[derive(Debug)]
@@ -100,6 +105,11 @@ impl Sampler {
 
     /// Chooses a token and takes it into account. The row is changed in place (bias, penalties).
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<Choice, SamplerError> {
+        self.sample_with(logits, None)
+    }
+
+    /// Like `sample`, with a table's proposal and its greatest weight mixed in.
+    pub fn sample_with(&mut self, logits: &mut [f32], table: Option<(&Proposal, f32)>) -> Result<Choice, SamplerError> {
         if logits.len() != self.vocab {
             return Err(SamplerError::Row { found: logits.len(), expected: self.vocab });
         }
@@ -110,11 +120,21 @@ impl Sampler {
             }
         }
         self.penalties.apply(logits);
-        let (max, likeliest) = likeliest(logits)?;
+        let (mut max, mut likeliest) = self::likeliest(logits)?;
+        let mixed =
+            table.and_then(|(proposal, lambda)| mix::mix(logits, proposal, lambda, &self.bias, &mut self.weights));
+        let mixed = match mixed {
+            None => None,
+            Some(mixed) => {
+                let alone = likeliest;
+                (max, likeliest) = self::likeliest(logits)?;
+                Some((mixed, likeliest != alone))
+            }
+        };
         let id = if self.temperature == 0.0 { likeliest } else { self.draw(logits, max, likeliest) };
         let (logprob, top) = self.report(logits, max, id);
         self.penalties.accept(id);
-        Ok(Choice { id, logprob, top })
+        Ok(Choice { id, logprob, top, mixed })
     }
 
     fn draw(&mut self, logits: &[f32], max: f32, likeliest: u32) -> u32 {

@@ -7,11 +7,12 @@ use super::message::{RawMessage, messages};
 use super::sampling::{self, Common, TOP_LOGPROBS_MAX};
 use super::thinking::{Effort, TemplateArguments, thinking};
 use super::tools::tools;
+use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::http::body::{self, Parameters};
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
-use crate::service::{Principal, ReplyInput, ReplyRequest};
-use crate::turn::Tier;
+use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest};
+use crate::turn::{EngramChoice, Tier};
 
 const PARAMETERS: Parameters = Parameters {
     known: &[
@@ -86,6 +87,42 @@ pub(crate) struct Extension {
     pub(crate) conversation: Option<String>,
     /// May this turn be learned from.
     pub(crate) consent: Option<bool>,
+    /// `false`, or the tables to use.
+    pub(crate) engram: Option<RawEngram>,
+}
+
+/// Engram tables, as a client asks for them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "`false`, or an object of `tables`, `lambda` and `passages`")]
+pub(crate) enum RawEngram {
+    Switch(bool),
+    Use(RawTables),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RawTables {
+    tables: Vec<String>,
+    /// The most that the tables may weigh, 0 to 0.9.
+    lambda: Option<f32>,
+    /// Texts whose n-grams help this reply alone.
+    passages: Vec<String>,
+}
+
+impl RawEngram {
+    fn wish(engram: Option<RawEngram>) -> EngramWish {
+        match engram {
+            None | Some(RawEngram::Switch(true)) => EngramWish::Pipeline,
+            Some(RawEngram::Switch(false)) => EngramWish::Off,
+            Some(RawEngram::Use(raw)) => EngramWish::Use(EngramChoice {
+                tables: raw.tables,
+                lambda_max: raw.lambda.unwrap_or(LAMBDA_DEFAULT),
+                passages: raw.passages,
+                in_thought: false,
+                required: true,
+            }),
+        }
+    }
 }
 
 impl Extension {
@@ -166,6 +203,7 @@ pub(crate) fn request(
         stop: common.stop,
         choices: common.choices,
         consent: extension.consent,
+        engram: RawEngram::wish(extension.engram),
     }
 }
 
@@ -214,6 +252,18 @@ mod tests {
     }
 
     #[test]
+    fn engram_tables_arrive() {
+        let wish = |engram: Value| of(json!({"chimere": {"engram": engram}})).unwrap().0.engram;
+        assert_eq!(of(json!({})).unwrap().0.engram, EngramWish::Pipeline);
+        assert_eq!(wish(json!(false)), EngramWish::Off);
+        let EngramWish::Use(choice) = wish(json!({"tables": ["kine"], "lambda": 0.5, "passages": ["p"]})) else {
+            panic!("not taken")
+        };
+        assert_eq!((choice.tables, choice.lambda_max, choice.passages), (vec!["kine".into()], 0.5, vec!["p".into()]));
+        assert!(choice.required);
+    }
+
+    #[test]
     fn what_cannot_be_honoured_is_refused() {
         for (param, body) in [
             ("response_format", json!({"response_format": {"type": "json_object"}})),
@@ -227,6 +277,8 @@ mod tests {
             ("chimere.route", json!({"chimere": {"route": ""}})),
             ("chat_template_kwargs", json!({"chat_template_kwargs": {"evil": 1}})),
             ("max_token", json!({"max_token": 5})),
+            ("chimere.engram", json!({"chimere": {"engram": {"table": ["kine"]}}})),
+            ("chimere.engram", json!({"chimere": {"engram": 3}})),
             ("messages", json!({"messages": null})),
         ] {
             let error = of(body.clone()).unwrap_err();

@@ -71,11 +71,15 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation]) -> Value
         seeds: Vec<u64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         timings: Option<crate::turn::Timings>,
+        /// What Engram tables did, choice by choice, where any was asked for.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        engram: Vec<&'a crate::turn::EngramUse>,
     }
     let extension = Extension {
         plan,
         seeds: generations.iter().map(|g| g.seed).collect(),
         timings: generations.first().map(|g| g.timings),
+        engram: generations.iter().filter_map(|g| g.engram.as_ref()).collect(),
     };
     serde_json::to_value(extension).unwrap_or(Value::Null)
 }

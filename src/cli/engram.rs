@@ -1,0 +1,403 @@
+//! `chimere engram build | learn | merge | decay | revoke | show | list`: makes and changes tables. What is written to
+//! the state folder is signed; a running daemon takes it by itself.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use chimere::config::Config;
+use chimere::engine::tokenizer::Bpe;
+use chimere::engine::vocab::{Vocab, fingerprint};
+use chimere::engram::count::{Corpus, CountRules};
+use chimere::engram::learned::{self, Record};
+use chimere::engram::shelf::{self, DIR, Shelf};
+use chimere::engram::table::Run;
+use chimere::engram::{Change, Draft, Source, Table};
+use chimere::gguf::Gguf;
+use chimere::night::manifest::{KEY_FILE, Seal};
+use chimere::store::files::{create_private_dir, write_durable};
+use clap::Subcommand;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::exit::say;
+use super::serve::Place;
+
+/// Engram tables: n-grams of verified texts that are mixed into the answers
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Count texts and keep what tells most, in a table of a given size
+    Build(Build),
+    /// Learn from verified answers (JSONL: text, principal, origin, verdict, time_s)
+    Learn(Learn),
+    /// Put tables of one tokenizer together
+    Merge {
+        /// Tables to read
+        #[arg(required = true, num_args = 1..)]
+        tables: Vec<PathBuf>,
+        #[command(flatten)]
+        out: Output,
+    },
+    /// Let age count: entries over 30 days count half, entries over 90 days go
+    Decay {
+        /// Table of the state folder, by name, or a file
+        table: PathBuf,
+        /// The time it is, Unix seconds [default: now]
+        #[arg(long)]
+        now: Option<i64>,
+    },
+    /// Remove all that a principal said from a table, or from all of the state folder
+    Revoke {
+        /// Whose words go
+        #[arg(long)]
+        principal: String,
+        /// Only this table; by name, or a file
+        #[arg(long)]
+        table: Option<PathBuf>,
+    },
+    /// Print what a table holds
+    Show {
+        /// Table of the state folder or of the installation, by name, or a file
+        table: PathBuf,
+        /// Print this many contexts with their continuations
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        contexts: usize,
+        /// Model whose tokenizer made it, to print tokens as text
+        #[arg(long, value_name = "FILE")]
+        model: Option<PathBuf>,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the tables that may be served, and those that may not and why
+    List {
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct Output {
+    /// Name of the table
+    #[arg(long)]
+    name: String,
+    /// Write this file, unsigned, instead of publishing in the state folder
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[arg(long, default_value = "")]
+    description: String,
+    /// Licences of the texts
+    #[arg(long, default_value = "")]
+    licence: String,
+}
+
+#[derive(clap::Args)]
+struct Build {
+    #[command(flatten)]
+    output: Output,
+    /// UTF-8 text; documents end with a zero byte
+    #[arg(long = "text", required = true, value_name = "FILE")]
+    texts: Vec<PathBuf>,
+    /// Model whose tokenizer to use [default: the one the daemon would serve]
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Size to reach, bytes
+    #[arg(long, default_value_t = 700_000)]
+    bytes: usize,
+    /// Occurrences that a context must have
+    #[arg(long, default_value_t = 3)]
+    count_min: u32,
+    /// Documents that a context must occur in
+    #[arg(long, default_value_t = 2)]
+    documents_min: u32,
+}
+
+#[derive(clap::Args)]
+struct Learn {
+    /// Verified answers, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    records: PathBuf,
+    /// Name of the shared table; a principal's own is `NAME-PRINCIPAL`
+    #[arg(long, default_value = "learned")]
+    name: String,
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRecord {
+    text: String,
+    principal: String,
+    origin: String,
+    verdict: u8,
+    time_s: i64,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = Config::load(&args.place.flags())?;
+    match args.command {
+        Cmd::Build(args) => build(args, &config),
+        Cmd::Learn(args) => learn(args, &config),
+        Cmd::Merge { tables, out } => merge(&tables, &out, &config),
+        Cmd::Decay { table, now } => {
+            let now = now.unwrap_or_else(|| jiff::Timestamp::now().as_second());
+            change(&find(&table, &config)?, &config, |draft| draft.decay(now)).map(drop)
+        }
+        Cmd::Revoke { principal, table } => revoke(&principal, table.as_deref(), &config),
+        Cmd::Show { table, contexts, model, json } => show(&find(&table, &config)?, contexts, model, json),
+        Cmd::List { json } => list(json, &config),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn vocabulary(model: Option<PathBuf>, config: &Config) -> anyhow::Result<Bpe> {
+    let path = match (model, &config.model) {
+        (Some(path), _) => path,
+        (None, Ok(path)) => path.clone(),
+        (None, Err(_)) => bail!("no model found: name one with --model"),
+    };
+    let gguf = Gguf::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Bpe::from_gguf(&gguf)?)
+}
+
+fn build(args: Build, config: &Config) -> anyhow::Result<()> {
+    let vocab = vocabulary(args.model, config)?;
+    let mut draft = Draft::new(fingerprint(&vocab), vocab.len() as u32)?;
+    let mut corpus = Corpus::new(vocab.len());
+    for path in &args.texts {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let origin = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let curated = Source { principal: String::new(), origin, time_s: 0, verdict: 0, halved: false };
+        let source = draft.source(curated)?;
+        for document in text.split('\0').filter(|d| !d.trim().is_empty()) {
+            let mut ids = Vec::new();
+            vocab.encode(document, false, &mut ids)?;
+            corpus.add(ids, source)?;
+        }
+    }
+    let rules = CountRules {
+        count_min: args.count_min.max(1),
+        documents_min: args.documents_min,
+        bytes_max: args.bytes,
+        ..CountRules::default()
+    };
+    corpus.count_into(&mut draft, &rules)?;
+    eprintln!("{} tokens of {} documents", corpus.tokens(), corpus.documents());
+    write(&draft, &args.output, None, config)
+}
+
+fn learn(args: Learn, config: &Config) -> anyhow::Result<()> {
+    let vocab = vocabulary(args.model, config)?;
+    let text =
+        std::fs::read_to_string(&args.records).with_context(|| format!("cannot read {}", args.records.display()))?;
+    let mut records = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let raw: RawRecord =
+            serde_json::from_str(line).with_context(|| format!("{}:{}", args.records.display(), number + 1))?;
+        let mut tokens = Vec::new();
+        vocab.encode(&raw.text, false, &mut tokens)?;
+        let RawRecord { principal, origin, verdict, time_s, .. } = raw;
+        records.push(Record { tokens, principal, origin, verdict, time_s });
+    }
+    let learned = learned::learn(&records, fingerprint(&vocab), vocab.len() as u32)?;
+    eprintln!("{} records, {} of them left out", records.len(), learned.left_out);
+    let folder = config.state_dir.join(DIR);
+    let mut all = vec![(args.name.clone(), None, learned.shared)];
+    for (principal, draft) in learned.own {
+        all.push((learned::own_name(&args.name, &principal), Some(principal), draft));
+    }
+    for (name, owner, mut draft) in all {
+        let path = folder.join(format!("{name}.engr"));
+        if path.exists() {
+            draft.merge(&shelf::read(&path)?)?;
+        }
+        let output = Output {
+            name,
+            out: None,
+            description: "learned from verified answers".to_owned(),
+            licence: "this installation's own".to_owned(),
+        };
+        write(&draft, &output, owner.as_deref(), config)?;
+    }
+    Ok(())
+}
+
+fn merge(tables: &[PathBuf], out: &Output, config: &Config) -> anyhow::Result<()> {
+    let mut draft: Option<Draft> = None;
+    for path in tables {
+        let table = shelf::read(&find(path, config)?)?;
+        match &mut draft {
+            None => draft = Some(Draft::of(&table)?),
+            Some(draft) => draft.merge(&table).with_context(|| path.display().to_string())?,
+        }
+    }
+    write(&draft.context("nothing to merge")?, out, None, config)
+}
+
+/// This installation's key, made if there is none.
+fn seal(config: &Config) -> anyhow::Result<Seal> {
+    create_private_dir(&config.state_dir)?;
+    Ok(Seal::open(&config.state_dir.join(KEY_FILE))?)
+}
+
+/// Writes a finished table: to the state folder, signed, or to a file.
+fn write(draft: &Draft, output: &Output, owner: Option<&str>, config: &Config) -> anyhow::Result<()> {
+    let bytes = draft.finish(&output.name, &output.description, &output.licence, owner)?;
+    let path = match &output.out {
+        Some(path) => {
+            write_durable(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+            path.clone()
+        }
+        None => shelf::publish(&config.state_dir.join(DIR), &bytes, &seal(config)?)?,
+    };
+    let table = shelf::read(&path)?;
+    say!(
+        "{}: {} contexts, {} continuations, {} bytes, digest {}",
+        path.display(),
+        table.contexts(),
+        table.entries(),
+        bytes.len(),
+        table.digest()
+    );
+    Ok(())
+}
+
+/// Rewrites a table of the state folder with a change; nothing is written where nothing changed.
+fn change(path: &Path, config: &Config, with: impl FnOnce(&mut Draft) -> Change) -> anyhow::Result<Change> {
+    let folder = config.state_dir.join(DIR);
+    if path.parent() != Some(folder.as_path()) {
+        bail!("{} is not in {}: a table that came with the program is not changed", path.display(), folder.display());
+    }
+    let table = shelf::read(path)?;
+    let mut draft = Draft::of(&table)?;
+    let mut changed = with(&mut draft);
+    if table.meta().owner.is_none() {
+        // What is left of a shared table must still have been said by several.
+        let unsupported = draft.keep_supported(learned::principals_min);
+        changed =
+            Change { sources: changed.sources + unsupported.sources, entries: changed.entries + unsupported.entries };
+    }
+    if changed != Change::default() {
+        let meta = table.meta();
+        let bytes = draft.finish(&meta.name, &meta.description, &meta.licence, meta.owner.as_deref())?;
+        shelf::publish(&folder, &bytes, &seal(config)?)?;
+    }
+    say!("{}: {} sources and {} continuations changed", path.display(), changed.sources, changed.entries);
+    Ok(changed)
+}
+
+fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Result<()> {
+    let paths = match table {
+        Some(table) => vec![find(table, config)?],
+        None => scan(config)?.tables.into_iter().filter(|t| !t.shipped).map(|t| t.path).collect(),
+    };
+    for path in paths {
+        change(&path, config, |draft| draft.revoke(principal))?;
+    }
+    Ok(())
+}
+
+fn scan(config: &Config) -> anyhow::Result<Shelf> {
+    let shipped = config.model.as_ref().ok().and_then(|m| m.parent()).map(|folder| folder.join(DIR));
+    let signatures = seal(config)?;
+    Ok(Shelf::scan(shipped.as_deref(), &config.state_dir.join(DIR), Some(&signatures)))
+}
+
+/// A file, or a table by its name.
+fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
+    if table.is_file() {
+        return Ok(table.to_owned());
+    }
+    let name = table.to_string_lossy();
+    let known = scan(config)?.tables.into_iter().find(|t| t.name == name);
+    Ok(known.with_context(|| format!("there is no file and no table `{name}`"))?.path)
+}
+
+fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> anyhow::Result<()> {
+    let table = shelf::read(path)?;
+    let read = |model: PathBuf| -> anyhow::Result<Bpe> { Ok(Bpe::from_gguf(&Gguf::open(&model)?)?) };
+    let vocab = model.map(read).transpose()?;
+    if let Some(vocab) = &vocab
+        && fingerprint(vocab) != *table.fingerprint()
+    {
+        bail!("the table was made for another tokenizer than this model's");
+    }
+    let mut by_order: BTreeMap<usize, usize> = BTreeMap::new();
+    table.all().for_each(|(context, _)| *by_order.entry(context.len() + 1).or_default() += 1);
+    let sources = table.sources();
+    let shown: Vec<Value> = table
+        .all()
+        .take(contexts)
+        .map(|(context, run)| context_json(&context, run, &sources, vocab.as_ref()))
+        .collect();
+    print_table(&table, &by_order, sources.len(), &shown, as_json);
+    Ok(())
+}
+
+/// A context with its continuations, and where each comes from.
+fn context_json(context: &[u32], run: Run<'_>, sources: &[Source], vocab: Option<&Bpe>) -> Value {
+    let text = |id: u32| vocab.map_or_else(|| id.to_string(), |v| v.name(id));
+    let mut next = Vec::new();
+    for e in run.entries() {
+        let Some(source) = sources.get(e.source as usize) else { continue };
+        next.push(json!({
+            "token": if e.is_rest() { "(others)".to_owned() } else { text(e.token) },
+            "count": e.count,
+            "origin": source.origin,
+            "principal": source.principal,
+            "verdict": source.verdict,
+            "time_s": source.time_s,
+            "halved": source.halved,
+        }));
+    }
+    json!({ "context": context.iter().map(|id| text(*id)).collect::<Vec<_>>(), "next": next })
+}
+
+fn print_table(table: &Table, by_order: &BTreeMap<usize, usize>, sources: usize, shown: &[Value], as_json: bool) {
+    let (meta, bytes) = (table.meta(), table.bytes().len());
+    if as_json {
+        let report = json!({
+            "name": meta.name, "description": meta.description, "licence": meta.licence, "owner": meta.owner,
+            "digest": table.digest(), "bytes": bytes, "contexts": table.contexts(), "entries": table.entries(),
+            "orders": by_order, "sources": sources, "shown": shown,
+        });
+        say!("{report:#}");
+        return;
+    }
+    say!("{}: {}", meta.name, meta.description);
+    say!("licence     {}", meta.licence);
+    say!("digest      {}", table.digest());
+    say!("contexts    {} ({})", table.contexts(), orders(by_order));
+    say!("entries     {}, from {sources} sources, {bytes} bytes", table.entries());
+    shown.iter().for_each(|context| say!("{context}"));
+}
+
+fn orders(by_order: &BTreeMap<usize, usize>) -> String {
+    by_order.iter().map(|(order, n)| format!("order {order}: {n}")).collect::<Vec<_>>().join(", ")
+}
+
+fn list(as_json: bool, config: &Config) -> anyhow::Result<()> {
+    let shelf = scan(config)?;
+    if as_json {
+        say!("{}", serde_json::to_string(&shelf)?);
+        return Ok(());
+    }
+    for t in &shelf.tables {
+        let origin = if t.shipped { "shipped" } else { "own" };
+        let owner = t.owner.as_ref().map(|o| format!(" for {o} alone")).unwrap_or_default();
+        say!("{:<16} {origin:<8} {:>8} contexts {:>9} bytes  {}{owner}", t.name, t.contexts, t.bytes, t.description);
+    }
+    for refused in &shelf.refused {
+        say!("refused: {}: {}", refused.path.display(), refused.message);
+    }
+    Ok(())
+}

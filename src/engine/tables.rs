@@ -1,0 +1,118 @@
+//! The Engram tables of this engine: mapped, checked whole, given out as they are. A name leads to another table from
+//! one request to the next; a request keeps what it was given until it ends.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use chimere_ffi::map::Map;
+
+use super::control::engram::Engram;
+use super::vocab::{Vocab, VocabError, fingerprint};
+use crate::engram::blend::LAMBDA_MAX;
+use crate::engram::dynamic::{Dynamic, PASSAGES_MAX, TOKENS_MAX};
+use crate::engram::format::{EngramError, check_name};
+use crate::engram::shelf::TABLES_MAX;
+use crate::engram::{Bytes, Table};
+use crate::turn::EngramChoice;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    #[error(transparent)]
+    Engram(#[from] EngramError),
+    #[error(transparent)]
+    Vocab(#[from] VocabError),
+    #[error("there is no engram table `{name}`: the tables are {known}")]
+    Unknown { name: String, known: String },
+    #[error("engram: {found} {what} are over the limit of {limit}")]
+    TooMany { what: &'static str, found: usize, limit: usize },
+    #[error("engram.lambda is {0}, but must be from 0 to {LAMBDA_MAX}")]
+    Lambda(f32),
+}
+
+/// Tables by name.
+pub struct Tables {
+    vocab: Arc<dyn Vocab>,
+    /// Made when the first table comes: it reads the whole vocabulary.
+    fingerprint: Option<[u8; 32]>,
+    tables: BTreeMap<String, Arc<Table>>,
+}
+
+impl Tables {
+    pub fn new(vocab: Arc<dyn Vocab>) -> Tables {
+        Tables { vocab, fingerprint: None, tables: BTreeMap::new() }
+    }
+
+    /// Maps and checks a file and gives it `name`; on an error the table that had the name stays. Returns its
+    /// contexts and entries.
+    pub fn load(&mut self, name: &str, path: &Path, digest: &str) -> Result<(u64, u64), TableError> {
+        check_name(name)?;
+        if self.tables.len() >= TABLES_MAX && !self.tables.contains_key(name) {
+            let found = self.tables.len() + 1;
+            return Err(TableError::TooMany { what: "tables", found, limit: TABLES_MAX });
+        }
+        let fingerprint = *self.fingerprint.get_or_insert_with(|| fingerprint(self.vocab.as_ref()));
+        let mapped = File::open(path).and_then(|file| Map::new(&file));
+        let map = mapped.map_err(|source| EngramError::Io { path: path.display().to_string(), source })?;
+        let table = Table::open(Bytes::Mapped(map), Some(&fingerprint))?;
+        if table.digest() != digest {
+            return Err(EngramError::Digest { found: table.digest(), wanted: digest.to_owned() }.into());
+        }
+        let facts = (table.contexts() as u64, table.entries() as u64);
+        self.tables.insert(name.to_owned(), Arc::new(table));
+        Ok(facts)
+    }
+
+    pub fn forget(&mut self, name: &str) {
+        self.tables.remove(name);
+    }
+
+    /// What a request gets: the tables of today, and a table of its own passages.
+    pub fn choose(&self, choice: &EngramChoice, prompt: &[u32]) -> Result<Engram, TableError> {
+        if !(0.0..=LAMBDA_MAX).contains(&choice.lambda_max) {
+            return Err(TableError::Lambda(choice.lambda_max));
+        }
+        let mut tables: Vec<Arc<Table>> = Vec::new();
+        for name in &choice.tables {
+            match self.tables.get(name) {
+                // Named twice, it still counts once.
+                Some(table) if tables.iter().any(|t| Arc::ptr_eq(t, table)) => {}
+                Some(table) => tables.push(Arc::clone(table)),
+                None if choice.required => return Err(self.unknown(name)),
+                None => {}
+            }
+        }
+        let dynamic = self.dynamic(&choice.passages)?;
+        Ok(Engram::new(tables, dynamic, choice, prompt))
+    }
+
+    fn dynamic(&self, passages: &[String]) -> Result<Option<Dynamic>, TableError> {
+        if passages.is_empty() {
+            return Ok(None);
+        }
+        if passages.len() > PASSAGES_MAX {
+            return Err(TableError::TooMany { what: "passages", found: passages.len(), limit: PASSAGES_MAX });
+        }
+        let mut all = Vec::new();
+        let mut tokens = 0;
+        for passage in passages {
+            let mut ids = Vec::new();
+            self.vocab.encode(passage, false, &mut ids)?;
+            tokens += ids.len();
+            if tokens > TOKENS_MAX {
+                return Err(TableError::TooMany { what: "tokens of passages", found: tokens, limit: TOKENS_MAX });
+            }
+            all.push(ids);
+        }
+        Ok(Some(Dynamic::of(&all)))
+    }
+
+    fn unknown(&self, name: &str) -> TableError {
+        let known = match self.tables.is_empty() {
+            true => "none".to_owned(),
+            false => self.tables.keys().cloned().collect::<Vec<_>>().join(", "),
+        };
+        TableError::Unknown { name: name.chars().take(80).collect(), known }
+    }
+}

@@ -1,0 +1,177 @@
+//! Tables on disk: where they lie, which of them may be served, and how a new one takes an old one's place.
+//!
+//! A table `NAME.engr` is served when its digest is signed by this installation (`DIGEST.sig` beside it) or is one of
+//! the shipped ones, whose digests are compiled in. The signature is written before the table is renamed into place
+//! and is named by the digest, so at every moment the table that stands there has its signature.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::format::{EXTENSION, EngramError, check_name};
+use super::table::{Bytes, Table};
+use crate::night::manifest::Seal;
+use crate::store::files::{create_private_dir, read_bounded, write_durable};
+
+/// Folder of the installation's own tables, under the state folder.
+pub const DIR: &str = "engram";
+/// Largest table that is served, bytes.
+pub const SERVED_BYTES_MAX: u64 = 256 << 20;
+/// Tables served at once.
+pub const TABLES_MAX: usize = 64;
+const PURPOSE: &str = "engram";
+/// Digests of the tables that come with the program: `NAME DIGEST`, a line each.
+const SHIPPED: &str = include_str!("../../nano/engram/DIGESTS");
+
+/// A table that may be served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    pub name: String,
+    pub path: PathBuf,
+    /// What the engine must find in the file.
+    pub digest: String,
+    pub shipped: bool,
+    /// The only principal that may use it.
+    pub owner: Option<String>,
+    pub description: String,
+    pub licence: String,
+    pub contexts: usize,
+    pub entries: usize,
+    pub bytes: usize,
+}
+
+/// A file that is not served, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    pub path: PathBuf,
+    pub message: String,
+}
+
+/// What lies in the folders.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Shelf {
+    pub tables: Vec<Listed>,
+    pub refused: Vec<Refused>,
+}
+
+impl Shelf {
+    /// Reads the folders; an own table takes the place of a shipped one of the same name.
+    pub fn scan(shipped: Option<&Path>, own: &Path, signatures: Option<&Seal>) -> Shelf {
+        let mut shelf = Shelf::default();
+        for (folder, is_shipped) in [(Some(own), false), (shipped, true)] {
+            let Some(folder) = folder else { continue };
+            for path in files(folder) {
+                match list(&path, is_shipped, signatures) {
+                    Ok(table) if shelf.tables.iter().any(|t| t.name == table.name) => {}
+                    Ok(_) if shelf.tables.len() >= TABLES_MAX => {
+                        let message = format!("there are more than {TABLES_MAX} tables: remove some");
+                        shelf.refused.push(Refused { path, message });
+                    }
+                    Ok(table) => shelf.tables.push(table),
+                    Err(error) => shelf.refused.push(Refused { path, message: error.to_string() }),
+                }
+            }
+        }
+        shelf.tables.sort_by(|a, b| a.name.cmp(&b.name));
+        shelf
+    }
+
+    /// The table of a name that `principal` may use.
+    pub fn find(&self, name: &str, principal: &str) -> Option<&Listed> {
+        self.tables.iter().find(|t| t.name == name && t.owner.as_ref().is_none_or(|owner| owner == principal))
+    }
+}
+
+/// Tables of a folder, by name.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path());
+    let mut found: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == EXTENSION)).collect();
+    found.sort();
+    found
+}
+
+fn list(path: &Path, shipped: bool, signatures: Option<&Seal>) -> Result<Listed, EngramError> {
+    let table = read(path)?;
+    let (name, digest) = (table.meta().name.clone(), table.digest());
+    if path.file_stem().is_none_or(|stem| *stem != *name) {
+        return Err(EngramError::Damaged("its file has another name than the table"));
+    }
+    let known = match shipped {
+        true => SHIPPED.lines().any(|line| line.split_whitespace().eq([name.as_str(), digest.as_str()])),
+        false => {
+            let signature = read_bounded(&signature_path(path, &digest), 256).map_err(|e| at(path, e))?;
+            signature.zip(signatures).is_some_and(|(s, own)| own.verifies(PURPOSE, digest.as_bytes(), &s))
+        }
+    };
+    if !known {
+        return Err(EngramError::Unsigned);
+    }
+    let meta = table.meta();
+    Ok(Listed {
+        name,
+        digest,
+        path: path.to_owned(),
+        shipped,
+        owner: meta.owner.clone(),
+        description: meta.description.clone(),
+        licence: meta.licence.clone(),
+        contexts: table.contexts(),
+        entries: table.entries(),
+        bytes: table.bytes().len(),
+    })
+}
+
+/// Reads and checks a table of any folder, signed or not.
+pub fn read(path: &Path) -> Result<Table, EngramError> {
+    let file = fs::File::open(path).map_err(|e| at(path, e))?;
+    let mut bytes = Vec::new();
+    file.take(SERVED_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| at(path, e))?;
+    if bytes.len() as u64 > SERVED_BYTES_MAX {
+        let found = bytes.len() as u64;
+        return Err(EngramError::TooLarge { what: "the table's size", found, limit: SERVED_BYTES_MAX });
+    }
+    Table::open(Bytes::Owned(bytes), None)
+}
+
+/// Puts a finished table into `folder`, signed, in place of the one of the same name. Returns its path.
+pub fn publish(folder: &Path, bytes: &[u8], signatures: &Seal) -> Result<PathBuf, EngramError> {
+    let table = Table::open(Bytes::Owned(bytes.to_vec()), None)?;
+    let name = &table.meta().name;
+    check_name(name)?;
+    create_private_dir(folder).map_err(|e| at(folder, e))?;
+    let path = folder.join(format!("{name}.{EXTENSION}"));
+    sign(&path, &table.digest(), signatures)?;
+    write_durable(&path, bytes).map_err(|e| at(&path, e))?;
+    forget_signatures(folder);
+    Ok(path)
+}
+
+/// Signs the table at `path`, whose digest is `digest`.
+pub fn sign(path: &Path, digest: &str, signatures: &Seal) -> Result<(), EngramError> {
+    let signature = signatures.sign(PURPOSE, digest.as_bytes());
+    write_durable(&signature_path(path, digest), signature.as_bytes()).map_err(|e| at(path, e))
+}
+
+/// Removes signatures whose table is gone; what cannot be read or removed stays.
+fn forget_signatures(folder: &Path) {
+    let used: BTreeSet<PathBuf> = files(folder)
+        .iter()
+        .filter_map(|path| read(path).ok().map(|table| signature_path(path, &table.digest())))
+        .collect();
+    for path in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path()) {
+        if path.extension().is_some_and(|e| e == "sig") && !used.contains(&path) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn signature_path(table: &Path, digest: &str) -> PathBuf {
+    table.with_file_name(format!("{digest}.sig"))
+}
+
+fn at(path: &Path, source: io::Error) -> EngramError {
+    EngramError::Io { path: path.display().to_string(), source }
+}

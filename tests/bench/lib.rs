@@ -1,0 +1,10 @@
+//! The modules under measurement, compiled in directly, so that the benchmarks build quickly.
+
+#[path = "../../src/engram"]
+pub mod engram {
+    pub mod draft;
+    pub mod filter;
+    pub mod format;
+    pub mod key;
+    pub mod table;
+}
