@@ -301,6 +301,11 @@ fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Res
         None => scan(config)?.tables.into_iter().filter(|t| !t.shipped).map(|t| t.path).collect(),
     };
     for path in paths {
+        if shelf::read(&path)?.meta().owner.as_deref() == Some(principal) {
+            shelf::remove(&path)?;
+            say!("{}: removed, it was {principal}'s own", path.display());
+            continue;
+        }
         change(&path, config, |draft| draft.revoke(principal))?;
     }
     Ok(())

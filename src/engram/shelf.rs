@@ -149,6 +149,16 @@ pub fn publish(folder: &Path, bytes: &[u8], signatures: &Seal) -> Result<PathBuf
     Ok(path)
 }
 
+/// Removes a table and its signature.
+pub fn remove(path: &Path) -> Result<(), EngramError> {
+    fs::remove_file(path).map_err(|e| at(path, e))?;
+    if let Some(folder) = path.parent() {
+        fs::File::open(folder).and_then(|f| f.sync_all()).map_err(|e| at(folder, e))?;
+        forget_signatures(folder);
+    }
+    Ok(())
+}
+
 /// Signs the table at `path`, whose digest is `digest`.
 pub fn sign(path: &Path, digest: &str, signatures: &Seal) -> Result<(), EngramError> {
     let signature = signatures.sign(PURPOSE, digest.as_bytes());
