@@ -116,3 +116,40 @@ impl Tables {
         TableError::Unknown { name: name.chars().take(80).collect(), known }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tokenizer::Bpe;
+    use crate::engram::shelf::Shelf;
+    use crate::gguf::Gguf;
+
+    #[test]
+    fn the_shipped_tables_fit_the_shipped_model() {
+        let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano");
+        let vocab = Bpe::from_gguf(&Gguf::open(&nano.join("nano.gguf")).unwrap()).unwrap();
+        let mut tables = Tables::new(Arc::new(vocab));
+        let shelf = Shelf::scan(Some(&nano.join("engram")), Path::new("/nonexistent"), None);
+        for table in &shelf.tables {
+            assert!(matches!(
+                tables.load(&table.name, &table.path, "0"),
+                Err(TableError::Engram(EngramError::Digest { .. }))
+            ));
+            let (contexts, entries) = tables.load(&table.name, &table.path, &table.digest).unwrap();
+            assert_eq!((contexts as usize, entries as usize), (table.contexts, table.entries));
+        }
+        let choice = |name: &str, required| EngramChoice {
+            tables: vec![name.to_owned()],
+            lambda_max: 0.1,
+            required,
+            ..EngramChoice::default()
+        };
+        assert_eq!(tables.choose(&choice("kine", true), &[1]).unwrap().report().tables, ["kine"]);
+        let error = tables.choose(&choice("none", true), &[1]).unwrap_err().to_string();
+        assert!(error.contains("code, cyber, general, kine"), "{error}");
+        assert_eq!(tables.choose(&choice("none", false), &[1]).unwrap().report().tables, [""; 0]);
+        assert!(tables.choose(&EngramChoice { lambda_max: f32::NAN, ..choice("kine", true) }, &[1]).is_err());
+        tables.forget("kine");
+        assert!(tables.choose(&choice("kine", true), &[1]).is_err());
+    }
+}

@@ -8,7 +8,7 @@ use super::table::View;
 
 /// Most that tables may weigh, whatever a request asks for, and what they weigh where nobody says.
 pub const LAMBDA_MAX: f32 = 0.9;
-pub const LAMBDA_DEFAULT: f32 = 0.3;
+pub const LAMBDA_DEFAULT: f32 = 0.1;
 /// How far a match of each order is trusted, 2 to 6: a single word says little of the next.
 pub const ORDER_TRUST: [f32; ORDERS] = [0.10, 0.35, 0.70, 0.90, 1.0];
 /// Continuations looked at for one order and table.

@@ -357,3 +357,13 @@ fn a_private_table_is_for_its_owner() {
     let shelf = Shelf::scan(None, &folder, Some(&signatures));
     assert!(shelf.find("hers", "ada").is_some() && shelf.find("hers", "bob").is_none());
 }
+
+#[test]
+fn the_shipped_tables_are_the_pinned_ones_and_small() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/engram");
+    let shelf = Shelf::scan(Some(&folder), std::path::Path::new("/nonexistent"), None);
+    let names: Vec<&str> = shelf.tables.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!((names, shelf.refused), (vec!["code", "cyber", "general", "kine"], vec![]));
+    assert!(shelf.tables.iter().all(|t| t.shipped && t.owner.is_none() && !t.licence.is_empty()));
+    assert!(shelf.tables.iter().map(|t| t.bytes).sum::<usize>() <= 3_000_000);
+}
