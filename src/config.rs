@@ -100,6 +100,24 @@ pub struct MemoryConfig {
     pub append_timeout: Duration,
 }
 
+/// The judge of finished replies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScorerConfig {
+    pub enabled: bool,
+    /// The judge's model, or the places that were looked at.
+    pub model: Result<PathBuf, Vec<PathBuf>>,
+    /// Absent: `nano-prm.gguf` beside the model, where there is one.
+    pub adapter: Option<PathBuf>,
+    /// `auto`, `cpu` or `llama`.
+    pub backend: String,
+    /// Of lowered priority.
+    pub threads: NonZeroUsize,
+    /// Steps judged together.
+    pub sequences: NonZeroUsize,
+    /// Turns that wait in memory; more are found again in the turn log.
+    pub queue_max: usize,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelinesConfig {
     /// Folder of the shipped files; absent: the ones compiled in.
@@ -129,6 +147,7 @@ pub struct Config {
     pub http: HttpConfig,
     pub replies: RepliesConfig,
     pub memory: MemoryConfig,
+    pub scorer: ScorerConfig,
     pub pipelines: PipelinesConfig,
     pub night_enabled: bool,
     pub drain_timeout: Duration,
@@ -188,6 +207,7 @@ impl Config {
                 bytes_max: number(raw.memory.bytes_max, 2 << 30, 1 << 20..=1 << 44, "memory.bytes_max")?,
                 append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
             },
+            scorer: scorer(raw.scorer, env)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),
@@ -265,6 +285,18 @@ fn replies(raw: raw::RepliesSection) -> Result<RepliesConfig, ConfigError> {
         start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
         reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
         client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,
+    })
+}
+
+fn scorer(raw: raw::ScorerSection, env: &Environment) -> Result<ScorerConfig, ConfigError> {
+    Ok(ScorerConfig {
+        enabled: raw.enabled.is_none_or(|f| f.value),
+        model: env.find_model(raw.model.map(|f| f.value)),
+        adapter: raw.adapter.map(|f| f.value),
+        backend: one_of(raw.backend, "auto", &["auto", "cpu", "llama"], "scorer.backend")?,
+        threads: nonzero(number(raw.threads, 1, 1..=THREADS_MAX, "scorer.threads")?),
+        sequences: nonzero(number(raw.sequences, 4, 1..=64, "scorer.sequences")?),
+        queue_max: number(raw.queue_max, 4_096, 1..=1 << 20, "scorer.queue_max")? as usize,
     })
 }
 

@@ -3,6 +3,7 @@
 
 mod exit;
 mod face;
+mod judge;
 pub mod log;
 mod notify;
 mod reload;
@@ -29,7 +30,7 @@ use crate::actors::link::Link;
 use crate::actors::memory::{Memory, OpenStore};
 use crate::actors::orchestrator::{Orchestrator, Pipelines};
 use crate::actors::scheduler::Scheduler;
-use crate::actors::scorer::Scorer;
+use crate::actors::scorer::{Inbox, JudgeEngine, Scorer, ScorerParts};
 use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
 use crate::actors::trainer::Trainer;
 use crate::clock::Clock;
@@ -64,6 +65,10 @@ pub struct Cast {
     pub scorer: Link<Scorer>,
     pub trainer: Link<Trainer>,
     pub scheduler: Link<Scheduler>,
+    /// Where kept turns wait for their verdict.
+    pub inbox: Arc<Inbox>,
+    /// Not started before the first of them; absent: scoring is off.
+    pub judge: Option<Arc<JudgeEngine>>,
 }
 
 /// A running daemon.
@@ -138,6 +143,7 @@ impl Daemon {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
             memory: cast.memory.clone(),
+            inbox: cast.inbox.clone(),
             board: board.clone(),
             pipelines,
             config: Live::new(config.replies.clone()),
@@ -218,6 +224,9 @@ impl Daemon {
         if timeout(stop, &mut door).await.is_err() {
             door.abort();
         }
+        if let Some(judge) = &self.cast.judge {
+            judge.stop().await;
+        }
         let _ = self.cast.inference.send_within(Stop, stop).await;
         let mut state = self.board.watch();
         let ended = state.wait_for(|s| matches!(s, EngineState::Stopped | EngineState::Failed { .. }));
@@ -242,15 +251,22 @@ fn cast(
     let open: OpenStore =
         Arc::new(move || SledTurns::open(&folder, bytes_max).map(|log| Arc::new(log) as Arc<dyn TurnStore>));
     let night_enabled = config.night_enabled;
+    let memory = supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone()));
+    let inbox = Arc::new(Inbox::new(config.scorer.queue_max));
+    let judge = judge::engine(config);
+    let scoring =
+        ScorerParts { judge: judge.clone(), inbox: inbox.clone(), memory: memory.clone(), clock: Clock::wall() };
     Cast {
-        memory: supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone())),
+        inbox,
+        judge: judge.ok(),
+        memory,
         orchestrator: supervise("orchestrator", serving.clone(), budget, exhausted.clone(), move || {
             Orchestrator::new(pipelines.clone())
         }),
         inference: supervise("inference", serving, budget, exhausted.clone(), move || {
             Inference::new(spec.clone(), board.clone(), runtime.clone())
         }),
-        scorer: supervise("scorer", keeping, budget, exhausted.clone(), Scorer::default),
+        scorer: supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone())),
         trainer: supervise("trainer", night.clone(), budget, exhausted.clone(), Trainer::default),
         scheduler: supervise("scheduler", night, budget, exhausted.clone(), move || Scheduler::new(night_enabled)),
     }

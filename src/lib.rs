@@ -36,6 +36,7 @@ pub mod pipeline;
 #[cfg(feature = "llama")]
 pub mod quantize;
 pub mod reply;
+pub mod scoring;
 pub mod service;
 pub mod store;
 pub mod toolcall;

@@ -17,7 +17,9 @@ const ACTOR_RESTARTS: &str = "chimere_actor_restarts_total";
 const TURNS_APPENDED: &str = "chimere_turns_appended_total";
 const TURNS_LOST: &str = "chimere_turns_lost_total";
 const TURNS_DROPPED: &str = "chimere_turns_dropped_total";
+const TURNS_SCORED: &str = "chimere_turns_scored_total";
 const TURNS_UNSCORED: &str = "chimere_turns_unscored_total";
+const SCORER_QUEUE: &str = "chimere_scorer_queue";
 const ROUTES: &str = "chimere_routes_total";
 const ROUTE_FALLBACKS: &str = "chimere_route_fallbacks_total";
 const RELOADS: &str = "chimere_reloads_total";
@@ -36,7 +38,9 @@ pub fn describe() {
     describe_counter!(TURNS_APPENDED, "Turns flushed to the turn log");
     describe_counter!(TURNS_LOST, "Turns that could not be written");
     describe_counter!(TURNS_DROPPED, "Oldest turns dropped because the log was over its limit");
-    describe_counter!(TURNS_UNSCORED, "Turns that were kept without a verdict");
+    describe_counter!(TURNS_SCORED, "Verdicts written, by verdict");
+    describe_counter!(TURNS_UNSCORED, "Turns left without a verdict for now, by why");
+    describe_gauge!(SCORER_QUEUE, "Turns that wait for a verdict");
     describe_counter!(ROUTES, "Chats by route");
     describe_counter!(ROUTE_FALLBACKS, "Plans made by the default route because the Orchestrator failed");
     describe_counter!(RELOADS, "Reloads of a file, by what and whether it was accepted");
@@ -73,11 +77,21 @@ pub fn engine_load(running: u32, waiting: u32, resident_bytes: u64) {
     gauge!(ENGINE_RESIDENT).set(resident_bytes as f64);
 }
 
-pub fn turn_appended(scored: bool) {
+pub fn turn_appended() {
     counter!(TURNS_APPENDED).increment(1);
-    if !scored {
-        counter!(TURNS_UNSCORED).increment(1);
-    }
+}
+
+pub fn turn_scored(verdict: u8) {
+    counter!(TURNS_SCORED, "verdict" => verdict.to_string()).increment(1);
+}
+
+/// `why`: `overflow` (the queue was full) or `failed` (the judge gave no score).
+pub fn turn_unscored(why: &'static str) {
+    counter!(TURNS_UNSCORED, "why" => why).increment(1);
+}
+
+pub fn scorer_queue(turns: usize) {
+    gauge!(SCORER_QUEUE).set(turns as f64);
 }
 
 pub fn turn_lost() {

@@ -18,6 +18,7 @@ use crate::actors::inference::{Board, Inference};
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
+use crate::actors::scorer::Inbox;
 use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
 use crate::engine::protocol::Hosted;
@@ -38,6 +39,8 @@ pub struct Replies {
     pub inference: Link<Inference>,
     pub orchestrator: Link<Orchestrator>,
     pub memory: Link<Memory>,
+    /// Where kept turns wait for their verdict.
+    pub inbox: Arc<Inbox>,
     pub board: Arc<Board>,
     /// For the time when the Orchestrator does not answer.
     pub pipelines: Arc<Pipelines>,

@@ -244,6 +244,38 @@ pub struct Feedback {
     pub correction: Option<String>,
 }
 
+/// What the judge said of one choice of a reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceJudgement {
+    pub index: u32,
+    /// 1–5.
+    pub verdict: u8,
+    /// Calibrated probability that the choice is right, from its weakest step.
+    pub p: f32,
+    /// How many of `steps` are steps of the thought; the answer's follow.
+    pub thought_steps: u32,
+    /// Probability that each step is right, as the judge gave it, before calibration.
+    pub steps: Vec<f32>,
+}
+
+/// What the judge said of a turn. Written once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judgement {
+    /// Unix time, milliseconds.
+    pub time_ms: i64,
+    /// Which judge: a hash over its weights and its adapter.
+    pub judge: String,
+    /// In the order of the generations.
+    pub choices: Vec<ChoiceJudgement>,
+}
+
+impl Judgement {
+    /// The turn's verdict: that of its first choice, which most clients show alone.
+    pub fn verdict(&self) -> Option<u8> {
+        self.choices.first().map(|choice| choice.verdict)
+    }
+}
+
 /// Everything kept of one reply (invariant 9 of the architecture). Written once; feedback and verdict are added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
@@ -276,4 +308,7 @@ pub struct Turn {
     /// 1–5, once the Scorer has judged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<u8>,
+    /// What the verdict stands on: every choice, step by step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judgement: Option<Judgement>,
 }

@@ -9,3 +9,10 @@ pub fn bound_address_space(bytes: u64) -> io::Result<()> {
     let code = unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Lowers the priority of the calling thread and of the threads it starts from now on (nice 15).
+pub fn lower_priority() -> io::Result<()> {
+    // SAFETY: setpriority takes three numbers and touches no memory of ours; who = 0 is the caller itself.
+    let code = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 15) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

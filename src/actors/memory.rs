@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::meters;
 use crate::service::TurnFilter;
 use crate::store::{StoreError, TurnStore};
-use crate::turn::{Feedback, Turn, TurnId};
+use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
 const REOPEN_FIRST_MS: u64 = 250;
@@ -38,6 +38,16 @@ pub struct Append(pub Box<Turn>);
 #[derive(Message)]
 #[rtype(result = "Result<(), MemoryError>")]
 pub struct AddFeedback(pub TurnId, pub Feedback);
+
+/// Writes a turn's judgement, once; answered when it is flushed. False: the turn has one already.
+#[derive(Message)]
+#[rtype(result = "Result<bool, MemoryError>")]
+pub struct AddJudgement(pub TurnId, pub Judgement);
+
+/// Turns without a judgement, behind the first, at most as many as the second says.
+#[derive(Message)]
+#[rtype(result = "Result<Vec<TurnId>, MemoryError>")]
+pub struct Unscored(pub Option<TurnId>, pub usize);
 
 #[derive(Message)]
 #[rtype(result = "Result<Option<Turn>, MemoryError>")]
@@ -155,14 +165,13 @@ impl Handler<Append> for Memory {
     type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
 
     fn handle(&mut self, Append(turn): Append, _: &mut Self::Context) -> Self::Result {
-        let scored = turn.verdict.is_some();
         Box::pin(self.write(move |log| log.append(&turn)).map(move |result, _, _| {
             let dropped = result?;
             if dropped > 0 {
                 tracing::warn!(dropped, "the turn log is over its limit: the oldest turns were dropped");
                 meters::turns_dropped(dropped);
             }
-            meters::turn_appended(scored);
+            meters::turn_appended();
             Ok(())
         }))
     }
@@ -173,6 +182,22 @@ impl Handler<AddFeedback> for Memory {
 
     fn handle(&mut self, AddFeedback(id, feedback): AddFeedback, _: &mut Self::Context) -> Self::Result {
         self.write(move |log| log.add_feedback(&id, &feedback))
+    }
+}
+
+impl Handler<AddJudgement> for Memory {
+    type Result = ResponseActFuture<Self, Result<bool, MemoryError>>;
+
+    fn handle(&mut self, AddJudgement(id, judgement): AddJudgement, _: &mut Self::Context) -> Self::Result {
+        self.write(move |log| log.add_judgement(&id, &judgement))
+    }
+}
+
+impl Handler<Unscored> for Memory {
+    type Result = ResponseFuture<Result<Vec<TurnId>, MemoryError>>;
+
+    fn handle(&mut self, Unscored(after, limit): Unscored, _: &mut Self::Context) -> Self::Result {
+        self.read(move |log| log.unscored(after.as_ref(), limit))
     }
 }
 

@@ -4,12 +4,12 @@
 //! |---|---|---|---|
 //! | [`inference::Inference`] | the serving engine child, the request registry, the pause lease | Submit, Ask, Pause → Lease, Release | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
 //! | [`orchestrator::Orchestrator`] | the PipelineSet, the route history | Chat, PipelinesChanged, RouteStatus | the caller falls back to the default route |
-//! | [`memory::Memory`] | the turn log | Append, AddFeedback, List, Forget, MemoryStatus | stop writing, keep serving, reopen after a while |
-//! | [`scorer::Scorer`] | (later) the PRM engine child | ScoreTurn, ScorerStatus | `NotBuilt`: the turn stays unscored and is counted |
+//! | [`memory::Memory`] | the turn log | Append, AddFeedback, AddJudgement, Unscored, List, Forget, MemoryStatus | stop writing, keep serving, reopen after a while |
+//! | [`scorer::Scorer`] | the queue of unscored turns, the judge's engine child | ScoreBacklog, ScorerStatus | leave the turn unscored, count it, find it again in the turn log |
 //! | [`trainer::Trainer`] | (later) the candidate | Train, TrainerStatus | `NotBuilt` |
 //! | [`scheduler::Scheduler`] | cron, the night's phase | RunNow, NightStatus | `NotBuilt`: no job is installed |
 //!
-//! Who asks whom: `reply` asks Orchestrator, Inference and Memory; `daemon` asks all of them for their status;
+//! Who asks whom: `reply` asks Orchestrator, Inference and Memory; the Scorer's work asks Memory and its engine's owner; `daemon` asks all of them for their status;
 //! no actor waits for another. Messages are sent through a [`link::Link`], never through a bare address, and
 //! actix's unconditional send is banned: it drops silently.
 

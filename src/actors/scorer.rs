@@ -1,37 +1,78 @@
-//! The Scorer will own the PRM engine. Nothing stands behind it yet, and it says so: turns stay unscored, are
-//! counted as such, and no verdict is ever made up.
+//! The Scorer owns the queue of turns that wait for a verdict and the judge's engine, which it starts with the first of
+//! them. Each turn is judged once, in the background; what did not fit into the queue, what failed and what was left
+//! over by an earlier life is found again in the turn log, where a turn without a judgement says so.
 
+mod engine;
+mod inbox;
+mod work;
+
+use std::sync::Arc;
+
+use actix::fut::wrap_future;
 use actix::prelude::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::service::ServiceError;
-use crate::turn::TurnId;
+pub use engine::{AdapterFile, JudgeEngine, JudgeSettings};
+pub use inbox::Inbox;
 
-/// Judges a turn. → a verdict, 1–5.
+use crate::actors::link::Link;
+use crate::actors::memory::Memory;
+use crate::clock::Clock;
+use work::Work;
+
+/// Looks through the turn log for turns without a verdict, at once. → whether there is a judge.
 #[derive(Message)]
-#[rtype(result = "Result<u8, ServiceError>")]
-pub struct ScoreTurn(pub TurnId);
+#[rtype(result = "bool")]
+pub struct ScoreBacklog;
 
 #[derive(Message)]
 #[rtype(result = "Value")]
 pub struct ScorerStatus;
 
-#[derive(Default)]
+/// What every life of the Scorer is made from.
+#[derive(Clone)]
+pub struct ScorerParts {
+    /// `Err`: why nothing is scored.
+    pub judge: Result<Arc<JudgeEngine>, String>,
+    pub inbox: Arc<Inbox>,
+    pub memory: Link<Memory>,
+    pub clock: Clock,
+}
+
 pub struct Scorer {
-    /// Turns that asked for a verdict in this life and got none.
-    refused: u64,
+    parts: ScorerParts,
+}
+
+impl Scorer {
+    pub fn new(parts: ScorerParts) -> Self {
+        Scorer { parts }
+    }
 }
 
 impl Actor for Scorer {
     type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        let parts = self.parts.clone();
+        match parts.judge {
+            Ok(judge) => {
+                let work = Work { judge, inbox: parts.inbox, memory: parts.memory, clock: parts.clock };
+                context.spawn(wrap_future(work.run()));
+            }
+            Err(why) => {
+                tracing::info!(why, "turns are not scored");
+                self.parts.inbox.close();
+            }
+        }
+    }
 }
 
-impl Handler<ScoreTurn> for Scorer {
-    type Result = Result<u8, ServiceError>;
+impl Handler<ScoreBacklog> for Scorer {
+    type Result = bool;
 
-    fn handle(&mut self, _: ScoreTurn, _: &mut Self::Context) -> Self::Result {
-        self.refused += 1;
-        Err(ServiceError::NotBuilt("scoring is not built yet: the turn stays without a verdict".to_owned()))
+    fn handle(&mut self, _: ScoreBacklog, _: &mut Self::Context) -> bool {
+        self.parts.inbox.ask_for_sweep();
+        self.parts.judge.is_ok()
     }
 }
 
@@ -39,6 +80,17 @@ impl Handler<ScorerStatus> for Scorer {
     type Result = MessageResult<ScorerStatus>;
 
     fn handle(&mut self, _: ScorerStatus, _: &mut Self::Context) -> Self::Result {
-        MessageResult(json!({ "state": "not_built", "refused": self.refused }))
+        let mut status = self.parts.inbox.status();
+        match &self.parts.judge {
+            Ok(judge) => {
+                status["judge"] = judge.name().into();
+                status["engine"] = judge.status();
+            }
+            Err(why) => {
+                status["state"] = "off".into();
+                status["message"] = why.as_str().into();
+            }
+        }
+        MessageResult(status)
     }
 }

@@ -21,6 +21,9 @@ pub struct Args {
     /// Only judge the chat template on standard input (a throw-away process of the loader)
     #[arg(long, hide = true)]
     vet: bool,
+    /// Leave the machine to everybody else: lowest useful priority
+    #[arg(long)]
+    background: bool,
     /// Implementation to run it with
     #[arg(long, default_value = "auto")]
     backend: Kind,
@@ -43,6 +46,10 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(model) = args.model.as_deref() else { return judge() };
+    if args.background {
+        // Before the first thread: they inherit it.
+        chimere_ffi::limits::lower_priority()?;
+    }
     let options = LoadOptions {
         backend: args.backend,
         threads: args.threads.into(),

@@ -322,15 +322,7 @@ fn print_agreement(report: &serde_json::Value) {
 }
 
 fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
-    let mut items = golden::read(&args.set)?;
-    if let Some(most) = args.per_family {
-        let mut seen = std::collections::HashMap::<String, usize>::new();
-        items.retain(|item| {
-            let n = seen.entry(item.family.clone()).or_default();
-            *n += 1;
-            *n <= most
-        });
-    }
+    let items = some_of(golden::read(&args.set)?, args.per_family);
     let parallel = usize::from(args.parallel);
     let loaded = args.model.load(args.backend, parallel, true)?;
     let (model, hash) = (loaded.hosted.model.name.clone(), loaded.hosted.model_hash.clone());
@@ -387,6 +379,19 @@ fn exam_engram(outcomes: &[Outcome]) -> serde_json::Value {
         "lookups": sum(|e| e.lookups), "skipped": sum(|e| e.skipped), "hits": sum(|e| e.hits),
         "mixed": sum(|e| e.mixed), "changed": sum(|e| e.changed),
     })
+}
+
+/// The first `most` items of each family.
+fn some_of(mut items: Vec<golden::Item>, most: Option<usize>) -> Vec<golden::Item> {
+    if let Some(most) = most {
+        let mut seen = std::collections::HashMap::<String, usize>::new();
+        items.retain(|item| {
+            let n = seen.entry(item.family.clone()).or_default();
+            *n += 1;
+            *n <= most
+        });
+    }
+    items
 }
 
 fn print_scores(outcomes: &[Outcome], total: &Score) {

@@ -257,8 +257,12 @@ fn summary(turn: &Turn) -> String {
         question.chars().map(|c| if c.is_control() { ' ' } else { c }).take(QUESTION_CHARS).collect();
     let tokens: u32 = turn.generations.iter().map(|g| g.usage.completion_tokens).sum();
     let reason = turn.generations.first().map_or_else(String::new, |g| format!("{:?}", g.finish_reason).to_lowercase());
+    let verdict = turn.verdict.map_or_else(String::new, |verdict| format!(" verdict {verdict}"));
     let votes = if turn.feedback.is_empty() { String::new() } else { format!(" [{} feedback]", turn.feedback.len()) };
-    format!("{} {time} {} {} {reason} {tokens} tokens{votes}  {question}", turn.id.0, turn.principal, turn.route)
+    format!(
+        "{} {time} {} {} {reason} {tokens} tokens{verdict}{votes}  {question}",
+        turn.id.0, turn.principal, turn.route
+    )
 }
 
 #[cfg(test)]

@@ -163,6 +163,21 @@ section! {
 }
 
 section! {
+    /// `[scorer]`: the judge of finished replies, an engine process of its own.
+    ScorerSection {
+        enabled: bool,
+        /// A GGUF file. Absent: the installation's nano model.
+        model: PathBuf,
+        /// A judge's adapter for that model. Absent: `nano-prm.gguf` beside the model.
+        adapter: PathBuf,
+        backend: String,
+        threads: u64,
+        sequences: u64,
+        queue_max: u64,
+    }
+}
+
+section! {
     /// `[pipelines]`
     PipelinesSection {
         dir: PathBuf,
@@ -202,6 +217,7 @@ document! {
     http: HttpSection,
     replies: RepliesSection,
     memory: MemorySection,
+    scorer: ScorerSection,
     pipelines: PipelinesSection,
     night: NightSection,
     daemon: DaemonSection,

@@ -9,7 +9,7 @@ use super::adapter::{self, BaseModel};
 use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
 use super::protocol::{
-    ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt, REVISION_BYTES_MAX, RequestId,
+    ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, REVISION_BYTES_MAX, RequestId,
 };
 use super::revisions::Arrived;
 use super::sampler::Sampler;
@@ -130,12 +130,27 @@ impl Preparer {
                 (ids, false)
             }
             Prompt::Ids(ids) => (ids, false),
+            Prompt::Parts(parts) => (self.join(&parts)?, false),
         };
         match ids.iter().find(|id| **id as usize >= self.width) {
             Some(id) => Err(Refusal::invalid(format!("token {id} is outside the vocabulary of {}", self.width))),
             None if ids.is_empty() => Err(Refusal::invalid("the prompt is empty: give at least one token")),
             None => Ok(Tokenised { ids, thinking_open }),
         }
+    }
+
+    fn join(&self, parts: &[PromptPart]) -> Result<Vec<u32>, Refusal> {
+        let mut ids: Vec<u32> = self.vocab.bos().into_iter().collect();
+        for part in parts {
+            match part {
+                PromptPart::Text(text) => self.vocab.encode(text, false, &mut ids)?,
+                PromptPart::Control(name) => {
+                    let id = self.vocab.special(name);
+                    ids.push(id.ok_or_else(|| Refusal::invalid(format!("this model has no token `{name}`")))?);
+                }
+            }
+        }
+        Ok(ids)
     }
 
     fn render(&self, chat: &ChatInput) -> Result<prompt::Rendered, Refusal> {

@@ -28,6 +28,17 @@ pub enum Prompt {
     Text(String),
     /// Ids as they are.
     Ids(Vec<u32>),
+    /// Texts and control tokens put together by the daemon; each text is tokenised by itself, its control tokens
+    /// unrecognised.
+    Parts(Vec<PromptPart>),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptPart {
+    Text(String),
+    /// A special token by its exact text.
+    Control(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,3 +6,4 @@ mod decimal;
 pub mod golden;
 pub mod logits;
 pub mod perplexity;
+pub mod scorer;

@@ -59,6 +59,7 @@ impl Opening {
             generations,
             feedback: Vec::new(),
             verdict: None,
+            judgement: None,
         }
     }
 }

@@ -270,13 +270,13 @@ impl Reply {
 
 /// Appends a Turn. Memory may be down: the reply goes on, and the loss is counted.
 async fn keep(replies: &Replies, turn: crate::turn::Turn, patience: Duration) {
-    let id = turn.id.0.clone();
+    let id = turn.id.clone();
     let lost = match replies.memory.send_within(Append(Box::new(turn)), patience).await {
-        Ok(Ok(())) => return,
+        Ok(Ok(())) => return replies.inbox.put(id),
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    tracing::error!(turn = id, error = lost, "turn not kept");
+    tracing::error!(turn = id.0, error = lost, "turn not kept");
     meters::turn_lost();
 }
 

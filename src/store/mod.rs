@@ -8,7 +8,7 @@ mod sled_turns;
 use futures_util::future::BoxFuture;
 
 use crate::service::TurnFilter;
-use crate::turn::{Feedback, Turn, TurnId};
+use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 pub use sled_turns::SledTurns;
 
@@ -43,7 +43,8 @@ pub struct TurnCounts {
     pub bytes: u64,
 }
 
-/// The turn log. Written once, never edited: feedback is kept beside a turn and joined when it is read.
+/// The turn log. Written once, never edited: feedback and judgement are kept beside a turn and joined when it is
+/// read.
 /// Everything here may block on the disk, except `flush`.
 pub trait TurnStore: Send + Sync + 'static {
     /// Adds a turn; an id that is there already is left as it is. When the log is over its limit the oldest
@@ -52,6 +53,12 @@ pub trait TurnStore: Send + Sync + 'static {
 
     /// Adds feedback to a turn that is there.
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError>;
+
+    /// Writes the judgement of a turn that is there. False: it has one already, which stays.
+    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError>;
+
+    /// Turns without a judgement, in the order of time, behind `after`, at most `limit`.
+    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError>;
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError>;
 

@@ -1,5 +1,6 @@
 //! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback; `!counts` →
-//! size of the log) and `meta` (`format`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids
+//! size of the log; `!judged/` and turn id → judgement; `!unscored/` and turn id → nothing, while it has none) and
+//! `meta` (`format`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids
 //! sort by time, and so do keys; a turn's feedback follows it.
 //!
 //! One lock covers every change, which is one batch with the counts in it: after a crash they still agree. Readers
@@ -17,7 +18,7 @@ use sled::{Batch, Db, Tree};
 use super::flusher::Flusher;
 use super::{LIST_LIMIT, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
 use crate::service::TurnFilter;
-use crate::turn::{Feedback, Turn, TurnId};
+use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 const HEAD_BYTES: usize = 9;
 /// Memory of sled's page cache, bytes.
@@ -26,6 +27,10 @@ const CACHE_BYTES: u64 = 32 << 20;
 const FEEDBACK_MARK: u8 = b'/';
 /// Sorts before every id.
 const COUNTS_KEY: &[u8] = b"!counts";
+/// Sorts behind everything that begins with `!`, before every id.
+const FIRST_TURN: &[u8] = b"\"";
+const JUDGED_PREFIX: &str = "!judged/";
+const UNSCORED_PREFIX: &str = "!unscored/";
 
 pub struct SledTurns {
     /// Open as long as this is.
@@ -86,6 +91,8 @@ impl SledTurns {
         let Some(old) = self.log.get(id).map_err(disk)? else { return Ok(false) };
         let mut batch = Batch::default();
         batch.remove(id);
+        batch.remove(beside(JUDGED_PREFIX, id));
+        batch.remove(beside(UNSCORED_PREFIX, id));
         for key in self.log.scan_prefix(prefix(id)).keys() {
             batch.remove(key.map_err(disk)?);
         }
@@ -100,7 +107,7 @@ impl SledTurns {
     fn drop_oldest(&self, state: &mut State) -> Result<u64, StoreError> {
         let mut dropped = 0;
         while state.counts.bytes > self.bytes_max {
-            let oldest = self.log.iter().keys().find(|key| key.as_ref().is_ok_and(|key| is_turn(key)));
+            let oldest = self.log.range(FIRST_TURN..).keys().find(|key| key.as_ref().is_ok_and(|key| is_turn(key)));
             let Some(oldest) = oldest.transpose().map_err(disk)? else { break };
             dropped += u64::from(self.remove(state, &oldest)?);
         }
@@ -112,13 +119,18 @@ impl SledTurns {
         for vote in self.log.scan_prefix(prefix(id)).values() {
             turn.feedback.push(unpack(id, &vote.map_err(disk)?)?);
         }
+        if let Some(judged) = self.log.get(beside(JUDGED_PREFIX, id)).map_err(disk)? {
+            let judgement: Judgement = unpack(id, &judged)?;
+            turn.verdict = judgement.verdict();
+            turn.judgement = Some(judgement);
+        }
         Ok(turn)
     }
 
     /// Calls `each` with the turns that pass, in order, until it returns false. A damaged record is reported
     /// and passed over: one bad page must not hide the rest of the log.
     fn scan(&self, filter: &TurnFilter, mut each: impl FnMut(Turn) -> bool) -> Result<(), StoreError> {
-        let start = filter.after.as_ref().map(|after| after.0.as_bytes().to_vec()).unwrap_or_default();
+        let start = filter.after.as_ref().map_or(FIRST_TURN.to_vec(), |after| after.0.as_bytes().to_vec());
         for entry in self.log.range(start..) {
             let (key, record) = entry.map_err(disk)?;
             if !is_turn(&key) {
@@ -153,6 +165,7 @@ impl TurnStore for SledTurns {
         }
         let mut batch = Batch::default();
         batch.insert(turn.id.0.as_bytes(), record);
+        batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]);
         let counts = TurnCounts { turns: state.counts.turns + 1, bytes: state.counts.bytes + bytes };
         self.apply(&mut state, batch, counts)?;
         self.drop_oldest(&mut state)
@@ -167,6 +180,40 @@ impl TurnStore for SledTurns {
         let key = format!("{}/{:016x}{:08x}", id.0, feedback.time_ms, state.serial);
         self.log.insert(key, pack(feedback)?).map_err(disk)?;
         Ok(())
+    }
+
+    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
+        let _state = self.state();
+        if !self.log.contains_key(&id.0).map_err(disk)? {
+            return Err(StoreError::Unknown(id.0.clone()));
+        }
+        let key = beside(JUDGED_PREFIX, id.0.as_bytes());
+        if self.log.contains_key(&key).map_err(disk)? {
+            return Ok(false);
+        }
+        // One batch: a turn is never both judged and waiting.
+        let mut batch = Batch::default();
+        batch.insert(key, pack(judgement)?);
+        batch.remove(beside(UNSCORED_PREFIX, id.0.as_bytes()));
+        self.log.apply_batch(batch).map_err(disk)?;
+        Ok(true)
+    }
+
+    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
+        let start = beside(UNSCORED_PREFIX, after.map_or(b"", |id| id.0.as_bytes()));
+        let mut ids = Vec::new();
+        for key in self.log.range(start..).keys() {
+            let key = key.map_err(disk)?;
+            let Some(id) = key.strip_prefix(UNSCORED_PREFIX.as_bytes()) else { break };
+            let id = TurnId(String::from_utf8_lossy(id).into_owned());
+            if ids.len() == limit {
+                break;
+            }
+            if after.is_none_or(|after| id > *after) {
+                ids.push(id);
+            }
+        }
+        Ok(ids)
     }
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
@@ -225,7 +272,12 @@ fn count(log: &Tree) -> Result<TurnCounts, StoreError> {
 }
 
 fn is_turn(key: &[u8]) -> bool {
-    !key.contains(&FEEDBACK_MARK) && key != COUNTS_KEY
+    !key.contains(&FEEDBACK_MARK) && key.first() != COUNTS_KEY.first()
+}
+
+/// Key of what is kept beside a turn under a name of its own.
+fn beside(name: &str, id: &[u8]) -> Vec<u8> {
+    [name.as_bytes(), id].concat()
 }
 
 /// Keys of a turn's feedback begin with this.
@@ -262,7 +314,7 @@ fn disk(error: sled::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turn::{Sampling, Thinking, Tier, Vote};
+    use crate::turn::{ChoiceJudgement, Sampling, Thinking, Tier, Vote};
 
     fn turn(id: &str, principal: &str) -> Turn {
         Turn {
@@ -288,6 +340,7 @@ mod tests {
             generations: Vec::new(),
             feedback: Vec::new(),
             verdict: None,
+            judgement: None,
         }
     }
 
@@ -375,9 +428,39 @@ mod tests {
         let filter = TurnFilter { principal: Some("p".into()), ..TurnFilter::default() };
         assert_eq!(log.forget(&filter).unwrap(), 2);
         assert_eq!(log.counts().unwrap().turns, 1);
-        assert_eq!(log.log.len(), 3, "a turn, its feedback, the counts");
+        assert_eq!(log.log.len(), 4, "a turn, its feedback, its place among the unscored, the counts");
         assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 1);
         assert_eq!(log.counts().unwrap(), TurnCounts::default());
+    }
+
+    #[tokio::test]
+    async fn a_judgement_is_written_once_and_survives() {
+        let dir = tempfile::tempdir().unwrap();
+        let judged = |verdict| Judgement {
+            time_ms: 9,
+            judge: "j".to_owned(),
+            choices: vec![ChoiceJudgement { index: 0, verdict, p: 0.9, thought_steps: 1, steps: vec![0.9, 0.95] }],
+        };
+        let (a, b) = (TurnId("turn-a".into()), TurnId("turn-b".into()));
+        {
+            let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+            log.append(&turn("turn-a", "p")).unwrap();
+            log.append(&turn("turn-b", "p")).unwrap();
+            assert_eq!(log.unscored(None, 10).unwrap(), [a.clone(), b.clone()]);
+            assert_eq!(log.unscored(Some(&a), 10).unwrap(), [b.clone()]);
+            assert_eq!(log.unscored(None, 1).unwrap(), [a.clone()]);
+            assert!(log.add_judgement(&a, &judged(4)).unwrap());
+            assert!(!log.add_judgement(&a, &judged(1)).unwrap(), "the second judgement must not replace the first");
+            assert!(matches!(log.add_judgement(&TurnId("turn-x".into()), &judged(1)), Err(StoreError::Unknown(_))));
+            log.flush().await.unwrap();
+        }
+        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+        assert_eq!(log.unscored(None, 10).unwrap(), [b]);
+        let kept = log.get(&a).unwrap().unwrap();
+        assert_eq!((kept.verdict, kept.judgement), (Some(4), Some(judged(4))));
+        assert_eq!(log.list(&TurnFilter::default()).unwrap()[1].verdict, None);
+        assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 2);
+        assert_eq!(log.log.len(), 1, "nothing but the counts is left");
     }
 
     #[test]

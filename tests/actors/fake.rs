@@ -14,7 +14,8 @@ use std::time::Duration;
 use chimere::actors::inference::EngineSpec;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{
-    Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, TokenEvent, read_frame, write_frame,
+    Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, TokenEvent, TokenLogprob,
+    read_frame, write_frame,
 };
 use chimere::turn::{FinishReason, Timings, Usage};
 
@@ -28,6 +29,12 @@ pub const DIES: &str = "dies";
 pub const SILENT: &str = "silent";
 /// It is ready but fails every request.
 pub const TOKENLESS: &str = "tokenless";
+/// It judges: a step is right unless it says `w1`. One word of thought comes before the label.
+pub const JUDGE: &str = "judge";
+/// It judges, and dies at every tenth request.
+pub const FRAIL_JUDGE: &str = "frail_judge";
+const LABELS: [(&str, u32); 2] = [("<|good|>", 6), ("<|bad|>", 7)];
+const FRAIL_REQUESTS: u64 = 10;
 
 pub const MODEL: &str = "scripted";
 const TOKEN_MS: u64 = 2;
@@ -74,6 +81,13 @@ fn text(prompt: &Prompt) -> String {
         Prompt::Chat(chat) => chat.messages.last().map(|m| m.content.clone()).unwrap_or_default(),
         Prompt::Text(text) => text.clone(),
         Prompt::Ids(_) => String::new(),
+        Prompt::Parts(parts) => {
+            let texts = parts.iter().filter_map(|part| match part {
+                PromptPart::Text(text) => Some(text.as_str()),
+                PromptPart::Control(_) => None,
+            });
+            texts.last().unwrap_or_default().to_owned()
+        }
     }
 }
 
@@ -134,6 +148,10 @@ impl Child {
                 self.paused = false;
                 self.say(&Event::Resumed);
             }
+            Command::Tokenize { id, text, specials: true } if LABELS.iter().any(|(label, _)| *label == text) => {
+                let ids = LABELS.iter().filter(|(label, _)| *label == text).map(|(_, id)| *id).collect();
+                self.say(&Event::Tokens { id, ids, pieces: vec![text] });
+            }
             Command::Tokenize { id, text, .. } => {
                 let ids: Vec<u32> = text.bytes().map(u32::from).collect();
                 let pieces = text.chars().map(String::from).collect();
@@ -169,6 +187,9 @@ impl Child {
         if self.script == TOKENLESS {
             return self.say(&refuse(FailureKind::Internal));
         }
+        if self.script == FRAIL_JUDGE && self.requests > FRAIL_REQUESTS {
+            std::process::exit(9);
+        }
         match prompt.as_str() {
             "invalid" => return self.say(&refuse(FailureKind::Invalid)),
             "context" => return self.say(&refuse(FailureKind::Context)),
@@ -189,6 +210,12 @@ impl Child {
         for id in self.running.keys().copied().collect::<Vec<_>>() {
             let Some((request, done)) = self.running.get_mut(&id) else { continue };
             let prompt = text(&request.prompt);
+            if matches!(request.prompt, Prompt::Parts(_)) {
+                let (n, bad) = (*done, prompt.contains("w1"));
+                *done += 1;
+                self.judge(id, n, bad);
+                continue;
+            }
             let limit = if prompt == "endless" { request.max_tokens } else { request.max_tokens.min(3) };
             if prompt == "hang" {
                 continue;
@@ -218,6 +245,16 @@ impl Child {
                 top: Vec::new(),
             }));
         }
+    }
+
+    /// A word, the label, and words until somebody cancels.
+    fn judge(&mut self, id: u64, number: u32, bad: bool) {
+        let describe = |id: u32, p: f32| TokenLogprob { id, text: String::new(), bytes: Vec::new(), logprob: p.ln() };
+        let p_good = if bad { 0.1 } else { 0.9 };
+        let token = if number == 1 { LABELS[usize::from(bad)].1 } else { 100 + number };
+        let top = if number == 1 { vec![describe(6, p_good), describe(7, 1.0 - p_good)] } else { Vec::new() };
+        let (channel, text) = (Channel::Answer, "w ".to_owned());
+        self.say(&Event::Token(TokenEvent { id, token, channel, text, forced: false, logprob: None, top }));
     }
 
     fn finish(&mut self, id: u64, reason: FinishReason, completion_tokens: u32) {

@@ -8,5 +8,6 @@ mod inference;
 mod memory;
 mod orchestrator;
 mod reply;
+mod scorer;
 mod stage;
 mod supervisor;

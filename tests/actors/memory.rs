@@ -8,7 +8,7 @@ use chimere::actors::memory::{Append, Memory, MemoryError, MemoryStatus, OpenSto
 use chimere::actors::supervisor::{Place, supervise};
 use chimere::service::TurnFilter;
 use chimere::store::{SledTurns, StoreError, TurnCounts, TurnStore};
-use chimere::turn::{Feedback, Sampling, Thinking, Tier, Turn, TurnId};
+use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -34,6 +34,12 @@ impl TurnStore for Flaky {
     }
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
         self.inner.add_feedback(id, feedback)
+    }
+    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
+        self.inner.add_judgement(id, judgement)
+    }
+    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
+        self.inner.unscored(after, limit)
     }
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
         self.inner.get(id)
@@ -76,6 +82,7 @@ fn turn(id: &str) -> Box<Turn> {
         generations: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
+        judgement: None,
     })
 }
 

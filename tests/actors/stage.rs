@@ -7,11 +7,13 @@ use chimere::actors::inference::{Board, EngineSpec, EngineState, Inference};
 use chimere::actors::link::Link;
 use chimere::actors::memory::{List, Memory, OpenStore};
 use chimere::actors::orchestrator::{Orchestrator, Pipelines};
+use chimere::actors::scorer::{Inbox, JudgeEngine, JudgeSettings, Scorer, ScorerParts};
 use chimere::actors::supervisor::{Budget, Place, supervise};
 use chimere::clock::Clock;
 use chimere::config::{Live, RepliesConfig};
 use chimere::pipeline::Sources;
 use chimere::reply::Replies;
+use chimere::scoring::Reading;
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Message, Role, Turn};
@@ -23,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Stage {
+    pub inbox: Arc<Inbox>,
+    pub scorer: Option<Link<Scorer>>,
     pub board: Arc<Board>,
     pub replies: Arc<Replies>,
     /// Holds the turn log, and is removed after the test.
@@ -40,7 +44,28 @@ impl Stage {
 
     /// Must run inside a `LocalSet`: the actors live on its thread.
     pub fn with(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig)) -> Stage {
+        Stage::build(spec, change, Inbox::new(64))
+    }
+
+    /// Starts a Scorer whose judge follows a script.
+    pub fn judged_by(&mut self, script: &str) {
+        let settings = JudgeSettings {
+            spec: crate::fake::spec(script),
+            name: "scripted".to_owned(),
+            reading: Reading::default(),
+            budget: budget(),
+            adapter: None,
+        };
+        let judge = JudgeEngine::new(settings, Place::Here, tokio::runtime::Handle::current());
+        let memory = self.replies.memory.clone();
+        let parts = ScorerParts { judge: Ok(Arc::new(judge)), inbox: self.inbox.clone(), memory, clock: Clock::wall() };
+        let told = Arc::new(watch::Sender::new(None));
+        self.scorer = Some(supervise("scorer", Place::Here, budget(), told, move || Scorer::new(parts.clone())));
+    }
+
+    pub fn build(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig), inbox: Inbox) -> Stage {
         let state = tempfile::tempdir().unwrap();
+        let inbox = Arc::new(inbox);
         let told = Arc::new(watch::Sender::new(None));
         let board = Arc::new(Board::default());
         let pipelines = Arc::new(Pipelines::load(Sources::default()).unwrap());
@@ -66,6 +91,7 @@ impl Stage {
             inference,
             orchestrator,
             memory,
+            inbox: inbox.clone(),
             board: board.clone(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
@@ -75,7 +101,7 @@ impl Stage {
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });
-        Stage { board, replies, _state: state }
+        Stage { inbox, scorer: None, board, replies, _state: state }
     }
 
     pub async fn state(&self, wanted: impl Fn(&EngineState) -> bool) -> EngineState {

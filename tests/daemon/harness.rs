@@ -26,6 +26,8 @@ pub fn chimere() -> Command {
         }
     }
     command.env("XDG_CONFIG_HOME", "/nonexistent").current_dir(env!("CARGO_MANIFEST_DIR"));
+    // A judge beside every daemon would slow every test down; those about it switch it on.
+    command.env("CHIMERE_SCORER_ENABLED", "false");
     command
 }
 
@@ -51,8 +53,14 @@ impl Daemon {
 
     /// Starts on an existing state directory; does not wait.
     pub fn launch(state: Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
+        Daemon::launch_with(state, extra, &[])
+    }
+
+    /// As `launch`, with variables of the environment.
+    pub fn launch_with(state: Arc<tempfile::TempDir>, extra: &[&str], variables: &[(&str, &str)]) -> Daemon {
         let listen = format!("127.0.0.1:{}", free_port());
         let mut child = chimere()
+            .envs(variables.iter().copied())
             .args(["serve", "--listen", &listen, "--state-dir"])
             .arg(state.path())
             .arg("--model")
@@ -111,8 +119,17 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Process ids of the engines that this daemon started.
+    /// Process ids of the serving engines that this daemon started.
     pub fn engines(&self) -> Vec<u32> {
+        self.children().into_iter().filter(|pid| !judges(*pid)).collect()
+    }
+
+    /// Process ids of the judge's engines.
+    pub fn judges(&self) -> Vec<u32> {
+        self.children().into_iter().filter(|pid| judges(*pid)).collect()
+    }
+
+    fn children(&self) -> Vec<u32> {
         let parent = self.pid().to_string();
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
@@ -135,6 +152,12 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The judge's engine runs in the background, and says so in its arguments.
+fn judges(pid: u32) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|byte| *byte == 0).any(|argument| argument == b"--background")
 }
 
 /// `kill -9`.

@@ -258,6 +258,7 @@ fn turn(index: usize) -> Turn {
         generations: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
+        judgement: None,
     }
 }
 

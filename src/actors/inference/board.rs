@@ -66,6 +66,8 @@ pub struct Board {
     shelf: watch::Sender<Arc<Shelf>>,
     /// What the engine said of each table: its size, or why it cannot have it.
     tables: Mutex<BTreeMap<String, Value>>,
+    /// The metrics tell of this engine.
+    metered: bool,
 }
 
 impl Default for Board {
@@ -81,11 +83,21 @@ impl Default for Board {
             load_ms: AtomicU64::new(1_000),
             shelf: watch::Sender::new(Arc::default()),
             tables: Mutex::default(),
+            metered: true,
         }
     }
 }
 
 impl Board {
+    /// For an engine beside the serving one, of which the metrics of the serving engine must not speak.
+    pub fn aside() -> Board {
+        Board { metered: false, ..Board::default() }
+    }
+
+    pub(super) fn metered(&self) -> bool {
+        self.metered
+    }
+
     pub fn watch(&self) -> watch::Receiver<EngineState> {
         self.state.subscribe()
     }
@@ -192,7 +204,9 @@ impl Board {
     }
 
     pub(super) fn set(&self, state: EngineState) {
-        meters::engine_ready(matches!(state, EngineState::Ready(_)));
+        if self.metered {
+            meters::engine_ready(matches!(state, EngineState::Ready(_)));
+        }
         if let EngineState::Ready(hosted) = &state {
             self.was_ready.store(true, Ordering::Relaxed);
             self.load_ms.store(hosted.load_ms, Ordering::Relaxed);
@@ -201,7 +215,9 @@ impl Board {
     }
 
     pub(super) fn set_stats(&self, stats: EngineStats) {
-        meters::engine_load(stats.running, stats.waiting, stats.resident_bytes);
+        if self.metered {
+            meters::engine_load(stats.running, stats.waiting, stats.resident_bytes);
+        }
         self.stats.send_replace(stats);
     }
 

@@ -116,7 +116,9 @@ pub(super) async fn run(
             return;
         }
     };
-    meters::engine_started();
+    if board.metered() {
+        meters::engine_started();
+    }
     let pid = child.id();
     board.started(pid);
     let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -154,12 +156,14 @@ pub(super) async fn run(
         (None, End::Asked) => "the engine was stopped".to_owned(),
         (None, End::Pipe(why) | End::Kill(why)) => format!("{why} ({exit})"),
     };
-    meters::engine_ended(match (&fatal, &end) {
-        (Some(_), _) => "fatal",
-        (None, End::Asked) => "stopped",
-        (None, End::Pipe(_)) => "died",
-        (None, End::Kill(_)) => "stalled",
-    });
+    if board.metered() {
+        meters::engine_ended(match (&fatal, &end) {
+            (Some(_), _) => "fatal",
+            (None, End::Asked) => "stopped",
+            (None, End::Pipe(_)) => "died",
+            (None, End::Kill(_)) => "stalled",
+        });
+    }
     for entry in registry.into_values() {
         lose(entry, &message);
     }

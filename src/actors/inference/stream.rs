@@ -49,6 +49,13 @@ impl EngineStream {
         self.events.recv().await
     }
 
+    /// Asks the engine to end one choice; the others go on.
+    pub fn cancel_choice(&self, choice: u32) {
+        if let Some(&id) = self.ids.get(choice as usize) {
+            let _ = self.commands.try_send(ToChild::Cancel { ids: vec![id] });
+        }
+    }
+
     /// Asks the engine to end every choice at the next token; their last events still come.
     pub fn cancel(&self) {
         // A full queue is not a loss: a reader that leaves is noticed at its next token.

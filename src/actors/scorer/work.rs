@@ -1,0 +1,194 @@
+//! The Scorer's work: one turn after the other to the judge, and the judgement to Memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::engine::{EngineError, JudgeEngine};
+use super::inbox::{Inbox, Next};
+use crate::actors::inference::{EngineStream, FromEngine};
+use crate::actors::link::{Link, LinkError};
+use crate::actors::memory::{AddJudgement, Get, Memory, MemoryError, Unscored};
+use crate::clock::Clock;
+use crate::engine::protocol::Generate;
+use crate::scoring::judge::Progress;
+use crate::scoring::{JudgeError, Judging, Steps};
+use crate::store::StoreError;
+use crate::turn::{ChoiceJudgement, Judgement, Turn, TurnId};
+
+/// Tries at one turn before it is left for later.
+const ATTEMPTS: usize = 3;
+/// Longest silence of the engine while a choice is judged.
+const SILENCE_TIMEOUT_MS: u64 = 60_000;
+/// Turns taken from the log at once.
+const SWEEP_PAGE: usize = 256;
+/// After a failure the log is looked through again, at the latest.
+const RETRY_MS: u64 = 60_000;
+const MEMORY_TIMEOUT_MS: u64 = 30_000;
+
+pub(super) struct Work {
+    pub(super) judge: Arc<JudgeEngine>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) memory: Link<Memory>,
+    pub(super) clock: Clock,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WorkError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+impl WorkError {
+    /// Another try may help at once.
+    fn passing(&self) -> bool {
+        matches!(self, WorkError::Engine(EngineError::Lost(_) | EngineError::Engine(_) | EngineError::Link(_)))
+    }
+}
+
+impl Work {
+    /// Never ends. The log is looked through first: an earlier life may have left turns.
+    pub(super) async fn run(self) {
+        self.inbox.ask_for_sweep();
+        loop {
+            let next = self.inbox.next().await;
+            self.inbox.busy(true);
+            match next {
+                Next::Turn(id) => drop(self.one(id).await),
+                Next::Sweep => self.sweep().await,
+            }
+            self.inbox.busy(false);
+        }
+    }
+
+    /// Judges every turn of the log that has no judgement; new turns go first.
+    async fn sweep(&self) {
+        let mut after = None;
+        loop {
+            let page = Unscored(after.take(), SWEEP_PAGE);
+            let asked = self.memory.send_within(page, Duration::from_millis(MEMORY_TIMEOUT_MS)).await;
+            let page = match asked.map_err(WorkError::from).and_then(|page| Ok(page?)) {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "the turn log could not be looked through for turns without a verdict");
+                    return self.inbox.sweep_at(Instant::now() + Duration::from_millis(RETRY_MS));
+                }
+            };
+            for id in &page {
+                while let Some(new) = self.inbox.try_next() {
+                    self.one(new).await;
+                }
+                if !self.one(id.clone()).await {
+                    return;
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == SWEEP_PAGE => after = Some(last.clone()),
+                _ => return,
+            }
+        }
+    }
+
+    /// Judges one turn. False: the judge is out of order, and going on would fail as well.
+    async fn one(&self, id: TurnId) -> bool {
+        for attempt in 1.. {
+            let error = match self.score(&id).await {
+                Ok(Some(verdict)) => {
+                    self.inbox.scored(verdict);
+                    return true;
+                }
+                Ok(None) => return true,
+                Err(error) => error,
+            };
+            if error.passing() && attempt < ATTEMPTS {
+                tracing::warn!(turn = id.0, %error, attempt, "scoring is tried again");
+                continue;
+            }
+            let own = matches!(error, WorkError::Engine(EngineError::Judge(_)));
+            tracing::warn!(turn = id.0, %error, "no verdict for now");
+            self.inbox.failed();
+            if !own {
+                self.inbox.sweep_at(Instant::now() + Duration::from_millis(RETRY_MS));
+            }
+            return own;
+        }
+        true
+    }
+
+    /// The verdict that was written; `None` for a turn that is gone or has one.
+    async fn score(&self, id: &TurnId) -> Result<Option<u8>, WorkError> {
+        let deadline = Duration::from_millis(MEMORY_TIMEOUT_MS);
+        let turn = self.memory.send_within(Get(id.clone()), deadline).await??;
+        let Some(turn) = turn.filter(|turn| turn.judgement.is_none()) else { return Ok(None) };
+        let judgement = self.judgement(&turn).await?;
+        let verdict = judgement.verdict();
+        match self.memory.send_within(AddJudgement(id.clone(), judgement), deadline).await? {
+            Ok(true) => Ok(verdict),
+            // It was forgotten meanwhile, or an earlier answer came late.
+            Ok(false) | Err(MemoryError::Store(StoreError::Unknown(_))) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn judgement(&self, turn: &Turn) -> Result<Judgement, EngineError> {
+        let labels = self.judge.ready().await?;
+        let mut choices = Vec::new();
+        for generation in &turn.generations {
+            let mut judging = Judging::new(&turn.messages, &turn.tools, Steps::of(generation), labels);
+            let requests = judging.requests();
+            if !requests.is_empty() {
+                self.drive(&mut judging, requests).await?;
+            }
+            choices.push(judging.judgement(generation.index, self.judge.reading()));
+        }
+        if choices.is_empty() {
+            // A reply that was cut before it had a choice said nothing.
+            let nothing = ChoiceJudgement { index: 0, verdict: 1, p: 0.0, thought_steps: 0, steps: Vec::new() };
+            choices.push(nothing);
+        }
+        Ok(Judgement { time_ms: self.clock.now_ms(), judge: self.judge.name().to_owned(), choices })
+    }
+
+    /// Sends the requests and hands their events on until every step has its score.
+    async fn drive(&self, judging: &mut Judging<'_>, requests: Vec<Generate>) -> Result<(), EngineError> {
+        let mut stream = self.judge.submit(requests).await?;
+        let mut again = Vec::new();
+        while let Some((step, event)) = heard(&mut stream).await? {
+            match judging.take(step, event)? {
+                Progress::Going => {}
+                Progress::Judged => stream.cancel_choice(step as u32),
+                Progress::Again(request) => again.push((step, *request)),
+            }
+            if judging.complete() {
+                return Ok(());
+            }
+        }
+        // Second requests one by one: there are few of them.
+        while let Some((step, request)) = again.pop() {
+            let mut stream = self.judge.submit(vec![request]).await?;
+            while let Some((_, event)) = heard(&mut stream).await? {
+                match judging.take(step, event)? {
+                    Progress::Going => {}
+                    Progress::Judged => break,
+                    Progress::Again(request) => again.push((step, *request)),
+                }
+            }
+        }
+        if judging.complete() { Ok(()) } else { Err(JudgeError::NoLabel.into()) }
+    }
+}
+
+/// The next event and its place among the requests; `None` when all have ended.
+async fn heard(stream: &mut EngineStream) -> Result<Option<(usize, crate::engine::protocol::Event)>, EngineError> {
+    match timeout(Duration::from_millis(SILENCE_TIMEOUT_MS), stream.recv()).await {
+        Ok(Some((step, FromEngine::Event(event)))) => Ok(Some((step as usize, event))),
+        Ok(Some((_, FromEngine::Lost(message)))) => Err(EngineError::Lost(message)),
+        Ok(None) => Ok(None),
+        Err(_) => Err(EngineError::Lost(format!("it said nothing for {SILENCE_TIMEOUT_MS} ms"))),
+    }
+}

@@ -1,0 +1,115 @@
+//! `chimere eval scorer`: the model answers held-out items, the judge scores the answers, the exact checks say who was
+//! right.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
+
+use anyhow::Context;
+use chimere::engine::host::HostLimits;
+use chimere::engine::load::{Kind, Loaded};
+use chimere::engine::process;
+use chimere::eval::golden::{self, Exam, Score};
+use chimere::eval::scorer::{Agreement, agreement, judge, steps};
+use chimere::gguf::Gguf;
+use chimere::scoring::judge::{BAD, GOOD};
+use chimere::scoring::{Labels, Reading};
+use chimere::turn::Thinking;
+use serde_json::json;
+
+use super::super::model_args::{ModelArgs, bar};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[arg(long, default_value = "auto")]
+    backend: Kind,
+    /// The judge's adapter for that model; default: nano-prm.gguf beside it
+    #[arg(long, value_name = "FILE")]
+    adapter: Option<PathBuf>,
+    /// Exam file (JSONL) whose items are answered and judged
+    #[arg(long, default_value = "nano/golden/golden.jsonl")]
+    set: PathBuf,
+    /// Only the first N items of each family
+    #[arg(long, value_name = "N")]
+    per_family: Option<usize>,
+    /// Tokens of thought before `</think>` is forced; 0 = no thought
+    #[arg(long, default_value_t = 192)]
+    thinking: u32,
+    /// Requests under way at once
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    parallel: u16,
+    /// Write every answer's score and truth (JSONL)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[arg(long)]
+    json: bool,
+}
+
+/// Name of the judge's adapter inside this engine.
+const REVISION: &str = "judge";
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let items = super::some_of(golden::read(&args.set)?, args.per_family);
+    let adapter = match args.adapter {
+        Some(path) => path,
+        None => args.model.path()?.with_file_name("nano-prm.gguf"),
+    };
+    let gguf = Gguf::open(&adapter).with_context(|| format!("cannot read the judge's adapter {}", adapter.display()))?;
+    let reading = Reading::of_adapter(&gguf).with_context(|| adapter.display().to_string())?;
+    let parallel = usize::from(args.parallel);
+    let loaded = args.model.load(args.backend, parallel, false)?;
+    let (hash, labels) = (loaded.hosted.model_hash.clone(), labels(&loaded)?);
+    let (to_us, events) = sync_channel(64);
+    let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
+    let thinking = match args.thinking {
+        0 => Thinking::Off,
+        budget_tokens => Thinking::On { budget_tokens },
+    };
+    let answering = bar(items.len() as u64, "asking");
+    let outcomes = golden::run(&engine, &events, &items, Exam { thinking, parallel }, &mut |_| answering.inc(1))?;
+    answering.finish_and_clear();
+    adapter::load(&engine, &events, REVISION, &adapter)?;
+    let answers: Vec<_> = items.iter().zip(&outcomes).filter(|(_, outcome)| outcome.error.is_none()).collect();
+    let judging = bar(steps(&answers) as u64, "judging");
+    let judge = Judge { labels, reading: &reading, adapter: Some(REVISION) };
+    let judged = scorer::judge(&engine, &events, &answers, judge, parallel, &mut |n| judging.set_position(n as u64))?;
+    judging.finish_and_clear();
+    if let Some(path) = &args.out {
+        let lines: Vec<String> = judged.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let found = agreement(&judged);
+    if args.json {
+        let unjudged = outcomes.len() - judged.len();
+        println!("{:#}", json!({ "model_hash": hash, "set": args.set, "unjudged": unjudged, "agreement": found }));
+    } else {
+        print(&found, outcomes.len() - judged.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn labels(loaded: &Loaded) -> anyhow::Result<Labels> {
+    let id = |name: &str| loaded.vocab.special(name).with_context(|| format!("this model has no token `{name}`"));
+    Ok(Labels { good: id(GOOD)?, bad: id(BAD)? })
+}
+
+fn print(found: &Agreement, unjudged: usize) {
+    let percent = |s: &Score| format!("{:5.1} %  [{:.1}, {:.1}]  n {}", s.rate * 100.0, s.low * 100.0, s.high * 100.0, s.n);
+    let area = |a: &Option<Auc>| match a {
+        Some(a) => format!("{:.3} [{:.3}, {:.3}]  {} right, {} wrong", a.auc, a.low, a.high, a.right, a.wrong),
+        None => "too few of one kind".to_owned(),
+    };
+    println!("answers judged         {} ({unjudged} not)", found.n);
+    println!("AUC                    {}", area(&found.auc));
+    println!("calibration error      {:.3} (Brier {:.3})", found.calibration.ece, found.calibration.brier);
+    println!("right answers passed   {}", percent(&found.right_passed));
+    println!("wrong answers passed   {}", percent(&found.wrong_passed));
+    for (verdict, score) in (1..).zip(&found.calibration.by_verdict) {
+        println!("right at verdict {verdict}     {}", percent(score));
+    }
+    for (domain, auc) in &found.domains {
+        println!("AUC {domain:<18} {}", area(auc));
+    }
+}

@@ -1,0 +1,13 @@
+//! Scoring: an answer is split into steps, a process reward model judges each step after a short verification
+//! thought, and the weakest step gives the answer's probability and its verdict 1–5. Plain functions of texts and
+//! numbers: who runs the judge's engine is somebody else's business.
+
+pub mod judge;
+pub mod measure;
+pub mod prompt;
+pub mod reading;
+pub mod steps;
+
+pub use judge::{JudgeError, Judging, Labels};
+pub use reading::Reading;
+pub use steps::Steps;

@@ -1,0 +1,124 @@
+//! Every turn gets one verdict, whatever happens to its reply, to the queue and to the judge.
+
+use std::time::Duration;
+
+use chimere::actors::memory::List;
+use chimere::actors::scorer::{Inbox, ScorerStatus};
+use chimere::service::TurnFilter;
+use chimere::turn::{FinishReason, Turn};
+use tokio::time::{Instant, sleep};
+
+use crate::fake::{FRAIL_JUDGE, GOOD, JUDGE, spec};
+use crate::stage::{Stage, chat, collect, run};
+
+/// A judge that dies is started again after a pause that grows.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Stage {
+    /// The turn log, once all of its `count` turns have a verdict.
+    async fn scored(&self, count: usize) -> Vec<Turn> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let turns = self.replies.memory.send(List(TurnFilter::default())).await.unwrap().unwrap();
+            if turns.len() == count && turns.iter().all(|turn| turn.verdict.is_some()) {
+                return turns;
+            }
+            assert!(Instant::now() < until, "{} turns, {:?}", turns.len(), self.scorer_status().await);
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn scorer_status(&self) -> serde_json::Value {
+        self.scorer.as_ref().unwrap().send(ScorerStatus).await.unwrap()
+    }
+}
+
+#[test]
+fn replies_on_every_path_get_one_verdict() {
+    run(async {
+        let mut stage = Stage::new(spec(GOOD));
+        stage.judged_by(JUDGE);
+        stage.ready().await;
+        assert_eq!(stage.scorer_status().await["engine"]["state"], "not_started", "the judge starts when it is needed");
+        let mut several = chat("three words");
+        several.choices = 3;
+        let mut short = chat("one word");
+        short.max_tokens = Some(1);
+        for request in [chat("plain"), several, chat("think"), chat("fail"), short] {
+            collect(stage.replies.start(request).await.unwrap()).await;
+        }
+        let mut endless = chat("endless");
+        endless.max_tokens = Some(2_000);
+        let mut left = stage.replies.start(endless).await.unwrap();
+        while !matches!(left.recv().await, Some(chimere::service::ReplyEvent::Delta { .. })) {}
+        drop(left);
+        let turns = stage.scored(6).await;
+        for turn in &turns {
+            let judgement = turn.judgement.as_ref().unwrap();
+            assert_eq!(judgement.choices.len(), turn.generations.len());
+            assert_eq!((turn.verdict, judgement.judge.as_str()), (judgement.verdict(), "scripted"));
+            for (choice, generation) in judgement.choices.iter().zip(&turn.generations) {
+                let wrong = generation.content.contains("w1");
+                assert_eq!(choice.verdict, if wrong { 1 } else { 5 }, "{choice:?} of {generation:?}");
+                assert!((choice.p - if wrong { 0.1 } else { 0.9 }).abs() < 1e-4, "{choice:?}");
+            }
+        }
+        assert_eq!(turns[1].generations.len(), 3);
+        assert!(turns.iter().any(|turn| turn.generations[0].finish_reason == FinishReason::Aborted));
+        let thought = turns[2].judgement.as_ref().unwrap();
+        assert_eq!((thought.choices[0].thought_steps, thought.choices[0].steps.len()), (1, 2));
+        let status = stage.scorer_status().await;
+        assert_eq!(
+            (status["scored"].as_u64(), status["failed"].as_u64(), status["queue"].as_u64()),
+            (Some(6), Some(0), Some(0))
+        );
+        assert_eq!(status["engine"]["state"], "ready");
+    });
+}
+
+#[test]
+fn what_does_not_fit_into_the_queue_is_found_in_the_log() {
+    run(async {
+        // Nobody takes from the queue while the replies come.
+        let mut stage = Stage::build(spec(GOOD), |_| {}, Inbox::new(2));
+        stage.ready().await;
+        for _ in 0..6 {
+            collect(stage.replies.start(chat("plain")).await.unwrap()).await;
+        }
+        stage.judged_by(JUDGE);
+        stage.scored(6).await;
+        let status = stage.scorer_status().await;
+        assert_eq!((status["overflowed"].as_u64(), status["scored"].as_u64()), (Some(4), Some(6)));
+    });
+}
+
+#[test]
+fn turns_of_an_earlier_life_are_found_in_the_log() {
+    run(async {
+        let mut stage = Stage::new(spec(GOOD));
+        stage.ready().await;
+        for _ in 0..3 {
+            collect(stage.replies.start(chat("plain")).await.unwrap()).await;
+        }
+        // What waited died with the daemon.
+        stage.inbox = std::sync::Arc::new(Inbox::new(8));
+        stage.judged_by(JUDGE);
+        stage.scored(3).await;
+    });
+}
+
+#[test]
+fn a_judge_that_dies_again_and_again_costs_time_and_no_verdict() {
+    run(async {
+        let mut stage = Stage::new(spec(GOOD));
+        stage.judged_by(FRAIL_JUDGE);
+        stage.ready().await;
+        for _ in 0..24 {
+            collect(stage.replies.start(chat("plain")).await.unwrap()).await;
+        }
+        stage.scored(24).await;
+        let status = stage.scorer_status().await;
+        assert_eq!((status["scored"].as_u64(), status["failed"].as_u64()), (Some(24), Some(0)), "{status}");
+        assert!(status["engine"]["starts"].as_u64().unwrap() >= 3, "{status}");
+    });
+}
