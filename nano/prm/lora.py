@@ -55,8 +55,10 @@ class Lora(nn.Module):
         w.add_float32("adapter.lora.alpha", float(self.alpha))
         w.add_name("nano-prm")
         w.add_license("apache-2.0")
+        w.add_uint32("chimere.format", 1)
         w.add_string("chimere.base_hash", base_hash)
         w.add_uint32("chimere.rank", self.rank)
+        w.add_string("chimere.digest", self.digest(base_hash))
         for key, value in (extra or {}).items():
             add = {str: w.add_string, float: w.add_float32, list: w.add_array}[type(value)]
             add(key, value)
@@ -67,6 +69,21 @@ class Lora(nn.Module):
         w.write_kv_data_to_file()
         w.write_tensors_to_file()
         w.close()
+
+    def digest(self, base_hash):
+        """SHA-256 over everything that has a meaning, as the engine computes it (src/engine/adapter.rs)."""
+        h = hashlib.sha256()
+        text = lambda s: (h.update(struct.pack("<Q", len(s.encode()))), h.update(s.encode()))
+        text("chimere.lora.1")
+        text("qwen35moe")
+        text(base_hash)
+        h.update(struct.pack("<Qf", self.rank, self.alpha))
+        for (_, _, w, name), a, b in sorted(zip(self.places, self.a, self.b), key=lambda x: x[0][3]):
+            text(name)
+            h.update(struct.pack("<QQQ", w.shape[1], w.shape[0], 1))
+            for values in (a, b):
+                h.update(values.detach().cpu().half().float().numpy().astype("<f4").tobytes())
+        return h.hexdigest()
 
     def load(self, path):
         from gguf import GGUFReader

@@ -447,8 +447,8 @@ mod tests {
             log.append(&turn("turn-a", "p")).unwrap();
             log.append(&turn("turn-b", "p")).unwrap();
             assert_eq!(log.unscored(None, 10).unwrap(), [a.clone(), b.clone()]);
-            assert_eq!(log.unscored(Some(&a), 10).unwrap(), [b.clone()]);
-            assert_eq!(log.unscored(None, 1).unwrap(), [a.clone()]);
+            assert_eq!(log.unscored(Some(&a), 10).unwrap(), std::slice::from_ref(&b));
+            assert_eq!(log.unscored(None, 1).unwrap(), std::slice::from_ref(&a));
             assert!(log.add_judgement(&a, &judged(4)).unwrap());
             assert!(!log.add_judgement(&a, &judged(1)).unwrap(), "the second judgement must not replace the first");
             assert!(matches!(log.add_judgement(&TurnId("turn-x".into()), &judged(1)), Err(StoreError::Unknown(_))));
