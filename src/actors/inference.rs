@@ -6,6 +6,7 @@ mod child;
 mod stream;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,7 @@ pub enum Ask {
     Tokenize { text: String, specials: bool },
     Detokenize { ids: Vec<u32> },
     ApplyTemplate { chat: ChatInput },
+    LoadAdapter { revision: String, path: PathBuf, sha256: String },
 }
 
 impl Ask {
@@ -73,6 +75,7 @@ impl Ask {
             Ask::Tokenize { text, specials } => Command::Tokenize { id, text, specials },
             Ask::Detokenize { ids } => Command::Detokenize { id, ids },
             Ask::ApplyTemplate { chat } => Command::ApplyTemplate { id, chat },
+            Ask::LoadAdapter { revision, path, sha256 } => Command::LoadAdapter { id, revision, path, sha256 },
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `chimere eval`: exact logits for comparison with references, perplexity of a text, and exams.
 
+mod scorer;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
@@ -41,6 +43,8 @@ enum What {
     Agree(AgreeArgs),
     /// Accuracy on an exam of exactly checkable items, by family, with 95 % intervals
     Golden(GoldenArgs),
+    /// How well the judge's verdicts agree with the exact checks, on answers of the model itself to held-out items
+    Scorer(scorer::Args),
 }
 
 #[derive(clap::Args)]
@@ -172,6 +176,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Perplexity(args) => score(args),
         What::Agree(args) => compare(args),
         What::Golden(args) => exam(args),
+        What::Scorer(args) => scorer::run(args),
     }
 }
 

@@ -68,6 +68,7 @@ pub fn judge(
             && let Some((answer, step, mut request)) = waiting.pop_front()
         {
             request.id = next;
+            request.adapter = judge.adapter.map(str::to_owned);
             next += 1;
             under_way.insert(request.id, (answer, step));
             send(engine, Command::Generate(Box::new(request)))?;

@@ -18,7 +18,7 @@ const ALTERNATIVES: u8 = 20;
 const FORCE_BIAS: f32 = 100.0;
 
 /// Ids of the labels in the judge's vocabulary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Labels {
     pub good: u32,
     pub bad: u32,
@@ -142,6 +142,8 @@ impl<'a> Judging<'a> {
             stop: Vec::new(),
             thinking: Thinking::Template,
             ignore_end: false,
+            adapter: None,
+            background: false,
         }
     }
 

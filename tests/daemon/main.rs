@@ -14,3 +14,4 @@ mod kill_engine;
 mod pipelines;
 mod reload;
 mod repl;
+mod scorer;

@@ -138,6 +138,11 @@ impl Board {
         self.beats.load(Ordering::Relaxed)
     }
 
+    /// Engine processes started, ever: tells one life from the next.
+    pub fn starts(&self) -> u64 {
+        self.starts.load(Ordering::Relaxed)
+    }
+
     pub fn engine_pid(&self) -> Option<u32> {
         Some(self.pid.load(Ordering::Relaxed) as u32).filter(|pid| *pid != 0)
     }

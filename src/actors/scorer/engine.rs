@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::actors::inference::{
     Ask, Board, EngineSpec, EngineState, EngineStream, Inference, InferenceError, Stop, Submit,
@@ -18,6 +18,8 @@ use crate::engine::protocol::{Event, Generate};
 use crate::scoring::judge::{BAD, GOOD};
 use crate::scoring::{JudgeError, Labels, Reading};
 
+/// The adapter's name inside the judge's engine.
+const REVISION: &str = "judge";
 /// Longest wait for the engine to load or to come back.
 const READY_TIMEOUT_MS: u64 = 120_000;
 const SEND_TIMEOUT_MS: u64 = 10_000;
@@ -49,6 +51,8 @@ pub struct JudgeEngine {
     place: Place,
     runtime: Handle,
     owner: OnceLock<Link<Inference>>,
+    /// The engine's life that has the adapter, and the labels found in it; 0 = none.
+    prepared: Mutex<(u64, Labels)>,
 }
 
 /// Why a turn could not be judged now.
@@ -62,6 +66,8 @@ pub(super) enum EngineError {
     Engine(#[from] InferenceError),
     #[error("the judge has no token `{0}`: it is no judge of this kind")]
     NoLabels(&'static str),
+    #[error("the judge's adapter was refused: {0}")]
+    Adapter(String),
     #[error(transparent)]
     Judge(#[from] JudgeError),
     /// It died with the turn in hand.
@@ -72,7 +78,14 @@ pub(super) enum EngineError {
 impl JudgeEngine {
     /// `place`: the thread that its owner lives on. Nothing is started yet.
     pub fn new(settings: JudgeSettings, place: Place, runtime: Handle) -> JudgeEngine {
-        JudgeEngine { settings, board: Arc::new(Board::aside()), place, runtime, owner: OnceLock::new() }
+        JudgeEngine {
+            settings,
+            board: Arc::new(Board::aside()),
+            place,
+            runtime,
+            owner: OnceLock::new(),
+            prepared: Mutex::default(),
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -93,20 +106,43 @@ impl JudgeEngine {
                 state => state.name().to_owned(),
             }));
         }
-        Ok(Labels { good: self.label(GOOD).await?, bad: self.label(BAD).await? })
+        let life = self.board.starts();
+        let mut prepared = self.prepared.lock().await;
+        if prepared.0 != life {
+            self.load_adapter().await?;
+            *prepared = (life, Labels { good: self.label(GOOD).await?, bad: self.label(BAD).await? });
+        }
+        Ok(prepared.1)
     }
 
-    pub(super) async fn submit(&self, choices: Vec<Generate>) -> Result<EngineStream, EngineError> {
+    async fn load_adapter(&self) -> Result<(), EngineError> {
+        let Some(AdapterFile { path, sha256 }) = self.settings.adapter.clone() else { return Ok(()) };
+        let ask = Ask::LoadAdapter { revision: REVISION.to_owned(), path, sha256 };
+        match self.ask(ask).await? {
+            Event::AdapterLoaded { .. } => Ok(()),
+            Event::Failed { message, .. } => Err(EngineError::Adapter(message)),
+            _ => Err(EngineError::Adapter("the engine answered something else than was asked".to_owned())),
+        }
+    }
+
+    pub(super) async fn submit(&self, mut choices: Vec<Generate>) -> Result<EngineStream, EngineError> {
+        if self.settings.adapter.is_some() {
+            choices.iter_mut().for_each(|choice| choice.adapter = Some(REVISION.to_owned()));
+        }
         let deadline = Duration::from_millis(SEND_TIMEOUT_MS);
         Ok(self.owner().send_within(Submit { choices }, deadline).await??)
     }
 
     async fn label(&self, label: &'static str) -> Result<u32, EngineError> {
         let ask = Ask::Tokenize { text: label.to_owned(), specials: true };
-        match self.owner().send_within(ask, Duration::from_millis(SEND_TIMEOUT_MS)).await?? {
+        match self.ask(ask).await? {
             Event::Tokens { ids, .. } if ids.len() == 1 => Ok(ids[0]),
             _ => Err(EngineError::NoLabels(label)),
         }
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<Event, EngineError> {
+        Ok(self.owner().send_within(ask, Duration::from_millis(SEND_TIMEOUT_MS)).await??)
     }
 
     fn owner(&self) -> &Link<Inference> {

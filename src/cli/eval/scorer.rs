@@ -3,16 +3,21 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Instant;
 
 use anyhow::Context;
+use chimere::engine::adapter::sha256_of;
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{Kind, Loaded};
 use chimere::engine::process;
+use chimere::engine::process::Running;
+use chimere::engine::protocol::{Command, Event};
 use chimere::eval::golden::{self, Exam, Score};
-use chimere::eval::scorer::{Agreement, agreement, judge, steps};
+use chimere::eval::scorer::{self, Agreement, Judge, agreement, steps};
 use chimere::gguf::Gguf;
 use chimere::scoring::judge::{BAD, GOOD};
+use chimere::scoring::measure::Auc;
 use chimere::scoring::{Labels, Reading};
 use chimere::turn::Thinking;
 use serde_json::json;
@@ -56,7 +61,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(path) => path,
         None => args.model.path()?.with_file_name("nano-prm.gguf"),
     };
-    let gguf = Gguf::open(&adapter).with_context(|| format!("cannot read the judge's adapter {}", adapter.display()))?;
+    let gguf =
+        Gguf::open(&adapter).with_context(|| format!("cannot read the judge's adapter {}", adapter.display()))?;
     let reading = Reading::of_adapter(&gguf).with_context(|| adapter.display().to_string())?;
     let parallel = usize::from(args.parallel);
     let loaded = args.model.load(args.backend, parallel, false)?;
@@ -70,7 +76,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let answering = bar(items.len() as u64, "asking");
     let outcomes = golden::run(&engine, &events, &items, Exam { thinking, parallel }, &mut |_| answering.inc(1))?;
     answering.finish_and_clear();
-    adapter::load(&engine, &events, REVISION, &adapter)?;
+    load_adapter(&engine, &events, adapter)?;
     let answers: Vec<_> = items.iter().zip(&outcomes).filter(|(_, outcome)| outcome.error.is_none()).collect();
     let judging = bar(steps(&answers) as u64, "judging");
     let judge = Judge { labels, reading: &reading, adapter: Some(REVISION) };
@@ -90,13 +96,29 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn load_adapter(engine: &Running, events: &Receiver<Vec<Event>>, path: PathBuf) -> anyhow::Result<()> {
+    let (_, sha256) = sha256_of(&path)?;
+    let load = Command::LoadAdapter { id: 0, revision: REVISION.to_owned(), path, sha256 };
+    engine.commands.send((load, Instant::now())).context("the engine ended")?;
+    loop {
+        for event in events.recv().context("the engine ended")? {
+            match event {
+                Event::AdapterLoaded { .. } => return Ok(()),
+                Event::Failed { id: 0, message, .. } => anyhow::bail!("the judge's adapter was refused: {message}"),
+                _ => {}
+            }
+        }
+    }
+}
+
 fn labels(loaded: &Loaded) -> anyhow::Result<Labels> {
     let id = |name: &str| loaded.vocab.special(name).with_context(|| format!("this model has no token `{name}`"));
     Ok(Labels { good: id(GOOD)?, bad: id(BAD)? })
 }
 
 fn print(found: &Agreement, unjudged: usize) {
-    let percent = |s: &Score| format!("{:5.1} %  [{:.1}, {:.1}]  n {}", s.rate * 100.0, s.low * 100.0, s.high * 100.0, s.n);
+    let percent =
+        |s: &Score| format!("{:5.1} %  [{:.1}, {:.1}]  n {}", s.rate * 100.0, s.low * 100.0, s.high * 100.0, s.n);
     let area = |a: &Option<Auc>| match a {
         Some(a) => format!("{:.3} [{:.3}, {:.3}]  {} right, {} wrong", a.auc, a.low, a.high, a.right, a.wrong),
         None => "too few of one kind".to_owned(),

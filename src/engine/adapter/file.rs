@@ -120,13 +120,14 @@ fn values(tensor: &TensorInfo, wanted: [usize; 3], bytes: &[u8]) -> Result<Vec<f
     if dims.len() > 3 || (0..3).any(|i| extent(i) != wanted[i] as u64) {
         return Err(refuse(format!("its shape is {dims:?} where {wanted:?} is needed")));
     }
-    if tensor.dtype != DType::F32 {
-        return Err(refuse(format!("its type is {:?}, F32 is needed", tensor.dtype)));
-    }
     let data = usize::try_from(tensor.range.start).ok().zip(usize::try_from(tensor.range.end).ok());
     let data =
         data.and_then(|(start, end)| bytes.get(start..end)).ok_or_else(|| refuse("it lies outside the file".into()))?;
-    let list: Vec<f32> = data.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)).collect();
+    let list: Vec<f32> = match tensor.dtype {
+        DType::F32 => data.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)).collect(),
+        DType::F16 => data.as_chunks::<2>().0.iter().map(|c| half::f16::from_le_bytes(*c).to_f32()).collect(),
+        other => return Err(refuse(format!("its type is {other:?}, F32 or F16 is needed"))),
+    };
     match list.iter().position(|v| !v.is_finite()) {
         Some(at) => Err(refuse(format!("value {at} is {}", list[at]))),
         None => Ok(list),
