@@ -144,6 +144,7 @@ impl<'a> Judging<'a> {
             ignore_end: false,
             adapter: None,
             background: false,
+            engram: None,
         }
     }
 

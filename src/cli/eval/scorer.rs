@@ -22,6 +22,7 @@ use chimere::scoring::{Labels, Reading};
 use chimere::turn::Thinking;
 use serde_json::json;
 
+use super::super::exit::say;
 use super::super::model_args::{ModelArgs, bar};
 
 #[derive(clap::Args)]
@@ -74,7 +75,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         budget_tokens => Thinking::On { budget_tokens },
     };
     let answering = bar(items.len() as u64, "asking");
-    let outcomes = golden::run(&engine, &events, &items, Exam { thinking, parallel }, &mut |_| answering.inc(1))?;
+    let outcomes =
+        golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram: None }, &mut |_| answering.inc(1))?;
     answering.finish_and_clear();
     load_adapter(&engine, &events, adapter)?;
     let answers: Vec<_> = items.iter().zip(&outcomes).filter(|(_, outcome)| outcome.error.is_none()).collect();
@@ -89,7 +91,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = agreement(&judged);
     if args.json {
         let unjudged = outcomes.len() - judged.len();
-        println!("{:#}", json!({ "model_hash": hash, "set": args.set, "unjudged": unjudged, "agreement": found }));
+        say!("{:#}", json!({ "model_hash": hash, "set": args.set, "unjudged": unjudged, "agreement": found }));
     } else {
         print(&found, outcomes.len() - judged.len());
     }
@@ -123,15 +125,15 @@ fn print(found: &Agreement, unjudged: usize) {
         Some(a) => format!("{:.3} [{:.3}, {:.3}]  {} right, {} wrong", a.auc, a.low, a.high, a.right, a.wrong),
         None => "too few of one kind".to_owned(),
     };
-    println!("answers judged         {} ({unjudged} not)", found.n);
-    println!("AUC                    {}", area(&found.auc));
-    println!("calibration error      {:.3} (Brier {:.3})", found.calibration.ece, found.calibration.brier);
-    println!("right answers passed   {}", percent(&found.right_passed));
-    println!("wrong answers passed   {}", percent(&found.wrong_passed));
+    say!("answers judged         {} ({unjudged} not)", found.n);
+    say!("AUC                    {}", area(&found.auc));
+    say!("calibration error      {:.3} (Brier {:.3})", found.calibration.ece, found.calibration.brier);
+    say!("right answers passed   {}", percent(&found.right_passed));
+    say!("wrong answers passed   {}", percent(&found.wrong_passed));
     for (verdict, score) in (1..).zip(&found.calibration.by_verdict) {
-        println!("right at verdict {verdict}     {}", percent(score));
+        say!("right at verdict {verdict}     {}", percent(score));
     }
     for (domain, auc) in &found.domains {
-        println!("AUC {domain:<18} {}", area(auc));
+        say!("AUC {domain:<18} {}", area(auc));
     }
 }
