@@ -26,7 +26,8 @@ fn chimere(args: &[&str]) -> Vec<u8> {
 }
 
 fn agree(model: &str, args: &[&str]) -> Value {
-    let all = [&["eval", "agree", "--json", "--model", model], args].concat();
+    // One thread each: the tests run side by side, and threads that wait for one another spin.
+    let all = [&["eval", "agree", "--json", "--threads", "1", "--model", model], args].concat();
     serde_json::from_slice(&chimere(&all)).unwrap()
 }
 
