@@ -25,8 +25,9 @@ struct Terminal {
 
 impl Terminal {
     fn open(daemon: &Daemon) -> Terminal {
+        // `exec`: a shell in between would hear Ctrl-C as well.
         let chat = format!(
-            "{} chat --temperature 0 --url {} --state-dir {}",
+            "exec {} chat --temperature 0 --url {} --state-dir {}",
             env!("CARGO_BIN_EXE_chimere"),
             daemon.url,
             daemon.state.path().display()
