@@ -23,6 +23,8 @@ use raw::{Field, RawConfig};
 pub use search::Environment;
 use settings::Setting;
 
+use crate::failpoint::Failpoint;
+
 const ENV_PREFIX: &str = "CHIMERE_";
 /// Variables of that prefix that are no configuration keys.
 const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
@@ -126,6 +128,16 @@ pub struct PipelinesConfig {
     pub overlay: PathBuf,
 }
 
+/// The daemon's work on itself. When and how is said in `night.yaml`, beside the pipelines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NightConfig {
+    /// Scheduled jobs begin by themselves.
+    pub enabled: bool,
+    /// The exams, or the places that were looked at.
+    pub golden: Result<PathBuf, Vec<PathBuf>>,
+    pub slice: Result<PathBuf, Vec<PathBuf>>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     Text,
@@ -149,11 +161,13 @@ pub struct Config {
     pub memory: MemoryConfig,
     pub scorer: ScorerConfig,
     pub pipelines: PipelinesConfig,
-    pub night_enabled: bool,
+    pub night: NightConfig,
     pub drain_timeout: Duration,
     pub actor_restarts_max: u32,
     pub actor_restarts_window: Duration,
     pub log: LogConfig,
+    /// Where a test breaks this process.
+    pub failpoint: Failpoint,
     /// Variables with our prefix that mean nothing.
     pub unknown_variables: Vec<String>,
     /// Every key with its value and where that was said.
@@ -168,6 +182,7 @@ pub struct Flags {
     pub listen: Option<String>,
     pub state_dir: Option<PathBuf>,
     pub model: Option<PathBuf>,
+    pub failpoint: Failpoint,
 }
 
 impl Config {
@@ -188,7 +203,13 @@ impl Config {
         let mut config = Config::resolve(raw, env)?;
         config.unknown_variables = unknown;
         config.settings = settings::of(&typed, &config);
+        config.failpoint = flags.failpoint.clone();
         Ok(config)
+    }
+
+    /// Folders that may hold `night.yaml`, strongest first.
+    pub fn night_folders(&self) -> Vec<PathBuf> {
+        [Some(self.pipelines.overlay.clone()), self.pipelines.shipped.clone()].into_iter().flatten().collect()
     }
 
     /// Checks every value and fills in the defaults.
@@ -212,7 +233,11 @@ impl Config {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),
             },
-            night_enabled: raw.night.enabled.is_some_and(|f| f.value),
+            night: NightConfig {
+                enabled: raw.night.enabled.is_some_and(|f| f.value),
+                golden: env.find_exam(raw.night.golden.map(|f| f.value), "golden.jsonl"),
+                slice: env.find_exam(raw.night.slice.map(|f| f.value), "slice.jsonl"),
+            },
             drain_timeout: millis(raw.daemon.drain_timeout_ms, 20_000, "daemon.drain_timeout_ms")?,
             actor_restarts_max: number(raw.daemon.actor_restarts_max, 10, 1..=1_000, "daemon.actor_restarts_max")?
                 as u32,
@@ -223,6 +248,7 @@ impl Config {
             )?,
             log: log(raw.log)?,
             state_dir,
+            failpoint: Failpoint::default(),
             unknown_variables: Vec::new(),
             settings: Vec::new(),
         })

@@ -29,7 +29,7 @@ use crate::actors::inference::{Board, EngineSpec, EngineState, Inference, Stop};
 use crate::actors::link::Link;
 use crate::actors::memory::{Memory, OpenStore};
 use crate::actors::orchestrator::{Orchestrator, Pipelines};
-use crate::actors::scheduler::Scheduler;
+use crate::actors::scheduler::{Desk, Host, Scheduler};
 use crate::actors::scorer::{Inbox, JudgeEngine, Scorer, ScorerParts};
 use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
 use crate::actors::trainer::Trainer;
@@ -55,6 +55,13 @@ const EX_OSERR: i32 = 71;
 
 /// Folder of the turn log, under the state folder.
 pub const TURNS_DIR: &str = "turns";
+
+/// What the actors and the replies share.
+struct Common {
+    board: Arc<Board>,
+    pipelines: Arc<Pipelines>,
+    clock: Clock,
+}
 
 /// The actors' links.
 #[derive(Clone)]
@@ -123,22 +130,17 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let exhausted = Arc::new(watch::Sender::new(None));
     let board = Arc::new(Board::default());
     board.set_shelf(tables::scan(&config));
-    let cast = cast(&config, &spec, &board, &pipelines, &exhausted);
-    let daemon = Daemon::new(config, flags, log, cast, board, pipelines, keys);
+    // Nobody answers before the generation that served yesterday is verified and loaded.
+    board.withhold();
+    let common = Common { board, pipelines, clock: Clock::wall() };
+    let cast = cast(&config, &spec, &common, &exhausted);
+    let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
 }
 
 impl Daemon {
-    fn new(
-        config: Config,
-        flags: Flags,
-        log: LogFilter,
-        cast: Cast,
-        board: Arc<Board>,
-        pipelines: Arc<Pipelines>,
-        keys: KeyRing,
-    ) -> Arc<Self> {
-        let clock = Clock::wall();
+    fn new(config: Config, flags: Flags, log: LogFilter, cast: Cast, common: Common, keys: KeyRing) -> Arc<Self> {
+        let Common { board, pipelines, clock } = common;
         let replies = Arc::new(Replies {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
@@ -236,39 +238,64 @@ impl Daemon {
 }
 
 /// Starts the actors: those that serve, those that keep and those of the night, a thread each.
-fn cast(
-    config: &Config,
-    spec: &Arc<EngineSpec>,
-    board: &Arc<Board>,
-    pipelines: &Arc<Pipelines>,
-    exhausted: &Arc<Exhausted>,
-) -> Cast {
+fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Arc<Exhausted>) -> Cast {
     let place = || Place::Arbiter(Arbiter::new().handle());
     let (serving, keeping, night) = (place(), place(), place());
     let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
-    let (spec, board, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
+    let Common { board, pipelines, clock } = common;
+    let (spec, shared, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
     let (folder, bytes_max) = (config.state_dir.join(TURNS_DIR), config.memory.bytes_max);
     let open: OpenStore =
         Arc::new(move || SledTurns::open(&folder, bytes_max).map(|log| Arc::new(log) as Arc<dyn TurnStore>));
-    let night_enabled = config.night_enabled;
     let memory = supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone()));
     let inbox = Arc::new(Inbox::new(config.scorer.queue_max));
     let judge = judge::engine(config);
     let scoring =
-        ScorerParts { judge: judge.clone(), inbox: inbox.clone(), memory: memory.clone(), clock: Clock::wall() };
+        ScorerParts { judge: judge.clone(), inbox: inbox.clone(), memory: memory.clone(), clock: clock.clone() };
+    let inference = supervise("inference", serving.clone(), budget, exhausted.clone(), move || {
+        Inference::new(spec.clone(), shared.clone(), runtime.clone())
+    });
+    let state_dir = config.state_dir.clone();
+    let trainer = supervise("trainer", night.clone(), budget, exhausted.clone(), move || Trainer::new(&state_dir));
+    let desk = Arc::new(desk(config, board, clock, &inference, &memory, &trainer));
     Cast {
         inbox,
         judge: judge.ok(),
-        memory,
-        orchestrator: supervise("orchestrator", serving.clone(), budget, exhausted.clone(), move || {
+        orchestrator: supervise("orchestrator", serving, budget, exhausted.clone(), move || {
             Orchestrator::new(pipelines.clone())
         }),
-        inference: supervise("inference", serving, budget, exhausted.clone(), move || {
-            Inference::new(spec.clone(), board.clone(), runtime.clone())
-        }),
         scorer: supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone())),
-        trainer: supervise("trainer", night.clone(), budget, exhausted.clone(), Trainer::default),
-        scheduler: supervise("scheduler", night, budget, exhausted.clone(), move || Scheduler::new(night_enabled)),
+        scheduler: supervise("scheduler", night, budget, exhausted.clone(), move || Scheduler::new(desk.clone())),
+        memory,
+        inference,
+        trainer,
+    }
+}
+
+/// What the Scheduler works with.
+fn desk(
+    config: &Config,
+    board: &Arc<Board>,
+    clock: &Clock,
+    inference: &Link<Inference>,
+    memory: &Link<Memory>,
+    trainer: &Link<Trainer>,
+) -> Desk {
+    Desk {
+        state_dir: config.state_dir.clone(),
+        clock: clock.clone(),
+        zone: jiff::tz::TimeZone::system(),
+        board: board.clone(),
+        inference: inference.clone(),
+        memory: memory.clone(),
+        trainer: trainer.clone(),
+        golden: config.night.golden.clone(),
+        slice: config.night.slice.clone(),
+        folders: config.night_folders(),
+        failpoint: config.failpoint.clone(),
+        enabled: config.night.enabled,
+        host: Host::default(),
+        progress: watch::Sender::new(Default::default()),
     }
 }
 

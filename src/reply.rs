@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-pub use id::new_turn_id;
+pub use id::{first_turn_id, new_turn_id};
 
 use crate::actors::inference::{Board, Inference};
 use crate::actors::link::Link;

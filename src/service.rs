@@ -1,12 +1,15 @@
 //! What the daemon offers to whoever speaks to clients. `http` sees this trait and nothing behind it; the
 //! daemon implements it over its actors. Dropping the receiver of a reply cancels the reply.
 
+use std::path::PathBuf;
+
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
+use crate::night::phase::Job;
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Thinking, Tier, ToolCall, Turn, TurnId, Usage, Vote,
 };
@@ -241,13 +244,34 @@ pub trait Service: Send + Sync + 'static {
     fn accepting(&self) -> bool;
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
 pub enum NightCommand {
-    RunNow,
+    /// Begins a run at once, whatever the hour.
+    RunNow {
+        #[serde(default)]
+        job: Job,
+        /// An adapter file on the daemon's machine, in place of training.
+        #[serde(default)]
+        candidate: Option<PathBuf>,
+        /// Judge and report, promote nothing.
+        #[serde(default)]
+        dry_run: bool,
+    },
     Status,
-    Report,
+    /// The report of a run; of the last one where none is named.
+    Report {
+        #[serde(default)]
+        run: Option<String>,
+    },
+    /// No scheduled job begins; a run under way ends before it promotes.
     Pause,
+    Resume,
+    /// Back to a generation; to the one before where none is named.
+    Rollback {
+        #[serde(default)]
+        generation: Option<u64>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

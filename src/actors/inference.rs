@@ -1,6 +1,7 @@
 //! Inference owns the serving engine: its process, its restarts, the lease that pauses it. Requests enter here
 //! once; their tokens never pass through (see `child`).
 
+mod adapt;
 mod board;
 mod child;
 mod stream;
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use adapt::Adapt;
 pub use board::{Board, EngineState};
 pub use child::{EngineSpec, REGISTRY_MAX};
 pub use stream::{EngineStream, FromEngine, Lease};

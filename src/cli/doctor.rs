@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let flags = Flags { config: args.config, listen: None, state_dir: args.state_dir, model: args.model };
+    let flags = Flags { config: args.config, state_dir: args.state_dir, model: args.model, ..Flags::default() };
     let mut findings = vec![processor(), gpu(), memory_of(&flags)];
     findings.extend(Config::check_in(&flags, &Environment::of_process()));
     if let Ok(config) = Config::load(&flags) {

@@ -19,6 +19,7 @@ mod exit;
 mod keys;
 mod memory;
 mod model_args;
+mod night;
 #[cfg(feature = "llama")]
 mod quantize;
 mod serve;
@@ -43,6 +44,10 @@ enum Cmd {
     Keys(keys::Args),
     /// What is remembered of the conversations: list, export, forget
     Memory(memory::Args),
+    /// The daemon's work on itself: run, status, report, pause, resume
+    Night(night::Args),
+    /// Serve an earlier generation again
+    Rollback(night::RollbackArgs),
     /// Talk to the daemon
     Chat(chat::Args),
     /// Check the configuration and what it names
@@ -90,6 +95,8 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Serve(args) => serve::run(args),
         Cmd::Keys(args) => keys::run(args),
         Cmd::Memory(args) => memory::run(args),
+        Cmd::Night(args) => night::run(args),
+        Cmd::Rollback(args) => night::roll_back(args),
         Cmd::Chat(args) => chat::run(args),
         Cmd::Check(args) => check::run(args),
         Cmd::Bench(args) => bench::run(args),

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use chimere::config::{Config, Flags};
 use chimere::daemon;
+use chimere::failpoint::Failpoint;
 
 use super::exit::{EX_CONFIG, coded};
 
@@ -23,7 +24,7 @@ pub struct Place {
 
 impl Place {
     pub fn flags(self) -> Flags {
-        Flags { config: self.config, listen: self.listen, state_dir: self.state_dir, model: None }
+        Flags { config: self.config, listen: self.listen, state_dir: self.state_dir, ..Flags::default() }
     }
 }
 
@@ -35,10 +36,14 @@ pub struct Args {
     /// Model file (GGUF) [default: the installation's nano model]
     #[arg(long, value_name = "FILE")]
     model: Option<std::path::PathBuf>,
+    /// Stop at this point of the night (`NAME`), or let the disk be full there (`NAME=full`); for tests
+    #[arg(long, hide = true, value_name = "NAME")]
+    failpoint: Option<String>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let flags = Flags { model: args.model, ..args.place.flags() };
+    let failpoint = args.failpoint.as_deref().map(Failpoint::parse).unwrap_or_default();
+    let flags = Flags { model: args.model, failpoint, ..args.place.flags() };
     let config = Config::load(&flags)?;
     let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;
     for name in &config.unknown_variables {

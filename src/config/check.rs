@@ -7,12 +7,13 @@ use serde::Serialize;
 use super::{Config, Environment, Flags};
 use crate::gguf::Gguf;
 use crate::keys::KeyRing;
+use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `model`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `model`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -46,11 +47,26 @@ impl Config {
         vec![
             finding("config", Ok::<_, String>(said)),
             finding("pipelines", pipelines(&config)),
+            finding("night", night(&config)),
             finding("model", model(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
             finding("keys", keys.map(|ring| format!("{} keys", ring.entries().len()))),
         ]
     }
+}
+
+/// `night.yaml` and the exams.
+fn night(config: &Config) -> Result<String, String> {
+    let schedule = Schedule::load(&config.night_folders()).map_err(|error| error.to_string())?;
+    let missing: Vec<_> = [("golden", &config.night.golden), ("slice", &config.night.slice)]
+        .into_iter()
+        .filter(|(_, path)| path.is_err())
+        .map(|(name, _)| name)
+        .collect();
+    let exams = if missing.is_empty() { String::new() } else { format!("; exams not found: {}", missing.join(", ")) };
+    let jobs: Vec<_> = schedule.jobs.iter().map(|(job, entry)| format!("{} `{}`", job.name(), entry.pattern)).collect();
+    let state = if config.night.enabled { "on" } else { "off" };
+    Ok(format!("{state}; {}{exams}", jobs.join(", ")))
 }
 
 fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> {
@@ -97,7 +113,7 @@ mod tests {
         assert_eq!(good("[nonsense]"), [("config", false)]);
         let all = good("");
         assert_eq!(all[..2], [("config", true), ("pipelines", true)]);
-        assert_eq!(all[2..], [("model", false), ("listen", true), ("keys", true)]);
+        assert_eq!(all[2..], [("night", true), ("model", false), ("listen", true), ("keys", true)]);
         assert!(good("[http]\nlisten = '0.0.0.0:1'").contains(&("listen", false)));
         let model = dir.path().join("m.gguf");
         fs::write(&model, "GGUF and no more").unwrap();
@@ -106,5 +122,7 @@ mod tests {
         fs::create_dir_all(&overlay).unwrap();
         fs::write(overlay.join("code.yaml"), "name: [").unwrap();
         assert!(good("").contains(&("pipelines", false)));
+        fs::write(overlay.join("night.yaml"), "version: 1\njobs: {}\n").unwrap();
+        assert!(good("").contains(&("night", false)));
     }
 }

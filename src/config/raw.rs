@@ -188,6 +188,10 @@ section! {
     /// `[night]`
     NightSection {
         enabled: bool,
+        /// The exam that the gate reads (JSONL).
+        golden: PathBuf,
+        /// The exam that the night may tune on (JSONL).
+        slice: PathBuf,
     }
 }
 

@@ -109,6 +109,20 @@ impl Environment {
         }
     }
 
+    /// An exam file: the one that was named, else the one beside the nano model.
+    pub(super) fn find_exam(&self, named: Option<PathBuf>, file: &str) -> Result<PathBuf, Vec<PathBuf>> {
+        if let Some(path) = named {
+            return if path.is_file() { Ok(path) } else { Err(vec![path]) };
+        }
+        let dirs = self.data_dirs().into_iter();
+        let places: Vec<PathBuf> =
+            dirs.flat_map(|d| [d.join("golden"), d.join("nano/golden")]).map(|d| d.join(file)).collect();
+        match places.iter().find(|path| path.is_file()) {
+            Some(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
+            None => Err(places),
+        }
+    }
+
     /// The folder of the shipped pipelines.
     pub(super) fn find_pipelines(&self, named: Option<PathBuf>) -> Option<PathBuf> {
         if named.is_some() {

@@ -67,6 +67,8 @@ fn chosen(key: &str, config: &Config) -> String {
         "engine.threads" => config.engine.threads.to_string(),
         "engine.context_tokens" => "as the model was trained".to_owned(),
         "pipelines.dir" => config.pipelines.shipped.as_deref().map_or_else(|| "compiled in".to_owned(), path),
+        "night.golden" => config.night.golden.as_deref().map_or_else(|_| "none found".to_owned(), path),
+        "night.slice" => config.night.slice.as_deref().map_or_else(|_| "none found".to_owned(), path),
         "daemon.state_dir" => path(&config.state_dir),
         _ => "not set".to_owned(),
     }

@@ -28,6 +28,8 @@ const ENGINE_TIMEOUT_MS: u64 = 15_000;
 /// Reading and forgetting may pass over the whole log.
 const MEMORY_TIMEOUT_MS: u64 = 60_000;
 const STATUS_TIMEOUT_MS: u64 = 2_000;
+/// A rollback waits for the engine and the disk; everything else is answered at once.
+const NIGHT_TIMEOUT_MS: u64 = 60_000;
 /// Longest correction, bytes.
 const CORRECTION_BYTES_MAX: usize = 64 << 10;
 /// Most feedback on one turn.
@@ -167,7 +169,8 @@ impl Service for Daemon {
     }
 
     fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {
-        Box::pin(async move { self.cast.scheduler.send(Night(command)).await.map_err(|error| link(&error))? })
+        let sent = self.cast.scheduler.send_within(Night(command), Duration::from_millis(NIGHT_TIMEOUT_MS));
+        Box::pin(async move { sent.await.map_err(|error| link(&error))? })
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>> {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::tables::own_folder;
 use super::{Daemon, http_limits, notify};
 use crate::actors::orchestrator::PipelinesChanged;
+use crate::actors::scheduler::ScheduleChanged;
 use crate::config::settings::{Setting, changed};
 use crate::config::{Config, RepliesConfig};
 use crate::engram::format::EXTENSION;
@@ -36,6 +37,7 @@ impl Daemon {
         self.reload_tables().await;
         // The outcome is logged and shown in the status.
         let _ = self.cast.orchestrator.send(PipelinesChanged).await;
+        let _ = self.cast.scheduler.send(ScheduleChanged).await;
         let loaded = Config::load(&self.flags);
         meters::reloaded("config", loaded.is_ok());
         match loaded {
@@ -107,7 +109,10 @@ impl Daemon {
         };
         loop {
             tokio::select! {
-                Ok(()) = yaml.changed() => drop(self.cast.orchestrator.send(PipelinesChanged).await),
+                Ok(()) = yaml.changed() => {
+                    drop(self.cast.orchestrator.send(PipelinesChanged).await);
+                    drop(self.cast.scheduler.send(ScheduleChanged).await);
+                }
                 Ok(()) = toml.changed() => self.reload_keys(),
                 Ok(()) = engr.changed() => self.reload_tables().await,
                 else => return,

@@ -133,7 +133,7 @@ pub fn run(
         while next < items.len() && open.len() < exam.parallel.max(1) {
             let request = Command::Generate(Box::new(ask(next as u64, &items[next], exam)));
             engine.commands.send((request, Instant::now())).map_err(|_| GoldenError::EngineEnded)?;
-            open.insert(next as u64, blank(&items[next]));
+            open.insert(next as u64, Outcome::blank(&items[next]));
             next += 1;
         }
         for event in events.recv().map_err(|_| GoldenError::EngineEnded)? {
@@ -147,7 +147,8 @@ pub fn run(
     Ok(outcomes.into_iter().flatten().collect())
 }
 
-fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
+/// The request that asks an item, greedily.
+pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
     let thinking = exam.thinking;
     let chat = ChatInput {
         messages: item.messages.clone(),
@@ -170,50 +171,61 @@ fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
     }
 }
 
-fn blank(item: &Item) -> Outcome {
-    Outcome {
-        id: item.id.clone(),
-        family: item.family.clone(),
-        domain: item.domain.clone(),
-        passed: false,
-        thought: String::new(),
-        reply: String::new(),
-        finish_reason: None,
-        tokens: 0,
-        engram: None,
-        error: None,
+impl Outcome {
+    /// The outcome of an item that was not answered yet.
+    pub fn blank(item: &Item) -> Outcome {
+        Outcome {
+            id: item.id.clone(),
+            family: item.family.clone(),
+            domain: item.domain.clone(),
+            passed: false,
+            thought: String::new(),
+            reply: String::new(),
+            finish_reason: None,
+            tokens: 0,
+            engram: None,
+            error: None,
+        }
+    }
+
+    /// Takes an event of the item's request; true when it was the last one.
+    pub fn take(&mut self, event: Event) -> bool {
+        match event {
+            Event::Token(token) => {
+                match token.channel {
+                    Channel::Thinking => self.thought.push_str(&token.text),
+                    Channel::Answer => self.reply.push_str(&token.text),
+                }
+                false
+            }
+            Event::Finished { reason, text, usage, engram, .. } => {
+                self.reply.push_str(&text);
+                self.finish_reason = Some(reason);
+                self.tokens = usage.completion_tokens;
+                self.engram = engram.map(|told| *told);
+                true
+            }
+            Event::Failed { message, .. } => {
+                self.error = Some(message);
+                true
+            }
+            _ => false,
+        }
     }
 }
 
 /// Adds an event to its outcome; returns the outcome when it was the last one.
 fn settle(event: Event, open: &mut HashMap<u64, Outcome>) -> Option<(u64, Outcome)> {
-    match event {
-        Event::Token(token) => {
-            let outcome = open.get_mut(&token.id)?;
-            match token.channel {
-                Channel::Thinking => outcome.thought.push_str(&token.text),
-                Channel::Answer => outcome.reply.push_str(&token.text),
-            }
-            None
-        }
-        Event::Finished { id, reason, text, usage, engram, .. } => {
-            let mut outcome = open.remove(&id)?;
-            outcome.reply.push_str(&text);
-            outcome.finish_reason = Some(reason);
-            outcome.tokens = usage.completion_tokens;
-            outcome.engram = engram.map(|told| *told);
-            Some((id, outcome))
-        }
-        Event::Failed { id, message, .. } => {
-            let mut outcome = open.remove(&id)?;
-            outcome.error = Some(message);
-            Some((id, outcome))
-        }
-        _ => None,
-    }
+    let id = match &event {
+        Event::Token(token) => token.id,
+        Event::Finished { id, .. } | Event::Failed { id, .. } => *id,
+        _ => return None,
+    };
+    open.get_mut(&id)?.take(event).then(|| open.remove(&id)).flatten().map(|outcome| (id, outcome))
 }
 
-fn judge(item: &Item, mut outcome: Outcome) -> Outcome {
+/// Checks a complete reply.
+pub fn judge(item: &Item, mut outcome: Outcome) -> Outcome {
     let (content, calls) = toolcall::parse(&outcome.reply, &item.tools);
     outcome.passed = outcome.error.is_none() && item.check.passes(&content, &calls);
     outcome

@@ -1,7 +1,8 @@
 //! Routes for who runs the daemon: health, metrics, status, pause and resume, the night.
 
+use axum::extract::Query;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -9,7 +10,9 @@ use super::body::{self, Parameters};
 use super::error::ApiError;
 use super::routes::Call;
 use super::{metrics, reply};
-use crate::service::NightCommand;
+use crate::night::page::page;
+use crate::night::report::Report;
+use crate::service::{NightCommand, ServiceError};
 
 /// 200 once the model can produce a token and the daemon takes requests.
 pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
@@ -51,16 +54,56 @@ pub(crate) async fn resume(call: Call) -> Result<Response, ApiError> {
     Ok(reply::json(&json!({"paused": false})))
 }
 
-#[derive(Deserialize)]
-struct Night {
-    command: NightCommand,
-}
-
 pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
-    const PARAMETERS: Parameters = Parameters { known: &[&["command"]], ignored: &[], unsupported: &[] };
+    const PARAMETERS: Parameters = Parameters {
+        known: &[&["command", "job", "candidate", "dry_run", "run", "generation"]],
+        ignored: &[],
+        unsupported: &[],
+    };
     let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, &PARAMETERS)?;
-    let night: Night = body::typed(Value::Object(map))?;
-    let answer = call.door.service.night(night.command).await?;
+    let command: NightCommand = body::typed(Value::Object(map))?;
+    let answer = call.door.service.night(command).await?;
     Ok(reply::json(&answer))
+}
+
+pub(crate) async fn night_status(call: Call) -> Result<Response, ApiError> {
+    let answer = call.door.service.night(NightCommand::Status).await?;
+    Ok(reply::json(&answer))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    run: Option<String>,
+    #[serde(default)]
+    format: Form,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Form {
+    #[default]
+    Json,
+    Text,
+    Html,
+}
+
+/// The report of a run, of the last one where none is named: JSON, plain text or a page.
+pub(crate) async fn night_report(call: Call) -> Result<Response, ApiError> {
+    let query: Result<Query<Wanted>, _> = Query::try_from_uri(&call.uri);
+    let Query(wanted) = query.map_err(|error| {
+        ApiError::invalid(format!("the query of the address is wrong: {}", error.body_text())).code("bad_query")
+    })?;
+    let report = call.door.service.night(NightCommand::Report { run: wanted.run }).await?;
+    let typed = || serde_json::from_value::<Report>(report.clone());
+    let unreadable = |error: serde_json::Error| ServiceError::Internal(format!("the report is damaged: {error}"));
+    let (kind, text) = match wanted.format {
+        Form::Json => return Ok(reply::json(&report)),
+        Form::Text => ("text/plain; charset=utf-8", typed().map_err(unreadable)?.render()),
+        Form::Html => ("text/html; charset=utf-8", page(&typed().map_err(unreadable)?)),
+    };
+    // The page needs no script and loads nothing; what a model wrote in it must not change that.
+    let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static(kind)), (CONTENT_SECURITY_POLICY, policy)], text).into_response())
 }

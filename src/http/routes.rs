@@ -88,6 +88,8 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/memory/export", CHAT, Nothing, memory::export),
     route!("POST" "/v1/admin/pause", ADMIN, Nothing, operate::pause),
     route!("POST" "/v1/admin/resume", ADMIN, Nothing, operate::resume),
+    route!("GET" "/v1/night", METRICS, Nothing, operate::night_status),
+    route!("GET" "/v1/night/report", ADMIN, Nothing, operate::night_report),
     route!("POST" "/v1/night", ADMIN, Json, operate::night),
 ];
 

@@ -3,6 +3,7 @@
 //! whose clock jumped does each job once or not at all.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use chrono::{Datelike, NaiveDate, Timelike};
@@ -16,14 +17,15 @@ use super::phase::Job;
 use super::record::Handled;
 use super::{canary, gate};
 use crate::pipeline::yaml::{self, YamlError};
+use crate::store::files::read_bounded;
 
 /// Largest file, bytes.
-pub const FILE_BYTES_MAX: u64 = 64 << 10;
+const FILE_BYTES_MAX: u64 = 64 << 10;
 const NODES_MAX: usize = 2_000;
 const DEPTH_MAX: usize = 16;
 /// The file of this source tree, for a binary without its folder.
 pub const SHIPPED: &str = include_str!("../../pipelines/night.yaml");
-pub const FILE: &str = "night.yaml";
+const FILE: &str = "night.yaml";
 /// A job that is due this long ago still counts as on time.
 const ON_TIME_MS: i64 = 120_000;
 /// A clock set back by more than this makes what was handled meaningless.
@@ -94,6 +96,20 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// The first `night.yaml` of the folders, strongest first; else the one compiled in.
+    pub fn load(folders: &[PathBuf]) -> Result<Schedule, ScheduleError> {
+        for folder in folders {
+            let path = folder.join(FILE);
+            let place = path.display().to_string();
+            match read_bounded(&path, FILE_BYTES_MAX) {
+                Ok(Some(text)) => return Schedule::parse(&text, &place),
+                Ok(None) => {}
+                Err(error) => return Err(ScheduleError::Parse { place, message: error.to_string() }),
+            }
+        }
+        Schedule::parse(SHIPPED, FILE)
+    }
+
     /// Reads and checks a file; `place` is its name in messages.
     pub fn parse(text: &str, place: &str) -> Result<Schedule, ScheduleError> {
         let raw: RawSchedule = yaml::read(text, place, NODES_MAX, DEPTH_MAX)

@@ -16,6 +16,15 @@ pub fn new_turn_id(now_ms: i64) -> TurnId {
     }
     let mut bits = (now_ms.max(0) as u128 & 0xffff_ffff_ffff) << 80;
     bits |= random.iter().fold(0u128, |n, byte| n << 8 | u128::from(*byte));
+    spelled(bits)
+}
+
+/// Not later than any id of a turn that begins at `now_ms`.
+pub fn first_turn_id(now_ms: i64) -> TurnId {
+    spelled((now_ms.max(0) as u128 & 0xffff_ffff_ffff) << 80)
+}
+
+fn spelled(bits: u128) -> TurnId {
     let mut text = String::from("turn-");
     text.extend((0..26).rev().map(|i| LETTERS[(bits >> (5 * i)) as usize & 31] as char));
     TurnId(text)
@@ -31,5 +40,6 @@ mod tests {
         assert!(ids.is_sorted());
         assert!(ids.iter().all(|id| id.0.len() == 31));
         assert_ne!(new_turn_id(5), new_turn_id(5));
+        assert!(first_turn_id(32) <= new_turn_id(32) && first_turn_id(32) > new_turn_id(31));
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Opening {
     pub(super) conversation: String,
     pub(super) principal: String,
     pub(super) consent: bool,
+    /// The generation that answers; 0 = the base model.
+    pub(super) generation: u64,
     /// The prompt of a completion, in place of messages.
     text: Option<String>,
 }
@@ -22,6 +24,7 @@ impl Opening {
             time_ms,
             conversation: request.conversation.clone().unwrap_or_else(|| id.0.clone()),
             principal: request.principal.name.clone(),
+            generation: 0,
             consent: request.principal.consent && request.consent != Some(false),
             text: match &request.input {
                 ReplyInput::Text(text) => Some(text.clone()),
@@ -29,6 +32,20 @@ impl Opening {
             },
             id,
         }
+    }
+
+    /// What the canary draws by. Most clients name no conversation: there its first words stand for it, so that
+    /// all of its turns are answered by the same generation.
+    pub(super) fn conversation_key(&self, request: &ReplyRequest) -> String {
+        if let Some(conversation) = &request.conversation {
+            return conversation.clone();
+        }
+        let opening = match &request.input {
+            ReplyInput::Chat { messages, .. } => messages.iter().find(|m| m.role == Role::User).map(|m| &m.content),
+            ReplyInput::Text(text) => Some(text),
+            ReplyInput::Ids(_) => None,
+        };
+        opening.map_or_else(|| self.id.0.clone(), |text| format!("{}\n{text}", self.principal))
     }
 
     pub(super) fn turn(self, plan: Plan, hosted: &Hosted, prompt_ids: Vec<u32>, generations: Vec<Generation>) -> Turn {
@@ -49,7 +66,7 @@ impl Opening {
             pipeline_version: plan.pipeline_version,
             model: hosted.model.name.clone(),
             model_hash: hosted.model_hash.clone(),
-            adapter_revision: 0,
+            adapter_revision: self.generation,
             template_hash: hosted.template_hash.clone(),
             messages,
             tools: plan.tools,

@@ -16,6 +16,7 @@ use crate::actors::link::LinkError;
 use crate::actors::memory::Append;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Generate, Hosted, Prompt};
 use crate::meters;
+use crate::night::served::revision;
 use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
 use crate::turn::{FinishReason, Plan, Thinking};
 
@@ -25,6 +26,9 @@ const CANCEL_WAIT_MS: u64 = 300;
 const ABORTED_APPEND_MS: u64 = 700;
 /// An aborted reply's Turn is durable within a second.
 const _: () = assert!(CANCEL_WAIT_MS + ABORTED_APPEND_MS <= 1_000);
+
+/// Longest wait for the adapters of an engine that has just started.
+const SERVED_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How a reply ended.
 enum End {
@@ -49,6 +53,7 @@ pub(super) async fn run(
     opened: oneshot::Sender<Result<(), ServiceError>>,
 ) {
     let began = Instant::now();
+    replies.board.touch(replies.clock.now_ms());
     let (mut reply, mut stream) = match open(replies, request).await {
         Ok(open) => open,
         Err(error) => return drop(opened.send(Err(error))),
@@ -63,6 +68,7 @@ pub(super) async fn run(
     }
     drop(stream);
     reply.close(replies, end, events).await;
+    replies.board.touch(replies.clock.now_ms());
 }
 
 /// Everything before the engine: model name, plan, admission.
@@ -73,7 +79,9 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         return Err(ServiceError::NotFound(message));
     }
     let now_ms = replies.clock.now_ms();
-    let opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
+    let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
+    let served = replies.board.served_within(replies.config.get().start_timeout.min(SERVED_WAIT_MAX)).await;
+    opening.generation = served.choose(&opening.conversation_key(&request));
     let mut plan = replies.plan(&mut request).await?;
     replies.limit_tables(&mut plan, &request.principal.name)?;
     if !hosted.thinks {
@@ -90,7 +98,9 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
             add_generation_prompt: true,
         }),
     };
-    let generates = (0..request.choices).map(|choice| generate(&plan, prompt.clone(), choice)).collect();
+    let adapter = revision(opening.generation);
+    let generates =
+        (0..request.choices).map(|choice| generate(&plan, prompt.clone(), choice, adapter.clone())).collect();
     let submitted =
         replies.inference.send_within(Submit { choices: generates }, replies.config.get().start_timeout).await;
     let stream = match submitted {
@@ -114,7 +124,7 @@ fn stopping() -> End {
     End::Failed(unavailable("the daemon is stopping", 5))
 }
 
-fn generate(plan: &Plan, prompt: Prompt, choice: u32) -> Generate {
+fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>) -> Generate {
     let mut sampling = plan.sampling.clone();
     sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice.into()));
     Generate {
@@ -125,7 +135,7 @@ fn generate(plan: &Plan, prompt: Prompt, choice: u32) -> Generate {
         stop: plan.stop.clone(),
         thinking: plan.thinking,
         ignore_end: false,
-        adapter: None,
+        adapter,
         background: false,
         engram: plan.engram.clone(),
     }
@@ -140,7 +150,7 @@ impl Reply {
                 because: self.plan.because.clone(),
                 tier: self.plan.tier,
                 pipeline_version: self.plan.pipeline_version.clone(),
-                adapter_revision: 0,
+                adapter_revision: self.opening.generation,
             },
             model: self.hosted.model.name.clone(),
             created_unix_s: replies.clock.now_ms() / 1_000,

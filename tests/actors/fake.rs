@@ -3,20 +3,25 @@
 //!
 //! What a request does is said by its prompt: `hang` never gives a token, `crash` ends the process, `invalid`,
 //! `context` and `busy` are refused, `endless` goes on to its limit, `fail` fails after two tokens, `think`
-//! thinks first. Anything else gets three words and stops.
+//! thinks first, `item N` is answered `right` or `wrong`. Anything else gets three words and stops; under an adapter
+//! each word carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred
+//! items it answers rightly (the base model 60), `test.kl` its divergence.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use chimere::actors::inference::EngineSpec;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{
-    Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, TokenEvent, TokenLogprob,
-    read_frame, write_frame,
+    Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, RowScore, TokenEvent,
+    TokenLogprob, read_frame, write_frame,
 };
+use chimere::gguf::Gguf;
+use chimere::night::inspect::hash_file;
 use chimere::turn::{FinishReason, Timings, Usage};
 
 /// How the child behaves as a whole.
@@ -64,7 +69,8 @@ fn engine_child() {
     let Ok(script) = std::env::var("CHIMERE_TEST_SCRIPT") else { return };
     let out = OpenOptions::new().write(true).open("/dev/fd/3").unwrap();
     // A plain exit: the harness must not wait for other threads.
-    let code = Child { out, script, paused: false, running: BTreeMap::new(), requests: 0 }.run();
+    let adapters = BTreeMap::new();
+    let code = Child { out, script, paused: false, running: BTreeMap::new(), requests: 0, adapters }.run();
     std::process::exit(code);
 }
 
@@ -74,7 +80,12 @@ struct Child {
     paused: bool,
     running: BTreeMap<u64, (Generate, u32)>,
     requests: u64,
+    /// By revision: items of a hundred that it answers rightly, and its divergence.
+    adapters: BTreeMap<String, (u32, f64)>,
 }
+
+/// Items of a hundred that the base model answers rightly.
+const BASE_RIGHT: u32 = 60;
 
 fn text(prompt: &Prompt) -> String {
     match prompt {
@@ -168,9 +179,21 @@ impl Child {
                 let stats = EngineStats { running: self.running.len() as u32, ..EngineStats::default() };
                 self.say(&Event::Stats { id, stats });
             }
-            Command::LoadAdapter { id, .. } | Command::DropAdapter { id, .. } | Command::Evaluate { id, .. } => {
-                let message = "the script knows no adapters".to_owned();
-                self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+            Command::LoadAdapter { id, revision, path, sha256 } => match worth(&path, &sha256) {
+                Ok(worth) => {
+                    self.adapters.insert(revision.clone(), worth);
+                    self.say(&loaded(id, revision));
+                }
+                Err(message) => self.say(&Event::Failed { id, kind: FailureKind::Invalid, message }),
+            },
+            Command::DropAdapter { id, revision } => {
+                self.adapters.remove(&revision);
+                self.say(&Event::AdapterDropped { id, revision });
+            }
+            Command::Evaluate { id, adapter, rows, with_kl } => {
+                let kl = adapter.and_then(|a| self.adapters.get(&a)).map_or(0.0, |a| a.1);
+                let row = RowScore { nll: 1.0, tokens: 1, top1: 1, kl: with_kl.then_some(kl) };
+                self.say(&Event::Evaluated { id, rows: vec![row; rows.len()] });
             }
             Command::LoadTable { id, name, .. } => {
                 self.say(&Event::TableLoaded { id, name, contexts: 1, entries: 1 });
@@ -197,6 +220,10 @@ impl Child {
             "crash" => std::process::exit(9),
             _ => {}
         }
+        if let Some(unknown) = request.adapter.as_ref().filter(|a| !self.adapters.contains_key(*a)) {
+            let message = format!("the adapter {unknown} is not loaded");
+            return self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+        }
         let seed = request.sampling.seed.unwrap_or(42);
         self.say(&Event::Queued { id });
         self.say(&Event::Started { id, prompt_ids: vec![1, 2, 3], cached_tokens: 1, seed });
@@ -216,6 +243,7 @@ impl Child {
                 self.judge(id, n, bad);
                 continue;
             }
+            let item = prompt.strip_prefix("item ").and_then(|n| n.parse::<u32>().ok());
             let limit = if prompt == "endless" { request.max_tokens } else { request.max_tokens.min(3) };
             if prompt == "hang" {
                 continue;
@@ -233,13 +261,21 @@ impl Child {
                 self.finish(id, reason, number);
                 continue;
             }
+            let adapter = request.adapter.clone();
+            let right = adapter.as_ref().and_then(|a| self.adapters.get(a)).map_or(BASE_RIGHT, |a| a.0);
             *done += 1;
             let channel = if prompt == "think" && number == 0 { Channel::Thinking } else { Channel::Answer };
             self.say(&Event::Token(TokenEvent {
                 id,
                 token: 100 + number,
                 channel,
-                text: format!("w{number} "),
+                text: match (item, adapter) {
+                    (Some(_), _) if number > 0 => String::new(),
+                    (Some(item), _) if item % 100 < right => "right".to_owned(),
+                    (Some(_), _) => "wrong".to_owned(),
+                    (None, Some(adapter)) => format!("w{number}@{adapter} "),
+                    (None, None) => format!("w{number} "),
+                },
                 forced: false,
                 logprob: None,
                 top: Vec::new(),
@@ -263,6 +299,21 @@ impl Child {
         self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings, engram: None });
         self.out.flush().unwrap();
     }
+}
+
+/// What an adapter file is worth, when it is the one that was meant.
+fn worth(path: &Path, sha256: &str) -> Result<(u32, f64), String> {
+    let (found, _) = hash_file(path).map_err(|error| error.to_string())?;
+    if found != sha256 {
+        return Err("the adapter is another file".to_owned());
+    }
+    let file = Gguf::open(path).map_err(|error| error.to_string())?;
+    let kl = file.f32("test.kl").map_err(|error| error.to_string())?;
+    Ok((file.u32("test.right").map_err(|error| error.to_string())?, f64::from(kl)))
+}
+
+fn loaded(id: u64, revision: String) -> Event {
+    Event::AdapterLoaded { id, revision, facts: Box::default() }
 }
 
 fn hosted() -> Hosted {

@@ -6,6 +6,7 @@
 mod fake;
 mod inference;
 mod memory;
+mod night;
 mod orchestrator;
 mod reply;
 mod scorer;

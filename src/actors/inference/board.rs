@@ -2,7 +2,7 @@
 //! The board outlives the actor's lives.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::engine::protocol::{EngineStats, Event, Hosted, RequestId};
 use crate::engram::shelf::Shelf;
 use crate::meters;
+use crate::night::served::Served;
 
 /// Where the engine is in its life.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +69,17 @@ pub struct Board {
     tables: Mutex<BTreeMap<String, Value>>,
     /// The metrics tell of this engine.
     metered: bool,
+    roll: watch::Sender<Option<Roll>>,
+    /// When a live reply last began or ended, Unix milliseconds.
+    live_ms: AtomicI64,
+}
+
+/// Which generation answers, and for which engine (by its number of starts) its adapters are loaded.
+#[derive(Clone, Copy)]
+struct Roll {
+    /// `None`: the base model, which every engine holds.
+    engine: Option<u64>,
+    served: Served,
 }
 
 impl Default for Board {
@@ -84,6 +96,8 @@ impl Default for Board {
             shelf: watch::Sender::new(Arc::default()),
             tables: Mutex::default(),
             metered: true,
+            roll: watch::Sender::new(Some(Roll { engine: None, served: Served::default() })),
+            live_ms: AtomicI64::new(0),
         }
     }
 }
@@ -145,6 +159,54 @@ impl Board {
 
     pub fn engine_pid(&self) -> Option<u32> {
         Some(self.pid.load(Ordering::Relaxed) as u32).filter(|pid| *pid != 0)
+    }
+
+    /// Engines started since the daemon started: names the present one.
+    pub fn starts(&self) -> u64 {
+        self.starts.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is said of who answers until `serve` is called.
+    pub fn withhold(&self) {
+        self.roll.send_replace(None);
+    }
+
+    /// What is said of who answers holds for another engine than the present one.
+    pub fn behind(&self) -> bool {
+        self.roll.borrow().is_none_or(|roll| roll.engine.is_some_and(|engine| engine != self.starts()))
+    }
+
+    /// From now on these generations answer; `engine` is the one that holds their adapters.
+    pub fn serve(&self, engine: u64, served: Served) {
+        let base = served.champion == 0 && served.canary.is_none();
+        self.roll.send_replace(Some(Roll { engine: (!base).then_some(engine), served }));
+    }
+
+    /// Who answers, by an engine that can. Where nobody says so in time, the base model does: serving never
+    /// waits for a night that cannot be read.
+    pub async fn served_within(&self, deadline: Duration) -> Served {
+        let mut roll = self.roll.subscribe();
+        let known = roll.wait_for(|roll| roll.is_some_and(|r| r.engine.is_none_or(|engine| engine == self.starts())));
+        let found = timeout(deadline, known).await.ok().and_then(|found| *found.ok()?);
+        found.map(|roll| roll.served).unwrap_or_else(|| {
+            tracing::warn!("nobody says which generation serves: the base model answers");
+            Served::default()
+        })
+    }
+
+    /// Who answers at present, as far as it is said.
+    pub fn served(&self) -> Option<Served> {
+        self.roll.borrow().map(|roll| roll.served)
+    }
+
+    /// A live reply began or ended.
+    pub fn touch(&self, now_ms: i64) {
+        self.live_ms.fetch_max(now_ms, Ordering::Relaxed);
+    }
+
+    /// Since a live reply last began or ended, milliseconds.
+    pub fn idle_ms(&self, now_ms: i64) -> i64 {
+        now_ms - self.live_ms.load(Ordering::Relaxed)
     }
 
     pub fn status(&self) -> Value {

@@ -1,0 +1,243 @@
+//! Asks champion and candidate the same exam items as background requests, side by side, and checks both.
+//! The exam `week` is never asked here: it is kept for measuring whole weeks.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::time::{sleep, timeout};
+
+use super::desk::Desk;
+use super::host::Contender;
+use crate::actors::inference::{FromEngine, InferenceError, Submit};
+use crate::engine::protocol::{Event, Generate};
+use crate::eval::golden::{self, Exam, Item, Outcome};
+use crate::night::gate::{Pair, Speed};
+use crate::night::report::Answered;
+use crate::night::stats::ratio_interval;
+use crate::turn::{Role, Thinking, Timings, Usage};
+
+/// Longest wait for one item of both revisions; live requests go first.
+const ITEM_TIMEOUT: Duration = Duration::from_secs(1_800);
+/// Engines that may be lost under one item.
+const TRIES: usize = 4;
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Longest wait for another engine.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Tokens of thought before it is closed, as `chimere eval golden` asks.
+const THINKING_TOKENS: u32 = 192;
+/// Rounds and tokens of the speed measurement.
+const SPEED_ROUNDS: usize = 6;
+const SPEED_TOKENS: u32 = 48;
+
+/// An item that both answered, with what the divergence is measured on.
+pub(super) struct Asked {
+    pub(super) answered: Answered,
+    /// Prompt and reply of the champion, and where the reply begins.
+    pub(super) ids: Vec<u32>,
+    pub(super) reply_from: usize,
+}
+
+/// Reads an exam; its items in an order that takes the domains in turn, so that any first part is balanced.
+pub(super) fn read(path: &Path, items_max: usize) -> Result<Vec<Item>, String> {
+    let items = golden::read(path).map_err(|error| error.to_string())?;
+    if items.iter().any(|item| item.id.starts_with("week")) {
+        return Err(format!("{} is the exam of whole weeks: no night may read it", path.display()));
+    }
+    let mut seen = std::collections::HashMap::<String, usize>::new();
+    let mut order: Vec<(usize, usize)> = Vec::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        let nth = seen.entry(item.domain.clone()).or_default();
+        order.push((*nth, at));
+        *nth += 1;
+    }
+    order.sort_unstable();
+    order.truncate(items_max);
+    let mut items: Vec<Option<Item>> = items.into_iter().map(Some).collect();
+    Ok(order.into_iter().filter_map(|(_, at)| items[at].take()).collect())
+}
+
+/// Asks every item of both; in the order of the items.
+pub(super) async fn ask(
+    desk: &Desk,
+    items: &[Item],
+    champion: &Contender,
+    candidate: &Contender,
+    parallel: usize,
+) -> Result<Vec<Asked>, String> {
+    let asked = stream::iter(items).map(|item| async move {
+        let asked = timeout(ITEM_TIMEOUT, ask_one(desk, item, champion, candidate)).await;
+        desk.tick();
+        asked.unwrap_or_else(|_| Err(format!("{} was not answered within {} s", item.id, ITEM_TIMEOUT.as_secs())))
+    });
+    let mut asked = asked.buffered(parallel);
+    let mut all = Vec::with_capacity(items.len());
+    while let Some(one) = asked.next().await {
+        all.push(one?);
+    }
+    Ok(all)
+}
+
+async fn ask_one(desk: &Desk, item: &Item, champion: &Contender, candidate: &Contender) -> Result<Asked, String> {
+    let thinks = desk.board.hosted().is_none_or(|hosted| hosted.thinks);
+    let thinking = if thinks { Thinking::On { budget_tokens: THINKING_TOKENS } } else { Thinking::Template };
+    let exam = Exam { thinking, ..Exam::default() };
+    let requests = || vec![champion.asks(golden::ask(0, item, &exam)), candidate.asks(golden::ask(0, item, &exam))];
+    let replies = submit(desk, requests, [champion, candidate]).await?;
+    let mut judged = replies.into_iter().map(|reply| {
+        let mut outcome = Outcome::blank(item);
+        for event in reply.events {
+            outcome.take(event);
+        }
+        (golden::judge(item, outcome), reply.prompt_ids, reply.ids)
+    });
+    let (Some((old, prompt_ids, ids)), Some((new, ..))) = (judged.next(), judged.next()) else {
+        return Err("the engine answered fewer requests than it was asked".to_owned());
+    };
+    let question = item.messages.iter().rev().find(|m| m.role == Role::User).map(|m| m.content.clone());
+    let reply_from = prompt_ids.len();
+    Ok(Asked {
+        answered: Answered {
+            pair: Pair {
+                id: item.id.clone(),
+                domain: item.domain.clone(),
+                champion: old.passed,
+                candidate: new.passed,
+            },
+            question: question.unwrap_or_default(),
+            champion: old.reply,
+            candidate: new.reply,
+        },
+        ids: [prompt_ids, ids].concat(),
+        reply_from,
+    })
+}
+
+#[derive(Default)]
+struct Reply {
+    events: Vec<Event>,
+    prompt_ids: Vec<u32>,
+    ids: Vec<u32>,
+    usage: Usage,
+    timings: Timings,
+    last: bool,
+}
+
+impl Reply {
+    fn take(&mut self, event: Event) {
+        match &event {
+            Event::Started { prompt_ids, .. } => self.prompt_ids.clone_from(prompt_ids),
+            Event::Token(token) => self.ids.push(token.token),
+            Event::Finished { usage, timings, .. } => {
+                (self.usage, self.timings, self.last) = (*usage, *timings, true);
+            }
+            Event::Failed { .. } => self.last = true,
+            _ => {}
+        }
+        self.events.push(event);
+    }
+}
+
+/// Sends requests and gathers their replies; sends them again when the engine is lost or full.
+async fn submit(
+    desk: &Desk,
+    requests: impl Fn() -> Vec<Generate>,
+    contenders: [&Contender; 2],
+) -> Result<Vec<Reply>, String> {
+    let mut why = String::new();
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            sleep(RETRY_PAUSE).await;
+            desk.base(ENGINE_TIMEOUT).await?;
+            for contender in contenders {
+                contender.load(desk).await?;
+            }
+        }
+        match once(desk, requests()).await {
+            Ok(replies) => return Ok(replies),
+            Err(error) => why = error,
+        }
+    }
+    Err(format!("the engine gave no answer in {TRIES} tries: {why}"))
+}
+
+async fn once(desk: &Desk, requests: Vec<Generate>) -> Result<Vec<Reply>, String> {
+    let count = requests.len();
+    let mut events = loop {
+        match desk.inference.send(Submit { choices: requests.clone() }).await {
+            Ok(Ok(events)) => break events,
+            // Live requests fill the engine: wait for room.
+            Ok(Err(InferenceError::Busy)) => sleep(RETRY_PAUSE).await,
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    let mut replies: Vec<Reply> = (0..count).map(|_| Reply::default()).collect();
+    while replies.iter().any(|reply| !reply.last) {
+        match events.recv().await {
+            Some((choice, FromEngine::Event(event))) => {
+                if let Some(reply) = replies.get_mut(choice as usize) {
+                    reply.take(event);
+                }
+            }
+            Some((_, FromEngine::Lost(message))) => return Err(message),
+            None => return Err("the engine's events ended early".to_owned()),
+        }
+    }
+    Ok(replies)
+}
+
+/// Tokens a second of the candidate over the champion's: rounds in turn, each alone in its part of the batch,
+/// by the engine's own clock. `None` where too few rounds gave a figure.
+pub(super) async fn speed(
+    desk: &Desk,
+    items: &[Item],
+    champion: &Contender,
+    candidate: &Contender,
+    parallel: usize,
+) -> Result<Option<Speed>, String> {
+    let items: Vec<&Item> = items.iter().cycle().take(parallel.max(1) * usize::from(!items.is_empty())).collect();
+    let exam = Exam { thinking: Thinking::Off, ..Exam::default() };
+    let mut ratios = Vec::new();
+    for round in 0..SPEED_ROUNDS {
+        // Who goes first changes, so that a drift of the machine favours nobody.
+        let order = if round % 2 == 0 { [champion, candidate] } else { [candidate, champion] };
+        let mut rates = [0.0; 2];
+        for (rate, contender) in rates.iter_mut().zip(order) {
+            let requests = || {
+                let ask = |item: &&Item| Generate {
+                    ignore_end: true,
+                    max_tokens: SPEED_TOKENS,
+                    ..contender.asks(golden::ask(0, item, &exam))
+                };
+                items.iter().map(ask).collect()
+            };
+            let replies = submit(desk, requests, [champion, candidate]).await?;
+            let tokens: u32 = replies.iter().map(|r| r.usage.completion_tokens).sum();
+            *rate = f64::from(tokens) / replies.iter().map(|r| r.timings.decode_ms).sum::<f64>();
+        }
+        desk.tick();
+        ratios.push(if round % 2 == 0 { rates[1] / rates[0] } else { rates[0] / rates[1] });
+    }
+    Ok(ratio_interval(&ratios).map(|(ratio, low, high)| Speed { ratio, low, high, rounds: ratios.len() }))
+}
+
+/// Rounds of the speed measurement, for the progress.
+pub(super) const SPEED_STEPS: usize = SPEED_ROUNDS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_first_part_is_balanced_and_the_week_is_not_read() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden");
+        let items = read(&golden.join("golden.jsonl"), 70).unwrap();
+        let mut domains = std::collections::BTreeMap::<&str, usize>::new();
+        items.iter().for_each(|item| *domains.entry(&item.domain).or_default() += 1);
+        assert!(domains.len() == 7 && domains.values().all(|n| *n == 10), "{domains:?}");
+        let refused = read(&golden.join("week.jsonl"), 70).unwrap_err();
+        assert!(refused.contains("no night may read it"), "{refused}");
+    }
+}

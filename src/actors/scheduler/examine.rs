@@ -1,0 +1,217 @@
+//! The phase `gate`: measures a candidate against the champion, cheapest first, and lets the gate judge. What was
+//! found is on disk before the judgement counts.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::desk::{Desk, ExamPath, blocking};
+use super::exam::{self, Asked, SPEED_STEPS};
+use super::host::Contender;
+use crate::eval::golden::Item;
+use crate::night::gate::{Evidence, Limits, Pair, Rule, Verdict, count, hopeless, judge};
+use crate::night::inspect::{Facts, inspect};
+use crate::night::manifest::{AdapterFile, Metrics};
+use crate::night::phase::{Candidate, Run};
+use crate::night::report::Answered;
+use crate::night::schedule::Schedule;
+use crate::night::stats::{Z_ONE_SIDED_95, items_needed};
+use crate::store::files::{create_private_dir, read_bounded, write_durable};
+
+pub const FORMAT: u32 = 1;
+const FILE: &str = "gate.json";
+const BYTES_MAX: u64 = 256 << 20;
+/// Items that the divergence is measured on, and items before the number of all of them is chosen.
+const FIRST_ITEMS: usize = 64;
+const PILOT_ITEMS: usize = 600;
+
+/// Everything that a run found out about its candidate: `runs/<run>/gate.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Examined {
+    pub format: u32,
+    pub verdict: Verdict,
+    /// The generation that the candidate was compared with.
+    pub champion: u64,
+    pub base_model: String,
+    pub base_hash: String,
+    pub adapter: Option<AdapterFile>,
+    pub metrics: Metrics,
+    pub golden: Vec<Answered>,
+    pub slice: Vec<Answered>,
+}
+
+impl Examined {
+    pub fn read(run_dir: &Path) -> Result<Option<Examined>, String> {
+        let text = read_bounded(&run_dir.join(FILE), BYTES_MAX).map_err(|error| error.to_string())?;
+        text.map(|text| serde_json::from_str(&text).map_err(|error| format!("{FILE} is damaged: {error}"))).transpose()
+    }
+
+    fn write(&self, run_dir: &Path) -> io::Result<()> {
+        create_private_dir(run_dir)?;
+        write_durable(&run_dir.join(FILE), &serde_json::to_vec(self).map_err(io::Error::other)?)
+    }
+}
+
+/// What is compared, and by which rules.
+pub(super) struct Trial<'a> {
+    pub(super) desk: &'a Desk,
+    pub(super) schedule: &'a Schedule,
+    pub(super) run: &'a Run,
+    pub(super) champion: u64,
+    pub(super) champion_asked: Contender,
+    pub(super) base: (String, String),
+}
+
+impl Trial<'_> {
+    /// Examines the candidate and keeps what was found.
+    pub(super) async fn run(&self, candidate: &Candidate) -> Result<Verdict, String> {
+        let mut evidence = Evidence::default();
+        let (path, base_hash) = (candidate.path.clone(), self.base.1.clone());
+        let mut facts = match blocking(move || inspect(&path, &base_hash)).await? {
+            Ok(facts) => Some(facts),
+            Err(fault) => {
+                evidence.file_fault = Some(fault.to_string());
+                None
+            }
+        };
+        if facts.as_ref().is_some_and(|f| f.sha256 != candidate.sha256) {
+            (facts, evidence.file_fault) = (None, Some("it changed since it was made".to_owned()));
+        }
+        let mut answers = (Vec::new(), Vec::new());
+        if let Some(facts) = &facts {
+            evidence.update_rms = Some(facts.update_rms);
+            if self.promising(&evidence) {
+                let revision = format!("candidate-{}", self.run.order.id);
+                let asked = Contender::new(revision, candidate.path.clone(), facts.sha256.clone());
+                let measured = self.measure(&asked, &mut evidence, &mut answers).await;
+                asked.unload(self.desk).await;
+                measured?;
+            }
+        }
+        self.keep(evidence, facts, answers).await
+    }
+
+    /// Whether no rule that was measured so far rejects: the rest is not worth measuring otherwise.
+    fn promising(&self, evidence: &Evidence) -> bool {
+        let so_far = [Rule::File, Rule::UpdateNorm, Rule::Divergence];
+        let measured = if evidence.kl.is_some() { 3 } else { 2 };
+        judge(evidence, &self.schedule.gate).findings.iter().all(|f| f.passed || !so_far[..measured].contains(&f.rule))
+    }
+
+    async fn measure(
+        &self,
+        candidate: &Contender,
+        evidence: &mut Evidence,
+        answers: &mut (Vec<Answered>, Vec<Answered>),
+    ) -> Result<(), String> {
+        let (limits, exam) = (&self.schedule.gate, self.schedule.exam);
+        let golden = open(&self.desk.golden, exam.items_max).await?;
+        let slice = open(&self.desk.slice, exam.items_max).await?;
+        self.champion_asked.load(self.desk).await?;
+        if let Err(fault) = candidate.load(self.desk).await {
+            evidence.file_fault = Some(format!("the engine refuses it: {fault}"));
+            return Ok(());
+        }
+        self.desk.begin("golden exam", golden.len() + slice.len() + SPEED_STEPS);
+        let first = self.ask(&golden, 0..FIRST_ITEMS, candidate).await?;
+        evidence.kl = candidate.divergence(self.desk, &first).await?;
+        let mut asked: Vec<Answered> = first.into_iter().map(|a| a.answered).collect();
+        if self.promising(evidence) {
+            let pilot = self.ask(&golden, FIRST_ITEMS..PILOT_ITEMS, candidate).await?;
+            asked.extend(pilot.into_iter().map(|a| a.answered));
+        }
+        evidence.golden = pairs(&asked);
+        if self.promising(evidence) && !hopeless(&evidence.golden, limits) {
+            let wanted = wanted(&evidence.golden, limits, golden.len());
+            let rest = self.ask(&golden, PILOT_ITEMS..wanted, candidate).await?;
+            asked.extend(rest.into_iter().map(|a| a.answered));
+            evidence.golden = pairs(&asked);
+            let tuned = self.ask(&slice, 0..wanted, candidate).await?;
+            answers.1 = tuned.into_iter().map(|a| a.answered).collect();
+            evidence.slice = pairs(&answers.1);
+            evidence.speed = exam::speed(self.desk, &golden, &self.champion_asked, candidate, exam.parallel).await?;
+        }
+        answers.0 = asked;
+        Ok(())
+    }
+
+    async fn ask(
+        &self,
+        items: &[Item],
+        range: std::ops::Range<usize>,
+        candidate: &Contender,
+    ) -> Result<Vec<Asked>, String> {
+        let part = &items[range.start.min(items.len())..range.end.clamp(range.start.min(items.len()), items.len())];
+        exam::ask(self.desk, part, &self.champion_asked, candidate, self.schedule.exam.parallel).await
+    }
+
+    async fn keep(
+        &self,
+        evidence: Evidence,
+        facts: Option<Facts>,
+        (golden, slice): (Vec<Answered>, Vec<Answered>),
+    ) -> Result<Verdict, String> {
+        let verdict = judge(&evidence, &self.schedule.gate);
+        let examined = Examined {
+            format: FORMAT,
+            verdict: verdict.clone(),
+            champion: self.champion,
+            base_model: self.base.0.clone(),
+            base_hash: self.base.1.clone(),
+            adapter: facts.map(|f| AdapterFile {
+                bytes: f.bytes,
+                sha256: f.sha256,
+                rank: f.rank,
+                alpha: f.alpha,
+                targets: f.targets,
+            }),
+            metrics: metrics(&evidence),
+            golden,
+            slice,
+        };
+        let dir = self.desk.run_dir(&self.run.order.id);
+        let written = blocking(move || examined.write(&dir)).await?;
+        written.map_err(|error| format!("cannot keep what the gate found: {error}"))?;
+        Ok(verdict)
+    }
+}
+
+/// Items that decide: as many as the disagreement of the first ones calls for. It depends on how often the two
+/// differ, never on who wins, and so the test that follows stays honest.
+fn wanted(golden: &[Pair], limits: &Limits, available: usize) -> usize {
+    items_needed(count(golden).discordance(), limits.margin).max(PILOT_ITEMS).min(available)
+}
+
+fn pairs(answered: &[Answered]) -> Vec<Pair> {
+    answered.iter().map(|a| a.pair.clone()).collect()
+}
+
+fn metrics(evidence: &Evidence) -> Metrics {
+    let (golden, slice) = (count(&evidence.golden), count(&evidence.slice));
+    let rate = |right: usize| right as f64 / golden.n.max(1) as f64;
+    Metrics {
+        golden_items: golden.n,
+        golden_champion: rate(golden.champion),
+        golden_candidate: rate(golden.candidate),
+        golden_low: golden.interval(Z_ONE_SIDED_95).0,
+        slice_items: slice.n,
+        slice_difference: slice.difference(),
+        kl: evidence.kl,
+        update_rms: evidence.update_rms,
+        speed: evidence.speed.map(|s| s.ratio),
+    }
+}
+
+async fn open(path: &ExamPath, items_max: usize) -> Result<Vec<Item>, String> {
+    match path {
+        Ok(path) => {
+            let path = path.clone();
+            blocking(move || exam::read(&path, items_max)).await?
+        }
+        Err(places) => {
+            let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+            Err(format!("no exam: set night.golden and night.slice, or put them in one of {}", places.join(", ")))
+        }
+    }
+}
