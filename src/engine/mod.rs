@@ -7,6 +7,7 @@ pub mod batch;
 pub mod control;
 pub mod cpu;
 mod evaluate;
+pub mod gradient;
 pub mod host;
 #[cfg(test)]
 mod host_tests;

@@ -1,0 +1,134 @@
+//! The mixture of experts over the rows of a batch, forward and backward. The choice of experts has no gradient; the
+//! weights of the chosen ones have: they are a softmax over the chosen logits.
+
+use super::dense::Dense;
+use super::linear::{Changes, Linear, Tools};
+use super::ops::{axpy, dot, sigmoid, swiglu_back};
+use crate::engine::model::hparams::MoeParams;
+use crate::engine::model::weights::Moe;
+use chimere_ffi::cpu::{route, silu};
+
+/// What `forward` leaves for `backward`.
+pub(super) struct Kept {
+    /// Of every routed expert with rows: which, and the weight of each.
+    parts: Vec<Part>,
+    shared: Part,
+}
+
+/// One expert's work.
+struct Part {
+    /// `None` = the shared expert.
+    expert: Option<usize>,
+    /// Rows of the batch that it saw, and the factor of its output in each.
+    rows: Vec<usize>,
+    factors: Vec<f32>,
+    x: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    /// silu(gate)·up, and the output before the factor.
+    inner: Vec<f32>,
+    out: Vec<f32>,
+}
+
+pub(super) struct Layer<'a> {
+    pub(super) tools: Tools<'a>,
+    pub(super) p: &'a MoeParams,
+    pub(super) w: &'a Moe<Dense>,
+}
+
+impl Layer<'_> {
+    /// The layer's contribution to the residual stream, of normed rows `n`.
+    pub(super) fn forward(&self, n: &[f32]) -> (Vec<f32>, Kept) {
+        let (e, d) = (self.p.experts, self.w.router.inputs());
+        let logits = self.tools.forward(&self.w.router, n);
+        let mut chosen: Vec<(Vec<usize>, Vec<f32>)> = vec![Default::default(); e];
+        let mut shared = (Vec::new(), Vec::new());
+        let (mut experts, mut weights) = (vec![0; self.p.used], vec![0.0; self.p.used]);
+        let mut scratch = Vec::new();
+        for (t, row) in logits.chunks_exact(e + 1).enumerate() {
+            route(&row[..e], &mut experts, &mut weights, &mut scratch);
+            for (expert, weight) in experts.iter().zip(&weights) {
+                chosen[*expert as usize].0.push(t);
+                chosen[*expert as usize].1.push(*weight);
+            }
+            shared.0.push(t);
+            shared.1.push(sigmoid(row[e]));
+        }
+        let mut y = vec![0.0; n.len()];
+        let mut part = |expert, (rows, factors): (Vec<usize>, Vec<f32>)| {
+            let part = self.part(n, d, expert, rows, factors);
+            for ((t, factor), out) in part.rows.iter().zip(&part.factors).zip(part.out.chunks_exact(d)) {
+                axpy(&mut y[t * d..][..d], *factor, out);
+            }
+            part
+        };
+        let shared = part(None, shared);
+        let busy = chosen.into_iter().enumerate().filter(|(_, c)| !c.0.is_empty());
+        let parts = busy.map(|(expert, rows)| part(Some(expert), rows)).collect();
+        (y, Kept { parts, shared })
+    }
+
+    fn matrices(&self, expert: Option<usize>) -> [&Linear; 3] {
+        match expert {
+            Some(e) => [&self.w.gate[e], &self.w.up[e], &self.w.down[e]],
+            None => [&self.w.shared_gate, &self.w.shared_up, &self.w.shared_down],
+        }
+    }
+
+    fn part(&self, n: &[f32], d: usize, expert: Option<usize>, rows: Vec<usize>, factors: Vec<f32>) -> Part {
+        let [gate, up, down] = self.matrices(expert);
+        let x: Vec<f32> = rows.iter().flat_map(|t| &n[t * d..][..d]).copied().collect();
+        let (gate, up) = (self.tools.forward(gate, &x), self.tools.forward(up, &x));
+        let inner: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect();
+        let out = self.tools.forward(down, &inner);
+        Part { expert, rows, factors, x, gate, up, inner, out }
+    }
+
+    /// Gradient of the normed rows from that of the contribution.
+    pub(super) fn backward(&self, n: &[f32], kept: &Kept, dy: &[f32], grads: &mut Changes) -> Vec<f32> {
+        let e = self.p.experts;
+        let d = self.w.router.inputs();
+        let mut dn = vec![0.0; n.len()];
+        let mut dlogits = vec![0.0; n.len() / d * (e + 1)];
+        // Of every row: expert, weight and gradient of the weight.
+        let mut weights: Vec<Vec<(usize, f32, f32)>> = vec![Vec::new(); n.len() / d];
+        for part in kept.parts.iter().chain([&kept.shared]) {
+            let dfactors = self.part_back(part, d, dy, &mut dn, grads);
+            for ((t, factor), dfactor) in part.rows.iter().zip(&part.factors).zip(dfactors) {
+                match part.expert {
+                    Some(expert) => weights[*t].push((expert, *factor, dfactor)),
+                    None => dlogits[t * (e + 1) + e] = dfactor * factor * (1.0 - factor),
+                }
+            }
+        }
+        for (row, weights) in dlogits.chunks_exact_mut(e + 1).zip(&weights) {
+            let mean: f32 = weights.iter().map(|(_, w, dw)| w * dw).sum();
+            for (expert, w, dw) in weights {
+                row[*expert] = w * (dw - mean);
+            }
+        }
+        self.tools.backward(&self.w.router, n, &dlogits, &mut dn, grads);
+        dn
+    }
+
+    /// Adds one expert's share to `dn`; gives the gradients of its factors.
+    fn part_back(&self, part: &Part, d: usize, dy: &[f32], dn: &mut [f32], grads: &mut Changes) -> Vec<f32> {
+        let [gate, up, down] = self.matrices(part.expert);
+        let dy: Vec<&[f32]> = part.rows.iter().map(|t| &dy[t * d..][..d]).collect();
+        let dfactors = dy.iter().zip(part.out.chunks_exact(d)).map(|(dy, out)| dot(dy, out)).collect();
+        let dout: Vec<f32> = dy.iter().zip(&part.factors).flat_map(|(dy, f)| dy.iter().map(move |v| v * f)).collect();
+        let mut dinner = Vec::new();
+        self.tools.backward(down, &part.inner, &dout, &mut dinner, grads);
+        let (mut dgate, mut dup) = (vec![0.0; dinner.len()], vec![0.0; dinner.len()]);
+        for i in 0..dinner.len() {
+            (dgate[i], dup[i]) = swiglu_back(part.gate[i], part.up[i], dinner[i]);
+        }
+        let mut dx = Vec::new();
+        self.tools.backward(gate, &part.x, &dgate, &mut dx, grads);
+        self.tools.backward(up, &part.x, &dup, &mut dx, grads);
+        for (t, dx) in part.rows.iter().zip(dx.chunks_exact(d)) {
+            axpy(&mut dn[t * d..][..d], 1.0, dx);
+        }
+        dfactors
+    }
+}

@@ -1,0 +1,292 @@
+//! First-order gradients of low-rank changes through the whole trunk of `qwen35moe`, on the processor, in f32.
+//!
+//! Owns the weights in a form that can be multiplied both ways. It runs in a process of its own beside the serving
+//! engine, which never shares numbers with it: what it learns is an adapter file. The forward pass is that of
+//! `engine::model`; each layer file states the formulas that it differentiates.
+
+mod attention;
+mod delta;
+mod dense;
+mod experts;
+mod gdn;
+mod linear;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use chimere_ffi::cpu::{Pool, rms_norm_into};
+use chimere_ffi::map::Map;
+
+use super::model::weights::{Layer, Mixer, Weights};
+use super::model::{HParams, ModelError};
+use crate::gguf::Gguf;
+use dense::{Dense, DensePacker};
+pub use linear::{Change, Changes};
+use linear::{Linear, Tools};
+use ops::rms_norm_back;
+
+/// Rows of logits held at once.
+const HEAD_ROWS: usize = 64;
+
+/// Sequences of one step, one after another, and what each position should have said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    pub tokens: Vec<u32>,
+    /// Rows of each sequence; together all of `tokens`.
+    pub spans: Vec<Range<usize>>,
+    /// Weight of each token as a target (of the row before it): 0 leaves it out, as for prompts.
+    pub weights: Vec<f32>,
+}
+
+impl Batch {
+    /// Adds a sequence whose tokens from `scored_from` on are targets, each of weight `weight`.
+    pub fn push(&mut self, tokens: &[u32], scored_from: usize, weight: f32) {
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        self.weights.extend((0..tokens.len()).map(|i| if i >= scored_from.max(1) { weight } else { 0.0 }));
+        self.spans.push(start..self.tokens.len());
+    }
+
+    /// Sum of the target weights.
+    pub fn weight(&self) -> f64 {
+        self.weights.iter().map(|w| f64::from(*w)).sum()
+    }
+
+    /// (row, target, weight) of everything that is scored.
+    fn targets(&self) -> Vec<(usize, u32, f32)> {
+        let scored = self.spans.iter().flat_map(|s| s.clone().skip(1));
+        scored.filter(|t| self.weights[*t] != 0.0).map(|t| (t - 1, self.tokens[t], self.weights[t])).collect()
+    }
+}
+
+/// A model to learn changes of.
+pub struct Trunk {
+    hp: HParams,
+    weights: Weights<Dense>,
+    pool: Pool,
+}
+
+/// What one layer keeps between the passes.
+struct Kept {
+    /// Residual stream before the mixer and before the experts.
+    x: Vec<f32>,
+    middle: Vec<f32>,
+    /// The same, normed.
+    n: Vec<f32>,
+    n2: Vec<f32>,
+    mixer: MixerKept,
+    experts: experts::Kept,
+}
+
+enum MixerKept {
+    Gdn(gdn::Kept),
+    Attention(attention::Kept),
+}
+
+impl Trunk {
+    /// Loads the model at `path`; changes will be learned for the matrices whose names `wanted` accepts.
+    pub fn load(path: &Path, threads: usize, progress: &mut dyn FnMut(f32)) -> Result<Trunk, ModelError> {
+        let unreadable = |e: &dyn std::fmt::Display| ModelError::Contradiction(format!("{}: {e}", path.display()));
+        let file = File::open(path).map_err(|e| unreadable(&e))?;
+        let gguf = Gguf::read_file(&file, path)?;
+        let hp = HParams::read(&gguf)?;
+        if hp.gdn.conv_kernel != 4 {
+            let found = hp.gdn.conv_kernel.to_string();
+            return Err(ModelError::Value { key: "ssm.conv_kernel".into(), found, wanted: "4 for training" });
+        }
+        let map = Arc::new(Map::new(&file).map_err(|e| unreadable(&e))?);
+        let pool = Pool::new(threads).map_err(|e| unreadable(&e))?;
+        let mut weights = Weights::load(&hp, &gguf, &mut DensePacker { map }, progress)?;
+        weights.mtp = None;
+        Ok(Trunk { hp, weights, pool })
+    }
+
+    /// Bytes of weights held.
+    pub fn bytes(&mut self) -> usize {
+        let mut bytes = 4 * self.weights.embedding.len() + self.weights.head.bytes();
+        self.each_linear(&mut |l| bytes += l.bytes());
+        bytes
+    }
+
+    /// Prepares changes of rank `rank` for every plain matrix of the layers whose name `wanted` accepts: A drawn so
+    /// that A·x has the size of x / √rank from `random` (uniform in −1 … 1), B zero, so that nothing changes yet.
+    pub fn prepare(
+        &mut self,
+        rank: usize,
+        alpha: f32,
+        wanted: &dyn Fn(&str) -> bool,
+        random: &mut dyn FnMut() -> f32,
+    ) -> Changes {
+        let mut changes = Changes { rank, scale: alpha / rank as f32, slots: Vec::new() };
+        self.each_linear(&mut |l| {
+            l.slot = None;
+            if !wanted(&l.name) {
+                return;
+            }
+            let (inputs, outputs) = (l.inputs(), l.outputs());
+            // Uniform numbers in ±1 have variance 1/3.
+            let size = (3.0 / inputs as f32).sqrt();
+            let a = (0..inputs * rank).map(|_| size * random()).collect();
+            l.slot = Some(changes.slots.len());
+            changes.slots.push(Change { name: l.name.clone(), inputs, outputs, a, b: vec![0.0; rank * outputs] });
+        });
+        changes
+    }
+
+    /// Visits the matrices that can be changed, in the order of the layers.
+    fn each_linear(&mut self, visit: &mut dyn FnMut(&mut Linear)) {
+        for layer in &mut self.weights.layers {
+            match &mut layer.mixer {
+                Mixer::Gdn(w) => [&mut w.qkv, &mut w.gate, &mut w.out].into_iter().for_each(&mut *visit),
+                Mixer::Attention(w) => [&mut w.q, &mut w.k, &mut w.v, &mut w.out].into_iter().for_each(&mut *visit),
+            }
+            let m = &mut layer.moe;
+            [&mut m.shared_gate, &mut m.shared_up, &mut m.shared_down].into_iter().for_each(&mut *visit);
+        }
+    }
+
+    fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; x.len()];
+        for (x, y) in x.chunks_exact(self.hp.width).zip(out.chunks_exact_mut(self.hp.width)) {
+            rms_norm_into(x, weight, self.hp.rms_eps, y);
+        }
+        out
+    }
+
+    fn norm_back(&self, x: &[f32], weight: &[f32], dn: &[f32], dx: &mut [f32]) {
+        let d = self.hp.width;
+        for ((x, dn), dx) in x.chunks_exact(d).zip(dn.chunks_exact(d)).zip(dx.chunks_exact_mut(d)) {
+            rms_norm_back(x, weight, self.hp.rms_eps, dn, dx);
+        }
+    }
+
+    /// Mean loss of the batch's targets under `changes`, nats a unit of weight.
+    pub fn loss(&self, changes: &Changes, batch: &Batch) -> f64 {
+        let tools = Tools { pool: &self.pool, changes };
+        let mut x = self.embed(batch);
+        for layer in &self.weights.layers {
+            x = self.layer(tools, layer, &batch.spans, x).0;
+        }
+        self.head(tools, batch, &x, None) / batch.weight().max(f64::MIN_POSITIVE)
+    }
+
+    /// Mean loss, and its gradient added to `grads`.
+    pub fn gradient(&self, changes: &Changes, batch: &Batch, grads: &mut Changes) -> f64 {
+        let tools = Tools { pool: &self.pool, changes };
+        let mut x = self.embed(batch);
+        let mut kept = Vec::with_capacity(self.weights.layers.len());
+        for layer in &self.weights.layers {
+            let (next, k) = self.layer(tools, layer, &batch.spans, x);
+            kept.push(k);
+            x = next;
+        }
+        let mut dx = vec![0.0; x.len()];
+        let nats = self.head(tools, batch, &x, Some(&mut dx));
+        for (layer, kept) in self.weights.layers.iter().zip(&kept).rev() {
+            self.layer_back(tools, layer, &batch.spans, kept, &mut dx, grads);
+        }
+        nats / batch.weight().max(f64::MIN_POSITIVE)
+    }
+
+    fn embed(&self, batch: &Batch) -> Vec<f32> {
+        let d = self.hp.width;
+        batch.tokens.iter().flat_map(|t| &self.weights.embedding[*t as usize * d..][..d]).copied().collect()
+    }
+
+    fn layer(&self, tools: Tools<'_>, w: &Layer<Dense>, spans: &[Range<usize>], x: Vec<f32>) -> (Vec<f32>, Kept) {
+        let n = self.norm(&x, &w.norm);
+        let (mut middle, mixer) = self.mix(tools, w, spans, &n);
+        middle.iter_mut().zip(&x).for_each(|(y, x)| *y += x);
+        let n2 = self.norm(&middle, &w.post_norm);
+        let (mut out, experts) = experts::Layer { tools, p: &self.hp.moe, w: &w.moe }.forward(&n2);
+        out.iter_mut().zip(&middle).for_each(|(y, x)| *y += x);
+        (out, Kept { x, middle, n, n2, mixer, experts })
+    }
+
+    fn mix(&self, tools: Tools<'_>, w: &Layer<Dense>, spans: &[Range<usize>], n: &[f32]) -> (Vec<f32>, MixerKept) {
+        let eps = self.hp.rms_eps;
+        match &w.mixer {
+            Mixer::Gdn(w) => {
+                let (y, kept) = gdn::Layer { tools, p: &self.hp.gdn, w, eps, spans }.forward(n);
+                (y, MixerKept::Gdn(kept))
+            }
+            Mixer::Attention(w) => {
+                let (y, kept) = attention::Layer { tools, p: &self.hp.attention, w, eps, spans }.forward(n);
+                (y, MixerKept::Attention(kept))
+            }
+        }
+    }
+
+    /// `dx` is the gradient of the layer's output and becomes that of its input.
+    fn layer_back(
+        &self,
+        tools: Tools<'_>,
+        w: &Layer<Dense>,
+        spans: &[Range<usize>],
+        kept: &Kept,
+        dx: &mut [f32],
+        grads: &mut Changes,
+    ) {
+        let dn2 = experts::Layer { tools, p: &self.hp.moe, w: &w.moe }.backward(&kept.n2, &kept.experts, dx, grads);
+        self.norm_back(&kept.middle, &w.post_norm, &dn2, dx);
+        let eps = self.hp.rms_eps;
+        let dn = match (&w.mixer, &kept.mixer) {
+            (Mixer::Gdn(w), MixerKept::Gdn(k)) => {
+                gdn::Layer { tools, p: &self.hp.gdn, w, eps, spans }.backward(&kept.n, k, dx, grads)
+            }
+            (Mixer::Attention(w), MixerKept::Attention(k)) => {
+                attention::Layer { tools, p: &self.hp.attention, w, eps, spans }.backward(&kept.n, k, dx, grads)
+            }
+            // A layer's kind does not change between its passes.
+            _ => return,
+        };
+        self.norm_back(&kept.x, &w.norm, &dn, dx);
+    }
+
+    /// Weighted sum of the targets' losses; with `dx`, its gradient over the mean.
+    fn head(&self, tools: Tools<'_>, batch: &Batch, x: &[f32], mut dx: Option<&mut Vec<f32>>) -> f64 {
+        let (d, v) = (self.hp.width, self.hp.vocab);
+        let total = batch.weight().max(f64::MIN_POSITIVE) as f32;
+        let mut nats = 0.0;
+        // The head takes no change: nothing is added to these.
+        let mut none = Changes { rank: 0, scale: 0.0, slots: Vec::new() };
+        for targets in batch.targets().chunks(HEAD_ROWS) {
+            let rows: Vec<f32> = targets.iter().flat_map(|(t, ..)| &x[t * d..][..d]).copied().collect();
+            let normed = self.norm(&rows, &self.weights.output_norm);
+            let mut logits = tools.forward(&self.weights.head, &normed);
+            for (row, (_, target, weight)) in logits.chunks_exact_mut(v).zip(targets) {
+                nats += f64::from(*weight) * softmax_loss(row, *target as usize);
+                row.iter_mut().for_each(|p| *p *= weight / total);
+                row[*target as usize] -= weight / total;
+            }
+            let Some(dx) = dx.as_deref_mut() else { continue };
+            let mut dnormed = Vec::new();
+            tools.backward(&self.weights.head, &normed, &logits, &mut dnormed, &mut none);
+            let mut drows = vec![0.0; rows.len()];
+            self.norm_back(&rows, &self.weights.output_norm, &dnormed, &mut drows);
+            for ((t, ..), row) in targets.iter().zip(drows.chunks_exact(d)) {
+                dx[t * d..][..d].copy_from_slice(row);
+            }
+        }
+        nats
+    }
+}
+
+/// −ln p of the target; leaves the probabilities in `row`.
+fn softmax_loss(row: &mut [f32], target: usize) -> f64 {
+    let max = row.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
+    let at = f64::from(row[target] - max);
+    let mut sum = 0.0_f64;
+    for v in row.iter_mut() {
+        *v = (*v - max).exp();
+        sum += f64::from(*v);
+    }
+    let scale = sum.recip() as f32;
+    row.iter_mut().for_each(|v| *v *= scale);
+    sum.ln() - at
+}
