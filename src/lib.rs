@@ -40,4 +40,5 @@ pub mod scoring;
 pub mod service;
 pub mod store;
 pub mod toolcall;
+pub mod training;
 pub mod turn;

@@ -23,6 +23,7 @@ mod night;
 #[cfg(feature = "llama")]
 mod quantize;
 mod serve;
+mod train;
 
 use exit::EX_USAGE;
 
@@ -64,6 +65,8 @@ enum Cmd {
     Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
+    /// Learn an adapter from verified pairs
+    Train(train::Args),
     /// Write a model file anew with smaller tensor types
     #[cfg(feature = "llama")]
     Quantize(quantize::Args),
@@ -99,6 +102,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Rollback(args) => night::roll_back(args),
         Cmd::Chat(args) => chat::run(args),
         Cmd::Check(args) => check::run(args),
+        Cmd::Train(args) => train::run(args),
         Cmd::Bench(args) => bench::run(args),
         Cmd::Engram(args) => engram::run(args),
         Cmd::Eval(args) => eval::run(args),

@@ -82,7 +82,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         Kind::Auto | Kind::Cpu if native => native_cpu(path, &gguf, options, progress)?,
         _ => library(path, &architecture, options, progress)?,
     };
-    let template = vocab.template().map(|source| chat_template(&source, options)).transpose()?;
+    let template = vocab.template().map(|source| chat_template(&source, options.vet_with.as_deref())).transpose()?;
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
     let model_hash = model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let base = BaseModel::new(&gguf, &model_hash);
@@ -97,9 +97,24 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     Ok(Loaded { backend, vocab, template, hosted, base })
 }
 
+/// A native model's tokenizer and chat template, without its weights. `vet_with` as in [`LoadOptions`].
+pub fn text(
+    path: &Path,
+    gguf: &Gguf,
+    vet_with: Option<PathBuf>,
+) -> Result<(Arc<dyn Vocab>, Option<ChatTemplate>), LoadError> {
+    if !super::model::is_native(gguf) {
+        let name = gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
+        return Err(LoadError::NotNative(name.to_owned()));
+    }
+    let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
+    let template = vocab.template().map(|source| chat_template(&source, vet_with.as_deref())).transpose()?;
+    Ok((Arc::new(vocab), template))
+}
+
 /// A template comes from a stranger: it is tried on probe conversations before anything depends on it.
-fn chat_template(source: &str, options: &LoadOptions) -> Result<ChatTemplate, TemplateError> {
-    match &options.vet_with {
+fn chat_template(source: &str, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
+    match vet_with {
         Some(program) => template::vet_apart(program, &["engine", "--vet"], source)?,
         None => template::vet(source)?,
     }

@@ -1,0 +1,145 @@
+//! First-order training of an adapter on verified pairs: reads pairs, takes the steps, says how it went.
+//!
+//! Owns no process and no clock. It is run by `chimere train`, in a process of its own that can be killed at any
+//! moment: until the adapter file is renamed into place nothing exists, and a candidate changes nothing that serves.
+
+pub mod adam;
+pub mod pairs;
+pub mod recipe;
+#[cfg(test)]
+mod tests;
+
+use crate::engine::adapter::{Adapter, AdapterError, BaseModel, Factors};
+use crate::engine::gradient::{Batch, Change, Changes, Trunk};
+use crate::engine::model::ModelError;
+use adam::Adam;
+use pairs::Pair;
+pub use recipe::Recipe;
+use serde::Serialize;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    #[error("{found} usable pairs are too few to learn from: at least {wanted} are needed")]
+    TooFew { found: usize, wanted: usize },
+    #[error("no matrix of the model matches the chosen layers and targets")]
+    NoTarget,
+    #[error("the loss became {0} at step {1}: lower the learning rate or look at the pairs")]
+    Diverged(f64, usize),
+    #[error("training was cancelled at step {0}")]
+    Cancelled(usize),
+}
+
+/// Pairs below which training is refused.
+pub const PAIRS_MIN: usize = 8;
+
+/// One step, as it is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Step {
+    pub step: usize,
+    pub steps: usize,
+    /// Mean loss of the step's targets before it, nats a token.
+    pub loss: f64,
+    pub tokens: usize,
+}
+
+/// What a training came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    pub pairs: usize,
+    /// Pairs that were kept out of training to be measured.
+    pub held_out: usize,
+    pub steps: Vec<Step>,
+    pub tokens: usize,
+    /// Loss of the pairs kept out, nats a token, before and after; absent when none were.
+    pub loss_before: Option<f64>,
+    pub loss_after: Option<f64>,
+    /// How far the weights are moved, as `AdapterFacts::norm`.
+    pub norm: f64,
+}
+
+/// Learns an adapter of `trunk` from `pairs`. `progress` is told every step and says whether to go on.
+pub fn train(
+    trunk: &mut Trunk,
+    base: &BaseModel,
+    pairs: &[Pair],
+    recipe: &Recipe,
+    progress: &mut dyn FnMut(Step) -> bool,
+) -> Result<(Adapter, Outcome), TrainError> {
+    let mut random = recipe::Random::new(recipe.seed);
+    let order = random.shuffled(pairs.len());
+    let held_out = (pairs.len() * recipe.held_out_percent as usize / 100).min(recipe::HELD_OUT_MAX);
+    if pairs.len() < PAIRS_MIN + held_out {
+        return Err(TrainError::TooFew { found: pairs.len(), wanted: PAIRS_MIN + held_out });
+    }
+    let (kept_out, order) = order.split_at(held_out);
+    let mut changes = trunk.prepare(recipe.rank, recipe.alpha, &|name| recipe.wants(name), &mut || random.uniform());
+    if changes.slots.is_empty() {
+        return Err(TrainError::NoTarget);
+    }
+    let exam: Vec<&Pair> = kept_out.iter().map(|i| &pairs[*i]).collect();
+    let loss_before = mean_loss(trunk, &changes, &exam);
+    let batches = recipe.batches(order, pairs, &mut random);
+    let mut adam = Adam::new(&changes);
+    let mut steps = Vec::with_capacity(batches.len());
+    for (i, chosen) in batches.iter().enumerate() {
+        let mut batch = Batch::default();
+        chosen.iter().for_each(|pair| batch.push(&pair.ids, pair.scored_from, pair.weight));
+        let mut grads = changes.zeros_like();
+        let loss = trunk.gradient(&changes, &batch, &mut grads);
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged(loss, i + 1));
+        }
+        adam.step(&mut changes, &grads, recipe.rate(i, batches.len()), recipe.clip);
+        let step = Step { step: i + 1, steps: batches.len(), loss, tokens: batch.tokens.len() };
+        steps.push(step);
+        if !progress(step) {
+            return Err(TrainError::Cancelled(i + 1));
+        }
+    }
+    let loss_after = mean_loss(trunk, &changes, &exam);
+    let adapter = adapter(base, &changes, recipe.alpha)?;
+    let tokens = steps.iter().map(|s| s.tokens).sum();
+    let norm = adapter.norm();
+    Ok((adapter, Outcome { pairs: order.len(), held_out, steps, tokens, loss_before, loss_after, norm }))
+}
+
+/// Mean loss over the pairs' targets.
+fn mean_loss(trunk: &Trunk, changes: &Changes, pairs: &[&Pair]) -> Option<f64> {
+    let (mut nats, mut weight) = (0.0, 0.0);
+    for pair in pairs {
+        let mut batch = Batch::default();
+        batch.push(&pair.ids, pair.scored_from, 1.0);
+        nats += trunk.loss(changes, &batch) * batch.weight();
+        weight += batch.weight();
+    }
+    (weight > 0.0).then(|| nats / weight)
+}
+
+/// The changes as an adapter of `base`.
+fn adapter(base: &BaseModel, changes: &Changes, alpha: f32) -> Result<Adapter, AdapterError> {
+    let rank = changes.rank;
+    let one = |change: &Change| {
+        let shape = base.shape(&change.name).ok_or_else(|| AdapterError::Tensor {
+            name: change.name.clone(),
+            reason: "the base model has no such matrix that an adapter may change".into(),
+        })?;
+        Ok(Factors {
+            tensor: change.name.clone(),
+            shape,
+            a: transposed(&change.a, rank),
+            b: transposed(&change.b, change.outputs),
+        })
+    };
+    let mut factors = changes.slots.iter().map(one).collect::<Result<Vec<_>, AdapterError>>()?;
+    factors.sort_by(|x, y| x.tensor.cmp(&y.tensor));
+    Ok(Adapter { architecture: base.architecture.clone(), base_hash: base.hash.clone(), rank, alpha, factors })
+}
+
+/// `[rows, cols]` → `[cols, rows]`.
+fn transposed(values: &[f32], cols: usize) -> Vec<f32> {
+    (0..cols).flat_map(|c| values.iter().skip(c).step_by(cols)).copied().collect()
+}

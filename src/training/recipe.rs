@@ -1,0 +1,138 @@
+//! How to train: which matrices, how far, in which order. The defaults are those of the measured comparison in
+//! `nano/effect`: LoRA of rank 8 in all layers but the first two, one pass over the pairs.
+
+use serde::{Deserialize, Serialize};
+
+use super::pairs::Pair;
+use crate::engine::adapter::{block_of, target_of};
+
+/// Most pairs kept out to be measured.
+pub const HELD_OUT_MAX: usize = 200;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Recipe {
+    pub rank: usize,
+    pub alpha: f32,
+    /// First layer that is changed.
+    pub layer_first: usize,
+    /// Matrices that are changed, as adapters name them; empty = mixers and shared expert.
+    pub targets: Vec<String>,
+    /// Largest learning rate, after the warm-up; falls to zero in a straight line.
+    pub rate_max: f32,
+    pub warm_up_percent: u32,
+    /// Longest gradient.
+    pub clip: f32,
+    /// Tokens of a step, prompts counted.
+    pub step_tokens: usize,
+    /// Passes over the pairs.
+    pub epochs: usize,
+    /// Steps after which training ends whatever is left; 0 = no bound.
+    pub steps_max: usize,
+    pub held_out_percent: u32,
+    pub seed: u64,
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        Recipe {
+            rank: 8,
+            alpha: 8.0,
+            layer_first: 2,
+            targets: Vec::new(),
+            rate_max: 2e-3,
+            warm_up_percent: 5,
+            clip: 1.0,
+            step_tokens: 1_536,
+            epochs: 1,
+            steps_max: 0,
+            held_out_percent: 5,
+            seed: 1,
+        }
+    }
+}
+
+/// Names of the matrices that can be trained: mixers and the shared expert.
+pub const TARGETS: [&str; 10] = [
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "attn_qkv",
+    "attn_gate",
+    "ssm_out",
+    "ffn_gate_shexp",
+    "ffn_up_shexp",
+    "ffn_down_shexp",
+];
+
+impl Recipe {
+    /// Whether the matrix `name` is changed.
+    pub fn wants(&self, name: &str) -> bool {
+        let target = target_of(name).unwrap_or_default();
+        let chosen = self.targets.is_empty() || self.targets.iter().any(|t| t == target);
+        chosen && TARGETS.contains(&target) && block_of(name).is_some_and(|b| b >= self.layer_first)
+    }
+
+    /// Learning rate of step `i` of `n`.
+    pub(super) fn rate(&self, i: usize, n: usize) -> f32 {
+        let warm = (n * self.warm_up_percent as usize).div_ceil(100).max(1);
+        let rise = (i + 1) as f32 / warm as f32;
+        let fall = (n - i) as f32 / (n + 1).saturating_sub(warm).max(1) as f32;
+        self.rate_max * rise.min(fall).min(1.0)
+    }
+
+    /// The pairs of every step: each epoch in an order of its own, cut where a step is full.
+    pub(super) fn batches<'p>(&self, order: &[usize], pairs: &'p [Pair], random: &mut Random) -> Vec<Vec<&'p Pair>> {
+        let mut batches: Vec<Vec<&Pair>> = Vec::new();
+        for _ in 0..self.epochs {
+            let mut tokens = usize::MAX;
+            for at in random.shuffled(order.len()) {
+                let pair = &pairs[order[at]];
+                if tokens.saturating_add(pair.ids.len()) > self.step_tokens {
+                    batches.push(Vec::new());
+                    tokens = 0;
+                }
+                tokens += pair.ids.len();
+                if let Some(batch) = batches.last_mut() {
+                    batch.push(pair);
+                }
+            }
+        }
+        if self.steps_max > 0 {
+            batches.truncate(self.steps_max);
+        }
+        batches
+    }
+}
+
+/// Numbers from SplitMix64 (Steele, Lea and Flood, 2014): the same seed gives the same training on every machine.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Between −1 and 1.
+    pub fn uniform(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
+    }
+
+    /// 0 … n − 1 in random order (Fisher and Yates).
+    pub fn shuffled(&mut self, n: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            order.swap(i, (self.next() % (i as u64 + 1)) as usize);
+        }
+        order
+    }
+}

@@ -1,0 +1,61 @@
+//! Training on a tiny random model: it lowers the loss of what it saw, repeats exactly, and its adapter says in the
+//! serving engine what it said here.
+
+use super::*;
+use crate::engine::adapter::BaseModel;
+use crate::engine::model::tiny::{Random, TempModel, Tiny};
+use crate::gguf::Gguf;
+
+fn base(file: &TempModel) -> BaseModel {
+    BaseModel::new(&Gguf::open(&file.path).unwrap(), "hash")
+}
+
+fn pairs(n: usize) -> Vec<Pair> {
+    let mut random = Random(5);
+    let fixed = random.tokens(6);
+    (0..n)
+        .map(|_| {
+            let prompt = random.tokens(5);
+            Pair { scored_from: prompt.len(), ids: [prompt, fixed.clone()].concat(), weight: 1.0 }
+        })
+        .collect()
+}
+
+fn recipe() -> Recipe {
+    Recipe { rank: 4, alpha: 4.0, layer_first: 0, rate_max: 5e-3, step_tokens: 44, epochs: 3, ..Recipe::default() }
+}
+
+fn run(file: &TempModel, recipe: &Recipe, pairs: &[Pair]) -> Result<(Adapter, Outcome), TrainError> {
+    let mut trunk = Trunk::load(&file.path, 2, &mut |_| {}).unwrap();
+    train(&mut trunk, &base(file), pairs, recipe, &mut |_| true)
+}
+
+#[test]
+fn a_training_lowers_the_loss_of_pairs_it_did_not_see() {
+    let file = Tiny::default().write();
+    let (adapter, outcome) = run(&file, &Recipe { held_out_percent: 20, ..recipe() }, &pairs(40)).unwrap();
+    let (before, after) = (outcome.loss_before.unwrap(), outcome.loss_after.unwrap());
+    assert_eq!((outcome.pairs, outcome.held_out, outcome.steps.len()), (32, 8, 3 * 8));
+    assert!(after < 0.7 * before, "{before} {after}");
+    assert!(outcome.norm > 0.0 && (outcome.norm - adapter.norm()).abs() < 1e-12);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_adapter_and_another_seed_another() {
+    let file = Tiny::default().write();
+    let digest = |seed| run(&file, &Recipe { seed, epochs: 1, ..recipe() }, &pairs(20)).unwrap().0.digest();
+    assert_eq!(digest(1), digest(1));
+    assert_ne!(digest(1), digest(2));
+}
+
+#[test]
+fn what_cannot_be_trained_says_why() {
+    let file = Tiny::default().write();
+    let error = |recipe: &Recipe, n| run(&file, recipe, &pairs(n)).map(|_| ()).unwrap_err();
+    assert!(matches!(error(&recipe(), 3), TrainError::TooFew { found: 3, .. }));
+    assert!(matches!(error(&Recipe { layer_first: 99, ..recipe() }, 20), TrainError::NoTarget));
+    assert!(matches!(error(&Recipe { rate_max: 1e30, ..recipe() }, 40), TrainError::Diverged(..)));
+    let mut trunk = Trunk::load(&file.path, 1, &mut |_| {}).unwrap();
+    let stopped = train(&mut trunk, &base(&file), &pairs(20), &recipe(), &mut |s| s.step < 2);
+    assert!(matches!(stopped, Err(TrainError::Cancelled(2))));
+}
