@@ -16,3 +16,4 @@ mod pipelines;
 mod reload;
 mod repl;
 mod scorer;
+mod train;

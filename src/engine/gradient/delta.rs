@@ -167,7 +167,8 @@ mod tests {
         let mut whole = head(t, d);
         whole.forward();
         let grad = whole.backward(&weight);
-        let pick: [(fn(&mut Head) -> &mut Vec<f32>, &Vec<f32>); 5] = [
+        type Field = fn(&mut Head) -> &mut Vec<f32>;
+        let pick: [(Field, &Vec<f32>); 5] = [
             (|h| &mut h.q, &grad.q),
             (|h| &mut h.k, &grad.k),
             (|h| &mut h.v, &grad.v),
