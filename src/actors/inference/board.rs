@@ -161,11 +161,6 @@ impl Board {
         Some(self.pid.load(Ordering::Relaxed) as u32).filter(|pid| *pid != 0)
     }
 
-    /// Engines started since the daemon started: names the present one.
-    pub fn starts(&self) -> u64 {
-        self.starts.load(Ordering::Relaxed)
-    }
-
     /// Nothing is said of who answers until `serve` is called.
     pub fn withhold(&self) {
         self.roll.send_replace(None);
