@@ -182,7 +182,8 @@ mod tests {
 
     fn finished() -> Event {
         let (usage, timings) = (Usage::default(), Timings::default());
-        Event::Finished { id: 1, reason: FinishReason::Length, text: String::new(), stop: None, usage, timings }
+        let (text, stop, engram) = (String::new(), None, None);
+        Event::Finished { id: 1, reason: FinishReason::Length, text, stop, usage, timings, engram }
     }
 
     #[test]
