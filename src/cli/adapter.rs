@@ -55,6 +55,9 @@ struct RandomArgs {
     /// Matrices to change, e.g. attn_q,ssm_out or output; default: all that an adapter may change
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
+    /// Change only the last so many layers; 0 = all
+    #[arg(long, default_value_t = 0)]
+    last_layers: u16,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -101,7 +104,13 @@ fn random(args: RandomArgs) -> anyhow::Result<ExitCode> {
         anyhow::bail!("{unknown} is no matrix that an adapter may change: choose from {}, {head}", TARGETS.join(", "));
     }
     let base = base(args.base.as_deref())?;
-    let recipe = Recipe { rank: args.rank.into(), scale: args.scale, seed: args.seed, targets: args.targets };
+    let recipe = Recipe {
+        rank: args.rank.into(),
+        scale: args.scale,
+        seed: args.seed,
+        targets: args.targets,
+        last_layers: args.last_layers.into(),
+    };
     let (bytes, sha256) = recipe.make(&base)?.write(&args.out)?;
     println!("{}: {bytes} bytes, SHA-256 {sha256}", args.out.display());
     Ok(ExitCode::SUCCESS)

@@ -4,6 +4,7 @@
 //! model file: names, shapes, rank and values are checked against the base model before a backend sees any of it,
 //! and a digest inside the file covers everything that has a meaning.
 
+mod candidate;
 mod file;
 mod random;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::gguf::Gguf;
+pub use candidate::{Candidate, Sides};
 pub use file::{read, sha256_of};
 pub use random::Recipe;
 

@@ -5,6 +5,7 @@
 //! Each row's numbers are those of the text fed alone: cut on the grid of its own positions, nothing else.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use chimere_ffi::cpu::{argmax, softmax};
 
@@ -18,7 +19,7 @@ use super::protocol::{
 struct Job {
     id: RequestId,
     adapter: Option<AdapterId>,
-    rows: Vec<EvalRow>,
+    rows: Arc<Vec<EvalRow>>,
     with_kl: bool,
     /// Rows that have no sequence yet.
     waiting: VecDeque<usize>,
@@ -90,8 +91,13 @@ impl Evaluations {
         self.open.iter().map(|o| o.seqs.len()).sum()
     }
 
+    /// Sequences that rows without one are waiting for.
+    pub(super) fn wanted(&self) -> usize {
+        self.jobs.iter().map(|j| j.waiting.len() * j.lanes()).sum()
+    }
+
     /// Takes rows that were checked.
-    pub(super) fn push(&mut self, id: RequestId, adapter: Option<AdapterId>, rows: Vec<EvalRow>, with_kl: bool) {
+    pub(super) fn push(&mut self, id: RequestId, adapter: Option<AdapterId>, rows: Arc<Vec<EvalRow>>, with_kl: bool) {
         let (waiting, scores) = ((0..rows.len()).collect(), vec![None; rows.len()]);
         self.jobs.push_back(Job { id, adapter, rows, with_kl, waiting, scores });
     }

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
+use super::adapter::Candidate;
 use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
 use super::batch::{self, Share};
 use super::evaluate::{self, Evaluations};
+use super::probe::{self, Candidates};
 use super::protocol::{Command, EngineStats, EvalRow, Event, FailureKind, RequestId};
 use super::revisions::{Arrived, Revisions};
 use super::slot::{Prepared, Slot};
@@ -27,7 +29,12 @@ pub enum Input {
     Prepared(Box<Prepared>),
     /// An adapter that was read and checked.
     Adapter(Box<Arrived>),
-    /// A command that needs the loop: cancel, pause, resume, stats, exit, drop, evaluate.
+    Candidate {
+        id: RequestId,
+        name: String,
+        candidate: Box<Candidate>,
+    },
+    /// A command that needs the loop: cancel, pause, resume, stats, exit, drop, evaluate, candidates.
     Command(Command),
 }
 
@@ -63,6 +70,7 @@ pub struct Host {
     background: VecDeque<Slot>,
     slots: Vec<Slot>,
     evaluations: Evaluations,
+    candidates: Candidates,
     revisions: Revisions,
     output: Output,
     stats: EngineStats,
@@ -79,6 +87,7 @@ impl Host {
             background: VecDeque::new(),
             slots: Vec::new(),
             evaluations: Evaluations::default(),
+            candidates: Candidates::default(),
             revisions: Revisions::default(),
             output: Output::default(),
             stats: EngineStats::default(),
@@ -89,7 +98,7 @@ impl Host {
     pub fn run(mut self, inputs: &Receiver<Input>, events: &Events) {
         let mut out = Vec::new();
         while self.state != State::Finished {
-            self.receive(inputs, &mut out);
+            self.receive(inputs, events, &mut out);
             if self.state == State::Running {
                 self.admit(&mut out);
                 self.step(&mut out);
@@ -103,23 +112,23 @@ impl Host {
     }
 
     fn busy(&self) -> bool {
-        let queued = self.waiting.len() + self.background.len() + self.evaluations.len();
+        let queued = self.waiting.len() + self.background.len() + self.evaluations.len() + self.candidates.len();
         self.state == State::Running && (!self.slots.is_empty() || queued > 0)
     }
 
     /// Takes every input that is there; waits for one only when there is nothing to compute.
-    fn receive(&mut self, inputs: &Receiver<Input>, out: &mut Vec<Event>) {
+    fn receive(&mut self, inputs: &Receiver<Input>, events: &Events, out: &mut Vec<Event>) {
         if !self.busy() && out.is_empty() {
             // Woken now and then only so that a lost wake-up could never hang the engine.
             match inputs.recv_timeout(Duration::from_secs(60)) {
-                Ok(input) => self.take(input, out),
+                Ok(input) => self.take(input, events, out),
                 Err(RecvTimeoutError::Timeout) => return,
                 Err(RecvTimeoutError::Disconnected) => self.state = State::Finished,
             }
         }
         loop {
             match inputs.try_recv() {
-                Ok(input) => self.take(input, out),
+                Ok(input) => self.take(input, events, out),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
                     self.state = State::Finished;
@@ -129,10 +138,17 @@ impl Host {
         }
     }
 
-    fn take(&mut self, input: Input, out: &mut Vec<Event>) {
+    fn take(&mut self, input: Input, events: &Events, out: &mut Vec<Event>) {
         match input {
             Input::Prepared(job) => self.enqueue(*job, out),
             Input::Adapter(arrived) => self.revisions.load(*arrived, self.backend.as_mut(), out),
+            Input::Candidate { id, name, candidate } => out.push(self.candidates.begin(id, name, *candidate)),
+            Input::Command(
+                command @ (Command::ProbeCandidate { .. }
+                | Command::MoveCandidate { .. }
+                | Command::SaveCandidate { .. }
+                | Command::DropCandidate { .. }),
+            ) => self.candidate(command, events, out),
             Input::Command(Command::DropAdapter { id, revision }) => {
                 self.revisions.discard(id, &revision, self.backend.as_mut(), out);
             }
@@ -204,8 +220,34 @@ impl Host {
             return Ok(());
         }
         let adapter = adapter.map(|revision| self.revisions.enter(&revision)).transpose();
-        self.evaluations.push(id, adapter.map_err(|m| (FailureKind::Invalid, m))?, rows, with_kl);
+        self.evaluations.push(id, adapter.map_err(|m| (FailureKind::Invalid, m))?, Arc::new(rows), with_kl);
         Ok(())
+    }
+
+    /// A command about a candidate that exists.
+    fn candidate(&mut self, command: Command, events: &Events, out: &mut Vec<Event>) {
+        let (id, done) = match command {
+            Command::ProbeCandidate { id, candidate, probes, rows } => {
+                let done = match evaluate::refusal(&rows, false, self.backend.info()) {
+                    Some(reason) => Err(reason),
+                    None => self.candidates.probe(id, &candidate, probes, rows).map(|()| None),
+                };
+                (id, done)
+            }
+            Command::MoveCandidate { id, candidate, moves } => {
+                (id, self.candidates.step(id, &candidate, &moves).map(Some))
+            }
+            Command::DropCandidate { id, candidate } => (id, self.candidates.discard(id, &candidate).map(Some)),
+            Command::SaveCandidate { id, candidate, path } => {
+                let saved = self.candidates.snapshot(&candidate).and_then(|c| probe::save(id, c, path, events.clone()));
+                (id, saved.map(|()| None))
+            }
+            _ => return,
+        };
+        match done {
+            Ok(event) => out.extend(event),
+            Err(message) => out.push(Event::Failed { id, kind: FailureKind::Invalid, message }),
+        }
     }
 
     fn cancel(&mut self, id: RequestId, out: &mut Vec<Event>) {
@@ -218,6 +260,9 @@ impl Host {
         if let Some(mut slot) = found {
             out.push(slot.aborted());
             return self.leave(slot.adapter, out);
+        }
+        if self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut()) {
+            return out.push(evaluate::failed(id, FailureKind::Invalid, "the probe was cancelled".to_owned()));
         }
         if let Some(adapter) = self.evaluations.cancel(id, self.backend.as_mut()) {
             out.push(evaluate::failed(id, FailureKind::Invalid, "the evaluation was cancelled".to_owned()));
@@ -255,8 +300,23 @@ impl Host {
             self.start(slot, out);
         }
         let free = self.free().saturating_sub(1);
+        self.start_probes(free, out);
         if let Err(error) = self.evaluations.admit(free, self.backend.as_mut()) {
             self.fail_evaluations(&format!("no sequence could be opened: {error}"), out);
+        }
+    }
+
+    /// Makes as many perturbed adapters as there are sequences for.
+    fn start_probes(&mut self, free: usize, out: &mut Vec<Event>) {
+        while self.evaluations.wanted() < free {
+            match self.candidates.start(&mut self.evaluations, self.backend.as_mut()) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err((id, error)) => {
+                    self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut());
+                    out.push(evaluate::failed(id, FailureKind::Internal, error.to_string()));
+                }
+            }
         }
     }
 
@@ -299,9 +359,14 @@ impl Host {
 
     fn fail_evaluation(&mut self, id: RequestId, message: String, out: &mut Vec<Event>) {
         if let Some(adapter) = self.evaluations.cancel(id, self.backend.as_mut()) {
-            out.push(evaluate::failed(id, FailureKind::Internal, message));
-            self.leave(adapter, out);
+            self.told(evaluate::failed(id, FailureKind::Internal, message), adapter, out);
         }
+    }
+
+    /// The last event of an evaluation, which may be a probe.
+    fn told(&mut self, event: Event, adapter: Option<AdapterId>, out: &mut Vec<Event>) {
+        out.extend(self.candidates.take(event, self.backend.as_mut()));
+        self.leave(adapter, out);
     }
 
     /// One step for every admitted request that has something to feed, evaluations after the others.
@@ -376,8 +441,7 @@ impl Host {
         scored.sort_unstable_by(|a, b| b.cmp(a));
         for at in scored {
             if let Some((event, adapter)) = self.evaluations.close(at, self.backend.as_mut()) {
-                out.push(event);
-                self.leave(adapter, out);
+                self.told(event, adapter, out);
             }
         }
         broken.into_iter().for_each(|(id, message)| self.fail_evaluation(id, message, out));
@@ -435,6 +499,10 @@ impl Host {
         for mut slot in waiting.into_iter().chain(std::mem::take(&mut self.background)) {
             out.push(slot.aborted());
         }
+        for id in self.candidates.ids() {
+            self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut());
+            out.push(evaluate::failed(id, FailureKind::Internal, "the engine ends".to_owned()));
+        }
         self.fail_evaluations("the engine ends", out);
     }
 
@@ -448,7 +516,7 @@ impl Host {
             prompt_tokens: self.stats.prompt_tokens + live(Slot::prompt_tokens),
             generated_tokens: self.stats.generated_tokens + live(Slot::completion_tokens),
             adapters: self.revisions.len() as u32,
-            background: (self.background.len() + running + self.evaluations.len()) as u32,
+            background: (self.background.len() + running + self.evaluations.len() + self.candidates.len()) as u32,
             resident_bytes: resident_bytes(),
             ..self.stats
         }

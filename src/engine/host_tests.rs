@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Candidate, Factors, Shape, Sides};
 use super::backend::{AdapterId, Backend, BackendError, Chunk, ModelInfo, Output, Rows, SeqId};
 use super::control::{ReplyControl, ReplyLimits};
 use super::host::{Host, HostLimits, Input};
-use super::protocol::{Command, EvalRow, Event, FailureKind, RowScore};
+use super::protocol::{Command, EvalRow, Event, FailureKind, Probe, RowScore};
 use super::revisions::Arrived;
 use super::sampler::Sampler;
 use super::slot::Prepared;
@@ -61,8 +61,11 @@ impl Backend for Counting {
     }
 
     fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
-        let id = AdapterId(self.opened + 100 + self.adapters.len() as u32);
-        self.adapters.push((id, adapter.rank as u32));
+        self.opened += 1;
+        let id = AdapterId(self.opened);
+        // The tests say what it adds by its first value of B, or by its rank.
+        let add = adapter.factors.first().map_or(adapter.rank as f32, |f| f.b[0]);
+        self.adapters.push((id, add as u32));
         Ok(id)
     }
 
@@ -523,4 +526,76 @@ fn evaluations_yield_to_live_requests_can_be_cancelled_and_fail_alone() {
     rig.until(ended(5));
     assert!(matches!(rig.failure_of(102), Some((FailureKind::Internal, _))));
     assert_eq!(rig.tokens_of(5).len(), 20);
+}
+
+/// In the counting model an adapter's first B value, rounded, is what it adds to the step.
+#[test]
+fn a_population_is_probed_moved_and_saved_between_live_steps() {
+    let mut rig = Rig::start(4, 8, Duration::ZERO);
+    let factors = Factors {
+        tensor: "blk.0.attn_k.weight".to_owned(),
+        shape: Shape { inputs: 1, outputs: 64, experts: 1 },
+        a: vec![1.0],
+        b: vec![1.0; 64],
+    };
+    let adapter =
+        Adapter { architecture: String::new(), base_hash: String::new(), rank: 1, alpha: 1.0, factors: vec![factors] };
+    let candidate = Candidate { adapter, sides: Sides::Out };
+    let up = (0..99).find(|seed| candidate.perturbed(*seed, 1.0).factors[0].b[0] > 1.0).unwrap();
+    let send = |rig: &Rig, id, name: &str| {
+        let input = Input::Candidate { id, name: name.to_owned(), candidate: Box::new(candidate.clone()) };
+        rig.inputs.send(input).unwrap();
+    };
+    for (id, name) in [(1, "a"), (2, "a"), (3, "b"), (4, "c")] {
+        send(&rig, id, name);
+    }
+    rig.until(ended(4));
+    assert!(matches!(rig.failure_of(2), Some((FailureKind::Invalid, m)) if m.contains("candidate a exists")));
+    assert!(matches!(rig.failure_of(4), Some((FailureKind::Busy, _))));
+    // Twos are likeliest at 1, threes at 2, ones at 0: each direction finds its own.
+    let rows = |step: u32| vec![EvalRow { ids: (0..20).map(|n| n * step).collect(), scored_from: 5 }];
+    let probe = |id, step, sizes: &[f32]| Command::ProbeCandidate {
+        id,
+        candidate: "a".to_owned(),
+        probes: sizes.iter().map(|size| Probe { seed: up, size: *size }).collect(),
+        rows: rows(step),
+    };
+    rig.generate(50, vec![1], 20);
+    rig.send(probe(10, 2, &[0.0, 1.0, -1.0, 1.0, 1.0, 0.0, -1.0, -1.0]));
+    rig.until(|e| matches!(e, Event::CandidateProbed { id: 10, .. }));
+    rig.until(ended(50));
+    let losses = |rig: &Rig, wanted| {
+        rig.seen.iter().find_map(|e| match e {
+            Event::CandidateProbed { id, losses } if *id == wanted => Some(losses.clone()),
+            _ => None,
+        })
+    };
+    let found = losses(&rig, 10).unwrap();
+    let low: Vec<bool> = found.iter().map(|l| l.unwrap() < 1.0).collect();
+    assert_eq!(low, [true, false, false, false, false, true, false, false]);
+    rig.send(Command::MoveCandidate { id: 11, candidate: "a".to_owned(), moves: vec![Probe { seed: up, size: 1.0 }] });
+    rig.send(probe(12, 3, &[0.0, -1.0]));
+    rig.until(|e| matches!(e, Event::CandidateProbed { id: 12, .. }));
+    assert_eq!(losses(&rig, 12).unwrap().iter().map(|l| l.unwrap() < 1.0).collect::<Vec<_>>(), [true, false]);
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("saved.gguf");
+    rig.send(Command::SaveCandidate { id: 13, candidate: "a".to_owned(), path: path.clone() });
+    rig.until(|e| matches!(e, Event::CandidateSaved { id: 13, .. }));
+    assert!(path.metadata().unwrap().len() > 256);
+    rig.send(Command::SaveCandidate { id: 14, candidate: "a".to_owned(), path: dir.path().join("none/x.gguf") });
+    rig.until(ended(14));
+    // Cancelled, refused, forgotten.
+    rig.send(probe(15, 1, &[0.0; 4096]));
+    rig.send(Command::Cancel { id: 15 });
+    rig.until(ended(15));
+    rig.send(probe(16, 1, &[f32::NAN]));
+    rig.send(probe(17, 1, &[]));
+    rig.send(Command::DropCandidate { id: 18, candidate: "a".to_owned() });
+    rig.send(probe(19, 1, &[0.0]));
+    for id in [16, 17, 19] {
+        rig.until(ended(id));
+    }
+    rig.send(Command::Stats { id: 20 });
+    rig.until(|e| matches!(e, Event::Stats { id: 20, stats } if stats.background == 0 && stats.running == 0));
 }

@@ -16,6 +16,7 @@ pub mod llama;
 pub mod load;
 pub mod model;
 pub mod prepare;
+mod probe;
 pub mod process;
 pub mod prompt;
 pub mod protocol;

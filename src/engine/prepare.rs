@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::adapter::{self, BaseModel};
+use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
 use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
 use super::protocol::{
-    ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, REVISION_BYTES_MAX, RequestId,
+    CandidateStart, ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, REVISION_BYTES_MAX,
+    RequestId,
 };
 use super::revisions::Arrived;
 use super::sampler::Sampler;
@@ -102,6 +103,25 @@ impl Preparer {
             adapter: request.adapter,
             background: request.background,
         })
+    }
+
+    /// What a candidate starts from.
+    pub fn candidate(&self, id: RequestId, start: CandidateStart, sides: Sides) -> Result<Candidate, Event> {
+        let invalid = |message: String| Event::Failed { id, kind: FailureKind::Invalid, message };
+        let adapter = match start {
+            CandidateStart::Fresh { rank, seed, targets, last_layers } => {
+                Recipe { rank, scale: 0.0, seed, targets, last_layers }.make(&self.base)
+            }
+            CandidateStart::File { path, sha256 } => match adapter::read(&path, &self.base) {
+                Ok((_, _, found)) if found != sha256 => {
+                    return Err(invalid(format!(
+                        "the adapter's file has the SHA-256 {found}, but {sha256} was announced"
+                    )));
+                }
+                read => read.map(|(adapter, ..)| adapter),
+            },
+        };
+        adapter.map(|adapter| Candidate { adapter, sides }).map_err(|e| invalid(e.to_string()))
     }
 
     /// Reads and checks an adapter, away from the step loop; or the event that tells why it cannot be used.

@@ -116,6 +116,15 @@ fn prepare(mut preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &Syn
                     }
                 }
             }
+            Command::BeginCandidate { id, candidate, start, sides } => match preparer.candidate(id, start, sides) {
+                Ok(made) => Input::Candidate { id, name: candidate, candidate: Box::new(made) },
+                Err(event) => {
+                    if events.send(vec![event]).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+            },
             Command::Tokenize { .. }
             | Command::Detokenize { .. }
             | Command::ApplyTemplate { .. }

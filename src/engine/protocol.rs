@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::adapter::AdapterFacts;
+use super::adapter::{AdapterFacts, Sides};
 use super::backend::ModelInfo;
 use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
@@ -94,6 +94,29 @@ pub const EVAL_TOKENS_MAX: usize = 1 << 22;
 /// Evaluations waiting or under way.
 pub const EVALUATIONS_MAX: usize = 64;
 
+/// Candidates kept at once.
+pub const CANDIDATES_MAX: usize = 2;
+/// Directions of one probe.
+pub const PROBES_MAX: usize = 4_096;
+
+/// A direction by its seed (see `adapter::Candidate`), and how far to go along it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    pub seed: u64,
+    /// 0: the candidate itself.
+    pub size: f32,
+}
+
+/// What a candidate starts from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CandidateStart {
+    /// A with numbers from the seed, B zero: it changes nothing yet. `targets` empty = all, `last_layers` 0 = all.
+    Fresh { rank: usize, seed: u64, targets: Vec<String>, last_layers: usize },
+    /// An adapter that is there already.
+    File { path: PathBuf, sha256: String },
+}
+
 /// A text to be scored: each of `ids[scored_from..]` under the tokens before it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalRow {
@@ -176,6 +199,40 @@ pub enum Command {
     DropTable {
         id: RequestId,
         name: String,
+    },
+    /// Makes a candidate for training without gradients; told as `CandidateStands`.
+    BeginCandidate {
+        id: RequestId,
+        candidate: String,
+        start: CandidateStart,
+        #[serde(default)]
+        sides: Sides,
+    },
+    /// Losses of a candidate as it stands when this arrives, each along one direction, between the steps of live
+    /// requests. One direction at two opposite sizes is MeZO; many at one size with size 0 among them is a one-sided
+    /// population. Can be cancelled.
+    ProbeCandidate {
+        id: RequestId,
+        candidate: String,
+        probes: Vec<Probe>,
+        rows: Vec<EvalRow>,
+    },
+    /// Moves a candidate along directions; told as `CandidateStands`.
+    MoveCandidate {
+        id: RequestId,
+        candidate: String,
+        moves: Vec<Probe>,
+    },
+    /// Writes a candidate as an adapter file; told as `CandidateSaved` once it is on the disk.
+    SaveCandidate {
+        id: RequestId,
+        candidate: String,
+        path: PathBuf,
+    },
+    /// Forgets a candidate; told as `CandidateStands` for the last time.
+    DropCandidate {
+        id: RequestId,
+        candidate: String,
     },
     /// Asks for `Stats`.
     Stats {
@@ -331,6 +388,22 @@ pub enum Event {
     Evaluated {
         id: RequestId,
         rows: Vec<RowScore>,
+    },
+    CandidateStands {
+        id: RequestId,
+        candidate: String,
+        parameters: u64,
+        /// As in `AdapterFacts`.
+        norm: f64,
+    },
+    /// Nats a scored token for each direction, in their order; absent where the model gave no finite number.
+    CandidateProbed {
+        id: RequestId,
+        losses: Vec<Option<f64>>,
+    },
+    CandidateSaved {
+        id: RequestId,
+        facts: AdapterFacts,
     },
     Stats {
         id: RequestId,

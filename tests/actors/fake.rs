@@ -195,6 +195,14 @@ impl Child {
                 let row = RowScore { nll: 1.0, tokens: 1, top1: 1, kl: with_kl.then_some(kl) };
                 self.say(&Event::Evaluated { id, rows: vec![row; rows.len()] });
             }
+            Command::BeginCandidate { id, .. }
+            | Command::ProbeCandidate { id, .. }
+            | Command::MoveCandidate { id, .. }
+            | Command::SaveCandidate { id, .. }
+            | Command::DropCandidate { id, .. } => {
+                let message = "the script knows no candidates".to_owned();
+                self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+            }
             Command::LoadTable { id, name, .. } => {
                 self.say(&Event::TableLoaded { id, name, contexts: 1, entries: 1 });
             }

@@ -43,7 +43,7 @@ fn the_library_reads_the_same_adapter_and_gets_the_same_logits() {
     cases.push(vec!["output".to_owned()]);
     cases.push(Vec::new());
     for (rank, targets) in [3, 8, 17].into_iter().cycle().zip(cases) {
-        let recipe = Recipe { rank, scale: 0.5, seed: 3, targets };
+        let recipe = Recipe { rank, scale: 0.5, seed: 3, targets, last_layers: 0 };
         let adapter = made(&recipe, dir.path());
         let mut ours = Adapted::new(native(), &adapter).unwrap();
         let mut theirs = Adapted::new(library(), &adapter).unwrap();
@@ -61,7 +61,7 @@ fn the_library_reads_the_same_adapter_and_gets_the_same_logits() {
 #[test]
 fn the_library_keeps_the_adapters_of_one_step_apart() {
     let dir = tempfile::tempdir().unwrap();
-    let recipe = |seed| Recipe { rank: 4, scale: 0.5, seed, targets: Vec::new() };
+    let recipe = |seed| Recipe { rank: 4, scale: 0.5, seed, targets: Vec::new(), last_layers: 0 };
     let mut backend = library();
     let ids = reference::ids(0);
     let plain = rows(backend.as_mut(), &ids, 0, false, &[]).unwrap();

@@ -281,7 +281,10 @@ impl Session {
             | Event::AdapterDropped { id, .. }
             | Event::Evaluated { id, .. }
             | Event::TableLoaded { id, .. }
-            | Event::TableDropped { id, .. } => self.finish(id, event).await?,
+            | Event::TableDropped { id, .. }
+            | Event::CandidateStands { id, .. }
+            | Event::CandidateProbed { id, .. }
+            | Event::CandidateSaved { id, .. } => self.finish(id, event).await?,
             Event::Stats { id, stats } => self.stats(id, stats, event).await?,
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
             Event::Ready(hosted) => self.probe(hosted).await,

@@ -1,6 +1,6 @@
 //! Adapters of random numbers: a testing aid that moves a model by a chosen amount and teaches it nothing.
 
-use super::{Adapter, AdapterError, BaseModel, Factors, RANK_MAX, target_of};
+use super::{Adapter, AdapterError, BaseModel, Factors, RANK_MAX, block_of, target_of};
 
 /// How to make one.
 #[derive(Clone, Debug)]
@@ -11,6 +11,8 @@ pub struct Recipe {
     pub seed: u64,
     /// Which matrices, as in [`super::TARGETS`] (`output` for the head); empty = all.
     pub targets: Vec<String>,
+    /// Only the last so many layers; 0 = all.
+    pub last_layers: usize,
 }
 
 impl Recipe {
@@ -27,9 +29,12 @@ impl Recipe {
         if !self.scale.is_finite() {
             return Err(wrong("scale", self.scale.to_string(), "a finite number"));
         }
+        let blocks = base.matrices().filter_map(|(name, _)| block_of(name)).max().map_or(0, |b| b + 1);
+        let first = if self.last_layers == 0 { 0 } else { blocks.saturating_sub(self.last_layers) };
         let wanted = |name: &str| {
             let target = target_of(name).unwrap_or_default();
-            self.targets.is_empty() || self.targets.iter().any(|t| t == target)
+            let chosen = self.targets.is_empty() || self.targets.iter().any(|t| t == target);
+            chosen && block_of(name).is_none_or(|b| b >= first)
         };
         let mut random = Uniform(self.seed ^ 0x6c6f_7261);
         let mut factors = Vec::new();

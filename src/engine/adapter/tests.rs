@@ -10,7 +10,7 @@ fn base() -> BaseModel {
 }
 
 fn recipe(targets: &[&str]) -> Recipe {
-    Recipe { rank: 3, scale: 0.1, seed: 7, targets: targets.iter().map(|t| (*t).to_owned()).collect() }
+    Recipe { rank: 3, scale: 0.1, seed: 7, targets: targets.iter().map(|t| (*t).to_owned()).collect(), last_layers: 0 }
 }
 
 fn bytes_of(adapter: &Adapter) -> Vec<u8> {

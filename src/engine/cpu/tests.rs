@@ -278,7 +278,7 @@ fn adapted(tiny: Tiny, targets: &[&str], seed: u64) -> (Cpu, Adapter) {
     let file = tiny.write();
     let base = BaseModel::new(&Gguf::open(&file.path).unwrap(), "hash");
     let targets = targets.iter().map(|t| (*t).to_owned()).collect();
-    let adapter = Recipe { rank: 5, scale: 0.3, seed, targets }.make(&base).unwrap();
+    let adapter = Recipe { rank: 5, scale: 0.3, seed, targets, last_layers: 0 }.make(&base).unwrap();
     (Cpu::load(&file.path, &options(), &mut |_| {}).unwrap(), adapter)
 }
 
