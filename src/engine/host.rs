@@ -9,6 +9,8 @@
 //! Background work (requests marked so, evaluations) gets what live requests leave: it is admitted while none waits and
 //! a sequence stays free, and a live request that finds no free one takes that of the youngest.
 
+mod background;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
@@ -18,8 +20,8 @@ use super::adapter::Candidate;
 use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
 use super::batch::{self, Share};
 use super::evaluate::{self, Evaluations};
-use super::probe::{self, Candidates};
-use super::protocol::{Command, EngineStats, EvalRow, Event, FailureKind, RequestId};
+use super::probe::Candidates;
+use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
 use super::revisions::{Arrived, Revisions};
 use super::slot::{Prepared, Slot};
 use super::vocab::Vocab;
@@ -197,59 +199,6 @@ impl Host {
         }
     }
 
-    fn evaluate(
-        &mut self,
-        id: RequestId,
-        adapter: Option<String>,
-        rows: Vec<EvalRow>,
-        with_kl: bool,
-        out: &mut Vec<Event>,
-    ) -> Result<(), (FailureKind, String)> {
-        let info = self.backend.info();
-        if info.embedding_only {
-            return Err((FailureKind::Invalid, "this model gives embeddings and no likelihoods".to_owned()));
-        }
-        if let Some(reason) = evaluate::refusal(&rows, with_kl, info) {
-            return Err((FailureKind::Invalid, reason));
-        }
-        if self.evaluations.is_full() {
-            return Err((FailureKind::Busy, format!("{} evaluations are already waiting", self.evaluations.len())));
-        }
-        if rows.is_empty() {
-            out.push(Event::Evaluated { id, rows: Vec::new() });
-            return Ok(());
-        }
-        let adapter = adapter.map(|revision| self.revisions.enter(&revision)).transpose();
-        self.evaluations.push(id, adapter.map_err(|m| (FailureKind::Invalid, m))?, Arc::new(rows), with_kl);
-        Ok(())
-    }
-
-    /// A command about a candidate that exists.
-    fn candidate(&mut self, command: Command, events: &Events, out: &mut Vec<Event>) {
-        let (id, done) = match command {
-            Command::ProbeCandidate { id, candidate, probes, rows } => {
-                let done = match evaluate::refusal(&rows, false, self.backend.info()) {
-                    Some(reason) => Err(reason),
-                    None => self.candidates.probe(id, &candidate, probes, rows).map(|()| None),
-                };
-                (id, done)
-            }
-            Command::MoveCandidate { id, candidate, moves } => {
-                (id, self.candidates.step(id, &candidate, &moves).map(Some))
-            }
-            Command::DropCandidate { id, candidate } => (id, self.candidates.discard(id, &candidate).map(Some)),
-            Command::SaveCandidate { id, candidate, path } => {
-                let saved = self.candidates.snapshot(&candidate).and_then(|c| probe::save(id, c, path, events.clone()));
-                (id, saved.map(|()| None))
-            }
-            _ => return,
-        };
-        match done {
-            Ok(event) => out.extend(event),
-            Err(message) => out.push(Event::Failed { id, kind: FailureKind::Invalid, message }),
-        }
-    }
-
     fn cancel(&mut self, id: RequestId, out: &mut Vec<Event>) {
         if let Some(at) = self.slots.iter().position(|s| s.id == id) {
             out.push(self.slots[at].aborted());
@@ -306,20 +255,6 @@ impl Host {
         }
     }
 
-    /// Makes as many perturbed adapters as there are sequences for.
-    fn start_probes(&mut self, free: usize, out: &mut Vec<Event>) {
-        while self.evaluations.wanted() < free {
-            match self.candidates.start(&mut self.evaluations, self.backend.as_mut()) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err((id, error)) => {
-                    self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut());
-                    out.push(evaluate::failed(id, FailureKind::Internal, error.to_string()));
-                }
-            }
-        }
-    }
-
     fn start(&mut self, mut slot: Slot, out: &mut Vec<Event>) {
         let opened = self.backend.open().and_then(|seq| match slot.adapter {
             Some(adapter) => self.backend.adapt(seq, adapter).map(|()| seq),
@@ -335,38 +270,6 @@ impl Host {
                 self.leave(slot.adapter, out);
             }
         }
-    }
-
-    /// Takes a sequence from background work; false if none has one.
-    fn evict(&mut self) -> bool {
-        if self.evaluations.evict(self.backend.as_mut()) {
-            return true;
-        }
-        let Some(at) = self.slots.iter().rposition(|s| s.background) else { return false };
-        let mut slot = self.slots.remove(at);
-        if let Some(seq) = slot.suspend() {
-            self.backend.close(seq);
-        }
-        self.background.push_front(slot);
-        true
-    }
-
-    fn fail_evaluations(&mut self, message: &str, out: &mut Vec<Event>) {
-        for id in self.evaluations.ids() {
-            self.fail_evaluation(id, message.to_owned(), out);
-        }
-    }
-
-    fn fail_evaluation(&mut self, id: RequestId, message: String, out: &mut Vec<Event>) {
-        if let Some(adapter) = self.evaluations.cancel(id, self.backend.as_mut()) {
-            self.told(evaluate::failed(id, FailureKind::Internal, message), adapter, out);
-        }
-    }
-
-    /// The last event of an evaluation, which may be a probe.
-    fn told(&mut self, event: Event, adapter: Option<AdapterId>, out: &mut Vec<Event>) {
-        out.extend(self.candidates.take(event, self.backend.as_mut()));
-        self.leave(adapter, out);
     }
 
     /// One step for every admitted request that has something to feed, evaluations after the others.
