@@ -93,11 +93,11 @@ fn text(prompt: &Prompt) -> String {
         Prompt::Text(text) => text.clone(),
         Prompt::Ids(_) => String::new(),
         Prompt::Parts(parts) => {
-            let texts = parts.iter().filter_map(|part| match part {
+            let mut texts = parts.iter().filter_map(|part| match part {
                 PromptPart::Text(text) => Some(text.as_str()),
                 PromptPart::Control(_) => None,
             });
-            texts.last().unwrap_or_default().to_owned()
+            texts.next_back().unwrap_or_default().to_owned()
         }
     }
 }
