@@ -34,7 +34,7 @@ const POINTS: &[&str] = &[
 /// An adapter for nano that changes next to nothing.
 fn write_adapter(path: &Path, base_hash: &str) {
     let base = BaseModel::new(&Gguf::open(&model()).unwrap(), base_hash);
-    let recipe = Recipe { rank: 2, scale: 1e-3, seed: 1, targets: vec!["attn_q".to_owned()] };
+    let recipe = Recipe { rank: 2, scale: 1e-3, seed: 1, last_layers: 0, targets: vec!["attn_q".to_owned()] };
     recipe.make(&base).unwrap().write(path).unwrap();
 }
 
