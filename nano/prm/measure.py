@@ -50,16 +50,20 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-np.clip(np.asarray(x, float), -60, 60)))
 
 
-def platt(logits, good, steps=50):
-    """(scale, bias) of P = sigmoid(scale * logit + bias), by Newton's method with a little ridge towards (1, 0)."""
-    x, y = np.asarray(logits, float), np.asarray(good, float)
-    w = np.array([1.0, 0.0])
-    design = np.stack([x, np.ones_like(x)], 1)
+def platt(logits, good, steps=100):
+    """(scale, bias) of P = sigmoid(scale * logit + bias): Newton's method from (0, base rate), each step halved until it helps (from
+    saturated probabilities a full step runs away), with a little ridge towards (1, 0)."""
+    x, y = np.clip(np.asarray(logits, float), -20, 20), np.asarray(good, float)
+    design, rate = np.stack([x, np.ones_like(x)], 1), min(max(y.mean(), 0.01), 0.99)
+    w = np.array([0.0, math.log(rate / (1 - rate))])
+    loss = lambda w: np.logaddexp(0, design @ w).sum() - (y * (design @ w)).sum() + 5e-4 * ((w - [1.0, 0.0]) ** 2).sum()
     for _ in range(steps):
         p = sigmoid(design @ w)
         grad = design.T @ (p - y) + 1e-3 * (w - [1.0, 0.0])
-        hess = (design * (p * (1 - p))[:, None]).T @ design + 1e-3 * np.eye(2)
-        w = w - np.linalg.solve(hess, grad)
+        step = np.linalg.solve((design * (p * (1 - p))[:, None]).T @ design + 1e-3 * np.eye(2), grad)
+        while loss(w - step) > loss(w) and np.abs(step).max() > 1e-9:
+            step = step / 2
+        w = w - step
     return float(max(w[0], 1e-3)), float(w[1])
 
 
