@@ -465,7 +465,8 @@ fn a_hundred_swaps_under_fifty_streams_break_none() {
                 tokio::task::spawn_local(async move {
                     let mut seen = Vec::new();
                     while !done.load(Ordering::Relaxed) {
-                        let request = ReplyRequest { conversation: Some(format!("c{n}")), ..chat("endless") };
+                        let conversation = Some(format!("c{n}"));
+                        let request = ReplyRequest { conversation, max_tokens: Some(40), ..chat("endless") };
                         seen.push(labelled(collect(replies.start(request).await.unwrap()).await));
                         ended.fetch_add(1, Ordering::Relaxed);
                     }
