@@ -64,6 +64,10 @@ fn chosen(key: &str, config: &Config) -> String {
     let path = |path: &std::path::Path| toml::Value::from(path.display().to_string()).to_string();
     match key {
         "model.path" => config.model.as_deref().map_or_else(|_| "none found".to_owned(), path),
+        "scorer.model" => config.scorer.model.as_deref().map_or_else(|_| "none found".to_owned(), path),
+        "scorer.adapter" => {
+            config.scorer.adapter.as_deref().map_or_else(|| "nano-prm.gguf beside the model".to_owned(), path)
+        }
         "engine.threads" => config.engine.threads.to_string(),
         "engine.context_tokens" => "as the model was trained".to_owned(),
         "pipelines.dir" => config.pipelines.shipped.as_deref().map_or_else(|| "compiled in".to_owned(), path),
