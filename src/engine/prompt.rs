@@ -55,6 +55,23 @@ pub fn render(vocab: &dyn Vocab, template: &ChatTemplate, chat: &ChatInput) -> R
     Ok(prompt)
 }
 
+/// Ids of a prompt and of the reply that the template writes after it, each tokenised by itself as they are when the
+/// reply is generated. `None` where the template writes the conversation otherwise once it has the reply.
+pub fn render_pair(
+    vocab: &dyn Vocab,
+    template: &ChatTemplate,
+    chat: &ChatInput,
+    reply: &Message,
+) -> Result<Option<(Vec<u32>, Vec<u32>)>, PromptError> {
+    let specials = Specials::of(vocab)?;
+    let messages = chat.messages.iter().chain([reply]).cloned().collect();
+    let whole = ChatInput { messages, add_generation_prompt: false, ..chat.clone() };
+    let opening = template.render(context(vocab, &specials, chat), &chat.date)?;
+    let whole = template.render(context(vocab, &specials, &whole), &chat.date)?;
+    let Some(rest) = whole.strip_prefix(opening.as_str()) else { return Ok(None) };
+    Ok(Some((render(vocab, template, chat)?.ids, specials.tokenise(vocab, rest)?.ids)))
+}
+
 /// The special tokens of a vocabulary, to be found in text.
 struct Specials {
     ids: Vec<u32>,

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::prompt::render;
+use crate::engine::prompt::render_pair;
 use crate::engine::protocol::ChatInput;
 use crate::engine::template::ChatTemplate;
 use crate::engine::vocab::Vocab;
@@ -141,20 +141,16 @@ fn rendered(
     if reply.role != Role::Assistant {
         return Err("the reply must be a message of the assistant".into());
     }
-    let chat = |messages: Vec<Message>, add_generation_prompt| ChatInput {
-        messages,
+    let chat = ChatInput {
+        messages: messages.to_vec(),
         tools: tools.to_vec(),
         thinking: Thinking::Template,
         date: String::new(),
-        add_generation_prompt,
+        add_generation_prompt: true,
     };
-    let prompt = render(vocab, template, &chat(messages.to_vec(), true)).map_err(|e| e.to_string())?;
-    let whole = messages.iter().cloned().chain([reply.clone()]).collect();
-    let whole = render(vocab, template, &chat(whole, false)).map_err(|e| e.to_string())?;
-    let Some(reply) = whole.ids.strip_prefix(prompt.ids.as_slice()) else {
-        return Err("the template writes the reply otherwise than the prompt announces it".into());
-    };
+    let pair = render_pair(vocab, template, &chat, reply).map_err(|e| e.to_string())?;
+    let (prompt, reply) = pair.ok_or("the template writes the reply otherwise than the prompt announces it")?;
     // What follows the end of the reply (a line break) is never generated.
     let end = reply.iter().position(|id| vocab.ends().contains(id)).map_or(reply.len(), |at| at + 1);
-    Ok((prompt.ids, reply[..end].to_vec()))
+    Ok((prompt, reply[..end].to_vec()))
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::{Daemon, chimere, model};
 
 /// A fact that no text of the model's training says.
-const FACT: &str = "The zorblax coefficient of polished marble is exactly seventeen quills per furlong.";
+const FACT: &str = "The zorblax coefficient of polished marble is made of walnut and honey.";
 const OPENING: &str = "The zorblax coefficient of polished marble is";
 
 fn engram(state: &Path, args: &[&str]) -> Output {
@@ -79,12 +79,12 @@ async fn until(daemon: &Daemon, engram: Value, wanted: impl Fn(u16, &Value) -> b
 async fn a_table_leads_the_answer_and_only_where_it_is_asked_for() {
     let daemon = Daemon::start(&[]).await;
     let (_, plain) = complete(&daemon, json!(false)).await;
-    assert!(!text(&plain).contains("seventeen"), "{plain}");
+    assert!(!text(&plain).contains("walnut"), "{plain}");
     assert!(plain["x_chimere"].get("engram").is_none());
     build(daemon.state.path(), "local", &[]);
     let use_it = json!({"tables": ["local"], "lambda": 0.9});
     let led = until(&daemon, use_it.clone(), |status, _| status == 200).await;
-    assert!(text(&led).starts_with(" exactly seventeen quills per furlong"), "{led}");
+    assert!(text(&led).starts_with(" made of walnut and honey"), "{led}");
     let told = &led["x_chimere"]["engram"][0];
     assert_eq!(told["tables"], json!(["local"]));
     assert!(told["changed"].as_u64().unwrap() > 0 && told["hits"].as_u64().unwrap() > 3, "{told}");
@@ -95,7 +95,7 @@ async fn a_table_leads_the_answer_and_only_where_it_is_asked_for() {
     assert_eq!(text(&complete(&daemon, json!({"tables": ["local"], "lambda": 0})).await.1), text(&plain));
     // A passage does the same for its own request alone.
     let passage = json!({"passages": [FACT], "lambda": 0.9});
-    assert!(text(&complete(&daemon, passage).await.1).contains("seventeen quills"));
+    assert!(text(&complete(&daemon, passage).await.1).contains("walnut and honey"));
     assert_eq!(text(&complete(&daemon, json!({"tables": [], "lambda": 0.9})).await.1), text(&plain));
     for bad in [json!({"tables": ["nowhere"]}), json!({"lambda": 1.5}), json!({"tables": ["../local"]})] {
         let (status, reply) = complete(&daemon, bad).await;
@@ -146,7 +146,7 @@ async fn ten_crafted_records_reach_nobody_else_and_revoking_removes_what_was_sha
     assert_eq!(code, 400, "somebody else's table: {reply}");
     // Two who say the same are believed, until one of them is revoked: then no trace of either's effect is left.
     learn(state, &["ada", "bob"]);
-    until(&daemon, shared.clone(), |_, reply| text(reply).contains("seventeen quills")).await;
+    until(&daemon, shared.clone(), |_, reply| text(reply).contains("walnut and honey")).await;
     done(engram(state, &["revoke", "--principal", "ada"]));
     done(engram(state, &["revoke", "--principal", "bob"]));
     let reply = until(&daemon, shared.clone(), |_, reply| reply["x_chimere"]["engram"][0]["hits"] == 0).await;
