@@ -55,6 +55,9 @@ pub fn render(vocab: &dyn Vocab, template: &ChatTemplate, chat: &ChatInput) -> R
     Ok(prompt)
 }
 
+/// Ids of a prompt and of its reply.
+pub type PairIds = (Vec<u32>, Vec<u32>);
+
 /// Ids of a prompt and of the reply that the template writes after it, each tokenised by itself as they are when the
 /// reply is generated. `None` where the template writes the conversation otherwise once it has the reply.
 pub fn render_pair(
@@ -62,7 +65,7 @@ pub fn render_pair(
     template: &ChatTemplate,
     chat: &ChatInput,
     reply: &Message,
-) -> Result<Option<(Vec<u32>, Vec<u32>)>, PromptError> {
+) -> Result<Option<PairIds>, PromptError> {
     let specials = Specials::of(vocab)?;
     let messages = chat.messages.iter().chain([reply]).cloned().collect();
     let whole = ChatInput { messages, add_generation_prompt: false, ..chat.clone() };

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::prompt::render_pair;
+use crate::engine::prompt::{PairIds, render_pair};
 use crate::engine::protocol::ChatInput;
 use crate::engine::template::ChatTemplate;
 use crate::engine::vocab::Vocab;
@@ -136,7 +136,7 @@ fn rendered(
     reply: &Message,
     vocab: &dyn Vocab,
     template: Option<&ChatTemplate>,
-) -> Result<(Vec<u32>, Vec<u32>), String> {
+) -> Result<PairIds, String> {
     let template = template.ok_or("the model has no chat template: give ids instead of messages")?;
     if reply.role != Role::Assistant {
         return Err("the reply must be a message of the assistant".into());
