@@ -261,23 +261,32 @@ impl Handler<Submit> for Inference {
 }
 
 impl Handler<Ask> for Inference {
-    type Result = ResponseFuture<Result<Event, InferenceError>>;
+    type Result = Answer;
 
     fn handle(&mut self, ask: Ask, _: &mut Self::Context) -> Self::Result {
+        self.question(|id| ask.command(id), ASK_TIMEOUT_MS)
+    }
+}
+
+type Answer = ResponseFuture<Result<Event, InferenceError>>;
+
+impl Inference {
+    /// Puts a command with an id of its own to the engine, and waits `patience_ms` for the event that answers it.
+    fn question(&mut self, command: impl FnOnce(RequestId) -> Command, patience_ms: u64) -> Answer {
         let id = self.board.next_id();
         let down = not_running(&self.board);
         let Some(commands) = self.commands.clone().filter(|_| self.board.hosted().is_some()) else {
             return Box::pin(async { Err(down) });
         };
+        let (answer, heard) = oneshot::channel();
+        let sent = commands.try_send(ToChild::Ask { id, command: command(id), answer });
         Box::pin(async move {
-            let (answer, heard) = oneshot::channel();
-            let ask = ToChild::Ask { id, command: ask.command(id), answer };
-            commands.try_send(ask).map_err(|_| InferenceError::Busy)?;
-            match timeout(Duration::from_millis(ASK_TIMEOUT_MS), heard).await {
+            sent.map_err(|_| InferenceError::Busy)?;
+            match timeout(Duration::from_millis(patience_ms), heard).await {
                 Ok(Ok(Ok(event))) => Ok(event),
                 Ok(Ok(Err(message))) => Err(InferenceError::NotRunning(message)),
                 Ok(Err(_)) => Err(down),
-                Err(_) => Err(InferenceError::Late(ASK_TIMEOUT_MS)),
+                Err(_) => Err(InferenceError::Late(patience_ms)),
             }
         })
     }

@@ -1,26 +1,21 @@
 //! `chimere eval`: exact logits for comparison with references, perplexity of a text, and exams.
 
+mod ask;
+mod golden;
 mod scorer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::sync_channel;
-use std::time::Instant;
 
 use anyhow::Context;
-use chimere::engine::host::HostLimits;
 use chimere::engine::load::{Kind, Loaded};
-use chimere::engine::process::Running;
-use chimere::engine::protocol::{ChatInput, Command};
+use chimere::engine::protocol::ChatInput;
 use chimere::engine::vocab::fingerprint;
-use chimere::engine::{process, prompt};
-use chimere::engram::blend::LAMBDA_DEFAULT;
+use chimere::engine::prompt;
 use chimere::engram::{Table, shelf};
 use chimere::eval::agree;
-use chimere::eval::golden::{self, Exam, Outcome, Score};
 use chimere::eval::logits::Request;
 use chimere::eval::perplexity::{Mixture, mixture};
-use chimere::turn::{EngramChoice, EngramUse, Thinking};
 use serde_json::json;
 
 use super::exit::say;
@@ -42,7 +37,7 @@ enum What {
     /// Compare the native backend with the library on the same file: perplexity, KL, top-1 and greedy texts
     Agree(AgreeArgs),
     /// Accuracy on an exam of exactly checkable items, by family, with 95 % intervals
-    Golden(GoldenArgs),
+    Golden(golden::Args),
     /// How well the judge's verdicts agree with the exact checks, on answers of the model itself to held-out items
     Scorer(scorer::Args),
 }
@@ -134,48 +129,12 @@ struct AgreeArgs {
     json: bool,
 }
 
-#[derive(clap::Args)]
-struct GoldenArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    /// Implementation to run it with
-    #[arg(long, default_value = "auto")]
-    backend: Kind,
-    /// Exam file (JSONL); default: nano/golden/golden.jsonl
-    #[arg(long, default_value = "nano/golden/golden.jsonl")]
-    set: PathBuf,
-    /// Ask only the first N items of each family
-    #[arg(long, value_name = "N")]
-    per_family: Option<usize>,
-    /// Tokens of thought before `</think>` is forced; 0 = no thought
-    #[arg(long, default_value_t = 192)]
-    thinking: u32,
-    /// Items asked at once
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
-    parallel: u16,
-    /// Mix these Engram tables into the answers
-    #[arg(long, value_name = "FILE")]
-    engram: Vec<PathBuf>,
-    /// Greatest weight of the tables
-    #[arg(long, default_value_t = LAMBDA_DEFAULT)]
-    lambda: f32,
-    /// Mix them into the thoughts too, which the daemon never does
-    #[arg(long)]
-    engram_thought: bool,
-    /// Write every reply and its verdict (JSONL)
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// As JSON
-    #[arg(long)]
-    json: bool,
-}
-
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Logits(args) => logits(args),
         What::Perplexity(args) => score(args),
         What::Agree(args) => compare(args),
-        What::Golden(args) => exam(args),
+        What::Golden(args) => golden::run(args),
         What::Scorer(args) => scorer::run(args),
     }
 }
@@ -285,7 +244,7 @@ fn free_runs(
     tested: &mut Loaded,
     reference: &mut Loaded,
 ) -> anyhow::Result<Vec<agree::FreeRun>> {
-    let items = golden::read(prompts)?;
+    let items = chimere::eval::golden::read(prompts)?;
     let template = tested.template.take().context("the model has no chat template")?;
     let bar = bar(items.len().min(args.prompts_max) as u64, "writing");
     let mut runs = Vec::new();
@@ -324,100 +283,6 @@ fn print_agreement(report: &serde_json::Value) {
             );
         }
     }
-}
-
-fn exam(args: GoldenArgs) -> anyhow::Result<ExitCode> {
-    let items = some_of(golden::read(&args.set)?, args.per_family);
-    let parallel = usize::from(args.parallel);
-    let loaded = args.model.load(args.backend, parallel, true)?;
-    let (model, hash) = (loaded.hosted.model.name.clone(), loaded.hosted.model_hash.clone());
-    let tables = engram_tables(&args.engram, &loaded)?;
-    let (to_us, events) = sync_channel(64);
-    let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
-    let engram = exam_tables(&args, &tables, &engine)?;
-    let thinking = match args.thinking {
-        0 => Thinking::Off,
-        budget_tokens => Thinking::On { budget_tokens },
-    };
-    let bar = bar(items.len() as u64, "asking");
-    let outcomes = golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram }, &mut |_| bar.inc(1))?;
-    bar.finish_and_clear();
-    if let Some(path) = &args.out {
-        let lines: Vec<String> = outcomes.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    let total = Score::of(outcomes.iter().filter(|o| o.passed).count(), outcomes.len());
-    if args.json {
-        let report = json!({
-            "model": model, "model_hash": hash, "set": args.set, "total": total,
-            "engram": exam_engram(&outcomes), "families": golden::scores(&outcomes, |o| &o.family), "domains": golden::scores(&outcomes, |o| &o.domain),
-        });
-        say!("{report:#}");
-    } else {
-        print_scores(&outcomes, &total);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Gives the engine the tables of an exam; no tables, no choice.
-fn exam_tables(args: &GoldenArgs, tables: &[Table], engine: &Running) -> anyhow::Result<Option<EngramChoice>> {
-    for (n, (path, table)) in (0u64..).zip(args.engram.iter().zip(tables)) {
-        let (name, digest) = (table.meta().name.clone(), table.digest());
-        let load = Command::LoadTable { id: u64::MAX - n, name, path: path.clone(), digest };
-        engine.commands.send((load, Instant::now())).context("the engine ended")?;
-    }
-    Ok((!tables.is_empty()).then(|| EngramChoice {
-        tables: tables.iter().map(|t| t.meta().name.clone()).collect(),
-        lambda_max: args.lambda,
-        in_thought: args.engram_thought,
-        required: true,
-        passages: Vec::new(),
-    }))
-}
-
-/// What tables did in all replies together.
-fn exam_engram(outcomes: &[Outcome]) -> serde_json::Value {
-    let sum = |field: fn(&EngramUse) -> u32| -> u64 {
-        outcomes.iter().filter_map(|o| o.engram.as_ref()).map(|e| u64::from(field(e))).sum()
-    };
-    json!({
-        "lookups": sum(|e| e.lookups), "skipped": sum(|e| e.skipped), "hits": sum(|e| e.hits),
-        "mixed": sum(|e| e.mixed), "changed": sum(|e| e.changed),
-    })
-}
-
-/// The first `most` items of each family.
-fn some_of(mut items: Vec<golden::Item>, most: Option<usize>) -> Vec<golden::Item> {
-    if let Some(most) = most {
-        let mut seen = std::collections::HashMap::<String, usize>::new();
-        items.retain(|item| {
-            let n = seen.entry(item.family.clone()).or_default();
-            *n += 1;
-            *n <= most
-        });
-    }
-    items
-}
-
-fn print_scores(outcomes: &[Outcome], total: &Score) {
-    let line = |name: &str, s: &Score| {
-        say!(
-            "{name:<24} {:>5} of {:>5}  {:5.1} %  [{:.1}, {:.1}]",
-            s.passed,
-            s.n,
-            s.rate * 100.0,
-            s.low * 100.0,
-            s.high * 100.0
-        );
-    };
-    for (name, score) in golden::scores(outcomes, |o| &o.family) {
-        line(&name, &score);
-    }
-    say!("");
-    for (name, score) in golden::scores(outcomes, |o| &o.domain) {
-        line(&name, &score);
-    }
-    line("all", total);
 }
 
 fn logits(args: LogitsArgs) -> anyhow::Result<ExitCode> {

@@ -19,11 +19,11 @@ use chimere::gguf::Gguf;
 use chimere::scoring::judge::{BAD, GOOD};
 use chimere::scoring::measure::Auc;
 use chimere::scoring::{Labels, Reading};
-use chimere::turn::Thinking;
 use serde_json::json;
 
 use super::super::exit::say;
 use super::super::model_args::{ModelArgs, bar};
+use super::ask::Ask;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -34,30 +34,15 @@ pub(super) struct Args {
     /// The judge's adapter for that model; default: nano-prm.gguf beside it
     #[arg(long, value_name = "FILE")]
     adapter: Option<PathBuf>,
-    /// Exam file (JSONL) whose items are answered and judged
-    #[arg(long, default_value = "nano/golden/golden.jsonl")]
-    set: PathBuf,
-    /// Only the first N items of each family
-    #[arg(long, value_name = "N")]
-    per_family: Option<usize>,
-    /// Tokens of thought before `</think>` is forced; 0 = no thought
-    #[arg(long, default_value_t = 192)]
-    thinking: u32,
-    /// Requests under way at once
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
-    parallel: u16,
-    /// Write every answer's score and truth (JSONL)
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    ask: Ask,
 }
 
 /// Name of the judge's adapter inside this engine.
 const REVISION: &str = "judge";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let items = super::some_of(golden::read(&args.set)?, args.per_family);
+    let (items, parallel, thinking) = (args.ask.items()?, args.ask.parallel(), args.ask.thinking());
     let adapter = match args.adapter {
         Some(path) => path,
         None => args.model.path()?.with_file_name("nano-prm.gguf"),
@@ -65,15 +50,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let gguf =
         Gguf::open(&adapter).with_context(|| format!("cannot read the judge's adapter {}", adapter.display()))?;
     let reading = Reading::of_adapter(&gguf).with_context(|| adapter.display().to_string())?;
-    let parallel = usize::from(args.parallel);
     let loaded = args.model.load(args.backend, parallel, false)?;
     let (hash, labels) = (loaded.hosted.model_hash.clone(), labels(&loaded)?);
     let (to_us, events) = sync_channel(64);
     let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
-    let thinking = match args.thinking {
-        0 => Thinking::Off,
-        budget_tokens => Thinking::On { budget_tokens },
-    };
     let answering = bar(items.len() as u64, "asking");
     let outcomes =
         golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram: None }, &mut |_| answering.inc(1))?;
@@ -84,14 +64,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let judge = Judge { labels, reading: &reading, adapter: Some(REVISION) };
     let judged = scorer::judge(&engine, &events, &answers, judge, parallel, &mut |n| judging.set_position(n as u64))?;
     judging.finish_and_clear();
-    if let Some(path) = &args.out {
-        let lines: Vec<String> = judged.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    args.ask.keep(&judged)?;
     let found = agreement(&judged);
-    if args.json {
+    if args.ask.json {
         let unjudged = outcomes.len() - judged.len();
-        say!("{:#}", json!({ "model_hash": hash, "set": args.set, "unjudged": unjudged, "agreement": found }));
+        say!("{:#}", json!({ "model_hash": hash, "set": args.ask.set, "unjudged": unjudged, "agreement": found }));
     } else {
         print(&found, outcomes.len() - judged.len());
     }
