@@ -93,7 +93,7 @@ def week_items():
 
 def packed(items):
     """The file's bytes: JSON lines, gzip without name and time."""
-    data = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n" for i in items).encode()
+    data = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":")) + "\n" for i in items).encode()
     return gzip.compress(data, 9, mtime=0)
 
 
