@@ -112,17 +112,17 @@ class Coder:
 
 
 def pack(pairs, seed=0, length=T):
-    """(ids [n,T], weight [n,T]): pairs of (prompt ids, reply ids) in rows, weight 1 where the NEXT token belongs to a reply."""
+    """(ids [n,T], weight [n,T]): pairs of (prompt ids, reply ids[, weight]) in rows; weight (1) where the NEXT token belongs to a reply."""
     rows, order = [], list(pairs)
     random.Random(seed).shuffle(order)
-    for p, r in order:
+    for p, r, *weight in order:
         if len(p) + len(r) + 1 > length:
             continue
         home = next((row for row in rows[-8:] if len(row[0]) + len(p) + len(r) + 1 <= length), None)
         if home is None:
             rows.append(home := ([], []))
         home[0].extend([*p, *r, 0])
-        home[1].extend([0] * (len(p) - 1) + [1] * len(r) + [0, 0])
+        home[1].extend([0] * (len(p) - 1) + [weight[0] if weight else 1] * len(r) + [0, 0])
     fill = lambda a: a + [0] * (length - len(a))
     return torch.tensor([fill(a) for a, _ in rows]), torch.tensor([fill(b) for _, b in rows], dtype=torch.float32)
 

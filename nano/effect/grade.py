@@ -27,9 +27,9 @@ class Checker:
         self.pool = cf.ProcessPoolExecutor(workers, initializer=_begin, initargs=(coder, items))
         list(self.pool.map(_work, [(0, [[]])] * workers))
 
-    def __call__(self, replies):
-        """A function that waits for the outcome: a string of 0 and 1, one for each item."""
-        jobs = [self.pool.submit(_work, (i, replies[i:i + 200])) for i in range(0, len(replies), 200)]
+    def __call__(self, replies, first=0):
+        """A function that waits for the outcome: a string of 0 and 1, one for each item from `first` on."""
+        jobs = [self.pool.submit(_work, (first + i, replies[i:i + 100])) for i in range(0, len(replies), 100)]
         return lambda: "".join("1" if g else "0" for j in jobs for g in j.result())
 
 

@@ -12,7 +12,7 @@ from . import net as N
 
 GROUP = 160                                  # rows of one forward pass without gradients
 TARGETS = {                                  # name -> (first layer from the end, short names or None for all, head too)
-    "all": (8, None, False), "all+head": (8, None, True), "last6": (6, None, False), "last4": (4, None, False), "last3": (3, None, False), "last2": (2, None, False), "last": (1, None, False), "last+head": (1, None, True),
+    "all": (8, None, False), "mixers6": (6, ("qkv", "gate", "out", "q", "k", "v", "o"), False), "all+head": (8, None, True), "last6": (6, None, False), "last4": (4, None, False), "last3": (3, None, False), "last2": (2, None, False), "last": (1, None, False), "last+head": (1, None, True),
     "ffn+head": (1, ("o", "sg", "su", "sd"), True), "shared": (1, ("sg", "su", "sd"), False), "shared+head": (1, ("sg", "su", "sd"), True), "head": (0, (), True)}
 
 

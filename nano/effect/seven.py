@@ -1,0 +1,89 @@
+"""Tables of seven nights from the results of `effect.week`.
+
+usage: python3 -m effect.seven RUN...    keeps the runs under results/week/ (exam outcomes as hexadecimal bits) and prints the tables
+       python3 -m effect.seven           the tables again from results/week/
+Intervals: 95 %, bootstrap over items and seeds, paired with the base model.
+"""
+import collections
+import json
+import os
+import sys
+
+import numpy as np
+
+from .table import interval, lines, outcomes
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KEEP = os.path.join(HERE, "results", "week")
+
+
+def keep(runs):
+    os.makedirs(KEEP, exist_ok=True)
+    for n, d in enumerate(runs):
+        with open(os.path.join(KEEP, f"run{n + 1}.jsonl"), "w", encoding="utf-8") as f:
+            for r in lines(os.path.join(d, "week.jsonl")):
+                for k in ("exam", "right"):
+                    if k in r:
+                        r[k] = np.packbits(np.array(list(r[k])) == "1").tobytes().hex()
+                f.write(json.dumps(r) + "\n")
+        with open(os.path.join(d, "week.json")) as f, open(os.path.join(KEEP, f"run{n + 1}.json"), "w") as out:
+            json.dump(json.load(f), out, separators=(",", ":"))
+            out.write("\n")
+
+
+def load(n):
+    with open(os.path.join(KEEP, f"run{n}.json")) as f:
+        facts = json.load(f)
+    return facts, lines(os.path.join(KEEP, f"run{n}.jsonl"))
+
+
+def table(facts, rows):
+    """Markdown lines: an arm (over its seeds) and exam night in each."""
+    n, rng = len(facts["exam"]), np.random.default_rng(0)
+    base = next(r for r in rows if r["night"] == 0)
+    b, arms = outcomes(base, n), collections.defaultdict(list)
+    for r in rows:
+        if r["night"]:
+            arms[r["name"], r["night"]].append(r)
+    day = {t: np.mean([r["day"] / r["items"] for r in arms["no learning", t]]) for t in range(1, 8) if arms.get(("no learning", t))}
+    out = [f"base model: {base['points']} % of {n}; loss {base['held']}, text {base['text']}", "",
+           "| arm | night | seeds | points | that day's questions, against the base model | loss | KL | update rms | text |", "|---|---|---|---|---|---|---|---|---|"]
+    for (name, t), v in arms.items():
+        if "exam" not in v[0]:
+            continue
+        g = np.array([outcomes(r, n) - b for r in v])
+        lo, hi = interval(g, rng)
+        m = lambda q: np.mean([r[q] for r in v])
+        today = f"{100 * (np.mean([r['day'] / r['items'] for r in v]) - day[t]):+.1f}" if t in day else ""
+        out.append(f"| {name} | {t} | {len(v)} | {100 * g.mean():+.1f} [{lo:.1f}, {hi:.1f}] | {today} | {m('held'):.4f} | {m('kl'):.3f} | {m('rms'):.4f} | {m('text'):.3f} |")
+    return out
+
+
+def families(facts, rows, name):
+    """Gain of an arm after the last night by domain, and the families that gained or lost most (at least 8 items)."""
+    n, base = len(facts["exam"]), next(r for r in rows if r["night"] == 0)
+    last = max(r["night"] for r in rows if "exam" in r)
+    g = np.mean([outcomes(r, n) - outcomes(base, n) for r in rows if r["night"] == last and r["name"] == name], axis=0)
+    by = collections.defaultdict(list)
+    for (d, f), x in zip(facts["exam"], g):
+        by[d].append(x)
+        by[d + "/" + f].append(x)
+    ranked = sorted(((100 * np.mean(v), k, len(v)) for k, v in by.items() if len(v) >= 8))
+    show = lambda part: ", ".join(f"{k} {x:+.0f} ({c})" for x, k, c in part)
+    return [f"{name}, by domain: " + show([x for x in ranked[::-1] if "/" not in x[1]]), "most: " + show([x for x in ranked[::-1] if "/" in x[1]][:12]), "least: " + show([x for x in ranked if "/" in x[1]][:12])]
+
+
+def main():
+    if sys.argv[1:]:
+        keep(sys.argv[1:])
+    n = 1
+    while os.path.exists(os.path.join(KEEP, f"run{n}.json")):
+        facts, rows = load(n)
+        print("\n".join(table(facts, rows)), "\n")
+        best = max((r for r in rows if r["night"] and "points" in r), key=lambda r: r["points"])
+        print("\n".join(families(facts, rows, best["name"])), "\n")
+        n += 1
+
+
+if __name__ == "__main__":
+    main()
