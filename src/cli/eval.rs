@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use chimere::engine::load::{Kind, Loaded};
+use chimere::engine::prompt;
 use chimere::engine::protocol::ChatInput;
 use chimere::engine::vocab::fingerprint;
-use chimere::engine::prompt;
 use chimere::engram::{Table, shelf};
 use chimere::eval::agree;
 use chimere::eval::logits::Request;
