@@ -291,6 +291,7 @@ fn desk(
         trainer: trainer.clone(),
         golden: config.night.golden.clone(),
         slice: config.night.slice.clone(),
+        shipped_tables: tables::shipped_folder(config),
         folders: config.night_folders(),
         failpoint: config.failpoint.clone(),
         enabled: config.night.enabled,

@@ -22,6 +22,7 @@ use crate::actors::scorer::Inbox;
 use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
 use crate::engine::protocol::Hosted;
+use crate::engram::learned::{NAME, own_name};
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
 use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
@@ -127,11 +128,16 @@ impl Replies {
 }
 
 impl Replies {
-    /// Leaves the tables that this principal may use. One that the request named itself must be among them.
+    /// Leaves the tables that this principal may use. One that the request named itself must be among them; what was
+    /// learned for everybody comes with what was learned for this one.
     fn limit_tables(&self, plan: &mut Plan, principal: &str) -> Result<(), ServiceError> {
         let Some(engram) = &mut plan.engram else { return Ok(()) };
         let shelf = self.board.shelf();
         let may = |name: &String| shelf.find(name, principal).is_some();
+        let own = own_name(NAME, principal);
+        if engram.tables.iter().any(|name| name == NAME) && may(&own) && !engram.tables.contains(&own) {
+            engram.tables.push(own);
+        }
         if let Some(unknown) = engram.tables.iter().find(|name| engram.required && !may(name)) {
             let known: Vec<&str> = shelf.tables.iter().map(|t| t.name.as_str()).filter(|n| may(&(*n).into())).collect();
             return Err(ServiceError::Invalid {
@@ -140,6 +146,9 @@ impl Replies {
             });
         }
         engram.tables.retain(may);
+        if engram.tables.is_empty() && !engram.required {
+            plan.engram = None;
+        }
         Ok(())
     }
 }

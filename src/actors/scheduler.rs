@@ -8,6 +8,7 @@ mod examine;
 mod host;
 mod paper;
 mod promote;
+mod reinforce;
 mod status;
 mod tenure;
 mod work;

@@ -11,7 +11,9 @@ use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::{Vocab, fingerprint};
 use chimere::engram::count::{Corpus, CountRules};
 use chimere::engram::learned::{self, Record};
-use chimere::engram::shelf::{self, DIR, Shelf};
+use chimere::engram::nightly;
+use chimere::engram::revoked::Revoked;
+use chimere::engram::shelf::{self, DIR, Listed, Shelf};
 use chimere::engram::table::Run;
 use chimere::engram::{Change, Draft, Source, Table};
 use chimere::gguf::Gguf;
@@ -55,7 +57,7 @@ enum Cmd {
         #[arg(long)]
         now: Option<i64>,
     },
-    /// Remove all that a principal said from a table, or from all of the state folder
+    /// Remove all that a principal said from a table, or for good: from all of the state folder, and never learned again
     Revoke {
         /// Whose words go
         #[arg(long)]
@@ -208,27 +210,26 @@ fn learn(args: Learn, config: &Config) -> anyhow::Result<()> {
         let RawRecord { principal, origin, verdict, time_s, .. } = raw;
         records.push(Record { tokens, principal, origin, verdict, time_s });
     }
-    let learned = learned::learn(&records, fingerprint(&vocab), vocab.len() as u32)?;
+    let (print, size) = (fingerprint(&vocab), vocab.len() as u32);
+    let learned = learned::learn(&records, print, size)?;
     eprintln!("{} records, {} of them left out", records.len(), learned.left_out);
-    let folder = config.state_dir.join(DIR);
-    let mut all = vec![(args.name.clone(), None, learned.shared)];
-    for (principal, draft) in learned.own {
-        all.push((learned::own_name(&args.name, &principal), Some(principal), draft));
-    }
-    for (name, owner, mut draft) in all {
-        let path = folder.join(format!("{name}.engr"));
+    let publish = |name: String, owner: Option<&str>, draft: &Draft| {
+        let (description, licence) = (nightly::DESCRIPTION.to_owned(), nightly::LICENCE.to_owned());
+        write(draft, &Output { name, out: None, description, licence }, owner, config)
+    };
+    for (principal, mut draft) in learned.own {
+        let name = learned::own_name(&args.name, &principal);
+        let path = config.state_dir.join(DIR).join(format!("{name}.engr"));
         if path.exists() {
             draft.merge(&shelf::read(&path)?)?;
         }
-        let output = Output {
-            name,
-            out: None,
-            description: "learned from verified answers".to_owned(),
-            licence: "this installation's own".to_owned(),
-        };
-        write(&draft, &output, owner.as_deref(), config)?;
+        publish(name, Some(&principal), &draft)?;
     }
-    Ok(())
+    // What several have said, over all writings.
+    let ours = |t: &Listed| !t.shipped && t.owner.as_ref().is_some_and(|o| t.name == learned::own_name(&args.name, o));
+    let own = scan(config)?.tables.into_iter().filter(ours).map(|t| shelf::read(&t.path));
+    let own = own.collect::<Result<Vec<_>, _>>()?;
+    publish(args.name.clone(), None, &learned::shared(&own, print, size)?)
 }
 
 fn merge(tables: &[PathBuf], out: &Output, config: &Config) -> anyhow::Result<()> {
@@ -298,7 +299,11 @@ fn change(path: &Path, config: &Config, with: impl FnOnce(&mut Draft) -> Change)
 fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Result<()> {
     let paths = match table {
         Some(table) => vec![find(table, config)?],
-        None => scan(config)?.tables.into_iter().filter(|t| !t.shipped).map(|t| t.path).collect(),
+        None => {
+            // First, so that no writing brings it back.
+            Revoked::add(&config.state_dir.join(DIR), principal, jiff::Timestamp::now().as_millisecond())?;
+            scan(config)?.tables.into_iter().filter(|t| !t.shipped).map(|t| t.path).collect()
+        }
     };
     for path in paths {
         if shelf::read(&path)?.meta().owner.as_deref() == Some(principal) {

@@ -1,6 +1,6 @@
 //! Engram tables of the daemon: which may be served, at the start and whenever their folder changes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Daemon;
@@ -8,24 +8,20 @@ use crate::actors::inference::TablesChanged;
 use crate::config::Config;
 use crate::engram::shelf::{DIR, Shelf};
 use crate::meters;
-use crate::night::manifest::{KEY_FILE, Seal};
 
 /// Folder of the installation's own tables.
 pub(super) fn own_folder(config: &Config) -> PathBuf {
     config.state_dir.join(DIR)
 }
 
+/// Folder of the tables that came with the model.
+pub(super) fn shipped_folder(config: &Config) -> Option<PathBuf> {
+    Some(config.model.as_ref().ok()?.parent()?.join(DIR))
+}
+
 /// Reads the shelf: the own tables, and the ones that came with the model.
 pub(super) fn scan(config: &Config) -> Shelf {
-    let signatures = match Seal::open(&config.state_dir.join(KEY_FILE)) {
-        Ok(signatures) => Some(signatures),
-        Err(error) => {
-            tracing::error!(%error, "no engram table of this installation is served");
-            None
-        }
-    };
-    let shipped = config.model.as_ref().ok().and_then(|model| model.parent()).map(|folder: &Path| folder.join(DIR));
-    let shelf = Shelf::scan(shipped.as_deref(), &own_folder(config), signatures.as_ref());
+    let shelf = Shelf::of_installation(&config.state_dir, shipped_folder(config).as_deref());
     for refused in &shelf.refused {
         tracing::error!(path = %refused.path.display(), message = refused.message, "engram table refused");
     }

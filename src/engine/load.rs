@@ -11,7 +11,7 @@ use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
-use super::vocab::Vocab;
+use super::vocab::{Vocab, fingerprint};
 use crate::gguf::Gguf;
 
 /// Which implementation runs the model.
@@ -90,6 +90,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         model: backend.info().clone(),
         model_hash,
         template_hash,
+        tokenizer_hash: hex(&fingerprint(vocab.as_ref())),
         thinks: vocab.special("<think>").is_some() && vocab.special("</think>").is_some(),
         chats: template.is_some(),
         load_ms: began.elapsed().as_millis() as u64,

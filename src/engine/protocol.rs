@@ -282,6 +282,8 @@ pub struct Hosted {
     /// SHA-256 over the header and samples of the tensor data: identifies the weights.
     pub model_hash: String,
     pub template_hash: String,
+    /// The tokenizer's fingerprint (`engine::vocab`), hexadecimal: things made of token ids carry it.
+    pub tokenizer_hash: String,
     /// The model marks thoughts with `<think>` tokens.
     pub thinks: bool,
     /// A chat template is present.

@@ -2,12 +2,14 @@
 //! others: what a principal alone has said goes into a table that serves that principal alone; the shared table takes
 //! only long n-grams that several principals have said independently.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Place;
 
 use sha2::{Digest, Sha256};
 
 use super::draft::Draft;
 use super::format::{EngramError, Source};
+use super::table::Table;
 
 /// A verified answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,69 +24,84 @@ pub struct Record {
     pub time_s: i64,
 }
 
-/// Lowest verdict that is learned from.
-pub const VERDICT_MIN: u8 = 4;
+/// Name of the shared table. In a pipeline it also stands for the asking principal's own ([`own_name`]).
+pub const NAME: &str = "learned";
+/// Lowest verdict that is learned from: the judge holds it rather for right. It is never the only word on an answer.
+pub const VERDICT_MIN: u8 = 3;
 /// Tokens of one record that are learned from.
 pub const RECORD_TOKENS_MAX: usize = 512;
-/// Records of one principal in one writing.
+/// Records of one principal in one writing, and their tokens.
 pub const RECORDS_MAX: usize = 1_000;
+pub const PRINCIPAL_TOKENS_MAX: usize = 65_536;
+/// Tokens of one writing, so that it needs some 200 MB at most.
+pub const TOKENS_MAX: usize = 524_288;
+/// Principals with a table of their own: the shelf has room for the shipped ones and the owner's beside them.
+pub const PRINCIPALS_MAX: usize = 32;
 /// Shortest n-gram of a principal's own table.
 const OWN_ORDER_MIN: usize = 4;
 /// For each length of n-gram, how many principals must have said it before everybody is told.
 const PRINCIPALS_MIN: [(usize, usize); 3] = [(4, 3), (5, 2), (6, 2)];
 
-/// Tables to be written.
-#[derive(Debug)]
+/// Each principal's own table, to be written.
+#[derive(Debug, Default)]
 pub struct Learned {
-    pub shared: Draft,
     pub own: BTreeMap<String, Draft>,
-    /// Records that were not taken: verdict too low, or more than one principal may add.
+    /// Records that were not taken: verdict too low, or more than one principal, or all together, may add.
     pub left_out: usize,
 }
 
-/// Learns from records, on top of nothing: the caller merges with what was there.
+/// Learns from records, the first ones first, on top of nothing: the caller merges with what was there.
 pub fn learn(records: &[Record], fingerprint: [u8; 32], vocab: u32) -> Result<Learned, EngramError> {
-    let empty = || Draft::new(fingerprint, vocab);
-    let mut learned = Learned { shared: empty()?, own: BTreeMap::new(), left_out: 0 };
-    let mut said: BTreeMap<(&[u32], u32), BTreeSet<&str>> = BTreeMap::new();
-    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut kept = Vec::new();
+    let mut learned = Learned::default();
+    let mut taken: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut all = 0;
     for record in records {
-        let count = taken.entry(&record.principal).or_default();
-        if !(VERDICT_MIN..=5).contains(&record.verdict) || *count >= RECORDS_MAX || record.principal.is_empty() {
+        let tokens = record.tokens.len().min(RECORD_TOKENS_MAX);
+        let known = taken.len();
+        let place = taken.entry(&record.principal);
+        let full = matches!(place, Place::Vacant(_)) && known >= PRINCIPALS_MAX;
+        let (count, own_tokens) = place.or_default();
+        let verified = (VERDICT_MIN..=5).contains(&record.verdict) && !record.principal.is_empty();
+        let room = *count < RECORDS_MAX && *own_tokens + tokens <= PRINCIPAL_TOKENS_MAX && all + tokens <= TOKENS_MAX;
+        if full || !verified || !room {
+            if *count == 0 {
+                taken.remove(record.principal.as_str());
+            }
             learned.left_out += 1;
             continue;
         }
-        *count += 1;
-        for (context, token) in n_grams(record) {
-            said.entry((context, token)).or_default().insert(&record.principal);
-        }
-        kept.push(record);
-    }
-    for record in kept {
-        let source = Source {
+        (*count, *own_tokens, all) = (*count + 1, *own_tokens + tokens, all + tokens);
+        let own = match learned.own.entry(record.principal.clone()) {
+            Place::Occupied(draft) => draft.into_mut(),
+            Place::Vacant(place) => place.insert(Draft::new(fingerprint, vocab)?),
+        };
+        let source = own.source(Source {
             principal: record.principal.clone(),
             origin: record.origin.clone(),
             // 0 would mean a curated text.
             time_s: record.time_s.max(1),
             verdict: record.verdict,
             halved: false,
-        };
-        let own = match learned.own.entry(record.principal.clone()) {
-            std::collections::btree_map::Entry::Occupied(draft) => draft.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => place.insert(empty()?),
-        };
-        let own_source = own.source(source.clone())?;
-        let shared_source = learned.shared.source(source)?;
+        })?;
         for (context, token) in n_grams(record) {
-            own.add(context, token, 1, own_source)?;
-            let by = said.get(&(context, token)).map_or(0, BTreeSet::len);
-            if by >= principals_min(context.len() + 1) {
-                learned.shared.add(context, token, 1, shared_source)?;
-            }
+            own.add(context, token, 1, source)?;
         }
     }
     Ok(learned)
+}
+
+/// What may be told to everybody: of all the principals' own tables, what enough of them say.
+pub fn shared<'a>(
+    own: impl IntoIterator<Item = &'a Table>,
+    fingerprint: [u8; 32],
+    vocab: u32,
+) -> Result<Draft, EngramError> {
+    let mut shared = Draft::new(fingerprint, vocab)?;
+    for table in own {
+        shared.merge(table)?;
+    }
+    shared.keep_supported(principals_min);
+    Ok(shared)
 }
 
 /// How many principals must have said an n-gram of this order before everybody is told.

@@ -2,8 +2,9 @@
 //!
 //! Tier 0 ([`filter`]) says in nanoseconds that a context is unknown, tier 1 ([`table`]) holds what followed the
 //! known ones, [`blend`] makes one distribution of it. Tables are files ([`format`](mod@format)) that are written
-//! once ([`draft`], [`count`]), signed and published by a rename ([`shelf`]), and never changed. [`dynamic`] is the
-//! table of one request. The mixing itself is the engine's (`engine::sampler`), which alone maps files.
+//! once ([`draft`], [`count`]), signed and published by a rename ([`shelf`]), and never changed. [`nightly`] makes the
+//! learned ones anew from the turns that may be learned from ([`learned`], [`revoked`]). [`dynamic`] is the table of
+//! one request. The mixing itself is the engine's (`engine::sampler`), which alone maps files.
 
 pub mod blend;
 pub mod count;
@@ -13,6 +14,8 @@ pub mod filter;
 pub mod format;
 pub mod key;
 pub mod learned;
+pub mod nightly;
+pub mod revoked;
 pub mod shelf;
 pub mod table;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::format::{EXTENSION, EngramError, check_name};
 use super::table::{Bytes, Table};
-use crate::night::manifest::Seal;
+use crate::night::manifest::{KEY_FILE, Seal};
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 
 /// Folder of the installation's own tables, under the state folder.
@@ -58,6 +58,18 @@ pub struct Shelf {
 }
 
 impl Shelf {
+    /// The tables of an installation; without its key none of its own is served.
+    pub fn of_installation(state_dir: &Path, shipped: Option<&Path>) -> Shelf {
+        let key = state_dir.join(KEY_FILE);
+        let (signatures, refused) = match Seal::open(&key) {
+            Ok(signatures) => (Some(signatures), None),
+            Err(error) => (None, Some(Refused { path: key, message: error.to_string() })),
+        };
+        let mut shelf = Shelf::scan(shipped, &state_dir.join(DIR), signatures.as_ref());
+        shelf.refused.extend(refused);
+        shelf
+    }
+
     /// Reads the folders; an own table takes the place of a shipped one of the same name.
     pub fn scan(shipped: Option<&Path>, own: &Path, signatures: Option<&Seal>) -> Shelf {
         let mut shelf = Shelf::default();

@@ -92,6 +92,15 @@ fn write_rest(out: &mut String, report: &Report) -> std::fmt::Result {
     for (stage, n) in &report.funnel {
         write!(out, "<tr><td>{}<td>{n}", escaped(stage))?;
     }
+    if let Some(engram) = &report.engram {
+        write!(out, "</table><h2>Engram</h2><p>{}<table>", escaped(&engram.words()))?;
+        for (why, n) in &engram.left_out {
+            write!(out, "<tr><td>{}<td>{n}", escaped(why))?;
+        }
+        let used = &engram.used;
+        write!(out, "<tr><td>tokens of the last day's answers with learned tables<td>{}", used.tokens)?;
+        write!(out, "<tr><td>of them with a known context<td>{}<tr><td>changed<td>{}", used.hits, used.changed)?;
+    }
     write!(out, "</table><h2>Phases</h2><table>")?;
     for step in &report.steps {
         write!(out, "<tr><td>{}<td>{}", step.phase.name(), escaped(&step.words))?;

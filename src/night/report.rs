@@ -3,13 +3,18 @@
 
 use std::fmt::Write;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::gate::{Pair, Verdict, by_domain, count};
 use super::manifest::Manifest;
 use super::phase::{Order, Outcome, Step};
 use super::stats::{Paired, Z_TWO_SIDED_95};
+use crate::engram::learned::NAME;
+use crate::engram::nightly::Counts;
 use crate::eval::golden::Score;
+use crate::turn::Turn;
 
 pub const FORMAT: u32 = 1;
 /// Nights of the trend.
@@ -98,6 +103,65 @@ impl Ancestor {
     }
 }
 
+/// A writing of the learned engram tables.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngramReport {
+    /// Turns of the last 90 days that were looked at, and those that may be learned from.
+    pub turns: u64,
+    pub admitted: u64,
+    /// Why the others may not.
+    pub left_out: BTreeMap<String, u64>,
+    pub counts: Counts,
+    /// What the learned tables did in the last day.
+    pub used: EngramUsed,
+}
+
+/// Replies of a day that had learned tables.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngramUsed {
+    pub replies: u64,
+    /// Tokens of their answers, and for how many of them a table knew the context, of any of the reply's tables.
+    pub tokens: u64,
+    pub hits: u64,
+    /// Tokens where a table's distribution was mixed in, and where that changed the likeliest.
+    pub mixed: u64,
+    pub changed: u64,
+}
+
+impl EngramUsed {
+    pub fn add(&mut self, turn: &Turn) {
+        for generation in &turn.generations {
+            let Some(used) = &generation.engram else { continue };
+            if used.tables.iter().any(|name| name.starts_with(NAME)) {
+                self.replies += 1;
+                self.tokens += generation.reply_ids.len() as u64;
+                self.hits += u64::from(used.hits);
+                self.mixed += u64::from(used.mixed);
+                self.changed += u64::from(used.changed);
+            }
+        }
+    }
+}
+
+impl EngramReport {
+    /// One line for the run's record.
+    pub fn words(&self) -> String {
+        let c = &self.counts;
+        format!(
+            "{} answers of {} principals in the tables, {} new, {} gone for age, {} withdrawn; {} entries before, {} now, \
+             {} of them for everybody",
+            c.records,
+            c.principals,
+            c.records_in,
+            c.records_aged,
+            c.records_withdrawn,
+            c.entries_before,
+            c.entries,
+            c.shared_entries
+        )
+    }
+}
+
 /// What `report.json` holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -114,6 +178,9 @@ pub struct Report {
     pub worst: Vec<Answered>,
     /// Turns that came this far, in order.
     pub funnel: Vec<(String, u64)>,
+    /// What the writing of the engram tables did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engram: Option<EngramReport>,
     /// The served generation first.
     pub lineage: Vec<Ancestor>,
     pub undo: String,
@@ -259,6 +326,9 @@ impl Report {
             let stages: Vec<_> = self.funnel.iter().map(|(stage, n)| format!("{stage} {n}")).collect();
             writeln!(out, "\nData: {}", stages.join(" → "))?;
         }
+        if let Some(engram) = &self.engram {
+            write_engram(out, engram)?;
+        }
         writeln!(out, "\nPhases")?;
         for step in &self.steps {
             writeln!(out, "  {:<10} {}", step.phase.name(), step.words)?;
@@ -272,6 +342,25 @@ impl Report {
         }
         writeln!(out, "Undo: {}", self.undo)
     }
+}
+
+fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
+    writeln!(out, "\nEngram: {}", engram.words())?;
+    writeln!(out, "  {} turns of 90 days, {} learned from", engram.turns, engram.admitted)?;
+    for (why, n) in &engram.left_out {
+        writeln!(out, "  {n:>7} {why}")?;
+    }
+    let used = &engram.used;
+    if used.replies > 0 {
+        let rate = 100.0 * used.hits as f64 / used.tokens.max(1) as f64;
+        writeln!(
+            out,
+            "  last day: {} replies had learned tables, which knew the context of {} of {} answer tokens ({rate:.1} %), \
+             were mixed in at {} and changed {}",
+            used.replies, used.hits, used.tokens, used.mixed, used.changed
+        )?;
+    }
+    Ok(())
 }
 
 fn one_line(text: &str) -> String {
@@ -340,6 +429,11 @@ pub(super) mod tests {
             golden: Some(exam.clone()),
             slice: Some(exam),
             funnel: vec![("turns".into(), 9), ("admitted".into(), 4)],
+            engram: Some(EngramReport {
+                left_out: [("unscored".to_owned(), 3)].into(),
+                used: EngramUsed { replies: 2, tokens: 50, hits: 10, mixed: 9, changed: 1 },
+                ..EngramReport::default()
+            }),
             lineage: Vec::new(),
             undo: "nothing to undo".into(),
             notices: vec!["a note".into()],
@@ -362,6 +456,8 @@ pub(super) mod tests {
             "Golden exam, n = 40",
             "code         n = 20",
             "turns 9 → admitted 4",
+            "3 unscored",
+            "10 of 50 answer tokens (20.0 %)",
             "Undo:",
         ] {
             assert!(text.contains(words), "{words}:\n{text}");

@@ -343,6 +343,7 @@ fn hosted() -> Hosted {
             embedding_only: false,
         },
         model_hash: "m".to_owned(),
+        tokenizer_hash: "07".repeat(32),
         template_hash: "t".to_owned(),
         thinks: true,
         chats: true,

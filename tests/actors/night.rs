@@ -127,6 +127,7 @@ impl NightStage {
             trainer,
             golden: Ok(state.path().join("golden.jsonl")),
             slice: Ok(state.path().join("slice.jsonl")),
+            shipped_tables: None,
             folders: vec![pipelines],
             failpoint: options.failpoint,
             enabled: options.enabled,

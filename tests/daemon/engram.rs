@@ -3,11 +3,18 @@
 
 use std::path::Path;
 use std::process::Output;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chimere::engine::tokenizer::Bpe;
+use chimere::engine::vocab::Vocab;
+use chimere::gguf::Gguf;
+use chimere::reply::new_turn_id;
+use chimere::store::{SledTurns, TurnStore};
+use chimere::turn::{Feedback, Turn, Vote};
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, chimere, model};
+use crate::harness::{Daemon, chimere, kill, model};
 
 /// A fact that no text of the model's training says.
 const FACT: &str = "The zorblax coefficient of polished marble is made of walnut and honey.";
@@ -153,7 +160,9 @@ async fn ten_crafted_records_reach_nobody_else_and_revoking_removes_what_was_sha
     assert_eq!(text(&reply), text(&plain));
     for entry in std::fs::read_dir(state.join("engram")).unwrap().map(Result::unwrap) {
         let bytes = std::fs::read(entry.path()).unwrap();
-        assert!(!bytes.windows(3).any(|w| w == b"bob"), "{:?}", entry.path());
+        // The list of those who are revoked is the one place that names them.
+        let list = entry.file_name() == "revoked.json";
+        assert!(list || !bytes.windows(3).any(|w| w == b"bob"), "{:?}", entry.path());
     }
 }
 
@@ -163,13 +172,255 @@ async fn tables_survive_the_engine_and_the_daemon() {
     build(daemon.state.path(), "local", &[]);
     let use_it = json!({"tables": ["local"], "lambda": 0.9});
     let led = until(&daemon, use_it.clone(), |status, _| status == 200).await;
-    crate::harness::kill(daemon.engines()[0]);
+    kill(daemon.engines()[0]);
     let again = until(&daemon, use_it.clone(), |status, _| status == 200).await;
     assert_eq!(text(&again), text(&led));
     let state = daemon.state.clone();
-    crate::harness::kill(daemon.pid());
+    kill(daemon.pid());
     drop(daemon);
     let daemon = Daemon::launch(state, &[]);
     daemon.ready().await;
     assert_eq!(text(&complete(&daemon, use_it).await.1), text(&led));
+}
+
+/// A command of the program that talks to a daemon.
+fn toward(daemon: &Daemon, key: &str) -> std::process::Command {
+    let mut command = chimere();
+    command.env("CHIMERE_URL", &daemon.url);
+    if !key.is_empty() {
+        command.env("CHIMERE_KEY", key);
+    }
+    command
+}
+
+/// Runs one.
+fn told(daemon: &Daemon, args: &[&str], key: &str) -> String {
+    done(toward(daemon, key).args(args).output().unwrap())
+}
+
+/// Writes the learned tables and returns the report.
+fn write(daemon: &Daemon, key: &str) -> String {
+    let began = Instant::now();
+    loop {
+        let output = toward(daemon, key).args(["night", "run", "--now", "--job", "engram_write"]).output().unwrap();
+        // The engine is ready a moment before the night is.
+        if output.status.success() || began.elapsed() > Duration::from_secs(30) {
+            return done(output);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+async fn with_key(daemon: &Daemon, key: &str, path: &str, body: &Value) -> Value {
+    let request = reqwest::Client::new().post(format!("{}{path}", daemon.url)).bearer_auth(key).json(body);
+    let answer = request.send().await.unwrap();
+    let status = answer.status();
+    let reply: Value = answer.json().await.unwrap();
+    assert!(status.is_success(), "{status} {reply}");
+    reply
+}
+
+/// What `nano` answers in the same words every time.
+const QUESTION: &str = "What is the capital of France?";
+const ANSWER: &str = "\n\nThe capital of France is Paris.";
+
+/// What the tables did in a reply to a chat that names none: those of the pipeline.
+async fn by_pipeline(daemon: &Daemon, key: &str) -> Value {
+    let body = json!({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0});
+    let reply = with_key(daemon, key, "/v1/chat/completions", &body).await;
+    reply["x_chimere"]["engram"][0].clone()
+}
+
+#[tokio::test]
+async fn a_verified_answer_helps_the_next_reply_until_it_is_forgotten() {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let daemon = Daemon::launch_with(state, &[], &[("CHIMERE_SCORER_ENABLED", "true")]);
+    daemon.ready().await;
+    let reply = daemon.chat(QUESTION).await;
+    assert!(reply["x_chimere"].get("engram").is_none_or(|used| used == &json!([])), "there is no table yet: {reply}");
+    let liked = reply["x_chimere"]["turn"].as_str().unwrap().to_owned();
+    assert!(verdict(&daemon, &liked).await >= 3);
+    // A good verdict alone is not enough.
+    let report = write(&daemon, "");
+    assert!(report.contains("without a second signal") && report.contains("nothing changed"), "{report}");
+    let (status, _) = daemon.post("/v1/feedback", &json!({"turn": liked, "vote": "up"})).await;
+    assert_eq!(status, 200);
+    let report = write(&daemon, "");
+    assert!(report.contains("1 answers of 1 principals in the tables, 1 new"), "{report}");
+    let reply = daemon.chat(QUESTION).await;
+    let used = &reply["x_chimere"]["engram"][0];
+    assert!(used["tables"][0].as_str().unwrap().starts_with("learned-"), "{reply}");
+    assert!(used["hits"].as_u64().unwrap() > 0, "{reply}");
+    let report = write(&daemon, "");
+    assert!(
+        report.contains("0 new, 0 gone for age, 0 withdrawn") && report.contains("last day: 1 replies"),
+        "{report}"
+    );
+    told(&daemon, &["memory", "forget", "--turn", &liked], "");
+    let report = write(&daemon, "");
+    assert!(report.contains("1 withdrawn"), "{report}");
+    let reply = daemon.chat(QUESTION).await;
+    assert!(reply["x_chimere"].get("engram").is_none_or(|used| used == &json!([])), "{reply}");
+    assert_eq!(std::fs::read_dir(daemon.state.path().join("engram")).unwrap().count(), 0, "no table, no signature");
+}
+
+/// The verdict of a turn, once it has one.
+async fn verdict(daemon: &Daemon, turn: &str) -> u64 {
+    let began = Instant::now();
+    loop {
+        let (_, turns) = daemon.get(&format!("/v1/memory/turns?turn={turn}")).await;
+        if let Some(verdict) = turns["data"][0]["verdict"].as_u64() {
+            return verdict;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{turns}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// An installation with keys, and a turn of its log to make others from.
+async fn installation(names: &[&str]) -> (Arc<tempfile::TempDir>, Vec<String>, Turn) {
+    let daemon = Daemon::start(&[]).await;
+    daemon.chat("Hello").await;
+    let (_, turns) = daemon.get("/v1/memory/turns").await;
+    let state = daemon.state.clone();
+    kill(daemon.pid());
+    drop(daemon);
+    let keys = names.iter().map(|name| {
+        let scopes = if *name == "root" { "admin" } else { "chat" };
+        let mut command = chimere();
+        command.args(["keys", "add", name, "--scope", scopes, "--consent", "--state-dir"]).arg(state.path());
+        let printed = done(command.output().unwrap());
+        printed.split_whitespace().find(|word| word.starts_with("chimere-")).unwrap().to_owned()
+    });
+    let keys = keys.collect();
+    (state, keys, serde_json::from_value(turns["data"][0].clone()).unwrap())
+}
+
+/// Puts answers into the log of a daemon that does not run: judged good and liked by who asked.
+fn answered(state: &Path, like: &Turn, principal: &str, texts: &[&str], age_days: i64) {
+    let vocab = Bpe::from_gguf(&Gguf::open(&model()).unwrap()).unwrap();
+    let log = SledTurns::open(&state.join("turns"), 1 << 30).unwrap();
+    let time_ms = jiff::Timestamp::now().as_millisecond() - age_days * 86_400_000;
+    for text in texts {
+        let mut turn = Turn { id: new_turn_id(time_ms), time_ms, principal: principal.into(), ..like.clone() };
+        (turn.consent, turn.taint, turn.verdict) = (true, false, Some(5));
+        let reply = &mut turn.generations[0];
+        reply.reply_ids.clear();
+        vocab.encode(text, false, &mut reply.reply_ids).unwrap();
+        (reply.content, reply.finish_reason) = ((*text).to_owned(), chimere::turn::FinishReason::Stop);
+        let vote = Feedback { time_ms, principal: principal.into(), vote: Some(Vote::Up), correction: None };
+        turn.feedback = vec![vote];
+        log.append(&turn).unwrap();
+    }
+    futures_util::future::FutureExt::now_or_never(log.flush());
+    drop(log);
+}
+
+async fn again(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
+    let daemon = Daemon::launch(state.clone(), extra);
+    daemon.ready().await;
+    daemon
+}
+
+#[tokio::test]
+async fn what_the_log_teaches_stays_with_who_said_it_until_several_do() {
+    let (state, keys, like) = installation(&["root", "ada", "bob", "eve"]).await;
+    let [root, ada, bob, eve] = &keys[..] else { panic!("four keys") };
+    // Eve's ten crafted answers, and what two others both said.
+    let crafted: Vec<String> = (0..10).map(|n| format!("{ANSWER} Or so it seems, {n}.")).collect();
+    answered(state.path(), &like, "eve", &crafted.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    for who in ["ada", "bob"] {
+        answered(state.path(), &like, who, &["Tomatoes are planted in the third week of the month of May."], 0);
+    }
+    answered(state.path(), &like, "ada", &["This is older than a quarter of a year and is never learned."], 91);
+    let daemon = again(&state, &[]).await;
+    let report = write(&daemon, root);
+    assert!(report.contains("12 answers of 3 principals in the tables, 12 new"), "{report}");
+    let hers = by_pipeline(&daemon, eve).await;
+    assert!(hers["hits"].as_u64() > Some(1), "her own words help her: {hers}");
+    for other in [ada, bob, root] {
+        let theirs = by_pipeline(&daemon, other).await;
+        let (hits, lookups) = (theirs["hits"].as_u64().unwrap(), theirs["lookups"].as_u64().unwrap());
+        assert!(theirs["tables"][0] == "learned" && lookups > 0 && hits * 100 <= lookups, "{theirs}");
+    }
+    // A planted table is not believed, whatever it is called.
+    build(state.path(), "learned", &["--out", state.path().join("engram/learned.engr").to_str().unwrap()]);
+    until_key(&daemon, root, Value::is_null).await;
+    let report = write(&daemon, root);
+    assert!(report.contains("12 answers of 3 principals in the tables, 0 new"), "{report}");
+    assert_eq!(by_pipeline(&daemon, root).await["hits"], 0, "written anew, signed");
+    // Revoked for good: at once, and at the next writing too, although her turns are still in the log.
+    done(engram(state.path(), &["revoke", "--principal", "eve"]));
+    until_key(&daemon, eve, |hers| hers["hits"] == 0 && hers["tables"] == json!(["learned"])).await;
+    let report = write(&daemon, root);
+    assert!(report.contains("2 answers of 2 principals in the tables"), "{report}");
+    assert_eq!(by_pipeline(&daemon, eve).await["hits"], 0);
+    // A key that is taken away takes its words along, and what nobody else said with them.
+    let mut command = chimere();
+    done(command.args(["keys", "revoke", "bob", "--state-dir"]).arg(state.path()).output().unwrap());
+    let report = write(&daemon, root);
+    assert!(report.contains("1 answers of 1 principals") && report.contains("0 of them for everybody"), "{report}");
+    for entry in std::fs::read_dir(state.path().join("engram")).unwrap().map(Result::unwrap) {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        let revoked = entry.file_name() == "revoked.json";
+        assert!(revoked || !bytes.windows(3).any(|w| w == b"bob" || w == b"eve"), "{:?}", entry.path());
+    }
+}
+
+async fn until_key(daemon: &Daemon, key: &str, wanted: impl Fn(&Value) -> bool) {
+    let began = Instant::now();
+    loop {
+        let used = by_pipeline(daemon, key).await;
+        if wanted(&used) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{used}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_of_a_writing_leaves_whole_signed_tables() {
+    let (state, keys, like) = installation(&["root", "ada", "bob"]).await;
+    for who in ["ada", "bob"] {
+        answered(state.path(), &like, who, &[ANSWER], 0);
+    }
+    for point in ["reinforce.begun", "reinforce.made", "reinforce.published", "reinforce.done"] {
+        let daemon = again(&state, &["--failpoint", point]).await;
+        let began = Instant::now();
+        let url = daemon.url.clone();
+        let key = keys[0].clone();
+        let asked = tokio::spawn(async move {
+            let body = json!({"command": "run_now", "job": "engram_write"});
+            loop {
+                let post = reqwest::Client::new().post(format!("{url}/v1/night")).bearer_auth(&key).json(&body).send();
+                if post.await.is_ok_and(|answer| answer.status().is_success()) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        while !daemon.log.lock().unwrap().iter().any(|line| line.contains("failpoint reached")) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{point}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // The writing stands still; replies do not.
+        by_pipeline(&daemon, &keys[1]).await;
+        kill(daemon.pid());
+        asked.abort();
+        drop(daemon);
+        let daemon = again(&state, &[]).await;
+        until_key(&daemon, &keys[0], |used| used["tables"] == json!(["learned"])).await;
+        until_key(&daemon, &keys[0], |used| used["hits"].as_u64() > Some(0)).await;
+        let status = daemon_status(&daemon, &keys[0]).await;
+        assert_eq!(status["engram"]["refused"], json!([]), "{point}: {status:#}");
+        kill(daemon.pid());
+        drop(daemon);
+        std::fs::remove_dir_all(state.path().join("engram")).unwrap();
+    }
+}
+
+async fn daemon_status(daemon: &Daemon, key: &str) -> Value {
+    let request = reqwest::Client::new().get(format!("{}/v1/status", daemon.url)).bearer_auth(key);
+    request.send().await.unwrap().json().await.unwrap()
 }

@@ -318,6 +318,7 @@ impl Service for Fake {
             model,
             model_hash: "0123456789abcdef0123456789abcdef".to_owned(),
             template_hash: "00".to_owned(),
+            tokenizer_hash: "07".repeat(32),
             thinks: true,
             chats: true,
             load_ms: 1,

@@ -42,6 +42,8 @@ pub struct Desk {
     pub trainer: Link<Trainer>,
     pub golden: ExamPath,
     pub slice: ExamPath,
+    /// Folder of the engram tables that came with the model.
+    pub shipped_tables: Option<PathBuf>,
     /// Folders that may hold `night.yaml`, strongest first.
     pub folders: Vec<PathBuf>,
     pub failpoint: Failpoint,

@@ -75,6 +75,10 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         Outcome::Promoted { generation, .. } => {
             format!("`chimere rollback` ends the canary of generation {generation} and keeps the champion")
         }
+        Outcome::Done { .. } if run.order.job == Job::EngramWrite => {
+            "`chimere engram revoke --principal NAME` takes out what somebody said; forgotten turns go at the next writing"
+                .to_owned()
+        }
         _ => "nothing was changed, there is nothing to undo".to_owned(),
     };
     Report {
@@ -90,6 +94,7 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         golden,
         trend: report::trend(before.map(|r| r.trend).unwrap_or_default(), point),
         funnel: work.funnel().await.unwrap_or_default(),
+        engram: super::reinforce::read(&desk.run_dir(&run.order.id)),
         lineage: lineage(&work.generations, &work.pointer, examined),
         undo,
         notices: work.notices.clone(),

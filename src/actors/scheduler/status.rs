@@ -78,7 +78,8 @@ impl Scheduler {
             let last = self.record.past.iter().rev().find(|p| p.job == *job);
             let built = match job {
                 Job::Train => "a candidate can be judged and promoted; training is not built yet",
-                Job::EngramWrite | Job::OptimisePrompts | Job::Reindex => "not built yet: answers so, changes nothing",
+                Job::EngramWrite => "writes the learned engram tables from verified answers",
+                Job::OptimisePrompts | Job::Reindex => "not built yet: answers so, changes nothing",
             };
             let job_status =
                 json!({ "cron": entry.pattern, "next_ms": next_ms, "waits": waits, "built": built, "last": last });

@@ -81,7 +81,7 @@ impl Work {
                     Err(words) => failed(words),
                 }
             }
-            Phase::Reinforce => not_built("the nightly write of the engram tables is not built yet: none was changed"),
+            Phase::Reinforce => just(self.reinforce().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Optimise => not_built("prompt optimisation is not built yet: no pipeline was changed"),
             Phase::Reindex => not_built("the retrieval index is not built yet: there is nothing to reindex"),
             Phase::Report => match paper::write(self).await {
