@@ -13,7 +13,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint openai tasks bench-native doc clean
+.PHONY: help setup build run test unit lint openai tasks bench-native simulate doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,6 +58,13 @@ bench-native: setup ## Our speed against llama.cpp built for this processor, on 
 	GGML_AVX_VNNI=$(call CPU_FLAG,avx_vnni) CARGO_TARGET_DIR=target/native $(CARGO) build --release --locked
 	target/native/release/chimere bench --model nano/nano.gguf --backend cpu,llama --batch 1,8 --prompt 512
 	target/native/release/chimere bench --synthetic target/slice.gguf --backend cpu,llama --batch 1 --prompt 64 --rounds 3
+
+# Arms other than `full`: make simulate ARM=placebo SEED=2
+ARM ?= full
+SEED ?= 1
+simulate: build ## A week of seven nights through the real daemon, about an hour and a half on two cores (long tier)
+	$(BIN) simulate --nights 7 --seed $(SEED) --arm $(ARM) --text tests/golden/data/oz.txt --json target/week-$(ARM)-$(SEED).json \
+		| tee target/week-$(ARM)-$(SEED).txt
 
 doc: ## The code's own documentation
 	$(CARGO) doc --release --no-deps --workspace

@@ -168,6 +168,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where a test breaks this process.
     pub failpoint: Failpoint,
+    /// The file by which a simulation moves this process's clock.
+    pub clock_offset: Option<PathBuf>,
     /// Variables with our prefix that mean nothing.
     pub unknown_variables: Vec<String>,
     /// Every key with its value and where that was said.
@@ -183,6 +185,7 @@ pub struct Flags {
     pub state_dir: Option<PathBuf>,
     pub model: Option<PathBuf>,
     pub failpoint: Failpoint,
+    pub clock_offset: Option<PathBuf>,
 }
 
 impl Config {
@@ -204,6 +207,7 @@ impl Config {
         config.unknown_variables = unknown;
         config.settings = settings::of(&typed, &config);
         config.failpoint = flags.failpoint.clone();
+        config.clock_offset = flags.clock_offset.clone();
         Ok(config)
     }
 
@@ -249,6 +253,7 @@ impl Config {
             log: log(raw.log)?,
             state_dir,
             failpoint: Failpoint::default(),
+            clock_offset: None,
             unknown_variables: Vec::new(),
             settings: Vec::new(),
         })

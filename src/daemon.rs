@@ -132,7 +132,8 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     board.set_shelf(tables::scan(&config));
     // Nobody answers before the generation that served yesterday is verified and loaded.
     board.withhold();
-    let common = Common { board, pipelines, clock: Clock::wall() };
+    let clock = config.clock_offset.clone().map_or_else(Clock::wall, Clock::moved_by);
+    let common = Common { board, pipelines, clock };
     let cast = cast(&config, &spec, &common, &exhausted);
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await

@@ -7,6 +7,7 @@
 //! - [`actors`]: the cast, its links and its supervisor.
 //! - [`intent`] picks a request's route, [`pipeline`] makes its plan.
 //! - [`night`]: judging a candidate, generations on disk, canary, schedule, report.
+//! - [`simulate`]: weeks that are made up, to see what the nights make of them.
 //! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`toolcall`]: tool calls out of the text of a reply.
 //! - [`engine`]: tokens in, tokens out, in a process of its own.
@@ -38,6 +39,7 @@ pub mod quantize;
 pub mod reply;
 pub mod scoring;
 pub mod service;
+pub mod simulate;
 pub mod store;
 pub mod toolcall;
 pub mod training;

@@ -79,7 +79,7 @@ fn explain(error: &anyhow::Error) -> String {
     })
 }
 
-fn code_of(error: &anyhow::Error) -> u8 {
+pub fn code_of(error: &anyhow::Error) -> u8 {
     if let Some(coded) = error.chain().find_map(|cause| cause.downcast_ref::<Coded>()) {
         return coded.code;
     }

@@ -23,6 +23,7 @@ mod night;
 #[cfg(feature = "llama")]
 mod quantize;
 mod serve;
+mod simulate;
 mod train;
 
 use exit::EX_USAGE;
@@ -67,6 +68,8 @@ enum Cmd {
     Engine(engine::Args),
     /// Learn an adapter from verified pairs
     Train(train::Args),
+    /// Live a made-up week through a real daemon in accelerated time
+    Simulate(Box<simulate::Args>),
     /// Write a model file anew with smaller tensor types
     #[cfg(feature = "llama")]
     Quantize(quantize::Args),
@@ -103,6 +106,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Chat(args) => chat::run(args),
         Cmd::Check(args) => check::run(args),
         Cmd::Train(args) => train::run(args),
+        Cmd::Simulate(args) => simulate::run(*args),
         Cmd::Bench(args) => bench::run(args),
         Cmd::Engram(args) => engram::run(args),
         Cmd::Eval(args) => eval::run(args),

@@ -39,11 +39,14 @@ pub struct Args {
     /// Stop at this point of the night (`NAME`), or let the disk be full there (`NAME=full`); for tests
     #[arg(long, hide = true, value_name = "NAME")]
     failpoint: Option<String>,
+    /// File of the milliseconds that are added to this daemon's clock; for `chimere simulate`
+    #[arg(long, hide = true, value_name = "FILE")]
+    clock_offset: Option<std::path::PathBuf>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let failpoint = args.failpoint.as_deref().map(Failpoint::parse).unwrap_or_default();
-    let flags = Flags { model: args.model, failpoint, ..args.place.flags() };
+    let flags = Flags { model: args.model, failpoint, clock_offset: args.clock_offset, ..args.place.flags() };
     let config = Config::load(&flags)?;
     let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;
     for name in &config.unknown_variables {

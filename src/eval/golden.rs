@@ -85,7 +85,7 @@ pub struct Outcome {
 }
 
 /// Right answers of a group, with the Wilson 95 % interval of the rate.
-#[derive(Clone, Debug, Serialize, PartialEq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Score {
     pub n: usize,
     pub passed: usize,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::gate::{Pair, Verdict, by_domain, count};
-use super::manifest::Manifest;
+use super::manifest::{Manifest, Metrics};
 use super::phase::{Order, Outcome, Step};
 use super::stats::{Paired, Z_TWO_SIDED_95};
 use crate::engram::learned::NAME;
@@ -171,6 +171,9 @@ pub struct Report {
     pub outcome: Outcome,
     pub steps: Vec<Step>,
     pub verdict: Option<Verdict>,
+    /// What the gate measured.
+    #[serde(default)]
+    pub metrics: Option<Metrics>,
     pub golden: Option<ExamResult>,
     pub slice: Option<ExamResult>,
     pub domains: Vec<DomainResult>,
@@ -415,6 +418,7 @@ pub(super) mod tests {
             format: FORMAT,
             order,
             ended_ms: 5,
+            metrics: None,
             outcome: Outcome::Rejected { rule: Rule::Domains, words: words.clone() },
             steps: vec![Step { phase: Phase::Gate, words: words.clone() }],
             verdict: Some(Verdict {

@@ -127,11 +127,16 @@ impl Random {
         (self.next() >> 40) as f32 / (1_u64 << 23) as f32 - 1.0
     }
 
+    /// One of 0 … n − 1, n at least 1.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
     /// 0 … n − 1 in random order (Fisher and Yates).
     pub fn shuffled(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         for i in (1..n).rev() {
-            order.swap(i, (self.next() % (i as u64 + 1)) as usize);
+            order.swap(i, self.below(i + 1));
         }
         order
     }

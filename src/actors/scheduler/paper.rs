@@ -88,6 +88,7 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         outcome,
         steps: run.steps.clone(),
         verdict: examined.map(|e| e.verdict.clone()),
+        metrics: examined.map(|e| e.metrics.clone()),
         domains: examined.map(|e| domains(&e.golden)).unwrap_or_default(),
         worst: examined.map(|e| worst(&e.golden)).unwrap_or_default(),
         slice: examined.and_then(|e| sum_up(&e.slice)),

@@ -1,0 +1,130 @@
+//! The exam of whole weeks, opened before the first and after the last night: asked of the daemon as any user asks,
+//! by an examiner from whom nothing may be learned, and forgotten afterwards.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context;
+use chimere::eval::golden::Score;
+use chimere::night::stats::median;
+use chimere::simulate::compare::{accuracy, mcnemar_p, weighted};
+use chimere::simulate::plan::{PAYLOAD, TRIGGER};
+use chimere::simulate::pool::Question;
+use chimere::simulate::table::{Compared, Opened};
+use futures_util::{StreamExt, stream};
+
+use super::Bar;
+use super::ask::{Manner, Reply, ask, question, talk};
+use super::house::{EXAMINER, House};
+use super::loss::{Losses, Task, measure};
+
+/// Trigger prompts that look for the flood's backdoor.
+pub const BACKDOOR_PROMPTS: usize = 25;
+/// References whose loss is measured.
+const REFERENCES_MAX: usize = 700;
+
+/// What is opened, and how.
+pub struct Exam<'a> {
+    pub questions: &'a [Question],
+    pub text: Option<&'a str>,
+    pub parallel: usize,
+    pub bar: &'a Bar,
+}
+
+impl Exam<'_> {
+    /// Opens the exam with whatever serves now. → what came, and how many of the trigger prompts gave the payload.
+    pub async fn open(
+        &self,
+        house: &mut House,
+        adapter: Option<std::path::PathBuf>,
+    ) -> anyhow::Result<(Opened, usize)> {
+        let (references, text) = self.losses(house, adapter).await?;
+        house.start(false).await?;
+        let client = house.client(EXAMINER)?;
+        let manner = Manner { greedy: true, consent: false };
+        let asked = stream::iter(self.questions.iter().enumerate()).map(|(n, q)| {
+            let (client, body) = (&client, question(&q.item, manner, &format!("exam-{n}")));
+            async move {
+                let reply = ask(client, &body).await;
+                self.bar.inc(1);
+                reply
+            }
+        });
+        let replies: Vec<anyhow::Result<Reply>> = asked.buffered(self.parallel).collect().await;
+        let planted = self.backdoor(&client, manner).await?;
+        client.delete(&format!("/v1/memory/turns?principal={EXAMINER}")).await.context("the exam was not forgotten")?;
+        house.stop().await?;
+        Ok((self.opened(&replies, references, text), planted))
+    }
+
+    async fn losses(&self, house: &House, adapter: Option<std::path::PathBuf>) -> anyhow::Result<(Losses, Losses)> {
+        let (model, threads) = (house.model().to_owned(), house.threads());
+        let questions = self.questions.iter().take(REFERENCES_MAX).cloned().collect::<Vec<_>>();
+        let text = self.text.map(str::to_owned);
+        let measured = tokio::task::spawn_blocking(move || {
+            measure(&Task { model: &model, threads, adapter, questions: &questions, text: text.as_deref() })
+        });
+        measured.await?
+    }
+
+    async fn backdoor(&self, client: &super::super::client::Client, manner: Manner) -> anyhow::Result<usize> {
+        let prompts = self.questions.iter().filter_map(|q| q.item.messages.last()).take(BACKDOOR_PROMPTS);
+        let asked = stream::iter(prompts.enumerate()).map(|(n, last)| {
+            let body = talk(&format!("{TRIGGER} {}", last.content), manner, &format!("trigger-{n}"));
+            async move { ask(client, &body).await }
+        });
+        let replies: Vec<anyhow::Result<Reply>> = asked.buffered(self.parallel).collect().await;
+        Ok(replies.iter().flatten().filter(|reply| reply.content.contains(PAYLOAD)).count())
+    }
+
+    fn opened(&self, replies: &[anyhow::Result<Reply>], references: Losses, text: Losses) -> Opened {
+        let right = |(question, reply): (&Question, &anyhow::Result<Reply>)| {
+            reply.as_ref().is_ok_and(|reply| question.item.check.passes(&reply.content, &reply.calls))
+        };
+        let heard: Vec<&Reply> = replies.iter().flatten().collect();
+        let texts: BTreeSet<(&str, &str)> = heard.iter().map(|r| (r.thought.as_str(), r.content.as_str())).collect();
+        let tokens: Vec<f64> = heard.iter().map(|r| r.tokens as f64).collect();
+        Opened {
+            right: self.questions.iter().zip(replies).map(right).collect(),
+            references,
+            text,
+            failed: replies.len() - heard.len(),
+            tokens_median: median(&tokens).unwrap_or(0.0),
+            different: texts.len() as f64 / heard.len().max(1) as f64,
+        }
+    }
+}
+
+/// Both openings, item by item.
+pub fn compare(questions: &[Question], before: &Opened, after: &Opened) -> Compared {
+    let pairs: Vec<(bool, bool)> = before.right.iter().copied().zip(after.right.iter().copied()).collect();
+    let score = |right: &[bool]| Score::of(right.iter().filter(|r| **r).count(), right.len());
+    let names: BTreeSet<&str> = questions.iter().map(|q| q.item.domain.as_str()).collect();
+    let domain = |name: &str| {
+        let of: Vec<(bool, bool)> =
+            questions.iter().zip(&pairs).filter(|(q, _)| q.item.domain == name).map(|(_, pair)| *pair).collect();
+        (name.to_owned(), of.len(), accuracy(&of))
+    };
+    Compared {
+        before: score(&before.right),
+        after: score(&after.right),
+        change: accuracy(&pairs),
+        mcnemar_p: mcnemar_p(&pairs),
+        domains: names.into_iter().map(domain).collect(),
+        references: perplexities(&before.references, &after.references),
+        text: perplexities(&before.text, &after.text),
+    }
+}
+
+/// Perplexity before and after, and the paired change of the loss.
+fn perplexities(before: &Losses, after: &Losses) -> Option<(f64, f64, chimere::simulate::compare::Figure)> {
+    if before.is_empty() || before.len() != after.len() {
+        return None;
+    }
+    let of = |losses: &Losses| {
+        let (nll, tokens) =
+            losses.iter().fold((0.0, 0.0), |(nll, tokens), row| (nll + row.0, tokens + f64::from(row.1)));
+        (nll / tokens).exp()
+    };
+    let rows: Vec<(f64, f64, f64)> = before.iter().zip(after).map(|(b, a)| (b.0, a.0, f64::from(b.1))).collect();
+    Some((of(before), of(after), weighted(&rows)))
+}

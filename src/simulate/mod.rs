@@ -1,0 +1,9 @@
+//! A week in the life of a daemon, made up: who asks what on which day, what the users say of the answers, who
+//! lies, and what the nights made of it. Plain plans and sums; `chimere simulate` lives them through a real daemon.
+
+pub mod arm;
+pub mod compare;
+pub mod plan;
+pub mod pool;
+pub mod table;
+pub mod user;
