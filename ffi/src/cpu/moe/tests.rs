@@ -1,3 +1,5 @@
+//! The routed experts against a plain sum of their rows.
+
 use super::*;
 use crate::DType;
 use crate::cpu::samples::{Random, weights};
