@@ -13,7 +13,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint openai tasks bench-native simulate doc clean
+.PHONY: help setup build run test unit lint openai page tasks bench-native simulate doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -28,7 +28,7 @@ build: setup ## Build the daemon (target/release/chimere)
 run: build ## Install what is missing, build, start the daemon, ask it a question, keep it running until Ctrl-C
 	@deploy/run.sh $(BIN) $(LISTEN)
 
-test: lint unit openai tasks ## Everything that must pass: lints, unit, golden, actor, end-to-end and client tests
+test: lint unit openai page tasks ## Everything that must pass: lints, unit, golden, actor, end-to-end, client and browser tests
 	@echo "all tests passed"
 
 lint: setup ## Formatting and lints
@@ -41,6 +41,10 @@ unit: setup ## Rust tests of every tier that needs no GPU
 
 openai: build $(VENV)/ready ## The official OpenAI client against the daemon
 	tests/openai/run.sh $(BIN) $(VENV)/bin/python
+
+page: build ## The chat page in headless Chromium, against the daemon
+	@deploy/setup.sh browser
+	tests/page/run.sh $(BIN)
 
 tasks: ## The exams are as pinned, and their generators keep their promises
 	cd nano && $(PYTHON) -m tasks verify && $(PYTHON) -m unittest discover -s tasks/tests -t .

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs and is not there: Debian packages and a Rust toolchain. Does nothing, and asks for
-# nothing, when all of it is present.
+# nothing, when all of it is present. `setup.sh browser` adds what the tests of the chat page need.
 set -euo pipefail
 
 missing=()
@@ -14,6 +14,12 @@ need python3 python3
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 # bindgen reads C headers through libclang; libclang-cpp, which other packages bring, is not it.
 compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null || missing+=(libclang-dev)
+
+if [ "${1:-}" = browser ]; then
+  need chromium chromium
+  need node nodejs
+  need npm npm
+fi
 
 if ((${#missing[@]})); then
   if ! command -v apt-get >/dev/null 2>&1; then

@@ -25,6 +25,7 @@ mod memory;
 mod metrics;
 mod models;
 mod operate;
+mod page;
 mod reply;
 mod routes;
 mod sse;

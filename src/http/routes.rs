@@ -10,7 +10,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use futures_util::future::BoxFuture;
-use hyper::header::AUTHORIZATION;
+use hyper::header::{AUTHORIZATION, HeaderMap};
 use hyper::{Method, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 
@@ -21,14 +21,14 @@ use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
 use super::watch::AdmissionTicket;
-use super::{body, chat, completions, memory, models, operate, text};
+use super::{body, chat, completions, memory, models, operate, page, text};
 use crate::config::Live;
 use crate::service::{Principal, Scope, Service};
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody: it tells nothing but whether the daemon is there.
+    /// Anybody: it tells nothing but whether the daemon is there, or is the page, the same in every installation.
     Open,
     /// Holders of this scope.
     Key(Scope),
@@ -72,6 +72,8 @@ const ADMIN: Access = Access::Key(Scope::Admin);
 
 /// Every route there is.
 pub static ROUTES: &[Route] = &[
+    route!("GET" "/", Access::Open, Nothing, page::index),
+    route!("GET" "/page/{*id}", Access::Open, Nothing, page::file),
     route!("GET" "/health", Access::Open, Nothing, operate::health),
     route!("GET" "/metrics", METRICS, Nothing, operate::metrics),
     route!("GET" "/v1/status", METRICS, Nothing, operate::status),
@@ -111,6 +113,7 @@ pub(crate) struct Call {
     pub(crate) limits: Arc<HttpLimits>,
     pub(crate) principal: Principal,
     pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
     /// The `{*id}` of the path.
     pub(crate) id: Option<String>,
     /// Empty where the route takes nothing.
@@ -198,7 +201,8 @@ async fn admit(
     if let Some(ticket) = parts.extensions.get::<AdmissionTicket>() {
         ticket.admit();
     }
-    (route.handler)(Call { door, limits, principal: known.clone(), uri: parts.uri, id, body }).await
+    (route.handler)(Call { door, limits, principal: known.clone(), uri: parts.uri, headers: parts.headers, id, body })
+        .await
 }
 
 /// The key of `Authorization: Bearer KEY`.

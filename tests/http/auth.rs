@@ -45,7 +45,7 @@ async fn every_route_asks_for_its_scope_and_nothing_less() {
         }
     }
     let open: Vec<_> = ROUTES.iter().filter(|r| r.access == Access::Open).map(|r| r.path).collect();
-    assert_eq!(open, ["/health"], "a new open route must be meant");
+    assert_eq!(open, ["/", "/page/{*id}", "/health"], "a new open route must be meant");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ mod json;
 mod limits;
 mod memory;
 mod observe;
+mod page;
 mod stream;
 mod volume;
 

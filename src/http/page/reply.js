@@ -1,0 +1,115 @@
+// One reply: what is sent, and how the chunks that come back grow a message.
+//
+// A message is {role: 'user', content}, {role: 'tool', tool_call_id, content}, or
+// {role: 'assistant', content, reasoning, calls: [{id, name, arguments}], meta, problem?, stopped?, vote?, correction?}.
+
+import { Problem, stream } from './api.js';
+
+/** An answer that has nothing yet. */
+export const emptyReply = () => ({ role: 'assistant', content: '', reasoning: '', calls: [], meta: {} });
+
+/** The request for the reply that follows `messages`. */
+export function requestFor(conversation, messages, settings) {
+  const { instruction, temperature, maxTokens, tools, route, tier, thought, learn } = settings;
+  const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id } };
+  if (instruction.trim()) body.messages.unshift({ role: 'system', content: instruction });
+  if (temperature !== null) body.temperature = temperature;
+  if (maxTokens !== null) body.max_tokens = maxTokens;
+  if (tools.length) body.tools = tools;
+  if (thought) body.reasoning_effort = thought;
+  if (route) body.chimere.route = route;
+  if (tier) body.chimere.tier = tier;
+  if (!learn) body.chimere.consent = false;
+  return body;
+}
+
+/** A message as the daemon reads it; none for an answer that never came to anything. */
+function wire(message) {
+  const { role, content, reasoning, calls = [], tool_call_id } = message;
+  if (role === 'tool') return [{ role, content, tool_call_id }];
+  if (role === 'user') return [{ role, content }];
+  if (!content && !calls.length) return [];
+  const sent = { role, content };
+  if (reasoning) sent.reasoning_content = reasoning;
+  if (calls.length) {
+    sent.tool_calls = calls.map((call) => ({
+      id: call.id, type: 'function', function: { name: call.name, arguments: call.arguments || '{}' },
+    }));
+  }
+  return [sent];
+}
+
+/** Streams the reply into `message`; `changed` is called after every chunk. Never throws: what went wrong is in it. */
+export async function run(message, body, signal, changed) {
+  const clock = { sent: performance.now(), first: null, pieces: 0 };
+  try {
+    for await (const chunk of stream(body, signal)) {
+      grow(message, chunk, clock);
+      changed();
+    }
+  } catch (error) {
+    if (signal.aborted) message.stopped = true;
+    else if (error instanceof Problem) message.problem = { ...error.plain(), until: until(error) };
+    else message.problem = { title: 'The page failed', message: String(error), status: 0, code: null, until: null };
+    // A call without its end cannot be answered or sent back.
+    message.calls = [];
+  }
+}
+
+/** When the daemon said it may be asked again, on the wall clock, ms. */
+function until(error) {
+  return error.retryAfterS === null ? null : Date.now() + 1000 * error.retryAfterS;
+}
+
+function grow(message, chunk, clock) {
+  const { meta } = message;
+  meta.model = chunk.model ?? meta.model;
+  // The turn's id is the reply's with another prefix; a reply that is stopped has no other source of it.
+  if (chunk.id) meta.turn = chunk.id.replace(/^chatcmpl-/, 'turn-');
+  for (const { index, delta = {}, finish_reason: finish } of chunk.choices ?? []) {
+    if (index !== 0) continue;
+    message.content += delta.content ?? '';
+    message.reasoning += delta.reasoning_content ?? '';
+    for (const call of delta.tool_calls ?? []) growCall(message.calls, call);
+    if (finish) meta.finish = finish;
+    if (delta.content || delta.reasoning_content || delta.tool_calls) tick(meta, clock);
+  }
+  if (chunk.usage) growUsage(meta, chunk.usage);
+  if (chunk.x_chimere) growPlan(meta, chunk.x_chimere);
+}
+
+/** A rate to show while the reply grows: pieces are tokens, but for a few. */
+function tick(meta, clock) {
+  const now = performance.now();
+  clock.first ??= now;
+  clock.pieces += 1;
+  meta.firstMs ??= now - clock.sent;
+  meta.tokens = clock.pieces;
+  meta.rate = now - clock.first > 200 ? (1000 * (clock.pieces - 1)) / (now - clock.first) : null;
+}
+
+function growCall(calls, { index, id, function: { name, arguments: piece } = {} }) {
+  calls[index] ??= { id: '', name: '', arguments: '' };
+  const call = calls[index];
+  if (id) call.id = id;
+  if (name) call.name = name;
+  call.arguments += piece ?? '';
+}
+
+function growUsage(meta, usage) {
+  meta.tokens = usage.completion_tokens;
+  meta.thought = usage.completion_tokens_details?.reasoning_tokens ?? 0;
+  meta.context = usage.total_tokens;
+  meta.cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+}
+
+/** The engine's own clock replaces ours at the end. */
+function growPlan(meta, plan) {
+  meta.turn = plan.turn ?? meta.turn;
+  meta.route = plan.route;
+  meta.because = plan.because;
+  meta.tier = plan.tier;
+  meta.generation = plan.adapter_revision;
+  const decode = plan.timings?.decode_ms;
+  meta.rate = decode > 0 && meta.tokens > 1 ? (1000 * (meta.tokens - 1)) / decode : null;
+}
