@@ -23,6 +23,6 @@ echo
 echo "> $question"
 "$bin" chat --url "http://$listen" "$question"
 echo
-echo "The daemon listens on http://$listen. Talk to it with: $bin chat --url http://$listen"
+echo "Open http://$listen in a browser, or talk to it with: $bin chat --url http://$listen"
 echo "Ctrl-C stops it."
 wait "$daemon"

@@ -1,5 +1,7 @@
 // The daemon's HTTP interface as this page uses it: the key, requests, event streams, and errors in words.
 
+import { local, tab } from './storage.js';
+
 const KEY = 'chimere.key';
 
 /** What went wrong, for the user to read. `retryAfterS` is set where the daemon said when to come back. */
@@ -18,12 +20,12 @@ export class Problem extends Error {
 
 /** The API key. It lives as long as the tab, unless the user asks for more. */
 export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? '',
-  kept: () => localStorage.getItem(KEY) !== null,
+  get: () => tab.getItem(KEY) ?? local.getItem(KEY) ?? '',
+  kept: () => local.getItem(KEY) !== null,
   set(value, keep) {
-    sessionStorage.removeItem(KEY);
-    localStorage.removeItem(KEY);
-    if (value) (keep ? localStorage : sessionStorage).setItem(KEY, value);
+    tab.removeItem(KEY);
+    local.removeItem(KEY);
+    if (value) (keep ? local : tab).setItem(KEY, value);
   },
 };
 

@@ -1,7 +1,9 @@
-// The conversations that this browser keeps. Each lies in localStorage under its own key, so that saving one
+// The conversations that this browser keeps. Each lies in the browser's storage under its own key, so that saving one
 // rewrites no other; the oldest make room, and whoever saves is told of it.
 //
 // A conversation is {v: 1, id, title, titled, created, updated, messages}; times in ms.
+
+import { local } from './storage.js';
 
 const PREFIX = 'chimere.chat.';
 const VERSION = 1;
@@ -36,18 +38,18 @@ function parse(text) {
 }
 
 function keys() {
-  return Array.from({ length: localStorage.length }, (_, at) => localStorage.key(at)).filter((k) => k.startsWith(PREFIX));
+  return Array.from({ length: local.length }, (_, at) => local.key(at)).filter((k) => k.startsWith(PREFIX));
 }
 
 /** What cannot be read stays where it is and is not listed. */
 export function load(id) {
-  return parse(localStorage.getItem(PREFIX + id) ?? '');
+  return parse(local.getItem(PREFIX + id) ?? '');
 }
 
 /** All of them, the last used first: id, title, updated, and their size in characters. */
 export function list() {
   return keys().flatMap((key) => {
-    const text = localStorage.getItem(key) ?? '';
+    const text = local.getItem(key) ?? '';
     const read = parse(text);
     return read ? [{ id: read.id, title: title(read), updated: read.updated, chars: text.length }] : [];
   }).sort((a, b) => b.updated - a.updated);
@@ -68,7 +70,7 @@ export function save(conversation) {
   while (others.length >= LIMITS.conversations || chars() > LIMITS.chars) drop();
   for (;;) {
     try {
-      localStorage.setItem(PREFIX + conversation.id, text);
+      local.setItem(PREFIX + conversation.id, text);
       return dropped;
     } catch {
       // The browser's own limit is tighter than ours.
@@ -79,11 +81,11 @@ export function save(conversation) {
 }
 
 export function remove(id) {
-  localStorage.removeItem(PREFIX + id);
+  local.removeItem(PREFIX + id);
 }
 
 export function removeAll() {
-  keys().forEach((key) => localStorage.removeItem(key));
+  keys().forEach((key) => local.removeItem(key));
 }
 
 /** Everything, to be kept elsewhere. */

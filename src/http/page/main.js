@@ -2,11 +2,13 @@
 
 import * as api from './api.js';
 import * as kept from './conversations.js';
-import { $, copy, download, grow, h, iconButton } from './dom.js';
+import { $, copy, download, grow } from './dom.js';
 import { bindKeys } from './keys.js';
+import { List } from './list.js';
 import { Log } from './log.js';
 import { Session } from './session.js';
 import { bindChoices, bindDialog, offerRoutes, settings } from './settings.js';
+import { lasting } from './storage.js';
 
 const session = new Session(settings);
 const input = $('input');
@@ -62,72 +64,7 @@ const actions = {
 const log = new Log({ frame: $('log'), list: $('messages'), latest: $('latest'), actions });
 const openSettings = bindDialog(() => { connect(); input.focus(); });
 
-// The list of conversations.
-
-const narrow = matchMedia('(max-width: 760px)');
-
-function showSide(open) {
-  document.body.dataset.side = open ? 'open' : 'closed';
-  $('toggle').setAttribute('aria-expanded', String(open));
-}
-
-const sideOpen = () => document.body.dataset.side === 'open';
-
-function go(id) {
-  session.open(id);
-  if (narrow.matches) showSide(false);
-  input.focus();
-}
-
-function fresh() {
-  session.fresh();
-  if (narrow.matches) showSide(false);
-  input.focus();
-}
-
-function drawList() {
-  const entries = kept.list();
-  $('list').replaceChildren(...entries.map(({ id, title, updated }) => {
-    const current = id === session.conversation.id;
-    const open = h('button', { type: 'button', class: 'entry', 'aria-current': current ? 'true' : null,
-      title: new Date(updated).toLocaleString(), onclick: () => go(id) },
-    session.running(id) && h('span', { class: 'dot busy' }, h('span', { class: 'sr' }, 'Reply under way: ')),
-    h('span', { class: 'entry-title' }, title || 'Untitled'));
-    return h('li', {}, open, iconButton('bin', `Delete ${title || 'Untitled'}`, () => confirmDelete(id, title)));
-  }));
-  $('list-empty').hidden = entries.length > 0;
-}
-
-/** Opens the conversation `step` places further down the list. */
-function walk(step) {
-  const ids = kept.list().map(({ id }) => id);
-  const at = ids.indexOf(session.conversation.id);
-  const next = at < 0 ? (step > 0 ? 0 : ids.length - 1) : at + step;
-  if (ids[next]) go(ids[next]);
-}
-
-let deleting = null;
-
-function confirmDelete(id, title) {
-  deleting = id;
-  $('confirm-title').textContent = id ? `Delete “${title || 'Untitled'}”?` : 'Delete all conversations?';
-  $('confirm-text').textContent = `${id ? 'It goes' : 'They go'} from this browser. What the daemon remembers stays, unless you say otherwise.`;
-  $('confirm-forget').checked = false;
-  $('confirm').showModal();
-}
-
-async function doDelete() {
-  const ids = deleting ? [deleting] : kept.list().map(({ id }) => id);
-  const forget = $('confirm-forget').checked;
-  if (forget && !await tried(async () => {
-    let turns = 0;
-    for (const id of ids) turns += await api.forget(id);
-    notice(`The daemon forgot ${turns} ${turns === 1 ? 'turn' : 'turns'}.`);
-  })) return;
-  if (deleting) session.remove(deleting);
-  else session.removeAll();
-  input.focus();
-}
+const list = new List({ session, tried, notice });
 
 // The conversation on screen.
 
@@ -139,7 +76,7 @@ function drawConversation() {
   $('export').disabled = $('delete').disabled = conversation.messages.length === 0;
   log.draw(conversation, session.running());
   drawRunning();
-  drawList();
+  list.draw();
 }
 
 function drawRunning() {
@@ -168,8 +105,8 @@ function announce(at) {
 }
 
 session.addEventListener('conversation', drawConversation);
-session.addEventListener('list', drawList);
-session.addEventListener('running', () => { drawRunning(); drawList(); });
+session.addEventListener('list', () => list.draw());
+session.addEventListener('running', () => { drawRunning(); list.draw(); });
 session.addEventListener('message', ({ detail: { at } }) => {
   const running = session.running();
   log.touch(at, running);
@@ -203,50 +140,42 @@ input.addEventListener('keydown', (event) => {
 
 // The rest of the frame.
 
-$('new').addEventListener('click', fresh);
-$('toggle').addEventListener('click', () => showSide(!sideOpen()));
-$('shade').addEventListener('click', () => showSide(false));
-$('title').addEventListener('change', () => { session.rename($('title').value); drawList(); });
+$('title').addEventListener('change', () => { session.rename($('title').value); list.draw(); });
 $('title').addEventListener('keydown', ({ key }) => { if (key === 'Enter') input.focus(); });
 $('export').addEventListener('click', () =>
   download(`${session.conversation.id}.md`, 'text/markdown', kept.toMarkdown(session.conversation)));
-$('delete').addEventListener('click', () => confirmDelete(session.conversation.id, kept.title(session.conversation)));
 $('export-all').addEventListener('click', () => download('conversations.json', 'application/json', kept.exportAll()));
-$('delete-all').addEventListener('click', () => { $('settings').close(); confirmDelete(null); });
-$('confirm').querySelector('form').addEventListener('submit', doDelete);
 $('open-settings').addEventListener('click', () => openSettings());
 $('theme').addEventListener('click', () => { $('theme').textContent = `Theme: ${window.chimereTheme.next()}`; });
 $('theme').textContent = `Theme: ${window.chimereTheme.name()}`;
 for (const button of document.querySelectorAll('[data-close]')) {
   button.addEventListener('click', () => button.closest('dialog').close());
 }
-narrow.addEventListener('change', () => showSide(!narrow.matches));
-kept.watch(drawList);
 
 bindKeys({
-  stop: () => {
-    if (narrow.matches && sideOpen()) showSide(false);
-    else session.stop();
-  },
-  fresh,
-  walk,
+  stop: () => list.close() || session.stop(),
+  fresh: () => list.fresh(),
+  walk: (step) => list.walk(step),
   again: () => {
     const at = session.conversation.messages.findLastIndex(({ role }) => role === 'assistant');
     if (at >= 0) session.again(at);
   },
   editLast: () => log.editLast(),
-  side: () => showSide(!sideOpen()),
+  side: () => list.toggle(),
   settings: () => openSettings(),
   compose: () => input.focus(),
 });
 
 // The model: its name and whether it is there.
 
+let connecting = null;
+
 async function connect() {
+  clearTimeout(connecting);
   const state = (word, text) => { $('model').dataset.state = word; $('model-name').textContent = text; };
   if (!await api.healthy()) {
     state('away', 'not ready');
-    setTimeout(connect, HEALTH_MS);
+    connecting = setTimeout(connect, HEALTH_MS);
     return;
   }
   try {
@@ -264,8 +193,8 @@ async function connect() {
   if ($('route').options.length === 1) offerRoutes(routes);
 }
 
-showSide(!narrow.matches);
 bindChoices();
 drawConversation();
 connect();
 input.focus();
+if (!lasting()) notice('This browser keeps nothing for this page: conversations go when it is closed.');

@@ -182,7 +182,7 @@ function pretty(text) {
 }
 
 /** What is known of a reply: model, route, tier, length, speed. */
-function facts({ meta, stopped, content }, running) {
+function facts({ meta, stopped, problem, content }, running) {
   const rate = meta.rate ? `${meta.rate < 10 ? meta.rate.toFixed(1) : Math.round(meta.rate)} tok/s` : null;
   const tokens = meta.tokens ? `${meta.tokens} ${meta.tokens === 1 ? 'token' : 'tokens'}` : null;
   const fact = (text, title) => text && h('span', { title }, text);
@@ -195,5 +195,7 @@ function facts({ meta, stopped, content }, running) {
     fact(rate, 'the engine’s decode rate'),
     !running && fact(meta.finish === 'length' ? 'cut at the token limit' : null),
     !running && fact(stopped && content ? 'stopped' : null),
+    // The page was closed or loaded anew on the way.
+    !running && fact(!meta.finish && !stopped && !problem ? 'cut off' : null),
   ].filter(Boolean);
 }

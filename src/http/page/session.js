@@ -101,12 +101,7 @@ export class Session extends EventTarget {
   }
 
   #save(conversation) {
-    let dropped = null;
-    try {
-      dropped = kept.save(conversation);
-    } catch {
-      // No storage at all, as in some private windows: the conversation lives as long as the page.
-    }
+    const dropped = kept.save(conversation);
     if (dropped === null) {
       this.#tell('notice', { text: 'The browser has no room for this conversation: it goes when the page is closed.' });
     } else if (dropped.length) {

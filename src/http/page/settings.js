@@ -2,6 +2,7 @@
 
 import { key } from './api.js';
 import { $ } from './dom.js';
+import { local } from './storage.js';
 
 const KEY = 'chimere.settings';
 const TIERS = ['fast', 'quality', 'ultra'];
@@ -14,7 +15,7 @@ const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [
 
 function read() {
   try {
-    const found = JSON.parse(localStorage.getItem(KEY) ?? '{}');
+    const found = JSON.parse(local.getItem(KEY) ?? '{}');
     const same = (name) => typeof found[name] === typeof DEFAULTS[name];
     const number = (value) => (typeof value === 'number' ? value : null);
     return {
@@ -40,9 +41,9 @@ export const settings = () => current;
 function change(some) {
   current = { ...current, ...some };
   try {
-    localStorage.setItem(KEY, JSON.stringify(current));
+    local.setItem(KEY, JSON.stringify(current));
   } catch {
-    // Without storage they last as long as the page.
+    // Where the storage is full they last as long as the page.
   }
 }
 
