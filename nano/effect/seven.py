@@ -27,7 +27,7 @@ def keep(runs):
                         r[k] = np.packbits(np.array(list(r[k])) == "1").tobytes().hex()
                 f.write(json.dumps(r) + "\n")
         with open(os.path.join(d, "week.json")) as f, open(os.path.join(KEEP, f"run{n + 1}.json"), "w") as out:
-            json.dump(json.load(f), out, separators=(",", ":"))
+            json.dump({k: v for k, v in json.load(f).items() if k != "days"}, out, separators=(",", ":"))
             out.write("\n")
 
 
@@ -73,16 +73,28 @@ def families(facts, rows, name):
     return [f"{name}, by domain: " + show([x for x in ranked[::-1] if "/" not in x[1]]), "most: " + show([x for x in ranked[::-1] if "/" in x[1]][:12]), "least: " + show([x for x in ranked if "/" in x[1]][:12])]
 
 
+def pooled(runs):
+    """The gain after seven nights over all arms that learn from right replies and corrections with working: no arm was chosen by its result."""
+    facts, rows = runs[0]
+    n, rng, base = len(facts["exam"]), np.random.default_rng(0), next(r for r in rows if r["night"] == 0)
+    g = np.array([outcomes(r, n) - outcomes(base, n) for _, rows in runs for r in rows if r["night"] == 7 and "exam" in r and r["pairs_kind"] in ("earned", "even")])
+    domain = np.array([d for d, _ in facts["exam"]])
+    show = lambda x: "{:+.1f} [{:.1f}, {:.1f}]".format(100 * x.mean(), *interval(x, rng))
+    return [f"{len(g)} arms, seven nights: {show(g)}; " + ", ".join(f"{d} {show(g[:, domain == d])}" for d in sorted(set(domain)))]
+
+
 def main():
     if sys.argv[1:]:
         keep(sys.argv[1:])
-    n = 1
+    n, runs = 1, []
     while os.path.exists(os.path.join(KEEP, f"run{n}.json")):
         facts, rows = load(n)
+        runs.append((facts, rows))
         print("\n".join(table(facts, rows)), "\n")
         best = max((r for r in rows if r["night"] and "points" in r), key=lambda r: r["points"])
         print("\n".join(families(facts, rows, best["name"])), "\n")
         n += 1
+    print("\n".join(pooled(runs)))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ SCREEN = [
     Recipe("mixers", target="mixers6"), Recipe("one row a step", rows=1), Recipe("fading rate", fade=0.3), Recipe("rate 4e-3, fading", lr=4e-3, fade=0.5),
     Recipe("afresh, nights 4 and 7", mode="afresh", trains=(3, 6), rows=4), Recipe("own samples", pairs="found"),
 ]
-PLANS = {"screen": SCREEN}
+_TWICE = {"rank": 16, "epochs": 2}
+FINAL = [
+    *(Recipe("rank 16, two epochs", seed=s, **_TWICE) for s in range(3)), Recipe("all layers, rank 16, two epochs", target="all", **_TWICE),
+    Recipe("own samples, rank 16, two epochs", pairs="found", **_TWICE),
+]
+PLANS = {"screen": SCREEN, "final": FINAL}
 
 
 class Week:
@@ -46,6 +51,7 @@ class Week:
             grade.GROUP = 2                 # rows of a forward pass without gradients
         self.P, self.group = (2, 8) if a.tiny else (8, 24) if big else (5, 12)
         arms = self.plan()
+        self.P = -(-len(arms) // -(-len(arms) // self.P))       # groups of one size
         self.states = [nights.State(self.net, r, self.dev) for r in arms]
         self.grader = grade.Grader(self.net, self.coder, exam, tune, data.text_rows(a.text, 1 if a.tiny else 6)[:2], self.dev, P=self.P,
                                    rank=max(r.rank for r in arms), workers=1 if a.tiny else 8)
@@ -120,9 +126,10 @@ class Week:
             part = due[j:j + self.group]
             loss.update(zip(part, nights.train(self.net, [self.states[k] for k in part], [lessons[k] for k in part], night)))
         trained = time.time()
+        self.step_cost = trained - answered          # hardly less with fewer arms
         lines = []
         for j, s in enumerate(self.states):
-            lines.append({**s.recipe.facts(), "night": night + 1, "day": sum(right[j]), "items": len(day.items), "pairs": len(s.nights[-1]), "rows": 0 if lessons[j] is None else len(lessons[j][0]),
+            lines.append({**s.recipe.facts(), "pairs_kind": s.recipe.pairs, "night": night + 1, "day": sum(right[j]), "items": len(day.items), "pairs": len(s.nights[-1]), "rows": 0 if lessons[j] is None else len(lessons[j][0]),
                           "right": "".join("1" if r else "0" for r in right[j]), "loss": loss.get(j), "rms": round(s.update_rms(), 6)})
         self.measure(lines, night + 1 in self.exams)            # the tuning loss every night, all else with the exam
         self.say(f"night {night + 1}: {len(self.states)} arms; answered {answered - begun:.1f} s, trained {trained - answered:.1f} s, measured {time.time() - trained:.1f} s;",
@@ -161,7 +168,7 @@ class Week:
             took = self.night(n)
             rest = len(self.days) - 1 - n
             later = sum(examined * len(self.groups(self.states)) for e in self.exams if e > n + 1)
-            room = (self.left() - 8) / max(1.0, rest * took + later) if rest else 9
+            room = (self.left() - 8 - rest * self.step_cost) / max(1.0, rest * (took - self.step_cost) + later) if rest else 9
             if room < 1 and not self.a.tiny:
                 keep = max(1, int(len(self.states) * room))
                 self.say("time is short: arms dropped", [s.recipe.name for s in self.states[keep:]])
