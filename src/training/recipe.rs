@@ -1,5 +1,5 @@
 //! How to train: which matrices, how far, in which order. The defaults are those of the measured comparison in
-//! `nano/effect`: LoRA of rank 8 in all layers but the first two, one pass over the pairs.
+//! `nano/effect`: LoRA of rank 16 in all layers but the first two, two passes over the pairs.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,15 +36,15 @@ pub struct Recipe {
 impl Default for Recipe {
     fn default() -> Self {
         Recipe {
-            rank: 8,
-            alpha: 8.0,
+            rank: 16,
+            alpha: 16.0,
             layer_first: 2,
             targets: Vec::new(),
             rate_max: 2e-3,
             warm_up_percent: 5,
             clip: 1.0,
             step_tokens: 1_536,
-            epochs: 1,
+            epochs: 2,
             steps_max: 0,
             held_out_percent: 5,
             seed: 1,
