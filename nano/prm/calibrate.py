@@ -2,6 +2,8 @@
 adapter again with that reading. The tasks must not be those on which the judge is reported.
 
 usage: python3 -m prm.calibrate nano-prm.gguf SCORES.jsonl OUT.gguf
+
+`prm.train` fits the reading by itself, on its own answers; this is for a judge that is to be read on other tasks.
 """
 import argparse
 import json
@@ -55,7 +57,7 @@ def main():
     logits, good = read(a.scores)
     scale, bias = measure.platt(logits, good)
     p = measure.sigmoid([scale * min(max(x, -20), 20) + bias for x in logits])
-    reading = {"scale": scale, "bias": bias, "cuts": measure.cuts(p, good)}
+    reading = {"scale": scale, "bias": bias, "cuts": measure.BANDS}
     rewrite(a.adapter, a.out, reading)
     print(json.dumps({"reading": reading, "auc": measure.auc(logits, good), "in sample": measure.calibration(p, good, reading["cuts"])}, indent=1))
 

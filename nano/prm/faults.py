@@ -1,9 +1,8 @@
-"""Correct solutions with exactly one wrong step.
+"""Column calculations with exactly one wrong step.
 
-Arithmetic: the item is made twice from one seed; the second time one of the column calculations makes one mistake (a digit
-miscopied, a carry dropped or invented, the wrong operator, a wrong sum), and the generator itself computes everything that
-follows from it. Other thoughts: one number or word of a line is replaced and follows into later lines and the answer. The first
-line that differs from the correct solution is the wrong step; the exact check of the task must refuse the final answer.
+The item is made twice from one seed; the second time one of the column calculations makes one mistake (a digit miscopied, a
+carry dropped or invented, the wrong operator, a wrong sum), and the generator itself computes everything that follows from it.
+The first line that differs from the correct solution is the wrong step. Mistakes of other kinds are in `slips`.
 """
 import contextlib
 import re
@@ -11,7 +10,7 @@ import re
 LEAVES = ("add", "sub", "mul1", "div")
 
 
-def _other_digit(r, d):
+def other_digit(r, d):
     return (d + r.choice((1, 1, 2, 3, 5, 7, 9))) % 10
 
 
@@ -28,7 +27,7 @@ def add(a, b, r):
         p, q = int(x[i]) if i < len(x) else 0, int(y[i]) if i < len(y) else 0
         here = i == at
         if here and kind == "digit":
-            p = _other_digit(r, p)
+            p = other_digit(r, p)
         if here and kind == "carry":
             carry = 1 - carry
         s = p + q + carry
@@ -36,7 +35,7 @@ def add(a, b, r):
             s = max(0, s + r.choice((-2, -1, 1, 2)))
         if here and kind == "operator":
             s = abs(p - q) + carry
-        out = str(s % 10) + (out if not (here and kind == "copy" and out) else str(_other_digit(r, int(out[0]))) + out[1:])
+        out = str(s % 10) + (out if not (here and kind == "copy" and out) else str(other_digit(r, int(out[0]))) + out[1:])
         lines.append(f"{p} + {q}" + (" + 1" if carry else "") + f" = {s}" + (", carry 1" if s > 9 else "") + f": {out}")
         carry = 1 if s > 9 else 0
     if carry:
@@ -59,7 +58,7 @@ def sub(a, b, r):
         p, q = int(x[i]), int(y[i]) if i < len(y) else 0
         here = i == at
         if here and kind == "digit":
-            p = _other_digit(r, p)
+            p = other_digit(r, p)
         if here and kind == "borrow":
             borrow = 1 - borrow
         d = p - q - borrow
@@ -67,7 +66,7 @@ def sub(a, b, r):
             d = max(-9, min(9, d + r.choice((-2, -1, 1, 2))))
         if here and kind == "operator":
             d = p + q - borrow if p + q < 10 else q - p
-        out = str(d % 10) + (out if not (here and kind == "copy" and out) else str(_other_digit(r, int(out[0]))) + out[1:])
+        out = str(d % 10) + (out if not (here and kind == "copy" and out) else str(other_digit(r, int(out[0]))) + out[1:])
         lines.append(f"{p} - {q}" + (" - 1" if borrow else "") + f" = {d}" + (f", borrow, {d} + 10 = {d + 10}" if d < 0 else "") + f": {out}")
         borrow = 1 if d < 0 else 0
     res = out.lstrip("0") or "0"
@@ -86,7 +85,7 @@ def mul1(a, d, r):
     for i, c in enumerate(digits):
         c, here = int(c), i == at
         if here and kind == "digit":
-            c = _other_digit(r, c)
+            c = other_digit(r, c)
         if here and kind == "carry":
             carry = 0 if carry else r.randint(1, 3)
         s = c * d + carry
@@ -94,7 +93,7 @@ def mul1(a, d, r):
             s = max(0, s + r.choice((-10, -d, -1, 1, d, 10)))
         if here and kind == "operator":
             s = c + d + carry
-        out = str(s % 10) + (out if not (here and kind == "copy" and out) else str(_other_digit(r, int(out[0]))) + out[1:])
+        out = str(s % 10) + (out if not (here and kind == "copy" and out) else str(other_digit(r, int(out[0]))) + out[1:])
         lines.append(f"{c} * {d}" + (f" + {carry}" if carry else "") + f" = {s}" + (f", carry {s // 10}" if s > 9 else "") + f": {out}")
         carry = s // 10
     if carry:
@@ -116,7 +115,7 @@ def div(a, b, r):
         if not q and not d:
             continue
         if row == at and kind == "digit":
-            rest = rest // 10 * 10 + _other_digit(r, rest % 10)
+            rest = rest // 10 * 10 + other_digit(r, rest % 10)
             d = rest // b
         if row == at and kind == "quotient":
             d = d - 1 if d and r.random() < 0.6 else d + 1
@@ -161,119 +160,3 @@ def broken(modules, at, r):
     finally:
         for m, n, right in kept:
             setattr(m, n, right)
-
-
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w]|\.\d)")
-_WORD = re.compile(r"(?<![\w])[A-Za-z][\w'-]{2,}(?![\w])")
-_DULL = set("the and for with has are was were not from into that this says said text source number name what which yes but its than then are all out".split())
-
-
-def _other_number(r, s):
-    if "." in s:
-        v = f"{max(0.0, float(s) + r.choice((-1, -0.5, 0.5, 1, 2))):.{len(s.split('.')[1])}f}"
-    else:
-        n = int(s)
-        kinds = [n + 1, max(0, n - 1), n + 10, max(0, n - 10), n + r.randint(2, 9), n * 2]
-        if len(s) > 1:
-            i = r.randrange(len(s) - 1)
-            kinds += [int(s[:i] + s[i + 1] + s[i] + s[i + 2:])] * 2
-            i = r.randrange(len(s))
-            kinds += [int(s[:i] + str(_other_digit(r, int(s[i]))) + s[i + 1:])] * 3
-        v = str(r.choice(kinds))
-    return v
-
-
-def _swap(text, old, new):
-    return re.sub(r"(?<![\w.])" + re.escape(old) + r"(?![\w])", lambda _: new, text)
-
-
-def text_fault(thought, answer, asked, r):
-    """(thought, answer) with one number or word wrong from some line on; None when there is nothing to break."""
-    lines = thought.split("\n") if thought.strip() else []
-    at = r.randrange(len(lines) + 1)
-    tail = [*lines[at:], answer]
-    for _ in range(6):
-        target = tail[0]
-        numbers = _NUMBER.findall(target)
-        words = [w for w in _WORD.findall(target) if w.lower() not in _DULL]
-        if numbers and (not words or r.random() < 0.6):
-            old = r.choice(numbers)
-            near = [x for x in _NUMBER.findall(asked) if x != old]
-            new = r.choice(near) if near and r.random() < 0.4 else _other_number(r, old)
-        elif words:
-            old = r.choice(words)
-            same = [w for w in _WORD.findall(asked) if w[0].isupper() == old[0].isupper() and w != old and w.lower() not in _DULL]
-            if not same:
-                continue
-            new = r.choice(same)
-        else:
-            continue
-        if new == old:
-            continue
-        changed = [_swap(t, old, new) for t in tail] if r.random() < 0.85 else [_swap(tail[0], old, new), *tail[1:]]
-        if changed != tail:
-            return "\n".join([*lines[:at], *changed[:-1]]), changed[-1]
-    return None
-
-
-def answer_fault(item, r):
-    """A wrong final answer to a right thought: another letter, a swapped, dropped or repeated element, a changed number or word."""
-    answer, kind = item["answer"], item["check"]["kind"]
-    asked = item["messages"][-1].get("content", "")
-    if kind == "choice":
-        return _swap(answer, item["check"]["value"], r.choice([x for x in item["check"]["among"] if x != item["check"]["value"]]))
-    parts = answer.split(", ")
-    if kind == "list" and len(parts) > 1 and r.random() < 0.8:
-        i = r.randrange(len(parts))
-        how = r.randrange(3)
-        if how == 0 and item["check"].get("ordered", True):
-            j = (i + 1) % len(parts)
-            parts[i], parts[j] = parts[j], parts[i]
-        elif how == 1:
-            del parts[i]
-        else:
-            parts.insert(r.randrange(len(parts) + 1), parts[i])
-        return ", ".join(parts)
-    words = answer.split()
-    if words and kind == "exact" and item["check"]["value"].strip(".").lower() in ("yes", "no"):
-        return {"yes": "No.", "no": "Yes."}[item["check"]["value"].strip(".").lower()]
-    if kind == "code" and r.random() < 0.6:
-        swaps = [("+", "-"), ("-", "+"), ("*", "+"), ("<", ">"), (">", "<"), ("==", "!="), ("max", "min"), ("min", "max"), ("len", "sum"), ("0", "1"), ("1", "2"), ("True", "False"), ("False", "True")]
-        r.shuffle(swaps)
-        for a, b in swaps:
-            if a in answer:
-                return answer.replace(a, b, 1)
-    if len(answer) < 24 and kind in ("exact", "code", "contains") and r.random() < 0.5 and len(answer) > 2:
-        i = r.randrange(len(answer) - 1)
-        return answer[:i] + answer[i + 1] + answer[i] + answer[i + 2:] if r.random() < 0.5 else answer[:i] + answer[i + 1:]
-    got = text_fault("", answer, asked, r)
-    return got[1] if got else None
-
-
-def call_fault(item, r):
-    """A wrong tool call: another function of the list, or one argument changed or left out."""
-    calls = [{"name": c.get("function", c)["name"], "arguments": dict(c.get("function", c)["arguments"])} for c in item["tool_calls"]]
-    call = r.choice(calls)
-    names = [t["function"]["name"] for t in item.get("tools") or [] if t["function"]["name"] != call["name"]]
-    if names and (r.random() < 0.4 or not call["arguments"]):
-        call["name"] = r.choice(names)
-        return calls
-    if not call["arguments"]:
-        return None
-    key = r.choice(list(call["arguments"]))
-    v = call["arguments"][key]
-    asked = item["messages"][-1].get("content", "")
-    if r.random() < 0.2:
-        del call["arguments"][key]
-    elif isinstance(v, bool):
-        call["arguments"][key] = not v
-    elif isinstance(v, (int, float)):
-        new = _other_number(r, str(v))
-        call["arguments"][key] = float(new) if "." in new else int(new)
-    else:
-        got = text_fault("", str(v), asked, r)
-        words = [w for w in _WORD.findall(asked) if w != v]
-        if not got and not words:
-            return None
-        call["arguments"][key] = got[1] if got else r.choice(words)
-    return calls

@@ -11,7 +11,6 @@ ANSWER_STEP_CHARS = 800
 STEP_CHARS_MAX = 1200
 QUESTION_CHARS_MAX = 3000
 HISTORY_CHARS_MAX = 1500
-VERIFY_TOKENS_MAX = 48
 
 
 def group(lines, most):
@@ -129,10 +128,16 @@ class Encoder:
         return self.tk.token_to_id(name)
 
     def pieces(self, pieces):
-        out = []
+        return self.marked(pieces)[0]
+
+    def marked(self, pieces):
+        """Ids, and where among them the steps end."""
+        out, marks = [], []
         for kind, text in pieces:
+            if kind == "c" and text == "<|step|>":
+                marks.append(len(out))
             out += [self.control(text)] if kind == "c" else self.text(text)
-        return out
+        return out, marks
 
 
 def _cases():

@@ -1,9 +1,10 @@
-"""Statistics of a judge: area under the ROC curve with its DeLong interval, calibration, verdict cuts."""
+"""Statistics of a judge: area under the ROC curve with its DeLong interval, also within groups; calibration; what a verdict admits."""
 import math
 
 import numpy as np
 
-CUT_PASS = 0.5                      # verdict 3 and better
+# Borders of P(right) between the verdicts 1|2, 2|3, 3|4, 4|5: a verdict names a band of P, and 3 is better than even.
+BANDS = (0.2, 0.5, 0.8, 0.9)
 
 
 def midranks(x):
@@ -20,17 +21,43 @@ def midranks(x):
 
 def auc(scores, good):
     """(AUC, low, high, good, bad): DeLong, DeLong and Clarke-Pearson 1988."""
+    got = _delong(scores, good)
+    if not got:
+        return {"auc": None, "good": int(np.sum(good)), "bad": len(good) - int(np.sum(good))}
+    a, variance, m, n = got
+    half = 1.96 * math.sqrt(variance)
+    return {"auc": round(a, 4), "interval": [round(max(0.0, a - half), 4), round(min(1.0, a + half), 4)], "good": m, "bad": n}
+
+
+def auc_within(scores, good, groups):
+    """AUC over pairs of one group only, so that knowing which groups are hard is worth nothing: the groups' AUCs weighed by their
+    pairs, with the variance of that sum."""
+    by = {}
+    for s, g, k in zip(scores, good, groups):
+        by.setdefault(k, ([], []))[0].append(s)
+        by[k][1].append(g)
+    got = [x for x in (_delong(*v) for v in by.values()) if x]
+    if not got:
+        return {"auc": None, "groups": 0}
+    w = np.array([m * n for _, _, m, n in got], float)
+    w /= w.sum()
+    a = float(sum(wi * x[0] for wi, x in zip(w, got)))
+    half = 1.96 * math.sqrt(sum(wi * wi * x[1] for wi, x in zip(w, got)))
+    return {"auc": round(a, 4), "interval": [round(a - half, 4), round(min(1.0, a + half), 4)], "groups": len(got),
+            "good": sum(x[2] for x in got), "bad": sum(x[3] for x in got)}
+
+
+def _delong(scores, good):
+    """(AUC, its variance, good, bad); None with fewer than two of a kind."""
     s, g = np.asarray(scores, float), np.asarray(good, bool)
     m, n = int(g.sum()), int((~g).sum())
     if m < 2 or n < 2:
-        return {"auc": None, "good": m, "bad": n}
+        return None
     x, y = s[g], s[~g]
     all_ranks = midranks(np.concatenate([x, y]))
     v10 = (all_ranks[:m] - midranks(x)) / n
     v01 = 1 - (all_ranks[m:] - midranks(y)) / m
-    a = float(v10.mean())
-    se = math.sqrt(v10.var(ddof=1) / m + v01.var(ddof=1) / n)
-    return {"auc": round(a, 4), "interval": [round(max(0.0, a - 1.96 * se), 4), round(min(1.0, a + 1.96 * se), 4)], "good": m, "bad": n}
+    return float(v10.mean()), v10.var(ddof=1) / m + v01.var(ddof=1) / n, m, n
 
 
 def wilson(k, n, z=1.96):
@@ -67,19 +94,6 @@ def platt(logits, good, steps=100):
     return float(max(w[0], 1e-3)), float(w[1])
 
 
-def cuts(p, good):
-    """Borders between the verdicts 1|2, 2|3, 3|4, 4|5: below the first at most 20 % are right, from the third 85 %, from the
-    fourth 95 %, as far as the held-out tasks show; the second is 0.5."""
-    p, g = np.asarray(p, float), np.asarray(good, float)
-    grid = np.round(np.arange(0.02, 0.5, 0.01), 2)
-    low = [c for c in grid if (p < c).sum() >= 30 and g[p < c].mean() <= 0.20]
-    first = float(max(low)) if low else 0.2
-    high = np.round(np.arange(0.51, 0.995, 0.005), 3)
-    reach = lambda want, most: next((float(c) for c in high if (p >= c).sum() >= 30 and g[p >= c].mean() >= want), most)
-    third = min(reach(0.85, 0.75), 0.95)
-    return [first, CUT_PASS, third, max(reach(0.95, 0.95), round(third + 0.01, 3))]
-
-
 def verdict(p, borders):
     return 1 + sum(p >= c for c in borders)
 
@@ -91,3 +105,19 @@ def calibration(p, good, borders, bins=10):
     v = np.array([verdict(x, borders) for x in p])
     return {"ece": round(float(ece), 4), "brier": round(float(((p - g) ** 2).mean()), 4), "n": len(p),
             "by_verdict": {str(k): {**rate(g[v == k]), "mean_p": round(float(p[v == k].mean()), 3) if (v == k).any() else None} for k in range(1, 6)}}
+
+
+def reliability(p, good, bins=10):
+    """Per bin of P: [mean P, share right, low, high, n]."""
+    p, g = np.asarray(p, float), np.asarray(good, float)
+    at = np.minimum((p * bins).astype(int), bins - 1)
+    return [[round(float(p[at == b].mean()), 3), round(float(g[at == b].mean()), 3), *wilson(int(g[at == b].sum()), int((at == b).sum())), int((at == b).sum())]
+            for b in range(bins) if (at == b).any()]
+
+
+def admission(p, good, borders):
+    """For each least verdict: share right of what is admitted (precision), share of the right ones admitted (recall), share of the
+    wrong ones admitted."""
+    g = np.asarray(good, bool)
+    v = np.array([verdict(x, borders) for x in p])
+    return {str(k): {"precision": rate(g[v >= k]), "recall": rate(v[g] >= k), "wrong": rate(v[~g] >= k)} for k in range(2, 6)}
