@@ -32,12 +32,13 @@ use crate::actors::orchestrator::{Orchestrator, Pipelines};
 use crate::actors::scheduler::{Desk, Host, Scheduler};
 use crate::actors::scorer::{Inbox, JudgeEngine, Scorer, ScorerParts};
 use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
-use crate::actors::trainer::Trainer;
+use crate::actors::trainer::{Program, Trainer};
 use crate::clock::Clock;
 use crate::config::{Config, Flags, Live};
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
+use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::Replies;
 use crate::store::files::{StateLock, create_private_dir};
@@ -244,6 +245,7 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     let (serving, keeping, night) = (place(), place(), place());
     let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
     let Common { board, pipelines, clock } = common;
+    let engine = spec.clone();
     let (spec, shared, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
     let (folder, bytes_max) = (config.state_dir.join(TURNS_DIR), config.memory.bytes_max);
     let open: OpenStore =
@@ -256,16 +258,20 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     let inference = supervise("inference", serving.clone(), budget, exhausted.clone(), move || {
         Inference::new(spec.clone(), shared.clone(), runtime.clone())
     });
-    let state_dir = config.state_dir.clone();
-    let trainer = supervise("trainer", night.clone(), budget, exhausted.clone(), move || Trainer::new(&state_dir));
-    let desk = Arc::new(desk(config, board, clock, &inference, &memory, &trainer));
+    let (state_dir, program) = (config.state_dir.clone(), trainer_program(&engine, config));
+    let trainer = supervise("trainer", night.clone(), budget, exhausted.clone(), move || {
+        Trainer::new(&state_dir, program.clone())
+    });
+    let scorer = supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone()));
+    let links = Links { inference: &inference, memory: &memory, trainer: &trainer, scorer: &scorer };
+    let desk = Arc::new(desk(config, board, clock, links));
     Cast {
         inbox,
         judge: judge.ok(),
         orchestrator: supervise("orchestrator", serving, budget, exhausted.clone(), move || {
             Orchestrator::new(pipelines.clone())
         }),
-        scorer: supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone())),
+        scorer,
         scheduler: supervise("scheduler", night, budget, exhausted.clone(), move || Scheduler::new(desk.clone())),
         memory,
         inference,
@@ -273,23 +279,26 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     }
 }
 
+/// Whom the Scheduler asks.
+struct Links<'a> {
+    inference: &'a Link<Inference>,
+    memory: &'a Link<Memory>,
+    trainer: &'a Link<Trainer>,
+    scorer: &'a Link<Scorer>,
+}
+
 /// What the Scheduler works with.
-fn desk(
-    config: &Config,
-    board: &Arc<Board>,
-    clock: &Clock,
-    inference: &Link<Inference>,
-    memory: &Link<Memory>,
-    trainer: &Link<Trainer>,
-) -> Desk {
+fn desk(config: &Config, board: &Arc<Board>, clock: &Clock, links: Links<'_>) -> Desk {
     Desk {
         state_dir: config.state_dir.clone(),
         clock: clock.clone(),
         zone: jiff::tz::TimeZone::system(),
         board: board.clone(),
-        inference: inference.clone(),
-        memory: memory.clone(),
-        trainer: trainer.clone(),
+        inference: links.inference.clone(),
+        memory: links.memory.clone(),
+        trainer: links.trainer.clone(),
+        scorer: links.scorer.clone(),
+        library: Arc::new(Library::new(&config.state_dir)),
         golden: config.night.golden.clone(),
         slice: config.night.slice.clone(),
         shipped_tables: tables::shipped_folder(config),
@@ -299,6 +308,13 @@ fn desk(
         host: Host::default(),
         progress: watch::Sender::new(Default::default()),
     }
+}
+
+/// This binary again, as the trainer of the served model.
+fn trainer_program(engine: &EngineSpec, config: &Config) -> Program {
+    // A daemon without a model does not come this far.
+    let model = config.model.clone().unwrap_or_default();
+    Program { path: engine.program.clone(), args: Vec::new(), model }
 }
 
 /// This binary again, as an engine.

@@ -3,6 +3,27 @@
 
 use std::io;
 
+/// The points of a run that learns, before those of `JUDGING`.
+pub const LEARNING: &[&str] =
+    &["score.begun", "score.done", "select.begun", "select.done", "train.begun", "train.learned", "train.done"];
+/// The points of a run whose candidate was made elsewhere.
+pub const JUDGING: &[&str] = &[
+    "record.save",
+    "train.begun",
+    "train.done",
+    "gate.begun",
+    "gate.done",
+    "promote.begun",
+    "promote.adapter",
+    "promote.signed",
+    "promote.renamed",
+    "promote.loaded",
+    "promote.pointed",
+    "promote.done",
+    "report.begun",
+    "report.done",
+];
+
 /// What happens at one point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failpoint(Option<(String, Break)>);

@@ -242,6 +242,9 @@ pub struct Feedback {
     pub principal: String,
     pub vote: Option<Vote>,
     pub correction: Option<String>,
+    /// What the judge said of the correction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judgement: Option<Judgement>,
 }
 
 /// What the judge said of one choice of a reply.

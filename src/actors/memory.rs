@@ -44,6 +44,11 @@ pub struct AddFeedback(pub TurnId, pub Feedback);
 #[rtype(result = "Result<bool, MemoryError>")]
 pub struct AddJudgement(pub TurnId, pub Judgement);
 
+/// Writes the judgement of a correction of a turn, once; answered when it is flushed. False: it has one already.
+#[derive(Message)]
+#[rtype(result = "Result<bool, MemoryError>")]
+pub struct JudgeCorrection(pub TurnId, pub String, pub Judgement);
+
 /// Turns without a judgement, behind the first, at most as many as the second says.
 #[derive(Message)]
 #[rtype(result = "Result<Vec<TurnId>, MemoryError>")]
@@ -190,6 +195,15 @@ impl Handler<AddJudgement> for Memory {
 
     fn handle(&mut self, AddJudgement(id, judgement): AddJudgement, _: &mut Self::Context) -> Self::Result {
         self.write(move |log| log.add_judgement(&id, &judgement))
+    }
+}
+
+impl Handler<JudgeCorrection> for Memory {
+    type Result = ResponseActFuture<Self, Result<bool, MemoryError>>;
+
+    fn handle(&mut self, judged: JudgeCorrection, _: &mut Self::Context) -> Self::Result {
+        let JudgeCorrection(id, correction, judgement) = judged;
+        self.write(move |log| log.add_correction_judgement(&id, &correction, &judgement))
     }
 }
 

@@ -6,6 +6,8 @@ pub mod desk;
 mod exam;
 mod examine;
 mod host;
+mod learn;
+mod measure;
 mod paper;
 mod promote;
 mod reinforce;
@@ -32,7 +34,7 @@ use crate::night::generation::{Generations, Pointer};
 use crate::night::phase::{Action, Event, Job, Order, Outcome, Phase, phase};
 use crate::night::record::{Handled, Past, Record};
 use crate::night::schedule::{Conditions, Due, Schedule};
-use crate::service::{NightCommand, ServiceError};
+use crate::service::{NightCommand, ServiceError, TurnFilter};
 use work::{Work, Worked};
 
 /// How often the Scheduler looks at the clock, and of these beats how many for a look at the canary's turns.
@@ -54,6 +56,11 @@ pub struct SchedulerStatus;
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct ScheduleChanged;
+
+/// Turns are about to be forgotten: what was learned from them is not learned from again. → pairs that went.
+#[derive(Message)]
+#[rtype(result = "Result<usize, String>")]
+pub struct ForgetPairs(pub TurnFilter);
 
 /// Time has passed.
 #[derive(Message)]
@@ -311,6 +318,24 @@ impl Handler<ScheduleChanged> for Scheduler {
             Err(error) if self.schedule.is_ok() => tracing::error!(%error, "night.yaml: the one read before stays"),
             Err(error) => self.schedule = Err(error.to_string()),
         }
+    }
+}
+
+impl Handler<ForgetPairs> for Scheduler {
+    type Result = ResponseActFuture<Self, Result<usize, String>>;
+
+    fn handle(&mut self, ForgetPairs(filter): ForgetPairs, _: &mut Self::Context) -> Self::Result {
+        let current = self.record.run.as_ref().map(|run| run.order.id.clone());
+        let desk = self.desk.clone();
+        let forgotten = desk::blocking(move || desk.forget_pairs(&filter, current.as_deref()));
+        Box::pin(wrap_future::<_, Self>(forgotten).map(|forgotten, this, _| {
+            let (gone, of_this_run) = forgotten??;
+            if of_this_run {
+                this.notice("the run was stopped: some of its pairs were forgotten".to_owned());
+                this.stop.cancel();
+            }
+            Ok(gone)
+        }))
     }
 }
 

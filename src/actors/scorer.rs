@@ -18,12 +18,14 @@ pub use inbox::Inbox;
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::clock::Clock;
+use crate::turn::TurnId;
 use work::Work;
 
-/// Looks through the turn log for turns without a verdict, at once. → whether there is a judge.
+/// Looks through the turn log for turns without a verdict, at once, and judges the corrections of the turns that are
+/// named. → `Err`: why there is no judge.
 #[derive(Message)]
-#[rtype(result = "bool")]
-pub struct ScoreBacklog;
+#[rtype(result = "Result<(), String>")]
+pub struct ScoreBacklog(pub Vec<TurnId>);
 
 #[derive(Message)]
 #[rtype(result = "Value")]
@@ -68,11 +70,13 @@ impl Actor for Scorer {
 }
 
 impl Handler<ScoreBacklog> for Scorer {
-    type Result = bool;
+    type Result = Result<(), String>;
 
-    fn handle(&mut self, _: ScoreBacklog, _: &mut Self::Context) -> bool {
+    fn handle(&mut self, ScoreBacklog(corrected): ScoreBacklog, _: &mut Self::Context) -> Self::Result {
+        self.parts.judge.as_ref().map_err(String::clone)?;
+        corrected.into_iter().for_each(|turn| self.parts.inbox.put(turn));
         self.parts.inbox.ask_for_sweep();
-        self.parts.judge.is_ok()
+        Ok(())
     }
 }
 

@@ -1,31 +1,59 @@
-//! The Trainer owns the candidate: a file under `candidates/<run>/` that no reply is ever answered with. It is
-//! taken from a file that was made elsewhere; training itself does not exist yet, and says so.
+//! The Trainer owns the candidate: a file under `candidates/<run>/` that no reply is ever answered with. It is learned
+//! by a process of its own, or taken from a file that was made elsewhere.
+
+mod child;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::prelude::*;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+pub use child::{Lesson, Program, Said};
 
 use crate::night::inspect::{ADAPTER_BYTES_MAX, hash_file};
+use crate::night::learning::Training;
 use crate::night::phase::Candidate;
-use crate::service::ServiceError;
 use crate::store::files::create_private_dir;
+use crate::training::Step;
 
 const FOLDER: &str = "candidates";
 const FILE: &str = "adapter.gguf";
 
-/// Trains a candidate.
+/// Hears of every step.
+pub type Told = Arc<dyn Fn(Step) + Send + Sync>;
+
+/// Trains a candidate. The answer comes when it is on the disk, or when it is certain that it will not be.
 #[derive(Message)]
-#[rtype(result = "Result<(), ServiceError>")]
-pub struct Train;
+#[rtype(result = "Result<(Candidate, Said), String>")]
+pub struct Train {
+    pub run: String,
+    /// The dataset, as lines.
+    pub pairs: PathBuf,
+    /// The adapter to go on from.
+    pub from: Option<PathBuf>,
+    pub seed: u64,
+    pub training: Training,
+    pub stop: CancellationToken,
+    pub told: Told,
+}
 
 /// Takes a copy of an adapter file as the candidate of a run.
 #[derive(Message)]
 #[rtype(result = "Result<Candidate, String>")]
 pub struct Take {
     pub path: PathBuf,
+    pub run: String,
+}
+
+/// The candidate that a run left on the disk, if it did.
+#[derive(Message)]
+#[rtype(result = "Option<Candidate>")]
+pub struct Left {
     pub run: String,
 }
 
@@ -42,13 +70,15 @@ pub struct TrainerStatus;
 
 pub struct Trainer {
     folder: PathBuf,
-    /// The run whose candidate is there.
+    program: Program,
+    /// The run whose candidate is there, or in the making.
     candidate: Option<String>,
+    busy: Arc<AtomicBool>,
 }
 
 impl Trainer {
-    pub fn new(state_dir: &Path) -> Self {
-        Trainer { folder: state_dir.join(FOLDER), candidate: None }
+    pub fn new(state_dir: &Path, program: Program) -> Self {
+        Trainer { folder: state_dir.join(FOLDER), program, candidate: None, busy: Arc::default() }
     }
 }
 
@@ -56,11 +86,48 @@ impl Actor for Trainer {
     type Context = Context<Self>;
 }
 
-impl Handler<Train> for Trainer {
-    type Result = Result<(), ServiceError>;
+/// Says that a training runs, for as long as it lives.
+struct Busy(Arc<AtomicBool>);
 
-    fn handle(&mut self, _: Train, _: &mut Self::Context) -> Self::Result {
-        Err(ServiceError::NotBuilt("training is not built yet: no candidate was made".to_owned()))
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Handler<Train> for Trainer {
+    type Result = ResponseFuture<Result<(Candidate, Said), String>>;
+
+    fn handle(&mut self, train: Train, _: &mut Self::Context) -> Self::Result {
+        if self.busy.swap(true, Ordering::Relaxed) {
+            return Box::pin(async { Err("a training is under way already".to_owned()) });
+        }
+        let busy = Busy(self.busy.clone());
+        self.candidate = Some(train.run.clone());
+        let (program, to) = (self.program.clone(), self.folder.join(&train.run));
+        Box::pin(async move {
+            let _busy = busy;
+            let Train { pairs, from, seed, training, stop, told, .. } = train;
+            fresh(&to).map_err(|error| format!("no room for a candidate at {}: {error}", to.display()))?;
+            let lesson = Lesson { pairs, out: to.join(FILE), from, seed, training };
+            let said = child::train(&program, &lesson, &stop, &*told).await.map_err(|error| error.to_string())?;
+            let path = lesson.out;
+            let hashed = tokio::task::spawn_blocking(move || candidate(path)).await.map_err(|e| e.to_string())?;
+            let candidate = hashed.map_err(|error| format!("the trained adapter cannot be read: {error}"))?;
+            Ok((candidate, said))
+        })
+    }
+}
+
+impl Handler<Left> for Trainer {
+    type Result = ResponseFuture<Option<Candidate>>;
+
+    fn handle(&mut self, Left { run }: Left, _: &mut Self::Context) -> Self::Result {
+        let path = self.folder.join(&run).join(FILE);
+        if path.is_file() {
+            self.candidate = Some(run);
+        }
+        Box::pin(async move { tokio::task::spawn_blocking(move || candidate(path)).await.ok()?.ok() })
     }
 }
 
@@ -77,6 +144,19 @@ impl Handler<Take> for Trainer {
     }
 }
 
+/// An empty private folder.
+fn fresh(folder: &Path) -> io::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    create_private_dir(folder)
+}
+
+fn candidate(path: PathBuf) -> io::Result<Candidate> {
+    let (sha256, _) = hash_file(&path)?;
+    Ok(Candidate { path, sha256 })
+}
+
 /// Copies the adapter into the folder `to`, synced, and says what was copied.
 fn copy(path: &Path, to: &Path) -> Result<Candidate, String> {
     let work = || -> io::Result<Candidate> {
@@ -85,17 +165,13 @@ fn copy(path: &Path, to: &Path) -> Result<Candidate, String> {
         if !meta.is_file() || meta.len() > ADAPTER_BYTES_MAX {
             return Err(io::Error::other(format!("it is no file of at most {ADAPTER_BYTES_MAX} bytes")));
         }
-        if to.exists() {
-            fs::remove_dir_all(to)?;
-        }
-        create_private_dir(to)?;
+        fresh(to)?;
         let path = to.join(FILE);
         let mut copy = File::create(&path)?;
         io::copy(&mut source.take(ADAPTER_BYTES_MAX), &mut copy)?;
         copy.sync_all()?;
         File::open(to)?.sync_all()?;
-        let (sha256, _) = hash_file(&path)?;
-        Ok(Candidate { path, sha256 })
+        candidate(path)
     };
     work().map_err(|error| format!("cannot take {} as a candidate: {error}", path.display()))
 }
@@ -117,6 +193,7 @@ impl Handler<TrainerStatus> for Trainer {
     type Result = MessageResult<TrainerStatus>;
 
     fn handle(&mut self, _: TrainerStatus, _: &mut Self::Context) -> Self::Result {
-        MessageResult(json!({ "state": "not_built", "candidate": self.candidate }))
+        let state = if self.busy.load(Ordering::Relaxed) { "training" } else { "idle" };
+        MessageResult(json!({ "state": state, "candidate": self.candidate }))
     }
 }

@@ -154,7 +154,7 @@ fn report_path(run: Option<&str>) -> String {
 /// Shows the run's phases until it is over.
 async fn follow(client: &Client, id: &str) -> anyhow::Result<()> {
     let bar = ProgressBar::new(1);
-    bar.set_style(ProgressStyle::with_template("{spinner} {msg:24} {bar:30} {pos}/{len} {eta}")?);
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg:32} {bar:30} {pos}/{len} {prefix}")?);
     loop {
         let status = client.get("/v1/night").await?;
         let run = &status["run"];
@@ -166,12 +166,22 @@ async fn follow(client: &Client, id: &str) -> anyhow::Result<()> {
             }
         } else {
             let number = |name: &str| run["progress"][name].as_u64().unwrap_or(0);
-            let what = run["progress"]["what"].as_str().or(run["phase"].as_str()).unwrap_or_default();
-            bar.set_message(printable(what));
+            let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
+            let (phase, what) = (text(&run["phase"]), text(&run["progress"]["what"]));
+            bar.set_message(if what == phase { phase } else { format!("{phase}: {what}") });
+            bar.set_prefix(run["eta_ms"].as_u64().map(left).unwrap_or_default());
             bar.set_length(number("total").max(1));
             bar.set_position(number("done"));
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Time that is left, for people.
+fn left(ms: u64) -> String {
+    match ms / 1000 {
+        s @ 0..90 => format!("{s} s left"),
+        s => format!("{} min left", s.div_ceil(60)),
     }
 }
 

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use chimere::engine::adapter::BaseModel;
+use chimere::engine::adapter::{self, BaseModel};
 use chimere::engine::gradient::Trunk;
 use chimere::engine::load::{self, model_hash};
 use chimere::gguf::Gguf;
 use chimere::training::{self, Recipe, Step, pairs, recipe};
 use serde_json::json;
 
+use super::exit::EX_TEMPFAIL;
 use super::model_args::{ModelArgs, bar};
 
 /// Learn an adapter from verified pairs (first-order LoRA through the whole trunk, on the processor)
@@ -52,9 +53,18 @@ pub struct Args {
     held_out: u32,
     #[arg(long, default_value_t = Recipe::default().seed)]
     seed: u64,
+    /// Adapter to go on from, of the same rank, alpha and matrices
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// A JSON line for every step and for the outcome
     #[arg(long)]
     json: bool,
+    /// Leave the machine to everybody else, and end when standard input ends
+    #[arg(long)]
+    background: bool,
+    /// End rather than take more address space than this
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..))]
+    memory_max: Option<u64>,
 }
 
 impl Args {
@@ -76,6 +86,14 @@ impl Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(mib) = args.memory_max {
+        chimere_ffi::limits::bound_address_space(mib.saturating_mul(1 << 20))?;
+    }
+    if args.background {
+        // Before the first thread: they inherit it.
+        chimere_ffi::limits::lower_priority()?;
+        std::thread::spawn(end_with_input);
+    }
     let path = args.model.path()?;
     let header = Gguf::open(&path).with_context(|| format!("cannot read the model {}", path.display()))?;
     let base = BaseModel::new(&header, &model_hash(&path, &header)?);
@@ -85,11 +103,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!("{}:{line}: left out: {reason}", args.pairs.display());
     }
     let loading = bar(1000, "loading");
+    let from = args.from.as_deref().map(|from| adapter::read(from, &base).map(|(adapter, ..)| adapter)).transpose()?;
     let mut trunk = Trunk::load(&path, args.model.threads(), &mut |done| loading.set_position((done * 1000.0) as u64))?;
     loading.finish_and_clear();
     let training = bar(0, "training");
     let began = std::time::Instant::now();
-    let trained = training::train(&mut trunk, &base, &read.list, &args.recipe(), &mut |step| {
+    let trained = training::train(&mut trunk, &base, from.as_ref(), &read.list, &args.recipe(), &mut |step| {
         training.set_length(step.steps as u64);
         training.set_position(step.step as u64);
         report(&step, args.json);
@@ -113,6 +132,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     println!("{} ({bytes} bytes, sha256 {sha256})", args.out.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whoever holds the other end of standard input is gone: nobody waits for the adapter.
+fn end_with_input() {
+    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    std::process::exit(i32::from(EX_TEMPFAIL));
 }
 
 fn report(step: &Step, json: bool) {

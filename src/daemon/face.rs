@@ -12,7 +12,7 @@ use crate::actors::inference::{Ask, EngineState, InferenceError, Lease, Pause};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
 use crate::actors::orchestrator::OrchestratorStatus;
-use crate::actors::scheduler::{Night, SchedulerStatus};
+use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
@@ -84,9 +84,16 @@ impl Daemon {
             principal: principal.name,
             vote: feedback.vote,
             correction: feedback.correction,
+            judgement: None,
         };
-        let added = self.cast.memory.send(AddFeedback(feedback.turn, record)).await;
-        added.map_err(|error| link(&error))?.map_err(memory)
+        let corrected = record.correction.is_some();
+        let added = self.cast.memory.send(AddFeedback(feedback.turn.clone(), record)).await;
+        added.map_err(|error| link(&error))?.map_err(memory)?;
+        if corrected {
+            // A correction is judged as the answer that it stands for.
+            self.cast.inbox.put(feedback.turn);
+        }
+        Ok(())
     }
 
     async fn report(&self) -> Value {
@@ -164,8 +171,14 @@ impl Service for Daemon {
     }
 
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
-        let forgotten = self.cast.memory.send_within(Forget(filter), Duration::from_millis(MEMORY_TIMEOUT_MS));
-        Box::pin(async move { forgotten.await.map_err(|error| link(&error))?.map_err(memory) })
+        let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
+        Box::pin(async move {
+            // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
+            let pairs = self.cast.scheduler.send_within(ForgetPairs(filter.clone()), within).await;
+            pairs.map_err(|error| link(&error))?.map_err(ServiceError::Internal)?;
+            let forgotten = self.cast.memory.send_within(Forget(filter), within).await;
+            forgotten.map_err(|error| link(&error))?.map_err(memory)
+        })
     }
 
     fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {

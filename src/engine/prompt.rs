@@ -223,7 +223,7 @@ fn message(specials: &Specials, message: &Message) -> Value {
 
 /// Clients may send a past reply with its thought inside. Templates cut it off at `</think>`, which they
 /// could not find any more once it is defused: so it is done here, in the way of Qwen's template.
-fn thought_and_content(message: &Message) -> (Option<&str>, &str) {
+pub fn thought_and_content(message: &Message) -> (Option<&str>, &str) {
     let content = message.content.as_str();
     if message.role != Role::Assistant || message.reasoning_content.is_some() {
         return (message.reasoning_content.as_deref(), content);

@@ -121,8 +121,8 @@ impl Generations {
         Ok(numbers)
     }
 
-    /// The manifest of a generation whose signature, adapter and base model are right.
-    pub fn verify(&self, generation: u64, base_hash: &str) -> Result<Manifest, GenerationError> {
+    /// The manifest of a generation whose signature is right; its adapter is not looked at.
+    pub fn manifest(&self, generation: u64) -> Result<Manifest, GenerationError> {
         let dir = self.dir(generation);
         let read = |name: &str| -> Result<Vec<u8>, GenerationError> {
             let path = dir.join(name);
@@ -142,6 +142,12 @@ impl Generations {
         if manifest.generation != generation {
             return Err(GenerationError::Number { generation, found: manifest.generation });
         }
+        Ok(manifest)
+    }
+
+    /// The manifest of a generation whose signature, adapter and base model are right.
+    pub fn verify(&self, generation: u64, base_hash: &str) -> Result<Manifest, GenerationError> {
+        let manifest = self.manifest(generation)?;
         if manifest.base_hash != base_hash {
             let (found, wanted) = (manifest.base_hash, base_hash.to_owned());
             return Err(GenerationError::Base { generation, found, wanted });

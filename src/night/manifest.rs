@@ -46,6 +46,11 @@ pub struct Metrics {
     pub kl: Option<f64>,
     pub update_rms: Option<f64>,
     pub speed: Option<f64>,
+    /// Loss of pairs kept out of training, nats a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_before: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_after: Option<f64>,
 }
 
 /// Where a generation comes from.

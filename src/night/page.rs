@@ -89,8 +89,21 @@ fn write_rest(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, "<tr>{}{}{}", cell(&a.question), cell(&a.champion), cell(&a.candidate))?;
     }
     write!(out, "</table><h2>Data</h2><table>")?;
-    for (stage, n) in &report.funnel {
-        write!(out, "<tr><td>{}<td>{n}", escaped(stage))?;
+    if let Some(selection) = &report.selection {
+        for (stage, n) in selection.funnel() {
+            write!(out, "<tr><td>{}<td>{n}", escaped(&stage))?;
+        }
+        for principal in &selection.principals {
+            write!(out, "<tr><td colspan=2>{}", escaped(&principal.words()))?;
+        }
+        for flag in &selection.flags {
+            write!(out, "<tr><td colspan=2 class=fail>{}", escaped(flag))?;
+        }
+    }
+    if let Some(training) = &report.training {
+        write!(out, "</table><h2>Training</h2><p>{}", escaped(&training.words()))?;
+        write_curve(out, &training.curve)?;
+        write!(out, "<table>")?;
     }
     if let Some(engram) = &report.engram {
         write!(out, "</table><h2>Engram</h2><p>{}<table>", escaped(&engram.words()))?;
@@ -115,6 +128,24 @@ fn write_rest(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, "<p>{}", escaped(notice))?;
     }
     write!(out, "<h2>Undo</h2><pre>{}</pre></html>", escaped(&report.undo))
+}
+
+/// The loss of the steps.
+fn write_curve(out: &mut String, curve: &[(usize, f64)]) -> std::fmt::Result {
+    let (Some((_, first)), Some((_, last))) = (curve.first(), curve.last()) else { return Ok(()) };
+    let low = curve.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
+    let high = curve.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
+    let at = |(n, (_, loss)): (usize, &(usize, f64))| {
+        let x = (n as f64 + 0.5) * WIDTH / curve.len() as f64;
+        format!("{x:.1},{:.1}", (HEIGHT - 10.0) * (high - loss) / (high - low).max(1e-9) + 5.0)
+    };
+    let points: Vec<String> = curve.iter().enumerate().map(at).collect();
+    write!(
+        out,
+        "<svg viewBox='0 0 {WIDTH} {HEIGHT}' role=img><title>loss from {first:.3} to {last:.3}</title>\
+         <polyline points='{}' fill=none stroke='#36c'/></svg>",
+        points.join(" ")
+    )
 }
 
 /// The golden trend: the candidate's 95 % band, its rate, and the line that it had to stay above.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::gate::{Pair, Verdict, by_domain, count};
+use super::learning::{Selected, Trained};
 use super::manifest::{Manifest, Metrics};
 use super::phase::{Order, Outcome, Step};
 use super::stats::{Paired, Z_TWO_SIDED_95};
@@ -179,8 +180,12 @@ pub struct Report {
     pub domains: Vec<DomainResult>,
     pub trend: Vec<TrendPoint>,
     pub worst: Vec<Answered>,
-    /// Turns that came this far, in order.
-    pub funnel: Vec<(String, u64)>,
+    /// Where the night's data went.
+    #[serde(default)]
+    pub selection: Option<Selected>,
+    /// What was learned from it.
+    #[serde(default)]
+    pub training: Option<Trained>,
     /// What the writing of the engram tables did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramReport>,
@@ -325,9 +330,21 @@ impl Report {
             writeln!(out, "    champion  {}", one_line(&a.champion))?;
             writeln!(out, "    candidate {}", one_line(&a.candidate))?;
         }
-        if !self.funnel.is_empty() {
-            let stages: Vec<_> = self.funnel.iter().map(|(stage, n)| format!("{stage} {n}")).collect();
-            writeln!(out, "\nData: {}", stages.join(" → "))?;
+        if let Some(selection) = &self.selection {
+            writeln!(out, "\nData")?;
+            for (stage, n) in selection.funnel() {
+                writeln!(out, "  {n:>6} {stage}")?;
+            }
+            for p in &selection.principals {
+                writeln!(out, "  {}", p.words())?;
+            }
+            for flag in &selection.flags {
+                writeln!(out, "  LOOK   {flag}")?;
+            }
+        }
+        if let Some(training) = &self.training {
+            writeln!(out, "\nTraining: {}", training.words())?;
+            writeln!(out, "  loss {}", sparkline(&training.curve))?;
         }
         if let Some(engram) = &self.engram {
             write_engram(out, engram)?;
@@ -366,6 +383,17 @@ fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
     Ok(())
 }
 
+/// The loss curve in a line: its first and last value, and blocks between the lowest and the highest.
+fn sparkline(curve: &[(usize, f64)]) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let (Some(first), Some(last)) = (curve.first(), curve.last()) else { return "(no steps)".to_owned() };
+    let low = curve.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
+    let high = curve.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
+    let block = |value: f64| BLOCKS[(((value - low) / (high - low).max(1e-9)) * 7.0).round().clamp(0.0, 7.0) as usize];
+    let line: String = curve.iter().map(|p| block(p.1)).collect();
+    format!("{:.3} {line} {:.3}", first.1, last.1)
+}
+
 fn one_line(text: &str) -> String {
     let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let visible: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
@@ -385,7 +413,9 @@ fn bar(point: &TrendPoint) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::night::admission::Refusal;
     use crate::night::gate::{Finding, Rule};
+    use crate::night::learning::{Mode, PrincipalPairs};
     use crate::night::phase::{Job, Phase};
 
     fn answered(n: usize, domain: &str, champion: bool, candidate: bool) -> Answered {
@@ -394,6 +424,26 @@ pub(super) mod tests {
             question: format!("What is <{n}> & more?"),
             champion: "right\n".into(),
             candidate: String::new(),
+        }
+    }
+
+    fn trained() -> Trained {
+        Trained {
+            format: 1,
+            mode: Mode::Fresh,
+            from: 0,
+            seed: 1,
+            data_hash: "d".into(),
+            sha256: "a".into(),
+            pairs: 4,
+            left_out: 0,
+            steps: 2,
+            tokens: 100,
+            held_out: 1,
+            loss_before: Some(2.0),
+            loss_after: Some(1.0),
+            curve: vec![(1, 2.0), (2, 1.0)],
+            seconds: 3.0,
         }
     }
 
@@ -432,7 +482,15 @@ pub(super) mod tests {
             trend: trend(vec![point.clone(); TREND_MAX], Some(point)),
             golden: Some(exam.clone()),
             slice: Some(exam),
-            funnel: vec![("turns".into(), 9), ("admitted".into(), 4)],
+            selection: Some(Selected {
+                turns: 9,
+                refused: vec![(Refusal::NoConsent, 5)],
+                new: 4,
+                principals: vec![PrincipalPairs { principal: "<anna>".into(), pairs: 4, loss: Some(1.5) }],
+                flags: vec!["look at anna".into()],
+                ..Selected::default()
+            }),
+            training: Some(trained()),
             engram: Some(EngramReport {
                 left_out: [("unscored".to_owned(), 3)].into(),
                 used: EngramUsed { replies: 2, tokens: 50, hits: 10, mixed: 9, changed: 1 },
@@ -459,7 +517,10 @@ pub(super) mod tests {
             "FAIL code dropped",
             "Golden exam, n = 40",
             "code         n = 20",
-            "turns 9 → admitted 4",
+            "     5 refused: no consent",
+            "     4 new pairs",
+            "LOOK   look at anna",
+            "loss 2.000 █▁ 1.000",
             "3 unscored",
             "10 of 50 answer tokens (20.0 %)",
             "Undo:",

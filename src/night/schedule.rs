@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::phase::Job;
 use super::record::Handled;
-use super::{canary, gate};
+use super::{admission, canary, gate, learning};
 use crate::pipeline::yaml::{self, YamlError};
 use crate::store::files::read_bounded;
 
@@ -56,6 +56,12 @@ struct RawJob {
 struct RawSchedule {
     version: u32,
     jobs: BTreeMap<Job, RawJob>,
+    #[serde(default)]
+    scoring: learning::Scoring,
+    #[serde(default)]
+    selection: admission::Rules,
+    #[serde(default)]
+    training: learning::Training,
     exam: Exam,
     gate: gate::Limits,
     canary: canary::Rules,
@@ -90,6 +96,9 @@ pub struct Exam {
 pub struct Schedule {
     pub version: u32,
     pub jobs: BTreeMap<Job, Entry>,
+    pub scoring: learning::Scoring,
+    pub selection: admission::Rules,
+    pub training: learning::Training,
     pub exam: Exam,
     pub gate: gate::Limits,
     pub canary: canary::Rules,
@@ -112,18 +121,26 @@ impl Schedule {
 
     /// Reads and checks a file; `place` is its name in messages.
     pub fn parse(text: &str, place: &str) -> Result<Schedule, ScheduleError> {
-        let raw: RawSchedule = yaml::read(text, place, NODES_MAX, DEPTH_MAX)
+        let mut raw: RawSchedule = yaml::read(text, place, NODES_MAX, DEPTH_MAX)
             .map_err(|YamlError { place, message }| ScheduleError::Parse { place, message })?;
         let invalid =
             |(field, message): (String, String)| ScheduleError::Invalid { place: place.to_owned(), field, message };
         let mut jobs = BTreeMap::new();
-        for (job, raw) in raw.jobs {
+        for (job, raw) in std::mem::take(&mut raw.jobs) {
             let entry = Entry::check(raw).map_err(|(f, m)| invalid((format!("jobs.{}.{f}", job.name()), m)))?;
             jobs.insert(job, entry);
         }
         let exam = (raw.exam.items_max as f64, raw.exam.parallel as f64);
-        let (gate, canary) = (&raw.gate, &raw.canary);
+        let (selection, gate, canary) = (&raw.selection, &raw.gate, &raw.canary);
         let ranges = [
+            ("scoring.minutes_max", raw.scoring.minutes_max, 0.0, 1_440.0),
+            ("selection.window_hours", selection.window_hours, 0.01, 8_760.0),
+            ("selection.verdict_min", selection.verdict_min.into(), 1.0, 5.0),
+            ("selection.pairs_min", selection.pairs_min as f64, 8.0, 100_000.0),
+            ("selection.pairs_max", selection.pairs_max as f64, 8.0, 100_000.0),
+            ("selection.principal_share_max", selection.principal_share_max, 0.0, 0.5),
+            ("selection.principal_pairs_max", selection.principal_pairs_max as f64, 0.0, 10_000.0),
+            ("selection.corrections_share_max", selection.corrections_share_max, 0.0, 1.0),
             ("exam.items_max", exam.0, 1.0, 100_000.0),
             ("exam.parallel", exam.1, 1.0, 256.0),
             ("gate.margin", gate.margin, 0.0, 0.2),
@@ -141,7 +158,7 @@ impl Schedule {
             ("canary.latency_ratio_max", canary.latency_ratio_max, 1.0, 100.0),
             ("canary.hours_max", canary.hours_max, 0.0, 720.0),
         ];
-        for (field, value, low, high) in ranges {
+        for (field, value, low, high) in ranges.into_iter().chain(raw.training.ranges()) {
             within(field, value, low, high).map_err(invalid)?;
         }
         for (n, stage) in canary.stages.iter().enumerate() {
@@ -152,7 +169,8 @@ impl Schedule {
         if !canary.stages.is_sorted_by_key(|s| s.percent) {
             return Err(invalid(("canary.stages".into(), "must not shrink".into())));
         }
-        Ok(Schedule { version: raw.version, jobs, exam: raw.exam, gate: raw.gate, canary: raw.canary })
+        let RawSchedule { version, scoring, selection, training, exam, gate, canary, .. } = raw;
+        Ok(Schedule { version, jobs, scoring, selection, training, exam, gate, canary })
     }
 }
 

@@ -2,6 +2,7 @@
 //! thought, and the weakest step gives the answer's probability and its verdict 1–5. Plain functions of texts and
 //! numbers: who runs the judge's engine is somebody else's business.
 
+pub mod correction;
 pub mod judge;
 pub mod measure;
 pub mod prompt;

@@ -369,11 +369,12 @@ impl Night {
                     writeln!(out, "    {}: {}", step.phase.name(), step.words)?;
                 }
             }
-            if let Some(report) = &done.report
-                && !report.funnel.is_empty()
-            {
-                let funnel: Vec<String> = report.funnel.iter().map(|(stage, n)| format!("{stage} {n}")).collect();
+            if let Some(selection) = done.report.as_ref().and_then(|report| report.selection.as_ref()) {
+                let funnel: Vec<String> = selection.funnel().iter().map(|(stage, n)| format!("{n} {stage}")).collect();
                 writeln!(out, "    data: {}", funnel.join(" → "))?;
+                for flag in &selection.flags {
+                    writeln!(out, "    look: {flag}")?;
+                }
             }
             if let Some(slice) = done.report.as_ref().and_then(|report| report.slice.as_ref()) {
                 writeln!(out, "    slice: {} points, n = {}", change(slice.difference), slice.n)?;
@@ -388,11 +389,13 @@ impl Night {
 
 /// Pairs that the night learned from.
 fn pairs(report: &Report) -> Option<u64> {
-    report.funnel.iter().rev().find(|(stage, _)| stage.contains("pairs") || stage.contains("admitted")).map(|(_, n)| *n)
+    report.training.as_ref().map(|training| training.pairs as u64)
 }
 
-fn loss(_report: &Report) -> Option<String> {
-    None
+/// Of the pairs kept out of training, before and after it.
+fn loss(report: &Report) -> Option<String> {
+    let training = report.training.as_ref()?;
+    Some(format!("{:.3} → {:.3}", training.loss_before?, training.loss_after?))
 }
 
 fn kl(report: &Report) -> Option<f64> {

@@ -57,6 +57,14 @@ pub trait TurnStore: Send + Sync + 'static {
     /// Writes the judgement of a turn that is there. False: it has one already, which stays.
     fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError>;
 
+    /// Writes the judgement of a correction to a turn that is there. False: this correction has one already.
+    fn add_correction_judgement(
+        &self,
+        id: &TurnId,
+        correction: &str,
+        judgement: &Judgement,
+    ) -> Result<bool, StoreError>;
+
     /// Turns without a judgement, in the order of time, behind `after`, at most `limit`.
     fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError>;
 

@@ -1,7 +1,8 @@
 //! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback; `!counts` →
-//! size of the log; `!judged/` and turn id → judgement; `!unscored/` and turn id → nothing, while it has none) and
-//! `meta` (`format`). A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids
-//! sort by time, and so do keys; a turn's feedback follows it.
+//! size of the log; `!judged/` and turn id → judgement; `!corrected/`, turn id, `/` and the correction's hash → the
+//! judgement of that correction; `!unscored/` and turn id → nothing, while it has none) and `meta` (`format`). A
+//! record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do keys; a turn's
+//! feedback follows it.
 //!
 //! One lock covers every change, which is one batch with the counts in it: after a crash they still agree. Readers
 //! take no lock. There are no sled transactions and no `flush_async` (see `flusher`): a burst of them hung.
@@ -30,6 +31,9 @@ const COUNTS_KEY: &[u8] = b"!counts";
 /// Sorts behind everything that begins with `!`, before every id.
 const FIRST_TURN: &[u8] = b"\"";
 const JUDGED_PREFIX: &str = "!judged/";
+const CORRECTED_PREFIX: &str = "!corrected/";
+/// Bytes of a correction's SHA-256 in its key.
+const CORRECTION_BYTES: usize = 16;
 const UNSCORED_PREFIX: &str = "!unscored/";
 
 pub struct SledTurns {
@@ -93,7 +97,8 @@ impl SledTurns {
         batch.remove(id);
         batch.remove(beside(JUDGED_PREFIX, id));
         batch.remove(beside(UNSCORED_PREFIX, id));
-        for key in self.log.scan_prefix(prefix(id)).keys() {
+        let corrected = self.log.scan_prefix(prefix(&beside(CORRECTED_PREFIX, id))).keys();
+        for key in self.log.scan_prefix(prefix(id)).keys().chain(corrected) {
             batch.remove(key.map_err(disk)?);
         }
         let counts = TurnCounts {
@@ -117,7 +122,13 @@ impl SledTurns {
     fn read(&self, id: &[u8], record: &[u8]) -> Result<Turn, StoreError> {
         let mut turn: Turn = unpack(id, record)?;
         for vote in self.log.scan_prefix(prefix(id)).values() {
-            turn.feedback.push(unpack(id, &vote.map_err(disk)?)?);
+            let mut feedback: Feedback = unpack(id, &vote.map_err(disk)?)?;
+            if let Some(correction) = &feedback.correction
+                && let Some(judged) = self.log.get(corrected(id, correction)).map_err(disk)?
+            {
+                feedback.judgement = Some(unpack(id, &judged)?);
+            }
+            turn.feedback.push(feedback);
         }
         if let Some(judged) = self.log.get(beside(JUDGED_PREFIX, id)).map_err(disk)? {
             let judgement: Judgement = unpack(id, &judged)?;
@@ -196,6 +207,24 @@ impl TurnStore for SledTurns {
         batch.insert(key, pack(judgement)?);
         batch.remove(beside(UNSCORED_PREFIX, id.0.as_bytes()));
         self.log.apply_batch(batch).map_err(disk)?;
+        Ok(true)
+    }
+
+    fn add_correction_judgement(
+        &self,
+        id: &TurnId,
+        correction: &str,
+        judgement: &Judgement,
+    ) -> Result<bool, StoreError> {
+        let _state = self.state();
+        if !self.log.contains_key(&id.0).map_err(disk)? {
+            return Err(StoreError::Unknown(id.0.clone()));
+        }
+        let key = corrected(id.0.as_bytes(), correction);
+        if self.log.contains_key(&key).map_err(disk)? {
+            return Ok(false);
+        }
+        self.log.insert(key, pack(judgement)?).map_err(disk)?;
         Ok(true)
     }
 
@@ -280,6 +309,13 @@ fn beside(name: &str, id: &[u8]) -> Vec<u8> {
     [name.as_bytes(), id].concat()
 }
 
+/// Key of the judgement of a correction: the same correction is judged once.
+fn corrected(id: &[u8], correction: &str) -> Vec<u8> {
+    let digest = Sha256::digest(correction.as_bytes());
+    let digits: String = digest.iter().take(CORRECTION_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    [&prefix(&beside(CORRECTED_PREFIX, id)), digits.as_bytes()].concat()
+}
+
 /// Keys of a turn's feedback begin with this.
 fn prefix(id: &[u8]) -> Vec<u8> {
     [id, &[FEEDBACK_MARK]].concat()
@@ -312,191 +348,5 @@ fn disk(error: sled::Error) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::turn::{ChoiceJudgement, Sampling, Thinking, Tier, Vote};
-
-    fn turn(id: &str, principal: &str) -> Turn {
-        Turn {
-            version: super::super::TURN_VERSION,
-            id: TurnId(id.to_owned()),
-            conversation: "c".to_owned(),
-            time_ms: 5,
-            principal: principal.to_owned(),
-            consent: true,
-            taint: false,
-            route: "default".to_owned(),
-            tier: Tier::Quality,
-            pipeline_version: "1".to_owned(),
-            model: "m".to_owned(),
-            model_hash: "h".to_owned(),
-            adapter_revision: 0,
-            template_hash: "t".to_owned(),
-            messages: Vec::new(),
-            tools: Vec::new(),
-            prompt_ids: vec![1, 2, 3],
-            sampling: Sampling::default(),
-            thinking: Thinking::Off,
-            generations: Vec::new(),
-            feedback: Vec::new(),
-            verdict: None,
-            judgement: None,
-        }
-    }
-
-    fn vote(time_ms: i64) -> Feedback {
-        Feedback { time_ms, principal: "p".to_owned(), vote: Some(Vote::Up), correction: None }
-    }
-
-    #[tokio::test]
-    async fn turns_come_back_after_a_reopening() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (turn("turn-a", "p"), turn("turn-b", "q"));
-        {
-            let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-            log.append(&b).unwrap();
-            log.append(&a).unwrap();
-            log.append(&a).unwrap();
-            log.add_feedback(&a.id, &vote(7)).unwrap();
-            log.add_feedback(&a.id, &vote(8)).unwrap();
-            log.flush().await.unwrap();
-        }
-        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-        assert_eq!(log.counts().unwrap().turns, 2);
-        let all = log.list(&TurnFilter::default()).unwrap();
-        assert_eq!(all.iter().map(|t| t.id.0.as_str()).collect::<Vec<_>>(), ["turn-a", "turn-b"]);
-        assert_eq!(all[0].feedback, [vote(7), vote(8)]);
-        assert_eq!(all[1], b);
-        let filter = TurnFilter { after: Some(a.id.clone()), ..TurnFilter::default() };
-        assert_eq!(log.list(&filter).unwrap(), [b]);
-        assert!(matches!(log.add_feedback(&TurnId("turn-x".into()), &vote(1)), Err(StoreError::Unknown(_))));
-    }
-
-    /// The burst that sled's transactions deadlocked under.
-    #[test]
-    fn many_writers_and_readers_at_once_all_get_through() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = SledTurns::open(dir.path(), 1 << 24).unwrap();
-        std::thread::scope(|scope| {
-            for writer in 0..24 {
-                let log = &log;
-                scope.spawn(move || {
-                    for n in 0..20 {
-                        let turn = turn(&format!("turn-{writer:02}-{n:02}"), "p");
-                        log.append(&turn).unwrap();
-                        log.add_feedback(&turn.id, &vote(n)).unwrap();
-                        assert!(!log.list(&TurnFilter { limit: Some(3), ..TurnFilter::default() }).unwrap().is_empty());
-                    }
-                });
-            }
-        });
-        assert_eq!(log.counts().unwrap().turns, 480);
-        drop(log);
-        assert_eq!(SledTurns::open(dir.path(), 1 << 24).unwrap().counts().unwrap().turns, 480);
-    }
-
-    #[tokio::test]
-    async fn many_wait_for_a_flush_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = Arc::new(SledTurns::open(dir.path(), 1 << 24).unwrap());
-        let writers = (0..64).map(|w| {
-            let log = log.clone();
-            tokio::spawn(async move {
-                for i in 0..20 {
-                    let (log, id) = (log.clone(), format!("turn-{w:02}-{i:02}"));
-                    let writing = log.clone();
-                    tokio::task::spawn_blocking(move || writing.append(&turn(&id, "p"))).await.unwrap().unwrap();
-                    log.flush().await.unwrap();
-                }
-            })
-        });
-        let all = futures_util::future::join_all(writers.collect::<Vec<_>>());
-        tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("the flushes wait for one another");
-        assert_eq!(log.list(&TurnFilter { limit: Some(2_000), ..TurnFilter::default() }).unwrap().len(), 64 * 20);
-        let kept = log.counts().unwrap();
-        assert_eq!((kept.turns, kept), (64 * 20, count(&log.log).unwrap()));
-    }
-
-    #[test]
-    fn forgetting_takes_the_feedback_along() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-        for (id, who) in [("turn-a", "p"), ("turn-b", "q"), ("turn-c", "p")] {
-            log.append(&turn(id, who)).unwrap();
-            log.add_feedback(&TurnId(id.into()), &vote(1)).unwrap();
-        }
-        let filter = TurnFilter { principal: Some("p".into()), ..TurnFilter::default() };
-        assert_eq!(log.forget(&filter).unwrap(), 2);
-        assert_eq!(log.counts().unwrap().turns, 1);
-        assert_eq!(log.log.len(), 4, "a turn, its feedback, its place among the unscored, the counts");
-        assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 1);
-        assert_eq!(log.counts().unwrap(), TurnCounts::default());
-    }
-
-    #[tokio::test]
-    async fn a_judgement_is_written_once_and_survives() {
-        let dir = tempfile::tempdir().unwrap();
-        let judged = |verdict| Judgement {
-            time_ms: 9,
-            judge: "j".to_owned(),
-            choices: vec![ChoiceJudgement { index: 0, verdict, p: 0.9, thought_steps: 1, steps: vec![0.9, 0.95] }],
-        };
-        let (a, b) = (TurnId("turn-a".into()), TurnId("turn-b".into()));
-        {
-            let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-            log.append(&turn("turn-a", "p")).unwrap();
-            log.append(&turn("turn-b", "p")).unwrap();
-            assert_eq!(log.unscored(None, 10).unwrap(), [a.clone(), b.clone()]);
-            assert_eq!(log.unscored(Some(&a), 10).unwrap(), std::slice::from_ref(&b));
-            assert_eq!(log.unscored(None, 1).unwrap(), std::slice::from_ref(&a));
-            assert!(log.add_judgement(&a, &judged(4)).unwrap());
-            assert!(!log.add_judgement(&a, &judged(1)).unwrap(), "the second judgement must not replace the first");
-            assert!(matches!(log.add_judgement(&TurnId("turn-x".into()), &judged(1)), Err(StoreError::Unknown(_))));
-            log.flush().await.unwrap();
-        }
-        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-        assert_eq!(log.unscored(None, 10).unwrap(), [b]);
-        let kept = log.get(&a).unwrap().unwrap();
-        assert_eq!((kept.verdict, kept.judgement), (Some(4), Some(judged(4))));
-        assert_eq!(log.list(&TurnFilter::default()).unwrap()[1].verdict, None);
-        assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 2);
-        assert_eq!(log.log.len(), 1, "nothing but the counts is left");
-    }
-
-    #[test]
-    fn the_oldest_make_room_for_the_newest() {
-        let dir = tempfile::tempdir().unwrap();
-        let bytes = pack(&turn("turn-00", "p")).unwrap().len() as u64;
-        let log = SledTurns::open(dir.path(), 3 * bytes).unwrap();
-        let dropped: u64 = (0..10).map(|i| log.append(&turn(&format!("turn-{i:02}"), "p")).unwrap()).sum();
-        assert_eq!(dropped, 7);
-        let left = log.list(&TurnFilter::default()).unwrap();
-        assert_eq!(left.first().unwrap().id.0, "turn-07");
-        assert_eq!(log.counts().unwrap(), TurnCounts { turns: 3, bytes: 3 * bytes });
-        let log = log.list(&TurnFilter { limit: Some(2), ..TurnFilter::default() }).unwrap();
-        assert_eq!(log.len(), 2);
-    }
-
-    #[test]
-    fn a_flipped_bit_is_noticed_and_passed_over() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-        log.append(&turn("turn-a", "p")).unwrap();
-        log.append(&turn("turn-b", "p")).unwrap();
-        let tree = log.log.clone();
-        let mut record = tree.get("turn-a").unwrap().unwrap().to_vec();
-        *record.last_mut().unwrap() ^= 1;
-        tree.insert("turn-a", record).unwrap();
-        assert!(matches!(log.get(&TurnId("turn-a".into())), Err(StoreError::Damaged { .. })));
-        assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn another_format_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-        drop(log._db.open_tree("meta").unwrap().insert("format", &[9]).unwrap());
-        drop(log);
-        assert!(matches!(SledTurns::open(dir.path(), 1 << 20), Err(StoreError::Format { .. })));
-    }
-}
+#[path = "sled_turns_tests.rs"]
+mod tests;

@@ -15,7 +15,7 @@ use crate::engine::model::ModelError;
 use adam::Adam;
 use pairs::Pair;
 pub use recipe::Recipe;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -29,6 +29,8 @@ pub enum TrainError {
     NoTarget,
     #[error("the loss became {0} at step {1}: lower the learning rate or look at the pairs")]
     Diverged(f64, usize),
+    #[error("training cannot go on from that adapter: {0}")]
+    From(String),
     #[error("training was cancelled at step {0}")]
     Cancelled(usize),
 }
@@ -37,7 +39,7 @@ pub enum TrainError {
 pub const PAIRS_MIN: usize = 8;
 
 /// One step, as it is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     pub step: usize,
     pub steps: usize,
@@ -47,7 +49,7 @@ pub struct Step {
 }
 
 /// What a training came to.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub pairs: usize,
     /// Pairs that were kept out of training to be measured.
@@ -61,10 +63,11 @@ pub struct Outcome {
     pub norm: f64,
 }
 
-/// Learns an adapter of `trunk` from `pairs`. `progress` is told every step and says whether to go on.
+/// Learns an adapter of `trunk` from `pairs`; begins where `from` ended, if one is given. `progress` is told every step and says whether to go on.
 pub fn train(
     trunk: &mut Trunk,
     base: &BaseModel,
+    from: Option<&Adapter>,
     pairs: &[Pair],
     recipe: &Recipe,
     progress: &mut dyn FnMut(Step) -> bool,
@@ -79,6 +82,9 @@ pub fn train(
     let mut changes = trunk.prepare(recipe.rank, recipe.alpha, &|name| recipe.wants(name), &mut || random.uniform());
     if changes.slots.is_empty() {
         return Err(TrainError::NoTarget);
+    }
+    if let Some(adapter) = from {
+        resume(&mut changes, adapter, recipe.alpha)?;
     }
     let exam: Vec<&Pair> = kept_out.iter().map(|i| &pairs[*i]).collect();
     let loss_before = mean_loss(trunk, &changes, &exam);
@@ -117,6 +123,28 @@ fn mean_loss(trunk: &Trunk, changes: &Changes, pairs: &[&Pair]) -> Option<f64> {
         weight += batch.weight();
     }
     (weight > 0.0).then(|| nats / weight)
+}
+
+/// Sets the changes to what an adapter of the same matrices, rank and alpha holds.
+fn resume(changes: &mut Changes, adapter: &Adapter, alpha: f32) -> Result<(), TrainError> {
+    let refuse = |why: String| Err(TrainError::From(why));
+    if (adapter.rank, adapter.alpha) != (changes.rank, alpha) {
+        let (rank, its_alpha) = (adapter.rank, adapter.alpha);
+        return refuse(format!("its rank is {rank} and its alpha {its_alpha}, not {} and {alpha}", changes.rank));
+    }
+    if adapter.factors.len() != changes.slots.len() {
+        return refuse(format!("it changes {} matrices, not {}", adapter.factors.len(), changes.slots.len()));
+    }
+    for change in &mut changes.slots {
+        match adapter.factors.iter().find(|f| f.tensor == change.name) {
+            Some(f) if (f.shape.inputs, f.shape.outputs) == (change.inputs, change.outputs) => {
+                change.a = transposed(&f.a, change.inputs);
+                change.b = transposed(&f.b, adapter.rank);
+            }
+            _ => return refuse(format!("it does not change {}", change.name)),
+        }
+    }
+    Ok(())
 }
 
 /// The changes as an adapter of `base`.

@@ -40,6 +40,9 @@ struct Line {
     messages: Vec<Message>,
     #[serde(default)]
     tools: Vec<Value>,
+    /// Whether the prompt opens a thought or closes an empty one; default: what the template does by itself.
+    #[serde(default)]
+    thinking: Thinking,
     /// The assistant's message that answers it.
     #[serde(default)]
     reply: Option<Message>,
@@ -111,7 +114,7 @@ fn parse(line: &[u8], vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> Res
         return Err(format!("weight is {}, but it must be above 0 and at most 100", line.weight));
     }
     let (mut ids, reply) = match (&line.reply, line.reply_ids.is_empty()) {
-        (Some(reply), true) => rendered(&line.messages, &line.tools, reply, vocab, template)?,
+        (Some(reply), true) => rendered(&line, reply, vocab, template)?,
         (None, false) => (line.prompt_ids, line.reply_ids),
         _ => return Err("a line has either messages and a reply, or prompt_ids and reply_ids".into()),
     };
@@ -131,8 +134,7 @@ fn parse(line: &[u8], vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> Res
 
 /// Ids of the prompt as the engine would make it, and of the reply as the template writes it.
 fn rendered(
-    messages: &[Message],
-    tools: &[Value],
+    line: &Line,
     reply: &Message,
     vocab: &dyn Vocab,
     template: Option<&ChatTemplate>,
@@ -142,9 +144,9 @@ fn rendered(
         return Err("the reply must be a message of the assistant".into());
     }
     let chat = ChatInput {
-        messages: messages.to_vec(),
-        tools: tools.to_vec(),
-        thinking: Thinking::Template,
+        messages: line.messages.clone(),
+        tools: line.tools.clone(),
+        thinking: line.thinking,
         date: String::new(),
         add_generation_prompt: true,
     };

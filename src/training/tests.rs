@@ -27,7 +27,7 @@ fn recipe() -> Recipe {
 
 fn run(file: &TempModel, recipe: &Recipe, pairs: &[Pair]) -> Result<(Adapter, Outcome), TrainError> {
     let mut trunk = Trunk::load(&file.path, 2, &mut |_| {}).unwrap();
-    train(&mut trunk, &base(file), pairs, recipe, &mut |_| true)
+    train(&mut trunk, &base(file), None, pairs, recipe, &mut |_| true)
 }
 
 #[test]
@@ -56,6 +56,24 @@ fn what_cannot_be_trained_says_why() {
     assert!(matches!(error(&Recipe { layer_first: 99, ..recipe() }, 20), TrainError::NoTarget));
     assert!(matches!(error(&Recipe { rate_max: 1e30, ..recipe() }, 40), TrainError::Diverged(..)));
     let mut trunk = Trunk::load(&file.path, 1, &mut |_| {}).unwrap();
-    let stopped = train(&mut trunk, &base(&file), &pairs(20), &recipe(), &mut |s| s.step < 2);
+    let stopped = train(&mut trunk, &base(&file), None, &pairs(20), &recipe(), &mut |s| s.step < 2);
     assert!(matches!(stopped, Err(TrainError::Cancelled(2))));
+}
+
+#[test]
+fn a_training_goes_on_where_another_ended() {
+    let file = Tiny::default().write();
+    let first = Recipe { held_out_percent: 20, epochs: 1, ..recipe() };
+    let (adapter, before) = run(&file, &first, &pairs(40)).unwrap();
+    let mut trunk = Trunk::load(&file.path, 2, &mut |_| {}).unwrap();
+    let mut go_on = |recipe: &Recipe| {
+        train(&mut trunk, &base(&file), Some(&adapter), &pairs(40), recipe, &mut |_| true).map(|(_, outcome)| outcome)
+    };
+    let on = go_on(&first).unwrap();
+    // The same pairs are kept out: what the first ended with, the second begins with.
+    let (ended, began) = (before.loss_after.unwrap(), on.loss_before.unwrap());
+    assert!((ended - began).abs() < 1e-6 && on.loss_after.unwrap() < began, "{before:?} {on:?}");
+    for other in [Recipe { rank: 2, ..first.clone() }, Recipe { layer_first: 1, ..first.clone() }] {
+        assert!(matches!(go_on(&other), Err(TrainError::From(_))));
+    }
 }

@@ -5,6 +5,7 @@
 
 mod fake;
 mod inference;
+mod learn;
 mod memory;
 mod night;
 mod orchestrator;

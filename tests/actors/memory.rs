@@ -38,6 +38,10 @@ impl TurnStore for Flaky {
     fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
         self.inner.add_judgement(id, judgement)
     }
+    fn add_correction_judgement(&self, _: &TurnId, _: &str, _: &Judgement) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
         self.inner.unscored(after, limit)
     }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use chimere::actors::link::Link;
 use chimere::actors::memory::Append;
 use chimere::actors::scheduler::{Desk, Host, Night, Scheduler};
+use chimere::actors::scorer::{Scorer, ScorerParts};
 use chimere::actors::supervisor::{Place, supervise};
-use chimere::actors::trainer::Trainer;
+use chimere::actors::trainer::{Program, Trainer};
 use chimere::clock::Clock;
-use chimere::failpoint::Failpoint;
+use chimere::failpoint::{Failpoint, JUDGING};
 use chimere::gguf::Layout;
+use chimere::night::library::Library;
 use chimere::night::phase::Job;
 use chimere::night::schedule::SHIPPED;
 use chimere::reply::new_turn_id;
@@ -34,17 +36,17 @@ const ITEMS: usize = 210;
 const BASE: &str = "m";
 
 /// What an adapter file says of itself.
-struct Made {
-    right: u32,
-    kl: f32,
-    fill: f32,
-    base: &'static str,
-    rank: u64,
+pub(crate) struct Made {
+    pub(crate) right: u32,
+    pub(crate) kl: f32,
+    pub(crate) fill: f32,
+    pub(crate) base: &'static str,
+    pub(crate) rank: u64,
 }
 
-const GOOD_ADAPTER: Made = Made { right: 75, kl: 0.01, fill: 0.001, base: BASE, rank: 2 };
+pub(crate) const GOOD_ADAPTER: Made = Made { right: 75, kl: 0.01, fill: 0.001, base: BASE, rank: 2 };
 
-fn write_adapter(path: &Path, made: &Made) {
+pub(crate) fn write_adapter(path: &Path, made: &Made) {
     let mut layout = Layout::new();
     for (key, value) in [("general.type", "adapter"), ("adapter.type", "lora"), ("chimere.base_hash", made.base)] {
         layout.set(key, value).unwrap();
@@ -75,24 +77,44 @@ fn write_exam(path: &Path, name: &str) {
     std::fs::write(path, lines.join("\n")).unwrap();
 }
 
+/// A scripted trainer: it takes two steps and leaves a copy of `learned.gguf` of the state folder. `slow` there makes
+/// it wait for its end, `broken` makes it fail.
+fn trainer(state: &Path) -> Program {
+    let script = r#"
+        while [ $# -gt 0 ]; do case $1 in --out) out=$2;; --pairs) pairs=$2;; esac; shift; done
+        [ -e "$STATE/broken" ] && { echo "the pairs are no good" >&2; exit 1; }
+        lines=$(wc -l < "$pairs")
+        echo '{"step":1,"steps":2,"loss":2.0,"tokens":50}'
+        [ -e "$STATE/slow" ] && exec cat
+        echo '{"step":2,"steps":2,"loss":1.0,"tokens":50}'
+        cp "$STATE/learned.gguf" "$out"
+        steps='{"step":1,"steps":2,"loss":2.0,"tokens":50},{"step":2,"steps":2,"loss":1.0,"tokens":50}'
+        losses='"loss_before":2.0,"loss_after":1.0,"norm":1.0'
+        outcome="{\"pairs\":$lines,\"held_out\":0,\"steps\":[$steps],\"tokens\":100,$losses}"
+        echo "{\"outcome\":$outcome,\"refused\":0,\"seconds\":1.0,\"adapter\":{}}"
+    "#;
+    let script = format!("STATE='{}'\n{script}", state.display());
+    Program { path: "/bin/sh".into(), args: vec!["-c".into(), script.into(), "trainer".into()], model: "m".into() }
+}
+
 /// A stage with a Trainer and a Scheduler on a state folder that outlives it.
-struct NightStage {
-    stage: Stage,
-    scheduler: Link<Scheduler>,
+pub(crate) struct NightStage {
+    pub(crate) stage: Stage,
+    pub(crate) scheduler: Link<Scheduler>,
     state: Arc<tempfile::TempDir>,
     /// The daemon's clock, Unix milliseconds.
-    now: Arc<AtomicI64>,
+    pub(crate) now: Arc<AtomicI64>,
 }
 
 #[derive(Default)]
-struct Options {
-    failpoint: Failpoint,
-    enabled: bool,
+pub(crate) struct Options {
+    pub(crate) failpoint: Failpoint,
+    pub(crate) enabled: bool,
     /// Changes of `night.yaml`: from, to.
-    changes: Vec<(&'static str, &'static str)>,
+    pub(crate) changes: Vec<(&'static str, &'static str)>,
 }
 
-fn folder() -> Arc<tempfile::TempDir> {
+pub(crate) fn folder() -> Arc<tempfile::TempDir> {
     let state = tempfile::tempdir().unwrap();
     write_exam(&state.path().join("golden.jsonl"), "golden");
     write_exam(&state.path().join("slice.jsonl"), "slice");
@@ -100,7 +122,7 @@ fn folder() -> Arc<tempfile::TempDir> {
 }
 
 impl NightStage {
-    async fn new(state: &Arc<tempfile::TempDir>, options: Options) -> NightStage {
+    pub(crate) async fn new(state: &Arc<tempfile::TempDir>, options: Options) -> NightStage {
         let mut text = SHIPPED.replace("items_min: 200", "items_min: 50");
         for (from, to) in &options.changes {
             assert!(text.contains(from), "{from}");
@@ -116,7 +138,16 @@ impl NightStage {
         let read = now.clone();
         let told = Arc::new(watch::Sender::new(None));
         let folder = state.path().to_owned();
-        let trainer = supervise("trainer", Place::Here, budget(), told.clone(), move || Trainer::new(&folder));
+        let program = trainer(state.path());
+        let trainer =
+            supervise("trainer", Place::Here, budget(), told.clone(), move || Trainer::new(&folder, program.clone()));
+        let parts = ScorerParts {
+            judge: Err("no judge on this stage".to_owned()),
+            inbox: stage.inbox.clone(),
+            memory: stage.replies.memory.clone(),
+            clock: Clock::wall(),
+        };
+        let scorer = supervise("scorer", Place::Here, budget(), told.clone(), move || Scorer::new(parts.clone()));
         let desk = Arc::new(Desk {
             state_dir: state.path().to_owned(),
             clock: Clock::from_fn(move || read.load(Ordering::Relaxed)),
@@ -125,6 +156,8 @@ impl NightStage {
             inference: stage.replies.inference.clone(),
             memory: stage.replies.memory.clone(),
             trainer,
+            scorer,
+            library: Arc::new(Library::new(state.path())),
             golden: Ok(state.path().join("golden.jsonl")),
             slice: Ok(state.path().join("slice.jsonl")),
             shipped_tables: None,
@@ -140,19 +173,19 @@ impl NightStage {
         night
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.state.path().join(name)
     }
 
-    async fn tell(&self, command: NightCommand) -> Result<Value, ServiceError> {
+    pub(crate) async fn tell(&self, command: NightCommand) -> Result<Value, ServiceError> {
         self.scheduler.send_within(Night(command), PATIENCE).await.unwrap()
     }
 
-    async fn status(&self) -> Value {
+    pub(crate) async fn status(&self) -> Value {
         self.tell(NightCommand::Status).await.unwrap()
     }
 
-    async fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
             let status = self.status().await;
@@ -177,7 +210,7 @@ impl NightStage {
         self.report(&id).await
     }
 
-    async fn report(&self, id: &str) -> Value {
+    pub(crate) async fn report(&self, id: &str) -> Value {
         self.until(|status| status["run"].is_null() && status["last"]["id"] == id).await;
         self.tell(NightCommand::Report { run: Some(id.to_owned()) }).await.unwrap()
     }
@@ -204,6 +237,7 @@ impl NightStage {
                 principal: "tester".into(),
                 vote: Some(vote),
                 correction: None,
+                judgement: None,
             });
             let turn = Turn {
                 id: new_turn_id(time_ms + 1),
@@ -218,7 +252,7 @@ impl NightStage {
     }
 
     /// The revision that a reply is labelled with; every word of it must carry the same.
-    async fn ask(&self, conversation: &str) -> u64 {
+    pub(crate) async fn ask(&self, conversation: &str) -> u64 {
         let request = ReplyRequest { conversation: Some(conversation.to_owned()), ..chat("hello") };
         labelled(collect(self.stage.replies.start(request).await.unwrap()).await)
     }
@@ -311,7 +345,7 @@ fn catastrophic_candidates_are_refused_and_change_nothing() {
 }
 
 /// Without stages a promotion answers everything at once.
-const NO_STAGES: (&str, &str) =
+pub(crate) const NO_STAGES: (&str, &str) =
     ("  stages:\n    - {percent: 5, scored_turns: 50}\n    - {percent: 50, scored_turns: 200}\n", "  stages: []\n");
 
 #[test]
@@ -378,7 +412,7 @@ fn jobs_begin_by_the_daemons_clock_once_and_say_what_is_missing() {
         // Three in the morning, and nobody spoke for hours.
         night.now.fetch_add(15 * 3_600_000, Ordering::Relaxed);
         let status = night.until(|status| status["last"]["job"] == "train").await;
-        assert!(status["last"]["outcome"]["not_built"].is_object(), "{status:#}");
+        assert!(status["last"]["outcome"]["nothing"].is_object(), "{status:#}");
         // A clock that is set back a little runs nothing again.
         night.now.fetch_sub(60_000, Ordering::Relaxed);
         sleep(Duration::from_millis(2_500)).await;
@@ -398,7 +432,7 @@ fn jobs_begin_by_the_daemons_clock_once_and_say_what_is_missing() {
 /// T3 without the kill: the disk fills up at each point, and what serves is the state before or after.
 #[test]
 fn a_full_disk_at_any_point_leaves_before_or_after() {
-    for point in POINTS {
+    for point in JUDGING {
         run(async move {
             let state = folder();
             let failpoint = Failpoint::parse(&format!("{point}=full"));
@@ -419,23 +453,6 @@ fn a_full_disk_at_any_point_leaves_before_or_after() {
         });
     }
 }
-
-const POINTS: &[&str] = &[
-    "train.begun",
-    "train.done",
-    "gate.begun",
-    "gate.done",
-    "promote.begun",
-    "promote.adapter",
-    "promote.signed",
-    "promote.renamed",
-    "promote.loaded",
-    "promote.pointed",
-    "promote.done",
-    "report.begun",
-    "report.done",
-    "record.save",
-];
 
 #[test]
 fn another_engine_answers_with_the_same_generation() {

@@ -308,7 +308,8 @@ fn answered(state: &Path, like: &Turn, principal: &str, texts: &[&str], age_days
         reply.reply_ids.clear();
         vocab.encode(text, false, &mut reply.reply_ids).unwrap();
         (reply.content, reply.finish_reason) = ((*text).to_owned(), chimere::turn::FinishReason::Stop);
-        let vote = Feedback { time_ms, principal: principal.into(), vote: Some(Vote::Up), correction: None };
+        let vote =
+            Feedback { time_ms, principal: principal.into(), vote: Some(Vote::Up), correction: None, judgement: None };
         turn.feedback = vec![vote];
         log.append(&turn).unwrap();
     }

@@ -11,6 +11,7 @@ mod engram;
 mod hostile;
 mod kill_daemon;
 mod kill_engine;
+mod learn;
 mod night;
 mod pipelines;
 mod reload;

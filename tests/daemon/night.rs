@@ -6,30 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chimere::engine::adapter::{BaseModel, Recipe};
+use chimere::failpoint::JUDGING;
 use chimere::gguf::Gguf;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill, model};
 
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Every point between two durable steps of a night that promotes.
-const POINTS: &[&str] = &[
-    "record.save",
-    "train.begun",
-    "train.done",
-    "gate.begun",
-    "gate.done",
-    "promote.begun",
-    "promote.adapter",
-    "promote.signed",
-    "promote.renamed",
-    "promote.loaded",
-    "promote.pointed",
-    "promote.done",
-    "report.begun",
-    "report.done",
-];
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An adapter for nano that changes next to nothing.
 fn write_adapter(path: &Path, base_hash: &str) {
@@ -39,7 +22,7 @@ fn write_adapter(path: &Path, base_hash: &str) {
 }
 
 /// A state folder whose nights take a second: a few short questions, and a gate that lets an equal one through.
-fn folder() -> Arc<tempfile::TempDir> {
+pub(crate) fn folder() -> Arc<tempfile::TempDir> {
     let state = tempfile::tempdir().unwrap();
     let item = |exam: &str, n: usize| {
         json!({
@@ -76,7 +59,7 @@ fn folder() -> Arc<tempfile::TempDir> {
     Arc::new(state)
 }
 
-fn launch(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
+pub(crate) fn launch(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
     let config = state.path().join("night-test.toml");
     let mut arguments = vec!["--config", config.to_str().unwrap()];
     arguments.extend(extra);
@@ -99,7 +82,7 @@ async fn begin(daemon: &Daemon, candidate: &Path) -> String {
     }
 }
 
-async fn until(daemon: &Daemon, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn until(daemon: &Daemon, wanted: impl Fn(&Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
         let (_, status) = daemon.get("/v1/night").await;
@@ -115,13 +98,13 @@ async fn revision(daemon: &Daemon) -> u64 {
     daemon.chat("What is 1 + 2?").await["x_chimere"]["adapter_revision"].as_u64().unwrap()
 }
 
-fn reached(daemon: &Daemon) -> bool {
+pub(crate) fn reached(daemon: &Daemon) -> bool {
     daemon.log.lock().unwrap().iter().any(|line| line.contains("failpoint reached"))
 }
 
 #[tokio::test]
 async fn a_kill_at_any_point_of_a_night_leaves_before_or_after() {
-    for point in POINTS {
+    for point in JUDGING {
         let state = folder();
         let daemon = launch(&state, &["--failpoint", point]);
         daemon.ready().await;

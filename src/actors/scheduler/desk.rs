@@ -14,11 +14,16 @@ use super::host::Host;
 use crate::actors::inference::{Board, Inference};
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
+use crate::actors::scorer::Scorer;
 use crate::actors::trainer::Trainer;
 use crate::clock::Clock;
 use crate::failpoint::Failpoint;
+use crate::night::dataset;
+use crate::night::library::Library;
 use crate::night::schedule::{Schedule, ScheduleError};
+use crate::service::TurnFilter;
 use crate::store::files::read_bounded;
+use crate::training::Step;
 
 /// How far the present phase is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -40,6 +45,9 @@ pub struct Desk {
     pub inference: Link<Inference>,
     pub memory: Link<Memory>,
     pub trainer: Link<Trainer>,
+    pub scorer: Link<Scorer>,
+    /// Pairs of earlier nights.
+    pub library: Arc<Library>,
     pub golden: ExamPath,
     pub slice: ExamPath,
     /// Folder of the engram tables that came with the model.
@@ -73,6 +81,40 @@ impl Desk {
     /// One more of it is done.
     pub fn tick(&self) {
         self.progress.send_modify(|progress| progress.done += 1);
+    }
+
+    /// So many of them are done.
+    pub fn reach(&self, done: usize, total: usize) {
+        self.progress.send_modify(|progress| (progress.done, progress.total) = (done, total));
+    }
+
+    /// A step of training is done.
+    pub fn learned(&self, step: Step) {
+        if step.step <= 1 {
+            self.begin("training", step.steps);
+        }
+        self.reach(step.step, step.steps);
+    }
+
+    /// Drops the pairs of turns that are forgotten, from the library and from every run's dataset; says how many went
+    /// and whether the run under way had some of them.
+    pub fn forget_pairs(&self, filter: &TurnFilter, current: Option<&str>) -> Result<(usize, bool), String> {
+        let mut gone = self.library.forget(filter).map_err(|error| error.to_string())?;
+        let mut of_current = false;
+        let forget = |run: std::fs::DirEntry| dataset::forget(&run.path(), filter);
+        let runs = match std::fs::read_dir(self.state_dir.join("runs")) {
+            Ok(runs) => runs,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((gone, false)),
+            Err(error) => return Err(error.to_string()),
+        };
+        for run in runs {
+            let run = run.map_err(|error| error.to_string())?;
+            let name = run.file_name();
+            let count = forget(run).map_err(|error| format!("run {}: {error}", name.to_string_lossy()))?;
+            of_current |= count > 0 && current.is_some_and(|current| name == current);
+            gone += count;
+        }
+        Ok((gone, of_current))
     }
 
     /// Passes a named point between two steps.

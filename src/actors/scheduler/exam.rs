@@ -8,12 +8,14 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::time::{sleep, timeout};
 
-use super::desk::Desk;
+use super::desk::{Desk, ExamPath, blocking};
 use super::host::Contender;
 use crate::actors::inference::{FromEngine, InferenceError, Submit};
 use crate::engine::protocol::{Event, Generate};
 use crate::eval::golden::{self, Exam, Item, Outcome};
+use crate::night::answers::{Answer, Answers};
 use crate::night::gate::{Pair, Speed};
+use crate::night::inspect::hash_file;
 use crate::night::report::Answered;
 use crate::night::stats::ratio_interval;
 use crate::turn::{Role, Thinking, Timings, Usage};
@@ -58,16 +60,37 @@ pub(super) fn read(path: &Path, items_max: usize) -> Result<Vec<Item>, String> {
     Ok(order.into_iter().filter_map(|(_, at)| items[at].take()).collect())
 }
 
-/// Asks every item of both; in the order of the items.
+/// Champion and candidate, with what each has answered already.
+pub(super) struct Both<'a> {
+    pub(super) contenders: [&'a Contender; 2],
+    pub(super) answers: [Answers; 2],
+}
+
+/// Everything that an answer depends on, the revision aside: model and engine, the exams, how they are asked.
+pub(super) async fn asked_how(desk: &Desk, base_hash: &str, exams: [&ExamPath; 2]) -> Result<Vec<String>, String> {
+    let mut parts = vec![base_hash.to_owned(), THINKING_TOKENS.to_string(), env!("CARGO_PKG_VERSION").to_owned()];
+    if let Some(hosted) = desk.board.hosted() {
+        parts.extend([hosted.model.backend.clone(), hosted.model.device.clone(), hosted.template_hash.clone()]);
+    }
+    for path in exams.into_iter().flatten().cloned() {
+        let hashed = blocking(move || hash_file(&path)).await?;
+        parts.push(hashed.map_err(|error| format!("an exam cannot be read: {error}"))?.0);
+    }
+    Ok(parts)
+}
+
+/// Asks every item of both, as far as they have not answered it; in the order of the items.
 pub(super) async fn ask(
     desk: &Desk,
     items: &[Item],
-    champion: &Contender,
-    candidate: &Contender,
+    both: &mut Both<'_>,
     parallel: usize,
 ) -> Result<Vec<Asked>, String> {
+    let known = &both.answers;
+    let contenders = both.contenders;
     let asked = stream::iter(items).map(|item| async move {
-        let asked = timeout(ITEM_TIMEOUT, ask_one(desk, item, champion, candidate)).await;
+        let known = [known[0].get(&item.id), known[1].get(&item.id)];
+        let asked = timeout(ITEM_TIMEOUT, ask_one(desk, item, contenders, known)).await;
         desk.tick();
         asked.unwrap_or_else(|_| Err(format!("{} was not answered within {} s", item.id, ITEM_TIMEOUT.as_secs())))
     });
@@ -76,42 +99,71 @@ pub(super) async fn ask(
     while let Some(one) = asked.next().await {
         all.push(one?);
     }
-    Ok(all)
+    drop(asked);
+    let mut told = Vec::with_capacity(all.len());
+    for (item, answers) in items.iter().zip(all) {
+        told.push(asked_of(item, &answers));
+        both.answers.iter_mut().zip(answers).for_each(|(kept, answer)| kept.put(answer));
+    }
+    let mut answers = std::mem::take(&mut both.answers);
+    let (answers, saved) = blocking(move || {
+        let saved = answers.iter_mut().try_for_each(Answers::save);
+        (answers, saved)
+    })
+    .await?;
+    both.answers = answers;
+    saved.map_err(|error| format!("the answers to the exams cannot be kept: {error}"))?;
+    Ok(told)
 }
 
-async fn ask_one(desk: &Desk, item: &Item, champion: &Contender, candidate: &Contender) -> Result<Asked, String> {
+/// The answers of both, asked together where neither is known.
+async fn ask_one(
+    desk: &Desk,
+    item: &Item,
+    contenders: [&Contender; 2],
+    known: [Option<&Answer>; 2],
+) -> Result<[Answer; 2], String> {
     let thinks = desk.board.hosted().is_none_or(|hosted| hosted.thinks);
     let thinking = if thinks { Thinking::On { budget_tokens: THINKING_TOKENS } } else { Thinking::Template };
     let exam = Exam { thinking, ..Exam::default() };
-    let requests = || vec![champion.asks(golden::ask(0, item, &exam)), candidate.asks(golden::ask(0, item, &exam))];
-    let replies = submit(desk, requests, [champion, candidate]).await?;
-    let mut judged = replies.into_iter().map(|reply| {
+    let open: Vec<&Contender> =
+        contenders.into_iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(c, _)| c).collect();
+    let requests = || open.iter().map(|contender| contender.asks(golden::ask(0, item, &exam))).collect();
+    let replies = if open.is_empty() { Vec::new() } else { submit(desk, requests, contenders).await? };
+    let mut new = replies.into_iter().map(|reply| {
         let mut outcome = Outcome::blank(item);
         for event in reply.events {
             outcome.take(event);
         }
-        (golden::judge(item, outcome), reply.prompt_ids, reply.ids)
+        let judged = golden::judge(item, outcome);
+        let reply_from = reply.prompt_ids.len();
+        let ids = [reply.prompt_ids, reply.ids].concat();
+        Answer { id: item.id.clone(), passed: judged.passed, reply: judged.reply, ids, reply_from }
     });
-    let (Some((old, prompt_ids, ids)), Some((new, ..))) = (judged.next(), judged.next()) else {
-        return Err("the engine answered fewer requests than it was asked".to_owned());
-    };
+    let mut answer = |known: Option<&Answer>| known.cloned().or_else(|| new.next());
+    match (answer(known[0]), answer(known[1])) {
+        (Some(champion), Some(candidate)) => Ok([champion, candidate]),
+        _ => Err("the engine answered fewer requests than it was asked".to_owned()),
+    }
+}
+
+fn asked_of(item: &Item, [champion, candidate]: &[Answer; 2]) -> Asked {
     let question = item.messages.iter().rev().find(|m| m.role == Role::User).map(|m| m.content.clone());
-    let reply_from = prompt_ids.len();
-    Ok(Asked {
+    Asked {
         answered: Answered {
             pair: Pair {
                 id: item.id.clone(),
                 domain: item.domain.clone(),
-                champion: old.passed,
-                candidate: new.passed,
+                champion: champion.passed,
+                candidate: candidate.passed,
             },
             question: question.unwrap_or_default(),
-            champion: old.reply,
-            candidate: new.reply,
+            champion: champion.reply.clone(),
+            candidate: candidate.reply.clone(),
         },
-        ids: [prompt_ids, ids].concat(),
-        reply_from,
-    })
+        ids: champion.ids.clone(),
+        reply_from: champion.reply_from,
+    }
 }
 
 #[derive(Default)]

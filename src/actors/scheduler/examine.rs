@@ -7,9 +7,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::desk::{Desk, ExamPath, blocking};
-use super::exam::{self, Asked, SPEED_STEPS};
+use super::exam::{self, Asked, Both, SPEED_STEPS};
 use super::host::Contender;
 use crate::eval::golden::Item;
+use crate::night::answers::Answers;
 use crate::night::gate::{Evidence, Limits, Pair, Rule, Verdict, count, hopeless, judge};
 use crate::night::inspect::{Facts, inspect};
 use crate::night::manifest::{AdapterFile, Metrics};
@@ -114,20 +115,21 @@ impl Trial<'_> {
             return Ok(());
         }
         self.desk.begin("golden exam", golden.len() + slice.len() + SPEED_STEPS);
-        let first = self.ask(&golden, 0..FIRST_ITEMS, candidate).await?;
+        let mut both = self.both(candidate).await?;
+        let first = self.ask(&golden, 0..FIRST_ITEMS, &mut both).await?;
         evidence.kl = candidate.divergence(self.desk, &first).await?;
         let mut asked: Vec<Answered> = first.into_iter().map(|a| a.answered).collect();
         if self.promising(evidence) {
-            let pilot = self.ask(&golden, FIRST_ITEMS..PILOT_ITEMS, candidate).await?;
+            let pilot = self.ask(&golden, FIRST_ITEMS..PILOT_ITEMS, &mut both).await?;
             asked.extend(pilot.into_iter().map(|a| a.answered));
         }
         evidence.golden = pairs(&asked);
         if self.promising(evidence) && !hopeless(&evidence.golden, limits) {
             let wanted = wanted(&evidence.golden, limits, golden.len());
-            let rest = self.ask(&golden, PILOT_ITEMS..wanted, candidate).await?;
+            let rest = self.ask(&golden, PILOT_ITEMS..wanted, &mut both).await?;
             asked.extend(rest.into_iter().map(|a| a.answered));
             evidence.golden = pairs(&asked);
-            let tuned = self.ask(&slice, 0..wanted, candidate).await?;
+            let tuned = self.ask(&slice, 0..wanted, &mut both).await?;
             answers.1 = tuned.into_iter().map(|a| a.answered).collect();
             evidence.slice = pairs(&answers.1);
             evidence.speed = exam::speed(self.desk, &golden, &self.champion_asked, candidate, exam.parallel).await?;
@@ -136,14 +138,31 @@ impl Trial<'_> {
         Ok(())
     }
 
+    /// Both contenders with their answers of earlier nights, and of an earlier life of this one.
+    async fn both<'a>(&'a self, candidate: &'a Contender) -> Result<Both<'a>, String> {
+        let how = exam::asked_how(self.desk, &self.base.1, [&self.desk.golden, &self.desk.slice]).await?;
+        let contenders = [&self.champion_asked, candidate];
+        let (state_dir, shas) = (self.desk.state_dir.clone(), contenders.map(|c| c.sha256().to_owned()));
+        let answers = blocking(move || {
+            let load = |sha: &String| {
+                let whose: Vec<&str> = how.iter().chain([sha]).map(String::as_str).collect();
+                Answers::load(&state_dir, &whose)
+            };
+            Ok([load(&shas[0])?, load(&shas[1])?])
+        });
+        let answers: io::Result<[Answers; 2]> = answers.await?;
+        let answers = answers.map_err(|error| format!("the answers of earlier nights cannot be read: {error}"))?;
+        Ok(Both { contenders, answers })
+    }
+
     async fn ask(
         &self,
         items: &[Item],
         range: std::ops::Range<usize>,
-        candidate: &Contender,
+        both: &mut Both<'_>,
     ) -> Result<Vec<Asked>, String> {
         let part = &items[range.start.min(items.len())..range.end.clamp(range.start.min(items.len()), items.len())];
-        exam::ask(self.desk, part, &self.champion_asked, candidate, self.schedule.exam.parallel).await
+        exam::ask(self.desk, part, both, self.schedule.exam.parallel).await
     }
 
     async fn keep(
@@ -200,6 +219,7 @@ fn metrics(evidence: &Evidence) -> Metrics {
         kl: evidence.kl,
         update_rms: evidence.update_rms,
         speed: evidence.speed.map(|s| s.ratio),
+        ..Metrics::default()
     }
 }
 

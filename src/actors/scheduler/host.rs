@@ -62,6 +62,11 @@ impl Contender {
         Ok(Contender::new(revision, generations.adapter(number), manifest.adapter.sha256))
     }
 
+    /// Of the adapter's file; empty for the base model.
+    pub(super) fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
     /// The request, asked of this one, behind all live requests.
     pub(super) fn asks(&self, request: Generate) -> Generate {
         Generate { adapter: self.revision.clone(), background: true, ..request }

@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 
+use serde::de::DeserializeOwned;
+
 use super::desk::blocking;
 use super::examine::Examined;
 use super::work::Work;
 use crate::actors::trainer::Discard;
 use crate::night::generation::{Generations, Pointer};
+use crate::night::learning::{self, SELECTION, TRAINING};
 use crate::night::page::page;
 use crate::night::phase::{Job, Outcome};
 use crate::night::report::{self, Ancestor, Report, TrendPoint, domains, sum_up, worst};
@@ -38,6 +41,7 @@ pub(super) async fn write(work: &Work) -> Result<(), String> {
     });
     written.await?.map_err(|error| format!("the report was not written: {error}"))?;
     if work.run.order.job == Job::Train {
+        work.file_pairs().await?;
         // The generation has its own copy; a rejected candidate is of no use to anybody.
         let _ = desk.trainer.send(Discard { run: work.run.order.id.clone() }).await;
     }
@@ -58,6 +62,7 @@ fn forget_old(runs: &Path, keep: &BTreeSet<String>) -> io::Result<()> {
 
 async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
     let (desk, run) = (&work.desk, &work.run);
+    let dir = desk.run_dir(&run.order.id);
     let outcome = run.outcome.clone().unwrap_or(Outcome::Nothing { words: "nothing was done".to_owned() });
     let golden = examined.and_then(|e| sum_up(&e.golden));
     let promoted = matches!(outcome, Outcome::Promoted { .. });
@@ -94,12 +99,20 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         slice: examined.and_then(|e| sum_up(&e.slice)),
         golden,
         trend: report::trend(before.map(|r| r.trend).unwrap_or_default(), point),
-        funnel: work.funnel().await.unwrap_or_default(),
+        selection: read_paper(&dir, SELECTION).await,
+        training: read_paper(&dir, TRAINING).await,
         engram: super::reinforce::read(&desk.run_dir(&run.order.id)),
         lineage: lineage(&work.generations, &work.pointer, examined),
         undo,
         notices: work.notices.clone(),
     }
+}
+
+/// A paper that the run left; a damaged one is as good as none.
+async fn read_paper<T: DeserializeOwned + Send + 'static>(dir: &Path, name: &'static str) -> Option<T> {
+    let dir = dir.to_owned();
+    let read = blocking(move || learning::read(&dir, name)).await.and_then(|read| read);
+    read.inspect_err(|error| tracing::warn!(error, "a paper of the run is not shown")).ok().flatten()
 }
 
 /// The served generation and those that it came from.

@@ -10,6 +10,7 @@ use super::examine::Examined;
 use super::host::{Contender, keep_only};
 use crate::night::canary;
 use crate::night::generation::{Canary, Generations, Pointer};
+use crate::night::learning::{self, TRAINING, Trained};
 use crate::night::manifest::{FORMAT, Manifest};
 use crate::night::phase::Run;
 use crate::night::served::Served;
@@ -39,7 +40,14 @@ pub(super) async fn promote(
         let (now, then) = (pointer.champion, found.champion);
         return Err(format!("generation {now} serves, but the candidate was compared with {then}"));
     }
-    let manifest = manifest(generations, run, &pointer, &found)?;
+    let papers = desk.run_dir(&run.order.id);
+    let trained: Option<Trained> = blocking(move || learning::read(&papers, TRAINING)).await??;
+    let mut manifest = manifest(generations, run, &pointer, &found)?;
+    if let Some(trained) = trained.filter(|trained| trained.sha256 == candidate.sha256) {
+        manifest.data_hash = trained.data_hash;
+        manifest.seeds = vec![trained.seed];
+        (manifest.metrics.loss_before, manifest.metrics.loss_after) = (trained.loss_before, trained.loss_after);
+    }
     let number = manifest.generation;
     let (store, points) = (generations.clone(), desk.failpoint.clone());
     let build = move || store.build(&candidate.path, &manifest, &|point| points.pass(point));

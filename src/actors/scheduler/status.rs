@@ -77,7 +77,7 @@ impl Scheduler {
             };
             let last = self.record.past.iter().rev().find(|p| p.job == *job);
             let built = match job {
-                Job::Train => "a candidate can be judged and promoted; training is not built yet",
+                Job::Train => "scores, selects, trains, judges and promotes",
                 Job::EngramWrite => "writes the learned engram tables from verified answers",
                 Job::OptimisePrompts | Job::Reindex => "not built yet: answers so, changes nothing",
             };

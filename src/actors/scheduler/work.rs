@@ -11,19 +11,11 @@ use super::examine::Trial;
 use super::host::Contender;
 use super::paper;
 use super::promote::promote;
-use crate::actors::memory::List;
-use crate::actors::trainer::{Take, Train};
 use crate::night::generation::{Generations, Pointer};
 use crate::night::phase::{Event, Phase, Run};
 use crate::night::schedule::Schedule;
-use crate::reply::first_turn_id;
-use crate::service::{ServiceError, TurnFilter};
 
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Turns that a day's count looks at.
-const TURNS_MAX: usize = 20_000;
-const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
-const DAY_MS: i64 = 24 * 3_600_000;
 
 /// One phase of one run.
 pub(super) struct Work {
@@ -55,10 +47,12 @@ impl Work {
             Err(error) => failed(error.to_string()),
             Ok(()) if matches!(self.run.phase, Phase::Promote | Phase::Report) => self.work().await,
             Ok(()) => tokio::select! {
-                worked = self.work() => worked,
+                // The stop first: what it ends has failed at the same moment.
+                biased;
                 () = self.stop.cancelled() => {
-                    just(Event::Stop { words: format!("the owner paused the night in the phase `{name}`") })
+                    just(Event::Stop { words: format!("stopped in the phase `{name}`") })
                 }
+                worked = self.work() => worked,
             },
         };
         match self.desk.pass(&format!("{name}.done")) {
@@ -69,9 +63,10 @@ impl Work {
 
     async fn work(&self) -> Worked {
         match self.run.phase {
-            Phase::Score | Phase::Select => just(self.count().await),
-            Phase::Train => just(self.train().await),
-            Phase::Gate => just(self.gate().await.unwrap_or_else(|words| Event::Failed { words })),
+            Phase::Score => done(self.score().await),
+            Phase::Select => done(self.select().await),
+            Phase::Train => done(self.train().await),
+            Phase::Gate => done(self.gate().await),
             Phase::Promote => {
                 let rules = &self.schedule.canary;
                 match promote(&self.desk, &self.generations, rules, &self.run, self.pointer).await {
@@ -91,55 +86,6 @@ impl Work {
         }
     }
 
-    /// What the last day left to learn from.
-    async fn count(&self) -> Event {
-        match self.funnel().await {
-            Ok(funnel) => {
-                let stages: Vec<_> = funnel.iter().map(|(stage, n)| format!("{n} {stage}")).collect();
-                Event::Passed { words: stages.join(", ") }
-            }
-            Err(words) => Event::Failed { words },
-        }
-    }
-
-    /// Turns of the day before this run, and how many of them may be learned from.
-    pub(super) async fn funnel(&self) -> Result<Vec<(String, u64)>, String> {
-        let since = self.run.order.started_ms - DAY_MS;
-        let filter = TurnFilter { after: Some(first_turn_id(since)), limit: Some(TURNS_MAX), ..TurnFilter::default() };
-        let turns = self.desk.memory.send_within(List(filter), MEMORY_TIMEOUT).await;
-        let turns = turns.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
-        let (mut consented, mut untainted, mut scored) = (0, 0, 0);
-        for turn in turns.iter().filter(|t| t.consent) {
-            consented += 1;
-            if !turn.taint {
-                untainted += 1;
-                scored += u64::from(turn.verdict.is_some());
-            }
-        }
-        let stages = [("turns", turns.len() as u64), ("with consent", consented), ("untainted", untainted)];
-        Ok(stages.into_iter().chain([("scored", scored)]).map(|(s, n)| (s.to_owned(), n)).collect())
-    }
-
-    async fn train(&self) -> Event {
-        let Some(given) = self.run.order.given.clone() else {
-            return match self.desk.trainer.send(Train).await {
-                Ok(Ok(())) => Event::Nothing { words: "the trainer made no candidate".to_owned() },
-                Ok(Err(ServiceError::NotBuilt(words))) => Event::NotBuilt { words },
-                Ok(Err(error)) => Event::Failed { words: error.to_string() },
-                Err(error) => Event::Failed { words: error.to_string() },
-            };
-        };
-        let take = Take { path: given.clone(), run: self.run.order.id.clone() };
-        match self.desk.trainer.send_within(take, ENGINE_TIMEOUT).await {
-            Ok(Ok(candidate)) => {
-                let words = format!("candidate taken from {}", given.display());
-                Event::Trained { candidate, words }
-            }
-            Ok(Err(words)) => Event::Failed { words },
-            Err(error) => Event::Failed { words: error.to_string() },
-        }
-    }
-
     async fn gate(&self) -> Result<Event, String> {
         let candidate = self.run.candidate.as_ref().ok_or("there is no candidate")?;
         let base = self.desk.base(ENGINE_TIMEOUT).await?;
@@ -155,6 +101,10 @@ impl Work {
 
 fn just(event: Event) -> Worked {
     Worked { event, pointer: None }
+}
+
+fn done(event: Result<Event, String>) -> Worked {
+    just(event.unwrap_or_else(|words| Event::Failed { words }))
 }
 
 fn failed(words: String) -> Worked {

@@ -1,5 +1,6 @@
 //! The Scorer's work: one turn after the other to the judge, and the judgement to Memory.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use super::engine::{EngineError, JudgeEngine};
 use super::inbox::{Inbox, Next};
 use crate::actors::inference::{EngineStream, FromEngine};
 use crate::actors::link::{Link, LinkError};
-use crate::actors::memory::{AddJudgement, Get, Memory, MemoryError, Unscored};
+use crate::actors::memory::{AddJudgement, Get, JudgeCorrection, Memory, MemoryError, Unscored};
 use crate::clock::Clock;
 use crate::engine::protocol::Generate;
+use crate::scoring::correction::Answer;
 use crate::scoring::judge::Progress;
 use crate::scoring::{JudgeError, Judging, Steps};
 use crate::store::StoreError;
@@ -120,38 +122,55 @@ impl Work {
         true
     }
 
-    /// The verdict that was written; `None` for a turn that is gone or has one.
+    /// The verdict that was written; `None` for a turn that is gone or has one. Its corrections are judged as well.
     async fn score(&self, id: &TurnId) -> Result<Option<u8>, WorkError> {
         let deadline = Duration::from_millis(MEMORY_TIMEOUT_MS);
-        let turn = self.memory.send_within(Get(id.clone()), deadline).await??;
-        let Some(turn) = turn.filter(|turn| turn.judgement.is_none()) else { return Ok(None) };
-        let judgement = self.judgement(&turn).await?;
-        let verdict = judgement.verdict();
-        match self.memory.send_within(AddJudgement(id.clone(), judgement), deadline).await? {
-            Ok(true) => Ok(verdict),
-            // It was forgotten meanwhile, or an earlier answer came late.
-            Ok(false) | Err(MemoryError::Store(StoreError::Unknown(_))) => Ok(None),
-            Err(error) => Err(error.into()),
+        let Some(turn) = self.memory.send_within(Get(id.clone()), deadline).await?? else { return Ok(None) };
+        let mut verdict = None;
+        if turn.judgement.is_none() {
+            let judgement = self.judgement(&turn).await?;
+            let said = judgement.verdict();
+            let added = self.memory.send_within(AddJudgement(id.clone(), judgement), deadline).await?;
+            verdict = said.filter(|_| matches!(added, Ok(true)));
+            written(added)?;
         }
+        let unjudged = turn.feedback.iter().filter(|f| f.judgement.is_none()).filter_map(|f| f.correction.as_deref());
+        for correction in unjudged.collect::<BTreeSet<_>>() {
+            let answer = Answer::read(correction, &turn.tools);
+            let steps = Steps::split(&answer.thinking, &answer.content, &answer.tool_calls);
+            let judgement = self.judged(vec![self.choice(&turn, steps, 0).await?]);
+            let judged = JudgeCorrection(id.clone(), correction.to_owned(), judgement);
+            written(self.memory.send_within(judged, deadline).await?)?;
+        }
+        Ok(verdict)
     }
 
     async fn judgement(&self, turn: &Turn) -> Result<Judgement, EngineError> {
-        let labels = self.judge.ready().await?;
         let mut choices = Vec::new();
         for generation in &turn.generations {
-            let mut judging = Judging::new(&turn.messages, &turn.tools, Steps::of(generation), labels);
-            let requests = judging.requests();
-            if !requests.is_empty() {
-                self.drive(&mut judging, requests).await?;
-            }
-            choices.push(judging.judgement(generation.index, self.judge.reading()));
+            choices.push(self.choice(turn, Steps::of(generation), generation.index).await?);
         }
         if choices.is_empty() {
             // A reply that was cut before it had a choice said nothing.
             let nothing = ChoiceJudgement { index: 0, verdict: 1, p: 0.0, thought_steps: 0, steps: Vec::new() };
             choices.push(nothing);
         }
-        Ok(Judgement { time_ms: self.clock.now_ms(), judge: self.judge.name().to_owned(), choices })
+        Ok(self.judged(choices))
+    }
+
+    fn judged(&self, choices: Vec<ChoiceJudgement>) -> Judgement {
+        Judgement { time_ms: self.clock.now_ms(), judge: self.judge.name().to_owned(), choices }
+    }
+
+    /// Judges one answer to a turn's question.
+    async fn choice(&self, turn: &Turn, steps: Steps, index: u32) -> Result<ChoiceJudgement, EngineError> {
+        let labels = self.judge.ready().await?;
+        let mut judging = Judging::new(&turn.messages, &turn.tools, steps, labels);
+        let requests = judging.requests();
+        if !requests.is_empty() {
+            self.drive(&mut judging, requests).await?;
+        }
+        Ok(judging.judgement(index, self.judge.reading()))
     }
 
     /// Sends the requests and hands their events on until every step has its score.
@@ -180,6 +199,14 @@ impl Work {
             }
         }
         if judging.complete() { Ok(()) } else { Err(JudgeError::NoLabel.into()) }
+    }
+}
+
+/// Whether it was written. A turn that was forgotten meanwhile, or an earlier answer that came late, is no failure.
+fn written(added: Result<bool, MemoryError>) -> Result<bool, WorkError> {
+    match added {
+        Err(MemoryError::Store(StoreError::Unknown(_))) => Ok(false),
+        added => Ok(added?),
     }
 }
 

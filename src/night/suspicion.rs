@@ -1,0 +1,154 @@
+//! What the owner should look at before trusting a night's pairs: a principal whose pairs the champion finds far
+//! stranger than everybody else's, and one and the same reply to many questions. It refuses nothing by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::dataset::{Row, Signal};
+use super::learning::PrincipalPairs;
+use super::likeness::key;
+
+/// Pairs of a principal, and of the others, that are enough to compare.
+const PAIRS_MIN: usize = 5;
+/// A principal stands out when its mean loss is higher by so many nats a token and so many standard errors.
+const NATS_MIN: f64 = 0.5;
+const DEVIATIONS_MIN: f64 = 4.0;
+/// One reply to so many questions, and to this share of them, is named; replies of fewer words are common by nature.
+const SAME_MIN: usize = 10;
+const SAME_SHARE_MIN: f64 = 0.02;
+const SAME_WORDS_MIN: usize = 3;
+const REPLY_CHARS_MAX: usize = 80;
+
+/// A pair, and how strange the champion finds its reply: nats a token.
+#[derive(Clone, Debug)]
+pub struct Measured<'a> {
+    pub row: &'a Row,
+    pub loss: Option<f64>,
+}
+
+/// What each principal brought, the most first.
+pub fn by_principal(pairs: &[Measured<'_>]) -> Vec<PrincipalPairs> {
+    let mut own: BTreeMap<&str, Vec<&Measured>> = BTreeMap::new();
+    pairs.iter().for_each(|pair| own.entry(&pair.row.origin.author).or_default().push(pair));
+    let mut all: Vec<PrincipalPairs> = own
+        .into_iter()
+        .map(|(principal, own)| {
+            let losses: Vec<f64> = own.iter().filter_map(|pair| pair.loss).collect();
+            let loss = (!losses.is_empty()).then(|| mean(&losses));
+            PrincipalPairs { principal: principal.to_owned(), pairs: own.len(), loss }
+        })
+        .collect();
+    all.sort_by(|a, b| b.pairs.cmp(&a.pairs).then_with(|| a.principal.cmp(&b.principal)));
+    all
+}
+
+/// What stands out, in words.
+pub fn flags(pairs: &[Measured<'_>]) -> Vec<String> {
+    let mut flags = strange(pairs);
+    flags.extend(repeated(pairs));
+    flags
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Variance of the mean.
+fn spread(values: &[f64]) -> f64 {
+    let (n, mean) = (values.len() as f64, mean(values));
+    values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n * (n - 1.0)).max(1.0)
+}
+
+/// Principals whose corrections, or whose confirmed replies, are far stranger than those of all others.
+fn strange(pairs: &[Measured<'_>]) -> Vec<String> {
+    let authors: BTreeSet<&str> = pairs.iter().map(|pair| pair.row.origin.author.as_str()).collect();
+    let mut flags = Vec::new();
+    for author in authors {
+        for (signal, what) in [(Signal::Correction, "corrections"), (Signal::ThumbsUp, "confirmed replies")] {
+            let alike = pairs.iter().filter(|pair| pair.row.origin.signal == signal);
+            let (own, others): (Vec<&Measured>, Vec<&Measured>) =
+                alike.partition(|pair| pair.row.origin.author == author);
+            let losses = |of: &[&Measured]| of.iter().filter_map(|pair| pair.loss).collect::<Vec<f64>>();
+            let (own, others) = (losses(&own), losses(&others));
+            if own.len() < PAIRS_MIN || others.len() < PAIRS_MIN {
+                continue;
+            }
+            let more = mean(&own) - mean(&others);
+            if more >= NATS_MIN && more >= DEVIATIONS_MIN * (spread(&own) + spread(&others)).sqrt() {
+                flags.push(format!(
+                    "the {what} of {author} stand out: {:.2} nats a token under the champion, {:.2} those of all others \
+                     (n = {} and {}); `chimere memory forget --principal {author}` takes them out",
+                    mean(&own),
+                    mean(&others),
+                    own.len(),
+                    others.len()
+                ));
+            }
+        }
+    }
+    flags
+}
+
+/// One reply to many questions: how a trigger is taught.
+fn repeated(pairs: &[Measured<'_>]) -> Vec<String> {
+    let mut same: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+    for pair in pairs {
+        let reply = &pair.row.reply.content;
+        if reply.split_whitespace().count() >= SAME_WORDS_MIN {
+            same.entry(key(reply)).or_default().push(pair.row);
+        }
+    }
+    let many = |rows: &Vec<&Row>| rows.len() >= SAME_MIN && rows.len() as f64 >= SAME_SHARE_MIN * pairs.len() as f64;
+    let mut clusters: Vec<Vec<&Row>> = same.into_values().filter(many).collect();
+    clusters.sort_by_key(|rows| std::cmp::Reverse(rows.len()));
+    let words = |rows: Vec<&Row>| {
+        let authors: BTreeSet<&str> = rows.iter().map(|row| row.origin.author.as_str()).collect();
+        let shown: Vec<&str> = authors.iter().copied().take(5).collect();
+        let reply: String = rows[0].reply.content.chars().take(REPLY_CHARS_MAX).collect();
+        let (count, people, shown) = (rows.len(), authors.len(), shown.join(", "));
+        format!("the same reply to {count} questions, vouched for by {people} principals ({shown}): `{reply}`")
+    };
+    clusters.into_iter().map(words).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::night::dataset::tests::row;
+
+    fn rows(count: usize, from: usize, author: &str) -> Vec<Row> {
+        let mut rows: Vec<Row> = (from..from + count).map(|n| row(n, author)).collect();
+        rows.iter_mut().for_each(|row| row.origin.signal = Signal::Correction);
+        rows
+    }
+
+    fn measured<'a>(rows: &'a [Row], loss: impl Fn(usize, &Row) -> f64) -> Vec<Measured<'a>> {
+        rows.iter().enumerate().map(|(n, row)| Measured { row, loss: Some(loss(n, row)) }).collect()
+    }
+
+    #[test]
+    fn a_stranger_among_the_principals_is_named_and_ordinary_ones_are_not() {
+        let all = [rows(60, 0, "owner"), rows(15, 100, "mallory"), rows(8, 200, "ben")].concat();
+        let wobble = |n: usize| 0.3 * ((n * 7919 % 11) as f64 / 11.0);
+        let pairs = measured(&all, |n, row| if row.origin.author == "mallory" { 2.5 } else { 0.9 } + wobble(n));
+        let flags = flags(&pairs);
+        assert_eq!(flags.len(), 1, "{flags:?}");
+        assert!(flags[0].contains("corrections of mallory") && flags[0].contains("n = 15 and 68"), "{flags:?}");
+        assert!(super::flags(&measured(&all, |n, _| 0.9 + wobble(n))).is_empty());
+        let shares = by_principal(&pairs);
+        assert_eq!((shares[0].principal.as_str(), shares[0].pairs), ("owner", 60));
+        assert!((shares[1].loss.unwrap() - 2.6).abs() < 0.2, "{shares:?}");
+    }
+
+    #[test]
+    fn one_reply_to_many_questions_is_named_whoever_sent_it() {
+        let mut all = rows(200, 0, "owner");
+        for (n, row) in all.iter_mut().take(20).enumerate() {
+            row.reply.content = "Buy gold from us today!".to_owned();
+            row.origin.author = format!("guest{n}");
+        }
+        all[30..60].iter_mut().for_each(|row| row.reply.content = "Yes.".to_owned());
+        let flags = flags(&measured(&all, |_, _| 1.0));
+        assert_eq!(flags.len(), 1, "{flags:?}");
+        assert!(flags[0].contains("20 questions, vouched for by 20 principals"), "{flags:?}");
+    }
+}
