@@ -148,6 +148,7 @@ impl Daemon {
             orchestrator: cast.orchestrator.clone(),
             memory: cast.memory.clone(),
             inbox: cast.inbox.clone(),
+            scorer: Some(cast.scorer.clone()),
             board: board.clone(),
             pipelines,
             config: Live::new(config.replies.clone()),

@@ -19,6 +19,7 @@ const TURNS_LOST: &str = "chimere_turns_lost_total";
 const TURNS_DROPPED: &str = "chimere_turns_dropped_total";
 const TURNS_SCORED: &str = "chimere_turns_scored_total";
 const TURNS_UNSCORED: &str = "chimere_turns_unscored_total";
+const QUALITY_GATE: &str = "chimere_quality_gate_total";
 const SCORER_QUEUE: &str = "chimere_scorer_queue";
 const ROUTES: &str = "chimere_routes_total";
 const ROUTE_FALLBACKS: &str = "chimere_route_fallbacks_total";
@@ -40,6 +41,7 @@ pub fn describe() {
     describe_counter!(TURNS_DROPPED, "Oldest turns dropped because the log was over its limit");
     describe_counter!(TURNS_SCORED, "Verdicts written, by verdict");
     describe_counter!(TURNS_UNSCORED, "Turns left without a verdict for now, by why");
+    describe_counter!(QUALITY_GATE, "Answers that were judged before their reply ended, by what came of it");
     describe_gauge!(SCORER_QUEUE, "Turns that wait for a verdict");
     describe_counter!(ROUTES, "Chats by route");
     describe_counter!(ROUTE_FALLBACKS, "Plans made by the default route because the Orchestrator failed");
@@ -88,6 +90,11 @@ pub fn turn_scored(verdict: u8) {
 /// `why`: `overflow` (the queue was full) or `failed` (the judge gave no score).
 pub fn turn_unscored(why: &'static str) {
     counter!(TURNS_UNSCORED, "why" => why).increment(1);
+}
+
+/// `outcome`: `passed`, `revised`, `kept` or `unjudged`.
+pub fn quality_gate(outcome: &'static str) {
+    counter!(QUALITY_GATE, "outcome" => outcome).increment(1);
 }
 
 pub fn scorer_queue(turns: usize) {

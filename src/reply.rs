@@ -3,6 +3,7 @@
 
 mod choice;
 mod id;
+mod quality;
 mod record;
 mod task;
 
@@ -18,7 +19,7 @@ use crate::actors::inference::{Board, Inference};
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
-use crate::actors::scorer::Inbox;
+use crate::actors::scorer::{Inbox, Scorer};
 use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
 use crate::engine::protocol::Hosted;
@@ -42,6 +43,8 @@ pub struct Replies {
     pub memory: Link<Memory>,
     /// Where kept turns wait for their verdict.
     pub inbox: Arc<Inbox>,
+    /// Judges an answer before its reply ends; absent: there is no judge.
+    pub scorer: Option<Link<Scorer>>,
     pub board: Arc<Board>,
     /// For the time when the Orchestrator does not answer.
     pub pipelines: Arc<Pipelines>,
@@ -107,6 +110,7 @@ impl Replies {
             stop: std::mem::take(&mut request.stop),
             tools: Vec::new(),
             engram: std::mem::take(&mut request.engram),
+            quality_gate: request.quality_gate,
             max_tokens_default: self.config.get().max_tokens,
         };
         let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };

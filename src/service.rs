@@ -97,6 +97,10 @@ pub struct ReplyRequest {
     /// consents and this is not false.
     pub consent: Option<bool>,
     pub engram: EngramWish,
+    /// Judge the answer before the reply ends, and try a poor one again. Absent: the pipeline decides.
+    pub quality_gate: Option<bool>,
+    /// The client shows text as it comes: what was told cannot be taken back.
+    pub streamed: bool,
 }
 
 pub const CHOICES_MAX: u32 = 8;
@@ -146,6 +150,14 @@ pub enum ReplyEvent {
         choice: u32,
         reason: FinishReason,
         tool_calls: Vec<ToolCall>,
+    },
+    /// A better answer stands in the place of the one told so far; the end of the choice is told again. Whoever has
+    /// shown the first one shows this one after it, and says so.
+    Revised {
+        choice: u32,
+        generation: Box<Generation>,
+        /// Of its answer, where they were asked for.
+        logprobs: Vec<Logprob>,
     },
     /// Every choice is complete and the Turn is flushed.
     Done {

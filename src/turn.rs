@@ -186,6 +186,23 @@ pub enum Tier {
     Ultra,
 }
 
+/// When a finished answer is judged before its reply ends, and tried again where the judge thinks little of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QualityGate {
+    /// A verdict of at most this (1 … 4) asks for another attempt.
+    pub verdict_max: u8,
+    /// Attempts after the first.
+    pub retries: u32,
+    /// For judging and trying again, all together; then the best answer so far stands.
+    pub timeout_ms: u64,
+}
+
+impl Default for QualityGate {
+    fn default() -> Self {
+        QualityGate { verdict_max: 2, retries: 1, timeout_ms: 20_000 }
+    }
+}
+
 /// What the Orchestrator decided for one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -204,6 +221,8 @@ pub struct Plan {
     pub stop: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramChoice>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality_gate: Option<QualityGate>,
 }
 
 /// One generated choice of a reply.
@@ -226,6 +245,51 @@ pub struct Generation {
     pub engram: Option<EngramUse>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Where the plan had a quality gate: this generation is the attempt that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<Box<Quality>>,
+}
+
+/// What the quality gate made of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QualityOutcome {
+    /// The judge thought well enough of the first attempt.
+    Passed,
+    /// A later attempt was judged better, and stands in its place.
+    Revised,
+    /// It was tried again, and the first attempt stayed the best.
+    Kept,
+    /// There was no verdict: the first attempt stands.
+    Unjudged,
+}
+
+impl QualityOutcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            QualityOutcome::Passed => "passed",
+            QualityOutcome::Revised => "revised",
+            QualityOutcome::Kept => "kept",
+            QualityOutcome::Unjudged => "unjudged",
+        }
+    }
+}
+
+/// What the quality gate did with an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quality {
+    pub outcome: QualityOutcome,
+    /// Verdicts of the attempts that were judged, in their order.
+    pub verdicts: Vec<u8>,
+    /// Which attempt was kept; the first is 0.
+    pub kept: u32,
+    pub took_ms: u64,
+    /// Why it ended before it was through, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// The other attempts, in their order. A client is not told of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Generation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,11 +5,11 @@
 //! | [`inference::Inference`] | the serving engine child, the request registry, the pause lease | Submit, Ask, Pause → Lease, Release | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
 //! | [`orchestrator::Orchestrator`] | the PipelineSet, the route history | Chat, PipelinesChanged, RouteStatus | the caller falls back to the default route |
 //! | [`memory::Memory`] | the turn log | Append, AddFeedback, AddJudgement, Unscored, List, Forget, MemoryStatus | stop writing, keep serving, reopen after a while |
-//! | [`scorer::Scorer`] | the queue of unscored turns, the judge's engine child | ScoreBacklog, ScorerStatus | leave the turn unscored, count it, find it again in the turn log |
+//! | [`scorer::Scorer`] | the queue of unscored turns, the judge's engine child | JudgeAnswer, ScoreBacklog, ScorerStatus | leave the turn unscored, count it, find it again in the turn log |
 //! | [`trainer::Trainer`] | the candidate: a file that no reply is answered with | Take, Discard, Train, TrainerStatus | the run fails; `NotBuilt` for training itself |
 //! | [`scheduler::Scheduler`] | the night's phase record, the pointer to the served generation, the canary, cron | Night, ScheduleChanged, SchedulerStatus | what served yesterday serves on; the run is reported as failed |
 //!
-//! Who asks whom: `reply` asks Orchestrator, Inference and Memory; the Scorer's work asks Memory and its engine's owner;
+//! Who asks whom: `reply` asks Orchestrator, Inference, Memory and, before an answer of a gated route ends, the Scorer; the Scorer's work asks Memory and its engine's owner;
 //! the Scheduler's runs ask Trainer, Inference and Memory; `daemon` asks all of them for their status;
 //! no handler waits for another actor. Messages are sent through a [`link::Link`], never through a bare address, and
 //! actix's unconditional send is banned: it drops silently.

@@ -1,16 +1,21 @@
 //! The Scorer owns the queue of turns that wait for a verdict and the judge's engine, which it starts with the first of
 //! them. Each turn is judged once, in the background; what did not fit into the queue, what failed and what was left
-//! over by an earlier life is found again in the turn log, where a turn without a judgement says so.
+//! over by an earlier life is found again in the turn log, where a turn without a judgement says so. An answer whose
+//! client waits for the verdict is judged at once, or not at all.
 
 mod engine;
 mod inbox;
+mod judging;
 mod work;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::prelude::*;
 use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 pub use engine::{AdapterFile, JudgeEngine, JudgeSettings};
 pub use inbox::Inbox;
@@ -18,7 +23,9 @@ pub use inbox::Inbox;
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::clock::Clock;
-use crate::turn::TurnId;
+use crate::scoring::Steps;
+use crate::turn::{Generation, Judgement, Message as ChatMessage, TurnId};
+use judging::Haste;
 use work::Work;
 
 /// Looks through the turn log for turns without a verdict, at once, and judges the corrections of the turns that are
@@ -30,6 +37,34 @@ pub struct ScoreBacklog(pub Vec<TurnId>);
 #[derive(Message)]
 #[rtype(result = "Value")]
 pub struct ScorerStatus;
+
+/// Answers that clients wait for, judged at once; more are left unjudged.
+const ANSWERS_MAX: usize = 16;
+
+/// Judges an answer while its client waits. The judgement is of that one choice.
+#[derive(Message)]
+#[rtype(result = "Result<Judgement, Unjudged>")]
+pub struct JudgeAnswer {
+    /// What it answers.
+    pub messages: Vec<ChatMessage>,
+    pub tools: Vec<Value>,
+    pub answer: Box<Generation>,
+    /// Nobody waits longer.
+    pub within: Duration,
+}
+
+/// Why an answer has no judgement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unjudged {
+    #[error("{0}")]
+    Off(String),
+    #[error("the judge has {ANSWERS_MAX} answers in hand")]
+    Busy,
+    #[error("no verdict within {0} ms")]
+    Late(u128),
+    #[error("{0}")]
+    Failed(String),
+}
 
 /// What every life of the Scorer is made from.
 #[derive(Clone)]
@@ -43,11 +78,13 @@ pub struct ScorerParts {
 
 pub struct Scorer {
     parts: ScorerParts,
+    /// One permit for each answer that is judged while its client waits.
+    answers: Arc<Semaphore>,
 }
 
 impl Scorer {
     pub fn new(parts: ScorerParts) -> Self {
-        Scorer { parts }
+        Scorer { parts, answers: Arc::new(Semaphore::new(ANSWERS_MAX)) }
     }
 }
 
@@ -66,6 +103,33 @@ impl Actor for Scorer {
                 self.parts.inbox.close();
             }
         }
+    }
+}
+
+impl Handler<JudgeAnswer> for Scorer {
+    type Result = ResponseFuture<Result<Judgement, Unjudged>>;
+
+    fn handle(&mut self, ask: JudgeAnswer, _: &mut Self::Context) -> Self::Result {
+        let (judge, clock) = match self.parts.judge.clone() {
+            Ok(judge) => (judge, self.parts.clock.clone()),
+            Err(why) => return Box::pin(async move { Err(Unjudged::Off(why)) }),
+        };
+        let Ok(permit) = self.answers.clone().try_acquire_owned() else {
+            return Box::pin(async { Err(Unjudged::Busy) });
+        };
+        Box::pin(async move {
+            let judged = async {
+                let labels = judge.ready().await?;
+                let asked = (ask.messages.as_slice(), ask.tools.as_slice());
+                judging::judge(&judge, labels, asked, Steps::of(&ask.answer), ask.answer.index, Haste::Live).await
+            };
+            let judged = timeout(ask.within, judged).await;
+            drop(permit);
+            let choice = judged
+                .map_err(|_| Unjudged::Late(ask.within.as_millis()))?
+                .map_err(|error| Unjudged::Failed(error.to_string()))?;
+            Ok(Judgement { time_ms: clock.now_ms(), judge: judge.name().to_owned(), choices: vec![choice] })
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod ask;
 mod golden;
+mod quality;
 mod scorer;
 
 use std::path::PathBuf;
@@ -40,6 +41,8 @@ enum What {
     Golden(golden::Args),
     /// How well the judge's verdicts agree with the exact checks, on answers of the model itself to held-out items
     Scorer(scorer::Args),
+    /// What the quality gate gives: accuracy with and without it, on the same items
+    Quality(quality::Args),
 }
 
 #[derive(clap::Args)]
@@ -136,6 +139,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Agree(args) => compare(args),
         What::Golden(args) => golden::run(args),
         What::Scorer(args) => scorer::run(args),
+        What::Quality(args) => quality::run(args),
     }
 }
 

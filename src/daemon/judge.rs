@@ -78,7 +78,8 @@ fn described(path: PathBuf) -> Result<(Reading, AdapterFile), String> {
 fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     let scorer = &config.scorer;
     let mut args: Vec<OsString> = vec!["engine".into(), "--background".into(), "--model".into(), model.into()];
-    let (threads, sequences) = (scorer.threads.to_string(), scorer.sequences.to_string());
+    // One more: background work leaves a sequence free, for answers that a client waits for.
+    let (threads, sequences) = (scorer.threads.to_string(), (scorer.sequences.get() + 1).to_string());
     for (name, value) in [("--backend", scorer.backend.as_str()), ("--threads", &threads), ("--sequences", &sequences)]
     {
         args.extend([name.into(), value.into()]);

@@ -116,9 +116,11 @@ pub struct Exam {
     pub parallel: usize,
     /// Tables mixed into the replies.
     pub engram: Option<EngramChoice>,
+    /// 0 = greedy; otherwise the items' numbers are the seeds.
+    pub temperature: f32,
 }
 
-/// Asks every item greedily and returns the outcomes in the order of the items.
+/// Asks every item and returns the outcomes in the order of the items.
 pub fn run(
     engine: &Running,
     events: &Receiver<Vec<Event>>,
@@ -147,7 +149,7 @@ pub fn run(
     Ok(outcomes.into_iter().flatten().collect())
 }
 
-/// The request that asks an item, greedily.
+/// The request that asks an item.
 pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
     let thinking = exam.thinking;
     let chat = ChatInput {
@@ -160,7 +162,7 @@ pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
     Generate {
         id,
         prompt: Prompt::Chat(chat),
-        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        sampling: Sampling { temperature: exam.temperature, seed: Some(id), ..Sampling::default() },
         max_tokens: item.max_tokens,
         stop: Vec::new(),
         thinking,

@@ -6,4 +6,5 @@ mod decimal;
 pub mod golden;
 pub mod logits;
 pub mod perplexity;
+pub mod quality;
 pub mod scorer;

@@ -154,6 +154,11 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
                     }
                 }
             }
+            ReplyEvent::Revised { choice, generation, logprobs } => {
+                let Some(choice) = choices.get_mut(choice as usize) else { continue };
+                let (thinking, content) = (generation.thinking, generation.content);
+                *choice = Choice { thinking, content, logprobs, ..Choice::default() };
+            }
             ReplyEvent::ChoiceFinished { choice, reason, tool_calls } => {
                 let Some(choice) = choices.get_mut(choice as usize) else { continue };
                 choice.reason = Some(reason);

@@ -6,7 +6,7 @@ use super::yaml::{self, YamlError};
 use crate::engine::protocol::STOPS_MAX;
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::intent::Rules;
-use crate::turn::{EngramChoice, Message, Role, Sampling, Tier};
+use crate::turn::{EngramChoice, Message, QualityGate, Role, Sampling, Tier};
 
 /// Largest pipeline file, bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -15,6 +15,8 @@ const NODES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 32;
 const WORDS_MAX: usize = 2_000;
 const DEMONSTRATIONS_MAX: usize = 32;
+const RETRIES_MAX: u32 = 3;
+const GATE_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=600_000;
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PipelineError {
@@ -69,6 +71,49 @@ struct RawEngram {
     lambda: Option<f32>,
 }
 
+/// The quality gate of a route, as it is written.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawGate {
+    verdict_max: u8,
+    retries: u32,
+    timeout_ms: u64,
+    tiers: Vec<Tier>,
+}
+
+impl Default for RawGate {
+    fn default() -> Self {
+        let QualityGate { verdict_max, retries, timeout_ms } = QualityGate::default();
+        RawGate { verdict_max, retries, timeout_ms, tiers: vec![Tier::Quality, Tier::Ultra] }
+    }
+}
+
+impl RawGate {
+    fn check(&self) -> Result<(), String> {
+        if !(1..=4).contains(&self.verdict_max) {
+            return Err(format!("verdict_max is {}, but must be 1 to 4", self.verdict_max));
+        }
+        if !(1..=RETRIES_MAX).contains(&self.retries) {
+            return Err(format!("retries is {}, but must be 1 to {RETRIES_MAX}", self.retries));
+        }
+        if !GATE_TIMEOUT_MS.contains(&self.timeout_ms) {
+            let (low, high) = (GATE_TIMEOUT_MS.start(), GATE_TIMEOUT_MS.end());
+            return Err(format!("timeout_ms is {}, but must be {low} to {high}", self.timeout_ms));
+        }
+        if self.tiers.is_empty() || self.tiers.contains(&Tier::Fast) {
+            return Err("tiers must hold quality, ultra or both: a fast answer is given as it is".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Which replies of a route are judged before they end, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gated {
+    pub gate: QualityGate,
+    pub tiers: Vec<Tier>,
+}
+
 /// A file as it is written.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +137,7 @@ struct RawPipeline {
     #[serde(default)]
     stop: Vec<String>,
     engram: Option<RawEngram>,
+    quality_gate: Option<RawGate>,
 }
 
 /// A checked pipeline.
@@ -113,6 +159,7 @@ pub struct Pipeline {
     pub stop: Vec<String>,
     /// Tables that help this route's answers, as far as they are there.
     pub engram: Option<EngramChoice>,
+    pub quality_gate: Option<Gated>,
 }
 
 impl Pipeline {
@@ -153,6 +200,9 @@ impl Pipeline {
         if let Some(Err(message)) = raw.engram.as_ref().map(|e| super::plan::check_engram(&e.tables, e.lambda, &[])) {
             return invalid("engram", message);
         }
+        if let Some(Err(message)) = raw.quality_gate.as_ref().map(RawGate::check) {
+            return invalid("quality_gate", message);
+        }
         Ok(raw.checked(overlay))
     }
 }
@@ -183,6 +233,10 @@ impl RawPipeline {
                 lambda_max: e.lambda.unwrap_or(LAMBDA_DEFAULT),
                 ..EngramChoice::default()
             }),
+            quality_gate: self.quality_gate.map(|raw| Gated {
+                gate: QualityGate { verdict_max: raw.verdict_max, retries: raw.retries, timeout_ms: raw.timeout_ms },
+                tiers: raw.tiers,
+            }),
         }
     }
 }
@@ -206,6 +260,20 @@ mod tests {
         assert_eq!(pipeline.sampling.temperature, 0.2);
         assert_eq!(pipeline.thinking.quality_tokens, 10);
         assert_eq!(pipeline.rules.evidence_min, 1);
+    }
+
+    #[test]
+    fn a_quality_gate_is_read_and_never_for_fast_answers() {
+        let gated = |gate: &str| Pipeline::parse(&format!("{GOOD}quality_gate: {gate}\n"), "code.yaml", "code", false);
+        let usual = gated("{}").unwrap().quality_gate.unwrap();
+        assert_eq!((usual.gate, usual.tiers.len()), (QualityGate::default(), 2));
+        let own = gated("{verdict_max: 3, timeout_ms: 500, tiers: [ultra]}").unwrap().quality_gate.unwrap();
+        assert_eq!((own.gate.verdict_max, own.gate.timeout_ms, own.tiers), (3, 500, vec![Tier::Ultra]));
+        for wrong in ["{verdict_max: 5}", "{retries: 0}", "{timeout_ms: 1}", "{tiers: [fast]}", "{tiers: []}"] {
+            let error = gated(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("code.yaml: quality_gate "), "{error}");
+        }
+        assert!(gated("{below: 2}").unwrap_err().to_string().contains("below"));
     }
 
     fn message(text: &str) -> String {

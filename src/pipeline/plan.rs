@@ -9,7 +9,7 @@ use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError};
-use crate::turn::{Message, Plan, Role, Sampling, Thinking, Tier};
+use crate::turn::{Message, Plan, QualityGate, Role, Sampling, Thinking, Tier};
 
 /// Most entries of a logit bias.
 const LOGIT_BIAS_MAX: usize = 1_024;
@@ -31,6 +31,7 @@ pub struct Wishes {
     pub stop: Vec<String>,
     pub tools: Vec<Value>,
     pub engram: EngramWish,
+    pub quality_gate: Option<bool>,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
 }
@@ -72,7 +73,18 @@ pub fn plan(
             EngramWish::Off => None,
             EngramWish::Use(choice) => Some(choice),
         },
+        quality_gate: gate(pipeline, tier, wishes.quality_gate),
     })
+}
+
+/// The quality gate of a reply. Whoever asks for `fast` wants no second look.
+fn gate(pipeline: &Pipeline, tier: Tier, wish: Option<bool>) -> Option<QualityGate> {
+    let own = pipeline.quality_gate.as_ref();
+    match (tier, wish) {
+        (Tier::Fast, _) | (_, Some(false)) => None,
+        (_, Some(true)) => Some(own.map(|own| own.gate).unwrap_or_default()),
+        (_, None) => own.filter(|own| own.tiers.contains(&tier)).map(|own| own.gate),
+    }
 }
 
 /// The plan of a completion, which has no pipeline.
@@ -92,6 +104,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
             EngramWish::Pipeline | EngramWish::Off => None,
             EngramWish::Use(choice) => Some(choice),
         },
+        quality_gate: None,
     })
 }
 

@@ -3,8 +3,10 @@
 
 use serde_json::Value;
 
-use crate::engine::protocol::{Channel, TokenEvent};
-use crate::service::{Logprob, ReplyEvent};
+use super::unavailable;
+use crate::actors::inference::FromEngine;
+use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
+use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::toolcall::{Piece, ToolCallParser};
 use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
 
@@ -40,6 +42,7 @@ impl Choice {
                 timings: Timings::default(),
                 engram: None,
                 error: None,
+                quality: None,
             },
             prompt_ids: Vec::new(),
             queued: false,
@@ -52,7 +55,32 @@ impl Choice {
         }
     }
 
-    pub(super) fn start(&mut self, prompt_ids: Vec<u32>, cached_tokens: u32, seed: u64) {
+    /// One event of the engine; what the client sees of it goes to `out`.
+    pub(super) fn take(&mut self, event: FromEngine, out: &mut Vec<ReplyEvent>) -> Result<(), ServiceError> {
+        match event {
+            FromEngine::Event(Event::Queued { .. }) => self.queued = true,
+            FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, .. }) => {
+                self.start(prompt_ids, cached_tokens, seed);
+            }
+            FromEngine::Event(Event::Token(token)) => self.token(token, out),
+            FromEngine::Event(Event::Finished { reason: FinishReason::Error, text, usage, timings, .. }) => {
+                self.finish(FinishReason::Error, text, usage, timings, &mut Vec::new());
+                return Err(ServiceError::Internal("the engine failed while it generated".to_owned()));
+            }
+            FromEngine::Event(Event::Finished { reason, text, usage, timings, engram, .. }) => {
+                self.generation.engram = engram.map(|told| *told);
+                self.finish(reason, text, usage, timings, out);
+            }
+            FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(failure(kind, message)),
+            FromEngine::Lost(message) => {
+                return Err(unavailable(&format!("the engine was lost with the reply in hand: {message}"), 2));
+            }
+            FromEngine::Event(_) => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, prompt_ids: Vec<u32>, cached_tokens: u32, seed: u64) {
         self.started = true;
         self.generation.usage.prompt_tokens = prompt_ids.len() as u32;
         self.generation.usage.cached_tokens = cached_tokens;
@@ -60,7 +88,7 @@ impl Choice {
         self.prompt_ids = prompt_ids;
     }
 
-    pub(super) fn token(&mut self, token: TokenEvent, out: &mut Vec<ReplyEvent>) {
+    fn token(&mut self, token: TokenEvent, out: &mut Vec<ReplyEvent>) {
         self.channel = token.channel;
         let usage = &mut self.generation.usage;
         usage.completion_tokens += 1;
@@ -142,7 +170,7 @@ impl Choice {
     }
 
     /// The engine's last word on this choice; `rest` is text it had held back.
-    pub(super) fn finish(
+    fn finish(
         &mut self,
         reason: FinishReason,
         rest: String,
@@ -173,6 +201,15 @@ impl Choice {
             self.generation.finish_reason = reason;
             self.generation.error = error.map(str::to_owned);
         }
+    }
+}
+
+fn failure(kind: FailureKind, message: String) -> ServiceError {
+    match kind {
+        FailureKind::Invalid => ServiceError::Invalid { message, param: None },
+        FailureKind::Context => ServiceError::Context(message),
+        FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },
+        FailureKind::Internal => ServiceError::Internal(message),
     }
 }
 

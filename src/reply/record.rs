@@ -86,14 +86,19 @@ fn tainted(messages: &[Message]) -> bool {
     messages.iter().any(|m| m.role == Role::Tool)
 }
 
-/// The usage of a reply: the prompt is read for every choice, but counted once.
+/// The usage of a reply: the prompt is read for every choice, but counted once; attempts that were not kept were work
+/// too.
 pub(super) fn total_usage(generations: &[Generation]) -> Usage {
-    let first = generations.first().map(|g| g.usage).unwrap_or_default();
+    let others = |g: &Generation| g.quality.iter().flat_map(|q| &q.others).map(|g| g.usage).collect::<Vec<_>>();
+    let first = generations.first().map(|g| [vec![g.usage], others(g)].concat()).unwrap_or_default();
+    let all = generations.iter().flat_map(|g| [vec![g.usage], others(g)].concat());
+    let sum = |usages: &[Usage], field: fn(&Usage) -> u32| usages.iter().map(field).sum();
+    let all: Vec<Usage> = all.collect();
     Usage {
-        prompt_tokens: first.prompt_tokens,
-        cached_tokens: first.cached_tokens,
-        completion_tokens: generations.iter().map(|g| g.usage.completion_tokens).sum(),
-        thinking_tokens: generations.iter().map(|g| g.usage.thinking_tokens).sum(),
+        prompt_tokens: sum(&first, |u| u.prompt_tokens),
+        cached_tokens: sum(&first, |u| u.cached_tokens),
+        completion_tokens: sum(&all, |u| u.completion_tokens),
+        thinking_tokens: sum(&all, |u| u.thinking_tokens),
     }
 }
 
@@ -117,6 +122,8 @@ mod tests {
             choices: 1,
             consent: asked,
             engram: Default::default(),
+            quality_gate: None,
+            streamed: false,
         }
     }
 

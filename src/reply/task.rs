@@ -10,15 +10,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::choice::Choice;
 use super::record::{Opening, total_usage};
-use super::{Replies, new_turn_id, unavailable};
+use super::{Replies, new_turn_id, quality, unavailable};
 use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::memory::Append;
-use crate::engine::protocol::{ChatInput, Event, FailureKind, Generate, Hosted, Prompt};
+use crate::engine::protocol::{ChatInput, Generate, Hosted, Prompt};
 use crate::meters;
 use crate::night::served::revision;
 use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
-use crate::turn::{FinishReason, Plan, Thinking};
+use crate::turn::{FinishReason, Judgement, Message, Plan, Thinking};
 
 /// After a cancel, how long the engine's own account (usage, timings) is waited for.
 const CANCEL_WAIT_MS: u64 = 300;
@@ -38,11 +38,15 @@ enum End {
 }
 
 /// A reply under way.
-struct Reply {
-    opening: Opening,
-    plan: Plan,
+pub(super) struct Reply {
+    pub(super) opening: Opening,
+    pub(super) plan: Plan,
     hosted: Arc<Hosted>,
-    choices: Vec<Choice>,
+    pub(super) choices: Vec<Choice>,
+    /// What was told cannot be taken back.
+    pub(super) streamed: bool,
+    /// Of its first choice, where the quality gate asked for one.
+    judgement: Option<Judgement>,
 }
 
 /// Runs a reply to its end. `opened` hears once whether the engine has taken it.
@@ -67,6 +71,10 @@ pub(super) async fn run(
         reply.break_off(&mut stream, &end).await;
     }
     drop(stream);
+    if matches!(end, End::Complete) {
+        let deadline = began + replies.config.get().reply_timeout;
+        reply.judgement = quality::gate(&mut reply, replies, &events, deadline).await;
+    }
     reply.close(replies, end, events).await;
     replies.board.touch(replies.clock.now_ms());
 }
@@ -90,13 +98,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let prompt = match request.input {
         ReplyInput::Text(text) => Prompt::Text(text),
         ReplyInput::Ids(ids) => Prompt::Ids(ids),
-        ReplyInput::Chat { .. } => Prompt::Chat(ChatInput {
-            messages: plan.messages.clone(),
-            tools: plan.tools.clone(),
-            thinking: plan.thinking,
-            date: replies.clock.date(),
-            add_generation_prompt: true,
-        }),
+        ReplyInput::Chat { .. } => chat_prompt(&plan, plan.messages.clone(), replies.clock.date()),
     };
     let adapter = revision(opening.generation);
     let generates =
@@ -117,14 +119,20 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let logprobs = plan.sampling.logprobs.is_some();
     let choices =
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
-    Ok((Reply { opening, plan, hosted, choices }, stream))
+    Ok((Reply { opening, plan, hosted, choices, streamed: request.streamed, judgement: None }, stream))
 }
 
 fn stopping() -> End {
     End::Failed(unavailable("the daemon is stopping", 5))
 }
 
-fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>) -> Generate {
+/// A conversation under the plan's other terms.
+pub(super) fn chat_prompt(plan: &Plan, messages: Vec<Message>, date: String) -> Prompt {
+    let (tools, thinking) = (plan.tools.clone(), plan.thinking);
+    Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt: true })
+}
+
+pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>) -> Generate {
     let mut sampling = plan.sampling.clone();
     sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice.into()));
     Generate {
@@ -201,30 +209,10 @@ impl Reply {
     /// One event of the engine into the choice and towards the client.
     fn take(&mut self, choice: u32, event: FromEngine, out: &mut Vec<ReplyEvent>) -> Result<(), ServiceError> {
         let Some(choice) = self.choices.get_mut(choice as usize) else { return Ok(()) };
-        match event {
-            FromEngine::Event(Event::Queued { .. }) => {
-                choice.queued = true;
-                if self.choices.iter().all(|c| c.queued) {
-                    out.push(ReplyEvent::Queued);
-                }
-            }
-            FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, .. }) => {
-                choice.start(prompt_ids, cached_tokens, seed);
-            }
-            FromEngine::Event(Event::Token(token)) => choice.token(token, out),
-            FromEngine::Event(Event::Finished { reason: FinishReason::Error, text, usage, timings, .. }) => {
-                choice.finish(FinishReason::Error, text, usage, timings, &mut Vec::new());
-                return Err(ServiceError::Internal("the engine failed while it generated".to_owned()));
-            }
-            FromEngine::Event(Event::Finished { reason, text, usage, timings, engram, .. }) => {
-                choice.generation.engram = engram.map(|told| *told);
-                choice.finish(reason, text, usage, timings, out);
-            }
-            FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(failure(kind, message)),
-            FromEngine::Lost(message) => {
-                return Err(unavailable(&format!("the engine was lost with the reply in hand: {message}"), 2));
-            }
-            FromEngine::Event(_) => {}
+        let queued = choice.queued;
+        choice.take(event, out)?;
+        if choice.queued && !queued && self.choices.iter().all(|c| c.queued) {
+            out.push(ReplyEvent::Queued);
         }
         Ok(())
     }
@@ -251,7 +239,7 @@ impl Reply {
 
     /// Writes the Turn, then tells the client how it ended.
     async fn close(self, replies: &Replies, end: End, events: mpsc::Sender<ReplyEvent>) {
-        let Reply { opening, plan, hosted, mut choices } = self;
+        let Reply { opening, plan, hosted, mut choices, judgement, .. } = self;
         let refused = matches!(
             end,
             End::Failed(ServiceError::Invalid { .. } | ServiceError::Context(_) | ServiceError::Busy { .. })
@@ -266,7 +254,9 @@ impl Reply {
                 End::Complete => *replies.append_timeout.get(),
                 End::ClientGone | End::Failed(_) => Duration::from_millis(ABORTED_APPEND_MS),
             };
-            let turn = opening.turn(plan, &hosted, prompt_ids, generations.clone());
+            let mut turn = opening.turn(plan, &hosted, prompt_ids, generations.clone());
+            turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
+            turn.judgement = judgement;
             keep(replies, turn, patience).await;
         }
         let last = match end {
@@ -280,21 +270,17 @@ impl Reply {
 
 /// Appends a Turn. Memory may be down: the reply goes on, and the loss is counted.
 async fn keep(replies: &Replies, turn: crate::turn::Turn, patience: Duration) {
-    let id = turn.id.clone();
+    let (id, verdict) = (turn.id.clone(), turn.verdict);
     let lost = match replies.memory.send_within(Append(Box::new(turn)), patience).await {
-        Ok(Ok(())) => return replies.inbox.put(id),
+        Ok(Ok(())) => {
+            return match verdict {
+                Some(verdict) => replies.inbox.scored(verdict),
+                None => replies.inbox.put(id),
+            };
+        }
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
     tracing::error!(turn = id.0, error = lost, "turn not kept");
     meters::turn_lost();
-}
-
-fn failure(kind: FailureKind, message: String) -> ServiceError {
-    match kind {
-        FailureKind::Invalid => ServiceError::Invalid { message, param: None },
-        FailureKind::Context => ServiceError::Context(message),
-        FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },
-        FailureKind::Internal => ServiceError::Internal(message),
-    }
 }

@@ -7,6 +7,7 @@ pub mod judge;
 pub mod measure;
 pub mod prompt;
 pub mod reading;
+pub mod reflect;
 pub mod steps;
 
 pub use judge::{JudgeError, Judging, Labels};

@@ -176,7 +176,10 @@ impl TurnStore for SledTurns {
         }
         let mut batch = Batch::default();
         batch.insert(turn.id.0.as_bytes(), record);
-        batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]);
+        match &turn.judgement {
+            Some(judgement) => batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
+            None => batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
+        }
         let counts = TurnCounts { turns: state.counts.turns + 1, bytes: state.counts.bytes + bytes };
         self.apply(&mut state, batch, counts)?;
         self.drop_oldest(&mut state)

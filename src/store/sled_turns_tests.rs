@@ -134,6 +134,11 @@ async fn a_judgement_is_written_once_and_survives() {
         log.append(&turn("turn-a", "p")).unwrap();
         log.append(&turn("turn-b", "p")).unwrap();
         assert_eq!(log.unscored(None, 10).unwrap(), [a.clone(), b.clone()]);
+        let c = Turn { judgement: Some(judged(2)), ..turn("turn-c", "p") };
+        log.append(&c).unwrap();
+        assert_eq!(log.unscored(None, 10).unwrap().len(), 2, "it came with its judgement");
+        assert_eq!(log.get(&c.id).unwrap().unwrap().verdict, Some(2));
+        assert!(!log.add_judgement(&c.id, &judged(1)).unwrap());
         assert_eq!(log.unscored(Some(&a), 10).unwrap(), std::slice::from_ref(&b));
         assert_eq!(log.unscored(None, 1).unwrap(), std::slice::from_ref(&a));
         assert!(log.add_judgement(&a, &judged(4)).unwrap());
@@ -146,7 +151,7 @@ async fn a_judgement_is_written_once_and_survives() {
     let kept = log.get(&a).unwrap().unwrap();
     assert_eq!((kept.verdict, kept.judgement), (Some(4), Some(judged(4))));
     assert_eq!(log.list(&TurnFilter::default()).unwrap()[1].verdict, None);
-    assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 2);
+    assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 3);
     assert_eq!(log.log.len(), 1, "nothing but the counts is left");
 }
 

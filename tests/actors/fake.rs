@@ -3,7 +3,8 @@
 //!
 //! What a request does is said by its prompt: `hang` never gives a token, `crash` ends the process, `invalid`,
 //! `context` and `busy` are refused, `endless` goes on to its limit, `fail` fails after two tokens, `think`
-//! thinks first, `item N` is answered `right` or `wrong`. Anything else gets three words and stops; under an adapter
+//! thinks first, `item N` is answered `right` or `wrong`. Asked to reflect it says `better`, but `stubborn` gets the
+//! same words again and `slow` nothing. Anything else gets three words and stops; under an adapter
 //! each word carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred
 //! items it answers rightly (the base model 60), `test.kl` its divergence.
 
@@ -22,6 +23,7 @@ use chimere::engine::protocol::{
 };
 use chimere::gguf::Gguf;
 use chimere::night::inspect::hash_file;
+use chimere::scoring::reflect::REFLECTION;
 use chimere::turn::{FinishReason, Timings, Usage};
 
 /// How the child behaves as a whole.
@@ -89,7 +91,10 @@ const BASE_RIGHT: u32 = 60;
 
 fn text(prompt: &Prompt) -> String {
     match prompt {
-        Prompt::Chat(chat) => chat.messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+        Prompt::Chat(chat) => match &chat.messages[..] {
+            [.., asked, _, last] if last.content == REFLECTION => format!("reflect on {}", asked.content),
+            messages => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
+        },
         Prompt::Text(text) => text.clone(),
         Prompt::Ids(_) => String::new(),
         Prompt::Parts(parts) => {
@@ -253,7 +258,7 @@ impl Child {
             }
             let item = prompt.strip_prefix("item ").and_then(|n| n.parse::<u32>().ok());
             let limit = if prompt == "endless" { request.max_tokens } else { request.max_tokens.min(3) };
-            if prompt == "hang" {
+            if prompt == "hang" || prompt == "reflect on slow" {
                 continue;
             }
             if prompt == "fail" && *done == 2 {
@@ -272,6 +277,7 @@ impl Child {
             let adapter = request.adapter.clone();
             let right = adapter.as_ref().and_then(|a| self.adapters.get(a)).map_or(BASE_RIGHT, |a| a.0);
             *done += 1;
+            let better = prompt.starts_with("reflect on ") && prompt != "reflect on stubborn";
             let channel = if prompt == "think" && number == 0 { Channel::Thinking } else { Channel::Answer };
             self.say(&Event::Token(TokenEvent {
                 id,
@@ -281,6 +287,7 @@ impl Child {
                     (Some(_), _) if number > 0 => String::new(),
                     (Some(item), _) if item % 100 < right => "right".to_owned(),
                     (Some(_), _) => "wrong".to_owned(),
+                    (None, None) if better => format!("better{number} "),
                     (None, Some(adapter)) => format!("w{number}@{adapter} "),
                     (None, None) => format!("w{number} "),
                 },

@@ -9,6 +9,7 @@ mod learn;
 mod memory;
 mod night;
 mod orchestrator;
+mod quality;
 mod reply;
 mod scorer;
 mod stage;

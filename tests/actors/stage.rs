@@ -61,6 +61,10 @@ impl Stage {
         let parts = ScorerParts { judge: Ok(Arc::new(judge)), inbox: self.inbox.clone(), memory, clock: Clock::wall() };
         let told = Arc::new(watch::Sender::new(None));
         self.scorer = Some(supervise("scorer", Place::Here, budget(), told, move || Scorer::new(parts.clone())));
+        // Replies that are under way go on without it.
+        if let Some(replies) = Arc::get_mut(&mut self.replies) {
+            replies.scorer.clone_from(&self.scorer);
+        }
     }
 
     pub fn build(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig), inbox: Inbox) -> Stage {
@@ -92,6 +96,7 @@ impl Stage {
             orchestrator,
             memory,
             inbox: inbox.clone(),
+            scorer: None,
             board: board.clone(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
@@ -143,6 +148,8 @@ pub fn chat(text: &str) -> ReplyRequest {
         choices: 1,
         consent: None,
         engram: Default::default(),
+        quality_gate: None,
+        streamed: false,
     }
 }
 

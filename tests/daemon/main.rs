@@ -14,6 +14,7 @@ mod kill_engine;
 mod learn;
 mod night;
 mod pipelines;
+mod quality;
 mod reload;
 mod repl;
 mod scorer;

@@ -11,7 +11,9 @@ use chimere::service::{
     AuthError, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest,
     Scope, Service, ServiceError, TokenPieces, TurnFilter,
 };
-use chimere::turn::{FinishReason, Generation, Sampling, Thinking, Tier, Timings, ToolCall, Turn, TurnId, Usage};
+use chimere::turn::{
+    FinishReason, Generation, Quality, QualityOutcome, Sampling, Thinking, Tier, Timings, ToolCall, Turn, TurnId, Usage,
+};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -213,7 +215,7 @@ impl Reply {
         }
         let tool_calls = script.tools.clone();
         to.send(ReplyEvent::ChoiceFinished { choice, reason, tool_calls: tool_calls.clone() }).await.ok()?;
-        Some(Generation {
+        let first = Generation {
             index: choice,
             content: answer.concat(),
             thinking: script.thinking.concat(),
@@ -229,8 +231,19 @@ impl Reply {
             },
             timings: Timings { queued_ms: 0.1, prefill_ms: 1.0, decode_ms: 2.0 },
             engram: None,
+            quality: None,
             error: None,
-        })
+        };
+        if self.order != "revise" {
+            return Some(first);
+        }
+        let (verdicts, took_ms, outcome) = (vec![1, 4], 7, QualityOutcome::Revised);
+        let quality = Quality { outcome, verdicts, kept: 1, took_ms, because: None, others: vec![first.clone()] };
+        let better = Generation { content: "a better answer".to_owned(), quality: Some(Box::new(quality)), ..first };
+        let generation = Box::new(better.clone());
+        to.send(ReplyEvent::Revised { choice, generation, logprobs: Vec::new() }).await.ok()?;
+        to.send(ReplyEvent::ChoiceFinished { choice, reason, tool_calls: Vec::new() }).await.ok()?;
+        Some(better)
     }
 }
 

@@ -68,6 +68,23 @@ async fn chunks_come_in_openais_order() {
     assert!(finish.get("x_chimere").is_none(), "only the last chunk carries it");
 }
 
+/// A revision follows what was shown as plain text, marked; who takes the reply whole gets the better answer alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_is_text_of_the_stream_and_replaces_the_answer_of_a_whole_reply() {
+    let server = server().await;
+    let chunks = chunks(&server.chat("revise", json!({"stream": true})).await);
+    let shown = text(&chunks, 0, "content");
+    let (first, revised) = shown.split_once("\n\n---\n\n**Revised answer**\n\n").unwrap_or_else(|| panic!("{shown:?}"));
+    assert_eq!((first, revised), ("you said revise", "a better answer"));
+    let finishes = chunks.iter().filter(|c| c["choices"][0]["finish_reason"].is_string()).count();
+    assert_eq!(finishes, 1, "the end is told once");
+    let quality = &chunks.last().unwrap()["x_chimere"]["quality"];
+    assert_eq!(*quality, json!({"outcome": "revised", "verdicts": [1, 4], "kept": 1, "took_ms": 7}));
+    let whole = server.chat("revise", json!({})).await.json();
+    assert_eq!(whole["choices"][0]["message"]["content"], "a better answer");
+    assert_eq!((&whole["choices"][0]["finish_reason"], &whole["x_chimere"]["quality"]), (&json!("stop"), quality));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_usage_the_finish_chunk_is_the_last() {
     let server = server().await;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 
+use super::judging::Haste;
 use crate::actors::inference::{
     Ask, Board, EngineSpec, EngineState, EngineStream, Inference, InferenceError, Stop, Submit,
 };
@@ -125,7 +126,11 @@ impl JudgeEngine {
         }
     }
 
-    pub(super) async fn submit(&self, mut choices: Vec<Generate>) -> Result<EngineStream, EngineError> {
+    pub(super) async fn submit(&self, mut choices: Vec<Generate>, haste: Haste) -> Result<EngineStream, EngineError> {
+        // An engine of one sequence knows no background.
+        let several = self.board.hosted().is_some_and(|hosted| hosted.model.sequences_max > 1);
+        let background = several && haste == Haste::Background;
+        choices.iter_mut().for_each(|choice| choice.background = background);
         if self.settings.adapter.is_some() {
             choices.iter_mut().for_each(|choice| choice.adapter = Some(REVISION.to_owned()));
         }

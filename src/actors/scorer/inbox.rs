@@ -124,7 +124,8 @@ impl Inbox {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    pub(super) fn scored(&self, verdict: u8) {
+    /// A verdict was written.
+    pub(crate) fn scored(&self, verdict: u8) {
         self.scored.fetch_add(1, Ordering::Relaxed);
         meters::turn_scored(verdict);
     }

@@ -4,25 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::engine::{EngineError, JudgeEngine};
 use super::inbox::{Inbox, Next};
-use crate::actors::inference::{EngineStream, FromEngine};
+use super::judging::{Haste, judge};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddJudgement, Get, JudgeCorrection, Memory, MemoryError, Unscored};
 use crate::clock::Clock;
-use crate::engine::protocol::Generate;
+use crate::scoring::Steps;
 use crate::scoring::correction::Answer;
-use crate::scoring::judge::Progress;
-use crate::scoring::{JudgeError, Judging, Steps};
 use crate::store::StoreError;
 use crate::turn::{ChoiceJudgement, Judgement, Turn, TurnId};
 
 /// Tries at one turn before it is left for later.
 const ATTEMPTS: usize = 3;
-/// Longest silence of the engine while a choice is judged.
-const SILENCE_TIMEOUT_MS: u64 = 60_000;
 /// Turns taken from the log at once.
 const SWEEP_PAGE: usize = 256;
 /// After a failure the log is looked through again, at the latest.
@@ -165,40 +161,8 @@ impl Work {
     /// Judges one answer to a turn's question.
     async fn choice(&self, turn: &Turn, steps: Steps, index: u32) -> Result<ChoiceJudgement, EngineError> {
         let labels = self.judge.ready().await?;
-        let mut judging = Judging::new(&turn.messages, &turn.tools, steps, labels);
-        let requests = judging.requests();
-        if !requests.is_empty() {
-            self.drive(&mut judging, requests).await?;
-        }
-        Ok(judging.judgement(index, self.judge.reading()))
-    }
-
-    /// Sends the requests and hands their events on until every step has its score.
-    async fn drive(&self, judging: &mut Judging<'_>, requests: Vec<Generate>) -> Result<(), EngineError> {
-        let mut stream = self.judge.submit(requests).await?;
-        let mut again = Vec::new();
-        while let Some((step, event)) = heard(&mut stream).await? {
-            match judging.take(step, event)? {
-                Progress::Going => {}
-                Progress::Judged => stream.cancel_choice(step as u32),
-                Progress::Again(request) => again.push((step, *request)),
-            }
-            if judging.complete() {
-                return Ok(());
-            }
-        }
-        // Second requests one by one: there are few of them.
-        while let Some((step, request)) = again.pop() {
-            let mut stream = self.judge.submit(vec![request]).await?;
-            while let Some((_, event)) = heard(&mut stream).await? {
-                match judging.take(step, event)? {
-                    Progress::Going => {}
-                    Progress::Judged => break,
-                    Progress::Again(request) => again.push((step, *request)),
-                }
-            }
-        }
-        if judging.complete() { Ok(()) } else { Err(JudgeError::NoLabel.into()) }
+        let asked = (turn.messages.as_slice(), turn.tools.as_slice());
+        judge(&self.judge, labels, asked, steps, index, Haste::Background).await
     }
 }
 
@@ -207,15 +171,5 @@ fn written(added: Result<bool, MemoryError>) -> Result<bool, WorkError> {
     match added {
         Err(MemoryError::Store(StoreError::Unknown(_))) => Ok(false),
         added => Ok(added?),
-    }
-}
-
-/// The next event and its place among the requests; `None` when all have ended.
-async fn heard(stream: &mut EngineStream) -> Result<Option<(usize, crate::engine::protocol::Event)>, EngineError> {
-    match timeout(Duration::from_millis(SILENCE_TIMEOUT_MS), stream.recv()).await {
-        Ok(Some((step, FromEngine::Event(event)))) => Ok(Some((step as usize, event))),
-        Ok(Some((_, FromEngine::Lost(message)))) => Err(EngineError::Lost(message)),
-        Ok(None) => Ok(None),
-        Err(_) => Err(EngineError::Lost(format!("it said nothing for {SILENCE_TIMEOUT_MS} ms"))),
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Args {
 }
 
 /// Name of the judge's adapter inside this engine.
-const REVISION: &str = "judge";
+pub(super) const REVISION: &str = "judge";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (items, parallel, thinking) = (args.ask.items()?, args.ask.parallel(), args.ask.thinking());
@@ -55,8 +55,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (to_us, events) = sync_channel(64);
     let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
     let answering = bar(items.len() as u64, "asking");
-    let outcomes =
-        golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram: None }, &mut |_| answering.inc(1))?;
+    let outcomes = golden::run(&engine, &events, &items, &Exam { thinking, parallel, ..Exam::default() }, &mut |_| {
+        answering.inc(1)
+    })?;
     answering.finish_and_clear();
     load_adapter(&engine, &events, adapter)?;
     let answers: Vec<_> = items.iter().zip(&outcomes).filter(|(_, outcome)| outcome.error.is_none()).collect();
@@ -75,7 +76,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load_adapter(engine: &Running, events: &Receiver<Vec<Event>>, path: PathBuf) -> anyhow::Result<()> {
+pub(super) fn load_adapter(engine: &Running, events: &Receiver<Vec<Event>>, path: PathBuf) -> anyhow::Result<()> {
     let (_, sha256) = sha256_of(&path)?;
     let load = Command::LoadAdapter { id: 0, revision: REVISION.to_owned(), path, sha256 };
     engine.commands.send((load, Instant::now())).context("the engine ended")?;
@@ -90,7 +91,7 @@ fn load_adapter(engine: &Running, events: &Receiver<Vec<Event>>, path: PathBuf) 
     }
 }
 
-fn labels(loaded: &Loaded) -> anyhow::Result<Labels> {
+pub(super) fn labels(loaded: &Loaded) -> anyhow::Result<Labels> {
     let id = |name: &str| loaded.vocab.special(name).with_context(|| format!("this model has no token `{name}`"));
     Ok(Labels { good: id(GOOD)?, bad: id(BAD)? })
 }

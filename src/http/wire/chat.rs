@@ -89,6 +89,8 @@ pub(crate) struct Extension {
     pub(crate) consent: Option<bool>,
     /// `false`, or the tables to use.
     pub(crate) engram: Option<RawEngram>,
+    /// Judge the answer before the reply ends, and try a poor one again; absent: as the route does.
+    pub(crate) quality_gate: Option<bool>,
 }
 
 /// Engram tables, as a client asks for them.
@@ -204,6 +206,8 @@ pub(crate) fn request(
         choices: common.choices,
         consent: extension.consent,
         engram: RawEngram::wish(extension.engram),
+        quality_gate: extension.quality_gate,
+        streamed: common.stream,
     }
 }
 
@@ -241,11 +245,13 @@ mod tests {
         let (request, form) = of(json!({
             "model": "", "user": "u", "metadata": {"a": "b"}, "store": false, "logprobs": true, "top_logprobs": 3,
             "reasoning_effort": "low", "parallel_tool_calls": false, "stream": true,
-            "chimere": {"route": "code", "tier": "ultra", "conversation": "c1", "consent": false}
+            "chimere": {"route": "code", "tier": "ultra", "conversation": "c1", "consent": false,
+                "quality_gate": true}
         }))
         .unwrap();
         assert_eq!((request.route.as_deref(), request.tier), (Some("code"), Some(Tier::Ultra)));
         assert_eq!((request.conversation.as_deref(), request.consent), (Some("c1"), Some(false)));
+        assert_eq!((request.quality_gate, request.streamed), (Some(true), true));
         assert_eq!((request.thinking, request.model), (Some(Thinking::On { budget_tokens: 512 }), None));
         assert_eq!(request.sampling.logprobs, Some(3));
         assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true, one_tool_call: true });

@@ -12,6 +12,9 @@ use crate::http::error::ApiError;
 use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::turn::{FinishReason, Generation, ToolCall, Usage};
 
+/// Stands between an answer that was shown and the better one, as Markdown.
+pub(crate) const REVISED: &str = "\n\n---\n\n**Revised answer**\n\n";
+
 /// Which API the chunks are of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -71,6 +74,10 @@ impl ChunkWriter {
                     let delta = json!({"tool_calls": [{"index": call, "function": {"arguments": delta}}]});
                     self.chat_delta(choice, &delta, out);
                 }
+            }
+            ReplyEvent::Revised { choice, generation, logprobs } => {
+                self.delta(choice, Channel::Answer, REVISED, &[], out);
+                self.delta(choice, Channel::Answer, &generation.content, &logprobs, out);
             }
             ReplyEvent::ChoiceFinished { choice, reason, tool_calls } => {
                 self.whole_calls(choice, &tool_calls, out);

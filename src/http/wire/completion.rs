@@ -65,8 +65,9 @@ pub(crate) fn read(
     common.max_tokens = common.max_tokens.or(Some(MAX_TOKENS_DEFAULT));
     let extension = raw.chimere.unwrap_or_default();
     extension.check()?;
-    if extension.route.is_some() || extension.tier.is_some() {
-        return Err(ApiError::unsupported("chimere", "completions go through no pipeline: no route and no tier"));
+    if extension.route.is_some() || extension.tier.is_some() || extension.quality_gate == Some(true) {
+        let message = "completions go through no pipeline: no route, no tier and no quality gate";
+        return Err(ApiError::unsupported("chimere", message));
     }
     let form = Form {
         stream: common.stream,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::engine::protocol::TokenLogprob;
 use crate::http::error::ApiError;
 use crate::service::{Logprob, PlanSummary};
-use crate::turn::{FinishReason, Generation, ToolCall, Usage};
+use crate::turn::{FinishReason, Generation, Quality, ToolCall, Usage};
 
 /// What stands at the head of a reply and of each of its chunks.
 #[derive(Clone, Debug)]
@@ -74,12 +74,19 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation]) -> Value
         /// What Engram tables did, choice by choice, where any was asked for.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         engram: Vec<&'a crate::turn::EngramUse>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        quality: Option<Quality>,
     }
     let extension = Extension {
         plan,
         seeds: generations.iter().map(|g| g.seed).collect(),
         timings: generations.first().map(|g| g.timings),
         engram: generations.iter().filter_map(|g| g.engram.as_ref()).collect(),
+        quality: generations.iter().find_map(|g| g.quality.as_ref()).map(|q| {
+            // What was not kept is in the Turn.
+            let (because, verdicts) = (q.because.clone(), q.verdicts.clone());
+            Quality { because, verdicts, others: Vec::new(), ..**q }
+        }),
     };
     serde_json::to_value(extension).unwrap_or(Value::Null)
 }
