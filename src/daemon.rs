@@ -265,7 +265,7 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     });
     let scorer = supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone()));
     let links = Links { inference: &inference, memory: &memory, trainer: &trainer, scorer: &scorer };
-    let desk = Arc::new(desk(config, board, clock, links));
+    let desk = Arc::new(desk(config, common, links));
     Cast {
         inbox,
         judge: judge.ok(),
@@ -289,17 +289,18 @@ struct Links<'a> {
 }
 
 /// What the Scheduler works with.
-fn desk(config: &Config, board: &Arc<Board>, clock: &Clock, links: Links<'_>) -> Desk {
+fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
     Desk {
         state_dir: config.state_dir.clone(),
-        clock: clock.clone(),
+        clock: common.clock.clone(),
         zone: jiff::tz::TimeZone::system(),
-        board: board.clone(),
+        board: common.board.clone(),
         inference: links.inference.clone(),
         memory: links.memory.clone(),
         trainer: links.trainer.clone(),
         scorer: links.scorer.clone(),
         library: Arc::new(Library::new(&config.state_dir)),
+        pipelines: common.pipelines.clone(),
         golden: config.night.golden.clone(),
         slice: config.night.slice.clone(),
         shipped_tables: tables::shipped_folder(config),

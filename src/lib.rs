@@ -7,6 +7,7 @@
 //! - [`actors`]: the cast, its links and its supervisor.
 //! - [`intent`] picks a request's route, [`pipeline`] makes its plan.
 //! - [`night`]: judging a candidate, generations on disk, canary, schedule, report.
+//! - [`optimise`]: instructions and demonstrations of a route, searched on exams.
 //! - [`simulate`]: weeks that are made up, to see what the nights make of them.
 //! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`toolcall`]: tool calls out of the text of a reply.
@@ -33,6 +34,7 @@ pub mod intent;
 pub mod keys;
 pub mod meters;
 pub mod night;
+pub mod optimise;
 pub mod pipeline;
 #[cfg(feature = "llama")]
 pub mod quantize;

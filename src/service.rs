@@ -279,6 +279,10 @@ pub enum NightCommand {
     /// No scheduled job begins; a run under way ends before it promotes.
     Pause,
     Resume,
+    /// Takes away the file that the prompt optimisation wrote for a route.
+    ResetPipeline {
+        route: String,
+    },
     /// Back to a generation; to the one before where none is named.
     Rollback {
         #[serde(default)]

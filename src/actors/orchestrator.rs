@@ -51,7 +51,12 @@ impl Pipelines {
         self.current.borrow().clone()
     }
 
-    fn reload(&self) -> Result<usize, String> {
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
+    /// Reads the files again. → how many, or the error that kept the old set.
+    pub fn reload(&self) -> Result<usize, String> {
         let loaded = PipelineSet::load(&self.sources);
         meters::reloaded("pipelines", loaded.is_ok());
         match loaded {
@@ -141,6 +146,7 @@ impl Handler<OrchestratorStatus> for Orchestrator {
                     "description": p.description,
                     "default": p.name == DEFAULT_ROUTE,
                     "taken": self.taken.get(&p.name).copied().unwrap_or(0),
+                    "optimised": p.provenance,
                 })
             })
             .collect();

@@ -8,6 +8,7 @@ mod examine;
 mod host;
 mod learn;
 mod measure;
+mod optimise;
 mod paper;
 mod promote;
 mod reinforce;
@@ -361,6 +362,7 @@ impl Handler<Night> for Scheduler {
             },
             NightCommand::Pause => self.set_paused(true),
             NightCommand::Resume => self.set_paused(false),
+            NightCommand::ResetPipeline { route } => optimise::reset(&self.desk, &route),
             NightCommand::Report { run } => return self.report(run),
             NightCommand::Rollback { generation } => return self.roll_back(generation),
         };

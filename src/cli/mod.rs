@@ -20,6 +20,7 @@ mod keys;
 mod memory;
 mod model_args;
 mod night;
+mod pipeline;
 #[cfg(feature = "llama")]
 mod quantize;
 mod serve;
@@ -50,6 +51,8 @@ enum Cmd {
     Night(night::Args),
     /// Serve an earlier generation again
     Rollback(night::RollbackArgs),
+    /// Routes and their prompts: list, reset
+    Pipeline(pipeline::Args),
     /// Talk to the daemon
     Chat(chat::Args),
     /// Check the configuration and what it names
@@ -103,6 +106,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Memory(args) => memory::run(args),
         Cmd::Night(args) => night::run(args),
         Cmd::Rollback(args) => night::roll_back(args),
+        Cmd::Pipeline(args) => pipeline::run(args),
         Cmd::Chat(args) => chat::run(args),
         Cmd::Check(args) => check::run(args),
         Cmd::Train(args) => train::run(args),

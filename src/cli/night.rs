@@ -89,7 +89,7 @@ pub fn roll_back(args: RollbackArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn with_client(
+pub(super) fn with_client(
     place: Place,
     target: &Where,
     work: impl AsyncFnOnce(Client) -> anyhow::Result<ExitCode>,

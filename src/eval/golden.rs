@@ -68,7 +68,7 @@ pub fn read(path: &Path) -> Result<Vec<Item>, GoldenError> {
 }
 
 /// What one item got.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     pub id: String,
     pub family: String,

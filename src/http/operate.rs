@@ -56,7 +56,7 @@ pub(crate) async fn resume(call: Call) -> Result<Response, ApiError> {
 
 pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
     const PARAMETERS: Parameters = Parameters {
-        known: &[&["command", "job", "candidate", "dry_run", "run", "generation"]],
+        known: &[&["command", "job", "candidate", "dry_run", "run", "generation", "route"]],
         ignored: &[],
         unsupported: &[],
     };

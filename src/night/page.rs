@@ -114,6 +114,11 @@ fn write_rest(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, "<tr><td>tokens of the last day's answers with learned tables<td>{}", used.tokens)?;
         write!(out, "<tr><td>of them with a known context<td>{}<tr><td>changed<td>{}", used.hits, used.changed)?;
     }
+    if let Some(optimised) = &report.optimised {
+        let mut text = String::new();
+        optimised.render(&mut text)?;
+        write!(out, "</table><h2>Prompts</h2><pre>{}</pre><table>", escaped(text.trim()))?;
+    }
     write!(out, "</table><h2>Phases</h2><table>")?;
     for step in &report.steps {
         write!(out, "<tr><td>{}<td>{}", step.phase.name(), escaped(&step.words))?;

@@ -15,6 +15,7 @@ use super::stats::{Paired, Z_TWO_SIDED_95};
 use crate::engram::learned::NAME;
 use crate::engram::nightly::Counts;
 use crate::eval::golden::Score;
+use crate::optimise::paper::Optimised;
 use crate::turn::Turn;
 
 pub const FORMAT: u32 = 1;
@@ -189,6 +190,9 @@ pub struct Report {
     /// What the writing of the engram tables did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramReport>,
+    /// What the search for prompts found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimised: Option<Optimised>,
     /// The served generation first.
     pub lineage: Vec<Ancestor>,
     pub undo: String,
@@ -349,6 +353,9 @@ impl Report {
         if let Some(engram) = &self.engram {
             write_engram(out, engram)?;
         }
+        if let Some(optimised) = &self.optimised {
+            optimised.render(out)?;
+        }
         writeln!(out, "\nPhases")?;
         for step in &self.steps {
             writeln!(out, "  {:<10} {}", step.phase.name(), step.words)?;
@@ -496,6 +503,7 @@ pub(super) mod tests {
                 used: EngramUsed { replies: 2, tokens: 50, hits: 10, mixed: 9, changed: 1 },
                 ..EngramReport::default()
             }),
+            optimised: None,
             lineage: Vec::new(),
             undo: "nothing to undo".into(),
             notices: vec!["a note".into()],

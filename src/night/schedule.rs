@@ -16,6 +16,7 @@ use serde::Deserialize;
 use super::phase::Job;
 use super::record::Handled;
 use super::{admission, canary, gate, learning};
+use crate::optimise::Settings;
 use crate::pipeline::yaml::{self, YamlError};
 use crate::store::files::read_bounded;
 
@@ -62,6 +63,8 @@ struct RawSchedule {
     selection: admission::Rules,
     #[serde(default)]
     training: learning::Training,
+    #[serde(default)]
+    optimise: Settings,
     exam: Exam,
     gate: gate::Limits,
     canary: canary::Rules,
@@ -99,6 +102,8 @@ pub struct Schedule {
     pub scoring: learning::Scoring,
     pub selection: admission::Rules,
     pub training: learning::Training,
+    /// How much a search for better prompts may try.
+    pub optimise: Settings,
     pub exam: Exam,
     pub gate: gate::Limits,
     pub canary: canary::Rules,
@@ -158,7 +163,8 @@ impl Schedule {
             ("canary.latency_ratio_max", canary.latency_ratio_max, 1.0, 100.0),
             ("canary.hours_max", canary.hours_max, 0.0, 720.0),
         ];
-        for (field, value, low, high) in ranges.into_iter().chain(raw.training.ranges()) {
+        let more = raw.training.ranges().into_iter().chain(raw.optimise.ranges());
+        for (field, value, low, high) in ranges.into_iter().chain(more) {
             within(field, value, low, high).map_err(invalid)?;
         }
         for (n, stage) in canary.stages.iter().enumerate() {
@@ -169,8 +175,8 @@ impl Schedule {
         if !canary.stages.is_sorted_by_key(|s| s.percent) {
             return Err(invalid(("canary.stages".into(), "must not shrink".into())));
         }
-        let RawSchedule { version, scoring, selection, training, exam, gate, canary, .. } = raw;
-        Ok(Schedule { version, jobs, scoring, selection, training, exam, gate, canary })
+        let RawSchedule { version, scoring, selection, training, optimise, exam, gate, canary, .. } = raw;
+        Ok(Schedule { version, jobs, scoring, selection, training, optimise, exam, gate, canary })
     }
 }
 

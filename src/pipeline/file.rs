@@ -1,6 +1,6 @@
 //! One pipeline file: what may stand in it and what must be true of it. Messages name file, line and column.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::yaml::{self, YamlError};
 use crate::engine::protocol::STOPS_MAX;
@@ -114,6 +114,26 @@ pub struct Gated {
     pub tiers: Vec<Tier>,
 }
 
+/// Where an optimised file comes from: it is the daemon's own, and no other file has this.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    pub run: String,
+    /// Version of the pipeline that it was made from.
+    pub parent: String,
+    /// Who was asked.
+    pub model_hash: String,
+    pub adapter_revision: u64,
+    /// Held-out items, and what it gained on them: share of one, 95 % interval, exact one-sided p.
+    pub items: usize,
+    pub difference: f64,
+    pub low: f64,
+    pub high: f64,
+    pub p: f64,
+    /// Exam items that the demonstrations come from.
+    pub demonstrations: Vec<String>,
+}
+
 /// A file as it is written.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,13 +158,15 @@ struct RawPipeline {
     stop: Vec<String>,
     engram: Option<RawEngram>,
     quality_gate: Option<RawGate>,
+    provenance: Option<Provenance>,
 }
 
 /// A checked pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
     pub name: String,
-    /// `3`, or `3+overlay` when a file of the state folder replaced the shipped one.
+    /// `3`, or `3+overlay` when a file of the state folder replaced the shipped one; `3+overlay.RUN` when a run of the
+    /// prompt optimisation wrote that file.
     pub version: String,
     pub description: String,
     pub tier: Tier,
@@ -160,6 +182,8 @@ pub struct Pipeline {
     /// Tables that help this route's answers, as far as they are there.
     pub engram: Option<EngramChoice>,
     pub quality_gate: Option<Gated>,
+    /// Present: the prompt optimisation wrote the file.
+    pub provenance: Option<Provenance>,
 }
 
 impl Pipeline {
@@ -211,7 +235,11 @@ impl RawPipeline {
     fn checked(self, overlay: bool) -> Pipeline {
         let pair = |d: Demonstration| [Message::new(Role::User, d.user), Message::new(Role::Assistant, d.assistant)];
         Pipeline {
-            version: if overlay { format!("{}+overlay", self.version) } else { self.version.to_string() },
+            version: match (&self.provenance, overlay) {
+                (Some(provenance), true) => format!("{}+overlay.{}", self.version, provenance.run),
+                (None, true) => format!("{}+overlay", self.version),
+                (_, false) => self.version.to_string(),
+            },
             description: self.description,
             tier: self.tier,
             rules: Rules {
@@ -237,6 +265,7 @@ impl RawPipeline {
                 gate: QualityGate { verdict_max: raw.verdict_max, retries: raw.retries, timeout_ms: raw.timeout_ms },
                 tiers: raw.tiers,
             }),
+            provenance: self.provenance,
         }
     }
 }

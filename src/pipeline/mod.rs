@@ -8,7 +8,7 @@ mod set;
 mod watch;
 pub mod yaml;
 
-pub use file::{Gated, Pipeline, PipelineError};
+pub use file::{Gated, Pipeline, PipelineError, Provenance};
 pub use plan::{Wishes, plain_plan, plan};
-pub use set::{DEFAULT_ROUTE, PipelineSet, Sources};
+pub use set::{DEFAULT_ROUTE, PipelineSet, Source, Sources};
 pub use watch::Watch;

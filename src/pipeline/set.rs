@@ -34,6 +34,16 @@ pub struct Sources {
     pub overlay: Option<PathBuf>,
 }
 
+/// One file of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name in messages.
+    pub place: String,
+    pub text: String,
+    /// It is of the state folder.
+    pub overlay: bool,
+}
+
 pub struct PipelineSet {
     pipelines: BTreeMap<String, Pipeline>,
     cascade: Cascade,
@@ -43,29 +53,33 @@ pub struct PipelineSet {
 
 impl PipelineSet {
     pub fn load(sources: &Sources) -> Result<PipelineSet, PipelineError> {
-        let mut files = match &sources.shipped {
-            Some(folder) => read_folder(folder, true)?,
-            None => {
-                COMPILED_IN.iter().map(|(n, t)| ((*n).to_owned(), (format!("{n}.yaml"), (*t).to_owned()))).collect()
-            }
-        };
-        let mut overlaid = Vec::new();
-        if let Some(folder) = &sources.overlay {
-            for (name, file) in read_folder(folder, false)? {
-                overlaid.push(name.clone());
-                files.insert(name, file);
-            }
-        }
+        let files = PipelineSet::texts(sources)?;
         let mut pipelines = BTreeMap::new();
-        for (name, (place, text)) in &files {
-            pipelines.insert(name.clone(), Pipeline::parse(text, place, name, overlaid.contains(name))?);
+        for (name, file) in &files {
+            pipelines.insert(name.clone(), Pipeline::parse(&file.text, &file.place, name, file.overlay)?);
         }
         if !pipelines.contains_key(DEFAULT_ROUTE) {
             return Err(PipelineError::NoDefault);
         }
         let rules = pipelines.values().filter(|p| p.name != DEFAULT_ROUTE).map(|p| p.rules.clone()).collect();
         let cascade = Cascade::new(rules).map_err(|error| PipelineError::Cascade(error.to_string()))?;
-        Ok(PipelineSet { pipelines, cascade, sources: files.into_values().map(|(place, _)| place).collect() })
+        Ok(PipelineSet { pipelines, cascade, sources: files.into_values().map(|file| file.place).collect() })
+    }
+
+    /// The file of every route, unread.
+    pub fn texts(sources: &Sources) -> Result<BTreeMap<String, Source>, PipelineError> {
+        let source = |(place, text): (String, String), overlay| Source { place, text, overlay };
+        let mut files: BTreeMap<String, Source> = match &sources.shipped {
+            Some(folder) => read_folder(folder, true)?.into_iter().map(|(n, file)| (n, source(file, false))).collect(),
+            None => {
+                let file = |(n, t): &(&str, &str)| ((*n).to_owned(), (format!("{n}.yaml"), (*t).to_owned()));
+                COMPILED_IN.iter().map(file).map(|(n, file)| (n, source(file, false))).collect()
+            }
+        };
+        if let Some(folder) = &sources.overlay {
+            files.extend(read_folder(folder, false)?.into_iter().map(|(n, file)| (n, source(file, true))));
+        }
+        Ok(files)
     }
 
     pub fn get(&self, route: &str) -> Option<&Pipeline> {

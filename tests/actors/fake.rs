@@ -4,7 +4,8 @@
 //! What a request does is said by its prompt: `hang` never gives a token, `crash` ends the process, `invalid`,
 //! `context` and `busy` are refused, `endless` goes on to its limit, `fail` fails after two tokens, `think`
 //! thinks first, `item N` is answered `right` or `wrong`. Asked to reflect it says `better`, but `stubborn` gets the
-//! same words again and `slow` nothing. Anything else gets three words and stops; under an adapter
+//! same words again and `slow` nothing. A system message `with care` makes it right on thirty items of a hundred more,
+//! `carelessly` on ten, and `by heart` on all below number 1,000 and few above. Anything else gets three words and stops; under an adapter
 //! each word carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred
 //! items it answers rightly (the base model 60), `test.kl` its divergence.
 
@@ -24,7 +25,7 @@ use chimere::engine::protocol::{
 use chimere::gguf::Gguf;
 use chimere::night::inspect::hash_file;
 use chimere::scoring::reflect::REFLECTION;
-use chimere::turn::{FinishReason, Timings, Usage};
+use chimere::turn::{FinishReason, Role, Timings, Usage};
 
 /// How the child behaves as a whole.
 pub const GOOD: &str = "good";
@@ -104,6 +105,14 @@ fn text(prompt: &Prompt) -> String {
             });
             texts.next_back().unwrap_or_default().to_owned()
         }
+    }
+}
+
+/// What the system message says.
+fn told(prompt: &Prompt) -> String {
+    match prompt {
+        Prompt::Chat(chat) if chat.messages[0].role == Role::System => chat.messages[0].content.clone(),
+        _ => String::new(),
     }
 }
 
@@ -267,6 +276,7 @@ impl Child {
                 self.say(&Event::Failed { id, kind: FailureKind::Internal, message });
                 continue;
             }
+            let told = told(&request.prompt);
             let (number, whole) = (*done, *done >= limit);
             if whole {
                 let reason = if limit == request.max_tokens { FinishReason::Length } else { FinishReason::Stop };
@@ -276,6 +286,12 @@ impl Child {
             }
             let adapter = request.adapter.clone();
             let right = adapter.as_ref().and_then(|a| self.adapters.get(a)).map_or(BASE_RIGHT, |a| a.0);
+            let right = match item {
+                Some(_) if told.contains("with care") => right + 30,
+                Some(_) if told.contains("carelessly") => 10,
+                Some(item) if told.contains("by heart") => [100, 20][usize::from(item >= 1_000)],
+                _ => right,
+            };
             *done += 1;
             let better = prompt.starts_with("reflect on ") && prompt != "reflect on stubborn";
             let channel = if prompt == "think" && number == 0 { Channel::Thinking } else { Channel::Answer };

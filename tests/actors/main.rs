@@ -8,6 +8,7 @@ mod inference;
 mod learn;
 mod memory;
 mod night;
+mod optimise;
 mod orchestrator;
 mod quality;
 mod reply;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chimere::actors::link::Link;
 use chimere::actors::memory::Append;
+use chimere::actors::orchestrator::Pipelines;
 use chimere::actors::scheduler::{Desk, Host, Night, Scheduler};
 use chimere::actors::scorer::{Scorer, ScorerParts};
 use chimere::actors::supervisor::{Place, supervise};
@@ -17,6 +18,7 @@ use chimere::gguf::Layout;
 use chimere::night::library::Library;
 use chimere::night::phase::Job;
 use chimere::night::schedule::SHIPPED;
+use chimere::pipeline::Sources;
 use chimere::reply::new_turn_id;
 use chimere::service::{NightCommand, ReplyEvent, ReplyRequest, ServiceError};
 use chimere::turn::{Turn, Vote};
@@ -66,10 +68,15 @@ pub(crate) fn write_adapter(path: &Path, made: &Made) {
 }
 
 fn write_exam(path: &Path, name: &str) {
+    write_items(path, name, 0);
+}
+
+/// Items that are numbered from `first` on.
+pub fn write_items(path: &Path, name: &str, first: usize) {
     let line = |n: usize| {
         json!({
             "id": format!("{name}-{n}"), "domain": format!("d{}", n % 3), "family": "f", "max_tokens": 3,
-            "messages": [{ "role": "user", "content": format!("item {n}") }],
+            "messages": [{ "role": "user", "content": format!("item {}", first + n) }],
             "check": { "kind": "exact", "value": "right" },
         })
     };
@@ -101,7 +108,8 @@ fn trainer(state: &Path) -> Program {
 pub(crate) struct NightStage {
     pub(crate) stage: Stage,
     pub(crate) scheduler: Link<Scheduler>,
-    state: Arc<tempfile::TempDir>,
+    pub(crate) state: Arc<tempfile::TempDir>,
+    pub(crate) pipelines: Arc<Pipelines>,
     /// The daemon's clock, Unix milliseconds.
     pub(crate) now: Arc<AtomicI64>,
 }
@@ -131,6 +139,8 @@ impl NightStage {
         let pipelines = state.path().join("pipelines");
         std::fs::create_dir_all(&pipelines).unwrap();
         std::fs::write(pipelines.join("night.yaml"), text).unwrap();
+        let sources = Sources { shipped: None, overlay: Some(pipelines.clone()) };
+        let own = Arc::new(Pipelines::load(sources).unwrap());
         let stage = Stage::with(spec(GOOD), |config| config.requests_max = 64);
         stage.board.withhold();
         // 1 March 2026, noon UTC.
@@ -158,6 +168,7 @@ impl NightStage {
             trainer,
             scorer,
             library: Arc::new(Library::new(state.path())),
+            pipelines: own.clone(),
             golden: Ok(state.path().join("golden.jsonl")),
             slice: Ok(state.path().join("slice.jsonl")),
             shipped_tables: None,
@@ -168,7 +179,7 @@ impl NightStage {
             progress: watch::Sender::new(Default::default()),
         });
         let scheduler = supervise("scheduler", Place::Here, budget(), told, move || Scheduler::new(desk.clone()));
-        let night = NightStage { stage, scheduler, state: state.clone(), now };
+        let night = NightStage { stage, scheduler, state: state.clone(), now, pipelines: own };
         night.until(|status| status["served"]["ready"] == true).await;
         night
     }
@@ -405,7 +416,9 @@ fn a_dry_run_a_second_run_and_a_pause_promote_nothing() {
 #[test]
 fn jobs_begin_by_the_daemons_clock_once_and_say_what_is_missing() {
     run(async {
-        let options = Options { enabled: true, ..Options::default() };
+        // The exams here are too small for a search of prompts.
+        let changes = vec![("items_min: 60", "items_min: 1000")];
+        let options = Options { enabled: true, changes, ..Options::default() };
         let night = NightStage::new(&folder(), options).await;
         sleep(Duration::from_millis(1_500)).await;
         assert!(night.status().await["last"].is_null(), "nothing is due at noon");
@@ -419,8 +432,8 @@ fn jobs_begin_by_the_daemons_clock_once_and_say_what_is_missing() {
         // The jobs of Monday and of every six hours were caught up meanwhile, and the night was not run again.
         let status = night.status().await;
         assert_eq!(status["jobs"]["train"]["last"]["id"], "2026-03-02");
-        for job in ["optimise_prompts", "reindex"] {
-            assert!(status["jobs"][job]["last"]["outcome"]["not_built"].is_object(), "{status:#}");
+        for (job, outcome) in [("optimise_prompts", "nothing"), ("reindex", "not_built")] {
+            assert!(status["jobs"][job]["last"]["outcome"][outcome].is_object(), "{status:#}");
         }
         night.now.fetch_add(3_700_000, Ordering::Relaxed);
         let status = night.until(|status| status["last"]["job"] == "engram_write").await;

@@ -13,6 +13,7 @@ mod kill_daemon;
 mod kill_engine;
 mod learn;
 mod night;
+mod optimise;
 mod pipelines;
 mod quality;
 mod reload;

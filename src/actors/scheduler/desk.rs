@@ -14,6 +14,7 @@ use super::host::Host;
 use crate::actors::inference::{Board, Inference};
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
+use crate::actors::orchestrator::Pipelines;
 use crate::actors::scorer::Scorer;
 use crate::actors::trainer::Trainer;
 use crate::clock::Clock;
@@ -48,6 +49,8 @@ pub struct Desk {
     pub scorer: Link<Scorer>,
     /// Pairs of earlier nights.
     pub library: Arc<Library>,
+    /// What the prompt optimisation reads, and changes by a file of the state folder.
+    pub pipelines: Arc<Pipelines>,
     pub golden: ExamPath,
     pub slice: ExamPath,
     /// Folder of the engram tables that came with the model.

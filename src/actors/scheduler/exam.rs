@@ -166,6 +166,26 @@ fn asked_of(item: &Item, [champion, candidate]: &[Answer; 2]) -> Asked {
     }
 }
 
+/// Asks one of them alone; `item`, if any, is what the reply is checked against.
+pub(super) async fn ask_alone(
+    desk: &Desk,
+    item: Option<&Item>,
+    request: &Generate,
+    contender: &Contender,
+) -> Result<Outcome, String> {
+    let requests = || vec![contender.asks(request.clone())];
+    let asked = timeout(ITEM_TIMEOUT, submit(desk, requests, [contender, contender])).await;
+    let late = |_| format!("a question was not answered within {} s", ITEM_TIMEOUT.as_secs());
+    let mut outcome = item.map(Outcome::blank).unwrap_or_default();
+    for event in asked.map_err(late)??.into_iter().flat_map(|reply| reply.events) {
+        outcome.take(event);
+    }
+    Ok(match item {
+        Some(item) => golden::judge(item, outcome),
+        None => outcome,
+    })
+}
+
 #[derive(Default)]
 struct Reply {
     events: Vec<Event>,

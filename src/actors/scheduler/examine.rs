@@ -223,7 +223,8 @@ fn metrics(evidence: &Evidence) -> Metrics {
     }
 }
 
-async fn open(path: &ExamPath, items_max: usize) -> Result<Vec<Item>, String> {
+/// Reads an exam that the configuration names.
+pub(super) async fn open(path: &ExamPath, items_max: usize) -> Result<Vec<Item>, String> {
     match path {
         Ok(path) => {
             let path = path.clone();

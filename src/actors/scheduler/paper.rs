@@ -16,6 +16,7 @@ use crate::night::learning::{self, SELECTION, TRAINING};
 use crate::night::page::page;
 use crate::night::phase::{Job, Outcome};
 use crate::night::report::{self, Ancestor, Report, TrendPoint, domains, sum_up, worst};
+use crate::optimise::paper::Optimised;
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 
 pub(super) const FILE: &str = "report.json";
@@ -76,6 +77,7 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         gate: exam.champion.rate - work.schedule.gate.margin,
     });
     let before = work.before.as_ref().and_then(|run| read(&desk.run_dir(run)).ok().flatten());
+    let optimised = Optimised::read(&desk.run_dir(&run.order.id)).ok().flatten();
     let undo = match &outcome {
         Outcome::Promoted { generation, .. } => {
             format!("`chimere rollback` ends the canary of generation {generation} and keeps the champion")
@@ -84,7 +86,13 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
             "`chimere engram revoke --principal NAME` takes out what somebody said; forgotten turns go at the next writing"
                 .to_owned()
         }
-        _ => "nothing was changed, there is nothing to undo".to_owned(),
+        _ => match optimised.as_ref().map(Optimised::changed).filter(|routes| !routes.is_empty()) {
+            Some(routes) => {
+                let commands: Vec<_> = routes.iter().map(|route| format!("`chimere pipeline reset {route}`")).collect();
+                format!("{}: the shipped prompt answers again, at once", commands.join(", "))
+            }
+            None => "nothing was changed, there is nothing to undo".to_owned(),
+        },
     };
     Report {
         format: report::FORMAT,
@@ -102,6 +110,7 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         selection: read_paper(&dir, SELECTION).await,
         training: read_paper(&dir, TRAINING).await,
         engram: super::reinforce::read(&desk.run_dir(&run.order.id)),
+        optimised,
         lineage: lineage(&work.generations, &work.pointer, examined),
         undo,
         notices: work.notices.clone(),

@@ -77,7 +77,7 @@ impl Work {
                 }
             }
             Phase::Reinforce => just(self.reinforce().await.unwrap_or_else(|words| Event::Failed { words })),
-            Phase::Optimise => not_built("prompt optimisation is not built yet: no pipeline was changed"),
+            Phase::Optimise => just(self.optimise().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Reindex => not_built("the retrieval index is not built yet: there is nothing to reindex"),
             Phase::Report => match paper::write(self).await {
                 Ok(()) => just(Event::Passed { words: String::new() }),

@@ -51,7 +51,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
     let engram = exam_tables(&args, &tables, &engine)?;
     let bar = bar(items.len() as u64, "asking");
-    let outcomes = golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram, ..Exam::default() }, &mut |_| bar.inc(1))?;
+    let outcomes =
+        golden::run(&engine, &events, &items, &Exam { thinking, parallel, engram, ..Exam::default() }, &mut |_| {
+            bar.inc(1)
+        })?;
     bar.finish_and_clear();
     args.ask.keep(&outcomes)?;
     let total = Score::of(outcomes.iter().filter(|o| o.passed).count(), outcomes.len());
