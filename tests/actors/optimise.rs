@@ -21,6 +21,7 @@ fn options(instruction: &'static str) -> Options {
         ("batch: 40", "batch: 20"),
         ("proposals: 3", "proposals: 1"),
         ("sets: 5", "sets: 2"),
+        ("parallel: 4", "parallel: 32"),
     ];
     Options { changes, ..Options::default() }
 }
@@ -128,14 +129,12 @@ fn the_owners_own_file_and_a_full_disk_are_left_as_they_are() {
             (Some("left_alone"), Some("its file is the owner's"))
         );
         assert_eq!(fs::read_to_string(&file).unwrap(), own);
-        drop(night);
 
-        fs::remove_file(&file).unwrap();
         let failpoint = Failpoint::parse("optimise.write=full");
         let night =
-            NightStage::new(&state, Options { failpoint, ..options("instructions: [Answer with care.]") }).await;
+            NightStage::new(&folder(), Options { failpoint, ..options("instructions: [Answer with care.]") }).await;
         let report = night.search(false).await;
         assert!(report["outcome"]["failed"].is_object(), "{report:#}");
-        assert!(!file.exists() && night.prompt().provenance.is_none());
+        assert!(!night.file().exists() && night.prompt().provenance.is_none());
     });
 }

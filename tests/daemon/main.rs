@@ -7,6 +7,7 @@ mod harness;
 
 mod chat;
 mod cli;
+mod dressed;
 mod engram;
 mod hostile;
 mod kill_daemon;
