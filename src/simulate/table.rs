@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::compare::Figure;
-use super::plan::Settings;
+use super::plan::{GUEST, Settings};
 use crate::eval::golden::Score;
 use crate::night::phase::{Job, Outcome};
 use crate::night::report::{Change, Rate, Report};
@@ -207,7 +207,7 @@ impl Week {
         out.push_str(&columns(&self.rows()));
         writeln!(
             out,
-            "\nRates in per cent with 95 % intervals; golden: champion of that night → candidate; wait: longest of the prober."
+            "\nRates in per cent with 95 % intervals; pairs: new + of earlier nights; loss of pairs kept out; golden: champion of that night → candidate; wait: longest of the prober."
         )?;
         for night in &self.nights {
             night.write(out)?;
@@ -260,7 +260,14 @@ impl Week {
                 writeln!(out, "\nPoisoned night {n} ({} false corrections by the owner): {said}. {words}", r.lies)?;
             }
             if r.flood > 0 {
-                writeln!(out, "\nFlood before night {n}: {} requests of one guest with a backdoor", r.flood)?;
+                let selection = night.training().and_then(|report| report.selection.as_ref());
+                let own = selection.and_then(|s| s.principals.iter().find(|p| p.principal == GUEST));
+                let pairs = own.map_or(0, |own| own.pairs);
+                writeln!(
+                    out,
+                    "\nFlood before night {n}: {} requests of one guest with a backdoor, {pairs} pairs",
+                    r.flood
+                )?;
             }
         }
         if let Some((asked, before, after)) = self.backdoor {
@@ -329,7 +336,7 @@ impl Night {
             r.sent.to_string(),
             self.right.as_ref().map_or_else(none, score),
             format!("+{} -{}", r.up, r.down),
-            report.and_then(pairs).map_or_else(none, |n| n.to_string()),
+            report.and_then(pairs).unwrap_or_else(none),
             report.and_then(loss).unwrap_or_else(none),
             report.map_or_else(none, |report| verdict(&report.outcome)),
             golden
@@ -370,10 +377,11 @@ impl Night {
                 }
             }
             if let Some(selection) = done.report.as_ref().and_then(|report| report.selection.as_ref()) {
-                let funnel: Vec<String> = selection.funnel().iter().map(|(stage, n)| format!("{n} {stage}")).collect();
-                writeln!(out, "    data: {}", funnel.join(" → "))?;
+                for principal in &selection.principals {
+                    writeln!(out, "    {}", principal.words())?;
+                }
                 for flag in &selection.flags {
-                    writeln!(out, "    look: {flag}")?;
+                    writeln!(out, "    LOOK: {flag}")?;
                 }
             }
             if let Some(slice) = done.report.as_ref().and_then(|report| report.slice.as_ref()) {
@@ -387,15 +395,17 @@ impl Night {
     }
 }
 
-/// Pairs that the night learned from.
-fn pairs(report: &Report) -> Option<u64> {
-    report.training.as_ref().map(|training| training.pairs as u64)
+/// Pairs that the night learned from, those of earlier nights among them.
+fn pairs(report: &Report) -> Option<String> {
+    let selection = report.selection.as_ref()?;
+    Some(format!("{} + {}", selection.new, selection.retried + selection.replayed))
 }
 
-/// Of the pairs kept out of training, before and after it.
+/// Loss of the pairs kept out.
 fn loss(report: &Report) -> Option<String> {
     let training = report.training.as_ref()?;
-    Some(format!("{:.3} → {:.3}", training.loss_before?, training.loss_after?))
+    let (before, after) = training.loss_before.zip(training.loss_after)?;
+    Some(format!("{before:.4} → {after:.4}"))
 }
 
 fn kl(report: &Report) -> Option<f64> {

@@ -69,7 +69,7 @@ impl Town<'_> {
     /// Lives a day; `until` ends it early, asked after every hour.
     pub async fn live(&self, day: usize, night: &mut Night, until: impl AsyncFn() -> bool) -> anyhow::Result<()> {
         let (asks, began) = (self.settings.day(day, self.order), Instant::now());
-        let opens_ms = self.settings.at(day, FIRST_HOUR);
+        let (opens_ms, mut seen) = (self.settings.at(day, FIRST_HOUR), String::new());
         let mut late: Vec<(Asked, Option<Said>)> = Vec::new();
         let mut counts = Requests::default();
         let (mut passed, mut checked) = (0, 0);
@@ -90,7 +90,7 @@ impl Town<'_> {
                 Arm::Placebo => late.extend(heard),
                 _ => self.tell(&heard, &mut counts).await?,
             }
-            self.follow_canary().await?;
+            self.follow_canary(opens_ms, &mut seen).await?;
             if until().await {
                 break;
             }
@@ -98,7 +98,7 @@ impl Town<'_> {
         let (asked, mut said): (Vec<Asked>, Vec<Option<Said>>) = late.into_iter().unzip();
         shuffle(&mut said, self.settings.seed.wrapping_add(day as u64));
         self.tell(&asked.into_iter().zip(said).collect::<Vec<_>>(), &mut counts).await?;
-        self.judged().await?;
+        self.judged(opens_ms, &mut seen).await?;
         (counts.turns, counts.judged) = self.turns(opens_ms).await?;
         night.requests = counts;
         night.right = Some(Score::of(passed, checked));
@@ -172,24 +172,31 @@ impl Town<'_> {
         Ok(())
     }
 
-    /// Waits until every turn has its verdict.
-    pub async fn judged(&self) -> anyhow::Result<()> {
-        let (began, mut idle) = (Instant::now(), 0);
-        while idle < 2 && began.elapsed() < JUDGE_TIMEOUT {
-            let status = self.owner().get("/v1/status").await?;
-            let scorer = &status["actors"]["scorer"];
-            // The prober keeps the judge busy a little all the time: a queue of one is no backlog.
-            let rests = scorer["queue"].as_u64().unwrap_or(0) <= 1;
-            idle = if rests { idle + 1 } else { 0 };
-            tokio::time::sleep(LOOK).await;
+    /// Waits until every turn of the users has its verdict. `seen`: the last turn before which all have.
+    async fn judged(&self, since_ms: i64, seen: &mut String) -> anyhow::Result<()> {
+        let (began, mark) = (Instant::now(), self.mark());
+        while began.elapsed() < JUDGE_TIMEOUT {
+            let page = self.page(since_ms, seen).await?;
+            let turns = page["data"].as_array().map_or(&[][..], Vec::as_slice);
+            let waits = |turn: &&Value| turn["verdict"].is_null() && by_user(turn, &mark);
+            let judged = turns.iter().position(|turn| waits(&turn)).unwrap_or(turns.len());
+            if let Some(last) = judged.checked_sub(1).and_then(|at| turns[at]["id"].as_str()) {
+                last.clone_into(seen);
+            }
+            if judged < turns.len() {
+                tokio::time::sleep(LOOK).await;
+            } else if page["has_more"] != true {
+                return Ok(());
+            }
         }
+        self.bar.note("the judge was not through in time");
         Ok(())
     }
 
     /// While a canary is under way, lets the judge and the Scheduler see this hour before the next begins.
-    async fn follow_canary(&self) -> anyhow::Result<()> {
+    async fn follow_canary(&self, since_ms: i64, seen: &mut String) -> anyhow::Result<()> {
         if self.served().await?["canary"].is_object() {
-            self.judged().await?;
+            self.judged(since_ms, seen).await?;
             tokio::time::sleep(CANARY_LOOK).await;
         }
         Ok(())
@@ -200,18 +207,20 @@ impl Town<'_> {
         Ok(self.owner().get("/v1/night").await?["served"].take())
     }
 
+    /// Turns of everybody since a time and behind one of them.
+    async fn page(&self, since_ms: i64, after: &str) -> anyhow::Result<Value> {
+        let behind = if after.is_empty() { String::new() } else { format!("&after={after}") };
+        self.owner().get(&format!("/v1/memory/turns?since_ms={since_ms}&limit={PAGE}{behind}")).await
+    }
+
     /// Turns of the users since a time, and how many of them have a verdict.
     async fn turns(&self, since_ms: i64) -> anyhow::Result<(usize, usize)> {
-        let (mut turns, mut judged) = (0, 0);
-        let (mut after, mark) = (String::new(), self.mark());
+        let (mut turns, mut judged, mut after, mark) = (0, 0, String::new(), self.mark());
         loop {
-            let behind = if after.is_empty() { String::new() } else { format!("&after={after}") };
-            let path = format!("/v1/memory/turns?since_ms={since_ms}&limit={PAGE}{behind}");
-            let page = self.owner().get(&path).await?;
+            let page = self.page(since_ms, &after).await?;
             for turn in page["data"].as_array().into_iter().flatten() {
-                let by_user = turn["conversation"].as_str().is_some_and(|name| name.starts_with(&mark));
-                turns += usize::from(by_user);
-                judged += usize::from(by_user && turn["verdict"].is_u64());
+                turns += usize::from(by_user(turn, &mark));
+                judged += usize::from(by_user(turn, &mark) && turn["verdict"].is_u64());
                 after = turn["id"].as_str().unwrap_or_default().to_owned();
             }
             if page["has_more"] != true {
@@ -219,6 +228,10 @@ impl Town<'_> {
             }
         }
     }
+}
+
+fn by_user(turn: &Value, mark: &str) -> bool {
+    turn["conversation"].as_str().is_some_and(|name| name.starts_with(mark))
 }
 
 /// The clients of all users.

@@ -213,6 +213,7 @@ fn night(means: &Means) -> anyhow::Result<String> {
         }
         let value = match name.split(':').next() {
             Some("items_max") => Some(items.to_string()),
+            Some("threads") => Some(means.threads.to_string()),
             Some("parallel") => Some(means.parallel.to_string()),
             Some("pairs_min") => Some((means.requests / 10).clamp(8, 40).to_string()),
             Some("items_min") => Some((items / 2).clamp(1, 200).to_string()),
