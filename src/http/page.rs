@@ -152,6 +152,8 @@ mod tests {
                 let known = rest.starts_with("www.w3.org/2000/svg") || !rest.starts_with(|c: char| c.is_alphanumeric());
                 assert!(known, "{} names {here}://{}", asset.name, rest.lines().next().unwrap_or_default());
             }
+            let says_why = !asset.name.ends_with(".js") || asset.text.starts_with("// ");
+            assert!(says_why, "{} starts with `//` saying why it exists", asset.name);
             let lines = asset.text.lines().count();
             assert!(lines <= 300, "{}: {lines} lines", asset.name);
         }

@@ -12,7 +12,7 @@ import { promisify } from 'node:util';
 import { chromium } from 'playwright-core';
 
 const BIN = process.env.CHIMERE_BIN;
-const CHROMIUM = process.env.CHROMIUM_BIN ?? '/usr/bin/chromium';
+const CHROMIUM = process.env.CHROMIUM_BIN;
 /** Longest wait for anything, ms. */
 export const PATIENCE = 30_000;
 

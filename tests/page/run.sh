@@ -3,7 +3,8 @@
 # Needs node, npm and chromium (`deploy/setup.sh browser`); the two packages are pinned by package-lock.json.
 set -euo pipefail
 CHIMERE_BIN=$(realpath "$1")
-export CHIMERE_BIN
+CHROMIUM_BIN=${CHROMIUM_BIN:-$(command -v chromium)}
+export CHIMERE_BIN CHROMIUM_BIN
 shift
 cd "$(dirname "$0")"
 [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --loglevel=error

@@ -20,7 +20,11 @@ function editor({ label, value, done, save, cancel }) {
     event.preventDefault();
     event.stopPropagation();
   });
-  requestAnimationFrame(() => { grow(area); area.focus(); });
+  requestAnimationFrame(() => {
+    grow(area);
+    area.focus();
+    form.scrollIntoView({ block: 'nearest' });
+  });
   return form;
 }
 
