@@ -29,6 +29,7 @@ fn turn() -> Turn {
         timings: Timings::default(),
         engram: None,
         error: None,
+        quality: None,
     };
     Turn {
         version: 1,

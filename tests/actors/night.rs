@@ -437,7 +437,7 @@ fn jobs_begin_by_the_daemons_clock_once_and_say_what_is_missing() {
         }
         night.now.fetch_add(3_700_000, Ordering::Relaxed);
         let status = night.until(|status| status["last"]["job"] == "engram_write").await;
-        assert!(status["last"]["outcome"]["not_built"].is_object());
+        assert!(status["last"]["outcome"]["nothing"].is_object(), "{status:#}");
         assert_eq!(status["jobs"]["train"]["last"]["id"], "2026-03-02");
     });
 }
