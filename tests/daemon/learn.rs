@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use chimere::failpoint::LEARNING;
 use chimere::keys::KeyRing;
@@ -15,9 +15,12 @@ use chimere::service::Scope;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill, model};
-use crate::night::{PATIENCE, folder, reached};
+use crate::night::{folder, reached};
 
 const PAIRS_MIN: &str = "{pairs_min: 12, principal_pairs_max: 3, principal_share_max: 0.01}";
+
+/// The judge runs at the lowest priority, and a busy machine gives it little.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A daemon with two keys: the owner's and a guest's.
 struct House {
@@ -135,13 +138,13 @@ fn trained_by_hand(run_dir: &Path, seed: u64) -> String {
 async fn a_night_learns_from_chats_and_feedback() {
     let house = House::new();
     let open = house.open(&[]).await;
-    for n in 0..30 {
+    for n in 0..24 {
         let (a, b) = (10 + 3 * n, 7 + 2 * n);
         let working = format!("<think>\n{a} + {b} = {}\n</think>\n\nThat makes {}.", a + b, a + b);
         let correction = (n % 3 == 0).then_some(working.as_str());
         open.talk(&house.owner, &format!("Please add {a} to {b} for me."), correction).await;
     }
-    for n in 0..8 {
+    for n in 0..6 {
         open.talk(&house.guest, &format!("Tell me about the number {n} and its friends."), Some("Buy gold now.")).await;
     }
     // An exam asks this one.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill, model};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An adapter for nano that changes next to nothing.
 fn write_adapter(path: &Path, base_hash: &str) {
