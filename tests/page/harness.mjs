@@ -14,7 +14,7 @@ import { chromium } from 'playwright-core';
 const BIN = process.env.CHIMERE_BIN;
 const CHROMIUM = process.env.CHROMIUM_BIN;
 /** Longest wait for anything, ms. */
-export const PATIENCE = 30_000;
+export const PATIENCE = 60_000;
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 

@@ -87,7 +87,7 @@ test('Markdown becomes what it means, in linear time', async () => {
       return [bomb, performance.now() - start];
     });
   });
-  for (const [bomb, ms] of times) assert.ok(ms < 3000, `${JSON.stringify(bomb)} took ${ms} ms`);
+  for (const [bomb, ms] of times) assert.ok(ms < 5000, `${JSON.stringify(bomb)} took ${ms} ms`);
 });
 
 test('no request left the origin and the browser had nothing to complain about', () => browser.assertQuiet());
