@@ -275,6 +275,7 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
         gate_items: args.gate_items as usize,
         gate_margin: args.gate_margin,
         requests: settings.requests,
+        seed: settings.seed,
     };
     let mut house = House::furnish(folder, means)?;
     let left = (settings.nights - week.nights.len()) as u64;

@@ -43,6 +43,7 @@ pub struct Means {
     pub gate_items: usize,
     pub gate_margin: Option<f64>,
     pub requests: usize,
+    pub seed: u64,
 }
 
 /// The folder of one simulation and the daemon in it.
@@ -204,31 +205,66 @@ fn keys(folder: &Path) -> anyhow::Result<BTreeMap<String, String>> {
 fn night(means: &Means) -> anyhow::Result<String> {
     let items = means.gate_items;
     let stages = [(20, means.requests.div_ceil(40).max(2)), (50, means.requests.div_ceil(20).max(4))];
-    let mut out = String::new();
+    let (mut out, mut section) = (String::new(), "");
     for line in SHIPPED.lines() {
-        let name = line.trim_start();
-        let indent = &line[..line.len() - name.len()];
-        if name.starts_with("- {percent:") {
+        let named = line.trim_start();
+        let (indent, name) = (&line[..line.len() - named.len()], named.split(':').next().unwrap_or_default());
+        if indent.is_empty() && !named.starts_with('#') {
+            section = name;
+        }
+        if section == "canary" && named.starts_with("- {percent") {
             continue;
         }
-        let value = match name.split(':').next() {
-            Some("items_max") => Some(items.to_string()),
-            Some("threads") => Some(means.threads.to_string()),
-            Some("parallel") => Some(means.parallel.to_string()),
-            Some("pairs_min") => Some((means.requests / 10).clamp(8, 40).to_string()),
-            Some("items_min") => Some((items / 2).clamp(1, 200).to_string()),
-            Some("margin") => means.gate_margin.map(|margin| margin.to_string()),
+        let value = match (section, name) {
+            ("exam", "items_max") => Some(items.to_string()),
+            ("exam", "parallel") => Some(means.parallel.to_string()),
+            ("gate", "items_min") => Some((items / 2).clamp(1, 200).to_string()),
+            ("gate", "margin") => means.gate_margin.map(|margin| margin.to_string()),
+            ("selection", "pairs_min") => Some((means.requests / 10).clamp(8, 40).to_string()),
+            ("training", "threads") => Some(means.threads.to_string()),
+            ("training", "seed") => Some(means.seed.to_string()),
             _ => None,
         };
         match value {
-            Some(value) => out += &format!("{indent}{}: {value}\n", name.split(':').next().unwrap_or_default()),
+            Some(value) => out += &format!("{indent}{name}: {value}\n"),
             None => out += &format!("{line}\n"),
         }
-        if name == "stages:" {
+        if section == "canary" && name == "stages" {
             for (percent, turns) in stages {
                 out += &format!("{indent}  - {{percent: {percent}, scored_turns: {turns}}}\n");
             }
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_night_is_the_shipped_one_but_for_its_sizes() {
+        let means = Means {
+            model: PathBuf::new(),
+            threads: 3,
+            parallel: 5,
+            golden: PathBuf::new(),
+            slice: PathBuf::new(),
+            pipelines: None,
+            night: None,
+            gate_items: 60,
+            gate_margin: Some(0.05),
+            requests: 400,
+            seed: 9,
+        };
+        let made = Schedule::parse(&night(&means).unwrap(), "night.yaml").unwrap();
+        let shipped = Schedule::parse(SHIPPED, "night.yaml").unwrap();
+        assert_eq!((made.exam.items_max, made.exam.parallel, made.gate.items_min), (60, 5, 30));
+        assert_eq!((made.gate.margin, made.training.threads, made.selection.pairs_min), (0.05, 3, 40));
+        let stages: Vec<(u8, usize)> = made.canary.stages.iter().map(|s| (s.percent, s.scored_turns)).collect();
+        assert_eq!(stages, [(20, 10), (50, 20)]);
+        assert_eq!(night(&means).unwrap().lines().count(), SHIPPED.lines().count());
+        assert_eq!((made.gate.kl_max, made.training.rank), (shipped.gate.kl_max, shipped.training.rank));
+        assert_eq!(made.jobs.len(), shipped.jobs.len());
+    }
 }
