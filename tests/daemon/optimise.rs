@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere};
 
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Sums whose right answer is the number alone, which `nano` does not give unless it is told to.
 fn folder() -> Arc<tempfile::TempDir> {
