@@ -33,7 +33,7 @@ pub(super) struct Args {
     backend: Kind,
     /// The judge's adapter for that model; default: nano-prm.gguf beside it
     #[arg(long, value_name = "FILE")]
-    adapter: Option<PathBuf>,
+    judge: Option<PathBuf>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -43,7 +43,7 @@ pub(super) const REVISION: &str = "judge";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (items, parallel, thinking) = (args.ask.items()?, args.ask.parallel(), args.ask.thinking());
-    let adapter = match args.adapter {
+    let adapter = match args.judge {
         Some(path) => path,
         None => args.model.path()?.with_file_name("nano-prm.gguf"),
     };
