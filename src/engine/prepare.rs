@@ -19,6 +19,9 @@ use super::tables::Tables;
 use super::template::ChatTemplate;
 use super::vocab::Vocab;
 
+/// Tokens that one `Tokenize` lists: more would not fit a frame.
+const PIECES_MAX: usize = 1 << 20;
+
 pub struct Preparer {
     vocab: Arc<dyn Vocab>,
     template: Option<ChatTemplate>,
@@ -216,6 +219,12 @@ impl Preparer {
     fn pieces(&self, id: u64, text: &str, specials: bool) -> Result<Event, Refusal> {
         let mut ids = Vec::new();
         self.vocab.encode(text, specials, &mut ids)?;
+        if ids.len() > PIECES_MAX {
+            let found = ids.len();
+            return Err(Refusal::invalid(format!(
+                "the text has {found} tokens, over the limit of {PIECES_MAX}: send it in parts"
+            )));
+        }
         let pieces = ids.iter().map(|&id| self.vocab.name(id)).collect();
         Ok(Event::Tokens { id, ids, pieces })
     }

@@ -1,8 +1,10 @@
 //! The engine as a process: commands are read from one pipe, events written to another, and between them run a
-//! text thread (templates, tokenising and the reading of adapters, on a large stack and away from the step loop) and the step loop.
+//! text thread (templates, tokenising and the reading of adapters, on a large stack and away from the step loop) and the
+//! step loop.
 //! End of file on the command pipe ends everything: no engine outlives its daemon.
 
 use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -11,7 +13,7 @@ use std::time::Instant;
 use super::host::{Events, Host, HostLimits, Input};
 use super::load::Loaded;
 use super::prepare::Preparer;
-use super::protocol::{self, Command, Event, FrameError};
+use super::protocol::{self, Command, Event, FailureKind, FrameError, RequestId};
 
 /// Commands read but not yet handled; the daemon is held back by the pipe beyond that.
 const COMMANDS_MAX: usize = 256;
@@ -96,51 +98,39 @@ fn read_commands(mut from: impl Read, to: &SyncSender<(Command, Instant)>) -> Re
 fn prepare(mut preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSender<Input>, events: &Events) {
     while let Ok((command, received)) = from.recv() {
         let input = match command {
-            Command::Generate(request) => match preparer.generate(*request, received) {
-                Ok(job) => Input::Prepared(Box::new(job)),
-                Err(event) => {
-                    if events.send(vec![event]).is_err() {
-                        return;
-                    }
-                    continue;
-                }
-            },
-            Command::LoadAdapter { id, revision, path, sha256 } => {
-                match preparer.adapter(id, revision, &path, &sha256) {
-                    Ok(arrived) => Input::Adapter(Box::new(arrived)),
-                    Err(event) => {
-                        if events.send(vec![event]).is_err() {
-                            return;
-                        }
-                        continue;
-                    }
-                }
-            }
-            Command::BeginCandidate { id, candidate, start, sides } => match preparer.candidate(id, start, sides) {
-                Ok(made) => Input::Candidate { id, name: candidate, candidate: Box::new(made) },
-                Err(event) => {
-                    if events.send(vec![event]).is_err() {
-                        return;
-                    }
-                    continue;
-                }
-            },
-            Command::Tokenize { .. }
-            | Command::Detokenize { .. }
-            | Command::ApplyTemplate { .. }
-            | Command::LoadTable { .. }
-            | Command::DropTable { .. } => {
-                if events.send(vec![preparer.text(command)]).is_err() {
-                    return;
-                }
-                continue;
-            }
-            other => Input::Command(other),
+            Command::Generate(request) => contained(request.id, || {
+                preparer.generate(*request, received).map(|job| Input::Prepared(Box::new(job)))
+            }),
+            Command::LoadAdapter { id, revision, path, sha256 } => contained(id, || {
+                preparer.adapter(id, revision, &path, &sha256).map(|arrived| Input::Adapter(Box::new(arrived)))
+            }),
+            Command::BeginCandidate { id, candidate, start, sides } => contained(id, || {
+                let made = preparer.candidate(id, start, sides)?;
+                Ok(Input::Candidate { id, name: candidate, candidate: Box::new(made) })
+            }),
+            Command::Tokenize { id, .. }
+            | Command::Detokenize { id, .. }
+            | Command::ApplyTemplate { id, .. }
+            | Command::LoadTable { id, .. }
+            | Command::DropTable { id, .. } => contained(id, || Err(preparer.text(command))),
+            other => Ok(Input::Command(other)),
         };
-        if to.send(input).is_err() {
+        let passed = match input {
+            Ok(input) => to.send(input).is_ok(),
+            Err(event) => events.send(vec![event]).is_ok(),
+        };
+        if !passed {
             return;
         }
     }
+}
+
+/// What a text does to a template or a tokenizer must not end the requests of others: a panic fails one request.
+fn contained(id: RequestId, work: impl FnOnce() -> Result<Input, Event>) -> Result<Input, Event> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let message = "a defect in the engine kept this request from being prepared: its log tells where".to_owned();
+        Err(Event::Failed { id, kind: FailureKind::Internal, message })
+    })
 }
 
 /// Writes every event that is ready in one go; ends at an empty batch, or when nobody reads.
@@ -179,5 +169,11 @@ mod tests {
         let first: Option<Event> = protocol::read_frame(pipe.as_slice()).unwrap();
         assert_eq!(first, Some(Event::Paused));
         drop(events);
+    }
+
+    #[test]
+    fn a_panic_over_a_text_fails_its_own_request() {
+        let failed = contained(7, || std::panic::resume_unwind(Box::new("a defect")));
+        assert!(matches!(failed, Err(Event::Failed { id: 7, kind: FailureKind::Internal, .. })));
     }
 }

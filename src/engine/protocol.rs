@@ -82,7 +82,29 @@ pub struct Generate {
     pub engram: Option<EngramChoice>,
 }
 
+impl Generate {
+    /// A reply of the base weights as they are: no stop strings, no tables, the template's own thought. The id is the
+    /// sender's to set.
+    pub fn new(prompt: Prompt, sampling: Sampling, max_tokens: u32) -> Generate {
+        Generate {
+            id: 0,
+            prompt,
+            sampling,
+            max_tokens,
+            stop: Vec::new(),
+            thinking: Thinking::Template,
+            ignore_end: false,
+            adapter: None,
+            background: false,
+            engram: None,
+        }
+    }
+}
+
+/// Stop strings of a request.
 pub const STOPS_MAX: usize = 16;
+/// Longest stop string, bytes.
+pub const STOP_BYTES_MAX: usize = 256;
 /// Adapters loaded at once.
 pub const ADAPTERS_MAX: usize = 16;
 /// Bytes of a revision's name.
@@ -480,25 +502,4 @@ pub fn read_frame<T: DeserializeOwned>(mut from: impl Read) -> Result<Option<T>,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_round_trip_and_end_cleanly() {
-        let mut pipe = Vec::new();
-        encode(&Command::Cancel { id: 7 }, &mut pipe).unwrap();
-        encode(&Command::Pause, &mut pipe).unwrap();
-        let mut from = pipe.as_slice();
-        assert_eq!(read_frame::<Command>(&mut from).unwrap(), Some(Command::Cancel { id: 7 }));
-        assert_eq!(read_frame::<Command>(&mut from).unwrap(), Some(Command::Pause));
-        assert_eq!(read_frame::<Command>(&mut from).unwrap(), None);
-    }
-
-    #[test]
-    fn broken_frames_are_errors_not_panics() {
-        assert!(matches!(read_frame::<Command>(&[1, 0][..]), Err(FrameError::Io(_))));
-        assert!(matches!(read_frame::<Command>(&[9, 0, 0, 0, b'x'][..]), Err(FrameError::Io(_))));
-        assert!(matches!(read_frame::<Command>(&[1, 0, 0, 0, b'x'][..]), Err(FrameError::Json(_))));
-        assert!(matches!(read_frame::<Command>(&[255; 4][..]), Err(FrameError::TooLarge { .. })));
-    }
-}
+mod tests;

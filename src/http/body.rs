@@ -124,7 +124,7 @@ fn too_slow(message: &str) -> ApiError {
 }
 
 /// Deepest nesting of arrays and objects, found in one pass that needs no stack.
-fn depth(json: &[u8]) -> usize {
+pub(crate) fn depth(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
     for &byte in json {
         if in_string {

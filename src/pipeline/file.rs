@@ -215,8 +215,9 @@ impl Pipeline {
         if raw.max_tokens == Some(0) {
             return invalid("max_tokens", "is 0: no reply could be given".to_owned());
         }
-        if raw.stop.len() > STOPS_MAX || raw.stop.iter().any(String::is_empty) {
-            return invalid("stop", format!("may hold up to {STOPS_MAX} strings, none empty"));
+        let stop_bytes = crate::engine::protocol::STOP_BYTES_MAX;
+        if raw.stop.len() > STOPS_MAX || raw.stop.iter().any(|s| s.is_empty() || s.len() > stop_bytes) {
+            return invalid("stop", format!("may hold up to {STOPS_MAX} strings of 1 to {stop_bytes} bytes"));
         }
         if let Err(message) = super::plan::check_sampling(&raw.sampling) {
             return invalid("sampling", message);

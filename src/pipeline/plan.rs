@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::Pipeline;
-use crate::engine::protocol::STOPS_MAX;
+use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
@@ -14,8 +14,6 @@ use crate::turn::{Message, Plan, QualityGate, Role, Sampling, Thinking, Tier};
 /// Most entries of a logit bias.
 const LOGIT_BIAS_MAX: usize = 1_024;
 const LOGPROBS_MAX: u8 = 20;
-/// Longest stop string, bytes.
-const STOP_BYTES_MAX: usize = 512;
 
 /// Tables that one reply may use, and bytes of its passages together.
 const TABLES_MAX: usize = 8;

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::engine::protocol::{Event, FailureKind, Generate, Prompt, PromptPart};
-use crate::turn::{ChoiceJudgement, Message, Sampling, Thinking};
+use crate::turn::{ChoiceJudgement, Message, Sampling};
 
 use super::prompt::{self, Limits, VERIFY_TOKENS_MAX};
 use super::reading::{Reading, label_logit, sigmoid};
@@ -134,18 +134,8 @@ impl<'a> Judging<'a> {
     }
 
     fn request(&self, prompt: Prompt) -> Generate {
-        Generate {
-            id: 0,
-            prompt,
-            sampling: Sampling { temperature: 0.0, logprobs: Some(ALTERNATIVES), ..Sampling::default() },
-            max_tokens: VERIFY_TOKENS_MAX,
-            stop: Vec::new(),
-            thinking: Thinking::Template,
-            ignore_end: false,
-            adapter: None,
-            background: false,
-            engram: None,
-        }
+        let sampling = Sampling { temperature: 0.0, logprobs: Some(ALTERNATIVES), ..Sampling::default() };
+        Generate::new(prompt, sampling, VERIFY_TOKENS_MAX)
     }
 
     /// A request whose first token is a label.

@@ -8,6 +8,9 @@ const NAME_BYTES_MAX: usize = 256;
 const SPACE_BYTES_MAX: usize = 1024;
 /// Parameters of one call.
 const PARAMETERS_MAX: usize = 256;
+/// Arrays and objects within one another in the arguments: what a client may send back, and what a Turn can be read
+/// with again.
+pub(super) const DEPTH_MAX: usize = 64;
 
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
@@ -41,9 +44,22 @@ pub(super) fn begins(body: &str) -> Reading {
 /// Reads a whole body.
 pub(super) fn read(body: &str, tools: &[Value]) -> Reading {
     let body = body.trim();
-    match body.starts_with('{') {
+    let reading = match body.starts_with('{') {
         true => read_json(body),
         false => read_tags(body, tools),
+    };
+    match reading {
+        Reading::Call(call) if call.arguments.values().any(|v| nests(v, DEPTH_MAX - 1)) => Reading::Malformed,
+        reading => reading,
+    }
+}
+
+/// Whether `value` nests deeper than `levels`.
+fn nests(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|v| nests(v, levels - 1)),
+        Value::Object(map) => levels == 0 || map.values().any(|v| nests(v, levels - 1)),
+        _ => false,
     }
 }
 

@@ -197,6 +197,11 @@ fn limits_leave_text() {
     let large =
         format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{\"s\":\"{}\"}}}}</tool_call>", "x".repeat(CALL_BYTES_MAX));
     assert_eq!(parse(&large, &[]), (large, vec![]));
+    let nested = |levels: usize| {
+        let array = format!("{}{}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        parse(&format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{\"a\":{array}}}}}</tool_call>"), &[]).1.len()
+    };
+    assert_eq!((nested(form::DEPTH_MAX), nested(form::DEPTH_MAX + 1)), (1, 0));
 }
 
 /// Texts made to be read again and again: what is read as a call, again included, stays within the bound of a reply,

@@ -99,6 +99,9 @@ fn impossible() -> Vec<Value> {
         [json!("x"), json!([7]), json!([{ "type": "function" }]), json!([{ "type": "web_search" }])]
             .map(|v| ask("tools", v)),
     );
+    let deep = format!("{}{}", "{\"a\":".repeat(120), "1".to_owned() + &"}".repeat(120));
+    let call = json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": deep } }]);
+    bodies.push(ask("messages", json!([{ "role": "assistant", "tool_calls": call }])));
     bodies.push(ask("model", json!("a model that is not here")));
     bodies.push(ask("stream", json!("yes")));
     bodies.push(ask("stream_options", json!({ "include_usage": true })));

@@ -23,7 +23,7 @@ use crate::engine::protocol::{
     Command, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, Generate, Hosted, Prompt, RequestId, encode,
 };
 use crate::meters;
-use crate::turn::{Sampling, Thinking};
+use crate::turn::Sampling;
 
 /// Requests and questions one engine may hold.
 pub const REGISTRY_MAX: usize = 4_096;
@@ -356,18 +356,9 @@ impl Session {
         self.hosted = Some(hosted);
         let id = self.board.next_id();
         self.registry.insert(id, Entry::Probe);
-        let _ = self.write(&Command::Generate(Box::new(Generate {
-            id,
-            prompt: Prompt::Text("Hello".to_owned()),
-            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
-            max_tokens: 1,
-            stop: Vec::new(),
-            thinking: Thinking::Template,
-            ignore_end: false,
-            adapter: None,
-            background: false,
-            engram: None,
-        })));
+        let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+        let request = Generate { id, ..Generate::new(Prompt::Text("Hello".to_owned()), greedy, 1) };
+        let _ = self.write(&Command::Generate(Box::new(request)));
     }
 
     async fn serve(&mut self, hosted: Box<Hosted>) {

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use chimere::bench::{Interval, Rates};
 use chimere::engine::protocol::{self, Event, Generate, Prompt, encode, read_frame};
 use chimere::store::files::create_private_dir;
-use chimere::turn::{Sampling, Thinking, Turn};
+use chimere::turn::{Sampling, Turn};
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -325,18 +325,9 @@ impl Engine {
         let first = self.next_id;
         let mut frames = Vec::new();
         for turn in turns {
-            let generate = Generate {
-                id: self.next_id,
-                prompt: Prompt::Ids(turn.prompt_ids.clone()),
-                sampling: Sampling { seed: Some(0), ..turn.sampling.clone() },
-                max_tokens: tokens,
-                stop: Vec::new(),
-                thinking: Thinking::Template,
-                ignore_end: false,
-                adapter: None,
-                background: false,
-                engram: None,
-            };
+            let sampling = Sampling { seed: Some(0), ..turn.sampling.clone() };
+            let generate =
+                Generate { id: self.next_id, ..Generate::new(Prompt::Ids(turn.prompt_ids.clone()), sampling, tokens) };
             encode(&protocol::Command::Generate(Box::new(generate)), &mut frames)?;
             self.next_id += 1;
         }

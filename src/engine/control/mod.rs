@@ -12,15 +12,12 @@ mod tests;
 mod thinking;
 mod utf8;
 
-use super::protocol::{Channel, STOPS_MAX};
+use super::protocol::{Channel, STOP_BYTES_MAX, STOPS_MAX};
 use super::vocab::{Vocab, VocabError};
 use crate::turn::{FinishReason, Thinking};
 use stop::StopMatcher;
 use thinking::{Marks, ThinkingBudget};
 use utf8::Utf8Assembler;
-
-/// Longest stop string, bytes.
-pub const STOP_BYTES_MAX: usize = 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {

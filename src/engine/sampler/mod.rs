@@ -154,7 +154,9 @@ impl Sampler {
         let mut weights = Vec::new();
         let log_sum = cut::weigh(logits, max, 1.0, &mut weights).ln();
         let logprob = |logit: f32| (f64::from(logit) - f64::from(max) - log_sum) as f32;
-        let top = cut::largest(logits, usize::from(count)).into_iter().map(|(l, id)| (id, logprob(l))).collect();
+        // What is forbidden is no alternative, and its −∞ no JSON.
+        let top = cut::largest(logits, usize::from(count)).into_iter().filter(|(l, _)| l.is_finite());
+        let top = top.map(|(l, id)| (id, logprob(l))).collect();
         (logits.get(id as usize).map(|&l| logprob(l)), top)
     }
 }

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
 use crate::turn::{Message, Role, ToolCall};
@@ -58,10 +59,10 @@ pub(crate) fn messages(raw: Vec<RawMessage>, limits: &HttpLimits) -> Result<Vec<
     if raw.len() > limits.messages_max {
         return Err(ApiError::param("messages", format!("`messages` has more than {} messages", limits.messages_max)));
     }
-    raw.into_iter().enumerate().map(|(at, raw)| message(raw, &format!("messages[{at}]"))).collect()
+    raw.into_iter().enumerate().map(|(at, raw)| message(raw, &format!("messages[{at}]"), limits)).collect()
 }
 
-fn message(raw: RawMessage, at: &str) -> Result<Message, ApiError> {
+fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, ApiError> {
     for (field, value) in [("audio", &raw.audio), ("function_call", &raw.function_call)] {
         if value.is_some() {
             return Err(ApiError::unsupported(format!("{at}.{field}"), format!("`{field}` is not supported")));
@@ -97,7 +98,7 @@ fn message(raw: RawMessage, at: &str) -> Result<Message, ApiError> {
         tool_calls: tool_calls
             .into_iter()
             .enumerate()
-            .map(|(i, call)| tool_call(call, &format!("{at}.tool_calls[{i}]")))
+            .map(|(i, call)| tool_call(call, &format!("{at}.tool_calls[{i}]"), limits))
             .collect::<Result<_, _>>()?,
         tool_call_id: raw.tool_call_id,
         name: raw.name,
@@ -132,7 +133,7 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
     Ok(text)
 }
 
-fn tool_call(raw: RawCall, at: &str) -> Result<ToolCall, ApiError> {
+fn tool_call(raw: RawCall, at: &str, limits: &HttpLimits) -> Result<ToolCall, ApiError> {
     if raw.kind.as_deref().is_some_and(|kind| kind != "function") {
         return Err(ApiError::param(format!("{at}.type"), "only calls of type `function` exist"));
     }
@@ -140,6 +141,11 @@ fn tool_call(raw: RawCall, at: &str) -> Result<ToolCall, ApiError> {
         || ApiError::param(format!("{at}.function.arguments"), "the arguments must be a JSON object in a string");
     let arguments = match raw.function.arguments {
         Value::String(text) if text.trim().is_empty() => Value::Object(serde_json::Map::new()),
+        // JSON inside a string is not seen by the limit of the body, and would break the frame to the engine.
+        Value::String(text) if body::depth(text.as_bytes()) > limits.json_depth_max => {
+            let message = format!("the arguments nest deeper than {} levels", limits.json_depth_max);
+            return Err(ApiError::param(format!("{at}.function.arguments"), message).code("json_too_deep"));
+        }
         Value::String(text) => serde_json::from_str(&text).map_err(|_| wrong())?,
         Value::Null => Value::Object(serde_json::Map::new()),
         value => value,
@@ -199,5 +205,16 @@ mod tests {
             let error = of(body.clone()).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{body}: {error:?}");
         }
+    }
+
+    #[test]
+    fn arguments_in_a_string_nest_no_deeper_than_a_body() {
+        let with = |levels: usize| {
+            let arguments = format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+            of(json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]))
+        };
+        let limit = HttpLimits::default().json_depth_max;
+        assert!(with(limit).is_ok());
+        assert_eq!(with(limit + 1).unwrap_err().code, Some("json_too_deep"));
     }
 }

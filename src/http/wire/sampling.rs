@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
-use crate::engine::protocol::STOPS_MAX;
+use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::http::body::typed;
 use crate::http::error::ApiError;
 use crate::service::{CHOICES_MAX, SamplingOverrides};
@@ -29,8 +29,6 @@ pub(crate) const KNOWN: &[&str] = &[
     "stream_options",
 ];
 
-/// Longest stop string, bytes.
-const STOP_BYTES_MAX: usize = 256;
 /// Entries of `logit_bias`.
 const LOGIT_BIAS_MAX: usize = 1024;
 /// Alternatives a token that `top_logprobs` may ask for.
