@@ -7,6 +7,7 @@ use std::time::Duration;
 use actix::fut::wrap_future;
 use actix::prelude::*;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::meters;
@@ -20,6 +21,8 @@ const REOPEN_MAX_MS: u64 = 16_000;
 /// A flush that takes longer counts as a failed disk.
 const FLUSH_TIMEOUT_MS: u64 = 30_000;
 const MAILBOX_MAX: usize = 1_024;
+/// Listings under way at once: each may read the whole log. More wait for their turn.
+const LISTS_MAX: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -80,11 +83,13 @@ pub struct Memory {
     log: Result<Arc<dyn TurnStore>, String>,
     /// Failures since the last success.
     failures: u32,
+    lists: Arc<Semaphore>,
 }
 
 impl Memory {
     pub fn new(open: OpenStore) -> Self {
-        Memory { open, log: Err("not opened yet".to_owned()), failures: 0 }
+        let lists = Arc::new(Semaphore::new(LISTS_MAX));
+        Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists }
     }
 
     fn reopen(&mut self, context: &mut Context<Self>) {
@@ -227,7 +232,11 @@ impl Handler<List> for Memory {
     type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
 
     fn handle(&mut self, List(filter): List, _: &mut Self::Context) -> Self::Result {
-        self.read(move |log| log.list(&filter))
+        let (lists, listed) = (self.lists.clone(), self.read(move |log| log.list(&filter)));
+        Box::pin(async move {
+            let _place = lists.acquire_owned().await;
+            listed.await
+        })
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
     let wanted = Wanted::of(&call)?;
     let narrow = wanted.turn.is_some() || wanted.conversation.is_some() || wanted.since_ms.is_some();
     if !narrow && wanted.principal.is_none() && wanted.all != Some(true) {
-        let message = "say what to forget: `turn`, `conversation`, `since_ms`, or `all=true`";
+        let message = "say what to forget: `turn`, `conversation`, `principal`, `since_ms`, or `all=true`";
         return Err(ApiError::param("all", message));
     }
     if wanted.limit.is_some() || wanted.after.is_some() {
@@ -115,6 +115,9 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
 /// breaks the connection off rather than end a file that looks complete.
 pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let wanted = Wanted::of(&call)?;
+    if wanted.limit.is_some() || wanted.all.is_some() {
+        return Err(ApiError::param("limit", "an export is whole: `limit` belongs to listing, `all` to forgetting"));
+    }
     let first = TurnFilter { limit: Some(EXPORT_TURNS), ..wanted.filter(&call)? };
     let service = std::sync::Arc::clone(&call.door.service);
     let page = service.turns(first.clone()).await?;

@@ -60,7 +60,8 @@ impl Opening {
             time_ms: self.time_ms,
             principal: self.principal,
             consent: self.consent,
-            taint: tainted(&messages),
+            // Passages are texts from elsewhere that shaped the answer.
+            taint: tainted(&messages) || plan.engram.is_some_and(|engram| !engram.passages.is_empty()),
             route: plan.route,
             tier: plan.tier,
             pipeline_version: plan.pipeline_version,

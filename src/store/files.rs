@@ -8,6 +8,8 @@ use std::path::Path;
 /// Replaces `path` by `bytes`, readable by the owner alone. After an error the old file is still there.
 pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;
+    // A bare file name has an empty one.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
     let aside = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let write = || -> io::Result<()> {

@@ -39,7 +39,7 @@ pub enum StoreError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TurnCounts {
     pub turns: u64,
-    /// Bytes of the records, as written.
+    /// Bytes of the turns and their feedback, as written.
     pub bytes: u64,
 }
 
@@ -91,3 +91,6 @@ pub(crate) fn passes(filter: &TurnFilter, turn: &Turn) -> bool {
         && filter.since_ms.is_none_or(|since| turn.time_ms >= since)
         && filter.after.as_ref().is_none_or(|after| turn.id > *after)
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,10 +103,14 @@ impl SledTurns {
         }
         let counts = TurnCounts {
             turns: state.counts.turns.saturating_sub(1),
-            bytes: state.counts.bytes.saturating_sub(old.len() as u64),
+            bytes: state.counts.bytes.saturating_sub(old.len() as u64 + self.feedback_bytes(id)?),
         };
         self.apply(state, batch, counts)?;
         Ok(true)
+    }
+
+    fn feedback_bytes(&self, id: &[u8]) -> Result<u64, StoreError> {
+        self.log.scan_prefix(prefix(id)).values().map(|vote| Ok(vote.map_err(disk)?.len() as u64)).sum()
     }
 
     fn drop_oldest(&self, state: &mut State) -> Result<u64, StoreError> {
@@ -136,6 +140,23 @@ impl SledTurns {
             turn.judgement = Some(judgement);
         }
         Ok(turn)
+    }
+
+    /// Keys of the turns that pass. Where nothing is asked of a record it is not read: a damaged one is chosen too.
+    fn chosen(&self, filter: &TurnFilter) -> Result<Vec<Vec<u8>>, StoreError> {
+        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
+        if !unread {
+            let all = self.list(&TurnFilter { limit: Some(usize::MAX), ..filter.clone() })?;
+            return Ok(all.into_iter().map(|turn| turn.id.0.into_bytes()).collect());
+        }
+        let behind = |key: &[u8]| filter.after.as_ref().is_none_or(|after| key > after.0.as_bytes());
+        let keys: Vec<Vec<u8>> = match &filter.turn {
+            Some(id) => vec![id.0.clone().into_bytes()],
+            None => {
+                self.log.range(FIRST_TURN..).keys().map(|k| Ok(k.map_err(disk)?.to_vec())).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(keys.into_iter().filter(|key| is_turn(key) && behind(key)).collect())
     }
 
     /// Calls `each` with the turns that pass, in order, until it returns false. A damaged record is reported
@@ -192,8 +213,12 @@ impl TurnStore for SledTurns {
         }
         state.serial = state.serial.wrapping_add(1);
         let key = format!("{}/{:016x}{:08x}", id.0, feedback.time_ms, state.serial);
-        self.log.insert(key, pack(feedback)?).map_err(disk)?;
-        Ok(())
+        let record = pack(feedback)?;
+        // What is too much now makes room at the next turn.
+        let counts = TurnCounts { bytes: state.counts.bytes + record.len() as u64, ..state.counts };
+        let mut batch = Batch::default();
+        batch.insert(key.as_bytes(), record);
+        self.apply(&mut state, batch, counts)
     }
 
     fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
@@ -249,12 +274,16 @@ impl TurnStore for SledTurns {
     }
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
-        let record = self.log.get(&id.0).map_err(disk)?;
+        let record = if is_turn(id.0.as_bytes()) { self.log.get(&id.0).map_err(disk)? } else { None };
         record.map(|record| self.read(id.0.as_bytes(), &record)).transpose()
     }
 
     fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
         let limit = filter.limit.unwrap_or(LIST_LIMIT);
+        if let Some(id) = &filter.turn {
+            let found = self.get(id)?.filter(|turn| limit > 0 && passes(filter, turn));
+            return Ok(found.into_iter().collect());
+        }
         let mut turns = Vec::new();
         if limit > 0 {
             self.scan(filter, |turn| {
@@ -266,17 +295,9 @@ impl TurnStore for SledTurns {
     }
 
     fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
-        let limit = filter.limit.unwrap_or(usize::MAX);
-        let mut ids = Vec::new();
-        if limit > 0 {
-            self.scan(filter, |turn| {
-                ids.push(turn.id);
-                ids.len() < limit
-            })?;
-        }
         let mut removed = 0;
-        for id in ids {
-            removed += usize::from(self.remove(&mut self.state(), id.0.as_bytes())?);
+        for id in self.chosen(filter)?.into_iter().take(filter.limit.unwrap_or(usize::MAX)) {
+            removed += usize::from(self.remove(&mut self.state(), &id)?);
         }
         Ok(removed)
     }
@@ -295,8 +316,9 @@ fn count(log: &Tree) -> Result<TurnCounts, StoreError> {
     let mut counts = TurnCounts::default();
     for entry in log.iter() {
         let (key, record) = entry.map_err(disk)?;
-        if is_turn(&key) {
-            counts.turns += 1;
+        let turn = is_turn(&key);
+        counts.turns += u64::from(turn);
+        if turn || key.first() != COUNTS_KEY.first() {
             counts.bytes += record.len() as u64;
         }
     }

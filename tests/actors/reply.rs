@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use chimere::engine::protocol::Channel;
-use chimere::service::{ReplyEvent, ReplyInput, SamplingOverrides, ServiceError};
-use chimere::turn::{FinishReason, Message, Role};
-use tokio::time::sleep;
+use chimere::service::{EngramWish, ReplyEvent, ReplyInput, SamplingOverrides, ServiceError};
+use chimere::turn::{EngramChoice, FinishReason, Message, Role};
+use tokio::time::{sleep, timeout};
 
 use crate::fake::{GOOD, MODEL, spec};
-use crate::stage::{Stage, chat, collect, run};
+use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 fn text(events: &[ReplyEvent], wanted: Channel) -> String {
     let text = events.iter().filter_map(|e| match e {
@@ -61,8 +61,7 @@ fn a_client_that_leaves_frees_the_engine_and_leaves_its_turn() {
             assert_eq!(generation.finish_reason, FinishReason::Aborted);
             assert_eq!(prompt == "endless", generation.usage.completion_tokens > 0);
         }
-        sleep(Duration::from_millis(100)).await;
-        assert_eq!(stage.replies.running(), 0);
+        timeout(PATIENCE, stage.replies.idle()).await.expect("a reply is still under way");
     });
 }
 
@@ -109,7 +108,7 @@ fn several_choices_are_one_turn_with_seeds_in_a_row() {
 }
 
 #[test]
-fn consent_is_withdrawn_and_tool_results_taint() {
+fn consent_is_withdrawn_and_what_came_from_elsewhere_taints() {
     run(async {
         let stage = Stage::new(spec(GOOD));
         let mut request = chat("q");
@@ -120,6 +119,11 @@ fn consent_is_withdrawn_and_tool_results_taint() {
         collect(stage.replies.start(request).await.unwrap()).await;
         let turn = stage.turns(1).await.remove(0);
         assert_eq!((turn.consent, turn.taint, turn.conversation.as_str()), (false, true, "c-1"));
+        let mut request = chat("q");
+        request.engram =
+            EngramWish::Use(EngramChoice { passages: vec!["from elsewhere".to_owned()], ..EngramChoice::default() });
+        collect(stage.replies.start(request).await.unwrap()).await;
+        assert!(stage.turns(2).await[1].taint, "passages shaped the answer");
     });
 }
 
@@ -134,7 +138,10 @@ fn more_replies_than_allowed_are_refused_and_a_free_place_is_taken() {
         assert!(matches!(third, Err(ServiceError::Busy { retry_after_s: 1.., .. })), "{third:?}");
         drop(first);
         stage.turns(1).await;
-        sleep(Duration::from_millis(20)).await;
+        // Its place is free a moment after its Turn is kept.
+        while stage.replies.running() > 1 {
+            sleep(Duration::from_millis(5)).await;
+        }
         let events = collect(stage.replies.start(chat("hello")).await.unwrap()).await;
         assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })));
     });

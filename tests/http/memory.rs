@@ -43,6 +43,7 @@ async fn the_export_is_one_json_a_line_and_complete() {
     assert!(ids.windows(2).all(|pair| pair[0].as_str() < pair[1].as_str()));
     assert_eq!(of(&server, "GET", "/v1/memory/export", CHAT_KEY).await.text.lines().count(), TURNS / 2);
     assert_eq!(of(&server, "GET", "/v1/memory/export", OTHER_KEY).await.text, "");
+    assert_eq!(of(&server, "GET", "/v1/memory/export?limit=5", CHAT_KEY).await.status, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,102 @@
+use super::*;
+use crate::turn::{Sampling, Thinking, Tier, Vote};
+
+fn turn(id: &str, principal: &str) -> Turn {
+    Turn {
+        version: TURN_VERSION,
+        id: TurnId(id.to_owned()),
+        conversation: "c".to_owned(),
+        time_ms: 5,
+        principal: principal.to_owned(),
+        consent: true,
+        taint: false,
+        route: "default".to_owned(),
+        tier: Tier::Quality,
+        pipeline_version: "1".to_owned(),
+        model: "m".to_owned(),
+        model_hash: "h".to_owned(),
+        adapter_revision: 0,
+        template_hash: "t".to_owned(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        prompt_ids: vec![1, 2, 3],
+        sampling: Sampling::default(),
+        thinking: Thinking::Off,
+        generations: Vec::new(),
+        feedback: Vec::new(),
+        verdict: None,
+        judgement: None,
+    }
+}
+
+fn words(bytes: usize) -> Feedback {
+    Feedback {
+        time_ms: 1,
+        principal: "p".to_owned(),
+        vote: Some(Vote::Up),
+        correction: Some("x".repeat(bytes)),
+        judgement: None,
+    }
+}
+
+#[test]
+fn feedback_takes_room_like_a_turn_and_gives_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    log.append(&turn("turn-a", "p")).unwrap();
+    let one = log.counts().unwrap().bytes;
+    log.add_feedback(&TurnId("turn-a".into()), &words(3_000)).unwrap();
+    assert!(log.counts().unwrap().bytes > one + 3_000);
+    assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 1);
+    assert_eq!(log.counts().unwrap(), TurnCounts::default());
+    drop(log);
+
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 3 * one).unwrap();
+    let dropped = (0..3).map(|i| log.append(&turn(&format!("turn-{i}"), "p")).unwrap()).sum::<u64>();
+    assert_eq!(dropped, 0, "three turns fit");
+    log.add_feedback(&TurnId("turn-2".into()), &words(one as usize)).unwrap();
+    assert!(log.append(&turn("turn-3", "p")).unwrap() >= 2);
+    assert!(log.counts().unwrap().bytes <= 3 * one);
+}
+
+#[test]
+fn one_turn_is_found_by_its_id_and_no_other_key_passes_for_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    log.append(&turn("turn-a", "p")).unwrap();
+    log.add_feedback(&TurnId("turn-a".into()), &words(1)).unwrap();
+    let by = |id: &str, who: Option<&str>| TurnFilter {
+        turn: Some(TurnId(id.to_owned())),
+        principal: who.map(str::to_owned),
+        ..TurnFilter::default()
+    };
+    let found = |filter: &TurnFilter| log.list(filter).unwrap().len();
+    let seen = [found(&by("turn-a", None)), found(&by("turn-a", Some("p"))), found(&by("turn-a", Some("q")))];
+    assert_eq!(seen, [1, 1, 0]);
+    for key in ["turn-a/", "!counts", "!unscored/turn-a"] {
+        assert_eq!((found(&by(key, None)), log.forget(&by(key, None)).unwrap()), (0, 0), "{key}");
+    }
+    assert_eq!(log.forget(&by("turn-a", Some("q"))).unwrap(), 0);
+    assert_eq!(log.forget(&by("turn-a", Some("p"))).unwrap(), 1);
+}
+
+#[test]
+fn a_damaged_turn_can_be_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    log.append(&turn("turn-a", "p")).unwrap();
+    log.append(&turn("turn-b", "p")).unwrap();
+    drop(log);
+    let db = sled::open(dir.path()).unwrap();
+    let tree = db.open_tree("log").unwrap();
+    let mut record = tree.get("turn-a").unwrap().unwrap().to_vec();
+    *record.last_mut().unwrap() ^= 1;
+    tree.insert("turn-a", record).unwrap();
+    drop((tree, db));
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    assert!(matches!(log.get(&TurnId("turn-a".into())), Err(StoreError::Damaged { .. })));
+    assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 1);
+    assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 2, "what cannot be read can be forgotten");
+    assert_eq!(log.counts().unwrap(), TurnCounts::default());
+}
