@@ -12,6 +12,8 @@ use chimere::engine::load::model_hash;
 use chimere::gguf::Gguf;
 use serde_json::json;
 
+use super::exit::say;
+
 /// LoRA adapters: look at one, make a random one for tests
 #[derive(clap::Args)]
 pub struct Args {
@@ -34,6 +36,7 @@ struct ShowArgs {
     /// Model that it belongs to; default: the one the daemon would serve
     #[arg(long, value_name = "FILE")]
     base: Option<PathBuf>,
+    /// As JSON
     #[arg(long)]
     json: bool,
 }
@@ -85,15 +88,15 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         *targets.entry(target_of(&factors.tensor).unwrap_or_default()).or_default() += 1;
     }
     if args.json {
-        println!("{:#}", json!({ "facts": facts, "targets": targets, "digest": adapter.digest() }));
+        say!("{:#}", json!({ "facts": facts, "targets": targets, "digest": adapter.digest() }));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("rank {}, alpha {}, {} parameters in {bytes} bytes", facts.rank, facts.alpha, facts.parameters);
-    println!("norm of the change {:.4}", facts.norm);
-    println!("base model {}", facts.base_hash);
-    println!("SHA-256 {sha256}");
+    say!("rank {}, alpha {}, {} parameters in {bytes} bytes", facts.rank, facts.alpha, facts.parameters);
+    say!("norm of the change {:.4}", facts.norm);
+    say!("base model {}", facts.base_hash);
+    say!("SHA-256 {sha256}");
     for (target, count) in targets {
-        println!("{target:<16} {count} matrices");
+        say!("{target:<16} {count} matrices");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -112,6 +115,6 @@ fn random(args: RandomArgs) -> anyhow::Result<ExitCode> {
         last_layers: args.last_layers.into(),
     };
     let (bytes, sha256) = recipe.make(&base)?.write(&args.out)?;
-    println!("{}: {bytes} bytes, SHA-256 {sha256}", args.out.display());
+    say!("{}: {bytes} bytes, SHA-256 {sha256}", args.out.display());
     Ok(ExitCode::SUCCESS)
 }

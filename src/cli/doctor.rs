@@ -2,28 +2,27 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use chimere::config::check::Finding;
 use chimere::config::{Config, Environment, Flags};
 use chimere::gguf::Gguf;
+use chimere::store::files::create_private_dir;
 
 use super::check::{all_good, print_findings};
 use super::exit::{EX_UNAVAILABLE, say};
+use super::serve::Place;
 
 /// Memory beside the weights: caches, buffers, the daemon itself.
 const SPARE_BYTES: u64 = 512 << 20;
 
-/// Look at this machine: processor, memory, model, state folder, port
+/// Look at this machine: processor, memory, model, state folder, port; the flags are those of `serve`
 #[derive(clap::Args)]
 pub struct Args {
-    /// Configuration file, instead of /etc/chimere/config.toml and the user's own
-    #[arg(long, value_name = "FILE")]
-    config: Option<std::path::PathBuf>,
-    /// Folder of everything that is kept
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Model file (GGUF)
     #[arg(long, value_name = "FILE")]
     model: Option<std::path::PathBuf>,
@@ -33,7 +32,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let flags = Flags { config: args.config, state_dir: args.state_dir, model: args.model, ..Flags::default() };
+    let flags = Flags { model: args.model, ..args.place.flags() };
     let mut findings = vec![processor(), gpu(), memory_of(&flags)];
     findings.extend(Config::check_in(&flags, &Environment::of_process()));
     if let Ok(config) = Config::load(&flags) {
@@ -96,10 +95,17 @@ fn memory_of(flags: &Flags) -> Finding {
 
 fn state(folder: &Path) -> Finding {
     let probe = folder.join(".doctor");
-    let tried = fs::create_dir_all(folder).and_then(|()| fs::write(&probe, b"")).and_then(|()| fs::remove_file(&probe));
+    let tried = create_private_dir(folder)
+        .and_then(|()| fs::write(&probe, b""))
+        .and_then(|()| fs::remove_file(&probe))
+        .and_then(|()| fs::metadata(folder));
+    let shown = folder.display();
     match tried {
-        Ok(()) => found("state", true, format!("{} can be written", folder.display())),
-        Err(error) => found("state", false, format!("{} cannot be written: {error}", folder.display())),
+        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
+            found("state", false, format!("{shown} is open to other users of this machine: chmod 700 {shown}"))
+        }
+        Ok(_) => found("state", true, format!("{shown} can be written")),
+        Err(error) => found("state", false, format!("{shown} cannot be written: {error}")),
     }
 }
 

@@ -47,8 +47,10 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(model) = args.model.as_deref() else { return judge() };
     if args.background {
-        // Before the first thread: they inherit it.
-        chimere_ffi::limits::lower_priority()?;
+        // Before the first thread: they inherit it. Where it is forbidden, slow background work is better than none.
+        if let Err(error) = chimere_ffi::limits::lower_priority() {
+            eprintln!("the priority cannot be lowered: {error}");
+        }
     }
     let options = LoadOptions {
         backend: args.backend,

@@ -7,9 +7,12 @@ use std::process::ExitCode;
 
 use chimere::config::ConfigError;
 use chimere::daemon::DaemonError;
+use chimere::engine::adapter::AdapterError;
 use chimere::engine::load::LoadError;
+use chimere::engram::format::EngramError;
 use chimere::eval::golden::GoldenError;
 use chimere::keys::KeyError;
+use chimere::store::StoreError;
 use chimere::store::files::LockError;
 
 /// A wrong command line.
@@ -100,13 +103,27 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
     let any = |is: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(is);
     if any(|e| e.is::<LockError>()) {
         EX_TEMPFAIL
+    } else if any(|e| e.is::<StoreError>()) {
+        EX_IOERR
     } else if any(|e| {
         e.is::<chimere::gguf::Error>() || e.is::<LoadError>() || e.is::<GoldenError>() || e.is::<KeyError>()
-    }) {
+    }) || any(|e| e.is::<AdapterError>() || e.is::<EngramError>() || of_quantize(e))
+    {
         EX_DATAERR
     } else {
         1
     }
+}
+
+#[cfg(feature = "llama")]
+fn of_quantize(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<chimere::quantize::Error>()
+}
+
+/// A build without the library quantises nothing.
+#[cfg(not(feature = "llama"))]
+fn of_quantize(_: &(dyn std::error::Error + 'static)) -> bool {
+    false
 }
 
 #[cfg(test)]
@@ -131,6 +148,8 @@ mod tests {
             (LockError::Held("7".into()).into(), 75),
             (DaemonError::NoModel(Vec::new()).into(), 66),
             (KeyError::Name.into(), 65),
+            (AdapterError::Empty.into(), 65),
+            (StoreError::Disk("full".into()).into(), 74),
             (anyhow::anyhow!("something else"), 1),
         ] {
             assert_eq!(code_of(&error), code, "{error:#}");

@@ -1,8 +1,9 @@
 //! `chimere memory list | export | forget`: the turn log, through the daemon when one runs or is named by --url, else
 //! on the disk.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -129,7 +130,9 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
             log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await
         }
         Cmd::Export { which, out: Some(path) } => {
-            let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            // Conversations: for nobody else on this machine.
+            let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
             let mut out = BufWriter::new(file);
             log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await?;
             Ok(out.into_inner().map_err(|error| error.into_error())?.sync_all()?)

@@ -120,7 +120,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
             if json {
                 say!("{status:#}")
             } else {
-                print!("{}", status_text(&status))
+                say!("{}", status_text(&status))
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -1,7 +1,5 @@
 //! `chimere check`: everything that a start would read, read and judged without starting anything.
 
-use std::path::Path;
-
 use serde::Serialize;
 
 use super::{Config, Environment, Flags};
@@ -28,12 +26,7 @@ fn finding<E: std::fmt::Display>(what: &'static str, result: Result<String, E>) 
 }
 
 impl Config {
-    /// Checks a configuration and what it names; `path` as `--config` would.
-    pub fn check(path: Option<&Path>) -> Vec<Finding> {
-        let flags = Flags { config: path.map(Path::to_owned), ..Flags::default() };
-        Config::check_in(&flags, &Environment::of_process())
-    }
-
+    /// Checks a configuration and what it names.
     pub fn check_in(flags: &Flags, env: &Environment) -> Vec<Finding> {
         let config = match Config::load_in(flags, env) {
             Ok(config) => config,

@@ -1,5 +1,6 @@
 //! The command line against a running daemon and without one.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
 use serde_json::Value;
@@ -26,6 +27,16 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
     for what in ["processor", "memory", "config", "pipelines", "model", "state", "port"] {
         assert!(whats.contains(&what), "{whats:?}");
     }
+    let state_finding = |args: &[&str]| {
+        let said: Value = serde_json::from_slice(&run(args).stdout).unwrap();
+        said.as_array().unwrap().iter().find(|f| f["what"] == "state").unwrap()["good"].clone()
+    };
+    // What the doctor makes is closed to others; what is open is told.
+    let made = format!("{state}/made");
+    assert_eq!(state_finding(&["doctor", "--state-dir", &made, "--json"]), true);
+    assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o700);
+    std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(state_finding(&["doctor", "--state-dir", &made, "--json"]), false);
     let bad = run(&["check", "--state-dir", state, "--model", "Cargo.toml"]);
     assert!(!bad.status.success());
     let said = String::from_utf8_lossy(&bad.stdout);
@@ -36,7 +47,10 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
 fn help_completions_and_wrong_arguments() {
     let help = stdout(&run(&["help"]));
     let library = cfg!(feature = "llama").then_some("quantize");
-    let always = ["serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "adapter"];
+    let always = [
+        "serve", "engine", "chat", "check", "bench", "eval", "doctor", "keys", "memory", "adapter", "engram", "night",
+        "rollback", "train",
+    ];
     for command in always.into_iter().chain(library) {
         assert!(help.lines().any(|line| line.trim_start().starts_with(command)), "{command} is missing:\n{help}");
     }
@@ -78,6 +92,19 @@ fn adapters_are_made_shown_used_and_refused() {
     assert!(said.contains("changed or damaged") || said.contains("is inf") || said.contains("is NaN"), "{said}");
     let unknown = run(&["adapter", "random", "--base", model, "--targets", "ffn_gate_inp", &other]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("no matrix that an adapter may change"));
+}
+
+/// `--out NAME`, without a folder, is a file in the one that one stands in.
+#[test]
+fn a_table_is_written_under_a_bare_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = model().with_file_name("engram").join("kine.engr");
+    let mut merge = chimere();
+    merge.current_dir(dir.path()).args(["engram", "merge", table.to_str().unwrap(), "--state-dir", "state"]);
+    stdout(&merge.args(["--name", "mine", "--out", "mine.engr"]).output().unwrap());
+    assert!(dir.path().join("mine.engr").is_file());
+    let show = run(&["engram", "show", "--json", dir.path().join("mine.engr").to_str().unwrap()]);
+    assert_eq!(serde_json::from_str::<Value>(&stdout(&show)).unwrap()["name"], "mine");
 }
 
 #[tokio::test]

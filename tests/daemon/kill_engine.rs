@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -12,6 +12,8 @@ use crate::harness::{Daemon, kill, sse};
 const STREAMS: usize = 20;
 const SEQUENCES: usize = 8;
 const KILLS: usize = 3;
+/// For the streams to open.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn every_stream_gets_an_error_and_the_next_request_is_answered() {
@@ -21,7 +23,9 @@ async fn every_stream_gets_an_error_and_the_next_request_is_answered() {
         let open = Arc::new(AtomicUsize::new(0));
         let streams: Vec<_> =
             (0..STREAMS).map(|n| tokio::spawn(stream(daemon.url.clone(), n, Arc::clone(&open)))).collect();
+        let began = Instant::now();
         while open.load(Ordering::SeqCst) < STREAMS {
+            assert!(began.elapsed() < PATIENCE, "{} of {STREAMS} streams are open", open.load(Ordering::SeqCst));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let engines = daemon.engines();

@@ -25,6 +25,19 @@ async fn until(daemon: &Daemon, question: &str, wanted: impl Fn(&Value) -> bool)
     }
 }
 
+/// Why the newest files were not taken, once they were looked at.
+async fn refused(daemon: &Daemon) -> String {
+    let began = Instant::now();
+    loop {
+        let (_, status) = daemon.get("/v1/status").await;
+        if let Some(message) = status["actors"]["orchestrator"]["refused"].as_str() {
+            return message.to_owned();
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "not refused: {status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn words_pick_the_route_and_a_request_may_name_one() {
     let daemon = Daemon::start(&[]).await;
@@ -59,10 +72,9 @@ async fn an_overlay_wins_at_once_and_a_bad_one_changes_nothing() {
     assert!(after["pipeline_version"].as_str().unwrap().contains("77"), "{after}");
 
     fs::write(overlay.join("default.yaml"), "name: default\nversion: [\n").unwrap();
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let refused = refused(&daemon).await;
+    assert!(refused.contains("pipelines/default.yaml:"), "the error names file and line: {refused}");
     assert_eq!(plan_of(&daemon, "Hello!").await["pipeline_version"], after["pipeline_version"]);
-    let (_, status) = daemon.get("/v1/status").await;
-    assert!(status.to_string().contains("default.yaml"), "the error names the file: {status}");
 
     fs::remove_file(overlay.join("default.yaml")).unwrap();
     until(&daemon, "Hello!", |plan| plan["pipeline_version"] == before["pipeline_version"]).await;

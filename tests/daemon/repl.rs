@@ -78,7 +78,7 @@ impl Terminal {
         }
     }
 
-    /// Types keys, waits until `wanted` stands on the screen and then for the next prompt: what is typed before it is lost.
+    /// Types keys, waits until `wanted` stands on the screen and then for the next prompt.
     fn ask(&mut self, keys: &str, wanted: &str) {
         self.type_until(keys, wanted);
         self.until(PROMPT);
@@ -102,6 +102,12 @@ async fn a_conversation_at_a_terminal() {
     terminal.ask("/stats\r", "finish stop");
     terminal.ask("/dance\r", "unknown command /dance");
     terminal.ask("/think off\r", "thought: off");
+    // Typed faster than it is read: nothing is lost between two prompts.
+    terminal.press("/think on\r/think 7\r/think off\r");
+    for wanted in ["thought: on", "thought: at most 7 tokens", "thought: off"] {
+        terminal.until(wanted);
+    }
+    terminal.until(PROMPT);
     // Lines between quotes are one message.
     for line in ["\"\"\"\r", "What is\r", "17 + 25?\r"] {
         terminal.ask(line, "…");
@@ -111,7 +117,9 @@ async fn a_conversation_at_a_terminal() {
     terminal.ask("/new\r", "a new conversation");
     assert_eq!(daemon.post("/v1/admin/pause", &json!({})).await.0, 200);
     terminal.press("What is 9 + 5?\r");
+    let began = Instant::now();
     while daemon.get("/v1/status").await.1["replies"]["running"] != 1 {
+        assert!(began.elapsed() < PATIENCE, "the question did not reach the daemon");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     terminal.ask("\u{3}", "[stopped]");
