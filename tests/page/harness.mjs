@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 
 import { chromium } from 'playwright-core';
 
-const BIN = process.env.CHIMERE_BIN;
+const BIN = process.env.DAEMON_BIN;
 const CHROMIUM = process.env.CHROMIUM_BIN;
 /** Longest wait for anything, ms. */
 export const PATIENCE = 60_000;

@@ -2,9 +2,9 @@
 # The chat page in headless Chromium, against the real daemon: run.sh CHIMERE [options of `node --test`].
 # Needs node, npm and chromium (`deploy/setup.sh browser`); the two packages are pinned by package-lock.json.
 set -euo pipefail
-CHIMERE_BIN=$(realpath "$1")
+DAEMON_BIN=$(realpath "$1")
 CHROMIUM_BIN=${CHROMIUM_BIN:-$(command -v chromium)}
-export CHIMERE_BIN CHROMIUM_BIN
+export DAEMON_BIN CHROMIUM_BIN
 shift
 cd "$(dirname "$0")"
 [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --loglevel=error

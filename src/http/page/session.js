@@ -12,12 +12,16 @@ const SAVE_MS = 2000;
 export class Session extends EventTarget {
   #running = new Map();
   #settings;
+  #leaving = false;
 
   /** `settings` gives those in force at the moment. */
   constructor(settings) {
     super();
     this.#settings = settings;
     this.conversation = kept.create();
+    // A reply that ends because the page goes did not fail: it stays as it was last kept.
+    window.addEventListener('pagehide', () => { this.#leaving = true; });
+    window.addEventListener('pageshow', () => { this.#leaving = false; });
   }
 
   #tell(name, detail = {}) {
@@ -133,7 +137,7 @@ export class Session extends EventTarget {
     if (this.#running.get(conversation.id)?.abort !== abort) return;
     this.#running.delete(conversation.id);
     conversation.updated = Date.now();
-    this.#save(conversation);
+    if (!this.#leaving) this.#save(conversation);
     if (conversation === this.conversation) this.#tell('message', { at });
     this.#tell('running');
     if (message.problem?.status === 401) this.#tell('refused');
