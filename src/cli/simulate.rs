@@ -21,6 +21,7 @@ use chimere::simulate::pool::evenly;
 use chimere::simulate::table::{FORMAT, Night, Probes, Week};
 use chimere::store::files::{create_private_dir, write_durable};
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::say;
 use day::{Town, users};
@@ -214,7 +215,7 @@ fn live(args: &Args, folder: &Path) -> anyhow::Result<ExitCode> {
     let lived = runtime.block_on(async {
         tokio::select! {
             lived = whole(args, folder, &files, &mut week) => lived,
-            _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+            told = told_to_stop() => Err(told.err().unwrap_or_else(|| anyhow::anyhow!("interrupted"))),
         }
     });
     runtime.shutdown_timeout(END_TIMEOUT);
@@ -229,6 +230,16 @@ fn live(args: &Args, folder: &Path) -> anyhow::Result<ExitCode> {
     }
     say!("{}", week.render().trim_end());
     lived.map(|()| ExitCode::SUCCESS)
+}
+
+/// Waits for Ctrl-C or an order to end: the daemon must not be left behind.
+async fn told_to_stop() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        told = tokio::signal::ctrl_c() => told?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
 }
 
 fn begin(args: &Args, files: &Files, saved: &Path) -> anyhow::Result<Week> {
