@@ -16,7 +16,7 @@ use crate::scorer::{judged_daemon, turns};
 /// Verdicts from which on a pair may be admitted: the widest border and the one that the judge's card advises.
 const BORDERS: [u64; 2] = [3, 4];
 /// Questions, each answered five times.
-const QUESTIONS: usize = 60;
+const QUESTIONS: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(900);
 
 const DRESSES: [&str; 5] = ["plain", "padding", "flattery", "score", "hidden"];
