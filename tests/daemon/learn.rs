@@ -134,8 +134,8 @@ fn trained_by_hand(run_dir: &Path, seed: u64) -> String {
     hash_file(&out).unwrap().0
 }
 
-#[tokio::test]
-async fn a_night_learns_from_chats_and_feedback() {
+/// A day of chats, confirmed and corrected by the owner, with a guest who floods and a question of an exam.
+async fn taught() -> House {
     let house = House::new();
     let open = house.open(&[]).await;
     for n in 0..24 {
@@ -150,35 +150,50 @@ async fn a_night_learns_from_chats_and_feedback() {
     // An exam asks this one.
     open.talk(&house.owner, "what is 3 + 5", Some("8")).await;
     drop(open);
+    house
+}
 
-    // T3 before the gate: killed at every point, a run goes on to its end, and a dry one changes nothing.
-    for point in LEARNING {
-        let open = house.open(&["--failpoint", point]).await;
-        open.until(|status| status["served"]["ready"] == true).await;
-        let (url, key) = (format!("{}/v1/night", open.daemon.url), house.owner.clone());
-        // The night's thread stands still at the point: nobody may wait for its answer.
-        let asked = tokio::spawn(async move {
-            let body = json!({ "command": "run_now", "dry_run": true });
-            drop(reqwest::Client::new().post(url).bearer_auth(key).json(&body).send().await);
-        });
-        let began = Instant::now();
-        while !reached(&open.daemon) {
-            let log = || open.daemon.log.lock().unwrap().join("\n");
-            assert!(began.elapsed() < PATIENCE, "{point} was not reached:\n{}", log());
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        kill(open.daemon.pid());
-        asked.abort();
-        drop(open);
-        let record: Value = serde_json::from_slice(&fs::read(house.state.path().join("night.json")).unwrap()).unwrap();
-        let run = record["run"]["order"]["id"].as_str().unwrap().to_owned();
-        let open = house.open(&[]).await;
-        let report = open.report(&run).await;
-        let outcome = &report["outcome"];
-        assert!(outcome["would_promote"].is_object() || outcome["rejected"].is_object(), "{point}: {report:#}");
-        println!("{point}: {} s, {}", began.elapsed().as_secs(), report["training"]["pairs"]);
+/// T3 before the gate: killed at `point`, a run goes on to its end, and a dry one changes nothing.
+async fn killed_at(house: &House, point: &str) {
+    let open = house.open(&["--failpoint", point]).await;
+    open.until(|status| status["served"]["ready"] == true).await;
+    let (url, key) = (format!("{}/v1/night", open.daemon.url), house.owner.clone());
+    // The night's thread stands still at the point: nobody may wait for its answer.
+    let asked = tokio::spawn(async move {
+        let body = json!({ "command": "run_now", "dry_run": true });
+        drop(reqwest::Client::new().post(url).bearer_auth(key).json(&body).send().await);
+    });
+    let began = Instant::now();
+    while !reached(&open.daemon) {
+        let log = || open.daemon.log.lock().unwrap().join("\n");
+        assert!(began.elapsed() < PATIENCE, "{point} was not reached:\n{}", log());
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
+    kill(open.daemon.pid());
+    asked.abort();
+    drop(open);
+    let record: Value = serde_json::from_slice(&fs::read(house.state.path().join("night.json")).unwrap()).unwrap();
+    let run = record["run"]["order"]["id"].as_str().unwrap().to_owned();
+    let open = house.open(&[]).await;
+    let report = open.report(&run).await;
+    let outcome = &report["outcome"];
+    assert!(outcome["would_promote"].is_object() || outcome["rejected"].is_object(), "{point}: {report:#}");
+    println!("{point}: {} s, {}", began.elapsed().as_secs(), report["training"]["pairs"]);
+}
 
+#[tokio::test]
+#[ignore = "long: seven trainings, a quarter of an hour on two cores"]
+async fn a_kill_at_any_point_of_learning_resumes() {
+    let house = taught().await;
+    for point in LEARNING {
+        killed_at(&house, point).await;
+    }
+}
+
+#[tokio::test]
+async fn a_night_learns_from_chats_and_feedback() {
+    let house = taught().await;
+    killed_at(&house, "train.learned").await;
     let open = house.open(&[]).await;
     let run = open.begin(false).await;
     let report = open.report(&run).await;
