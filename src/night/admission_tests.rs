@@ -14,6 +14,9 @@ fn feedback(vote: Option<Vote>, correction: Option<&str>) -> Feedback {
     Feedback { time_ms: 5, principal: "anna".to_owned(), vote, correction: correction.map(str::to_owned), judgement }
 }
 
+/// What spoils a turn.
+type Change = Box<dyn Fn(&mut Turn)>;
+
 /// A turn that gives a pair.
 fn turn() -> Turn {
     let generation = Generation {
@@ -87,7 +90,7 @@ fn a_confirmed_reply_becomes_a_pair_with_its_origin() {
 #[test]
 fn each_rule_refuses_what_it_is_for() {
     let ask = |text: &str| vec![Message::new(Role::User, text)];
-    let cases: Vec<(Refusal, Box<dyn Fn(&mut Turn)>)> = vec![
+    let cases: Vec<(Refusal, Change)> = vec![
         (Refusal::NoConsent, Box::new(|t| t.consent = false)),
         (Refusal::Tainted, Box::new(|t| t.taint = true)),
         (Refusal::UnknownPrincipal, Box::new(|t| t.principal = "stranger".to_owned())),

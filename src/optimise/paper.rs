@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn the_p_of_a_gain_is_the_exact_one() {
         // 12 won, 3 lost: P(X ≥ 12), X ~ B(15, ½) = 0.017578125.
-        let pairs = (0..100).map(|n| (n < 3 || n >= 50, n >= 3 && n < 15 || n >= 50));
+        let pairs = (0..100).map(|n| (!(3..50).contains(&n), (3..15).contains(&n) || n >= 50));
         let compared = Compared::of(pairs);
         assert!((compared.p - 0.017_578_125).abs() < 1e-12 && (compared.difference - 0.09).abs() < 1e-12);
         assert!(compared.low > 0.0 && compared.high < 0.2, "{compared:?}");

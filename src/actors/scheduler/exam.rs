@@ -72,7 +72,8 @@ pub(super) async fn asked_how(desk: &Desk, base_hash: &str, exams: [&ExamPath; 2
     if let Some(hosted) = desk.board.hosted() {
         parts.extend([hosted.model.backend.clone(), hosted.model.device.clone(), hosted.template_hash.clone()]);
     }
-    for path in exams.into_iter().flatten().cloned() {
+    for path in exams.into_iter().flatten() {
+        let path = path.clone();
         let hashed = blocking(move || hash_file(&path)).await?;
         parts.push(hashed.map_err(|error| format!("an exam cannot be read: {error}"))?.0);
     }
