@@ -19,6 +19,7 @@ fn stdout(output: &Output) -> String {
 #[test]
 fn doctor_and_check_tell_what_is_good_and_what_is_not() {
     let state = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(state.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let state = state.path().to_str().unwrap();
     let model = model();
     let good = ["--state-dir", state, "--model", model.to_str().unwrap(), "--json"];
