@@ -120,8 +120,8 @@ fn consent_is_withdrawn_and_what_came_from_elsewhere_taints() {
         let turn = stage.turns(1).await.remove(0);
         assert_eq!((turn.consent, turn.taint, turn.conversation.as_str()), (false, true, "c-1"));
         let mut request = chat("q");
-        request.engram =
-            EngramWish::Use(EngramChoice { passages: vec!["from elsewhere".to_owned()], ..EngramChoice::default() });
+        let passages = vec!["from elsewhere".to_owned()];
+        request.engram = EngramWish::Use(EngramChoice { passages, required: true, ..EngramChoice::default() });
         collect(stage.replies.start(request).await.unwrap()).await;
         assert!(stage.turns(2).await[1].taint, "passages shaped the answer");
     });
