@@ -1,3 +1,5 @@
+//! What the turn log promises beyond one turn: its limit, damaged records, listings.
+
 use super::*;
 use crate::turn::{Sampling, Thinking, Tier, Vote};
 
