@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::Vocab;
+use chimere::engram::table::{Bytes, Table};
 use chimere::gguf::Gguf;
-use chimere::reply::new_turn_id;
-use chimere::store::{SledTurns, TurnStore};
-use chimere::turn::{Feedback, Turn, Vote};
+use chimere::turn::{ChoiceJudgement, Judgement, Turn};
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill, model};
+use crate::people::{again, answered, done, exchange, installation, job, put, told, with_key};
 
 /// A fact that no text of the model's training says.
 const FACT: &str = "The zorblax coefficient of polished marble is made of walnut and honey.";
@@ -24,11 +24,6 @@ fn engram(state: &Path, args: &[&str]) -> Output {
     let mut command = chimere();
     command.arg("engram").args(args).arg("--state-dir").arg(state);
     command.output().unwrap()
-}
-
-fn done(output: Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Counts `FACT` from five documents into the table `name`.
@@ -183,43 +178,8 @@ async fn tables_survive_the_engine_and_the_daemon() {
     assert_eq!(text(&complete(&daemon, use_it).await.1), text(&led));
 }
 
-/// A command of the program that talks to a daemon.
-fn toward(daemon: &Daemon, key: &str) -> std::process::Command {
-    let mut command = chimere();
-    command.env("CHIMERE_URL", &daemon.url);
-    if !key.is_empty() {
-        command.env("CHIMERE_KEY", key);
-    }
-    command
-}
-
-/// Runs one.
-fn told(daemon: &Daemon, args: &[&str], key: &str) -> String {
-    done(toward(daemon, key).args(args).output().unwrap())
-}
-
-/// Writes the learned tables and returns the report.
-fn write(daemon: &Daemon, key: &str) -> String {
-    let began = Instant::now();
-    loop {
-        let output = toward(daemon, key).args(["night", "run", "--now", "--job", "engram_write"]).output().unwrap();
-        // The engine is ready a moment before the night is.
-        if output.status.success() || began.elapsed() > Duration::from_secs(30) {
-            return done(output);
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-async fn with_key(daemon: &Daemon, key: &str, path: &str, body: &Value) -> Value {
-    let request = reqwest::Client::new().post(format!("{}{path}", daemon.url)).bearer_auth(key).json(body);
-    let answer = request.send().await.unwrap();
-    let status = answer.status();
-    let reply: Value = answer.json().await.unwrap();
-    assert!(status.is_success(), "{status} {reply}");
-    reply
-}
-
+/// The job that writes the learned tables.
+const WRITE: &str = "engram_write";
 /// What `nano` answers in the same words every time.
 const QUESTION: &str = "What is the capital of France?";
 const ANSWER: &str = "\n\nThe capital of France is Paris.";
@@ -241,23 +201,23 @@ async fn a_verified_answer_helps_the_next_reply_until_it_is_forgotten() {
     let liked = reply["x_chimere"]["turn"].as_str().unwrap().to_owned();
     assert!(verdict(&daemon, &liked).await >= 3);
     // A good verdict alone is not enough.
-    let report = write(&daemon, "");
-    assert!(report.contains("without a second signal") && report.contains("nothing changed"), "{report}");
+    let report = job(&daemon, "", WRITE);
+    assert!(report.contains("nobody said that it is right") && report.contains("nothing changed"), "{report}");
     let (status, _) = daemon.post("/v1/feedback", &json!({"turn": liked, "vote": "up"})).await;
     assert_eq!(status, 200);
-    let report = write(&daemon, "");
+    let report = job(&daemon, "", WRITE);
     assert!(report.contains("1 answers of 1 principals in the tables, 1 new"), "{report}");
     let reply = daemon.chat(QUESTION).await;
     let used = &reply["x_chimere"]["engram"][0];
     assert!(used["tables"][0].as_str().unwrap().starts_with("learned-"), "{reply}");
     assert!(used["hits"].as_u64().unwrap() > 0, "{reply}");
-    let report = write(&daemon, "");
+    let report = job(&daemon, "", WRITE);
     assert!(
         report.contains("0 new, 0 gone for age, 0 withdrawn") && report.contains("last day: 1 replies"),
         "{report}"
     );
     told(&daemon, &["memory", "forget", "--turn", &liked], "");
-    let report = write(&daemon, "");
+    let report = job(&daemon, "", WRITE);
     assert!(report.contains("1 withdrawn"), "{report}");
     let reply = daemon.chat(QUESTION).await;
     assert!(reply["x_chimere"].get("engram").is_none_or(|used| used == &json!([])), "{reply}");
@@ -277,65 +237,31 @@ async fn verdict(daemon: &Daemon, turn: &str) -> u64 {
     }
 }
 
-/// An installation with keys, and a turn of its log to make others from.
-async fn installation(names: &[&str]) -> (Arc<tempfile::TempDir>, Vec<String>, Turn) {
-    let daemon = Daemon::start(&[]).await;
-    daemon.chat("Hello").await;
-    let (_, turns) = daemon.get("/v1/memory/turns").await;
-    let state = daemon.state.clone();
-    kill(daemon.pid());
-    drop(daemon);
-    let keys = names.iter().map(|name| {
-        let scopes = if *name == "root" { "admin" } else { "chat" };
-        let mut command = chimere();
-        command.args(["keys", "add", name, "--scope", scopes, "--consent", "--state-dir"]).arg(state.path());
-        let printed = done(command.output().unwrap());
-        printed.split_whitespace().find(|word| word.starts_with("chimere-")).unwrap().to_owned()
-    });
-    let keys = keys.collect();
-    (state, keys, serde_json::from_value(turns["data"][0].clone()).unwrap())
-}
-
-/// Puts answers into the log of a daemon that does not run: judged good and liked by who asked.
-fn answered(state: &Path, like: &Turn, principal: &str, texts: &[&str], age_days: i64) {
-    let vocab = Bpe::from_gguf(&Gguf::open(&model()).unwrap()).unwrap();
-    let log = SledTurns::open(&state.join("turns"), 1 << 30).unwrap();
-    let time_ms = jiff::Timestamp::now().as_millisecond() - age_days * 86_400_000;
-    for text in texts {
-        let mut turn = Turn { id: new_turn_id(time_ms), time_ms, principal: principal.into(), ..like.clone() };
-        (turn.consent, turn.taint, turn.verdict) = (true, false, Some(5));
-        let reply = &mut turn.generations[0];
-        reply.reply_ids.clear();
-        vocab.encode(text, false, &mut reply.reply_ids).unwrap();
-        (reply.content, reply.finish_reason) = ((*text).to_owned(), chimere::turn::FinishReason::Stop);
-        let vote =
-            Feedback { time_ms, principal: principal.into(), vote: Some(Vote::Up), correction: None, judgement: None };
-        turn.feedback = vec![vote];
-        log.append(&turn).unwrap();
-    }
-    futures_util::future::FutureExt::now_or_never(log.flush());
-    drop(log);
-}
-
-async fn again(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
-    let daemon = Daemon::launch(state.clone(), extra);
-    daemon.ready().await;
-    daemon
-}
-
 #[tokio::test]
 async fn what_the_log_teaches_stays_with_who_said_it_until_several_do() {
     let (state, keys, like) = installation(&["root", "ada", "bob", "eve"]).await;
     let [root, ada, bob, eve] = &keys[..] else { panic!("four keys") };
     // Eve's ten crafted answers, and what two others both said.
     let crafted: Vec<String> = (0..10).map(|n| format!("{ANSWER} Or so it seems, {n}.")).collect();
-    answered(state.path(), &like, "eve", &crafted.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    answered(state.path(), &like, "eve", &crafted.iter().map(|text| (QUESTION, text.as_str())).collect::<Vec<_>>(), 0);
     for who in ["ada", "bob"] {
-        answered(state.path(), &like, who, &["Tomatoes are planted in the third week of the month of May."], 0);
+        answered(
+            state.path(),
+            &like,
+            who,
+            &[(QUESTION, "Tomatoes are planted in the third week of the month of May.")],
+            0,
+        );
     }
-    answered(state.path(), &like, "ada", &["This is older than a quarter of a year and is never learned."], 91);
+    answered(
+        state.path(),
+        &like,
+        "ada",
+        &[(QUESTION, "This is older than a quarter of a year and is never learned.")],
+        91,
+    );
     let daemon = again(&state, &[]).await;
-    let report = write(&daemon, root);
+    let report = job(&daemon, root, WRITE);
     assert!(report.contains("12 answers of 3 principals in the tables, 12 new"), "{report}");
     let hers = by_pipeline(&daemon, eve).await;
     assert!(hers["hits"].as_u64() > Some(1), "her own words help her: {hers}");
@@ -347,25 +273,74 @@ async fn what_the_log_teaches_stays_with_who_said_it_until_several_do() {
     // A planted table is not believed, whatever it is called.
     build(state.path(), "learned", &["--out", state.path().join("engram/learned.engr").to_str().unwrap()]);
     until_key(&daemon, root, Value::is_null).await;
-    let report = write(&daemon, root);
+    let report = job(&daemon, root, WRITE);
     assert!(report.contains("12 answers of 3 principals in the tables, 0 new"), "{report}");
     assert_eq!(by_pipeline(&daemon, root).await["hits"], 0, "written anew, signed");
     // Revoked for good: at once, and at the next writing too, although her turns are still in the log.
     done(engram(state.path(), &["revoke", "--principal", "eve"]));
     until_key(&daemon, eve, |hers| hers["hits"] == 0 && hers["tables"] == json!(["learned"])).await;
-    let report = write(&daemon, root);
+    let report = job(&daemon, root, WRITE);
     assert!(report.contains("2 answers of 2 principals in the tables"), "{report}");
     assert_eq!(by_pipeline(&daemon, eve).await["hits"], 0);
     // A key that is taken away takes its words along, and what nobody else said with them.
     let mut command = chimere();
     done(command.args(["keys", "revoke", "bob", "--state-dir"]).arg(state.path()).output().unwrap());
-    let report = write(&daemon, root);
+    let report = job(&daemon, root, WRITE);
     assert!(report.contains("1 answers of 1 principals") && report.contains("0 of them for everybody"), "{report}");
     for entry in std::fs::read_dir(state.path().join("engram")).unwrap().map(Result::unwrap) {
         let bytes = std::fs::read(entry.path()).unwrap();
         let revoked = entry.file_name() == "revoked.json";
         assert!(revoked || !bytes.windows(3).any(|w| w == b"bob" || w == b"eve"), "{:?}", entry.path());
     }
+}
+
+/// A correction by who asked, with what the judge said of it.
+fn corrected(mut turn: Turn, words: &str, verdict: Option<u8>) -> Turn {
+    let choice = |verdict| ChoiceJudgement { index: 0, verdict, p: 0.5, thought_steps: 0, steps: vec![0.5] };
+    let own = &mut turn.feedback[0];
+    (own.vote, own.correction) = (None, Some(words.to_owned()));
+    own.judgement =
+        verdict.map(|v| Judgement { time_ms: own.time_ms, judge: "judge".to_owned(), choices: vec![choice(v)] });
+    turn
+}
+
+#[tokio::test]
+async fn only_what_training_may_learn_is_written() {
+    let (state, keys, like) = installation(&["root", "ada"]).await;
+    let exam = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden/golden.jsonl")).unwrap();
+    let item: Value = serde_json::from_str(exam.lines().next().unwrap()).unwrap();
+    let asked = item["messages"][0]["content"].as_str().unwrap();
+    let turn = |question: &str, answer: &str| exchange(&like, "ada", (question, answer), 0);
+    let good = |question: &str| turn(question, "The answer is in the ninth drawer of the cupboard.");
+    let bad = Turn { verdict: Some(1), ..good("Where is the spanner?") };
+    let turns = [
+        turn(asked, item["answer"].as_str().unwrap()),
+        // The verdict on a reply says nothing of its correction, neither for it nor against it.
+        corrected(good("Where is the hammer?"), "It is in the first drawer from below.", Some(1)),
+        corrected(good("Where is the saw?"), "It is in the second drawer from below.", None),
+        corrected(bad, "It is in the third drawer from below.", Some(5)),
+        Turn { verdict: Some(2), ..good("Where is the drill?") },
+        Turn { consent: false, ..good("Where is the level?") },
+        Turn { taint: true, ..good("Where is the chisel?") },
+    ];
+    put(state.path(), &turns);
+    let daemon = again(&state, &[]).await;
+    let report = job(&daemon, &keys[0], WRITE);
+    assert!(report.contains("1 answers of 1 principals in the tables, 1 new"), "{report}");
+    let reasons = ["1 an exam asks it, or nearly", "2 the verdict is too low", "1 without a verdict", "1 no consent"];
+    for why in reasons.into_iter().chain(["1 text of tools or files took part"]) {
+        assert!(report.contains(why), "{why}: {report}");
+    }
+    // It is the correction that was learned, under her name.
+    let table = std::fs::read_dir(state.path().join("engram")).unwrap().map(|entry| entry.unwrap().path());
+    let table = table.into_iter().find(|path| path.extension().is_some_and(|e| e == "engr")).unwrap();
+    let table = Table::open(Bytes::Owned(std::fs::read(table).unwrap()), None).unwrap();
+    let sources: Vec<_> = table.sources().into_iter().map(|source| (source.principal, source.origin)).collect();
+    assert_eq!(sources, [("ada".to_owned(), turns[3].id.0.clone())]);
+    let mut words = Vec::new();
+    let vocab = Bpe::from_gguf(&Gguf::open(&model()).unwrap()).unwrap();
+    vocab.encode("It is in the third drawer from below.", false, &mut words).unwrap();
+    assert!(table.view().look_up(&words[..3])[2].is_some());
 }
 
 async fn until_key(daemon: &Daemon, key: &str, wanted: impl Fn(&Value) -> bool) {
@@ -384,7 +359,7 @@ async fn until_key(daemon: &Daemon, key: &str, wanted: impl Fn(&Value) -> bool) 
 async fn a_kill_at_any_point_of_a_writing_leaves_whole_signed_tables() {
     let (state, keys, like) = installation(&["root", "ada", "bob"]).await;
     for who in ["ada", "bob"] {
-        answered(state.path(), &like, who, &[ANSWER], 0);
+        answered(state.path(), &like, who, &[(QUESTION, ANSWER)], 0);
     }
     for point in ["reinforce.begun", "reinforce.made", "reinforce.published", "reinforce.done"] {
         let daemon = again(&state, &["--failpoint", point]).await;

@@ -15,6 +15,7 @@ mod kill_engine;
 mod learn;
 mod night;
 mod optimise;
+mod people;
 mod pipelines;
 mod quality;
 mod reload;

@@ -354,7 +354,7 @@ fn keep(run_dir: &Path, rows: &[Row], selected: Selected) -> Result<Selected, St
 }
 
 /// Everybody with a key, and the machine's owner.
-fn principals(state_dir: &Path) -> Result<Principals, String> {
+pub(super) fn principals(state_dir: &Path) -> Result<Principals, String> {
     let ring = KeyRing::load(state_dir).map_err(|error| error.to_string())?;
     let mut principals = Principals::default();
     principals.known.insert(OWNER.to_owned());
@@ -370,7 +370,7 @@ fn principals(state_dir: &Path) -> Result<Principals, String> {
 
 /// The prompts of the exams, and of the exam of whole weeks beside them: its questions are read so that none of them is
 /// ever learned, and for nothing else.
-fn exams(paths: &[PathBuf]) -> Result<Exams, String> {
+pub(super) fn exams(paths: &[PathBuf]) -> Result<Exams, String> {
     let mut exams = Exams::default();
     let beside = paths.iter().map(|path| path.with_file_name("week.jsonl")).filter(|path| path.is_file());
     let all: BTreeSet<PathBuf> = paths.iter().cloned().chain(beside).collect();

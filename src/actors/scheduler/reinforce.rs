@@ -2,9 +2,10 @@
 //! engine take them between two requests. A kill at any point leaves tables that are whole, signed and of one of the
 //! two writings, and the next life writes the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::desk::blocking;
@@ -13,19 +14,22 @@ use crate::actors::inference::{Ask, TablesChanged};
 use crate::actors::memory::List;
 use crate::engine::protocol::{Event as EngineEvent, Hosted};
 use crate::engram::draft::DELETE_AFTER_S;
-use crate::engram::learned::{NAME, Record, VERDICT_MIN};
+use crate::engram::learned::{NAME, Record};
 use crate::engram::nightly::{self, Writing};
 use crate::engram::revoked::Revoked;
 use crate::engram::shelf::{self, DIR, Listed, Shelf};
 use crate::engram::{Source, Table};
-use crate::keys::{KeyRing, OWNER};
+use crate::keys::KeyRing;
+use crate::night::admission::{Admission, Principals, Refusal, Rules};
+use crate::night::dataset::Signal;
+use crate::night::likeness::Exams;
 use crate::night::manifest::{KEY_FILE, Seal};
 use crate::night::phase::Event;
 use crate::night::report::EngramReport;
 use crate::reply::first_turn_id;
-use crate::service::{Scope, TurnFilter};
+use crate::service::TurnFilter;
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
-use crate::turn::{Feedback, FinishReason, Turn, Vote};
+use crate::turn::Turn;
 
 /// What the phase leaves for the report.
 const FILE: &str = "engram.json";
@@ -39,76 +43,65 @@ const DAY_MS: i64 = 24 * 3_600_000;
 const DAY_RECORDS: usize = 20;
 const DAY_SHARE: f64 = 0.05;
 
-/// Who may be learned from.
-struct People {
-    ring: KeyRing,
+/// Who and what may be learned from: the rules of training, less what was revoked.
+pub(super) struct People {
+    rules: Rules,
+    principals: Principals,
+    exams: Exams,
     revoked: Revoked,
 }
 
-/// Text to be learned: as it was generated, or as it was corrected.
-enum Words {
-    Ids(Vec<u32>),
-    Text(String),
+/// An answer that may be learned from.
+pub(super) struct Admitted {
+    pub(super) text: String,
+    /// Whose words they are: who asked, or who corrected.
+    principal: String,
+    /// Its tokens by the model that generated it; none where it was corrected.
+    ids: Option<Vec<u32>>,
+    verdict: u8,
 }
 
 impl People {
-    fn load(state_dir: &Path) -> Result<People, String> {
+    fn load(state_dir: &Path, exams: &[PathBuf], rules: Rules) -> Result<People, String> {
         let ring = KeyRing::load(state_dir).map_err(|error| error.to_string())?;
+        let mut principals = super::learn::principals(state_dir)?;
+        // Who consented when a turn was kept, and does no longer, is not learned from again at every writing.
+        for entry in ring.entries().iter().filter(|entry| !entry.consent) {
+            principals.known.remove(&entry.name);
+        }
         let revoked = Revoked::load(&state_dir.join(DIR)).map_err(|error| error.to_string())?;
-        Ok(People { ring, revoked })
+        Ok(People { rules, principals, exams: super::learn::exams(exams)?, revoked })
     }
 
-    /// The owner, or a key that is valid and consents today.
     fn knows(&self, principal: &str) -> bool {
-        let mut keys = self.ring.entries().iter();
-        principal == OWNER || keys.any(|k| k.name == principal && k.revoked.is_none() && k.consent)
-    }
-
-    fn owner(&self, principal: &str) -> bool {
-        let mut keys = self.ring.entries().iter();
-        let admin = |k: &crate::keys::Entry| k.revoked.is_none() && k.scopes.contains(&Scope::Admin);
-        principal == OWNER || keys.any(|k| k.name == principal && admin(k))
+        self.principals.known.contains(principal)
     }
 
     /// What may be learned from a turn, or why nothing may.
-    fn admit(&self, turn: &Turn) -> Result<(Words, u8), &'static str> {
-        let first = turn.generations.first().ok_or("without an answer")?;
-        if !turn.consent {
-            return Err("without consent");
+    pub(super) fn admit(&self, turn: &Turn) -> Result<Admitted, &'static str> {
+        // What an earlier night learned stays in the tables as long as it is young.
+        let learned = BTreeSet::new();
+        let People { rules, principals, exams, revoked } = self;
+        let admission = Admission { rules, principals, exams, learned: &learned, run: "" };
+        let row = admission.examine(turn).map_err(Refusal::words)?;
+        let corrected = row.origin.signal == Signal::Correction;
+        let principal = if corrected { row.origin.author } else { turn.principal.clone() };
+        if [&turn.principal, &principal].into_iter().any(|who| revoked.covers(who, turn.time_ms)) {
+            return Err("its principal was revoked");
         }
-        if turn.taint {
-            return Err("tainted");
+        if !row.reply.tool_calls.is_empty() {
+            return Err("a call of a tool");
         }
-        if !self.knows(&turn.principal) || self.revoked.covers(&turn.principal, turn.time_ms) {
-            return Err("of a principal who is unknown, revoked or no longer consents");
-        }
-        let verdict = turn.verdict.ok_or("unscored")?;
-        if verdict < VERDICT_MIN {
-            return Err("with a low verdict");
-        }
-        if first.finish_reason != FinishReason::Stop || !first.tool_calls.is_empty() {
-            return Err("broken off or a tool call");
-        }
-        let said = |has: fn(&Feedback) -> bool| turn.feedback.iter().rev().find(|f| has(f));
-        let corrected = said(|f| f.correction.is_some());
-        let vote = said(|f| f.vote.is_some()).and_then(|f| f.vote);
-        match (corrected, vote) {
-            (Some(feedback), _) if self.owner(&feedback.principal) => {
-                Ok((Words::Text(feedback.correction.clone().unwrap_or_default()), verdict))
-            }
-            (Some(_), _) => Err("corrected by somebody who is no owner"),
-            (None, Some(Vote::Up)) => Ok((Words::Ids(first.reply_ids.clone()), verdict)),
-            (None, _) => Err("without a second signal"),
-        }
+        let ids = turn.generations.first().filter(|_| !corrected).map(|first| first.reply_ids.clone());
+        Ok(Admitted { text: row.reply.content, principal, ids, verdict: row.origin.verdict })
     }
 }
 
 impl Work {
     pub(super) async fn reinforce(&self) -> Result<Event, String> {
-        let hosted = self.desk.board.hosted_within(ENGINE_TIMEOUT).await.ok_or("no engine serves")?;
+        let hosted = self.hosted().await?;
         let tokenizer = (print_of(&hosted)?, hosted.model.vocab as u32);
-        let state_dir = self.desk.state_dir.clone();
-        let people = blocking(move || People::load(&state_dir)).await??;
+        let people = self.people().await?;
         let mut report = EngramReport::default();
         let records = self.records(&people, &hosted, &mut report).await?;
         report.admitted = records.len() as u64;
@@ -137,35 +130,39 @@ impl Work {
         })
     }
 
-    /// Everything in the log that may be learned from and is young enough, newest first.
+    /// Everything in the log that may be learned from, newest first.
     async fn records(
         &self,
         people: &People,
         hosted: &Hosted,
         report: &mut EngramReport,
     ) -> Result<Vec<Record>, String> {
-        let started = self.run.order.started_ms;
-        let mut after = first_turn_id(started - DELETE_AFTER_S * 1_000);
-        let mut records: Vec<Record> = Vec::new();
-        loop {
-            let filter = TurnFilter { after: Some(after.clone()), limit: Some(PAGE_TURNS), ..TurnFilter::default() };
-            let page = self.desk.memory.send_within(List(filter), PAGE_TIMEOUT).await;
-            let page = page.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
-            let Some(last) = page.last() else { break };
-            after = last.id.clone();
-            for turn in &page {
-                report.turns += 1;
-                if turn.time_ms >= started - DAY_MS {
-                    report.used.add(turn);
-                }
-                match people.admit(turn) {
-                    Ok((words, verdict)) => records.push(self.record(turn, words, verdict, hosted).await?),
-                    Err(why) => *report.left_out.entry(why.to_owned()).or_default() += 1,
-                }
+        let today = self.run.order.started_ms - DAY_MS;
+        let mut admitted = Vec::new();
+        self.each_turn(|turn| {
+            report.turns += 1;
+            if turn.time_ms >= today {
+                report.used.add(turn);
             }
-            self.desk.tick();
+            match people.admit(turn) {
+                // Ids of another model mean something else.
+                Ok(mut answer) => {
+                    answer.ids = answer.ids.filter(|_| turn.model_hash == hosted.model_hash);
+                    admitted.push((turn.id.0.clone(), turn.time_ms / 1_000, answer));
+                }
+                Err(why) => *report.left_out.entry(why.to_owned()).or_default() += 1,
+            }
+        })
+        .await?;
+        let mut records = Vec::new();
+        for (origin, time_s, Admitted { text, principal, ids, verdict }) in admitted {
+            let tokens = match ids {
+                Some(ids) => ids,
+                None => self.tokens(text).await?,
+            };
+            records.push(Record { tokens, principal, origin, verdict, time_s });
         }
-        let over = cap_days(&mut records, |principal| people.owner(principal));
+        let over = cap_days(&mut records, |principal| people.principals.owners.contains(principal));
         if over > 0 {
             report.left_out.insert("over what one principal may add in a day".to_owned(), over);
         }
@@ -173,19 +170,32 @@ impl Work {
         Ok(records)
     }
 
-    async fn record(&self, turn: &Turn, words: Words, verdict: u8, hosted: &Hosted) -> Result<Record, String> {
-        let content = || turn.generations.first().map(|g| g.content.clone()).unwrap_or_default();
-        let tokens = match words {
-            Words::Ids(ids) if turn.model_hash == hosted.model_hash => ids,
-            // Ids of another model mean something else.
-            Words::Ids(_) => self.tokens(content()).await?,
-            Words::Text(text) => self.tokens(text).await?,
-        };
-        let (principal, origin) = (turn.principal.clone(), turn.id.0.clone());
-        Ok(Record { tokens, principal, origin, verdict, time_s: turn.time_ms / 1_000 })
+    /// Passes over the turns of the last 90 days, oldest first.
+    pub(super) async fn each_turn(&self, mut take: impl FnMut(&Turn)) -> Result<(), String> {
+        let mut after = first_turn_id(self.run.order.started_ms - DELETE_AFTER_S * 1_000);
+        loop {
+            let filter = TurnFilter { after: Some(after), limit: Some(PAGE_TURNS), ..TurnFilter::default() };
+            let page = self.desk.memory.send_within(List(filter), PAGE_TIMEOUT).await;
+            let page = page.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.id.clone();
+            page.iter().for_each(&mut take);
+            self.desk.tick();
+        }
     }
 
-    async fn tokens(&self, text: String) -> Result<Vec<u32>, String> {
+    pub(super) async fn hosted(&self) -> Result<Arc<Hosted>, String> {
+        self.desk.board.hosted_within(ENGINE_TIMEOUT).await.ok_or_else(|| "no engine serves".to_owned())
+    }
+
+    pub(super) async fn people(&self) -> Result<People, String> {
+        let (state_dir, rules) = (self.desk.state_dir.clone(), self.schedule.selection);
+        let exams: Vec<PathBuf> =
+            [&self.desk.golden, &self.desk.slice].into_iter().filter_map(|p| p.clone().ok()).collect();
+        blocking(move || People::load(&state_dir, &exams, rules)).await?
+    }
+
+    pub(super) async fn tokens(&self, text: String) -> Result<Vec<u32>, String> {
         let ask = Ask::Tokenize { text, specials: false };
         match self.desk.inference.send_within(ask, ENGINE_TIMEOUT).await {
             Ok(Ok(EngineEvent::Tokens { ids, .. })) => Ok(ids),
@@ -292,6 +302,7 @@ fn cap_days(records: &mut Vec<Record>, owner: impl Fn(&str) -> bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::OWNER;
 
     #[test]
     fn a_guest_adds_little_in_a_day_and_the_owner_as_much_as_there_is() {
