@@ -1,7 +1,6 @@
 //! Chimère: one daemon that serves a local mixture-of-experts model, remembers what was verified, scores its
 //! own answers and trains itself at night.
 //!
-//! - [`turn`]: the records that travel between the parts.
 //! - [`service`]: what the daemon offers to its doors (HTTP).
 //! - [`config`]: what was typed, checked; the only reader of the environment.
 //! - [`actors`]: the cast, its links and its supervisor.
@@ -11,10 +10,9 @@
 //! - [`simulate`]: weeks that are made up, to see what the nights make of them.
 //! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`toolcall`]: tool calls out of the text of a reply.
-//! - [`engine`]: tokens in, tokens out, in a process of its own.
-//! - [`engram`]: n-grams of verified texts that are mixed into what the model says.
-//! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
+//! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
+//! - [`engine`], [`gguf`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
 //! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
 
 #![forbid(unsafe_code)]
@@ -24,11 +22,9 @@ pub mod bench;
 pub mod clock;
 pub mod config;
 pub mod daemon;
-pub mod engine;
 pub mod engram;
 pub mod eval;
 pub mod failpoint;
-pub mod gguf;
 pub mod http;
 pub mod intent;
 pub mod keys;
@@ -36,13 +32,13 @@ pub mod meters;
 pub mod night;
 pub mod optimise;
 pub mod pipeline;
-#[cfg(feature = "llama")]
-pub mod quantize;
 pub mod reply;
 pub mod scoring;
 pub mod service;
 pub mod simulate;
 pub mod store;
 pub mod toolcall;
-pub mod training;
-pub mod turn;
+
+#[cfg(feature = "llama")]
+pub use chimere_core::quantize;
+pub use chimere_core::{engine, gguf, training, turn};

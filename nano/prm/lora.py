@@ -71,7 +71,7 @@ class Lora(nn.Module):
         w.close()
 
     def digest(self, base_hash):
-        """SHA-256 over everything that has a meaning, as the engine computes it (src/engine/adapter.rs)."""
+        """SHA-256 over everything that has a meaning, as the engine computes it (core/src/engine/adapter.rs)."""
         h = hashlib.sha256()
         text = lambda s: (h.update(struct.pack("<Q", len(s.encode()))), h.update(s.encode()))
         text("chimere.lora.1")

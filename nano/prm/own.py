@@ -29,7 +29,7 @@ def key(line):
 
 
 def in_usual_order(tool):
-    """A definition as the daemon prints it (src/engine/tool_schema.rs): the exam files sort the keys, which nano never saw."""
+    """A definition as the daemon prints it (core/src/engine/tool_schema.rs): the exam files sort the keys, which nano never saw."""
     first = lambda d, keys: {**{k: d[k] for k in keys if k in d}, **d}
     f = first(tool["function"], ("name", "description", "parameters"))
     if "parameters" in f:

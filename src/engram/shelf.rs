@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::TABLES_MAX;
 use super::format::{EXTENSION, EngramError, check_name};
 use super::table::{Bytes, Table};
 use crate::night::manifest::{KEY_FILE, Seal};
@@ -20,8 +21,6 @@ use crate::store::files::{create_private_dir, read_bounded, write_durable};
 pub const DIR: &str = "engram";
 /// Largest table that is served, bytes.
 pub const SERVED_BYTES_MAX: u64 = 256 << 20;
-/// Tables served at once.
-pub const TABLES_MAX: usize = 64;
 const PURPOSE: &str = "engram";
 /// Digests of the tables that come with the program: `NAME DIGEST`, a line each.
 const SHIPPED: &str = include_str!("../../nano/engram/DIGESTS");

@@ -1,6 +1,6 @@
 //! The modules under measurement, compiled in directly, so that the benchmarks build quickly.
 
-#[path = "../../src/engram"]
+#[path = "../../core/src/engram"]
 pub mod engram {
     pub mod draft;
     pub mod filter;

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-#[path = "../../../src/engram"]
+#[path = "../../../core/src/engram"]
 #[allow(dead_code, unused_imports, unreachable_pub)]
 mod engram {
     pub mod draft;

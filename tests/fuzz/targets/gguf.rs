@@ -5,7 +5,7 @@
 
 #![no_main]
 
-#[path = "../../../src/gguf/mod.rs"]
+#[path = "../../../core/src/gguf/mod.rs"]
 #[allow(dead_code, unused_imports, unreachable_pub)]
 mod gguf;
 

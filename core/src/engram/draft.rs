@@ -174,7 +174,7 @@ impl Draft {
     }
 
     /// Removes the sources that `gone` names, with their entries: no trace stays in the file.
-    pub(super) fn remove(&mut self, gone: impl Fn(&Source) -> bool) -> Change {
+    pub fn remove(&mut self, gone: impl Fn(&Source) -> bool) -> Change {
         let mut change = Change::default();
         let mut kept = Vec::new();
         let numbers: Vec<Option<u32>> = std::mem::take(&mut self.sources)

@@ -253,7 +253,7 @@ mod tests {
     use super::super::tokenizer::{Bpe, tests::qwen};
     use super::*;
 
-    const QWEN: &str = include_str!("../../tests/golden/data/template/Qwen3.5-4B.jinja");
+    const QWEN: &str = include_str!("../../../tests/golden/data/template/Qwen3.5-4B.jinja");
 
     fn user(content: &str) -> ChatInput {
         let messages = vec![Message::new(Role::User, content)];

@@ -24,9 +24,9 @@ pub(crate) struct Vectors {
 }
 
 const FAMILIES: [&str; 3] = [
-    include_str!("../../../tests/golden/data/tokenizer/qwen35.json"),
-    include_str!("../../../tests/golden/data/tokenizer/qwen2.json"),
-    include_str!("../../../tests/golden/data/tokenizer/gpt-2.json"),
+    include_str!("../../../../tests/golden/data/tokenizer/qwen35.json"),
+    include_str!("../../../../tests/golden/data/tokenizer/qwen2.json"),
+    include_str!("../../../../tests/golden/data/tokenizer/gpt-2.json"),
 ];
 
 /// The special tokens of the Qwen family that the cut-down vocabularies lack.

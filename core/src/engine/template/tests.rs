@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-const QWEN: &str = include_str!("../../../tests/golden/data/template/Qwen3.5-4B.jinja");
+const QWEN: &str = include_str!("../../../../tests/golden/data/template/Qwen3.5-4B.jinja");
 
 /// A conversation with the text, or the message of the exception, that jinja2 gave.
 #[derive(Deserialize)]
@@ -23,7 +23,7 @@ fn cases(text: &str) -> Vec<Case> {
 #[test]
 fn qwen_is_rendered_byte_for_byte() {
     let template = ChatTemplate::load(QWEN).unwrap();
-    let cases = cases(include_str!("../../../tests/golden/data/template/Qwen3.5-4B.json"));
+    let cases = cases(include_str!("../../../../tests/golden/data/template/Qwen3.5-4B.json"));
     assert_eq!(cases.len(), 16);
     for case in cases {
         match (template.render(case.context, "2026-01-31"), case.text, case.error) {

@@ -1,0 +1,24 @@
+//! What computes: the model's engine, its tables, its training, its files. Nothing here knows of HTTP, actors, a store or the
+//! time of day, so that an engine is a function of its frames and a training a function of its pairs.
+//!
+//! - [`engine`]: tokens in, tokens out; runs in a process of its own.
+//! - [`engram`]: n-grams of verified texts that are mixed into what the model says.
+//! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
+//! - [`training`]: pairs in, adapter out.
+//! - [`turn`]: the records that travel between the parts.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod engram;
+pub mod gguf;
+#[cfg(feature = "llama")]
+pub mod quantize;
+pub mod training;
+pub mod turn;
+
+/// Root of the source tree, where the fixtures of the tests are.
+#[cfg(test)]
+fn installation() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
