@@ -2,6 +2,7 @@
 
 mod ask;
 mod golden;
+mod judge;
 mod quality;
 mod scorer;
 
@@ -40,7 +41,7 @@ enum What {
     /// Accuracy on an exam of exactly checkable items, by family, with 95 % intervals
     Golden(golden::Args),
     /// How well the judge's verdicts agree with the exact checks, on answers of the model itself to held-out items
-    Scorer(scorer::Args),
+    Scorer(judge::JudgeArgs),
     /// What the quality gate gives: accuracy with and without it, on the same items
     Quality(quality::Args),
 }

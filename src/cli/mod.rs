@@ -127,3 +127,14 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// Two options of one name in a command are found nowhere else: a release build takes one of them silently.
+    #[test]
+    fn every_command_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -93,4 +93,6 @@ pub(crate) fn passes(filter: &TurnFilter, turn: &Turn) -> bool {
 }
 
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod tests;

@@ -1,35 +1,8 @@
 //! The turn log on disk: what comes back, what is written once, what is forgotten, what damage does.
 
+use super::super::fixture::turn;
 use super::*;
-use crate::turn::{ChoiceJudgement, Sampling, Thinking, Tier, Vote};
-
-fn turn(id: &str, principal: &str) -> Turn {
-    Turn {
-        version: super::super::TURN_VERSION,
-        id: TurnId(id.to_owned()),
-        conversation: "c".to_owned(),
-        time_ms: 5,
-        principal: principal.to_owned(),
-        consent: true,
-        taint: false,
-        route: "default".to_owned(),
-        tier: Tier::Quality,
-        pipeline_version: "1".to_owned(),
-        model: "m".to_owned(),
-        model_hash: "h".to_owned(),
-        adapter_revision: 0,
-        template_hash: "t".to_owned(),
-        messages: Vec::new(),
-        tools: Vec::new(),
-        prompt_ids: vec![1, 2, 3],
-        sampling: Sampling::default(),
-        thinking: Thinking::Off,
-        generations: Vec::new(),
-        feedback: Vec::new(),
-        verdict: None,
-        judgement: None,
-    }
-}
+use crate::turn::{ChoiceJudgement, Vote};
 
 fn vote(time_ms: i64) -> Feedback {
     Feedback { time_ms, principal: "p".to_owned(), vote: Some(Vote::Up), correction: None, judgement: None }
