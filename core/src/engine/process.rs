@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::host::{Events, Host, HostLimits, Input};
 use super::load::Loaded;
 use super::prepare::Preparer;
-use super::protocol::{self, Command, Event, FailureKind, FrameError, RequestId};
+use super::protocol::{self, Command, Event, FailureKind, Frame, FrameError, RequestId};
 
 /// Commands read but not yet handled; the daemon is held back by the pipe beyond that.
 const COMMANDS_MAX: usize = 256;
@@ -65,10 +65,10 @@ where
     let (to_writer, from_loop) = sync_channel(EVENT_BATCHES_MAX);
     let writer = named("events").spawn(move || write_events(&from_loop, events))?;
     let running = start(loaded, limits, to_writer.clone())?;
-    let to_text = running.commands;
+    let (to_text, to_daemon) = (running.commands, to_writer.clone());
     // Not joined before it is done: a read from standard input cannot be interrupted, and must not keep a finished
     // engine alive.
-    let reader = named("commands").spawn(move || read_commands(commands, &to_text))?;
+    let reader = named("commands").spawn(move || read_commands(commands, &to_text, &to_daemon))?;
     let looped = running.steps.join();
     // The text thread may still wait for commands and hold a sender: the end is told by an empty batch.
     let _ = to_writer.send(Vec::new());
@@ -85,13 +85,27 @@ fn named(name: &str) -> thread::Builder {
     thread::Builder::new().name(format!("engine-{name}"))
 }
 
-fn read_commands(mut from: impl Read, to: &SyncSender<(Command, Instant)>) -> Result<(), FrameError> {
-    while let Some(command) = protocol::read_frame::<Command>(&mut from)? {
-        if to.send((command, Instant::now())).is_err() {
+/// Reads commands until the pipe ends. What is no command fails the request it is about, and no other: only a lost
+/// frame boundary ends the engine.
+fn read_commands(mut from: impl Read, to: &SyncSender<(Command, Instant)>, events: &Events) -> Result<(), FrameError> {
+    while let Some(frame) = protocol::next_frame::<Command>(&mut from)? {
+        let passed = match frame {
+            Frame::Message(command) => to.send((command, Instant::now())).is_ok(),
+            Frame::Strange { id, error } => {
+                tracing::error!(id, %error, "a command that this engine does not understand");
+                id.is_none_or(|id| events.send(vec![not_understood(id)]).is_ok())
+            }
+        };
+        if !passed {
             break;
         }
     }
     Ok(())
+}
+
+fn not_understood(id: RequestId) -> Event {
+    let message = "the engine does not understand this command of the daemon; after an update, restart the daemon";
+    Event::Failed { id, kind: FailureKind::Internal, message: message.to_owned() }
 }
 
 /// Turns commands into inputs of the step loop, answering by itself those that are only about text.
@@ -144,6 +158,8 @@ fn write_events(from: &Receiver<Vec<Event>>, mut to: impl Write) {
             for event in &events {
                 if let Err(error) = protocol::encode(event, &mut buffer) {
                     tracing::error!(%error, "an event could not be encoded");
+                    let failed = serde_json::to_vec(event).ok().and_then(|body| unsaid(&body, &error));
+                    let _ = failed.map(|failed| protocol::encode(&failed, &mut buffer));
                 }
             }
             batch = if buffer.len() < WRITE_BYTES { from.try_recv().ok() } else { None };
@@ -155,9 +171,51 @@ fn write_events(from: &Receiver<Vec<Event>>, mut to: impl Write) {
     }
 }
 
+/// What a request is told whose answer fits no frame: nobody waits for what cannot come.
+fn unsaid(body: &[u8], error: &FrameError) -> Option<Event> {
+    let message = format!("the answer cannot be handed over: {error}");
+    Some(Event::Failed { id: protocol::id_of(body)?, kind: FailureKind::Internal, message })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn frame(body: &[u8]) -> Vec<u8> {
+        [&(body.len() as u32).to_le_bytes(), body].concat()
+    }
+
+    #[test]
+    fn what_is_no_command_fails_its_own_request_and_the_engine_reads_on() {
+        let mut pipe = [frame(b"noise"), frame(br#"{"dream":{"id":7,"of":"sheep"}}"#)].concat();
+        protocol::encode(&Command::Cancel { id: 8 }, &mut pipe).unwrap();
+        let ((to, commands), (events, said)) = (sync_channel(4), sync_channel(4));
+        read_commands(pipe.as_slice(), &to, &events).unwrap();
+        assert!(matches!(&said.try_recv().unwrap()[..], [Event::Failed { id: 7, kind: FailureKind::Internal, .. }]));
+        assert!(said.try_recv().is_err());
+        assert!(matches!(commands.try_recv(), Ok((Command::Cancel { id: 8 }, _))));
+    }
+
+    #[test]
+    fn a_lost_frame_boundary_ends_the_engine() {
+        let ((to, _commands), (events, _said)) = (sync_channel(4), sync_channel(4));
+        assert!(matches!(read_commands(&b"GET / HTTP"[..], &to, &events), Err(FrameError::TooLarge { .. })));
+        assert!(matches!(read_commands(&[9, 0, 0, 0, b'x'][..], &to, &events), Err(FrameError::Io(_))));
+    }
+
+    #[test]
+    fn an_answer_too_large_for_a_frame_is_told_as_a_failure() {
+        let (events, from) = sync_channel(4);
+        let text = "a".repeat(protocol::FRAME_BYTES_MAX);
+        events.send(vec![Event::Text { id: 7, text }, Event::Paused]).unwrap();
+        events.send(Vec::new()).unwrap();
+        let mut pipe = Vec::new();
+        write_events(&from, &mut pipe);
+        let mut pipe = pipe.as_slice();
+        let first: Option<Event> = protocol::read_frame(&mut pipe).unwrap();
+        assert!(matches!(first, Some(Event::Failed { id: 7, .. })), "{first:?}");
+        assert_eq!(protocol::read_frame(&mut pipe).unwrap(), Some(Event::Paused));
+    }
 
     #[test]
     fn the_writer_ends_at_an_empty_batch_though_a_sender_is_left() {

@@ -1,19 +1,19 @@
 //! The engine's public face: the commands it takes and the events it gives, on one page, and their frames.
-//! A frame is a little-endian u32 length and that many bytes of JSON. The daemon writes commands to the
-//! engine's standard input and reads events from its standard output; end of file ends the engine.
+//! `frame` says how they travel. The daemon writes commands to the engine's standard input and reads events from
+//! its standard output; end of file ends the engine.
 
-use std::io::{self, Read, Write};
+mod frame;
+
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::adapter::{AdapterFacts, Sides};
 use super::backend::ModelInfo;
 use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
-/// Largest frame either side accepts, bytes.
-pub const FRAME_BYTES_MAX: usize = 64 << 20;
+pub use frame::{FRAME_BYTES_MAX, Frame, FrameError, encode, id_of, next_frame, read_frame, write_frame};
 
 /// Chosen by the daemon, unique while the engine lives.
 pub type RequestId = u64;
@@ -161,6 +161,7 @@ pub struct RowScore {
     pub kl: Option<f64>,
 }
 
+/// A variant with an id says it first: `frame::id_of` looks for it there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -346,6 +347,7 @@ pub enum FailureKind {
     Internal,
 }
 
+/// A variant with an id says it first, as in `Command`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -448,57 +450,6 @@ pub enum Event {
         command: String,
         state: String,
     },
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum FrameError {
-    #[error("frame of {bytes} bytes is over the limit of {limit} bytes")]
-    TooLarge { bytes: usize, limit: usize },
-    #[error("frame is not a known message: {0}")]
-    Json(#[from] serde_json::Error),
-    #[error("pipe: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Appends one frame to `buffer`.
-pub fn encode<T: Serialize>(message: &T, buffer: &mut Vec<u8>) -> Result<(), FrameError> {
-    let start = buffer.len();
-    buffer.extend_from_slice(&[0; 4]);
-    serde_json::to_writer(&mut *buffer, message)?;
-    let bytes = buffer.len() - start - 4;
-    if bytes > FRAME_BYTES_MAX {
-        buffer.truncate(start);
-        return Err(FrameError::TooLarge { bytes, limit: FRAME_BYTES_MAX });
-    }
-    buffer[start..start + 4].copy_from_slice(&(bytes as u32).to_le_bytes());
-    Ok(())
-}
-
-/// Writes one frame and flushes it.
-pub fn write_frame<T: Serialize>(mut to: impl Write, message: &T) -> Result<(), FrameError> {
-    let mut buffer = Vec::new();
-    encode(message, &mut buffer)?;
-    to.write_all(&buffer)?;
-    Ok(to.flush()?)
-}
-
-/// Reads one frame; `None` at a clean end of file.
-pub fn read_frame<T: DeserializeOwned>(mut from: impl Read) -> Result<Option<T>, FrameError> {
-    let mut head = [0u8; 4];
-    match from.read(&mut head)? {
-        0 => return Ok(None),
-        n => from.read_exact(&mut head[n..])?,
-    }
-    let bytes = u32::from_le_bytes(head) as usize;
-    if bytes > FRAME_BYTES_MAX {
-        return Err(FrameError::TooLarge { bytes, limit: FRAME_BYTES_MAX });
-    }
-    let mut body = Vec::new();
-    from.take(bytes as u64).read_to_end(&mut body)?;
-    if body.len() < bytes {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-    }
-    Ok(Some(serde_json::from_slice(&body)?))
 }
 
 #[cfg(test)]
