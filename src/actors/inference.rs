@@ -4,9 +4,10 @@
 mod adapt;
 mod board;
 mod child;
+mod life;
+mod steer;
 mod stream;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use actix::fut::wrap_future;
 use actix::prelude::*;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -87,11 +88,6 @@ impl Ask {
 #[rtype(result = "Result<Lease, InferenceError>")]
 pub struct Pause;
 
-/// The board's shelf changed: the engine gets what is new and loses what is gone.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct TablesChanged;
-
 /// Ends the engine for good: the daemon is stopping.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -107,11 +103,10 @@ pub struct Inference {
     alive: Option<DropGuard>,
     /// Ends in a row of engines that served nothing.
     failures: u32,
-    leased: bool,
+    /// Somebody holds the lease: the engine, and the next one, is to be paused.
+    leased: watch::Sender<bool>,
     pausing: Option<oneshot::Sender<()>>,
     stopping: bool,
-    /// Name and digest of the tables that this engine was told to load.
-    tables: BTreeMap<String, String>,
 }
 
 impl Inference {
@@ -123,10 +118,9 @@ impl Inference {
             commands: None,
             alive: None,
             failures: 0,
-            leased: false,
+            leased: watch::Sender::new(false),
             pausing: None,
             stopping: false,
-            tables: BTreeMap::new(),
         }
     }
 
@@ -140,32 +134,9 @@ impl Inference {
         self.commands = Some(commands);
         self.alive = Some(alive.clone().drop_guard());
         self.board.set(EngineState::Loading { progress: 0.0 });
-        self.runtime.spawn(child::run(self.spec.clone(), self.board.clone(), taken, reports, alive));
+        let hosting = (self.spec.clone(), self.board.clone());
+        self.runtime.spawn(child::run(hosting, taken, self.leased.subscribe(), reports, alive));
         context.add_stream(ReceiverStream::new(heard));
-    }
-
-    fn control(&self, command: Command) {
-        if let Some(commands) = &self.commands {
-            let _ = commands.try_send(ToChild::Control(command));
-        }
-    }
-
-    /// Tells the engine of every table that it does not have as it stands on the shelf.
-    fn send_tables(&mut self) {
-        let shelf = self.board.shelf();
-        let wanted = |name: &str| shelf.tables.iter().any(|t| t.name == name);
-        let gone: Vec<String> = self.tables.keys().filter(|name| !wanted(name)).cloned().collect();
-        for name in gone {
-            self.tables.remove(&name);
-            self.control(Command::DropTable { id: self.board.next_id(), name });
-        }
-        for table in &shelf.tables {
-            if self.tables.get(&table.name) != Some(&table.digest) {
-                self.tables.insert(table.name.clone(), table.digest.clone());
-                let (name, path, digest) = (table.name.clone(), table.path.clone(), table.digest.clone());
-                self.control(Command::LoadTable { id: self.board.next_id(), name, path, digest });
-            }
-        }
     }
 
     fn ended(&mut self, message: String, fatal: bool, served: bool, context: &mut Context<Self>) {
@@ -207,12 +178,6 @@ impl StreamHandler<Report> for Inference {
             Report::Ready(hosted) => {
                 tracing::info!(model = hosted.model.name, backend = hosted.model.backend, "the engine is ready");
                 self.board.set(EngineState::Ready(Arc::new(*hosted)));
-                // A new process knows no table. Requests come after this message, and so after the tables.
-                self.tables.clear();
-                self.send_tables();
-                if self.leased {
-                    self.control(Command::Pause);
-                }
             }
             Report::Paused => {
                 if let Some(hosted) = self.board.hosted() {
@@ -246,10 +211,10 @@ impl Handler<Submit> for Inference {
         // Room for all that a reply can say, so that the pipe's reader never waits for a slow client.
         let room = submit.choices.iter().map(|c| c.max_tokens as usize + EVENTS_EXTRA).sum::<usize>().max(1);
         let (to, events) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
-        let mut stream = EngineStream { events, ids: Vec::new(), commands: commands.clone() };
+        let mut stream = EngineStream::new(events, commands.clone());
         for (choice, mut generate) in submit.choices.into_iter().enumerate() {
             generate.id = self.board.next_id();
-            stream.ids.push(generate.id);
+            stream.push(generate.id);
             let submit = ToChild::Submit { generate: Box::new(generate), choice: choice as u32, to: to.clone() };
             commands.try_send(submit).map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => InferenceError::Busy,
@@ -296,22 +261,20 @@ impl Handler<Pause> for Inference {
     type Result = ResponseActFuture<Self, Result<Lease, InferenceError>>;
 
     fn handle(&mut self, _: Pause, context: &mut Self::Context) -> Self::Result {
-        if self.leased {
+        if *self.leased.borrow() {
             return Box::pin(fut::err(InferenceError::Leased));
         }
         if self.board.hosted().is_none() {
             return Box::pin(fut::err(not_running(&self.board)));
         }
-        self.leased = true;
         let (held, dropped) = oneshot::channel::<()>();
         // Resolves when the lease is dropped, also by a holder that panicked or stopped waiting.
         context.spawn(wrap_future::<_, Self>(dropped).map(|_, inference, _| {
-            inference.leased = false;
-            inference.control(Command::Resume);
+            inference.leased.send_replace(false);
         }));
         let (waiting, paused) = oneshot::channel();
         self.pausing = Some(waiting);
-        self.control(Command::Pause);
+        self.leased.send_replace(true);
         let deadline = Duration::from_millis(PAUSE_TIMEOUT_MS);
         Box::pin(wrap_future(async move {
             match timeout(deadline, paused).await {
@@ -319,17 +282,6 @@ impl Handler<Pause> for Inference {
                 _ => Err(InferenceError::Late(PAUSE_TIMEOUT_MS)),
             }
         }))
-    }
-}
-
-impl Handler<TablesChanged> for Inference {
-    type Result = ();
-
-    fn handle(&mut self, _: TablesChanged, _: &mut Self::Context) {
-        // An engine that is starting gets them when it is ready.
-        if self.board.hosted().is_some() {
-            self.send_tables();
-        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Daemon;
-use crate::actors::inference::TablesChanged;
 use crate::config::Config;
 use crate::engram::shelf::{DIR, Shelf};
 use crate::meters;
@@ -29,7 +28,7 @@ pub(super) fn scan(config: &Config) -> Shelf {
 }
 
 impl Daemon {
-    /// Reads the shelf again and tells the engine what changed.
+    /// Reads the shelf again; the engine is told of what changed.
     pub(super) async fn reload_tables(self: &Arc<Self>) {
         let daemon = Arc::clone(self);
         let scanned = tokio::task::spawn_blocking(move || scan(&daemon.config.get())).await;
@@ -37,9 +36,5 @@ impl Daemon {
         let Ok(shelf) = scanned else { return };
         tracing::info!(tables = shelf.tables.len(), refused = shelf.refused.len(), "engram tables reloaded");
         self.board.set_shelf(shelf);
-        if let Err(error) = self.cast.inference.send(TablesChanged).await {
-            // An engine that starts again reads the shelf by itself.
-            tracing::warn!(%error, "the engine was not told of changed engram tables");
-        }
     }
 }

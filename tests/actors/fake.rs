@@ -2,7 +2,7 @@
 //! harness owns standard output, and so a shell puts the pipe on descriptor 3.
 //!
 //! What a request does is said by its prompt: `hang` never gives a token, `crash` ends the process, `invalid`,
-//! `context` and `busy` are refused, `endless` goes on to its limit, `fail` fails after two tokens, `think`
+//! `context` and `busy` are refused, `strange` is answered in a way that nobody understands, `endless` goes on to its limit, `fail` fails after two tokens, `think`
 //! thinks first, `item N` is answered `right` or `wrong`. Asked to reflect it says `better`, but `stubborn` gets the
 //! same words again and `slow` nothing. A system message `with care` makes it right on thirty items of a hundred more,
 //! `carelessly` on ten, and `by heart` on all below number 1,000 and few above. Anything else gets three words and stops; under an adapter
@@ -236,6 +236,11 @@ impl Child {
             std::process::exit(9);
         }
         match prompt.as_str() {
+            "strange" => {
+                let body = format!("{{\"dream\":{{\"id\":{id},\"of\":\"sheep\"}}}}");
+                self.out.write_all(&(body.len() as u32).to_le_bytes()).unwrap();
+                return self.out.write_all(body.as_bytes()).unwrap();
+            }
             "invalid" => return self.say(&refuse(FailureKind::Invalid)),
             "context" => return self.say(&refuse(FailureKind::Context)),
             "busy" => return self.say(&refuse(FailureKind::Busy)),

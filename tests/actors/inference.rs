@@ -112,6 +112,26 @@ fn a_lease_outlives_the_engine() {
     });
 }
 
+/// What the daemon does not understand costs the request that it is about, and no other.
+#[test]
+fn a_strange_answer_fails_its_own_request() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        stage.ready().await;
+        let other = stage.replies.start(chat("hang")).await.unwrap();
+        let strange = collect(stage.replies.start(chat("strange")).await.unwrap()).await;
+        let last = strange.last();
+        assert!(
+            matches!(last, Some(ReplyEvent::Failed(ServiceError::Internal(why))) if why.contains("understand")),
+            "{last:?}"
+        );
+        let answered = collect(stage.replies.start(chat("hello")).await.unwrap()).await;
+        assert!(matches!(answered.last(), Some(ReplyEvent::Done { .. })), "{answered:?}");
+        assert_eq!(stage.board.status()["starts"], 1, "the engine lives");
+        drop(other);
+    });
+}
+
 #[test]
 fn questions_are_answered() {
     run(async {

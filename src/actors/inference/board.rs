@@ -233,7 +233,11 @@ impl Board {
         self.shelf.borrow().clone()
     }
 
-    /// Other tables may be served: the Inference actor must be told.
+    pub(super) fn watch_shelf(&self) -> watch::Receiver<Arc<Shelf>> {
+        self.shelf.subscribe()
+    }
+
+    /// Other tables may be served. Requests that are submitted from now on come after them.
     pub fn set_shelf(&self, shelf: Shelf) {
         self.shelf.send_replace(Arc::new(shelf));
     }

@@ -4,23 +4,23 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::StreamExt;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command as Process};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, interval, timeout};
+use tokio::process::ChildStdout;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, interval};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
+use super::life::{log_lines, reap, spawn, write_all};
+use super::steer::Steering;
 use super::stream::{Answer, FromEngine, ToChild};
 use crate::engine::protocol::{
-    Command, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, Generate, Hosted, Prompt, RequestId, encode,
+    Command, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, Generate, Hosted, Prompt, RequestId, encode, id_of,
 };
 use crate::meters;
 use crate::turn::Sampling;
@@ -30,10 +30,6 @@ pub const REGISTRY_MAX: usize = 4_096;
 /// Commands written but not yet taken by the pipe: two for each request, and the pings.
 const WRITES_MAX: usize = 2 * REGISTRY_MAX + 16;
 const PING_INTERVAL_MS: u64 = 2_000;
-/// An engine told to end, or whose pipe ended, is killed after this.
-const EXIT_TIMEOUT_MS: u64 = 3_000;
-/// Longest line of the engine's log, bytes; the rest of a longer one is cut into lines of this size.
-const LOG_LINE_BYTES_MAX: u64 = 8 << 10;
 
 /// How to start an engine.
 #[derive(Clone, Debug)]
@@ -66,7 +62,7 @@ pub(super) enum Report {
     },
 }
 
-enum Entry {
+pub(super) enum Entry {
     Stream {
         choice: u32,
         to: mpsc::Sender<(u32, FromEngine)>,
@@ -78,14 +74,15 @@ enum Entry {
     Table(String),
 }
 
-struct Session {
-    board: Arc<Board>,
+pub(super) struct Session {
+    pub(super) board: Arc<Board>,
     spec: Arc<EngineSpec>,
     reports: mpsc::Sender<Report>,
     writes: mpsc::Sender<Vec<u8>>,
-    registry: HashMap<RequestId, Entry>,
+    pub(super) registry: HashMap<RequestId, Entry>,
+    pub(super) steering: Steering,
     hosted: Option<Box<Hosted>>,
-    ready: bool,
+    pub(super) ready: bool,
     fatal: Option<String>,
     served: bool,
     born: Instant,
@@ -100,11 +97,37 @@ enum End {
     Kill(String),
 }
 
-/// Starts an engine and talks to it until it ends or `alive` is cancelled.
+impl Session {
+    pub(super) fn new(
+        (spec, board): (Arc<EngineSpec>, Arc<Board>),
+        reports: mpsc::Sender<Report>,
+        writes: mpsc::Sender<Vec<u8>>,
+        pause: watch::Receiver<bool>,
+    ) -> Session {
+        let now = Instant::now();
+        Session {
+            steering: Steering::new(pause, board.watch_shelf()),
+            board,
+            spec,
+            reports,
+            writes,
+            registry: HashMap::new(),
+            hosted: None,
+            ready: false,
+            fatal: None,
+            served: false,
+            born: now,
+            last_frame: now,
+            ping_since: None,
+        }
+    }
+}
+
+/// Starts an engine and talks to it until it ends or `alive` is cancelled. It is paused while `pause` says so.
 pub(super) async fn run(
-    spec: Arc<EngineSpec>,
-    board: Arc<Board>,
+    (spec, board): (Arc<EngineSpec>, Arc<Board>),
     mut commands: mpsc::Receiver<ToChild>,
+    pause: watch::Receiver<bool>,
     reports: mpsc::Sender<Report>,
     alive: CancellationToken,
 ) {
@@ -128,21 +151,7 @@ pub(super) async fn run(
     tokio::spawn(log_lines(stderr));
     let (writes, queue) = mpsc::channel(WRITES_MAX);
     let writer = tokio::spawn(write_all(stdin, queue));
-    let now = Instant::now();
-    let mut session = Session {
-        board: board.clone(),
-        spec,
-        reports: reports.clone(),
-        writes,
-        registry: HashMap::new(),
-        hosted: None,
-        ready: false,
-        fatal: None,
-        served: false,
-        born: now,
-        last_frame: now,
-        ping_since: None,
-    };
+    let mut session = Session::new((spec, board.clone()), reports.clone(), writes, pause);
     let end = session.converse(stdout, &mut commands, &alive).await;
     // Nothing more is taken; closing the pipe tells a healthy engine to end.
     commands.close();
@@ -174,23 +183,6 @@ pub(super) async fn run(
     let _ = reports.send(Report::Ended { message, fatal: fatal.is_some(), served }).await;
 }
 
-fn spawn(spec: &EngineSpec) -> std::io::Result<Child> {
-    Process::new(&spec.program)
-        .args(&spec.args)
-        // systemd hears the daemon alone, and an engine needs no key.
-        .env_remove("NOTIFY_SOCKET")
-        .env_remove("WATCHDOG_USEC")
-        .env_remove("WATCHDOG_PID")
-        .env_remove("CHIMERE_KEY")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        // A group of its own: Ctrl-C in a terminal must reach the daemon, which drains, and not the engine.
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-}
-
 impl Session {
     async fn converse(
         &mut self,
@@ -200,7 +192,9 @@ impl Session {
     ) -> End {
         let mut frames = FramedRead::with_capacity(stdout, codec(), 64 << 10);
         let mut tick = interval(Duration::from_millis(PING_INTERVAL_MS));
+        let (mut pause, mut shelf) = (self.steering.pause.clone(), self.steering.shelf.clone());
         loop {
+            self.steer();
             tokio::select! {
                 frame = frames.next() => match frame {
                     None => return End::Pipe("the engine process ended".to_owned()),
@@ -209,8 +203,14 @@ impl Session {
                 },
                 command = commands.recv() => match command {
                     None => return End::Asked,
-                    Some(command) => self.command(command),
+                    Some(command) => {
+                        // What was wanted before it comes before it.
+                        self.steer();
+                        self.command(command);
+                    }
                 },
+                Ok(()) = pause.changed() => self.wished().await,
+                Ok(()) = shelf.changed() => {}
                 () = alive.cancelled() => return End::Asked,
                 _ = tick.tick() => if let Err(end) = self.watch() { return end },
             }
@@ -237,15 +237,9 @@ impl Session {
             ToChild::Cancel { ids } => {
                 for id in ids {
                     if self.registry.contains_key(&id) {
-                        let _ = self.write(&Command::Cancel { id });
+                        self.cancel(id);
                     }
                 }
-            }
-            ToChild::Control(command) => {
-                if let Command::LoadTable { id, name, .. } | Command::DropTable { id, name } = &command {
-                    self.registry.insert(*id, Entry::Table(name.clone()));
-                }
-                let _ = self.write(&command);
             }
         }
     }
@@ -259,7 +253,7 @@ impl Session {
         }
     }
 
-    fn write(&self, command: &Command) -> Result<(), String> {
+    pub(super) fn write(&self, command: &Command) -> Result<(), String> {
         let mut frame = Vec::new();
         encode(command, &mut frame).map_err(|error| error.to_string())?;
         self.writes.try_send(frame).map_err(|_| "the engine does not take commands at present".to_owned())
@@ -268,8 +262,10 @@ impl Session {
     async fn frame(&mut self, frame: &BytesMut) -> Result<(), End> {
         self.last_frame = Instant::now();
         self.board.beat();
-        let event: Event = serde_json::from_slice(frame)
-            .map_err(|error| End::Kill(format!("the engine sent a frame that is no event: {error}")))?;
+        let event: Event = match serde_json::from_slice(frame) {
+            Ok(event) => event,
+            Err(error) => return self.strange(frame, &error),
+        };
         match event {
             Event::Token(token) => self.pass(token.id, |_| Event::Token(token)),
             Event::Queued { id } | Event::Started { id, .. } => self.pass(id, |_| event),
@@ -289,16 +285,37 @@ impl Session {
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
             Event::Ready(hosted) => self.probe(hosted).await,
             Event::Fatal { message } => self.fatal = Some(message),
-            Event::Paused => self.report(Report::Paused).await,
-            Event::Resumed => self.report(Report::Resumed).await,
+            Event::Paused => self.turned(true).await,
+            Event::Resumed => self.turned(false).await,
             Event::Refused { command, state } => {
                 tracing::warn!(command, state, "the engine refused a command");
+                if command == "Pause" || command == "Resume" {
+                    self.turned(state == "Paused").await;
+                }
             }
         }
         Ok(())
     }
 
-    async fn report(&self, report: Report) {
+    /// A frame that is no event costs the request it is about, and no other; before the engine is ready it means
+    /// that nothing can be understood of it.
+    fn strange(&mut self, frame: &[u8], error: &serde_json::Error) -> Result<(), End> {
+        if !self.ready {
+            return Err(End::Kill(format!("the engine sent a frame that is no event: {error}")));
+        }
+        tracing::error!(%error, "the engine sent a frame that is no event");
+        if let Some(id) = id_of(frame)
+            && let Some(entry) = self.registry.remove(&id)
+        {
+            self.cancel(id);
+            let message =
+                "the engine answered in a way that this daemon does not understand; after an update, restart it";
+            give(entry, Event::Failed { id, kind: FailureKind::Internal, message: message.to_owned() });
+        }
+        Ok(())
+    }
+
+    pub(super) async fn report(&self, report: Report) {
         let _ = self.reports.send(report).await;
     }
 
@@ -313,13 +330,14 @@ impl Session {
                 let full = matches!(error, mpsc::error::TrySendError::Full(_));
                 tracing::debug!(id, choice, full, "request cancelled: its channel takes nothing");
                 self.registry.remove(&id);
-                let _ = self.write(&Command::Cancel { id });
+                self.cancel(id);
             }
         }
     }
 
     /// A request's last event.
     async fn finish(&mut self, id: RequestId, event: Event) -> Result<(), End> {
+        self.uncancel(id);
         match self.registry.remove(&id) {
             Some(Entry::Probe) => match (event, self.hosted.take()) {
                 (Event::Failed { message, .. }, _) => {
@@ -363,6 +381,8 @@ impl Session {
 
     async fn serve(&mut self, hosted: Box<Hosted>) {
         self.ready = true;
+        // Requests come after that report, and so after the tables.
+        self.steer();
         self.report(Report::Ready(hosted)).await;
     }
 
@@ -415,43 +435,5 @@ fn lose(entry: Entry, message: &str) {
         Entry::Stream { choice, to } => drop(to.try_send((choice, FromEngine::Lost(message.to_owned())))),
         Entry::Once(answer) => drop(answer.send(Err(message.to_owned()))),
         Entry::Probe | Entry::Ping | Entry::Table(_) => {}
-    }
-}
-
-/// Takes the exit status, killing the process where it does not end by itself.
-async fn reap(child: &mut Child, kill: bool) -> String {
-    let patience = Duration::from_millis(if kill { 0 } else { EXIT_TIMEOUT_MS });
-    let status = match timeout(patience, child.wait()).await {
-        Ok(status) => status,
-        Err(_) => {
-            let _ = child.start_kill();
-            child.wait().await
-        }
-    };
-    status.map_or_else(|error| error.to_string(), |status| status.to_string())
-}
-
-async fn write_all(mut stdin: ChildStdin, mut queue: mpsc::Receiver<Vec<u8>>) {
-    while let Some(frame) = queue.recv().await {
-        // A failed write means a dead engine, which the reading side reports.
-        if stdin.write_all(&frame).await.is_err() || stdin.flush().await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn log_lines(stderr: impl AsyncRead + Unpin) {
-    let mut reader = BufReader::new(stderr);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let mut limited = tokio::io::AsyncReadExt::take(&mut reader, LOG_LINE_BYTES_MAX);
-        match limited.read_until(b'\n', &mut line).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {
-                let text = String::from_utf8_lossy(&line);
-                tracing::info!(target: "chimere::engine", "{}", text.trim_end());
-            }
-        }
     }
 }

@@ -12,7 +12,6 @@ pub(super) enum ToChild {
     Submit { generate: Box<Generate>, choice: u32, to: mpsc::Sender<(u32, FromEngine)> },
     Ask { id: RequestId, command: Command, answer: Answer },
     Cancel { ids: Vec<RequestId> },
-    Control(Command),
 }
 
 impl ToChild {
@@ -23,7 +22,7 @@ impl ToChild {
                 let _ = to.try_send((choice, FromEngine::Lost(message.to_owned())));
             }
             ToChild::Ask { answer, .. } => drop(answer.send(Err(message.to_owned()))),
-            ToChild::Cancel { .. } | ToChild::Control(_) => {}
+            ToChild::Cancel { .. } => {}
         }
     }
 }
@@ -38,34 +37,53 @@ pub enum FromEngine {
 
 /// The events of a reply's choices, each with the choice's number. Dropping it cancels what still runs.
 pub struct EngineStream {
-    pub(super) events: mpsc::Receiver<(u32, FromEngine)>,
-    pub(super) ids: Vec<RequestId>,
-    pub(super) commands: mpsc::Sender<ToChild>,
+    events: mpsc::Receiver<(u32, FromEngine)>,
+    ids: Vec<RequestId>,
+    commands: mpsc::Sender<ToChild>,
+    /// To be cancelled as soon as the queue to the engine takes it.
+    unwanted: Vec<RequestId>,
 }
 
 impl EngineStream {
+    pub(super) fn new(events: mpsc::Receiver<(u32, FromEngine)>, commands: mpsc::Sender<ToChild>) -> Self {
+        EngineStream { events, ids: Vec::new(), commands, unwanted: Vec::new() }
+    }
+
+    /// One more choice.
+    pub(super) fn push(&mut self, id: RequestId) {
+        self.ids.push(id);
+    }
+
     /// The next event of any choice. `None`: nothing will come any more.
     pub async fn recv(&mut self) -> Option<(u32, FromEngine)> {
+        while !self.unwanted.is_empty() {
+            tokio::select! {
+                biased;
+                room = self.commands.reserve() => {
+                    let ids = std::mem::take(&mut self.unwanted);
+                    let _ = room.map(|room| room.send(ToChild::Cancel { ids }));
+                }
+                event = self.events.recv() => return event,
+            }
+        }
         self.events.recv().await
     }
 
     /// Asks the engine to end one choice; the others go on.
-    pub fn cancel_choice(&self, choice: u32) {
-        if let Some(&id) = self.ids.get(choice as usize) {
-            let _ = self.commands.try_send(ToChild::Cancel { ids: vec![id] });
-        }
+    pub fn cancel_choice(&mut self, choice: u32) {
+        self.unwanted.extend(self.ids.get(choice as usize));
     }
 
     /// Asks the engine to end every choice at the next token; their last events still come.
-    pub fn cancel(&self) {
-        // A full queue is not a loss: a reader that leaves is noticed at its next token.
-        let _ = self.commands.try_send(ToChild::Cancel { ids: self.ids.clone() });
+    pub fn cancel(&mut self) {
+        self.unwanted.clone_from(&self.ids);
     }
 }
 
 impl Drop for EngineStream {
     fn drop(&mut self) {
-        self.cancel();
+        // A full queue is not a loss: that nobody reads is noticed at the next event.
+        let _ = self.commands.try_send(ToChild::Cancel { ids: std::mem::take(&mut self.ids) });
     }
 }
 

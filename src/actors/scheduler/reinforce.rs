@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::desk::blocking;
 use super::work::Work;
-use crate::actors::inference::{Ask, TablesChanged};
+use crate::actors::inference::Ask;
 use crate::actors::memory::List;
 use crate::engine::protocol::{Event as EngineEvent, Hosted};
 use crate::engram::draft::DELETE_AFTER_S;
@@ -233,8 +233,7 @@ impl Work {
         let (state_dir, shipped) = (self.desk.state_dir.clone(), self.desk.shipped_tables.clone());
         let shelf = blocking(move || Shelf::of_installation(&state_dir, shipped.as_deref())).await?;
         self.desk.board.set_shelf(shelf);
-        // Requests that are submitted from now on come after the tables.
-        self.desk.inference.send_within(TablesChanged, ENGINE_TIMEOUT).await.map_err(|error| error.to_string())
+        Ok(())
     }
 
     async fn keep(&self, report: EngramReport) -> Result<(), String> {
