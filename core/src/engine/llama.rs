@@ -320,14 +320,15 @@ impl Backend for Llama {
         self.held.get(seq.0 as usize).map_or(0, |h| h.tokens)
     }
 
-    /// The library reads a copy that we write: the adapter that was checked, whatever became of its file.
+    /// The library reads a copy that we write: the adapter that was checked, whatever became of its file. It lies in a
+    /// folder of an unguessable name that is closed to other users: nobody can put another file in its place.
     fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
         let refused = |e: &dyn std::fmt::Display| BackendError::Adapter(e.to_string());
         let id = AdapterId(self.next_adapter);
-        let copy = std::env::temp_dir().join(format!("chimere-adapter-{}-{}.gguf", std::process::id(), id.0));
+        let folder = tempfile::Builder::new().prefix("chimere-adapter-").tempdir().map_err(|e| refused(&e))?;
+        let copy = folder.path().join("adapter.gguf");
         adapter.write(&copy).map_err(|e| refused(&e))?;
         let loaded = llama::Adapter::load(self.trunk.model(), &copy);
-        let _ = std::fs::remove_file(&copy);
         self.adapters.push((id, loaded.map_err(|e| refused(&e))?));
         self.next_adapter = self.next_adapter.wrapping_add(1);
         Ok(id)
