@@ -3,13 +3,14 @@
 //! needs a key, also when all are revoked: revoking the last key must not open the door.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::ConstantTimeEq;
 
 use crate::service::{AuthError, Principal, Scope};
-use crate::store::files::{read_bounded, write_durable};
+use crate::store::files::{ChangeLock, read_bounded, write_durable};
 
 pub const FILE: &str = "keys.toml";
 const FORMAT: u32 = 1;
@@ -21,6 +22,8 @@ const NAME_CHARS_MAX: usize = 64;
 /// Longest bearer token that is looked at, bytes.
 const BEARER_BYTES_MAX: usize = 512;
 const PREFIX: &str = "chimere-";
+/// Longest wait for another process that changes the keys.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Who a loopback client is where no key is configured.
 pub const OWNER: &str = "owner";
 
@@ -72,6 +75,8 @@ struct KeyFile {
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
     entries: Vec<Entry>,
+    /// Of the entries, in their order.
+    digests: Vec<[u8; 32]>,
 }
 
 impl KeyRing {
@@ -94,11 +99,12 @@ impl KeyRing {
         if file.format != FORMAT {
             return Err(KeyError::Format { path, found: file.format });
         }
-        if let Some(bad) = file.keys.iter().find(|k| digest_bytes(&k.digest).is_none()) {
-            let message = format!("the digest of key `{}` is not 64 hexadecimal digits", bad.name);
-            return Err(KeyError::Parse { path, message });
-        }
-        Ok(KeyRing { entries: file.keys })
+        let digest = |k: &Entry| {
+            let message = format!("the digest of key `{}` is not 64 hexadecimal digits", k.name);
+            digest_bytes(&k.digest).ok_or_else(|| KeyError::Parse { path: path.clone(), message })
+        };
+        let digests = file.keys.iter().map(digest).collect::<Result<_, _>>()?;
+        Ok(KeyRing { entries: file.keys, digests })
     }
 
     fn save(&self, state_dir: &Path) -> Result<(), KeyError> {
@@ -118,25 +124,27 @@ impl KeyRing {
         self.entries.is_empty()
     }
 
-    /// Makes a key and writes the file. → the key, which nobody can read again.
+    /// Reads the file, changes the keys and writes it again, while nobody else does.
+    fn change<T>(state_dir: &Path, change: impl FnOnce(&mut KeyRing) -> Result<T, KeyError>) -> Result<T, KeyError> {
+        let path = KeyRing::path(state_dir);
+        let _lock = ChangeLock::take(&path, LOCK_TIMEOUT).map_err(|source| KeyError::Io { path, source })?;
+        let mut ring = KeyRing::load(state_dir)?;
+        let done = change(&mut ring)?;
+        ring.save(state_dir)?;
+        Ok(done)
+    }
+
+    /// Makes a key and writes the file. → the key, which nobody can read again, and whether it is the first.
     pub fn add(
-        &mut self,
         state_dir: &Path,
         name: &str,
         scopes: &[Scope],
         consent: bool,
         now: jiff::Timestamp,
-    ) -> Result<String, KeyError> {
+    ) -> Result<(String, bool), KeyError> {
         let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(letters) || name == OWNER {
             return Err(KeyError::Name);
-        }
-        // Also names of revoked keys: turns are kept under the name.
-        if self.entries.iter().any(|k| k.name == name) {
-            return Err(KeyError::Exists(name.to_owned()));
-        }
-        if self.entries.len() >= KEYS_MAX {
-            return Err(KeyError::Full);
         }
         let mut secret = [0u8; 32];
         getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
@@ -144,23 +152,33 @@ impl KeyRing {
         let mut scopes = scopes.to_vec();
         scopes.sort_unstable();
         scopes.dedup();
-        self.entries.push(Entry {
-            name: name.to_owned(),
-            digest: hex(&Sha256::digest(key.as_bytes())),
-            scopes,
-            consent,
-            created: now.to_string(),
-            revoked: None,
-        });
-        self.save(state_dir)?;
-        Ok(key)
+        KeyRing::change(state_dir, |ring| {
+            // Also names of revoked keys: turns are kept under the name.
+            if ring.entries.iter().any(|k| k.name == name) {
+                return Err(KeyError::Exists(name.to_owned()));
+            }
+            if ring.entries.len() >= KEYS_MAX {
+                return Err(KeyError::Full);
+            }
+            ring.entries.push(Entry {
+                name: name.to_owned(),
+                digest: hex(&Sha256::digest(key.as_bytes())),
+                scopes,
+                consent,
+                created: now.to_string(),
+                revoked: None,
+            });
+            Ok((key, ring.entries.len() == 1))
+        })
     }
 
     /// Revokes the active key of that name and writes the file.
-    pub fn revoke(&mut self, state_dir: &Path, name: &str, now: jiff::Timestamp) -> Result<(), KeyError> {
-        let entry = self.entries.iter_mut().find(|k| k.name == name && k.revoked.is_none());
-        entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?.revoked = Some(now.to_string());
-        self.save(state_dir)
+    pub fn revoke(state_dir: &Path, name: &str, now: jiff::Timestamp) -> Result<(), KeyError> {
+        KeyRing::change(state_dir, |ring| {
+            let entry = ring.entries.iter_mut().find(|k| k.name == name && k.revoked.is_none());
+            entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?.revoked = Some(now.to_string());
+            Ok(())
+        })
     }
 
     /// Who holds this key. `loopback`: the client is on this machine.
@@ -175,9 +193,8 @@ impl KeyRing {
         let given = Sha256::digest(bearer.as_bytes());
         // Every entry is compared, whole, whatever matches: the time says nothing.
         let mut found = None;
-        for entry in &self.entries {
-            let equal = digest_bytes(&entry.digest).map_or(Choice::from(0), |digest| digest.ct_eq(&given[..]));
-            if bool::from(equal) {
+        for (entry, digest) in self.entries.iter().zip(&self.digests) {
+            if bool::from(digest.ct_eq(&given[..])) {
                 found = Some(entry);
             }
         }
@@ -221,28 +238,39 @@ mod tests {
     #[test]
     fn a_key_opens_until_it_is_revoked() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ring = KeyRing::load(dir.path()).unwrap();
-        let key = ring.add(dir.path(), "laptop", &[Scope::Chat, Scope::Chat], true, now()).unwrap();
+        let (key, first) = KeyRing::add(dir.path(), "laptop", &[Scope::Chat, Scope::Chat], true, now()).unwrap();
+        assert!(first);
         assert_eq!(key.len(), PREFIX.len() + 64);
-        let mut ring = KeyRing::load(dir.path()).unwrap();
+        let ring = KeyRing::load(dir.path()).unwrap();
         let who = ring.authenticate(Some(&key), false).unwrap();
         assert_eq!((who.name.as_str(), who.scopes.as_slice(), who.consent), ("laptop", &[Scope::Chat][..], true));
         assert_eq!(ring.authenticate(None, true), Err(AuthError::Missing));
         assert_eq!(ring.authenticate(Some("chimere-x"), true), Err(AuthError::Unknown));
         assert_eq!(ring.authenticate(Some(&"x".repeat(9_999)), true), Err(AuthError::Unknown));
-        ring.revoke(dir.path(), "laptop", now()).unwrap();
-        let mut ring = KeyRing::load(dir.path()).unwrap();
+        KeyRing::revoke(dir.path(), "laptop", now()).unwrap();
+        let ring = KeyRing::load(dir.path()).unwrap();
         assert_eq!(ring.authenticate(Some(&key), false), Err(AuthError::Unknown));
         assert_eq!(ring.authenticate(None, true), Err(AuthError::Missing), "revoking opens no door");
-        assert!(matches!(ring.revoke(dir.path(), "laptop", now()), Err(KeyError::Unknown(_))));
-        assert!(matches!(ring.add(dir.path(), "laptop", &[], true, now()), Err(KeyError::Exists(_))));
+        assert!(matches!(KeyRing::revoke(dir.path(), "laptop", now()), Err(KeyError::Unknown(_))));
+        assert!(matches!(KeyRing::add(dir.path(), "laptop", &[], true, now()), Err(KeyError::Exists(_))));
+    }
+
+    #[test]
+    fn of_many_changes_at_once_none_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let dir = dir.path();
+                scope.spawn(move || KeyRing::add(dir, &format!("key-{n}"), &[Scope::Chat], false, now()).unwrap());
+            }
+        });
+        assert_eq!(KeyRing::load(dir.path()).unwrap().entries().len(), 16);
     }
 
     #[test]
     fn the_file_holds_no_key() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ring = KeyRing::default();
-        let key = ring.add(dir.path(), "a", &[Scope::Admin], false, now()).unwrap();
+        let (key, _) = KeyRing::add(dir.path(), "a", &[Scope::Admin], false, now()).unwrap();
         let text = std::fs::read_to_string(KeyRing::path(dir.path())).unwrap();
         assert!(!text.contains(&key[PREFIX.len()..]));
     }
@@ -258,9 +286,8 @@ mod tests {
     #[test]
     fn names_and_files_are_checked() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ring = KeyRing::default();
         for name in ["", "owner", "a b", "a/b", &"x".repeat(65)] {
-            assert!(matches!(ring.add(dir.path(), name, &[], false, now()), Err(KeyError::Name)), "{name}");
+            assert!(matches!(KeyRing::add(dir.path(), name, &[], false, now()), Err(KeyError::Name)), "{name}");
         }
         std::fs::write(KeyRing::path(dir.path()), "format = 2").unwrap();
         assert!(matches!(KeyRing::load(dir.path()), Err(KeyError::Format { found: 2, .. })));

@@ -9,7 +9,7 @@ use chimere::store::files::create_private_dir;
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::exit::say;
+use super::exit::{note, say};
 use super::serve::Place;
 
 /// API keys: who may use the daemon, and for what
@@ -81,25 +81,23 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
     let dir = &config.state_dir;
     let now = jiff::Timestamp::now();
-    let mut ring = KeyRing::load(dir)?;
     match command {
         Cmd::Add { name, scopes, consent, json } => {
             create_private_dir(dir).map_err(|source| KeyError::Io { path: dir.clone(), source })?;
-            let first = ring.is_empty();
             let scopes: Vec<Scope> =
                 if scopes.is_empty() { vec![Scope::Chat] } else { scopes.into_iter().map(Scope::from).collect() };
-            let key = ring.add(dir, &name, &scopes, consent, now)?;
+            let (key, first) = KeyRing::add(dir, &name, &scopes, consent, now)?;
             match json {
                 true => say!("{}", json!({ "name": name, "key": key, "scopes": scopes, "consent": consent })),
                 false => say!("{key}"),
             }
-            eprintln!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
+            note!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
             if first {
-                eprintln!("From now on every client needs a key, this machine's own too.");
+                note!("From now on every client needs a key, this machine's own too.");
             }
         }
         Cmd::List { json: true } => {
-            let shown: Vec<_> = ring
+            let shown: Vec<_> = KeyRing::load(dir)?
                 .entries()
                 .iter()
                 .map(|k| {
@@ -110,7 +108,7 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
             say!("{}", serde_json::Value::from(shown));
         }
         Cmd::List { json: false } => {
-            for k in ring.entries() {
+            for k in KeyRing::load(dir)?.entries() {
                 let scopes: Vec<_> = k.scopes.iter().map(|s| format!("{s:?}").to_lowercase()).collect();
                 let consent = if k.consent { "consent" } else { "no consent" };
                 let state = k.revoked.as_ref().map_or_else(|| "active".to_owned(), |at| format!("revoked {at}"));
@@ -118,7 +116,7 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
             }
         }
         Cmd::Revoke { name, json } => {
-            ring.revoke(dir, &name, now)?;
+            KeyRing::revoke(dir, &name, now)?;
             if json {
                 say!("{}", json!({ "name": name, "revoked": true }));
             }

@@ -4,6 +4,12 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pause between two tries for a lock.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Replaces `path` by `bytes`, readable by the owner alone. After an error the old file is still there.
 pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -11,9 +17,13 @@ pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A bare file name has an empty one.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let name = path.file_name().ok_or_else(|| io::Error::other("the path has no file name"))?;
-    let aside = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let aside = folder.join(format!(".{}.{}-{serial}", name.to_string_lossy(), std::process::id()));
+    // What a process of the same number once left there goes; what is put there meanwhile is not written through.
+    let _ = fs::remove_file(&aside);
     let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&aside, path)?;
@@ -40,6 +50,37 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Option<String>> {
 /// Makes the state folder, closed to other users.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Held while a file is read, changed and written again, so that of two changes at once none is lost. Released when
+/// dropped, also by a kill.
+#[derive(Debug)]
+pub struct ChangeLock {
+    _file: File,
+}
+
+impl ChangeLock {
+    /// Locks by a file beside `path`, waiting at most `patience` for who holds it.
+    pub fn take(path: &Path, patience: Duration) -> io::Result<ChangeLock> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.with_extension("lock"))?;
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(ChangeLock { _file: file }),
+                Err(TryLockError::WouldBlock) if began.elapsed() < patience => thread::sleep(LOCK_RETRY),
+                Err(TryLockError::WouldBlock) => {
+                    let message = format!("another process is changing it, for {} s already", patience.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
 }
 
 /// Holds the state folder for one process. Released when dropped, also by a kill.
@@ -93,6 +134,31 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");
         assert_eq!(read_bounded(&dir.path().join("none"), 3).unwrap(), None);
+    }
+
+    #[test]
+    fn a_change_waits_for_the_one_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.toml");
+        let held = ChangeLock::take(&path, Duration::ZERO).unwrap();
+        let late = ChangeLock::take(&path, Duration::from_millis(30)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        drop(held);
+        ChangeLock::take(&path, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn what_lies_where_a_file_is_written_aside_is_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("f"), dir.path().join("other"));
+        fs::write(&other, "mine").unwrap();
+        for serial in 0..64 {
+            let aside = dir.path().join(format!(".f.{}-{serial}", std::process::id()));
+            std::os::unix::fs::symlink(&other, aside).unwrap();
+        }
+        write_durable(&path, b"one").unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
     }
 
     #[test]

@@ -128,8 +128,7 @@ fn a_poisoner_is_capped_and_a_refused_nights_pairs_are_tried_again_and_then_give
     run(async {
         let state = folder();
         taught(&state, 20);
-        let mut ring = KeyRing::default();
-        ring.add(state.path(), "mallory", &[Scope::Chat], true, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        KeyRing::add(state.path(), "mallory", &[Scope::Chat], true, jiff::Timestamp::UNIX_EPOCH).unwrap();
         let night = NightStage::new(&state, options()).await;
         night.confirmed("owner", questions(0..40), |_| {}).await;
         night.confirmed("mallory", questions(1_000..1_120), |_| {}).await;

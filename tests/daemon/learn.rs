@@ -39,10 +39,10 @@ impl House {
         let text = format!("{}selection: {PAIRS_MIN}{}", &text[..at], &text[end..]);
         fs::write(&yaml, text.replace("held_out_percent: 5", "held_out_percent: 10").replace("epochs: 2", "epochs: 1"))
             .unwrap();
-        let mut ring = KeyRing::default();
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let owner = ring.add(state.path(), "anna", &[Scope::Chat, Scope::Metrics, Scope::Admin], true, now).unwrap();
-        let guest = ring.add(state.path(), "mallory", &[Scope::Chat], true, now).unwrap();
+        let all = [Scope::Chat, Scope::Metrics, Scope::Admin];
+        let (owner, _) = KeyRing::add(state.path(), "anna", &all, true, now).unwrap();
+        let (guest, _) = KeyRing::add(state.path(), "mallory", &[Scope::Chat], true, now).unwrap();
         House { state, owner, guest }
     }
 

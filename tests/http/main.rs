@@ -11,10 +11,12 @@ mod fake;
 mod http2;
 mod json;
 mod limits;
+mod lint;
 mod memory;
 mod observe;
 mod page;
 mod stream;
+mod timing;
 mod volume;
 
 use std::sync::Arc;

@@ -187,15 +187,15 @@ fn keys(folder: &Path) -> anyhow::Result<BTreeMap<String, String>> {
         return serde_json::from_reader(file).with_context(|| path.display().to_string());
     }
     let state = folder.join("state");
-    let mut ring = KeyRing::load(&state)?;
+    create_private_dir(&state)?;
     let mut keys = BTreeMap::new();
     let now = jiff::Timestamp::now();
     for (at, (name, _)) in USERS.iter().enumerate() {
         let scopes: &[Scope] = if at == OWNER { &[Scope::Chat, Scope::Metrics, Scope::Admin] } else { &[Scope::Chat] };
-        keys.insert((*name).to_owned(), ring.add(&state, name, scopes, true, now)?);
+        keys.insert((*name).to_owned(), KeyRing::add(&state, name, scopes, true, now)?.0);
     }
     for (name, consent) in [(GUEST, true), (EXAMINER, false), (PROBER, false)] {
-        keys.insert(name.to_owned(), ring.add(&state, name, &[Scope::Chat], consent, now)?);
+        keys.insert(name.to_owned(), KeyRing::add(&state, name, &[Scope::Chat], consent, now)?.0);
     }
     write_durable(&path, &serde_json::to_vec(&keys)?)?;
     Ok(keys)
