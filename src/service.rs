@@ -185,6 +185,9 @@ pub enum ServiceError {
     /// 404
     #[error("{0}")]
     NotFound(String),
+    /// 404, code `model_not_found`
+    #[error("{0}")]
+    NoSuchModel(String),
     /// 429 with Retry-After
     #[error("{message}")]
     Busy { message: String, retry_after_s: u32 },
@@ -211,6 +214,9 @@ pub struct TurnFilter {
     /// Continue after this turn.
     pub after: Option<TurnId>,
 }
+
+/// Longest correction, bytes.
+pub const CORRECTION_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedbackRequest {

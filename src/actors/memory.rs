@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::meters;
 use crate::service::TurnFilter;
-use crate::store::{StoreError, TurnStore};
+use crate::store::{StoreError, TurnStore, rest_of_list};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
@@ -21,7 +21,7 @@ const REOPEN_MAX_MS: u64 = 16_000;
 /// A flush that takes longer counts as a failed disk.
 const FLUSH_TIMEOUT_MS: u64 = 30_000;
 const MAILBOX_MAX: usize = 1_024;
-/// Listings under way at once: each may read the whole log. More wait for their turn.
+/// Pieces of listings under way at once. More wait for their turn.
 const LISTS_MAX: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -117,12 +117,23 @@ impl Memory {
         &self,
         work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
     ) -> ResponseActFuture<Self, Result<T, MemoryError>> {
+        self.write_by(move |log| async move { blocking(log, work).await })
+    }
+
+    /// As `write`, for work of several pieces.
+    fn write_by<T: Send + 'static, F>(
+        &self,
+        work: impl FnOnce(Arc<dyn TurnStore>) -> F + Send + 'static,
+    ) -> ResponseActFuture<Self, Result<T, MemoryError>>
+    where
+        F: Future<Output = Result<(Arc<dyn TurnStore>, T), StoreError>> + Send + 'static,
+    {
         let log = match &self.log {
             Ok(log) => log.clone(),
             Err(why) => return Box::pin(fut::err(MemoryError::Stopped(why.clone()))),
         };
         let written = async move {
-            let (log, value) = blocking(log, work).await?;
+            let (log, value) = work(log).await?;
             let flushed = timeout(Duration::from_millis(FLUSH_TIMEOUT_MS), log.flush()).await;
             flushed.unwrap_or_else(|_| Err(StoreError::Disk(format!("no flush within {FLUSH_TIMEOUT_MS} ms"))))?;
             Ok(value)
@@ -231,11 +242,20 @@ impl Handler<Get> for Memory {
 impl Handler<List> for Memory {
     type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
 
+    /// A piece is a job of its own, so that listings take turns.
     fn handle(&mut self, List(filter): List, _: &mut Self::Context) -> Self::Result {
-        let (lists, listed) = (self.lists.clone(), self.read(move |log| log.list(&filter)));
+        let (lists, log) = (self.lists.clone(), self.log.clone());
         Box::pin(async move {
-            let _place = lists.acquire_owned().await;
-            listed.await
+            let mut log = log.map_err(MemoryError::Stopped)?;
+            let (mut turns, mut rest) = (Vec::new(), Some(filter));
+            while let Some(filter) = rest {
+                let _place = lists.acquire().await;
+                let (asked, wanted) = (filter.clone(), move |log: &dyn TurnStore| log.list_piece(&filter));
+                let (same, piece) = blocking(log, wanted).await?;
+                (log, rest) = (same, rest_of_list(asked, &piece));
+                turns.extend(piece.value);
+            }
+            Ok(turns)
         })
     }
 }
@@ -244,7 +264,17 @@ impl Handler<Forget> for Memory {
     type Result = ResponseActFuture<Self, Result<usize, MemoryError>>;
 
     fn handle(&mut self, Forget(filter): Forget, _: &mut Self::Context) -> Self::Result {
-        self.write(move |log| log.forget(&filter))
+        self.write_by(move |mut log| async move {
+            let (mut forgotten, mut rest) = (0, Some(filter));
+            while let Some(filter) = rest {
+                let (mut next, wanted) = (filter.clone(), move |log: &dyn TurnStore| log.forget_piece(&filter));
+                let (same, piece) = blocking(log, wanted).await?;
+                (log, next.after) = (same, piece.next);
+                forgotten += piece.value;
+                rest = next.after.is_some().then_some(next);
+            }
+            Ok((log, forgotten))
+        })
     }
 }
 

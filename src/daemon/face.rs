@@ -17,8 +17,8 @@ use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, FeedbackRequest, NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError,
-    TokenPieces, TurnFilter,
+    AuthError, CORRECTION_BYTES_MAX, FeedbackRequest, NightCommand, Principal, ReplyEvent, ReplyRequest, Scope,
+    Service, ServiceError, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Turn, TurnId};
@@ -30,10 +30,6 @@ const MEMORY_TIMEOUT_MS: u64 = 60_000;
 const STATUS_TIMEOUT_MS: u64 = 2_000;
 /// A rollback waits for the engine and the disk; everything else is answered at once.
 const NIGHT_TIMEOUT_MS: u64 = 60_000;
-/// Longest correction, bytes.
-const CORRECTION_BYTES_MAX: usize = 64 << 10;
-/// Most feedback on one turn.
-const FEEDBACK_MAX: usize = 100;
 
 /// The lease of a pause asked for from outside.
 #[derive(Default)]
@@ -75,9 +71,6 @@ impl Daemon {
         // Somebody else's turn is not there, as far as this principal may know.
         if turn.principal != principal.name && !principal.may(Scope::Admin) {
             return Err(memory(StoreError::Unknown(feedback.turn.0).into()));
-        }
-        if turn.feedback.len() >= FEEDBACK_MAX {
-            return invalid("this turn has as much feedback as is kept", "turn");
         }
         let record = Feedback {
             time_ms: self.clock.now_ms(),
@@ -270,6 +263,9 @@ fn engine(error: &InferenceError, retry_after_s: u32) -> ServiceError {
 fn memory(error: MemoryError) -> ServiceError {
     match error {
         MemoryError::Stopped(_) => ServiceError::Unavailable { message: error.to_string(), retry_after_s: 10 },
+        MemoryError::Store(StoreError::FeedbackFull(_)) => {
+            ServiceError::Invalid { message: error.to_string(), param: Some("turn".to_owned()) }
+        }
         MemoryError::Store(StoreError::Unknown(_)) => ServiceError::NotFound(error.to_string()),
         MemoryError::Store(_) => ServiceError::Internal(error.to_string()),
     }

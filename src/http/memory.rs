@@ -13,7 +13,7 @@ use super::body::{self, Parameters};
 use super::error::ApiError;
 use super::reply;
 use super::routes::Call;
-use crate::service::{FeedbackRequest, Scope, TurnFilter};
+use crate::service::{CORRECTION_BYTES_MAX, FeedbackRequest, Scope, TurnFilter};
 use crate::turn::TurnId;
 
 /// Turns in one page of the listing, unless the client asks for fewer.
@@ -21,8 +21,6 @@ const PAGE_TURNS_MAX: usize = 1000;
 const PAGE_TURNS_DEFAULT: usize = 100;
 /// Turns read at once by the export.
 const EXPORT_TURNS: usize = 64;
-/// Longest correction, bytes.
-const CORRECTION_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     const PARAMETERS: Parameters =

@@ -18,6 +18,10 @@ pub const TURNS_FORMAT: u8 = 1;
 pub const TURN_VERSION: u32 = 1;
 /// Turns one listing returns where the filter names no limit.
 pub const LIST_LIMIT: usize = 1_000;
+/// Turns that one piece of a listing or a forgetting looks at, however few of them pass.
+pub const PIECE_TURNS: usize = 1_000;
+/// Most feedback on one turn.
+pub const FEEDBACK_MAX: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -31,6 +35,8 @@ pub enum StoreError {
     Format { found: String },
     #[error("turn {0} is not in the log: it may have been forgotten or dropped")]
     Unknown(String),
+    #[error("turn {0} has {FEEDBACK_MAX} votes and corrections, and no more are kept")]
+    FeedbackFull(String),
     #[error("turn of {bytes} bytes is larger than the whole log may be ({bytes_max} bytes)")]
     TooLarge { bytes: u64, bytes_max: u64 },
 }
@@ -43,6 +49,14 @@ pub struct TurnCounts {
     pub bytes: u64,
 }
 
+/// What came of one piece of the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece<T> {
+    pub value: T,
+    /// Behind which turn the next piece begins; `None`: this was the last.
+    pub next: Option<TurnId>,
+}
+
 /// The turn log. Written once, never edited: feedback and judgement are kept beside a turn and joined when it is
 /// read.
 /// Everything here may block on the disk, except `flush`.
@@ -51,7 +65,7 @@ pub trait TurnStore: Send + Sync + 'static {
     /// turns are dropped; returns how many. Durable after the next `flush`.
     fn append(&self, turn: &Turn) -> Result<u64, StoreError>;
 
-    /// Adds feedback to a turn that is there.
+    /// Adds feedback to a turn that is there and has less than `FEEDBACK_MAX`.
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError>;
 
     /// Writes the judgement of a turn that is there. False: it has one already, which stays.
@@ -70,17 +84,46 @@ pub trait TurnStore: Send + Sync + 'static {
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError>;
 
-    /// Turns in the order of time, at most `limit` or `LIST_LIMIT`.
-    fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError>;
+    /// Turns in the order of time, at most `limit` or `LIST_LIMIT`, of the next `PIECE_TURNS`.
+    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError>;
 
-    /// Removes turns and their feedback; returns how many turns.
-    fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError>;
+    /// Removes those that pass of the next `PIECE_TURNS`, and their feedback; how many turns. `limit` is not read.
+    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError>;
+
+    /// As `list_piece`, to the end of the log or the limit.
+    fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
+        let (mut turns, mut rest) = (Vec::new(), Some(filter.clone()));
+        while let Some(filter) = rest {
+            let piece = self.list_piece(&filter)?;
+            rest = rest_of_list(filter, &piece);
+            turns.extend(piece.value);
+        }
+        Ok(turns)
+    }
+
+    /// As `forget_piece`, to the end of the log.
+    fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
+        let (mut removed, mut rest) = (0, Some(filter.clone()));
+        while let Some(filter) = rest {
+            let piece = self.forget_piece(&filter)?;
+            removed += piece.value;
+            rest = piece.next.map(|after| TurnFilter { after: Some(after), ..filter });
+        }
+        Ok(removed)
+    }
 
     fn counts(&self) -> Result<TurnCounts, StoreError>;
 
     /// Resolves when everything done before is safe against the death of this process. (sled does not promise
     /// safety against a power cut.)
     fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>>;
+}
+
+/// What is left of a listing after a piece of it.
+pub(crate) fn rest_of_list(filter: TurnFilter, piece: &Piece<Vec<Turn>>) -> Option<TurnFilter> {
+    let left = filter.limit.unwrap_or(LIST_LIMIT).saturating_sub(piece.value.len());
+    let after = piece.next.clone().filter(|_| left > 0);
+    after.map(|after| TurnFilter { after: Some(after), limit: Some(left), ..filter })
 }
 
 /// Whether a turn passes a filter, `limit` aside.

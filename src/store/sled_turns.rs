@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use sled::{Batch, Db, Tree};
 
 use super::flusher::Flusher;
-use super::{LIST_LIMIT, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
+use super::{FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
 use crate::service::TurnFilter;
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
@@ -142,45 +142,39 @@ impl SledTurns {
         Ok(turn)
     }
 
-    /// Keys of the turns that pass. Where nothing is asked of a record it is not read: a damaged one is chosen too.
-    fn chosen(&self, filter: &TurnFilter) -> Result<Vec<Vec<u8>>, StoreError> {
-        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
-        if !unread {
-            let all = self.list(&TurnFilter { limit: Some(usize::MAX), ..filter.clone() })?;
-            return Ok(all.into_iter().map(|turn| turn.id.0.into_bytes()).collect());
-        }
-        let behind = |key: &[u8]| filter.after.as_ref().is_none_or(|after| key > after.0.as_bytes());
-        let keys: Vec<Vec<u8>> = match &filter.turn {
-            Some(id) => vec![id.0.clone().into_bytes()],
-            None => {
-                self.log.range(FIRST_TURN..).keys().map(|k| Ok(k.map_err(disk)?.to_vec())).collect::<Result<_, _>>()?
-            }
-        };
-        Ok(keys.into_iter().filter(|key| is_turn(key) && behind(key)).collect())
-    }
-
-    /// Calls `each` with the turns that pass, in order, until it returns false. A damaged record is reported
-    /// and passed over: one bad page must not hide the rest of the log.
-    fn scan(&self, filter: &TurnFilter, mut each: impl FnMut(Turn) -> bool) -> Result<(), StoreError> {
-        let start = filter.after.as_ref().map_or(FIRST_TURN.to_vec(), |after| after.0.as_bytes().to_vec());
+    /// The next turns behind `after`, at most `PIECE_TURNS` of them, until `each` returns false; behind which turn to
+    /// go on.
+    fn walk(
+        &self,
+        after: Option<&TurnId>,
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<bool, StoreError>,
+    ) -> Result<Option<TurnId>, StoreError> {
+        let start = after.map_or(FIRST_TURN, |after| after.0.as_bytes());
+        let mut seen = 0;
         for entry in self.log.range(start..) {
             let (key, record) = entry.map_err(disk)?;
-            if !is_turn(&key) {
+            if !is_turn(&key) || after.is_some_and(|after| *key <= *after.0.as_bytes()) {
                 continue;
             }
-            let turn = match self.read(&key, &record) {
-                Ok(turn) => turn,
-                Err(error @ StoreError::Damaged { .. }) => {
-                    tracing::error!(%error, "turn passed over");
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            if passes(filter, &turn) && !each(turn) {
-                break;
+            seen += 1;
+            if !each(&key, &record)? || seen == PIECE_TURNS {
+                return Ok(Some(TurnId(String::from_utf8_lossy(&key).into_owned())));
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The turn, where it passes. A damaged record is reported and passed over: one bad page must not hide the rest
+    /// of the log.
+    fn passing(&self, filter: &TurnFilter, key: &[u8], record: &[u8]) -> Result<Option<Turn>, StoreError> {
+        match self.read(key, record) {
+            Ok(turn) => Ok(Some(turn).filter(|turn| passes(filter, turn))),
+            Err(error @ StoreError::Damaged { .. }) => {
+                tracing::error!(%error, "turn passed over");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -210,6 +204,9 @@ impl TurnStore for SledTurns {
         let mut state = self.state();
         if !self.log.contains_key(&id.0).map_err(disk)? {
             return Err(StoreError::Unknown(id.0.clone()));
+        }
+        if self.log.scan_prefix(prefix(id.0.as_bytes())).keys().take(FEEDBACK_MAX).count() == FEEDBACK_MAX {
+            return Err(StoreError::FeedbackFull(id.0.clone()));
         }
         state.serial = state.serial.wrapping_add(1);
         let key = format!("{}/{:016x}{:08x}", id.0, feedback.time_ms, state.serial);
@@ -278,28 +275,46 @@ impl TurnStore for SledTurns {
         record.map(|record| self.read(id.0.as_bytes(), &record)).transpose()
     }
 
-    fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
+    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
         let limit = filter.limit.unwrap_or(LIST_LIMIT);
+        if limit == 0 {
+            return Ok(Piece { value: Vec::new(), next: None });
+        }
         if let Some(id) = &filter.turn {
-            let found = self.get(id)?.filter(|turn| limit > 0 && passes(filter, turn));
-            return Ok(found.into_iter().collect());
+            let found = self.get(id)?.filter(|turn| passes(filter, turn));
+            return Ok(Piece { value: found.into_iter().collect(), next: None });
         }
-        let mut turns = Vec::new();
-        if limit > 0 {
-            self.scan(filter, |turn| {
-                turns.push(turn);
-                turns.len() < limit
-            })?;
-        }
-        Ok(turns)
+        let mut value = Vec::new();
+        let next = self.walk(filter.after.as_ref(), |key, record| {
+            value.extend(self.passing(filter, key, record)?);
+            Ok(value.len() < limit)
+        })?;
+        Ok(Piece { value, next })
     }
 
-    fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
-        let mut removed = 0;
-        for id in self.chosen(filter)?.into_iter().take(filter.limit.unwrap_or(usize::MAX)) {
-            removed += usize::from(self.remove(&mut self.state(), &id)?);
+    /// Where nothing is asked of a record it is not read: a damaged one is forgotten too.
+    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
+        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
+        let mut chosen = Vec::new();
+        let next = match &filter.turn {
+            Some(id) => {
+                let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
+                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
+                chosen.extend(passes.then(|| id.0.clone().into_bytes()));
+                None
+            }
+            None => self.walk(filter.after.as_ref(), |key, record| {
+                if unread || self.passing(filter, key, record)?.is_some() {
+                    chosen.push(key.to_vec());
+                }
+                Ok(true)
+            })?,
+        };
+        let mut value = 0;
+        for id in chosen {
+            value += usize::from(self.remove(&mut self.state(), &id)?);
         }
-        Ok(removed)
+        Ok(Piece { value, next })
     }
 
     fn counts(&self) -> Result<TurnCounts, StoreError> {

@@ -93,6 +93,49 @@ fn forgetting_takes_the_feedback_along() {
     assert_eq!(log.counts().unwrap(), TurnCounts::default());
 }
 
+#[test]
+fn listing_and_forgetting_work_in_bounded_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 26).unwrap();
+    let turns = PIECE_TURNS + 5;
+    // Whoever is looked for comes first, in the middle and last.
+    let rare = [0, PIECE_TURNS, turns - 1];
+    for n in 0..turns {
+        log.append(&turn(&format!("turn-{n:05}"), if rare.contains(&n) { "rare" } else { "p" })).unwrap();
+    }
+    let of = |who: &str| TurnFilter { principal: Some(who.into()), ..TurnFilter::default() };
+    let piece = log.list_piece(&of("rare")).unwrap();
+    assert_eq!((piece.value.len(), piece.next), (1, Some(TurnId(format!("turn-{:05}", PIECE_TURNS - 1)))));
+    assert_eq!(log.list(&of("rare")).unwrap().len(), 3);
+    assert_eq!(log.list(&TurnFilter { limit: Some(2), ..of("rare") }).unwrap().len(), 2);
+    assert_eq!(log.list(&TurnFilter { limit: Some(turns), ..of("p") }).unwrap().len(), turns - 3);
+    assert_eq!(log.forget_piece(&of("rare")).unwrap().value, 1, "no more is looked at");
+    assert_eq!(log.forget(&of("rare")).unwrap(), 2);
+    assert_eq!(log.forget(&TurnFilter::default()).unwrap(), turns - 3);
+    assert_eq!(log.counts().unwrap(), TurnCounts::default());
+}
+
+#[test]
+fn feedback_has_its_limit_also_when_many_give_it_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 24).unwrap();
+    let a = turn("turn-a", "p");
+    log.append(&a).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for n in 0..20 {
+                    match log.add_feedback(&a.id, &vote(n)) {
+                        Ok(()) | Err(StoreError::FeedbackFull(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(log.get(&a.id).unwrap().unwrap().feedback.len(), FEEDBACK_MAX);
+}
+
 #[tokio::test]
 async fn a_judgement_is_written_once_and_survives() {
     let dir = tempfile::tempdir().unwrap();

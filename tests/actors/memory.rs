@@ -7,7 +7,7 @@ use std::time::Duration;
 use chimere::actors::memory::{Append, Memory, MemoryError, MemoryStatus, OpenStore};
 use chimere::actors::supervisor::{Place, supervise};
 use chimere::service::TurnFilter;
-use chimere::store::{SledTurns, StoreError, TurnCounts, TurnStore};
+use chimere::store::{Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -48,11 +48,11 @@ impl TurnStore for Flaky {
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
         self.inner.get(id)
     }
-    fn list(&self, filter: &TurnFilter) -> Result<Vec<Turn>, StoreError> {
-        self.inner.list(filter)
+    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
+        self.inner.list_piece(filter)
     }
-    fn forget(&self, filter: &TurnFilter) -> Result<usize, StoreError> {
-        self.inner.forget(filter)
+    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
+        self.inner.forget_piece(filter)
     }
     fn counts(&self) -> Result<TurnCounts, StoreError> {
         self.inner.counts()
