@@ -27,25 +27,29 @@ const RELOADS: &str = "chimere_reloads_total";
 
 /// Says what each metric means; after the recorder is installed.
 pub fn describe() {
-    describe_counter!(TOKENS_CACHED, "Prompt tokens found in the prefix cache");
-    describe_histogram!(QUEUED_SECONDS, Unit::Seconds, "Waiting in the engine before the prompt is read");
-    describe_counter!(ENGINE_STARTS, "Engine processes started");
-    describe_counter!(ENGINE_ENDS, "Engine processes that ended, by why");
-    describe_gauge!(ENGINE_READY, "1 while the engine can produce a token");
-    describe_gauge!(ENGINE_RUNNING, "Requests decoding in the engine");
-    describe_gauge!(ENGINE_WAITING, "Requests queued in the engine");
-    describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine");
-    describe_counter!(ACTOR_RESTARTS, "Actor lives that ended, by actor");
-    describe_counter!(TURNS_APPENDED, "Turns flushed to the turn log");
-    describe_counter!(TURNS_LOST, "Turns that could not be written");
-    describe_counter!(TURNS_DROPPED, "Oldest turns dropped because the log was over its limit");
-    describe_counter!(TURNS_SCORED, "Verdicts written, by verdict");
-    describe_counter!(TURNS_UNSCORED, "Turns left without a verdict for now, by why");
-    describe_counter!(QUALITY_GATE, "Answers that were judged before their reply ended, by what came of it");
-    describe_gauge!(SCORER_QUEUE, "Turns that wait for a verdict");
-    describe_counter!(ROUTES, "Chats by route");
-    describe_counter!(ROUTE_FALLBACKS, "Plans made by the default route because the Orchestrator failed");
-    describe_counter!(RELOADS, "Reloads of a file, by what and whether it was accepted");
+    describe_counter!(TOKENS_CACHED, Unit::Count, "Prompt tokens found in the prefix cache.");
+    describe_histogram!(QUEUED_SECONDS, Unit::Seconds, "Waiting in the engine before the prompt is read.");
+    describe_counter!(ENGINE_STARTS, Unit::Count, "Engine processes started.");
+    describe_counter!(ENGINE_ENDS, Unit::Count, "Engine processes that ended, by why.");
+    describe_gauge!(ENGINE_READY, Unit::Count, "1 while the engine can produce a token.");
+    describe_gauge!(ENGINE_RUNNING, Unit::Count, "Requests decoding in the engine.");
+    describe_gauge!(ENGINE_WAITING, Unit::Count, "Requests queued in the engine.");
+    describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine.");
+    describe_counter!(ACTOR_RESTARTS, Unit::Count, "Actor lives that ended, by actor.");
+    describe_counter!(TURNS_APPENDED, Unit::Count, "Turns flushed to the turn log.");
+    describe_counter!(TURNS_LOST, Unit::Count, "Turns that could not be written.");
+    describe_counter!(TURNS_DROPPED, Unit::Count, "Oldest turns dropped because the log was over its limit.");
+    describe_counter!(TURNS_SCORED, Unit::Count, "Verdicts written, by verdict.");
+    describe_counter!(TURNS_UNSCORED, Unit::Count, "Turns left without a verdict for now, by why.");
+    describe_counter!(
+        QUALITY_GATE,
+        Unit::Count,
+        "Answers that were judged before their reply ended, by what came of it."
+    );
+    describe_gauge!(SCORER_QUEUE, Unit::Count, "Turns that wait for a verdict.");
+    describe_counter!(ROUTES, Unit::Count, "Chats by route.");
+    describe_counter!(ROUTE_FALLBACKS, Unit::Count, "Plans made by the default route because the Orchestrator failed.");
+    describe_counter!(RELOADS, Unit::Count, "Reloads of a file, by what and whether it was accepted.");
 }
 
 pub fn actor_restarted(actor: &'static str) {

@@ -99,7 +99,7 @@ pub fn plan_chat(set: &PipelineSet, chat: Chat) -> Result<Plan, ServiceError> {
         let known: Vec<_> = set.all().map(|p| p.name.as_str()).collect();
         ServiceError::Invalid {
             message: format!("there is no route `{}`: the routes are {}", choice.route, known.join(", ")),
-            param: Some("route".to_owned()),
+            param: Some("chimere.route".to_owned()),
         }
     })?;
     plan(pipeline, choice.because, chat.messages, chat.wishes)

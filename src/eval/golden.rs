@@ -159,18 +159,9 @@ pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
         date: String::new(),
         add_generation_prompt: true,
     };
-    Generate {
-        id,
-        prompt: Prompt::Chat(chat),
-        sampling: Sampling { temperature: exam.temperature, seed: Some(id), ..Sampling::default() },
-        max_tokens: item.max_tokens,
-        stop: Vec::new(),
-        thinking,
-        ignore_end: false,
-        adapter: None,
-        background: false,
-        engram: exam.engram.clone(),
-    }
+    let sampling = Sampling { temperature: exam.temperature, seed: Some(id), ..Sampling::default() };
+    let engram = exam.engram.clone();
+    Generate { id, thinking, engram, ..Generate::new(Prompt::Chat(chat), sampling, item.max_tokens) }
 }
 
 impl Outcome {

@@ -48,6 +48,12 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
     }
 
+    pub(crate) fn no_such_model(message: impl Into<String>) -> Self {
+        let mut error = Self::not_found(message).code("model_not_found");
+        error.param = Some("model".to_owned());
+        error
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).code("internal_error")
     }
@@ -93,6 +99,7 @@ impl From<ServiceError> for ApiError {
             }
             ServiceError::Context(message) => Self::param("messages", message).code("context_length_exceeded"),
             ServiceError::NotFound(message) => Self::not_found(message),
+            ServiceError::NoSuchModel(message) => Self::no_such_model(message),
             ServiceError::Busy { message, retry_after_s } => {
                 let mut api = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
                 api.retry_after_s = Some(retry_after_s.max(1));
@@ -143,6 +150,7 @@ mod tests {
             (ServiceError::Invalid { message: text(), param: None }, 400),
             (ServiceError::Context(text()), 400),
             (ServiceError::NotFound(text()), 404),
+            (ServiceError::NoSuchModel(text()), 404),
             (ServiceError::Busy { message: text(), retry_after_s: 0 }, 429),
             (ServiceError::Unavailable { message: text(), retry_after_s: 3 }, 503),
             (ServiceError::NotBuilt(text()), 501),

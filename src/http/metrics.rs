@@ -39,22 +39,23 @@ pub fn install_recorder() -> Result<PrometheusHandle, MetricsError> {
 }
 
 fn describe() {
-    describe_gauge!("chimere_build_info", "Constant 1, labelled with the version of the daemon.");
+    describe_gauge!("chimere_build_info", Unit::Count, "Constant 1, labelled with the version of the daemon.");
     describe_counter!("chimere_http_requests_total", Unit::Count, "Requests answered, by route, method and status.");
     describe_histogram!(
         "chimere_http_request_duration_seconds",
         Unit::Seconds,
         "From the end of a request's headers to the start of its response."
     );
-    describe_gauge!("chimere_http_connections", "Connections open now.");
+    describe_gauge!("chimere_http_connections", Unit::Count, "Connections open now.");
     describe_counter!(
         "chimere_http_connections_closed_total",
+        Unit::Count,
         "Connections refused or closed by the daemon, by reason."
     );
     describe_histogram!("chimere_reply_first_event_seconds", Unit::Seconds, "From a reply request to its first token.");
     describe_histogram!("chimere_reply_duration_seconds", Unit::Seconds, "From a reply request to its last token.");
-    describe_counter!("chimere_reply_tokens_total", "Tokens of finished replies, by kind.");
-    describe_counter!("chimere_replies_total", "Replies that ended, by outcome.");
+    describe_counter!("chimere_reply_tokens_total", Unit::Count, "Tokens of finished replies, by kind.");
+    describe_counter!("chimere_replies_total", Unit::Count, "Replies that ended, by outcome.");
 }
 
 pub(crate) fn request(route: &'static str, method: &str, status: u16, took: Duration) {

@@ -5,15 +5,12 @@ use serde_json::Value;
 
 use super::Pipeline;
 use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError};
 use crate::turn::{Message, Plan, QualityGate, Role, Sampling, Thinking, Tier};
-
-/// Most entries of a logit bias.
-const LOGIT_BIAS_MAX: usize = 1_024;
-const LOGPROBS_MAX: u8 = 20;
 
 /// Tables that one reply may use, and bytes of its passages together.
 const TABLES_MAX: usize = 8;

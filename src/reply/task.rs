@@ -84,7 +84,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let hosted = replies.hosted().await?;
     if let Some(wanted) = request.model.as_ref().filter(|m| **m != hosted.model.name) {
         let message = format!("the model `{wanted}` is not served here; `{}` is", hosted.model.name);
-        return Err(ServiceError::NotFound(message));
+        return Err(ServiceError::NoSuchModel(message));
     }
     let now_ms = replies.clock.now_ms();
     let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
@@ -136,16 +136,11 @@ pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option
     let mut sampling = plan.sampling.clone();
     sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice.into()));
     Generate {
-        id: 0,
-        prompt,
-        sampling,
-        max_tokens: plan.max_tokens,
         stop: plan.stop.clone(),
         thinking: plan.thinking,
-        ignore_end: false,
         adapter,
-        background: false,
         engram: plan.engram.clone(),
+        ..Generate::new(prompt, sampling, plan.max_tokens)
     }
 }
 

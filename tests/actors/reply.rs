@@ -158,13 +158,13 @@ fn wrong_requests_name_the_parameter_and_wrong_models_are_not_found() {
         let mut request = chat("q");
         request.route = Some("nowhere".to_owned());
         let error = stage.replies.start(request).await.unwrap_err();
-        assert!(matches!(&error, ServiceError::Invalid { param: Some(p), .. } if p == "route"), "{error:?}");
+        assert!(matches!(&error, ServiceError::Invalid { param: Some(p), .. } if p == "chimere.route"), "{error:?}");
         let mut request = chat("q");
         request.choices = 9;
         assert!(matches!(stage.replies.start(request).await, Err(ServiceError::Invalid { .. })));
         let mut request = chat("q");
         request.model = Some("gpt-9".to_owned());
-        assert!(matches!(stage.replies.start(request).await, Err(ServiceError::NotFound(_))));
+        assert!(matches!(stage.replies.start(request).await, Err(ServiceError::NoSuchModel(_))));
         stage.turns(0).await;
     });
 }

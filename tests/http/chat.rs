@@ -116,7 +116,9 @@ async fn service_errors_have_their_status() {
     }
     let invalid = server.chat("invalid", json!({})).await;
     assert_eq!((invalid.status, &invalid.error()["param"]), (400, &json!("model")));
-    assert_eq!(server.chat("hello", json!({"model": "gpt-9"})).await.status, 404);
+    let wrong = server.chat("hello", json!({"model": "gpt-9"})).await;
+    assert_eq!((wrong.status, &wrong.error()["code"]), (404, &json!("model_not_found")));
+    assert_eq!(wrong.error()["param"], "model");
     assert_eq!(server.chat("after all that", json!({})).await.status, 200);
 }
 

@@ -297,7 +297,7 @@ impl Service for Fake {
                 return Err(error);
             }
             if let Some(name) = request.model.as_deref().filter(|name| *name != "fake-1") {
-                return Err(ServiceError::NotFound(format!("the model `{name}` is not served here")));
+                return Err(ServiceError::NoSuchModel(format!("the model `{name}` is not served here")));
             }
             let (to, events) = mpsc::channel(256);
             let turn = TurnId(format!("turn-{:06}", self.turn_ids.fetch_add(1, Ordering::SeqCst)));

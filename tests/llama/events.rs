@@ -9,7 +9,7 @@ use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions};
 use chimere::engine::process::{self, Running};
 use chimere::engine::protocol::{ChatInput, Command, Event, FailureKind, Generate, Prompt};
-use chimere::turn::{FinishReason, Message, Role, Sampling, Thinking};
+use chimere::turn::{FinishReason, Message, Role, Sampling};
 
 use crate::models::{GENERATORS, VOCAB, make};
 
@@ -33,19 +33,7 @@ fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
 
 fn ask(id: u64, prompt: Prompt, max_tokens: u32) -> Generate {
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let thinking = Thinking::Template;
-    Generate {
-        id,
-        prompt,
-        sampling,
-        max_tokens,
-        stop: vec![],
-        thinking,
-        ignore_end: true,
-        adapter: None,
-        background: false,
-        engram: None,
-    }
+    Generate { id, ignore_end: true, ..Generate::new(prompt, sampling, max_tokens) }
 }
 
 /// What a request came to.

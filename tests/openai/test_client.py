@@ -51,6 +51,19 @@ class Chat(Case):
             self.client.models.retrieve("no-such-model")
         self.assertEqual(caught.exception.code, "model_not_found")
 
+    def test_a_wrong_model_and_a_wrong_route_say_which_parameter_it_was(self):
+        with self.assertRaises(openai.NotFoundError) as caught:
+            self.client.chat.completions.create(model="gpt-9", messages=SUM)
+        self.assertEqual((caught.exception.code, caught.exception.param), ("model_not_found", "model"))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(extra_body={"chimere": {"route": "nowhere"}})
+        self.assertEqual(caught.exception.param, "chimere.route")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(extra_body={"route": "code"})
+        self.assertEqual(caught.exception.code, "unknown_parameter")
+        reply = self.ask(extra_body={"chimere": {"route": "code"}})
+        self.assertEqual(reply.model_extra["x_chimere"]["route"], "code")
+
     def test_a_sum_is_answered_and_stops(self):
         reply = self.ask()
         choice = reply.choices[0]

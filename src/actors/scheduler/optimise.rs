@@ -367,18 +367,8 @@ impl Search<'_> {
 
 fn generate(messages: Vec<Message>, tools: Vec<Value>, thinking: Thinking, max_tokens: u32) -> Generate {
     let (date, add_generation_prompt) = (String::new(), true);
-    Generate {
-        id: 0,
-        prompt: Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt }),
-        sampling: Default::default(),
-        max_tokens,
-        stop: Vec::new(),
-        thinking,
-        ignore_end: false,
-        adapter: None,
-        background: true,
-        engram: None,
-    }
+    let prompt = Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt });
+    Generate { thinking, background: true, ..Generate::new(prompt, Default::default(), max_tokens) }
 }
 
 fn right(outcomes: &[Outcome]) -> Vec<bool> {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
 use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::http::body::typed;
 use crate::http::error::ApiError;
 use crate::service::{CHOICES_MAX, SamplingOverrides};
@@ -29,10 +30,8 @@ pub(crate) const KNOWN: &[&str] = &[
     "stream_options",
 ];
 
-/// Entries of `logit_bias`.
-const LOGIT_BIAS_MAX: usize = 1024;
 /// Alternatives a token that `top_logprobs` may ask for.
-pub(crate) const TOP_LOGPROBS_MAX: u32 = 20;
+pub(crate) const TOP_LOGPROBS_MAX: u32 = LOGPROBS_MAX as u32;
 
 #[derive(Debug, Deserialize)]
 struct Raw {

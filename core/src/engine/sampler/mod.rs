@@ -21,7 +21,7 @@ use random::Random;
 /// Most alternatives that a request may ask to see beside the chosen token.
 pub const LOGPROBS_MAX: u8 = 20;
 /// Most entries of a request's logit bias.
-pub const LOGIT_BIAS_MAX: usize = 4096;
+pub const LOGIT_BIAS_MAX: usize = 1_024;
 
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum SamplerError {
