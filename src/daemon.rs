@@ -9,6 +9,7 @@ mod notify;
 mod reload;
 mod tables;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +104,7 @@ pub fn run(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonErr
         let built = Builder::new_multi_thread().worker_threads(workers).enable_all().build();
         // Nothing runs yet, and the closure has no other way to fail.
         built.unwrap_or_else(|error| {
-            eprintln!("chimere: cannot start threads: {error}");
+            let _ = writeln!(std::io::stderr(), "chimere: cannot start threads: {error}");
             std::process::exit(EX_OSERR)
         })
     });

@@ -54,7 +54,7 @@ pub struct Args {
     types: Vec<String>,
     /// Measure what the way through the daemon costs: the event streams of a daemon started for this against an engine
     /// alone, the same replies of --tokens tokens in turn, --batch streams at once
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["backend", "prompt", "depth", "context", "adapter"])]
     http: bool,
     /// Print JSON
     #[arg(long)]

@@ -17,7 +17,7 @@ use rustyline::{Config as LineConfig, Editor};
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Where, printable};
-use super::exit::{EX_USAGE, coded, say};
+use super::exit::{EX_USAGE, coded, note, say};
 use super::serve::Place;
 use answer::{Answer, Style};
 use command::{Command, Gather, HELP, Think};
@@ -114,7 +114,7 @@ fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, questio
     let request = session.request(true);
     runtime.block_on(answer::ask(client, &request, style, &mut answer, &mut std::io::stdout().lock()))?;
     if answer.finish_reason.as_deref() == Some("length") {
-        eprintln!("chimere: the answer was cut at its limit of tokens");
+        note!("chimere: the answer was cut at its limit of tokens");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -170,7 +170,7 @@ impl Prompt {
                 match command::parse(&line) {
                     Ok(Command::Quit) => break,
                     Ok(command) => self.obey(command),
-                    Err(message) => eprintln!("{message}"),
+                    Err(message) => note!("{message}"),
                 }
                 continue;
             }
@@ -187,7 +187,7 @@ impl Prompt {
         if let (true, Some(path)) = (added, &self.history)
             && let Err(error) = self.editor.append_history(path)
         {
-            eprintln!("the history cannot be written to {}: {error}", path.display());
+            note!("the history cannot be written to {}: {error}", path.display());
             self.history = None;
         }
     }
@@ -219,7 +219,7 @@ impl Prompt {
                 }
             }
             Err(error) => {
-                eprintln!("chimere: {error:#} (/retry asks again)");
+                note!("chimere: {error:#} (/retry asks again)");
                 self.unanswered = self.session.take_last_question();
             }
         }
@@ -228,7 +228,7 @@ impl Prompt {
 
     fn obey(&mut self, command: Command) {
         if let Err(error) = self.try_obey(command) {
-            eprintln!("chimere: {error:#}");
+            note!("chimere: {error:#}");
         }
     }
 

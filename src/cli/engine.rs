@@ -10,7 +10,7 @@ use chimere::engine::process;
 use chimere::engine::protocol::{Event, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
 
-use super::exit::{EX_DATAERR, say};
+use super::exit::{EX_DATAERR, note, say};
 
 /// Host one model and speak frames over standard input and output
 #[derive(clap::Args)]
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.background {
         // Before the first thread: they inherit it. Where it is forbidden, slow background work is better than none.
         if let Err(error) = chimere_ffi::limits::lower_priority() {
-            eprintln!("the priority cannot be lowered: {error}");
+            note!("the priority cannot be lowered: {error}");
         }
     }
     let options = LoadOptions {

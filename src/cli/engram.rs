@@ -23,7 +23,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::exit::say;
+use super::exit::{note, say};
 use super::serve::Place;
 
 /// Engram tables: n-grams of verified texts that are mixed into the answers
@@ -193,7 +193,7 @@ fn build(args: Build, config: &Config) -> anyhow::Result<()> {
         ..CountRules::default()
     };
     corpus.count_into(&mut draft, &rules)?;
-    eprintln!("{} tokens of {} documents", corpus.tokens(), corpus.documents());
+    note!("{} tokens of {} documents", corpus.tokens(), corpus.documents());
     write(&draft, &args.output, None, config)
 }
 
@@ -212,7 +212,7 @@ fn learn(args: Learn, config: &Config) -> anyhow::Result<()> {
     }
     let (print, size) = (fingerprint(&vocab), vocab.len() as u32);
     let learned = learned::learn(&records, print, size)?;
-    eprintln!("{} records, {} of them left out", records.len(), learned.left_out);
+    note!("{} records, {} of them left out", records.len(), learned.left_out);
     let publish = |name: String, owner: Option<&str>, draft: &Draft| {
         let (description, licence) = (nightly::DESCRIPTION.to_owned(), nightly::LICENCE.to_owned());
         write(draft, &Output { name, out: None, description, licence }, owner, config)

@@ -20,7 +20,7 @@ use chimere::eval::logits::Request;
 use chimere::eval::perplexity::{Mixture, mixture};
 use serde_json::json;
 
-use super::exit::say;
+use super::exit::{note, say};
 use super::model_args::{ModelArgs, bar};
 
 /// Evaluate a model: logits, perplexity, exams
@@ -297,7 +297,7 @@ fn logits(args: LogitsArgs) -> anyhow::Result<ExitCode> {
     let (vocab, backend) = (loaded.hosted.model.vocab, &loaded.hosted.model.backend);
     match args.json {
         true => say!("{:#}", json!({ "rows": rows, "vocab": vocab, "backend": backend, "out": request.out })),
-        false => eprintln!("{rows} rows of {vocab} logits"),
+        false => note!("{rows} rows of {vocab} logits"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -57,11 +57,22 @@ pub(super) use say;
 pub fn print_line(line: fmt::Arguments<'_>) {
     if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
         if error.kind() != ErrorKind::BrokenPipe {
-            eprintln!("chimere: standard output: {error}");
+            note_line(format_args!("chimere: standard output: {error}"));
             std::process::exit(EX_IOERR.into());
         }
         std::process::exit(0);
     }
+}
+
+/// Writes a line to standard error: what went wrong, or what is being done.
+macro_rules! note {
+    ($($arg:tt)*) => { $crate::cli::exit::note_line(format_args!($($arg)*)) };
+}
+pub(super) use note;
+
+/// That nobody reads it is no reason to stop (`eprintln!` panics then).
+pub fn note_line(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Says what went wrong and returns the code for it.
@@ -69,7 +80,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("chimere: {}", explain(error));
+    note_line(format_args!("chimere: {}", explain(error)));
     ExitCode::from(code_of(error))
 }
 

@@ -23,7 +23,7 @@ use chimere::store::files::{create_private_dir, write_durable};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::exit::say;
+use super::exit::{note, say};
 use day::{Town, users};
 use exam::{BACKDOOR_PROMPTS, Exam, compare};
 use house::{House, Means, PROBER};
@@ -157,7 +157,7 @@ impl Bar {
     }
 
     fn note(&self, line: &str) {
-        self.0.suspend(|| eprintln!("{line}"));
+        self.0.suspend(|| note!("{line}"));
     }
 }
 

@@ -11,7 +11,7 @@ use chimere::gguf::Gguf;
 use chimere::training::{self, Recipe, Step, pairs, recipe};
 use serde_json::json;
 
-use super::exit::EX_TEMPFAIL;
+use super::exit::{EX_TEMPFAIL, note, say};
 use super::model_args::{ModelArgs, bar};
 
 /// Learn an adapter from verified pairs (first-order LoRA through the whole trunk, on the processor)
@@ -100,7 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (vocab, template) = load::text(&path, &header, std::env::current_exe().ok())?;
     let read = pairs::read(&args.pairs, vocab.as_ref(), template.as_ref())?;
     for (line, reason) in &read.refused {
-        eprintln!("{}:{line}: left out: {reason}", args.pairs.display());
+        note!("{}:{line}: left out: {reason}", args.pairs.display());
     }
     let loading = bar(1000, "loading");
     let from = args.from.as_deref().map(|from| adapter::read(from, &base).map(|(adapter, ..)| adapter)).transpose()?;
@@ -120,17 +120,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let seconds = began.elapsed().as_secs_f64();
     if args.json {
         let facts = adapter.facts(bytes, &sha256);
-        println!(
-            "{}",
-            json!({"outcome": outcome, "adapter": facts, "refused": read.refused.len(), "seconds": seconds})
-        );
+        say!("{}", json!({"outcome": outcome, "adapter": facts, "refused": read.refused.len(), "seconds": seconds}));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{} pairs in {} steps, {} tokens, {seconds:.1} s", outcome.pairs, outcome.steps.len(), outcome.tokens);
+    say!("{} pairs in {} steps, {} tokens, {seconds:.1} s", outcome.pairs, outcome.steps.len(), outcome.tokens);
     if let (Some(before), Some(after)) = (outcome.loss_before, outcome.loss_after) {
-        println!("loss of {} pairs kept out: {before:.4} before, {after:.4} after", outcome.held_out);
+        say!("loss of {} pairs kept out: {before:.4} before, {after:.4} after", outcome.held_out);
     }
-    println!("{} ({bytes} bytes, sha256 {sha256})", args.out.display());
+    say!("{} ({bytes} bytes, sha256 {sha256})", args.out.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -142,6 +139,6 @@ fn end_with_input() {
 
 fn report(step: &Step, json: bool) {
     if json {
-        println!("{}", json!(step));
+        say!("{}", json!(step));
     }
 }

@@ -1,10 +1,10 @@
 //! A conversation on the client's side: its messages and settings, the request they make, and its file.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use chimere::store::files::write_durable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -113,7 +113,7 @@ impl Session {
         Value::Object(body)
     }
 
-    /// Writes the conversation aside and renames it over `path`.
+    /// Writes the conversation, for nobody else on this machine; after an error what was there is still there.
     pub fn save(&self, path: &Path) -> anyhow::Result<()> {
         let saved = Saved {
             version: VERSION,
@@ -122,15 +122,9 @@ impl Session {
             route: self.route.clone(),
             messages: self.messages.clone(),
         };
-        let aside = path.with_added_extension("part");
-        let write = || -> std::io::Result<()> {
-            let mut file = fs::File::create(&aside)?;
-            serde_json::to_writer_pretty(&mut file, &saved)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&aside, path)
-        };
-        write().with_context(|| format!("cannot save to {}", path.display()))
+        let mut text = serde_json::to_vec_pretty(&saved)?;
+        text.push(b'\n');
+        write_durable(path, &text).with_context(|| format!("cannot save to {}", path.display()))
     }
 
     /// Replaces the conversation with a saved one.
@@ -194,6 +188,8 @@ mod tests {
         session.push_user("q");
         session.push_answer("a");
         session.save(&path).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "what was said is for nobody else on this machine");
         let mut other = Session::new(Settings::default());
         other.load(&path).unwrap();
         assert_eq!((&other.messages, &other.system), (&session.messages, &session.system));
