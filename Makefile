@@ -13,7 +13,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint openai page tasks bench-native simulate doc clean
+.PHONY: help setup build run test unit lint openai page tasks bench-native simulate soak doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -69,6 +69,11 @@ SEED ?= 1
 simulate: build ## A week of seven nights through the real daemon, about an hour and a half on two cores (long tier)
 	$(BIN) simulate --nights 7 --seed $(SEED) --arm $(ARM) --text tests/golden/data/oz.txt --json target/week-$(ARM)-$(SEED).json \
 		| tee target/week-$(ARM)-$(SEED).txt
+
+# Longer: make soak SECONDS=5400
+SECONDS ?= 300
+soak: setup ## Mixed load with kills, memory and descriptors watched, five minutes unless told otherwise (long tier)
+	SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test daemon soak -- --ignored --nocapture
 
 doc: ## The code's own documentation
 	$(CARGO) doc --release --no-deps --workspace

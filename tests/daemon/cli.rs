@@ -129,11 +129,50 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     assert_eq!(stdout(&run(&[&["memory"], &place[..], &["export"]].concat())), "");
 }
 
+/// What cannot be measured is refused, not ignored.
+#[test]
+fn bench_refuses_what_its_measurement_of_streams_does_not_read() {
+    for flag in [["--backend", "cpu"], ["--prompt", "64"], ["--depth", "64"], ["--context", "512"], ["--adapter", "x"]]
+    {
+        let output = run(&[&["bench", "--http"], &flag[..]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(64) && said.contains(flag[0]), "{flag:?}: {said}");
+    }
+}
+
+/// Of many changes of the keys at once none is lost.
+#[test]
+fn keys_are_added_and_revoked_at_the_same_time() {
+    let state = tempfile::tempdir().unwrap();
+    let place = ["--state-dir", state.path().to_str().unwrap()];
+    let keys = |args: &[&str]| stdout(&run(&[&["keys"], &place[..], args].concat()));
+    (0..6).for_each(|n| drop(keys(&["add", &format!("old-{n}")])));
+    std::thread::scope(|scope| {
+        for n in 0..6 {
+            let keys = &keys;
+            scope.spawn(move || keys(&["add", &format!("new-{n}")]));
+            scope.spawn(move || keys(&["revoke", &format!("old-{n}")]));
+        }
+    });
+    let list: serde_json::Value = serde_json::from_str(&keys(&["list", "--json"])).unwrap();
+    let list = list.as_array().unwrap();
+    assert_eq!((list.len(), list.iter().filter(|key| key["revoked"].is_string()).count()), (12, 6));
+}
+
 /// A reader that leaves early (`| head`) is no reason to complain.
 #[tokio::test]
 async fn output_ends_quietly_when_its_reader_leaves_and_errors_have_their_codes() {
     let daemon = Daemon::start(&[]).await;
-    for command in ["completions bash", "check", &format!("chat --json --url {} hello", daemon.url), "bench --help"] {
+    let (pairs, out) = (daemon.state.path().join("pairs.jsonl"), daemon.state.path().join("a.gguf"));
+    std::fs::write(&pairs, crate::train::pairs(30)).unwrap();
+    let train = format!(
+        "train --json --step-tokens 300 --model {} --pairs {} --out {}",
+        model().display(),
+        pairs.display(),
+        out.display()
+    );
+    let chat = format!("chat --json --url {} hello", daemon.url);
+    for command in ["completions bash", "check", &chat, "bench --help", &train] {
         let line = format!("{} {command} | true; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_chimere"));
         let output =
             std::process::Command::new("bash").args(["-c", &line]).env("XDG_CONFIG_HOME", "/nonexistent").output();

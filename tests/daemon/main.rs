@@ -4,14 +4,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod harness;
+#[path = "../http/lint.rs"]
+mod lint;
 
 mod chat;
 mod cli;
 mod dressed;
 mod engram;
+mod frames;
 mod hostile;
 mod kill_daemon;
 mod kill_engine;
+mod leaks;
 mod learn;
 mod night;
 mod optimise;
@@ -21,4 +25,5 @@ mod quality;
 mod reload;
 mod repl;
 mod scorer;
+mod soak;
 mod train;

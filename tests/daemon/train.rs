@@ -21,7 +21,7 @@ fn train(pairs: &str, out: &Path) -> Output {
 }
 
 /// Pairs of an invented fact in invented words, so that the model cannot know them.
-fn pairs(n: usize) -> String {
+pub fn pairs(n: usize) -> String {
     let mut text = String::new();
     for i in 0..n {
         let reply = json!({"role": "assistant", "reasoning_content": "", "content": format!("The zorvek of hall {i} is plum.")});
