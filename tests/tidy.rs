@@ -169,15 +169,13 @@ fn nothing_dials_out_and_nothing_else_is_started() {
         let code = file.code().take_while(|(_, line)| !line.contains("#[cfg(test)]"));
         for (n, line) in code {
             let dials = ["reqwest", "TcpStream::connect", "UdpSocket", "UnixStream::connect", "TcpSocket"];
-            if let Some(word) = dials.iter().find(|word| line.contains(**word)) {
-                if !file.under(&["src/cli/"]) {
-                    wrong.push(format!("{}:{n}: {word}: only the command line dials, and its own daemon", file.path));
-                }
+            let dialled = dials.iter().find(|word| line.contains(**word));
+            if let Some(word) = dialled.filter(|_| !file.under(&["src/cli/"])) {
+                wrong.push(format!("{}:{n}: {word}: only the command line dials, and its own daemon", file.path));
             }
-            if line.contains("Command::new(") || line.contains("Process::new(") {
-                if !file.under(&starters) {
-                    wrong.push(format!("{}:{n}: starts a program", file.path));
-                }
+            let starts = line.contains("Command::new(") || line.contains("Process::new(");
+            if starts && !file.under(&starters) {
+                wrong.push(format!("{}:{n}: starts a program", file.path));
             }
         }
     }
