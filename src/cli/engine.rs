@@ -4,6 +4,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use chimere::daemon::log;
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions};
 use chimere::engine::process;
@@ -46,6 +47,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(model) = args.model.as_deref() else { return judge() };
+    log::install_in_child();
     if args.background {
         // Before the first thread: they inherit it. Where it is forbidden, slow background work is better than none.
         if let Err(error) = chimere_ffi::limits::lower_priority() {

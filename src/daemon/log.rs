@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 use std::panic;
 
+use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -18,6 +19,9 @@ pub enum LogError {
     Install(String),
 }
 
+/// A library that tells of its own comings and goings at `info`; a filter that names it wins.
+const QUIETER: &str = "tokio_cron_scheduler=warn";
+
 /// The filter of the installed log, to be changed while it is in use.
 pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
 
@@ -29,7 +33,7 @@ impl LogFilter {
 
 fn parse(filter: &str) -> Result<EnvFilter, LogError> {
     let refused = |message: String| LogError::Filter { filter: filter.to_owned(), message };
-    EnvFilter::builder().parse(filter).map_err(|error| refused(error.to_string()))
+    EnvFilter::builder().parse(format!("{QUIETER},{filter}")).map_err(|error| refused(error.to_string()))
 }
 
 /// Installs the process's log. Once.
@@ -42,10 +46,22 @@ pub fn install(config: &LogConfig) -> Result<LogFilter, LogError> {
         LogFormat::Text => registry.with(lines).try_init(),
     };
     installed.map_err(|error| LogError::Install(error.to_string()))?;
+    tell_panics_by_place();
+    Ok(LogFilter(handle))
+}
+
+/// Installs the log of a child process: warnings and errors in plain lines, which its daemon takes over.
+pub fn install_in_child() {
+    let lines = fmt::fmt().with_max_level(Level::WARN).with_ansi(false).without_time().with_writer(std::io::stderr);
+    // An installed log is as good.
+    let _ = lines.try_init();
+    tell_panics_by_place();
+}
+
+fn tell_panics_by_place() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!(place, "panic");
         tracing::debug!("panic: {info}");
     }));
-    Ok(LogFilter(handle))
 }

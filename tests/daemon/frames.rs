@@ -1,7 +1,7 @@
 //! The engine process at the other end of its pipes: what it does not understand costs the request that it is about,
 //! and no other, as long as it can be seen where the next frame begins.
 
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use chimere::engine::protocol::{
@@ -21,7 +21,7 @@ impl Engine {
     fn start() -> Engine {
         let mut command = chimere();
         command.arg("engine").arg("--model").arg(model()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (commands, events) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let mut engine = Engine { child, commands, events };
         while !matches!(engine.next(), Some(Event::Ready(_))) {}
@@ -57,7 +57,7 @@ fn a_strange_frame_fails_its_own_request_and_the_streams_go_on() {
     engine.raw(b"");
     engine.raw(b"no JSON at all");
     engine.raw(br#"{"dream":{"id":2,"of":"sheep"}}"#);
-    engine.raw(br#"{"generate":{"id":3,"prompt":{"text":"cut sh"#);
+    engine.raw(br#"{"generate":{"id":3,"prompt":"sheep"}}"#);
     let mut long = br#"{"tokenize":{"id":4,"text":""#.to_vec();
     long.resize(FRAME_BYTES_MAX + 1, b'a');
     engine.raw(&long);
@@ -75,6 +75,11 @@ fn a_strange_frame_fails_its_own_request_and_the_streams_go_on() {
         }
     }
     assert_eq!(failed, [2, 3, 4]);
+    engine.child.kill().unwrap();
+    let mut log = String::new();
+    engine.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert_eq!(log.matches("does not understand").count(), 5, "{log}");
+    assert!(!log.contains("sheep"), "no text of a request in the log: {log}");
 }
 
 #[test]

@@ -20,7 +20,8 @@ use super::life::{log_lines, reap, spawn, write_all};
 use super::steer::Steering;
 use super::stream::{Answer, FromEngine, ToChild};
 use crate::engine::protocol::{
-    Command, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, Generate, Hosted, Prompt, RequestId, encode, id_of,
+    Command, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, Prompt, RequestId, encode,
+    id_of,
 };
 use crate::meters;
 use crate::turn::Sampling;
@@ -264,7 +265,7 @@ impl Session {
         self.board.beat();
         let event: Event = match serde_json::from_slice(frame) {
             Ok(event) => event,
-            Err(error) => return self.strange(frame, &error),
+            Err(error) => return self.strange(frame, &error.into()),
         };
         match event {
             Event::Token(token) => self.pass(token.id, |_| Event::Token(token)),
@@ -299,7 +300,7 @@ impl Session {
 
     /// A frame that is no event costs the request it is about, and no other; before the engine is ready it means
     /// that nothing can be understood of it.
-    fn strange(&mut self, frame: &[u8], error: &serde_json::Error) -> Result<(), End> {
+    fn strange(&mut self, frame: &[u8], error: &FrameError) -> Result<(), End> {
         if !self.ready {
             return Err(End::Kill(format!("the engine sent a frame that is no event: {error}")));
         }

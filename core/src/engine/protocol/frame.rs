@@ -19,7 +19,8 @@ const HEAD_BYTES: usize = 128;
 pub enum FrameError {
     #[error("frame of {bytes} bytes is over the limit of {limit} bytes")]
     TooLarge { bytes: usize, limit: usize },
-    #[error("frame is not a known message: {0}")]
+    /// Told without the words of the frame, which may be a user's.
+    #[error("frame is not a known message: {:?} error at column {}", .0.classify(), .0.column())]
     Json(#[from] serde_json::Error),
     #[error("pipe: {0}")]
     Io(#[from] io::Error),
