@@ -47,6 +47,12 @@ impl Client {
             let message = "is not an http:// address: this client speaks to a daemon on the own machine or network";
             return Err(coded(EX_USAGE, format!("{base} {message}")));
         }
+        if let Err(error) = reqwest::Url::parse(&base) {
+            return Err(coded(
+                EX_USAGE,
+                format!("{base} is no address ({error}): write HOST:PORT or http://HOST:PORT"),
+            ));
+        }
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())

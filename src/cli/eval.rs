@@ -20,7 +20,7 @@ use chimere::eval::logits::Request;
 use chimere::eval::perplexity::{Mixture, mixture};
 use serde_json::json;
 
-use super::exit::{note, say};
+use super::exit::{EX_DATAERR, coded, note, say};
 use super::model_args::{ModelArgs, bar};
 
 /// Evaluate a model: logits, perplexity, exams
@@ -149,6 +149,10 @@ fn score(args: PerplexityArgs) -> anyhow::Result<ExitCode> {
     let mut loaded = args.model.load(args.backend, 1, true)?;
     let mut ids = Vec::new();
     loaded.vocab.encode(&text, false, &mut ids)?;
+    if ids.len() < 2 {
+        let message = format!("{} has fewer than two tokens: there is nothing to score", args.text.display());
+        return Err(coded(EX_DATAERR, message));
+    }
     let bar = bar(ids.len() as u64, "scoring");
     let tables = engram_tables(&args.engram, &loaded)?;
     let views: Vec<_> = tables.iter().map(|t| t.view()).collect();

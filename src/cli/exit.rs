@@ -11,9 +11,12 @@ use chimere::engine::adapter::AdapterError;
 use chimere::engine::load::LoadError;
 use chimere::engram::format::EngramError;
 use chimere::eval::golden::GoldenError;
+use chimere::eval::logits::Error as LogitsError;
 use chimere::keys::KeyError;
 use chimere::store::StoreError;
 use chimere::store::files::LockError;
+use chimere::training::TrainError;
+use chimere::training::pairs::PairsError;
 
 /// A wrong command line.
 pub const EX_USAGE: u8 = 64;
@@ -119,6 +122,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
     } else if any(|e| {
         e.is::<chimere::gguf::Error>() || e.is::<LoadError>() || e.is::<GoldenError>() || e.is::<KeyError>()
     }) || any(|e| e.is::<AdapterError>() || e.is::<EngramError>() || of_quantize(e))
+        || any(|e| e.is::<LogitsError>() || e.is::<TrainError>() || e.is::<PairsError>())
     {
         EX_DATAERR
     } else {

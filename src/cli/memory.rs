@@ -1,9 +1,9 @@
 //! `chimere memory list | export | forget`: the turn log, through the daemon when one runs or is named by --url, else
 //! on the disk.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
 
 use super::client::{Client, Where};
-use super::exit::{EX_USAGE, coded, say};
+use super::exit::{EX_NOINPUT, EX_USAGE, coded, say};
 use super::serve::Place;
 
 /// Turns read at once.
@@ -104,7 +104,8 @@ fn parse_time(text: &str) -> Result<i64, String> {
     if let Ok(stamp) = text.parse::<jiff::Timestamp>() {
         return Ok(stamp.as_millisecond());
     }
-    let date: jiff::civil::Date = text.parse().map_err(|error| format!("{error}"))?;
+    let wrong = |_| "write a date as 2026-01-31 or a time as 2026-01-31T12:00:00Z".to_owned();
+    let date: jiff::civil::Date = text.parse().map_err(wrong)?;
     let midnight = date.to_zoned(jiff::tz::TimeZone::system()).map_err(|error| error.to_string())?;
     Ok(midnight.timestamp().as_millisecond())
 }
@@ -133,6 +134,10 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
             // Conversations: for nobody else on this machine.
             let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
             let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+            // Also where a file of that name lay open to others.
+            if file.metadata()?.is_file() {
+                file.set_permissions(Permissions::from_mode(0o600))?;
+            }
             let mut out = BufWriter::new(file);
             log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await?;
             Ok(out.into_inner().map_err(|error| error.into_error())?.sync_all()?)
@@ -163,6 +168,11 @@ impl Log {
     fn open(config: &Config, target: &Where) -> anyhow::Result<Log> {
         if target.url.is_some() {
             return Ok(Log::Daemon(Client::new(target, config.http.listen)?));
+        }
+        if !config.state_dir.exists() {
+            let message =
+                "is not there, so nothing is kept in it: name another with --state-dir, or a daemon with --url";
+            return Err(coded(EX_NOINPUT, format!("the state folder {} {message}", config.state_dir.display())));
         }
         match StateLock::take(&config.state_dir) {
             Ok(lock) => {

@@ -17,7 +17,7 @@ pub enum DaemonError {
     BadModel(String),
     #[error("the engine does not come up: {0}")]
     EngineDies(String),
-    #[error("cannot listen on {listen}: {source}")]
+    #[error("cannot listen on {listen}: {source}; name another address with --listen or http.listen")]
     Listen { listen: SocketAddr, source: io::Error },
     #[error(
         "refusing to listen on {0}, which other machines can reach, without any API key: make one with `chimere keys add NAME --scope chat`, or listen on 127.0.0.1"
@@ -46,13 +46,17 @@ impl DaemonError {
             DaemonError::Listen { .. } => 69,                             // EX_UNAVAILABLE
             DaemonError::Exhausted(_) | DaemonError::EngineDies(_) => 70, // EX_SOFTWARE
             DaemonError::Metrics(_) => 70,
-            DaemonError::Io(_) | DaemonError::Lock(LockError::Io(_)) => 74, // EX_IOERR
-            DaemonError::Lock(LockError::Held(_)) => 75,                    // EX_TEMPFAIL
+            DaemonError::Io(_) | DaemonError::Lock(LockError::Io { .. }) => 74, // EX_IOERR
+            DaemonError::Lock(LockError::Held(_)) => 75,                        // EX_TEMPFAIL
             DaemonError::Open(_) | DaemonError::Keys(_) | DaemonError::Pipelines(_) => 78, // EX_CONFIG
         }
     }
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+    let shown = |path: &PathBuf| match path.exists() {
+        true => format!("{} (which is not a file)", path.display()),
+        false => path.display().to_string(),
+    };
+    paths.iter().map(shown).collect::<Vec<_>>().join(", ")
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -93,19 +93,20 @@ pub struct StateLock {
 pub enum LockError {
     #[error("the state folder is in use by process {0}: stop that daemon, or name another --state-dir")]
     Held(String),
-    #[error("cannot lock the state folder: {0}")]
-    Io(#[from] io::Error),
+    #[error("cannot use the state folder {}: {source}; name another --state-dir", path.display())]
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl StateLock {
     pub fn take(state_dir: &Path) -> Result<StateLock, LockError> {
-        create_private_dir(state_dir)?;
-        let path = state_dir.join("daemon.lock");
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let failed = |source| LockError::Io { path: state_dir.to_owned(), source };
+        create_private_dir(state_dir).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(state_dir.join("daemon.lock")).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {
-                file.set_len(0)?;
-                write!(file, "{}", std::process::id())?;
+                file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(failed)?;
                 Ok(StateLock { _file: file })
             }
             Err(TryLockError::WouldBlock) => {
@@ -113,7 +114,7 @@ impl StateLock {
                 let _ = file.take(32).read_to_string(&mut holder);
                 Err(LockError::Held(if holder.is_empty() { "unknown".to_owned() } else { holder }))
             }
-            Err(TryLockError::Error(error)) => Err(error.into()),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
 }

@@ -120,6 +120,13 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     let turn: Value = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
     let id = turn["id"].as_str().unwrap();
     assert!(stdout(&run(&[&["memory"], &place[..], &["list"]].concat())).contains(id));
+    // What was said is for nobody else on this machine, also where a file of that name lay open.
+    let file = daemon.state.path().join("export.jsonl");
+    std::fs::write(&file, "old").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    stdout(&run(&[&["memory"], &place[..], &["export", "--out", file.to_str().unwrap()]].concat()));
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), exported);
     // A daemon that is named is asked, whatever the state folder of this machine holds.
     let elsewhere = tempfile::tempdir().unwrap();
     let elsewhere = elsewhere.path().to_str().unwrap();
@@ -157,6 +164,50 @@ fn keys_are_added_and_revoked_at_the_same_time() {
     let list: serde_json::Value = serde_json::from_str(&keys(&["list", "--json"])).unwrap();
     let list = list.as_array().unwrap();
     assert_eq!((list.len(), list.iter().filter(|key| key["revoked"].is_string()).count()), (12, 6));
+}
+
+/// Every refusal is one line that names what was wrong and what to do.
+#[test]
+fn what_was_wrong_is_said_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (empty, none) = (file("empty.txt", ""), folder.path().join("none"));
+    let (model, none) = (model().to_str().unwrap().to_owned(), none.to_str().unwrap());
+    let out = folder.path().join("out.gguf").to_str().unwrap().to_owned();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let serve =
+        |state| ["serve", "--model", &model, "--state-dir", state, "--listen", &listen].map(str::to_owned).to_vec();
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    for (args, code, said) in [
+        (serve(&empty), 74, vec![empty.as_str(), "--state-dir"]),
+        (serve("/proc/nowhere"), 74, vec!["/proc/nowhere", "--state-dir"]),
+        (serve(none), 69, vec![listen.as_str(), "--listen"]),
+        (words("serve --model /proc"), 66, vec!["/proc (which is not a file)", "--model"]),
+        (words("memory list --state-dir /proc/nowhere"), 66, vec!["/proc/nowhere", "--state-dir"]),
+        (words("memory list --since yesterday"), 64, vec!["2026-01-31"]),
+        (words("night status --url http://[::1"), 64, vec!["http://[::1 is no address", "HOST:PORT"]),
+        (words(&format!("eval perplexity --model {model} --text {empty}")), 65, vec!["empty.txt has fewer than two"]),
+        (words(&format!("eval logits --model {model} --tokens {empty} --out {out}")), 65, vec!["no list of ids"]),
+        (
+            words(&format!("train --model {model} --pairs {empty} --out {out}")),
+            65,
+            vec!["0 usable pairs", "at least 8"],
+        ),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = run(&args);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
+        let last = told.lines().filter(|line| line.contains("chimere: ") || line.contains("error: ")).next_back();
+        let last = last.unwrap_or_else(|| panic!("{args:?}: {told}"));
+        assert!(said.iter().all(|part| last.contains(part)), "{args:?}: {last}");
+    }
+    assert!(!std::path::Path::new(&out).exists(), "nothing is written on the way to a refusal");
 }
 
 /// A reader that leaves early (`| head`) is no reason to complain.
