@@ -129,16 +129,6 @@ impl Cpu {
         })
     }
 
-    /// Bytes that one position adds to the KV caches of a sequence.
-    pub fn kv_bytes_per_token(&self) -> usize {
-        let value = match self.kv.kv {
-            KvType::F32 => 4,
-            KvType::F16 => 2,
-        };
-        let layers = self.hp.attention_layers() + usize::from(self.hp.mtp.is_some());
-        2 * layers * self.kv.heads * self.kv.head_dim * value
-    }
-
     /// Runs the checked chunks in `self.fed`, pass by pass.
     fn feed(&mut self, part: Part, source: Source<'_>, out: &mut Output) -> Result<(), BackendError> {
         let mut cursor = Cursor::default();
