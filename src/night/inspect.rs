@@ -226,7 +226,7 @@ pub(super) mod tests {
         }
         std::fs::write(&path, b"GGUFnonsense").unwrap();
         assert!(inspect(&path, BASE).is_err());
-        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data/mini/model-f32.gguf");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data/mini/model.gguf");
         assert!(inspect(&model, BASE).is_err(), "a model is no adapter");
         assert!(inspect(&dir.path().join("none"), BASE).is_err());
     }

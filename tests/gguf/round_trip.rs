@@ -9,7 +9,7 @@ use chimere::gguf::{Array, Error, Gguf, Layout, Strings, Value};
 use chimere_ffi::DType;
 
 pub(crate) fn mini() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data/mini/model-f32.gguf")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data/mini/model.gguf")
 }
 
 fn every_value() -> Vec<(&'static str, Value)> {
@@ -139,7 +139,7 @@ fn a_converted_model_is_read() {
     assert_eq!(gguf.u32("qwen35moe.full_attention_interval").unwrap(), 4);
     assert_eq!(gguf.required::<&Strings>("tokenizer.ggml.tokens").unwrap().len(), 544);
     assert_eq!(gguf.tensor("token_embd.weight").unwrap().dims(), [64, 544]);
-    assert_eq!(gguf.tensor("blk.0.ffn_gate_exps.weight").unwrap().dtype, DType::F32);
+    assert_eq!(gguf.tensor("blk.0.ffn_gate_exps.weight").unwrap().dtype, DType::BF16);
 }
 
 /// Counts what is read through it.

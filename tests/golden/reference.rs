@@ -2,14 +2,26 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use chimere::eval::agree::divergence;
+use chimere::quantize::requantize;
+use chimere_ffi::DType;
 
 pub(crate) const PROMPTS: usize = 3;
 pub(crate) const VOCAB: usize = 544;
 
+/// The model with every weight in f32. The file keeps the large matrices in bfloat16, in which they are exact.
 pub(crate) fn model() -> PathBuf {
-    data("model-f32.gguf")
+    static EXPANDED: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reference-{}.gguf", std::process::id()));
+        requantize(&data("model.gguf"), &path, |_| DType::F32, |_, _| {}).unwrap();
+        // Another run reads one or the other, which are alike.
+        let shared = path.with_file_name("reference-f32.gguf");
+        fs::rename(path, &shared).unwrap();
+        shared
+    });
+    EXPANDED.clone()
 }
 
 fn data(name: &str) -> PathBuf {
