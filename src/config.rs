@@ -160,6 +160,8 @@ pub struct Config {
     pub replies: RepliesConfig,
     pub memory: MemoryConfig,
     pub scorer: ScorerConfig,
+    /// The embedding model; absent: the one beside the model.
+    pub embed_model: Option<PathBuf>,
     pub pipelines: PipelinesConfig,
     pub night: NightConfig,
     pub drain_timeout: Duration,
@@ -233,6 +235,7 @@ impl Config {
                 append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
             },
             scorer: scorer(raw.scorer, env)?,
+            embed_model: raw.embed.model.map(|f| f.value),
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),

@@ -36,6 +36,7 @@ use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
 use crate::actors::trainer::{Program, Trainer};
 use crate::clock::Clock;
 use crate::config::{Config, Flags, Live};
+use crate::embed::Examples;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
@@ -61,6 +62,7 @@ pub const TURNS_DIR: &str = "turns";
 /// What the actors and the replies share.
 struct Common {
     board: Arc<Board>,
+    examples: Arc<Examples>,
     pipelines: Arc<Pipelines>,
     clock: Clock,
 }
@@ -135,7 +137,8 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     // Nobody answers before the generation that served yesterday is verified and loaded.
     board.withhold();
     let clock = config.clock_offset.clone().map_or_else(Clock::wall, Clock::moved_by);
-    let common = Common { board, pipelines, clock };
+    let examples = Arc::new(tables::examples(&config));
+    let common = Common { board, examples, pipelines, clock };
     let cast = cast(&config, &spec, &common, &exhausted);
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
@@ -143,7 +146,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
 
 impl Daemon {
     fn new(config: Config, flags: Flags, log: LogFilter, cast: Cast, common: Common, keys: KeyRing) -> Arc<Self> {
-        let Common { board, pipelines, clock } = common;
+        let Common { board, examples, pipelines, clock } = common;
         let replies = Arc::new(Replies {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
@@ -151,6 +154,7 @@ impl Daemon {
             inbox: cast.inbox.clone(),
             scorer: Some(cast.scorer.clone()),
             board: board.clone(),
+            examples,
             pipelines,
             config: Live::new(config.replies.clone()),
             append_timeout: Live::new(config.memory.append_timeout),
@@ -246,7 +250,7 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     let place = || Place::Arbiter(Arbiter::new().handle());
     let (serving, keeping, night) = (place(), place(), place());
     let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
-    let Common { board, pipelines, clock } = common;
+    let Common { board, pipelines, clock, .. } = common;
     let engine = spec.clone();
     let (spec, shared, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
     let (folder, bytes_max) = (config.state_dir.join(TURNS_DIR), config.memory.bytes_max);
@@ -296,6 +300,7 @@ fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
         clock: common.clock.clone(),
         zone: jiff::tz::TimeZone::system(),
         board: common.board.clone(),
+        examples: common.examples.clone(),
         inference: links.inference.clone(),
         memory: links.memory.clone(),
         trainer: links.trainer.clone(),

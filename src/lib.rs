@@ -11,6 +11,7 @@
 //! - [`store`]: what is kept on disk; the only user of sled.
 //! - [`toolcall`]: tool calls out of the text of a reply.
 //! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
+//! - [`embed`]: texts as vectors, and the index of verified exchanges.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
 //! - [`engine`], [`gguf`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
 //! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
@@ -22,6 +23,7 @@ pub mod bench;
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod embed;
 pub mod engram;
 pub mod eval;
 pub mod failpoint;

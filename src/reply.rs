@@ -2,6 +2,7 @@
 //! exactly one Turn, on every path. `Done` is only said when the Turn is flushed.
 
 mod choice;
+mod examples;
 mod id;
 mod quality;
 mod record;
@@ -22,6 +23,7 @@ use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
 use crate::actors::scorer::{Inbox, Scorer};
 use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
+use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
 use crate::engram::learned::{NAME, own_name};
 use crate::meters;
@@ -46,6 +48,8 @@ pub struct Replies {
     /// Judges an answer before its reply ends; absent: there is no judge.
     pub scorer: Option<Link<Scorer>>,
     pub board: Arc<Board>,
+    /// Verified exchanges, for the pipelines that show some.
+    pub examples: Arc<Examples>,
     /// For the time when the Orchestrator does not answer.
     pub pipelines: Arc<Pipelines>,
     pub config: Live<RepliesConfig>,

@@ -114,6 +114,19 @@ pub struct PlanSummary {
     pub tier: Tier,
     pub pipeline_version: String,
     pub adapter_revision: u64,
+    /// Verified exchanges that the model was shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub examples: Vec<ShownExample>,
+}
+
+/// A verified exchange that was put before the conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShownExample {
+    /// Absent: somebody else's, shown because several had the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    /// Likeness of its question to the one asked.
+    pub score: f32,
 }
 
 /// Progress of a reply, in order. After `Done` or `Failed` nothing follows.

@@ -130,6 +130,23 @@ pub struct EngramChoice {
     pub required: bool,
 }
 
+/// Verified exchanges whose question is like the one asked, put before the conversation as examples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retrieve {
+    /// At most so many.
+    pub k: usize,
+    /// Least likeness of the questions, 0 to 1.
+    pub min_score: f32,
+    /// Most tokens of all examples together, as the embedding model counts them.
+    #[serde(default = "example_tokens")]
+    pub tokens_max: u32,
+}
+
+fn example_tokens() -> u32 {
+    512
+}
+
 /// What Engram tables did in a reply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngramUse {
@@ -214,6 +231,9 @@ pub struct Plan {
     pub pipeline_version: String,
     /// System prompt, demonstrations and the client's messages, in order.
     pub messages: Vec<Message>,
+    /// How many of `messages`, behind the system's, show the model how to answer and are no part of the conversation.
+    #[serde(default)]
+    pub examples: u32,
     pub tools: Vec<Value>,
     pub sampling: Sampling,
     pub thinking: Thinking,
@@ -223,6 +243,8 @@ pub struct Plan {
     pub engram: Option<EngramChoice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality_gate: Option<QualityGate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retrieve: Option<Retrieve>,
 }
 
 /// One generated choice of a reply.
@@ -365,6 +387,9 @@ pub struct Turn {
     pub adapter_revision: u64,
     pub template_hash: String,
     pub messages: Vec<Message>,
+    /// How many of `messages`, behind the system's, are examples and no part of the conversation.
+    #[serde(default)]
+    pub examples: u32,
     pub tools: Vec<Value>,
     pub prompt_ids: Vec<u32>,
     pub sampling: Sampling,
@@ -378,4 +403,11 @@ pub struct Turn {
     /// What the verdict stands on: every choice, step by step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judgement: Option<Judgement>,
+}
+
+impl Turn {
+    /// What was said, without the system's text and without examples.
+    pub fn conversation(&self) -> impl Iterator<Item = &Message> {
+        self.messages.iter().filter(|m| m.role != Role::System).skip(self.examples as usize)
+    }
 }

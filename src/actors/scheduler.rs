@@ -11,6 +11,7 @@ mod measure;
 mod optimise;
 mod paper;
 mod promote;
+mod reindex;
 mod reinforce;
 mod status;
 mod tenure;

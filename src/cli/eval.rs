@@ -4,6 +4,7 @@ mod ask;
 mod golden;
 mod judge;
 mod quality;
+mod retrieval;
 mod scorer;
 
 use std::path::PathBuf;
@@ -44,6 +45,8 @@ enum What {
     Scorer(judge::JudgeArgs),
     /// What the quality gate gives: accuracy with and without it, on the same items
     Quality(quality::Args),
+    /// What verified exchanges give as examples: accuracy without and with them, on the same items
+    Retrieval(retrieval::Args),
 }
 
 #[derive(clap::Args)]
@@ -141,6 +144,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Golden(args) => golden::run(args),
         What::Scorer(args) => scorer::run(args),
         What::Quality(args) => quality::run(args),
+        What::Retrieval(args) => retrieval::run(args),
     }
 }
 

@@ -178,6 +178,14 @@ section! {
 }
 
 section! {
+    /// `[embed]`: texts as vectors, to find verified exchanges that are like a question.
+    EmbedSection {
+        /// A static embedding model (GGUF). Absent: `nano-embed.gguf` beside the model.
+        model: PathBuf,
+    }
+}
+
+section! {
     /// `[pipelines]`
     PipelinesSection {
         dir: PathBuf,
@@ -222,6 +230,7 @@ document! {
     replies: RepliesSection,
     memory: MemorySection,
     scorer: ScorerSection,
+    embed: EmbedSection,
     pipelines: PipelinesSection,
     night: NightSection,
     daemon: DaemonSection,

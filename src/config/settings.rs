@@ -68,6 +68,9 @@ fn chosen(key: &str, config: &Config) -> String {
         "scorer.adapter" => {
             config.scorer.adapter.as_deref().map_or_else(|| "nano-prm.gguf beside the model".to_owned(), path)
         }
+        "embed.model" => {
+            config.embed_model.as_deref().map_or_else(|| "nano-embed.gguf beside the model".to_owned(), path)
+        }
         "engine.threads" => config.engine.threads.to_string(),
         "engine.context_tokens" => "as the model was trained".to_owned(),
         "pipelines.dir" => config.pipelines.shipped.as_deref().map_or_else(|| "compiled in".to_owned(), path),

@@ -109,6 +109,7 @@ impl Daemon {
             "config": *self.reloaded.borrow(),
             "engine": self.board.status(),
             "engram": self.board.table_status(),
+            "examples": self.replies.examples.status(),
             "actors": {
                 "inference": inference,
                 "orchestrator": orchestrator,
@@ -169,8 +170,12 @@ impl Service for Daemon {
             // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
             let pairs = self.cast.scheduler.send_within(ForgetPairs(filter.clone()), within).await;
             pairs.map_err(|error| link(&error))?.map_err(ServiceError::Internal)?;
-            let forgotten = self.cast.memory.send_within(Forget(filter), within).await;
-            forgotten.map_err(|error| link(&error))?.map_err(memory)
+            self.forget_examples(filter.clone()).await?;
+            let forgotten = self.cast.memory.send_within(Forget(filter.clone()), within).await;
+            let forgotten = forgotten.map_err(|error| link(&error))?.map_err(memory)?;
+            // An index that was made in between knew them still.
+            self.forget_examples(filter).await?;
+            Ok(forgotten)
         })
     }
 

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use super::Daemon;
 use crate::config::Config;
+use crate::embed::Examples;
+use crate::embed::model::FILE;
 use crate::engram::shelf::{DIR, Shelf};
 use crate::meters;
+use crate::service::{ServiceError, TurnFilter};
 
 /// Folder of the installation's own tables.
 pub(super) fn own_folder(config: &Config) -> PathBuf {
@@ -27,7 +30,27 @@ pub(super) fn scan(config: &Config) -> Shelf {
     shelf
 }
 
+/// The embedding model that was named, or the one beside the model, with the index of the last run.
+pub(super) fn examples(config: &Config) -> Examples {
+    let beside = config.model.as_ref().ok().map(|model| model.with_file_name(FILE));
+    let path = config.embed_model.clone().or_else(|| beside.filter(|path| path.is_file()));
+    let examples = Examples::open(path.as_deref(), &config.state_dir);
+    if let Some(why) = examples.why() {
+        tracing::warn!(why, "no verified exchange is shown as an example");
+    }
+    examples
+}
+
 impl Daemon {
+    /// Takes turns that are forgotten out of the index of verified exchanges.
+    pub(super) async fn forget_examples(&self, filter: TurnFilter) -> Result<(), ServiceError> {
+        let examples = self.replies.examples.clone();
+        let gone = tokio::task::spawn_blocking(move || examples.forget(&filter)).await;
+        let internal = |error: String| ServiceError::Internal(format!("the index of verified exchanges: {error}"));
+        gone.map_err(|error| internal(error.to_string()))?.map_err(|error| internal(error.to_string()))?;
+        Ok(())
+    }
+
     /// Reads the shelf again; the engine is told of what changed.
     pub(super) async fn reload_tables(self: &Arc<Self>) {
         let daemon = Arc::clone(self);

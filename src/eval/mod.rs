@@ -7,4 +7,5 @@ pub mod golden;
 pub mod logits;
 pub mod perplexity;
 pub mod quality;
+pub mod retrieval;
 pub mod scorer;

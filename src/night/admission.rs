@@ -137,7 +137,7 @@ impl Admission<'_> {
         refuse(!self.principals.known.contains(&turn.principal), Refusal::UnknownPrincipal)?;
         let ends_with_user = turn.messages.last().is_some_and(|m| m.role == Role::User);
         refuse(turn.prompt_ids.is_empty() || turn.pipeline_version == "none" || !ends_with_user, Refusal::NoChat)?;
-        let said = asked(&turn.messages);
+        let said = asked(turn.conversation());
         refuse(INTERNAL.iter().any(|mark| said.contains(mark)), Refusal::Internal)?;
         refuse(self.exams.hold(&turn.messages), Refusal::InExam)?;
         let found = self.vouched(turn)?;

@@ -50,6 +50,7 @@ fn turn() -> Turn {
         adapter_revision: 0,
         template_hash: "t".to_owned(),
         messages: vec![Message::new(Role::System, "Be kind."), Message::new(Role::User, "What is 17 + 25?")],
+        examples: 0,
         tools: Vec::new(),
         prompt_ids: vec![1],
         sampling: Sampling::default(),
@@ -73,6 +74,17 @@ fn examine(change: impl FnOnce(&mut Turn)) -> Result<Row, Refusal> {
     let learned = BTreeSet::from([key("What is 1 + 1?")]);
     let rules = Rules::default();
     Admission { rules: &rules, principals: &principals(), exams: &exams, learned: &learned, run: "r" }.examine(&turn)
+}
+
+#[test]
+fn what_was_shown_as_an_example_is_no_part_of_the_question() {
+    let plain = examine(|_| ()).unwrap();
+    let shown = examine(|turn| {
+        let example = [Message::new(Role::User, "What is 1 + 2?"), Message::new(Role::Assistant, "3.")];
+        turn.messages.splice(1..1, example);
+        turn.examples = 2;
+    });
+    assert_eq!(shown.unwrap().origin.question, plain.origin.question);
 }
 
 #[test]

@@ -41,8 +41,8 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// What was asked: the whole conversation without the system's text.
-pub fn asked(messages: &[Message]) -> String {
-    let said = messages.iter().filter(|m| m.role != Role::System).map(|m| m.content.as_str());
+pub fn asked<'a>(messages: impl IntoIterator<Item = &'a Message>) -> String {
+    let said = messages.into_iter().filter(|m| m.role != Role::System).map(|m| m.content.as_str());
     said.collect::<Vec<_>>().join("\n")
 }
 

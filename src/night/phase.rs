@@ -124,10 +124,6 @@ pub enum Outcome {
     Nothing {
         words: String,
     },
-    /// A part that this job needs does not exist in this version.
-    NotBuilt {
-        words: String,
-    },
     Failed {
         phase: Phase,
         words: String,
@@ -145,7 +141,6 @@ impl Outcome {
             | Outcome::WouldPromote { words }
             | Outcome::Done { words }
             | Outcome::Nothing { words }
-            | Outcome::NotBuilt { words }
             | Outcome::Failed { words, .. }
             | Outcome::Stopped { words } => words,
         }
@@ -199,9 +194,6 @@ pub enum Event {
     Nothing {
         words: String,
     },
-    NotBuilt {
-        words: String,
-    },
     Failed {
         words: String,
     },
@@ -247,7 +239,6 @@ pub fn phase(run: Option<Run>, event: Event) -> (Option<Run>, Action) {
             end(run, Outcome::Done { words })
         }
         (_, Event::Nothing { words }) => end(run, Outcome::Nothing { words }),
-        (_, Event::NotBuilt { words }) => end(run, Outcome::NotBuilt { words }),
         (_, Event::Stop { words }) => end(run, Outcome::Stopped { words }),
         (_, Event::Failed { words }) => end(run, Outcome::Failed { phase: at, words }),
         (_, Event::Passed { .. } | Event::Trained { .. } | Event::Judged { .. } | Event::Promoted { .. }) => {
@@ -401,7 +392,6 @@ mod tests {
                 Event::Judged { promote: true, rule: Rule::All, words: words() },
                 Event::Promoted { generation: 9 },
                 Event::Nothing { words: words() },
-                Event::NotBuilt { words: words() },
                 Event::Failed { words: words() },
                 Event::Stop { words: words() },
                 Event::Restarted,
@@ -438,9 +428,9 @@ mod tests {
         ] {
             let (run, action) = phase(None, Event::Begin(order(job)));
             assert_eq!(action, Action::Run(at));
-            let (run, action) = phase(run, Event::NotBuilt { words: words() });
+            let (run, action) = phase(run, Event::Nothing { words: words() });
             assert_eq!(action, Action::Run(Phase::Report));
-            assert!(matches!(run.unwrap().outcome, Some(Outcome::NotBuilt { .. })));
+            assert!(matches!(run.unwrap().outcome, Some(Outcome::Nothing { .. })));
         }
     }
 }

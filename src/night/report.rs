@@ -270,7 +270,6 @@ pub fn headline(outcome: &Outcome) -> String {
         Outcome::WouldPromote { .. } => "WOULD PROMOTE: a dry run, nothing changed".to_owned(),
         Outcome::Done { .. } => "DONE".to_owned(),
         Outcome::Nothing { .. } => "NOTHING TO DO: nothing changed".to_owned(),
-        Outcome::NotBuilt { .. } => "NOT BUILT: nothing changed".to_owned(),
         Outcome::Failed { phase, .. } => format!("FAILED in the phase `{}`: nothing changed", phase.name()),
         Outcome::Stopped { .. } => "STOPPED: nothing changed".to_owned(),
     }

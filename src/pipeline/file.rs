@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::yaml::{self, YamlError};
+use crate::embed::index::{EXAMPLE_TOKENS_MAX, EXAMPLES_PER_REPLY_MAX};
 use crate::engine::protocol::STOPS_MAX;
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::intent::Rules;
-use crate::turn::{EngramChoice, Message, QualityGate, Role, Sampling, Tier};
+use crate::turn::{EngramChoice, Message, QualityGate, Retrieve, Role, Sampling, Tier};
 
 /// Largest pipeline file, bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -159,6 +160,7 @@ struct RawPipeline {
     engram: Option<RawEngram>,
     quality_gate: Option<RawGate>,
     provenance: Option<Provenance>,
+    retrieve: Option<Retrieve>,
 }
 
 /// A checked pipeline.
@@ -184,6 +186,8 @@ pub struct Pipeline {
     pub quality_gate: Option<Gated>,
     /// Present: the prompt optimisation wrote the file.
     pub provenance: Option<Provenance>,
+    /// Absent: no examples are looked for.
+    pub retrieve: Option<Retrieve>,
 }
 
 impl Pipeline {
@@ -228,6 +232,18 @@ impl Pipeline {
         if let Some(Err(message)) = raw.quality_gate.as_ref().map(RawGate::check) {
             return invalid("quality_gate", message);
         }
+        let fits = |r: &Retrieve| {
+            let k = (1..=EXAMPLES_PER_REPLY_MAX).contains(&r.k);
+            k && (0.0..=1.0).contains(&r.min_score) && (1..=EXAMPLE_TOKENS_MAX).contains(&r.tokens_max)
+        };
+        if raw.retrieve.is_some_and(|r| !fits(&r)) {
+            return invalid(
+                "retrieve",
+                format!(
+                    "takes k from 1 to {EXAMPLES_PER_REPLY_MAX}, min_score from 0 to 1, tokens_max up to {EXAMPLE_TOKENS_MAX}"
+                ),
+            );
+        }
         Ok(raw.checked(overlay))
     }
 }
@@ -267,6 +283,7 @@ impl RawPipeline {
                 tiers: raw.tiers,
             }),
             provenance: self.provenance,
+            retrieve: self.retrieve,
         }
     }
 }

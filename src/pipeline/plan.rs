@@ -58,6 +58,7 @@ pub fn plan(
         tier,
         pipeline_version: pipeline.version.clone(),
         messages: assemble(pipeline, messages),
+        examples: pipeline.demonstrations.len() as u32,
         tools: wishes.tools,
         sampling: overridden(pipeline.sampling.clone(), wishes.sampling),
         thinking: wishes.thinking.unwrap_or(thinking),
@@ -69,6 +70,7 @@ pub fn plan(
             EngramWish::Use(choice) => Some(choice),
         },
         quality_gate: gate(pipeline, tier, wishes.quality_gate),
+        retrieve: pipeline.retrieve,
     })
 }
 
@@ -90,6 +92,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         tier: wishes.tier.unwrap_or_default(),
         pipeline_version: "none".to_owned(),
         messages: Vec::new(),
+        examples: 0,
         tools: Vec::new(),
         sampling: overridden(Sampling::default(), wishes.sampling),
         thinking: Thinking::Off,
@@ -100,6 +103,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
             EngramWish::Use(choice) => Some(choice),
         },
         quality_gate: None,
+        retrieve: None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The Turn of a reply: what is kept, with the rules of consent and taint.
 
 use crate::engine::protocol::Hosted;
-use crate::service::{ReplyInput, ReplyRequest};
+use crate::service::{ReplyInput, ReplyRequest, ShownExample};
 use crate::store::TURN_VERSION;
 use crate::turn::{Generation, Message, Plan, Role, Turn, TurnId, Usage};
 
@@ -14,6 +14,8 @@ pub(super) struct Opening {
     pub(super) consent: bool,
     /// The generation that answers; 0 = the base model.
     pub(super) generation: u64,
+    /// Verified exchanges put before the conversation, for the client.
+    pub(super) examples: Vec<ShownExample>,
     /// The prompt of a completion, in place of messages.
     text: Option<String>,
 }
@@ -25,6 +27,7 @@ impl Opening {
             conversation: request.conversation.clone().unwrap_or_else(|| id.0.clone()),
             principal: request.principal.name.clone(),
             generation: 0,
+            examples: Vec::new(),
             consent: request.principal.consent && request.consent != Some(false),
             text: match &request.input {
                 ReplyInput::Text(text) => Some(text.clone()),
@@ -70,6 +73,7 @@ impl Opening {
             adapter_revision: self.generation,
             template_hash: hosted.template_hash.clone(),
             messages,
+            examples: plan.examples,
             tools: plan.tools,
             prompt_ids,
             sampling: plan.sampling,

@@ -92,6 +92,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     opening.generation = served.choose(&opening.conversation_key(&request));
     let mut plan = replies.plan(&mut request).await?;
     replies.limit_tables(&mut plan, &request.principal.name)?;
+    opening.examples = replies.show_examples(&mut plan, &hosted, &request.principal.name).await;
     if !hosted.thinks {
         plan.thinking = Thinking::Template;
     }
@@ -154,6 +155,7 @@ impl Reply {
                 tier: self.plan.tier,
                 pipeline_version: self.plan.pipeline_version.clone(),
                 adapter_revision: self.opening.generation,
+                examples: self.opening.examples.clone(),
             },
             model: self.hosted.model.name.clone(),
             created_unix_s: replies.clock.now_ms() / 1_000,

@@ -168,7 +168,6 @@ fn verdict(outcome: &Outcome) -> String {
         Outcome::WouldPromote { .. } => "would promote".to_owned(),
         Outcome::Done { .. } => "done".to_owned(),
         Outcome::Nothing { .. } => "nothing to do".to_owned(),
-        Outcome::NotBuilt { .. } => "not built".to_owned(),
         Outcome::Failed { phase, .. } => format!("failed in {}", phase.name()),
         Outcome::Stopped { .. } => "stopped".to_owned(),
     }

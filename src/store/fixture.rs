@@ -27,6 +27,7 @@ pub(super) fn turn(id: &str, principal: &str) -> Turn {
         generations: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
+        examples: 0,
         judgement: None,
     }
 }

@@ -86,6 +86,7 @@ fn turn(id: &str) -> Box<Turn> {
         generations: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
+        examples: 0,
         judgement: None,
     })
 }

@@ -98,6 +98,7 @@ impl Stage {
             inbox: inbox.clone(),
             scorer: None,
             board: board.clone(),
+            examples: Arc::default(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
             config: Live::new(config),

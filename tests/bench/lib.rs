@@ -1,5 +1,12 @@
 //! The modules under measurement, compiled in directly, so that the benchmarks build quickly.
 
+pub mod cpu;
+
+#[path = "../../src/embed"]
+pub mod embed {
+    pub mod nearest;
+}
+
 #[path = "../../core/src/engram"]
 pub mod engram {
     pub mod draft;

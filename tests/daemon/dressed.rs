@@ -108,6 +108,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         generations: vec![generation],
         feedback: Vec::new(),
         verdict: None,
+        examples: 0,
         judgement: None,
     }
 }

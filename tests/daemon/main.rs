@@ -24,6 +24,7 @@ mod pipelines;
 mod quality;
 mod reload;
 mod repl;
+mod retrieval;
 mod scorer;
 mod soak;
 mod train;

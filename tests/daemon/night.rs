@@ -158,7 +158,10 @@ async fn a_promoted_generation_is_rolled_back_at_once_and_shown() {
         text
     };
     let status = run(&["night", "status"]);
-    assert!(status.contains("generation 1") && status.contains("not built yet"), "{status}");
+    assert!(
+        status.contains("generation 1") && status.contains("makes the index of verified exchanges anew"),
+        "{status}"
+    );
     let report = run(&["night", "report"]);
     assert!(report.contains("PROMOTED: generation 1") && report.contains("Golden exam, n = 12"), "{report}");
     let page = reqwest::get(format!("{}/v1/night/report?format=html", daemon.url)).await.unwrap();

@@ -144,6 +144,7 @@ impl Reply {
             tier: self.request.tier.unwrap_or(Tier::Quality),
             pipeline_version: "1".to_owned(),
             adapter_revision: 0,
+            examples: Vec::new(),
         };
         let started = ReplyEvent::Started { plan, model: "fake-1".to_owned(), created_unix_s: 1_700_000_000 };
         to.send(started).await.ok()?;
@@ -271,6 +272,7 @@ fn turn(index: usize) -> Turn {
         generations: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
+        examples: 0,
         judgement: None,
     }
 }

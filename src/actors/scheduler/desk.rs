@@ -18,6 +18,7 @@ use crate::actors::orchestrator::Pipelines;
 use crate::actors::scorer::Scorer;
 use crate::actors::trainer::Trainer;
 use crate::clock::Clock;
+use crate::embed::Examples;
 use crate::failpoint::Failpoint;
 use crate::night::dataset;
 use crate::night::library::Library;
@@ -55,6 +56,8 @@ pub struct Desk {
     pub slice: ExamPath,
     /// Folder of the engram tables that came with the model.
     pub shipped_tables: Option<PathBuf>,
+    /// Where the retrieval index goes.
+    pub examples: Arc<Examples>,
     /// Folders that may hold `night.yaml`, strongest first.
     pub folders: Vec<PathBuf>,
     pub failpoint: Failpoint,

@@ -80,7 +80,7 @@ impl Scheduler {
                 Job::Train => "scores, selects, trains, judges and promotes",
                 Job::EngramWrite => "writes the learned engram tables from verified answers",
                 Job::OptimisePrompts => "searches better prompts route by route; the held-out exam decides",
-                Job::Reindex => "not built yet: answers so, changes nothing",
+                Job::Reindex => "makes the index of verified exchanges anew",
             };
             let job_status =
                 json!({ "cron": entry.pattern, "next_ms": next_ms, "waits": waits, "built": built, "last": last });

@@ -78,7 +78,7 @@ impl Work {
             }
             Phase::Reinforce => just(self.reinforce().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Optimise => just(self.optimise().await.unwrap_or_else(|words| Event::Failed { words })),
-            Phase::Reindex => not_built("the retrieval index is not built yet: there is nothing to reindex"),
+            Phase::Reindex => just(self.reindex().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Report => match paper::write(self).await {
                 Ok(()) => just(Event::Passed { words: String::new() }),
                 Err(words) => failed(words),
@@ -109,8 +109,4 @@ fn done(event: Result<Event, String>) -> Worked {
 
 fn failed(words: String) -> Worked {
     just(Event::Failed { words })
-}
-
-fn not_built(words: &str) -> Worked {
-    just(Event::NotBuilt { words: words.to_owned() })
 }

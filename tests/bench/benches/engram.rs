@@ -6,14 +6,12 @@
 
 use std::collections::HashMap;
 use std::hint::black_box;
-use std::time::Duration;
 
+use chimere_bench::cpu::CpuTime;
 use chimere_bench::engram::draft::Draft;
 use chimere_bench::engram::format::Source;
 use chimere_bench::engram::key::{Key, key};
 use chimere_bench::engram::table::{Bytes, Table, View};
-use cpu_time::ThreadTime;
-use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const ENTRIES: usize = 1_000_000;
@@ -52,38 +50,6 @@ fn table(contexts: &[Context]) -> Table {
         draft.add(context, n as u32 % VOCAB, 3, source).unwrap();
     }
     Table::open(Bytes::Owned(draft.finish("bench", "", "", None).unwrap()), None).unwrap()
-}
-
-/// The thread's own processor time.
-struct CpuTime;
-
-impl Measurement for CpuTime {
-    type Intermediate = ThreadTime;
-    type Value = Duration;
-
-    fn start(&self) -> ThreadTime {
-        ThreadTime::now()
-    }
-
-    fn end(&self, began: ThreadTime) -> Duration {
-        began.elapsed()
-    }
-
-    fn add(&self, a: &Duration, b: &Duration) -> Duration {
-        *a + *b
-    }
-
-    fn zero(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn to_f64(&self, value: &Duration) -> f64 {
-        value.as_nanos() as f64
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        WallTime.formatter()
-    }
 }
 
 /// Asks one question after another; `answer` gives a number below 2^31, which decides the next.

@@ -1,0 +1,31 @@
+//! Dense retrieval: texts to vectors ([`model`]), the nearest of many vectors ([`nearest`]), and the index of verified
+//! exchanges that a plan may show the model as examples ([`index`], [`show`]). No actor, no clock; files are read and
+//! written whole.
+
+mod examples;
+pub mod index;
+pub mod model;
+pub mod nearest;
+pub mod show;
+
+pub use examples::Examples;
+pub use index::{Example, Index};
+pub use model::Embedder;
+pub use nearest::Code;
+
+/// Why texts cannot be embedded, or an index cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedError {
+    #[error("cannot read or write {path}: {source}")]
+    Io { path: String, source: std::io::Error },
+    #[error("the embedding model cannot be read: {0}")]
+    Gguf(#[from] crate::gguf::Error),
+    #[error("the embedding model is not one: {0}")]
+    Model(String),
+    #[error("the index is damaged ({0}): the next `reindex` makes it anew")]
+    Damaged(&'static str),
+    #[error("the index was made by another embedding model: the next `reindex` makes it anew")]
+    Stale,
+    #[error("the index has format {0}, this version reads format 1: the next `reindex` makes it anew")]
+    Format(u32),
+}

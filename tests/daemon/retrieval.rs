@@ -1,0 +1,102 @@
+//! Verified exchanges as examples, through the daemon: found by likeness, shown to whom they belong, gone when they are
+//! forgotten, there again after a restart.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, kill};
+use crate::people::{again, answered, installation, job, told, with_key};
+
+const INDEX: &str = "reindex";
+const PRIVATE: (&str, &str) = ("Which number opens the door of the shed?", "The number 4711 opens the shed.");
+const COMMON: (&str, &str) = ("On which day is the garbage collected?", "On Thursday, before seven o'clock.");
+
+/// The default pipeline, with examples switched on.
+fn switch_on(state: &Path) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/default.yaml");
+    let text = std::fs::read_to_string(shipped).unwrap() + "retrieve: {k: 2, min_score: 0.6}\n";
+    std::fs::create_dir_all(state.join("pipelines")).unwrap();
+    std::fs::write(state.join("pipelines/default.yaml"), text).unwrap();
+}
+
+/// Asks, and returns what `x_chimere` says of examples.
+async fn shown(daemon: &Daemon, key: &str, question: &str) -> Vec<Value> {
+    let body = json!({"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 8});
+    let reply = with_key(daemon, key, "/v1/chat/completions", &body).await;
+    reply["x_chimere"]["examples"].as_array().cloned().unwrap_or_default()
+}
+
+async fn newest_turn(daemon: &Daemon, key: &str) -> Value {
+    let request = reqwest::Client::new().get(format!("{}/v1/memory/turns?limit=1000", daemon.url)).bearer_auth(key);
+    let turns: Value = request.send().await.unwrap().json().await.unwrap();
+    turns["data"].as_array().unwrap().last().unwrap().clone()
+}
+
+#[tokio::test]
+async fn verified_exchanges_are_shown_to_those_they_belong_to() {
+    let (state, keys, like) = installation(&["root", "ada", "bob", "eve"]).await;
+    let [root, ada, bob, eve] = &keys[..] else { panic!("four keys") };
+    answered(state.path(), &like, "ada", &[PRIVATE, COMMON], 1);
+    answered(state.path(), &like, "bob", &[COMMON], 2);
+    let daemon = again(&state, &[]).await;
+    let report = job(&daemon, root, INDEX);
+    assert!(report.contains("3 verified exchanges in the index, 2 of them for everybody; 0 before"), "{report}");
+    // No shipped pipeline asks for examples.
+    assert!(shown(&daemon, ada, PRIVATE.0).await.is_empty());
+    kill(daemon.pid());
+    drop(daemon);
+    switch_on(state.path());
+    let daemon = again(&state, &[]).await;
+    let asked = "Which number opens the door of our shed?";
+    let hers = shown(&daemon, ada, asked).await;
+    assert_eq!(hers.len(), 1, "{hers:?}");
+    assert!(hers[0]["score"].as_f64() > Some(0.85) && hers[0]["turn"].is_string(), "{hers:?}");
+    let turn = newest_turn(&daemon, ada).await;
+    let texts: Vec<&str> =
+        turn["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+    assert_eq!(texts[1..], [PRIVATE.0, PRIVATE.1, asked], "behind the system message, before the question");
+    assert_eq!(turn["examples"], 2);
+    for other in [bob, eve, root] {
+        assert!(shown(&daemon, other, PRIVATE.0).await.is_empty(), "hers alone");
+    }
+    let everybodys = shown(&daemon, eve, COMMON.0).await;
+    assert_eq!(everybodys.len(), 1, "the same of two people is shown once: {everybodys:?}");
+    assert!(everybodys[0].get("turn").is_none(), "nobody is told whose turn it was: {everybodys:?}");
+    // Nothing new: nothing is written, and examples in turns are no exchanges of their own.
+    let report = job(&daemon, root, INDEX);
+    assert!(report.contains("NOTHING TO DO") && report.contains("3 verified exchanges in the index"), "{report}");
+    // A question in the middle of a conversation is not helped: the engine has read what came before.
+    let later = json!({"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": asked}], "max_tokens": 4});
+    let reply = with_key(&daemon, ada, "/v1/chat/completions", &later).await;
+    assert!(reply["x_chimere"].get("examples").is_none(), "{reply}");
+    // Nor one that leaves no room for them.
+    let long = json!({"messages": [{"role": "user", "content": asked}], "max_tokens": 4_000});
+    let reply = with_key(&daemon, ada, "/v1/chat/completions", &long).await;
+    assert!(reply["x_chimere"].get("examples").is_none(), "{reply}");
+    // Forgotten at once, in use and on the disk; the next index does not know it either.
+    let private = hers[0]["turn"].as_str().unwrap();
+    told(&daemon, &["memory", "forget", "--turn", private], root);
+    assert!(shown(&daemon, ada, asked).await.is_empty());
+    let bytes = std::fs::read(state.path().join("examples.idx")).unwrap();
+    assert!(!bytes.windows(4).any(|w| w == b"4711"), "no trace is left");
+    let report = job(&daemon, root, INDEX);
+    assert!(report.contains("2 verified exchanges in the index, 2 of them for everybody; 2 before"), "{report}");
+    // What one of the two takes back is the other's alone.
+    told(&daemon, &["memory", "forget", "--principal", "bob"], root);
+    assert!(shown(&daemon, eve, COMMON.0).await.is_empty());
+    assert_eq!(shown(&daemon, ada, COMMON.0).await.len(), 1);
+    let bytes = std::fs::read(state.path().join("examples.idx")).unwrap();
+    // A damaged index is not believed, and made anew.
+    kill(daemon.pid());
+    drop(daemon);
+    let mut damaged = bytes;
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(state.path().join("examples.idx"), damaged).unwrap();
+    let daemon = again(&state, &[]).await;
+    assert!(shown(&daemon, ada, COMMON.0).await.is_empty());
+    assert!(daemon.log.lock().unwrap().iter().any(|line| line.contains("the index is damaged")));
+    job(&daemon, root, INDEX);
+    assert_eq!(shown(&daemon, ada, COMMON.0).await.len(), 1);
+}
