@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix::fut::wrap_future;
 use actix::prelude::*;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::meters;
@@ -18,8 +18,8 @@ use crate::turn::{Feedback, Judgement, Turn, TurnId};
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
 const REOPEN_FIRST_MS: u64 = 250;
 const REOPEN_MAX_MS: u64 = 16_000;
-/// A flush that takes longer counts as a failed disk.
-const FLUSH_TIMEOUT_MS: u64 = 30_000;
+/// A piece of work on the log, or a flush, that takes longer counts as a failed disk.
+const DISK_TIMEOUT_MS: u64 = 30_000;
 const MAILBOX_MAX: usize = 1_024;
 /// Pieces of listings under way at once. More wait for their turn.
 const LISTS_MAX: usize = 4;
@@ -77,10 +77,38 @@ pub struct MemoryStatus;
 /// Opens the log: called at the start of every life and after a failure.
 pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn TurnStore>, StoreError> + Send + Sync>;
 
+/// Longest wait for a log to be closed. One whose disk failed may never be done with it.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// An open log. It is closed by a thread of its own: a disk that fails may also hang, and must not take the actor along.
+struct Held(Option<Arc<dyn TurnStore>>);
+
+impl Held {
+    fn get(&self) -> Result<&dyn TurnStore, StoreError> {
+        self.0.as_deref().ok_or_else(|| StoreError::Disk("the turn log is closed".to_owned()))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let log = self.0.take();
+        let (done, closed) = std::sync::mpsc::channel();
+        let closing = move || {
+            drop(log);
+            let _ = done.send(());
+        };
+        if std::thread::Builder::new().name("turns-close".to_owned()).spawn(closing).is_ok()
+            && closed.recv_timeout(CLOSE_WAIT).is_err()
+        {
+            tracing::error!("the turn log does not close: its disk hangs");
+        }
+    }
+}
+
 pub struct Memory {
     open: OpenStore,
     /// `Err`: why writing stopped.
-    log: Result<Arc<dyn TurnStore>, String>,
+    log: Result<Arc<Held>, String>,
     /// Failures since the last success.
     failures: u32,
     lists: Arc<Semaphore>,
@@ -92,18 +120,31 @@ impl Memory {
         Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists }
     }
 
-    fn reopen(&mut self, context: &mut Context<Self>) {
-        match (self.open)() {
-            Ok(log) => self.log = Ok(log),
+    fn opened(&mut self, opened: Result<Arc<dyn TurnStore>, StoreError>, context: &mut Context<Self>) {
+        match opened {
+            Ok(log) => self.log = Ok(Arc::new(Held(Some(log)))),
             Err(error) => self.stop_writing(error.to_string(), context),
         }
+    }
+
+    /// Opens the log again, on a thread of its own for the reason that it is closed on one.
+    fn reopen(&mut self, context: &mut Context<Self>) {
+        let (open, (to, opened)) = (self.open.clone(), oneshot::channel());
+        let opening = std::thread::Builder::new().name("turns-open".to_owned()).spawn(move || drop(to.send(open())));
+        if let Err(error) = opening {
+            return self.stop_writing(error.to_string(), context);
+        }
+        context.spawn(wrap_future::<_, Self>(opened).map(|opened, memory, context| {
+            let ended = |_| Err(StoreError::Disk("the thread that opens the turn log ended".to_owned()));
+            memory.opened(opened.unwrap_or_else(ended), context);
+        }));
     }
 
     fn stop_writing(&mut self, why: String, context: &mut Context<Self>) {
         let retry_ms = (REOPEN_FIRST_MS << self.failures.min(16)).min(REOPEN_MAX_MS);
         self.failures += 1;
         tracing::error!(why, retry_ms, "the turn log stopped writing; serving goes on");
-        // The old handle must be gone before the folder can be opened again.
+        // The old log must be closed before its folder can be opened again.
         self.log = Err(why);
         context.run_later(Duration::from_millis(retry_ms), |memory, context| {
             if memory.log.is_err() {
@@ -123,10 +164,10 @@ impl Memory {
     /// As `write`, for work of several pieces.
     fn write_by<T: Send + 'static, F>(
         &self,
-        work: impl FnOnce(Arc<dyn TurnStore>) -> F + Send + 'static,
+        work: impl FnOnce(Arc<Held>) -> F + Send + 'static,
     ) -> ResponseActFuture<Self, Result<T, MemoryError>>
     where
-        F: Future<Output = Result<(Arc<dyn TurnStore>, T), StoreError>> + Send + 'static,
+        F: Future<Output = Result<(Arc<Held>, T), StoreError>> + Send + 'static,
     {
         let log = match &self.log {
             Ok(log) => log.clone(),
@@ -134,8 +175,8 @@ impl Memory {
         };
         let written = async move {
             let (log, value) = work(log).await?;
-            let flushed = timeout(Duration::from_millis(FLUSH_TIMEOUT_MS), log.flush()).await;
-            flushed.unwrap_or_else(|_| Err(StoreError::Disk(format!("no flush within {FLUSH_TIMEOUT_MS} ms"))))?;
+            let flushed = timeout(Duration::from_millis(DISK_TIMEOUT_MS), log.get()?.flush()).await;
+            flushed.unwrap_or_else(|_| Err(StoreError::Disk(format!("no flush within {DISK_TIMEOUT_MS} ms"))))?;
             Ok(value)
         };
         Box::pin(wrap_future::<_, Self>(written).map(|result: Result<T, StoreError>, memory, context| {
@@ -163,14 +204,16 @@ impl Memory {
 }
 
 async fn blocking<T: Send + 'static>(
-    log: Arc<dyn TurnStore>,
+    log: Arc<Held>,
     work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
-) -> Result<(Arc<dyn TurnStore>, T), StoreError> {
+) -> Result<(Arc<Held>, T), StoreError> {
     let done = tokio::task::spawn_blocking(move || {
-        let value = work(&*log)?;
+        let value = work(log.get()?)?;
         Ok((log, value))
     });
-    done.await.map_err(|error| StoreError::Disk(error.to_string()))?
+    let late = |_| StoreError::Disk(format!("no answer within {DISK_TIMEOUT_MS} ms"));
+    let done = timeout(Duration::from_millis(DISK_TIMEOUT_MS), done).await.map_err(late)?;
+    done.map_err(|error| StoreError::Disk(error.to_string()))?
 }
 
 impl Actor for Memory {
@@ -178,7 +221,9 @@ impl Actor for Memory {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(MAILBOX_MAX);
-        self.reopen(context);
+        // Here and now: what is sent to a life that begins must find the log open.
+        let opened = (self.open)();
+        self.opened(opened, context);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Memory when the disk fails: writing stops, serving goes on, and writing comes back.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,14 +12,23 @@ use chimere::store::{Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::stage::{budget, run};
 
-/// A log whose disk fails while `broken`.
+/// A log whose disk fails while `broken`, and cannot be closed while `hangs`.
 struct Flaky {
     inner: SledTurns,
     broken: Arc<AtomicBool>,
+    hangs: Arc<AtomicBool>,
+}
+
+impl Drop for Flaky {
+    fn drop(&mut self) {
+        while self.hangs.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 impl Flaky {
@@ -91,16 +101,47 @@ fn turn(id: &str) -> Box<Turn> {
     })
 }
 
+fn opener(folder: &Path, broken: &Arc<AtomicBool>, hangs: &Arc<AtomicBool>) -> OpenStore {
+    let (folder, broken, hangs) = (folder.to_owned(), broken.clone(), hangs.clone());
+    Arc::new(move || {
+        let inner = SledTurns::open(&folder, 1 << 20)?;
+        Ok(Arc::new(Flaky { inner, broken: broken.clone(), hangs: hangs.clone() }) as Arc<dyn TurnStore>)
+    })
+}
+
+/// A log that does not close takes nobody along: Memory answers, and writes again when the disk is back.
+#[test]
+fn a_disk_that_hangs_holds_nobody_up() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (broken, hangs) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
+        let open = opener(dir.path(), &broken, &hangs);
+        let (told, _exhausted) = watch::channel(None);
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
+        assert!(matches!(memory.send(Append(turn("turn-1"))).await.unwrap(), Err(MemoryError::Store(_))));
+        for _ in 0..3 {
+            let answered = timeout(Duration::from_secs(4), memory.send(Append(turn("turn-2")))).await;
+            let error = answered.expect("the actor answers").unwrap().unwrap_err();
+            assert!(matches!(error, MemoryError::Stopped(_)), "{error}");
+            sleep(Duration::from_millis(300)).await;
+        }
+        broken.store(false, Ordering::Relaxed);
+        hangs.store(false, Ordering::Relaxed);
+        let written = async {
+            while memory.send(Append(turn("turn-3"))).await.unwrap().is_err() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), written).await.expect("writing comes back");
+    });
+}
+
 #[test]
 fn writing_stops_on_a_failing_disk_and_comes_back() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
-        let broken = Arc::new(AtomicBool::new(false));
-        let (folder, flag) = (dir.path().to_owned(), broken.clone());
-        let open: OpenStore = Arc::new(move || {
-            Ok(Arc::new(Flaky { inner: SledTurns::open(&folder, 1 << 20)?, broken: flag.clone() })
-                as Arc<dyn TurnStore>)
-        });
+        let (broken, hangs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let open = opener(dir.path(), &broken, &hangs);
         let (told, exhausted) = watch::channel(None);
         let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
         memory.send(Append(turn("turn-1"))).await.unwrap().unwrap();

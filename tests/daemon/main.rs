@@ -12,6 +12,7 @@ mod cli;
 mod dressed;
 mod engram;
 mod frames;
+mod full_disk;
 mod hostile;
 mod kill_daemon;
 mod kill_engine;

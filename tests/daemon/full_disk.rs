@@ -1,0 +1,65 @@
+//! A disk that takes no more: the turn log stops, says so and counts what is lost, and chats go on being answered.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, chimere, free_port, model};
+
+/// Largest file that the daemon may write, KiB: the log's first segment fits, not its second.
+const FILE_KIB_MAX: u32 = 600;
+
+/// A daemon that gets an error where a file would become larger than `FILE_KIB_MAX`.
+fn launch() -> Daemon {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let bounded = chimere();
+    let program = bounded.get_program().to_owned();
+    let line = format!("trap '' XFSZ; ulimit -f {FILE_KIB_MAX}; exec \"$0\" \"$@\"");
+    let mut command = std::process::Command::new("bash");
+    command.arg("-c").arg(line).arg(program).args(["serve", "--listen", &listen, "--state-dir"]).arg(state.path());
+    command.arg("--model").arg(model());
+    bounded.get_envs().for_each(|(name, value)| drop(value.map(|value| command.env(name, value))));
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (lines, sink) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
+    std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(|line| sink.lock().unwrap().push(line)));
+    Daemon { child, url: format!("http://{listen}"), state, log }
+}
+
+#[tokio::test]
+async fn chats_are_answered_and_the_loss_is_told() {
+    let mut daemon = launch();
+    daemon.ready().await;
+    let reply = daemon.chat("What is 17 + 25?").await;
+    let turn = reply["x_chimere"]["turn"].as_str().unwrap();
+    let mut refused = Value::Null;
+    for n in 0..40 {
+        let correction = format!("{n}{}", "because ".repeat(6_000));
+        let (status, answer) = daemon.post("/v1/feedback", &json!({ "turn": turn, "correction": correction })).await;
+        if status != 200 {
+            assert!(matches!(status, 500 | 503), "{status} {answer}");
+            refused = answer["error"]["message"].clone();
+            break;
+        }
+    }
+    assert!(refused.as_str().is_some_and(|why| why.contains("turn log") || why.contains("memory")), "{refused}");
+    for _ in 0..3 {
+        let answer = daemon.chat("What is 17 + 25?").await;
+        assert_eq!(answer["choices"][0]["message"], reply["choices"][0]["message"]);
+    }
+    // What hangs in the store holds nobody up for longer than a moment.
+    let began = Instant::now();
+    daemon.chat("What is 17 + 25?").await;
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    let (_, status) = daemon.get("/v1/status").await;
+    assert_eq!(status["actors"]["memory"]["state"], "stopped", "{}", status["actors"]["memory"]);
+    let page = reqwest::get(format!("{}/metrics", daemon.url)).await.unwrap().text().await.unwrap();
+    let lost = page.lines().find_map(|line| line.strip_prefix("chimere_turns_lost_total ")).unwrap_or("0");
+    assert!(lost.parse::<u32>().unwrap() >= 1, "{page}");
+    assert!(daemon.child.try_wait().unwrap().is_none());
+    assert!(daemon.log.lock().unwrap().iter().any(|line| line.contains("the turn log stopped writing")));
+}
