@@ -17,7 +17,7 @@ use rustyline::{Config as LineConfig, Editor};
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Where, printable};
-use super::exit::{EX_USAGE, coded, note, say};
+use super::exit::{EX_DATAERR, EX_USAGE, coded, note, say};
 use super::serve::Place;
 use answer::{Answer, Style};
 use command::{Command, Gather, HELP, Think};
@@ -99,7 +99,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn read_input() -> anyhow::Result<String> {
     let mut text = String::new();
-    std::io::stdin().take(INPUT_BYTES_MAX).read_to_string(&mut text).context("standard input")?;
+    std::io::stdin().take(INPUT_BYTES_MAX + 1).read_to_string(&mut text).context("standard input")?;
+    if text.len() as u64 > INPUT_BYTES_MAX {
+        let message = format!("standard input is longer than {INPUT_BYTES_MAX} bytes: cut it, or ask about a part");
+        return Err(coded(EX_DATAERR, message));
+    }
     if text.trim().is_empty() {
         let message = "standard input is empty: give a question as an argument, on standard input, or at a terminal";
         return Err(coded(EX_USAGE, message));

@@ -203,7 +203,7 @@ fn what_was_wrong_is_said_with_what_to_do() {
         let output = run(&args);
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
-        let last = told.lines().filter(|line| line.contains("chimere: ") || line.contains("error: ")).next_back();
+        let last = told.lines().rfind(|line| line.contains("chimere: ") || line.contains("error: "));
         let last = last.unwrap_or_else(|| panic!("{args:?}: {told}"));
         assert!(said.iter().all(|part| last.contains(part)), "{args:?}: {last}");
     }

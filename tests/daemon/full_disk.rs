@@ -22,7 +22,11 @@ fn launch() -> Daemon {
     let mut command = std::process::Command::new("bash");
     command.arg("-c").arg(line).arg(program).args(["serve", "--listen", &listen, "--state-dir"]).arg(state.path());
     command.arg("--model").arg(model());
-    bounded.get_envs().for_each(|(name, value)| drop(value.map(|value| command.env(name, value))));
+    for (name, value) in bounded.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
     let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
     let log = Arc::new(Mutex::new(Vec::new()));
     let (lines, sink) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));

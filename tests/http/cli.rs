@@ -16,7 +16,8 @@ async fn chat(url: &str, arguments: &[&str], input: Option<&str>) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(input.unwrap_or_default().as_bytes()).await.unwrap();
+    // A client that refuses its input does not read all of it.
+    let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
     drop(stdin);
     tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("the client did not end").unwrap()
 }
@@ -63,6 +64,15 @@ async fn what_goes_wrong_is_one_clear_line_and_a_failure() {
         let errors = text(&output.stderr);
         assert!(errors.contains(said) && errors.lines().count() == 1, "{arguments:?}: {errors}");
     }
+    // A question that is too long is refused and not cut.
+    let asked = server.fake.requests.lock().unwrap().len();
+    let long = chat(&url, &[], Some(&"long ".repeat(2 << 20))).await;
+    assert_eq!(
+        (long.status.code(), server.fake.requests.lock().unwrap().len()),
+        (Some(65), asked),
+        "{}",
+        text(&long.stderr)
+    );
     let nobody = chat("http://127.0.0.1:9", &["hello"], None).await;
     assert!(text(&nobody.stderr).contains("start one with `chimere serve`"), "{nobody:?}");
     assert_eq!(nobody.status.code(), Some(69));
