@@ -27,5 +27,6 @@ mod reload;
 mod repl;
 mod retrieval;
 mod scorer;
+mod simulate;
 mod soak;
 mod train;
