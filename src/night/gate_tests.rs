@@ -57,10 +57,14 @@ fn two_hundred_resampled_nights_go_as_they_should() {
     for discordance in [0.05, 0.10, 0.15] {
         let promoted = |gain: f64| (0..200).filter(|night_no| night(*night_no, gain, discordance).promote).count();
         let (worse, equal, better) = (promoted(-0.03), promoted(0.0), promoted(0.03));
-        println!("discordance {discordance}: promoted of 200: {worse} at -3 points, {equal} at 0, {better} at +3");
+        let (half, one) = (promoted(0.005), promoted(0.01));
+        println!(
+            "discordance {discordance}: promoted of 200: {worse} at -3 points, {equal} at 0, {half} at +0.5, {one} at +1, {better} at +3"
+        );
         assert!(worse <= 10, "{worse} of 200 nights that lost 3 points were promoted");
         assert!(equal <= 20, "{equal} of 200 nights that changed nothing were promoted");
         assert!(better >= 160, "only {better} of 200 nights that gained 3 points were promoted");
+        assert!(one >= 100, "only {one} of 200 nights that gained a point were promoted");
     }
 }
 
@@ -86,12 +90,12 @@ fn every_rule_alone_rejects_and_says_so() {
         (decided(|e| e.kl = Some(2.0)), Rule::Divergence, "more than 0.5"),
         (decided(|e| e.kl = None), Rule::Divergence, "was not measured"),
         (decided(|e| e.golden.truncate(100)), Rule::Overall, "at least 200 items"),
-        (decided(|e| e.slice = Vec::new()), Rule::Slice, "no improvement is shown"),
+        (decided(|e| e.slice = Vec::new()), Rule::Improvement, "200 items of the slice"),
         (decided(|e| e.speed = None), Rule::Speed, "not measured"),
         (
-            decided(|e| e.speed = Some(Speed { ratio: 0.9, low: 0.88, high: 0.92, rounds: 4 })),
+            decided(|e| e.speed = Some(Speed { ratio: 0.85, low: 0.83, high: 0.87, rounds: 4 })),
             Rule::Speed,
-            "under 0.98",
+            "under 0.9",
         ),
     ];
     for (verdict, rule, words) in rules {
@@ -103,11 +107,13 @@ fn every_rule_alone_rejects_and_says_so() {
 #[test]
 fn one_bad_domain_rejects_a_candidate_that_gains_overall() {
     let verdict = decided(|e| {
-        for pair in e.golden.iter_mut().filter(|p| p.domain == "tools").take(40) {
-            (pair.champion, pair.candidate) = (true, false);
-        }
-        for pair in e.golden.iter_mut().filter(|p| p.domain == "chat").take(80) {
-            (pair.champion, pair.candidate) = (false, true);
+        for exam in [&mut e.golden, &mut e.slice] {
+            for pair in exam.iter_mut().filter(|p| p.domain == "tools").take(40) {
+                (pair.champion, pair.candidate) = (true, false);
+            }
+            for pair in exam.iter_mut().filter(|p| p.domain == "chat").take(80) {
+                (pair.champion, pair.candidate) = (false, true);
+            }
         }
     });
     assert_eq!(verdict.decided_by, Rule::Domains);

@@ -57,15 +57,24 @@ impl Paired {
     /// Exact one-sided sign test (McNemar): how likely so few wins among the differing items are, if winning
     /// and losing were equally likely.
     pub fn loss_p(&self) -> f64 {
-        let differing = self.wins + self.losses;
-        let mut term = -(differing as f64) * std::f64::consts::LN_2;
-        let mut sum = 0.0;
-        for k in 0..=self.wins {
-            sum += term.exp();
-            term += ((differing - k) as f64).max(f64::MIN_POSITIVE).ln() - ((k + 1) as f64).ln();
-        }
-        sum.min(1.0)
+        at_most(self.wins, self.wins + self.losses)
     }
+
+    /// The same for so few losses: how likely chance alone makes an equal candidate look as good.
+    pub fn gain_p(&self) -> f64 {
+        at_most(self.losses, self.wins + self.losses)
+    }
+}
+
+/// P(X ≤ few), X ~ B(n, ½).
+fn at_most(few: usize, n: usize) -> f64 {
+    let mut term = -(n as f64) * std::f64::consts::LN_2;
+    let mut sum = 0.0;
+    for k in 0..=few {
+        sum += term.exp();
+        term += ((n - k) as f64).max(f64::MIN_POSITIVE).ln() - ((k + 1) as f64).ln();
+    }
+    sum.min(1.0)
 }
 
 fn share(part: usize, n: usize) -> f64 {
@@ -161,6 +170,8 @@ mod tests {
         // P(X ≤ 3), X ~ B(15, ½) = 0.017578125.
         assert!((p(3, 12) - 0.017_578_125).abs() < 1e-12);
         assert!((p(5, 0) - 1.0).abs() < 1e-9 && (p(0, 0) - 1.0).abs() < 1e-12);
+        let gain = |wins, losses| Paired { n: 100, wins, losses, ..Paired::default() }.gain_p();
+        assert!((gain(12, 3) - p(3, 12)).abs() < 1e-15 && (gain(0, 0) - 1.0).abs() < 1e-12);
         assert!(p(4_000, 4_300) < 1e-3 && p(4_150, 4_150) > 0.49);
     }
 

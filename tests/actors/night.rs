@@ -330,7 +330,7 @@ fn catastrophic_candidates_are_refused_and_change_nothing() {
         assert_eq!(night.ask("a").await, 1);
         for (made, rule) in [
             (Made { right: 20, ..GOOD_ADAPTER }, "overall"),
-            (Made { right: 75, ..GOOD_ADAPTER }, "slice"),
+            (Made { right: 75, ..GOOD_ADAPTER }, "improvement"),
             (Made { fill: f32::NAN, ..GOOD_ADAPTER }, "file"),
             (Made { base: "another model", ..GOOD_ADAPTER }, "file"),
             (Made { rank: 3, ..GOOD_ADAPTER }, "file"),
