@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, default_value = "full", value_parser = Arm::NAMES)]
     arm: String,
     /// Requests of a day
-    #[arg(long, default_value_t = 400, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
+    #[arg(long, default_value_t = 490, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     requests: u32,
     /// What the users ask (JSONL, plain or gzip; see nano/traffic/README.md) [default: the shipped week]
     #[arg(long, value_name = "FILE")]
@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     night_yaml: Option<PathBuf>,
     /// Share of the answers that users judge
-    #[arg(long, default_value_t = 0.8, value_parser = share)]
+    #[arg(long, default_value_t = 0.9, value_parser = share)]
     feedback: f64,
     /// Share of the votes that are wrong by mistake
     #[arg(long, default_value_t = 0.03, value_parser = share)]

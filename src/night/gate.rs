@@ -169,6 +169,13 @@ pub fn hopeless(golden: &[Pair], limits: &Limits) -> bool {
     golden.len() >= limits.items_min && count(golden).interval(Z_999).1 < -limits.margin
 }
 
+/// Whether the slice need not be asked: on the golden exam the candidate won no more than it lost. Stopping early can
+/// only reject.
+pub fn futile(golden: &[Pair]) -> bool {
+    let counted = count(golden);
+    counted.wins <= counted.losses
+}
+
 fn finding(rule: Rule, passed: bool, words: String) -> Finding {
     Finding { rule, passed, words }
 }
@@ -244,7 +251,9 @@ fn improvement(evidence: &Evidence, all: &[Pair], limits: &Limits) -> Finding {
         "{} items won and {} lost; chance alone does as well with p = {p:.3}, at most {}",
         counted.wins, counted.losses, limits.gain_alpha,
     );
-    if !enough {
+    if evidence.slice.is_empty() && futile(all) {
+        words += ": no improvement is shown, and the slice was not asked";
+    } else if !enough {
         words += &format!("; at least {} items of the slice must be answered", limits.items_min);
     } else if !passed {
         words += ": no improvement is shown";

@@ -1,6 +1,7 @@
 //! What a night's learning is told (`scoring` and `training` in `night.yaml`) and what it leaves in the run's folder:
 //! `selection.json` (where the data went) and `training.json` (what was learned from which data).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -145,6 +146,9 @@ pub struct Selected {
     /// What the owner should look at.
     #[serde(default)]
     pub flags: Vec<String>,
+    /// Principals whose pairs are far stranger than everybody else's: if the gate refuses, theirs are given up.
+    #[serde(default)]
+    pub suspects: BTreeSet<String>,
 }
 
 impl Selected {

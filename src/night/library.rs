@@ -21,6 +21,8 @@ const FILE: &str = "library.jsonl";
 /// Pairs that are kept, the newest, and bytes of the file.
 const ROWS_MAX: usize = 20_000;
 const BYTES_MAX: u64 = 256 << 20;
+/// More nights than any setting tries again.
+const GIVEN_UP: u32 = u32::MAX;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
@@ -96,12 +98,14 @@ impl Pairs {
         drawn.into_iter().map(|at| learned[at].clone()).collect()
     }
 
-    /// Files the new pairs of a run that was promoted (`Some`: as which generation) or refused.
-    pub fn file(&mut self, rows: Vec<Row>, promoted: Option<u64>) {
+    /// Files the new pairs of a run that was promoted (`Some`: as which generation) or refused. Those of suspects are
+    /// given up with the night that was refused: one poisoned night must not spoil the next.
+    pub fn file(&mut self, rows: Vec<Row>, promoted: Option<u64>, suspects: &BTreeSet<String>) {
         for row in rows {
             let before = self.0.iter().position(|kept| kept.row.origin.question == row.origin.question);
             let nights = match before.map(|at| self.0.remove(at).status) {
-                Some(Status::Refused { nights }) => nights + 1,
+                _ if suspects.contains(&row.origin.author) => GIVEN_UP,
+                Some(Status::Refused { nights }) => nights.saturating_add(1),
                 Some(Status::Learned { .. }) | None => 1,
             };
             let status = promoted.map_or(Status::Refused { nights }, |generation| Status::Learned { generation });
@@ -144,7 +148,13 @@ impl Library {
     }
 
     /// Files the pairs of a run that was judged. A run is filed once: its pairs are known by its name.
-    pub fn file(&self, run: &str, rows: Vec<Row>, promoted: Option<u64>) -> Result<(), LibraryError> {
+    pub fn file(
+        &self,
+        run: &str,
+        rows: Vec<Row>,
+        promoted: Option<u64>,
+        suspects: &BTreeSet<String>,
+    ) -> Result<(), LibraryError> {
         let _alone = self.alone();
         let mut pairs = self.read()?;
         let mine = rows.into_iter().map(|mut row| {
@@ -153,7 +163,7 @@ impl Library {
         });
         let filed = |row: &Row| pairs.0.iter().any(|kept| kept.row.id == row.id && kept.row.origin.run == run);
         let fresh: Vec<Row> = mine.filter(|row| !filed(row)).collect();
-        pairs.file(fresh, promoted);
+        pairs.file(fresh, promoted, suspects);
         self.write(&pairs)
     }
 
@@ -202,6 +212,10 @@ mod tests {
         range.map(|n| row(n, "anna")).collect()
     }
 
+    fn nobody() -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     fn line(generations: &[u64]) -> Line {
         Line { generations: generations.iter().copied().collect(), unknown_to: 0 }
     }
@@ -215,9 +229,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let library = Library::new(dir.path());
         assert_eq!(library.load().unwrap(), Pairs::default());
-        library.file("a", rows(0..4), Some(1)).unwrap();
-        library.file("b", rows(4..6), None).unwrap();
-        library.file("b", rows(4..6), None).unwrap();
+        library.file("a", rows(0..4), Some(1), &nobody()).unwrap();
+        library.file("b", rows(4..6), None, &nobody()).unwrap();
+        library.file("b", rows(4..6), None, &nobody()).unwrap();
         let pairs = library.load().unwrap();
         assert_eq!(pairs.0.len(), 6);
         assert_eq!(ids(&pairs.again(&line(&[1]), 2)), [4, 5]);
@@ -227,7 +241,7 @@ mod tests {
         assert_eq!((drawn.len(), &drawn), (2, &pairs.replay(&line(&[1]), 2, 7)));
         // Two nights more, and they are given up.
         for run in ["c", "d"] {
-            library.file(run, rows(4..6), None).unwrap();
+            library.file(run, rows(4..6), None, &nobody()).unwrap();
         }
         let pairs = library.load().unwrap();
         assert!(pairs.again(&line(&[1]), 2).is_empty());
@@ -237,8 +251,8 @@ mod tests {
     #[test]
     fn what_a_generation_learned_that_was_rolled_back_counts_as_refused() {
         let mut pairs = Pairs::default();
-        pairs.file(rows(0..2), Some(1));
-        pairs.file(rows(2..4), Some(2));
+        pairs.file(rows(0..2), Some(1), &nobody());
+        pairs.file(rows(2..4), Some(2), &nobody());
         let back = line(&[1]);
         assert_eq!((ids(&pairs.replay(&back, 9, 1)), ids(&pairs.again(&back, 2))), (vec![0, 1], vec![2, 3]));
         let old = Line { unknown_to: 2, ..Line::default() };
@@ -246,10 +260,21 @@ mod tests {
     }
 
     #[test]
+    fn what_suspects_said_in_a_refused_night_is_not_tried_again() {
+        let mut pairs = Pairs::default();
+        let rows = [rows(0..2), vec![row(7, "mallory")]].concat();
+        pairs.file(rows.clone(), None, &BTreeSet::from(["mallory".to_owned()]));
+        assert_eq!(ids(&pairs.again(&line(&[]), 100)), [0, 1]);
+        assert_eq!(pairs.questions(&line(&[]), 100).len(), 1, "settled, and not new in the next night");
+        pairs.file(rows, None, &nobody());
+        assert_eq!(ids(&pairs.again(&line(&[]), 100)), [0, 1], "for good");
+    }
+
+    #[test]
     fn the_forgotten_is_gone_and_damage_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let library = Library::new(dir.path());
-        library.file("a", rows(0..4), Some(1)).unwrap();
+        library.file("a", rows(0..4), Some(1), &nobody()).unwrap();
         let one = TurnFilter { turn: Some(TurnId("turn-0002".into())), ..TurnFilter::default() };
         assert_eq!((library.forget(&one).unwrap(), library.forget(&one).unwrap()), (1, 0));
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();

@@ -41,11 +41,15 @@ pub fn by_principal(pairs: &[Measured<'_>]) -> Vec<PrincipalPairs> {
     all
 }
 
-/// What stands out, in words.
-pub fn flags(pairs: &[Measured<'_>]) -> Vec<String> {
-    let mut flags = strange(pairs);
+/// What stands out, in words, and the principals among them: where the gate refuses the night, theirs is not tried again.
+pub fn flags(pairs: &[Measured<'_>]) -> (Vec<String>, BTreeSet<String>) {
+    let (mut flags, mut suspects) = (Vec::new(), BTreeSet::new());
+    for (author, words) in strange(pairs) {
+        flags.push(words);
+        suspects.insert(author.to_owned());
+    }
     flags.extend(repeated(pairs));
-    flags
+    (flags, suspects)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -59,7 +63,7 @@ fn spread(values: &[f64]) -> f64 {
 }
 
 /// Principals whose corrections, or whose confirmed replies, are far stranger than those of all others.
-fn strange(pairs: &[Measured<'_>]) -> Vec<String> {
+fn strange<'a>(pairs: &[Measured<'a>]) -> Vec<(&'a str, String)> {
     let authors: BTreeSet<&str> = pairs.iter().map(|pair| pair.row.origin.author.as_str()).collect();
     let mut flags = Vec::new();
     for author in authors {
@@ -74,14 +78,15 @@ fn strange(pairs: &[Measured<'_>]) -> Vec<String> {
             }
             let more = mean(&own) - mean(&others);
             if more >= NATS_MIN && more >= DEVIATIONS_MIN * (spread(&own) + spread(&others)).sqrt() {
-                flags.push(format!(
+                let words = format!(
                     "the {what} of {author} stand out: {:.2} nats a token under the champion, {:.2} those of all others \
                      (n = {} and {}); `chimere memory forget --principal {author}` takes them out",
                     mean(&own),
                     mean(&others),
                     own.len(),
                     others.len()
-                ));
+                );
+                flags.push((author, words));
             }
         }
     }
@@ -130,10 +135,10 @@ mod tests {
         let all = [rows(60, 0, "owner"), rows(15, 100, "mallory"), rows(8, 200, "ben")].concat();
         let wobble = |n: usize| 0.3 * ((n * 7919 % 11) as f64 / 11.0);
         let pairs = measured(&all, |n, row| if row.origin.author == "mallory" { 2.5 } else { 0.9 } + wobble(n));
-        let flags = flags(&pairs);
-        assert_eq!(flags.len(), 1, "{flags:?}");
+        let (flags, suspects) = flags(&pairs);
+        assert_eq!((flags.len(), suspects.into_iter().collect::<Vec<_>>()), (1, vec!["mallory".to_owned()]));
         assert!(flags[0].contains("corrections of mallory") && flags[0].contains("n = 15 and 68"), "{flags:?}");
-        assert!(super::flags(&measured(&all, |n, _| 0.9 + wobble(n))).is_empty());
+        assert!(super::flags(&measured(&all, |n, _| 0.9 + wobble(n))).0.is_empty());
         let shares = by_principal(&pairs);
         assert_eq!((shares[0].principal.as_str(), shares[0].pairs), ("owner", 60));
         assert!((shares[1].loss.unwrap() - 2.6).abs() < 0.2, "{shares:?}");
@@ -147,8 +152,8 @@ mod tests {
             row.origin.author = format!("guest{n}");
         }
         all[30..60].iter_mut().for_each(|row| row.reply.content = "Yes.".to_owned());
-        let flags = flags(&measured(&all, |_, _| 1.0));
-        assert_eq!(flags.len(), 1, "{flags:?}");
+        let (flags, suspects) = flags(&measured(&all, |_, _| 1.0));
+        assert_eq!((flags.len(), suspects.len()), (1, 0), "{flags:?}");
         assert!(flags[0].contains("20 questions, vouched for by 20 principals"), "{flags:?}");
     }
 }

@@ -11,7 +11,7 @@ use super::exam::{self, Asked, Both, SPEED_STEPS};
 use super::host::Contender;
 use crate::eval::golden::Item;
 use crate::night::answers::Answers;
-use crate::night::gate::{Evidence, Limits, Pair, Rule, Verdict, count, hopeless, judge};
+use crate::night::gate::{Evidence, Limits, Pair, Rule, Verdict, count, futile, hopeless, judge};
 use crate::night::inspect::{Facts, inspect};
 use crate::night::manifest::{AdapterFile, Metrics};
 use crate::night::phase::{Candidate, Run};
@@ -129,9 +129,11 @@ impl Trial<'_> {
             let rest = self.ask(&golden, PILOT_ITEMS..wanted, &mut both).await?;
             asked.extend(rest.into_iter().map(|a| a.answered));
             evidence.golden = pairs(&asked);
-            let tuned = self.ask(&slice, 0..wanted, &mut both).await?;
-            answers.1 = tuned.into_iter().map(|a| a.answered).collect();
-            evidence.slice = pairs(&answers.1);
+            if !futile(&evidence.golden) {
+                let tuned = self.ask(&slice, 0..wanted, &mut both).await?;
+                answers.1 = tuned.into_iter().map(|a| a.answered).collect();
+                evidence.slice = pairs(&answers.1);
+            }
             evidence.speed = exam::speed(self.desk, &golden, &self.champion_asked, candidate, exam.parallel).await?;
         }
         answers.0 = asked;

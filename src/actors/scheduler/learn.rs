@@ -164,7 +164,8 @@ impl Work {
         });
         let fresh = rows.iter().filter(|row| !row.origin.replayed);
         let measured: Vec<Measured> = fresh.map(|row| Measured { row, loss: losses.get(&row.id).copied() }).collect();
-        (selected.principals, selected.flags) = (suspicion::by_principal(&measured), suspicion::flags(&measured));
+        selected.principals = suspicion::by_principal(&measured);
+        (selected.flags, selected.suspects) = suspicion::flags(&measured);
         drop(measured);
         let run_dir = self.desk.run_dir(&self.run.order.id);
         let selected = blocking(move || keep(&run_dir, &rows, selected)).await??;
@@ -288,7 +289,9 @@ impl Work {
         let filed = blocking(move || -> Result<(), String> {
             let Some((rows, _)) = dataset::read(&dir).map_err(|e| e.to_string())? else { return Ok(()) };
             let fresh = rows.into_iter().filter(|row| !row.origin.replayed).collect();
-            library.file(&run, fresh, promoted).map_err(|e| e.to_string())
+            let selected: Option<Selected> = learning::read(&dir, SELECTION)?;
+            let suspects = selected.map(|selected| selected.suspects).unwrap_or_default();
+            library.file(&run, fresh, promoted, &suspects).map_err(|e| e.to_string())
         });
         filed.await?
     }

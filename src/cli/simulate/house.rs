@@ -74,10 +74,11 @@ impl House {
         let means = &self.means;
         let text = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
         let mut config = format!(
-            "[engine]\nthreads = {}\nsequences = {}\n[scorer]\nenabled = {scoring}\n[night]\nenabled = false\ngolden = {}\nslice = {}\n",
+            "[engine]\nthreads = {}\nsequences = {}\n[scorer]\nenabled = {scoring}\nthreads = {}\n[night]\nenabled = false\ngolden = {}\nslice = {}\n",
             means.threads,
             // The gate asks champion and candidate, and leaves one sequence free.
             2 * means.parallel + 2,
+            means.threads.div_ceil(4),
             text(&means.golden),
             text(&means.slice),
         );
