@@ -64,8 +64,8 @@ pub struct Args {
     /// Held-out text whose perplexity is measured before and after
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Most items that the gate asks
-    #[arg(long, default_value_t = 2_100, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    /// Most items of each of its two exams that the gate asks
+    #[arg(long, default_value_t = 1_400, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     gate_items: u32,
     /// Most items of the week exam
     #[arg(long, default_value_t = 2_100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]

@@ -99,20 +99,28 @@ pub fn read(path: &Path) -> Result<Vec<Question>, PoolError> {
     if questions.is_empty() { Err(PoolError::Empty { path: name }) } else { Ok(questions) }
 }
 
-/// The order in which a week asks: families in turn, each in an order of its own, so that any stretch has them evenly.
+/// The order in which a week asks: domains in turn, in each the families in turn, each family in an order of its own, so
+/// that any stretch has them evenly. Where one of them ends, the others go on.
 pub fn evenly(questions: &[Question], seed: u64) -> Vec<usize> {
-    let mut families = BTreeMap::<&str, Vec<usize>>::new();
+    let mut domains = BTreeMap::<&str, BTreeMap<&str, Vec<usize>>>::new();
     let mut random = Random::new(seed);
     for at in random.shuffled(questions.len()) {
-        families.entry(&questions[at].item.family).or_default().push(at);
+        let item = &questions[at].item;
+        domains.entry(&item.domain).or_default().entry(&item.family).or_default().push(at);
     }
-    let mut families: Vec<Vec<usize>> = families.into_values().collect();
-    let mut order = Vec::with_capacity(questions.len());
-    while !families.is_empty() {
-        for at in random.shuffled(families.len()) {
-            order.extend(families[at].pop());
+    let of_domain = |families: BTreeMap<&str, Vec<usize>>| in_turn(families.into_values().collect(), &mut random);
+    let domains: Vec<Vec<usize>> = domains.into_values().map(of_domain).collect();
+    in_turn(domains.into_iter().map(|domain| domain.into_iter().rev().collect()).collect(), &mut random)
+}
+
+/// One of each list, from its end, in an order drawn anew for every round.
+fn in_turn(mut lists: Vec<Vec<usize>>, random: &mut Random) -> Vec<usize> {
+    let mut order = Vec::new();
+    while !lists.is_empty() {
+        for at in random.shuffled(lists.len()) {
+            order.extend(lists[at].pop());
         }
-        families.retain(|family| !family.is_empty());
+        lists.retain(|list| !list.is_empty());
     }
     order
 }

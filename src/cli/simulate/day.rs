@@ -25,7 +25,7 @@ const HOURS: usize = 14;
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(1_800);
 const LOOK: Duration = Duration::from_millis(500);
 /// The Scheduler looks at a canary every three seconds.
-const CANARY_LOOK: Duration = Duration::from_secs(7);
+const CANARY_LOOK: Duration = Duration::from_secs(4);
 /// Turns of one page of the listing.
 const PAGE: usize = 500;
 

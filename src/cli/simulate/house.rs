@@ -221,6 +221,9 @@ fn night(means: &Means) -> anyhow::Result<String> {
             ("exam", "parallel") => Some(means.parallel.to_string()),
             ("gate", "items_min") => Some((items / 2).clamp(1, 200).to_string()),
             ("gate", "margin") => means.gate_margin.map(|margin| margin.to_string()),
+            // A search on a few hundred items of each route, so that the one Monday of a week takes no longer than a night.
+            ("optimise", "trials") => Some("12".to_owned()),
+            ("optimise", "items_max") => Some("200".to_owned()),
             ("selection", "pairs_min") => Some((means.requests / 10).clamp(8, 40).to_string()),
             ("training", "threads") => Some(means.threads.to_string()),
             ("training", "seed") => Some(means.seed.to_string()),

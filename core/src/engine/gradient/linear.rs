@@ -130,29 +130,37 @@ impl Tools<'_> {
         self.product(&linear.transposed, dy, dx, true);
         let Some(slot) = linear.slot else { return };
         let (change, rank, scale) = (&self.changes.slots[slot], self.changes.rank, self.changes.scale);
-        // du = s·Bᵀ·dy of every row; a row of dx takes Aᵀ·du.
-        let mut du = vec![0.0; dy.len() / linear.outputs() * rank];
-        let rows = dy.chunks_exact(linear.outputs()).zip(dx.chunks_exact_mut(linear.inputs()));
-        let mut rows: Vec<_> = rows.zip(du.chunks_exact_mut(rank)).collect();
-        self.pool.each(&mut rows, |_, ((dy, dx), du), _| {
+        let (inputs, outputs) = (linear.inputs(), linear.outputs());
+        // Of every row u = A·x and du = s·Bᵀ·dy; a row of dx takes Aᵀ·du.
+        let count = dy.len() / outputs;
+        let (mut u, mut du) = (vec![0.0; count * rank], vec![0.0; count * rank]);
+        let outer = dy.chunks_exact(outputs).zip(x.chunks_exact(inputs)).zip(dx.chunks_exact_mut(inputs));
+        let mut rows: Vec<_> = outer.zip(u.chunks_exact_mut(rank).zip(du.chunks_exact_mut(rank))).collect();
+        self.pool.each(&mut rows, |_, (((dy, x), dx), (u, du)), _| {
+            u.copy_from_slice(&narrowed(&change.a, x, rank));
             for (k, du) in du.iter_mut().enumerate() {
-                *du = scale * dot(dy, &change.b[k * change.outputs..][..change.outputs]);
+                *du = scale * dot(dy, &change.b[k * outputs..][..outputs]);
             }
             for (dx, a) in dx.iter_mut().zip(change.a.chunks_exact(rank)) {
                 *dx += a.iter().zip(du.iter()).map(|(a, du)| a * du).sum::<f32>();
             }
         });
+        // Each number of dA and dB sums over the rows in their order, whoever computes it.
         let grad = &mut grads.slots[slot];
-        for ((x, dy), du) in
-            x.chunks_exact(linear.inputs()).zip(dy.chunks_exact(linear.outputs())).zip(du.chunks_exact(rank))
-        {
-            for (da, x) in grad.a.chunks_exact_mut(rank).zip(x) {
-                axpy(da, *x, du);
+        let mut parts: Vec<_> = grad.a.chunks_mut(INPUTS_A_TASK * rank).collect();
+        self.pool.each(&mut parts, |i, part, _| {
+            for (x, du) in x.chunks_exact(inputs).zip(du.chunks_exact(rank)) {
+                for (da, x) in part.chunks_exact_mut(rank).zip(&x[i * INPUTS_A_TASK..]) {
+                    axpy(da, *x, du);
+                }
             }
-            for (db, u) in grad.b.chunks_exact_mut(change.outputs).zip(narrowed(&change.a, x, rank)) {
-                axpy(db, scale * u, dy);
+        });
+        let mut parts: Vec<_> = grad.b.chunks_exact_mut(outputs).collect();
+        self.pool.each(&mut parts, |k, db, _| {
+            for (u, dy) in u.chunks_exact(rank).zip(dy.chunks_exact(outputs)) {
+                axpy(db, scale * u[k], dy);
             }
-        }
+        });
     }
 }
 
