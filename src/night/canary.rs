@@ -40,7 +40,7 @@ impl Default for Rules {
             stages: vec![Stage { percent: 5, scored_turns: 50 }, Stage { percent: 50, scored_turns: 200 }],
             alarm_p: 0.005,
             alarm_turns_min: 10,
-            latency_ratio_max: 1.25,
+            latency_ratio_max: 1.5,
             hours_max: 23.0,
         }
     }

@@ -62,10 +62,10 @@ impl Default for Limits {
             margin: 0.01,
             domain_alpha: 0.05,
             domain_drop_max: 0.03,
-            domain_items_min: 300,
+            domain_items_min: 600,
             kl_max: 0.5,
             update_rms_max: 0.02,
-            speed_min: 0.9,
+            speed_min: 0.8,
             gain_alpha: 0.08,
             items_min: 200,
         }

@@ -191,6 +191,20 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_of_few_families_is_asked_as_much_as_the_others() {
+        let line = |n: usize| match n {
+            0..60 => line(n, &format!("f{}", n % 12)),
+            _ => line(n, "only").replace(r#""domain":"d""#, r#""domain":"e""#),
+        };
+        let questions: Vec<Question> = (0..90).map(|n| serde_json::from_str(&line(n)).unwrap()).collect();
+        let order = evenly(&questions, 3);
+        assert_eq!(order[..48].iter().filter(|&&at| at >= 60).count(), 24);
+        let families: std::collections::BTreeSet<usize> =
+            order[..24].iter().filter(|&&at| at < 60).map(|at| at % 12).collect();
+        assert_eq!(families.len(), 12);
+    }
+
+    #[test]
     fn a_reference_is_written_as_the_model_writes() {
         let mut question: Question = serde_json::from_str(&line(7, "a")).unwrap();
         assert_eq!(question.reference(), "<think>\nt\n</think>\n\n7");

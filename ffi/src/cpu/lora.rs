@@ -71,8 +71,8 @@ pub struct Addition<'a> {
     pub pick: &'a Pick<'a>,
 }
 
-/// Rows of one task.
-const ROWS_A_TASK: usize = 2 * TILE;
+/// Rows of one task: few, so that the handful of rows of a decode step keeps more than one thread busy.
+const ROWS_A_TASK: usize = BLOCK;
 
 /// Runs every addition in one dispatch.
 pub fn low_rank(pool: &Pool, additions: &mut [Addition<'_>]) {

@@ -88,6 +88,9 @@ impl Changes {
     }
 }
 
+/// Columns of A whose gradient is one task.
+const INPUTS_A_TASK: usize = 32;
+
 /// What every product of a pass needs: threads and the changes of the candidate.
 #[derive(Clone, Copy)]
 pub(super) struct Tools<'a> {
