@@ -208,7 +208,7 @@ mod tests {
             (seen(30, 15, 0, 2.0), "low verdicts: 15 of 30"),
             (seen(30, 3, 9, 2.0), "thumbs down: 9 of 15"),
             (Seen { failed: 3, ..seen(30, 3, 0, 2.0) }, "failed replies: 3 of 30"),
-            (seen(30, 3, 0, 2.6), "latency: 2.60 ms a token"),
+            (seen(30, 3, 0, 3.1), "latency: 3.10 ms a token"),
         ] {
             let decision = against(candidate);
             assert!(matches!(&decision, Decision::RollBack(why) if why.starts_with(word)), "{decision:?}");

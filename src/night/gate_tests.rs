@@ -93,9 +93,9 @@ fn every_rule_alone_rejects_and_says_so() {
         (decided(|e| e.slice = Vec::new()), Rule::Improvement, "200 items of the slice"),
         (decided(|e| e.speed = None), Rule::Speed, "not measured"),
         (
-            decided(|e| e.speed = Some(Speed { ratio: 0.85, low: 0.83, high: 0.87, rounds: 4 })),
+            decided(|e| e.speed = Some(Speed { ratio: 0.75, low: 0.73, high: 0.77, rounds: 4 })),
             Rule::Speed,
-            "under 0.9",
+            "under 0.8",
         ),
     ];
     for (verdict, rule, words) in rules {
