@@ -68,6 +68,40 @@ fn two_hundred_resampled_nights_go_as_they_should() {
     }
 }
 
+/// The same with the real answers of nights that were lived, drawn again with replacement: as they were, with champion
+/// and candidate changed over, and with each item's two answers in any order.
+#[test]
+fn nights_drawn_from_real_ones_go_as_they_should() {
+    let text = include_str!("../../nano/week/nights.jsonl");
+    let lived: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut random = Random(11);
+    for night in lived.iter().filter(|night| night["traffic"] == "domains in turn").take(2) {
+        let exam = |name: &str| -> Vec<(usize, u32)> {
+            let digits = |key: &str| night[name][key].as_str().unwrap().chars().filter_map(|c| c.to_digit(10));
+            digits("domains").map(|d| d as usize).zip(digits("items")).collect()
+        };
+        let (golden, slice) = (exam("golden"), exam("slice"));
+        let mut promoted = |turned: &dyn Fn(f64) -> bool| {
+            let mut draw = |items: &[(usize, u32)]| -> Vec<Pair> {
+                let one = |n: usize| {
+                    let (domain, code) = items[(random.next() * items.len() as f64) as usize];
+                    let (mut champion, mut candidate) = (code & 1 > 0, code & 2 > 0);
+                    if turned(random.next()) {
+                        std::mem::swap(&mut champion, &mut candidate);
+                    }
+                    Pair { id: n.to_string(), domain: DOMAINS[domain].to_owned(), champion, candidate }
+                };
+                (0..2_100).map(one).collect()
+            };
+            let nights = (0..200).filter(|_| judge(&evidence(draw(&golden), draw(&slice)), &Limits::default()).promote);
+            nights.count()
+        };
+        let (worse, equal, better) = (promoted(&|_| true), promoted(&|x| x < 0.5), promoted(&|_| false));
+        println!("{}: promoted of 200: {worse} turned, {equal} equal, {better} as it was", night["arm"]);
+        assert!(worse <= 10 && equal <= 20 && better >= 160, "{worse} {equal} {better}");
+    }
+}
+
 fn good() -> Evidence {
     let mut random = Random(3);
     evidence(exam(&mut random, 0.05, 0.1), exam(&mut random, 0.05, 0.1))
