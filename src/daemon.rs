@@ -33,7 +33,7 @@ use crate::actors::orchestrator::{Orchestrator, Pipelines};
 use crate::actors::scheduler::{Desk, Host, Scheduler};
 use crate::actors::scorer::{Inbox, JudgeEngine, Scorer, ScorerParts};
 use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
-use crate::actors::trainer::{Program, Trainer};
+use crate::actors::trainer::{Program, Resident, Trainer};
 use crate::clock::Clock;
 use crate::config::{Config, Flags, Live};
 use crate::embed::Examples;
@@ -265,8 +265,9 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
         Inference::new(spec.clone(), shared.clone(), runtime.clone())
     });
     let (state_dir, program) = (config.state_dir.clone(), trainer_program(&engine, config));
+    let resident = Resident { inference: inference.clone(), board: board.clone() };
     let trainer = supervise("trainer", night.clone(), budget, exhausted.clone(), move || {
-        Trainer::new(&state_dir, program.clone())
+        Trainer::new(&state_dir, program.clone(), resident.clone())
     });
     let scorer = supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone()));
     let links = Links { inference: &inference, memory: &memory, trainer: &trainer, scorer: &scorer };

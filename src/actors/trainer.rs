@@ -1,7 +1,8 @@
 //! The Trainer owns the candidate: a file under `candidates/<run>/` that no reply is ever answered with. It is learned
-//! by a process of its own, or taken from a file that was made elsewhere.
+//! by a process of its own, without gradients by the engine that serves, or taken from a file that was made elsewhere.
 
 mod child;
+mod resident;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,12 +15,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 pub use child::{Lesson, Program, Said};
+pub use resident::Resident;
 
 use crate::night::inspect::{ADAPTER_BYTES_MAX, hash_file};
 use crate::night::learning::Training;
 use crate::night::phase::Candidate;
 use crate::store::files::create_private_dir;
-use crate::training::Step;
+use crate::training::{Method, Step};
 
 const FOLDER: &str = "candidates";
 const FILE: &str = "adapter.gguf";
@@ -71,14 +73,15 @@ pub struct TrainerStatus;
 pub struct Trainer {
     folder: PathBuf,
     program: Program,
+    resident: Resident,
     /// The run whose candidate is there, or in the making.
     candidate: Option<String>,
     busy: Arc<AtomicBool>,
 }
 
 impl Trainer {
-    pub fn new(state_dir: &Path, program: Program) -> Self {
-        Trainer { folder: state_dir.join(FOLDER), program, candidate: None, busy: Arc::default() }
+    pub fn new(state_dir: &Path, program: Program, resident: Resident) -> Self {
+        Trainer { folder: state_dir.join(FOLDER), program, resident, candidate: None, busy: Arc::default() }
     }
 }
 
@@ -104,13 +107,16 @@ impl Handler<Train> for Trainer {
         }
         let busy = Busy(self.busy.clone());
         self.candidate = Some(train.run.clone());
-        let (program, to) = (self.program.clone(), self.folder.join(&train.run));
+        let (program, resident, to) = (self.program.clone(), self.resident.clone(), self.folder.join(&train.run));
         Box::pin(async move {
             let _busy = busy;
             let Train { pairs, from, seed, training, stop, told, .. } = train;
             fresh(&to).map_err(|error| format!("no room for a candidate at {}: {error}", to.display()))?;
             let lesson = Lesson { pairs, out: to.join(FILE), from, seed, training };
-            let said = child::train(&program, &lesson, &stop, &*told).await.map_err(|error| error.to_string())?;
+            let said = match training.method {
+                Method::Gradient => child::train(&program, &lesson, &stop, &*told).await.map_err(|e| e.to_string()),
+                Method::Population | Method::Mezo => resident.train(&program.model, &lesson, &stop, &*told).await,
+            }?;
             let path = lesson.out;
             let hashed = tokio::task::spawn_blocking(move || candidate(path)).await.map_err(|e| e.to_string())?;
             let candidate = hashed.map_err(|error| format!("the trained adapter cannot be read: {error}"))?;

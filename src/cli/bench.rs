@@ -1,6 +1,7 @@
 //! `chimere bench`: prefill and decode rates of one or two backends on the same file, measured in turn.
 
 mod stream;
+mod train;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,6 +57,22 @@ pub struct Args {
     /// alone, the same replies of --tokens tokens in turn, --batch streams at once
     #[arg(long, conflicts_with_all = ["backend", "prompt", "depth", "context", "adapter"])]
     http: bool,
+    /// Measure training without gradients on these pairs (as `train` reads them): time and memory of a step beside the
+    /// same batch as plain inference, and the loss that a population and MeZO reach in equally many forward passes
+    #[arg(long, value_name = "FILE", conflicts_with = "http")]
+    train: Option<PathBuf>,
+    /// Perturbations of a step
+    #[arg(long, default_value_t = 64, requires = "train", value_parser = clap::value_parser!(u16).range(2..=4095))]
+    directions: u16,
+    /// Tokens of a step's batch
+    #[arg(long, default_value_t = 1536, requires = "train", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    step_tokens: u32,
+    /// Trainings of each method
+    #[arg(long, default_value_t = 5, requires = "train", value_parser = clap::value_parser!(u16).range(1..=100))]
+    seeds: u16,
+    /// Forward passes of a batch that each training has; 0 = no trainings
+    #[arg(long, default_value_t = 650, requires = "train")]
+    forwards: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -88,6 +105,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = args.model.path()?;
     if args.http {
         return streams(&args, path);
+    }
+    if let Some(pairs) = args.train.clone() {
+        return training(&args, pairs);
     }
     let batch_max = args.batch.iter().copied().max().unwrap_or(1) as usize;
     let mut lanes = Vec::new();
@@ -129,6 +149,27 @@ fn streams(args: &Args, model: PathBuf) -> anyhow::Result<ExitCode> {
     let plan = stream::Plan { model, threads, batch: args.batch.clone(), tokens: args.tokens, rounds };
     let progress = bar((plan.batch.len() * rounds) as u64, "measuring");
     let report = stream::run(&plan, &mut || progress.inc(1))?;
+    progress.finish_and_clear();
+    match args.json {
+        true => say!("{}", serde_json::to_string_pretty(&report)?),
+        false => say!("{report}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn training(args: &Args, pairs: PathBuf) -> anyhow::Result<ExitCode> {
+    let plan = train::Plan {
+        model: args.model.clone(),
+        pairs,
+        directions: args.directions.into(),
+        step_tokens: args.step_tokens as usize,
+        rounds: args.rounds.into(),
+        seeds: args.seeds.into(),
+        forwards: args.forwards as usize,
+    };
+    let trainings = if plan.forwards > 0 { 2 * plan.seeds } else { 0 };
+    let progress = bar(plan.rounds as u64 + 1 + trainings, "measuring");
+    let report = train::run(&plan, &mut || progress.inc(1))?;
     progress.finish_and_clear();
     match args.json {
         true => say!("{}", serde_json::to_string_pretty(&report)?),

@@ -62,7 +62,7 @@ impl ModelArgs {
 
 /// A progress bar that shows nothing where standard error is no terminal.
 pub fn bar(length: u64, what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg:<10} {wide_bar} {percent:>3} % {eta:>5}")
+    let style = ProgressStyle::with_template("{msg:<12} {wide_bar} {percent:>3} % {eta:>5}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(length).with_style(style).with_message(what)
 }

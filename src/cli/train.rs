@@ -1,53 +1,85 @@
 //! `chimere train`: learns an adapter from a file of verified pairs. The night runs the same command as a child.
 
-use std::path::PathBuf;
+mod here;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use chimere::engine::adapter::{self, BaseModel};
+use chimere::engine::adapter::{self, AdapterFacts, BaseModel};
 use chimere::engine::gradient::Trunk;
-use chimere::engine::load::{self, model_hash};
+use chimere::engine::load::{self, Kind, model_hash};
 use chimere::gguf::Gguf;
-use chimere::training::{self, Recipe, Step, pairs, recipe};
+use chimere::training::pairs::{Pair, Pairs};
+use chimere::training::zeroth::Walk;
+use chimere::training::{self, Method, Objective, Onward, Outcome, Recipe, Step, pairs, recipe};
+use indicatif::ProgressBar;
 use serde_json::json;
+
+pub use here::{Here, SEQUENCES};
 
 use super::exit::{EX_TEMPFAIL, note, say};
 use super::model_args::{ModelArgs, bar};
 
-/// Learn an adapter from verified pairs (first-order LoRA through the whole trunk, on the processor)
+/// Learn an adapter from verified pairs, on the processor
+///
+/// `gradient` goes through the whole trunk and is worth three to five points on questions like the pairs (nano/effect). `population` and
+/// `mezo` only ever evaluate, on an engine and its quantised weights, without a backward pass: expect half a point at
+/// most, for some eighty times the work. Ctrl-C ends a training and leaves no file; FILE is written whole, at the end.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Pairs, JSON lines: {"messages", "reply"} or {"prompt_ids", "reply_ids"}, with "weight" if not 1
+    /// Pairs, JSON lines: {"messages", "reply"} or {"prompt_ids", "reply_ids"}, with "weight" if not 1, and "rejected" or
+    /// "rejected_ids" where a worse reply is known
     #[arg(long, value_name = "FILE")]
     pairs: PathBuf,
     /// Adapter to write (GGUF)
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    #[arg(long, default_value_t = Recipe::default().rank as u16, value_parser = clap::value_parser!(u16).range(1..=64))]
-    rank: u16,
-    /// What B·(A·x) is multiplied by is alpha / rank
-    #[arg(long, default_value_t = Recipe::default().alpha)]
-    alpha: f32,
-    /// First layer that is changed
-    #[arg(long, default_value_t = Recipe::default().layer_first)]
-    layer_first: usize,
-    /// Matrices that are changed; default: mixers and shared expert
+    /// How the way down is found
+    #[arg(long, value_enum, default_value = "gradient")]
+    method: Method,
+    /// What it leads to: `preference` also makes each reply likelier than its line's "rejected" one (method gradient)
+    #[arg(long, value_enum, default_value = "likelihood")]
+    objective: Objective,
+    /// How much a nat of that margin counts
+    #[arg(long, default_value_t = Recipe::default().beta)]
+    beta: f32,
+    /// Default: 16; without gradients 4
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    rank: Option<u16>,
+    /// What B·(A·x) is multiplied by is alpha / rank; default: the rank
+    #[arg(long)]
+    alpha: Option<f32>,
+    /// First layer that is changed; default: 2; without gradients the last
+    #[arg(long)]
+    layer_first: Option<usize>,
+    /// Matrices that are changed; default: mixers and shared expert. The router is none of them
     #[arg(long, value_name = "NAME", value_parser = recipe::TARGETS, value_delimiter = ',')]
     targets: Vec<String>,
-    /// Largest learning rate
-    #[arg(long, default_value_t = Recipe::default().rate_max)]
-    rate: f32,
+    /// Largest learning rate; default: 0.002; population 0.1, mezo 0.3
+    #[arg(long)]
+    rate: Option<f32>,
+    /// Perturbations of a step (method population)
+    #[arg(long, default_value_t = Recipe::default().directions as u16, value_parser = clap::value_parser!(u16).range(2..=4095))]
+    directions: u16,
+    /// Size of a perturbation of B (without gradients)
+    #[arg(long, default_value_t = Recipe::default().size)]
+    size: f32,
     /// Tokens of a step, prompts counted
     #[arg(long, default_value_t = Recipe::default().step_tokens)]
     step_tokens: usize,
     /// Passes over the pairs
-    #[arg(long, default_value_t = Recipe::default().epochs as u16, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, default_value_t = Recipe::default().epochs as u16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     epochs: u16,
     /// End after this many steps; 0 = when the pairs are through
     #[arg(long, default_value_t = 0)]
     steps: usize,
+    /// Take no further step after so many minutes, and keep what is learned by then
+    #[arg(long, value_name = "MINUTES", value_parser = minutes)]
+    minutes_max: Option<f64>,
     /// Share of the pairs kept out to be measured, per cent
     #[arg(long, default_value_t = Recipe::default().held_out_percent, value_parser = clap::value_parser!(u32).range(0..=50))]
     held_out: u32,
@@ -67,20 +99,32 @@ pub struct Args {
     memory_max: Option<u64>,
 }
 
+fn minutes(text: &str) -> Result<f64, String> {
+    let found: f64 = text.parse().map_err(|_| format!("{text} is no number"))?;
+    if found > 0.0 && found <= 10_080.0 { Ok(found) } else { Err("must be above 0 and at most a week".into()) }
+}
+
 impl Args {
-    fn recipe(&self) -> Recipe {
+    /// How to train a model of `layers` layers.
+    fn recipe(&self, layers: usize) -> Recipe {
+        let best = Recipe::of(self.method, layers);
+        let rank = self.rank.map_or(best.rank, usize::from);
         Recipe {
-            rank: usize::from(self.rank),
-            alpha: self.alpha,
-            layer_first: self.layer_first,
+            objective: self.objective,
+            beta: self.beta,
+            rank,
+            alpha: self.alpha.unwrap_or(rank as f32),
+            layer_first: self.layer_first.unwrap_or(best.layer_first),
             targets: self.targets.clone(),
-            rate_max: self.rate,
+            rate_max: self.rate.unwrap_or(best.rate_max),
             step_tokens: self.step_tokens,
             epochs: usize::from(self.epochs),
             steps_max: self.steps,
             held_out_percent: self.held_out,
             seed: self.seed,
-            ..Recipe::default()
+            directions: self.directions.into(),
+            size: self.size,
+            ..best
         }
     }
 }
@@ -94,51 +138,124 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         chimere_ffi::limits::lower_priority()?;
         std::thread::spawn(end_with_input);
     }
+    anyhow::ensure!(
+        args.beta > 0.0 && args.beta <= 100.0,
+        "--beta is {}, but must be above 0 and at most 100",
+        args.beta
+    );
+    anyhow::ensure!(args.model.adapter.is_none(), "--adapter is not for training: --from names what it goes on from");
     let path = args.model.path()?;
     let header = Gguf::open(&path).with_context(|| format!("cannot read the model {}", path.display()))?;
-    let base = BaseModel::new(&header, &model_hash(&path, &header)?);
     let (vocab, template) = load::text(&path, &header, std::env::current_exe().ok())?;
-    let read = pairs::read(&args.pairs, vocab.as_ref(), template.as_ref())?;
+    let read = pairs::read(&args.pairs, vocab.as_ref(), template.as_ref(), args.objective)?;
     for (line, reason) in &read.refused {
         note!("{}:{line}: left out: {reason}", args.pairs.display());
     }
-    let loading = bar(1000, "loading");
-    let from = args.from.as_deref().map(|from| adapter::read(from, &base).map(|(adapter, ..)| adapter)).transpose()?;
-    let mut trunk = Trunk::load(&path, args.model.threads(), &mut |done| loading.set_position((done * 1000.0) as u64))?;
-    loading.finish_and_clear();
-    let training = bar(0, "training");
-    let began = std::time::Instant::now();
-    let trained = training::train(&mut trunk, &base, from.as_ref(), &read.list, &args.recipe(), &mut |step| {
-        training.set_length(step.steps as u64);
-        training.set_position(step.step as u64);
-        report(&step, args.json);
-        true
-    });
-    training.finish_and_clear();
-    let (adapter, outcome) = trained?;
-    let (bytes, sha256) = adapter.write(&args.out)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let watch = Watch::new(&args);
+    let refused = read.refused.len();
+    let (outcome, facts) = match args.method {
+        Method::Gradient => with_gradients(&args, &path, &header, &read, &watch)?,
+        Method::Population | Method::Mezo => without(&args, read, &watch)?,
+    };
+    let seconds = watch.began.elapsed().as_secs_f64();
     if args.json {
-        let facts = adapter.facts(bytes, &sha256);
-        say!("{}", json!({"outcome": outcome, "adapter": facts, "refused": read.refused.len(), "seconds": seconds}));
+        let said = json!({"outcome": outcome, "adapter": facts, "refused": refused, "seconds": seconds});
+        say!("{said}");
         return Ok(ExitCode::SUCCESS);
     }
     say!("{} pairs in {} steps, {} tokens, {seconds:.1} s", outcome.pairs, outcome.steps.len(), outcome.tokens);
+    let losses: Vec<f64> = outcome.steps.iter().map(|step| step.loss).collect();
+    // A dozen points of the curve, each the mean of its neighbourhood.
+    let part = losses.len().div_ceil(12).max(1);
+    let means: Vec<f64> = losses.chunks(part).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect();
+    let curve: Vec<String> = means.iter().map(|loss| format!("{loss:.4}")).collect();
+    say!("loss of the steps, {part} to a number: {}", curve.join(" "));
     if let (Some(before), Some(after)) = (outcome.loss_before, outcome.loss_after) {
         say!("loss of {} pairs kept out: {before:.4} before, {after:.4} after", outcome.held_out);
     }
-    say!("{} ({bytes} bytes, sha256 {sha256})", args.out.display());
+    if let (Some(before), Some(after)) = (outcome.margin_before, outcome.margin_after) {
+        say!("margin over the rejected replies: {before:.3} nats before, {after:.3} after");
+    }
+    say!("{} ({} bytes, sha256 {})", args.out.display(), facts.bytes, facts.sha256);
     Ok(ExitCode::SUCCESS)
+}
+
+fn with_gradients(
+    args: &Args,
+    path: &Path,
+    header: &Gguf,
+    read: &Pairs,
+    watch: &Watch,
+) -> anyhow::Result<(Outcome, AdapterFacts)> {
+    let base = BaseModel::new(header, &model_hash(path, header)?);
+    let loading = bar(1000, "loading");
+    let from = args.from.as_deref().map(|from| adapter::read(from, &base).map(|(adapter, ..)| adapter)).transpose()?;
+    let mut trunk = Trunk::load(path, args.model.threads(), &mut |done| loading.set_position((done * 1000.0) as u64))?;
+    loading.finish_and_clear();
+    let recipe = args.recipe(0);
+    let trained = training::train(&mut trunk, &base, from.as_ref(), &read.list, &recipe, &mut |step| watch.step(&step));
+    watch.bar.finish_and_clear();
+    let (adapter, outcome) = trained?;
+    let (bytes, sha256) = adapter.write(&args.out)?;
+    Ok((outcome, adapter.facts(bytes, &sha256)))
+}
+
+/// Name of the candidate in the engine.
+const CANDIDATE: &str = "train";
+
+fn without(args: &Args, read: Pairs, watch: &Watch) -> anyhow::Result<(Outcome, AdapterFacts)> {
+    let longest = read.list.iter().map(|pair: &Pair| pair.ids.len()).max().unwrap_or(1);
+    let loaded = ModelArgs { context: longest as u32, ..args.model.clone() };
+    let loaded = loaded.load(Kind::Auto, SEQUENCES, false)?;
+    let layers = loaded.hosted.model.layers;
+    let from = args.from.as_deref().map(|from| Ok::<_, anyhow::Error>((from.into(), adapter::sha256_of(from)?.1)));
+    let mut walk = Walk::new(&args.recipe(layers), read.list, layers, from.transpose()?, args.out.clone())?;
+    let mut engine = Here::start(loaded)?;
+    let mut facts = None;
+    while let Some(ask) = walk.ask() {
+        let answer = engine.ask(|id| ask.command(id, CANDIDATE))?;
+        if let chimere::engine::protocol::Event::CandidateSaved { facts: saved, .. } = &answer {
+            facts = Some(saved.clone());
+        }
+        if let Some(step) = walk.take(&answer)?
+            && watch.step(&step) == Onward::Finish
+        {
+            walk.finish();
+        }
+    }
+    watch.bar.finish_and_clear();
+    Ok((walk.outcome(), facts.context("the engine did not say what it saved")?))
+}
+
+/// Shows how far a training is, and says when its time is up.
+struct Watch {
+    began: Instant,
+    minutes_max: Option<f64>,
+    json: bool,
+    bar: ProgressBar,
+}
+
+impl Watch {
+    fn new(args: &Args) -> Watch {
+        Watch { began: Instant::now(), minutes_max: args.minutes_max, json: args.json, bar: bar(0, "training") }
+    }
+
+    fn step(&self, step: &Step) -> Onward {
+        self.bar.set_length(step.steps as u64);
+        self.bar.set_position(step.step as u64);
+        self.bar.set_message(format!("loss {:.4}", step.loss));
+        if self.json {
+            say!("{}", json!(step));
+        }
+        match self.minutes_max {
+            Some(minutes) if self.began.elapsed() >= Duration::from_secs_f64(minutes * 60.0) => Onward::Finish,
+            _ => Onward::Go,
+        }
+    }
 }
 
 /// Whoever holds the other end of standard input is gone: nobody waits for the adapter.
 fn end_with_input() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
     std::process::exit(i32::from(EX_TEMPFAIL));
-}
-
-fn report(step: &Step, json: bool) {
-    if json {
-        say!("{}", json!(step));
-    }
 }

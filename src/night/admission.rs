@@ -151,6 +151,7 @@ impl Admission<'_> {
             tools: turn.tools.clone(),
             thinking: found.thinking,
             reply: found.reply,
+            rejected: found.rejected,
             origin: Origin {
                 turn: turn.id.clone(),
                 conversation: turn.conversation.clone(),
@@ -186,6 +187,7 @@ impl Admission<'_> {
         let verdict = turn.verdict.ok_or(Refusal::Unscored)?;
         Ok(Vouched {
             reply: own_reply(generation),
+            rejected: None,
             thinking: turn.thinking,
             signal: Signal::ThumbsUp,
             author: vote.principal.clone(),
@@ -198,6 +200,8 @@ impl Admission<'_> {
 /// A reply that is right as far as two independent words say.
 struct Vouched {
     reply: Message,
+    /// What the model said itself, where it was corrected.
+    rejected: Option<Message>,
     thinking: Thinking,
     signal: Signal,
     author: String,
@@ -229,14 +233,24 @@ fn corrected(turn: &Turn, feedback: &Feedback) -> Result<Vouched, Refusal> {
         Thinking::Off if !answer.thinking.is_empty() => Thinking::Template,
         thinking => thinking,
     };
+    let reply = answer.message();
     Ok(Vouched {
-        reply: answer.message(),
+        rejected: worse(turn, own, &reply, thinking),
+        reply,
         thinking,
         signal: Signal::Correction,
         author: feedback.principal.clone(),
         verdict,
         judge: feedback.judgement.as_ref().map(|j| j.judge.clone()).unwrap_or_default(),
     })
+}
+
+/// The model's own reply to exactly the prompt that the correction answers: whole, and something else.
+fn worse(turn: &Turn, own: &Generation, reply: &Message, thinking: Thinking) -> Option<Message> {
+    let whole = matches!(own.finish_reason, FinishReason::Stop | FinishReason::ToolCalls);
+    let said = own_reply(own);
+    let fits = whole && thinking == turn.thinking && said != *reply && sane_pair(&asked(&turn.messages), &said);
+    fits.then_some(said)
 }
 
 fn sane_pair(said: &str, reply: &Message) -> bool {

@@ -144,6 +144,16 @@ fn a_correction_needs_its_own_verdict_and_counts_for_the_one_who_wrote_it() {
     assert_eq!((row.origin.signal, row.origin.verdict), (Signal::Correction, 3));
     assert_eq!((row.reply.reasoning_content.as_deref(), row.reply.content.as_str()), (Some("17 + 25"), "42"));
     assert_eq!(row.thinking, Thinking::On { budget_tokens: 9 });
+    // The model's own reply to the same prompt stands beside it, if it came to its end and is another.
+    assert_eq!(row.rejected.unwrap().content, "The answer is 42.");
+    let cut = |t: &mut Turn| {
+        corrected("<think>17 + 25</think>42")(t);
+        t.generations[0].finish_reason = FinishReason::Length;
+    };
+    assert_eq!(examine(cut).unwrap().rejected, None);
+    let same = examine(corrected("<think>\n17 + 25\n7 + 5 = 12\n</think>\n\nThe answer is 42.")).unwrap();
+    assert_eq!(same.rejected, None);
+    assert_eq!(examine(|_| {}).unwrap().rejected, None);
     // A bare answer to what was thought about would teach the model to think no more.
     assert_eq!(examine(corrected("42")).unwrap_err(), Refusal::NoWorking);
     // What was answered without a thought stays in the form of its prompt.
@@ -156,7 +166,8 @@ fn a_correction_needs_its_own_verdict_and_counts_for_the_one_who_wrote_it() {
         corrected("<think>17 + 25</think>42")(t);
         t.thinking = Thinking::Off;
     };
-    assert_eq!(examine(closed).unwrap().thinking, Thinking::Template);
+    let other_prompt = examine(closed).unwrap();
+    assert_eq!((other_prompt.thinking, other_prompt.rejected), (Thinking::Template, None));
     let unjudged = |t: &mut Turn| {
         corrected("<think>17 + 25</think>42")(t);
         t.feedback[0].judgement = None;

@@ -72,6 +72,9 @@ pub struct Row {
     pub tools: Vec<Value>,
     pub thinking: Thinking,
     pub reply: Message,
+    /// The model's own reply to the same prompt, where somebody corrected it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Message>,
     pub origin: Origin,
 }
 
@@ -124,6 +127,7 @@ pub(super) mod tests {
             tools: Vec::new(),
             thinking: Thinking::Off,
             reply: Message::new(Role::Assistant, format!("Answer {n}.")),
+            rejected: None,
             origin: Origin {
                 turn: TurnId(format!("turn-{n:04}")),
                 conversation: format!("c{}", n / 2),
@@ -170,17 +174,21 @@ pub(super) mod tests {
         use crate::engine::tokenizer::Bpe;
         use crate::engine::vocab::Vocab;
         use crate::gguf::Gguf;
+        use crate::training::Objective;
         let dir = tempfile::tempdir().unwrap();
         let mut thought = row(1, "anna");
         thought.thinking = Thinking::On { budget_tokens: 9 };
         thought.reply.reasoning_content = Some("one and one".to_owned());
         let mut closed = row(2, "anna");
         closed.reply.reasoning_content = Some(String::new());
-        write(dir.path(), &[thought, closed, row(3, "ben")]).unwrap();
+        let mut corrected = row(3, "ben");
+        corrected.rejected = Some(Message::new(Role::Assistant, "Wrong 3."));
+        write(dir.path(), &[thought, closed, corrected]).unwrap();
         let template = ChatTemplate::load(include_str!("../../tests/golden/data/template/Qwen3.5-4B.jinja")).unwrap();
         let nano = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/nano.gguf");
         let vocab = Bpe::from_gguf(&Gguf::open(nano.as_ref()).unwrap()).unwrap();
-        let read = crate::training::pairs::read(&dir.path().join(FILE), &vocab, Some(&template)).unwrap();
+        let read = crate::training::pairs::read(&dir.path().join(FILE), &vocab, Some(&template), Objective::Preference);
+        let read = read.unwrap();
         assert_eq!((read.list.len(), read.refused.len()), (3, 0), "{:?}", read.refused);
         let text = |n: usize| -> (String, String) {
             let pair = &read.list[n];
@@ -195,5 +203,9 @@ pub(super) mod tests {
         assert_eq!(text(0).1, "one and one\n</think>\n\nAnswer 1.<|im_end|>");
         assert!(text(1).0.ends_with("<think>\n\n</think>\n\n"), "{}", text(1).0);
         assert_eq!(text(1).1, "Answer 2.<|im_end|>");
+        let rejected: Vec<_> = read.list.iter().map(|pair| pair.rejected.clone()).collect();
+        let said: String =
+            rejected[2].iter().flatten().map(|id| String::from_utf8(vocab.bytes(*id)).unwrap()).collect();
+        assert!(said.ends_with("Wrong 3.") && rejected[..2] == [None, None], "{said}");
     }
 }

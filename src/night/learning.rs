@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::Refusal;
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
-use crate::training::Recipe;
+use crate::training::{Method, Objective, Recipe};
 
 pub const FORMAT: u32 = 1;
 pub const SELECTION: &str = "selection.json";
@@ -43,10 +43,48 @@ pub enum Mode {
     Continue,
 }
 
+/// How a night trains without gradients, in place of rank and rate.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Zeroth {
+    /// Perturbations of a step (population).
+    pub directions: usize,
+    /// Of a perturbation of B.
+    pub size: f32,
+    pub rank: usize,
+    /// Absent: the method's own.
+    pub rate: Option<f32>,
+    /// Layers that are changed, from the end.
+    pub last_layers: usize,
+    /// 0: when the pairs are through.
+    pub steps_max: usize,
+}
+
+impl Default for Zeroth {
+    fn default() -> Self {
+        let best = Recipe::of(Method::Population, 1);
+        Zeroth {
+            directions: best.directions,
+            size: best.size,
+            rank: best.rank,
+            rate: None,
+            last_layers: 1,
+            steps_max: 0,
+        }
+    }
+}
+
 /// How a night trains.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Training {
+    /// With gradients by a process of its own; without them on the engine that serves.
+    pub method: Method,
+    pub zeroth: Zeroth,
+    /// What is gone down to, with gradients.
+    pub objective: Objective,
+    /// How much a nat of margin counts (preference).
+    pub beta: f32,
     pub mode: Mode,
     /// Pairs of earlier nights that come along, at most so many for each new one.
     pub replay: f64,
@@ -74,6 +112,10 @@ impl Default for Training {
     fn default() -> Self {
         let recipe = Recipe::default();
         Training {
+            method: Method::Gradient,
+            zeroth: Zeroth::default(),
+            objective: recipe.objective,
+            beta: recipe.beta,
             mode: Mode::Continue,
             replay: 0.5,
             pairs_max: 4_000,
@@ -95,9 +137,23 @@ impl Default for Training {
 pub type Range = (&'static str, f64, f64, f64);
 
 impl Training {
+    /// What the settings together cannot be: the field and why.
+    pub fn refusal(&self) -> Option<(&'static str, &'static str)> {
+        let compares = self.objective == Objective::Preference && self.method != Method::Gradient;
+        compares.then_some(("training.objective", "is preference, which only the gradient method learns"))
+    }
+
     /// Every number with what it may be.
-    pub fn ranges(&self) -> [Range; 11] {
+    pub fn ranges(&self) -> [Range; 18] {
+        let zeroth = self.zeroth;
         [
+            ("training.zeroth.directions", zeroth.directions as f64, 2.0, 4_095.0),
+            ("training.zeroth.size", zeroth.size.into(), 1e-7, 100.0),
+            ("training.zeroth.rank", zeroth.rank as f64, 1.0, 64.0),
+            ("training.zeroth.rate", zeroth.rate.unwrap_or(1.0).into(), 1e-7, 100.0),
+            ("training.zeroth.last_layers", zeroth.last_layers as f64, 1.0, 1_024.0),
+            ("training.zeroth.steps_max", zeroth.steps_max as f64, 0.0, 1e6),
+            ("training.beta", self.beta.into(), 1e-3, 100.0),
             ("training.replay", self.replay, 0.0, 1_000.0),
             ("training.pairs_max", self.pairs_max as f64, 8.0, 100_000.0),
             ("training.retries_max", self.retries_max.into(), 0.0, 100.0),
@@ -110,6 +166,29 @@ impl Training {
             ("training.minutes_max", self.minutes_max, 0.01, 1_440.0),
             ("training.memory_gib_max", self.memory_gib_max, 0.25, 4_096.0),
         ]
+    }
+}
+
+impl Training {
+    /// How to train a model of `layers` layers without gradients.
+    pub fn recipe(&self, layers: usize, seed: u64) -> Recipe {
+        let Zeroth { directions, size, rank, rate, last_layers, steps_max } = self.zeroth;
+        let best = Recipe::of(self.method, layers);
+        Recipe {
+            directions,
+            size,
+            rank,
+            // alpha / rank stays 1, as it was measured.
+            alpha: rank as f32,
+            rate_max: rate.unwrap_or(best.rate_max),
+            layer_first: layers.saturating_sub(last_layers),
+            steps_max,
+            epochs: self.epochs,
+            step_tokens: self.step_tokens,
+            held_out_percent: self.held_out_percent,
+            seed,
+            ..best
+        }
     }
 }
 
@@ -186,6 +265,8 @@ impl Selected {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trained {
     pub format: u32,
+    #[serde(default)]
+    pub method: Method,
     pub mode: Mode,
     /// The generation whose adapter it began from; 0 = from nothing.
     pub from: u64,
@@ -202,6 +283,13 @@ pub struct Trained {
     /// Loss of the pairs kept out, nats a token.
     pub loss_before: Option<f64>,
     pub loss_after: Option<f64>,
+    /// Pairs that were compared with a rejected reply, and the margin over it of those kept out, nats.
+    #[serde(default)]
+    pub compared: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_before: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_after: Option<f64>,
     /// Step and loss of the step before it was taken, thinned.
     pub curve: Vec<(usize, f64)>,
     pub seconds: f64,
@@ -215,7 +303,13 @@ impl Trained {
             }
             _ => String::new(),
         };
-        format!("{} pairs in {} steps, {:.0} s{loss}", self.pairs, self.steps, self.seconds)
+        let margin = match (self.margin_before, self.margin_after) {
+            (Some(before), Some(after)) => {
+                format!("; margin over rejected replies {before:.2} before, {after:.2} after")
+            }
+            _ => String::new(),
+        };
+        format!("{} pairs in {} steps, {:.0} s{loss}{margin}", self.pairs, self.steps, self.seconds)
     }
 }
 

@@ -128,8 +128,10 @@ impl Schedule {
     pub fn parse(text: &str, place: &str) -> Result<Schedule, ScheduleError> {
         let mut raw: RawSchedule = yaml::read(text, place, NODES_MAX, DEPTH_MAX)
             .map_err(|YamlError { place, message }| ScheduleError::Parse { place, message })?;
-        let invalid =
-            |(field, message): (String, String)| ScheduleError::Invalid { place: place.to_owned(), field, message };
+        let invalid = |(field, message): (String, String)| {
+            let line = yaml::line_of(text, &field).map(|line| format!(":{line}")).unwrap_or_default();
+            ScheduleError::Invalid { place: format!("{place}{line}"), field, message }
+        };
         let mut jobs = BTreeMap::new();
         for (job, raw) in std::mem::take(&mut raw.jobs) {
             let entry = Entry::check(raw).map_err(|(f, m)| invalid((format!("jobs.{}.{f}", job.name()), m)))?;
@@ -166,6 +168,9 @@ impl Schedule {
         let more = raw.training.ranges().into_iter().chain(raw.optimise.ranges());
         for (field, value, low, high) in ranges.into_iter().chain(more) {
             within(field, value, low, high).map_err(invalid)?;
+        }
+        if let Some((field, why)) = raw.training.refusal() {
+            return Err(invalid((field.to_owned(), why.to_owned())));
         }
         for (n, stage) in canary.stages.iter().enumerate() {
             within(&format!("canary.stages[{n}].percent"), stage.percent.into(), 1.0, 99.0).map_err(invalid)?;

@@ -36,11 +36,23 @@ fn a_bad_file_is_refused_with_its_place() {
         ("percent: 5,", "percent: 0,", "canary.stages[0].percent"),
         ("catch_up_hours: 4", "catch_up_hours: -1", "jobs.train.catch_up_hours"),
         ("  train:", "  trian:", "trian"),
+        ("method: gradient", "method: gradually", "gradually"),
+        ("objective: likelihood", "objective: luck", "luck"),
+        ("directions: 64", "directions: 1", "training.zeroth.directions is 1"),
+        ("objective: likelihood", "method: mezo\n  objective: preference", "duplicate"),
     ] {
         assert!(SHIPPED.contains(from), "{from}");
         let error = Schedule::parse(&SHIPPED.replacen(from, to, 1), "n.yaml").unwrap_err().to_string();
-        assert!(error.starts_with("n.yaml") && error.contains(words), "{error}");
+        assert!(error.starts_with("n.yaml:") && error.contains(words), "{error}");
+        // The line is the one that was changed.
+        let line = SHIPPED[..SHIPPED.find(from).unwrap()].lines().count().max(1);
+        let told: usize = error["n.yaml:".len()..].split(':').next().unwrap().parse().unwrap();
+        assert!(told.abs_diff(line) <= 2, "{error} for line {line}");
     }
+    let both =
+        SHIPPED.replace("method: gradient", "method: mezo").replace("objective: likelihood", "objective: preference");
+    let error = Schedule::parse(&both, "n.yaml").unwrap_err().to_string();
+    assert!(error.contains("training.objective is preference, which only the gradient"), "{error}");
 }
 
 #[test]

@@ -27,3 +27,30 @@ pub fn read<T: DeserializeOwned>(text: &str, place: &str, nodes_max: usize, dept
         YamlError { place: format!("{place}{at}"), message }
     })
 }
+
+/// The line, from 1, that sets `field` (`training.zeroth.rate`, `stages[1].percent`) in block style, or the deepest section
+/// around it that has one.
+pub fn line_of(text: &str, field: &str) -> Option<usize> {
+    let mut wanted = field.split('.').map(|key| key.split('[').next().unwrap_or(key));
+    let mut key = wanted.next()?;
+    // The last section found: its line and its indent.
+    let mut found: Option<(usize, usize)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let stripped = line.trim_start();
+        if stripped.is_empty() || stripped.starts_with('#') {
+            continue;
+        }
+        let indent = line.len() - stripped.len();
+        if found.is_some_and(|(_, section)| indent <= section) {
+            break;
+        }
+        if stripped.split_once(':').is_some_and(|(name, _)| name == key) {
+            found = Some((number + 1, indent));
+            match wanted.next() {
+                Some(next) => key = next,
+                None => break,
+            }
+        }
+    }
+    found.map(|(line, _)| line)
+}

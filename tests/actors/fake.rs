@@ -17,6 +17,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use chimere::actors::inference::EngineSpec;
+use chimere::engine::adapter::AdapterFacts;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{
     Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, RowScore, TokenEvent,
@@ -73,7 +74,8 @@ fn engine_child() {
     let out = OpenOptions::new().write(true).open("/dev/fd/3").unwrap();
     // A plain exit: the harness must not wait for other threads.
     let adapters = BTreeMap::new();
-    let code = Child { out, script, paused: false, running: BTreeMap::new(), requests: 0, adapters }.run();
+    let code =
+        Child { out, script, paused: false, running: BTreeMap::new(), requests: 0, adapters, candidate: None }.run();
     std::process::exit(code);
 }
 
@@ -85,6 +87,8 @@ struct Child {
     requests: u64,
     /// By revision: items of a hundred that it answers rightly, and its divergence.
     adapters: BTreeMap<String, (u32, f64)>,
+    /// How often the candidate was moved, if there is one.
+    candidate: Option<u32>,
 }
 
 /// Items of a hundred that the base model answers rightly.
@@ -209,14 +213,32 @@ impl Child {
                 let row = RowScore { nll: 1.0, tokens: 1, top1: 1, kl: with_kl.then_some(kl) };
                 self.say(&Event::Evaluated { id, rows: vec![row; rows.len()] });
             }
-            Command::BeginCandidate { id, .. }
-            | Command::ProbeCandidate { id, .. }
-            | Command::MoveCandidate { id, .. }
-            | Command::SaveCandidate { id, .. }
-            | Command::DropCandidate { id, .. } => {
-                let message = "the script knows no candidates".to_owned();
-                self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+            Command::BeginCandidate { id, candidate, .. } => {
+                self.candidate = Some(0);
+                self.say(&stands(id, candidate));
             }
+            Command::ProbeCandidate { id, .. } if self.candidate.is_none() => self.say(&unknown(id)),
+            Command::ProbeCandidate { id, probes, .. } => {
+                // Better with every move.
+                let moves = f64::from(self.candidate.unwrap_or_default());
+                std::thread::sleep(Duration::from_millis(TOKEN_MS));
+                let losses = (0..probes.len()).map(|n| Some(2.0 - 0.001 * moves + 0.01 * n as f64)).collect();
+                self.say(&Event::CandidateProbed { id, losses });
+            }
+            Command::MoveCandidate { id, candidate, .. } => {
+                self.candidate = self.candidate.map(|moves| moves + 1);
+                self.say(&stands(id, candidate));
+            }
+            Command::SaveCandidate { id, path, .. } => {
+                // `learned.gguf` of the state folder, as the scripted trainer does.
+                let learned = path.ancestors().nth(3).unwrap().join("learned.gguf");
+                std::fs::copy(learned, &path).unwrap();
+                self.say(&Event::CandidateSaved { id, facts: AdapterFacts::default() });
+            }
+            Command::DropCandidate { id, candidate } => match self.candidate.take() {
+                Some(_) => self.say(&stands(id, candidate)),
+                None => self.say(&unknown(id)),
+            },
             Command::LoadTable { id, name, .. } => {
                 self.say(&Event::TableLoaded { id, name, contexts: 1, entries: 1 });
             }
@@ -346,6 +368,14 @@ fn worth(path: &Path, sha256: &str) -> Result<(u32, f64), String> {
     let file = Gguf::open(path).map_err(|error| error.to_string())?;
     let kl = file.f32("test.kl").map_err(|error| error.to_string())?;
     Ok((file.u32("test.right").map_err(|error| error.to_string())?, f64::from(kl)))
+}
+
+fn stands(id: u64, candidate: String) -> Event {
+    Event::CandidateStands { id, candidate, parameters: 100, norm: 0.1 }
+}
+
+fn unknown(id: u64) -> Event {
+    Event::Failed { id, kind: FailureKind::Invalid, message: "there is no such candidate".to_owned() }
 }
 
 fn loaded(id: u64, revision: String) -> Event {

@@ -19,6 +19,7 @@ use chimere::turn::{Feedback, Message, Role, Turn, Vote};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::inference::kill;
 use crate::night::{GOOD_ADAPTER, Made, NO_STAGES, NightStage, Options, folder, write_adapter};
 use crate::stage::{chat, collect, run};
 
@@ -194,6 +195,69 @@ fn a_stop_and_forgetting_end_the_trainer_and_a_failure_is_told() {
         assert!(failed["outcome"]["failed"]["words"].as_str().unwrap().contains("the pairs are no good"));
         std::fs::remove_file(state.path().join("broken")).unwrap();
         assert!(night.learn().await["outcome"]["promoted"].is_object());
+    });
+}
+
+/// Without gradients the engine that serves is asked, and answers everybody else all the while.
+#[test]
+fn a_night_without_gradients_trains_on_the_engine_that_serves() {
+    run(async {
+        let state = folder();
+        taught(&state, 75);
+        let changes = vec![NO_STAGES, ("method: gradient", "method: population"), ("steps_max: 0 ", "steps_max: 3 ")];
+        let night = NightStage::new(&state, Options { changes, ..Options::default() }).await;
+        night.confirmed("owner", questions(0..50), |_| {}).await;
+        let report = night.learn().await;
+        assert_eq!(report["outcome"]["promoted"]["generation"], 1, "{report:#}");
+        let trained = &report["training"];
+        assert_eq!(
+            (&trained["method"], &trained["steps"], &trained["held_out"]),
+            (&json!("population"), &json!(3), &json!(2))
+        );
+        assert!(trained["loss_after"].as_f64() < trained["loss_before"].as_f64(), "{trained}");
+        assert_eq!(night.ask("a").await, 1);
+    });
+}
+
+#[test]
+fn a_stop_a_dead_engine_and_a_short_night_leave_what_was() {
+    run(async {
+        let state = folder();
+        taught(&state, 75);
+        // Thousands of steps, each of a few milliseconds.
+        let many = [("epochs: 2", "epochs: 100"), ("step_tokens: 1536", "step_tokens: 64")];
+        let changes = [vec![NO_STAGES, ("method: gradient", "method: population")], many.to_vec()].concat();
+        let night = NightStage::new(&state, Options { changes, ..Options::default() }).await;
+        night.confirmed("owner", questions(0..50), |_| {}).await;
+        let training = |status: &Value| {
+            let progress = &status["run"]["progress"];
+            progress["what"] == "training" && progress["done"].as_u64() > Some(1)
+        };
+        let id = night.begin_learning().await;
+        night.until(training).await;
+        // A reply between the steps.
+        assert_eq!(night.ask("a").await, 0);
+        night.tell(NightCommand::Pause).await.unwrap();
+        assert!(night.report(&id).await["outcome"]["stopped"].is_object());
+        night.tell(NightCommand::Resume).await.unwrap();
+        // The engine takes its candidate with it; what serves is what served before.
+        let id = night.begin_learning().await;
+        night.until(training).await;
+        kill(night.stage.board.engine_pid().unwrap());
+        let failed = night.report(&id).await;
+        assert_eq!(failed["outcome"]["failed"]["phase"], "train", "{failed:#}");
+        assert!(!night.path("candidates").join(&id).join("adapter.gguf").exists());
+        night.until(|status| status["served"]["ready"] == true).await;
+        assert_eq!((night.ask("a").await, night.status().await["served"]["champion"].clone()), (0, json!(0)));
+        // When its time is up a training keeps what it has learned.
+        let yaml = night.path("pipelines/night.yaml");
+        let text = std::fs::read_to_string(&yaml).unwrap();
+        assert!(text.contains("  minutes_max: 120\n  memory_gib_max"));
+        let text = text.replace("  minutes_max: 120\n  memory_gib_max", "  minutes_max: 0.1\n  memory_gib_max");
+        std::fs::write(&yaml, text).unwrap();
+        let short = night.learn().await;
+        let steps = short["training"]["steps"].as_u64().unwrap_or_default();
+        assert!(short["outcome"]["promoted"].is_object() && steps > 0 && steps < 4_000, "{short:#}");
     });
 }
 

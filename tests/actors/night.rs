@@ -11,7 +11,7 @@ use chimere::actors::orchestrator::Pipelines;
 use chimere::actors::scheduler::{Desk, Host, Night, Scheduler};
 use chimere::actors::scorer::{Scorer, ScorerParts};
 use chimere::actors::supervisor::{Place, supervise};
-use chimere::actors::trainer::{Program, Trainer};
+use chimere::actors::trainer::{Program, Resident, Trainer};
 use chimere::clock::Clock;
 use chimere::failpoint::{Failpoint, JUDGING};
 use chimere::gguf::Layout;
@@ -101,7 +101,9 @@ fn trainer(state: &Path) -> Program {
         echo "{\"outcome\":$outcome,\"refused\":0,\"seconds\":1.0,\"adapter\":{}}"
     "#;
     let script = format!("STATE='{}'\n{script}", state.display());
-    Program { path: "/bin/sh".into(), args: vec!["-c".into(), script.into(), "trainer".into()], model: "m".into() }
+    // Whose tokenizer reads the pairs where no child does.
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/nano.gguf").into();
+    Program { path: "/bin/sh".into(), args: vec!["-c".into(), script.into(), "trainer".into()], model }
 }
 
 /// A stage with a Trainer and a Scheduler on a state folder that outlives it.
@@ -149,8 +151,10 @@ impl NightStage {
         let told = Arc::new(watch::Sender::new(None));
         let folder = state.path().to_owned();
         let program = trainer(state.path());
-        let trainer =
-            supervise("trainer", Place::Here, budget(), told.clone(), move || Trainer::new(&folder, program.clone()));
+        let resident = Resident { inference: stage.replies.inference.clone(), board: stage.board.clone() };
+        let trainer = supervise("trainer", Place::Here, budget(), told.clone(), move || {
+            Trainer::new(&folder, program.clone(), resident.clone())
+        });
         let parts = ScorerParts {
             judge: Err("no judge on this stage".to_owned()),
             inbox: stage.inbox.clone(),

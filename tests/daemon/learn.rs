@@ -23,9 +23,9 @@ const PAIRS_MIN: &str = "{pairs_min: 12, principal_pairs_max: 3, principal_share
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A daemon with two keys: the owner's and a guest's.
-struct House {
-    state: Arc<tempfile::TempDir>,
-    owner: String,
+pub(crate) struct House {
+    pub(crate) state: Arc<tempfile::TempDir>,
+    pub(crate) owner: String,
     guest: String,
 }
 
@@ -46,7 +46,7 @@ impl House {
         House { state, owner, guest }
     }
 
-    async fn open(&self, extra: &[&str]) -> Open<'_> {
+    pub(crate) async fn open(&self, extra: &[&str]) -> Open<'_> {
         let config = self.state.path().join("night-test.toml");
         let mut arguments = vec!["--config", config.to_str().unwrap()];
         arguments.extend(extra);
@@ -61,13 +61,13 @@ impl House {
     }
 }
 
-struct Open<'a> {
-    house: &'a House,
-    daemon: Daemon,
+pub(crate) struct Open<'a> {
+    pub(crate) house: &'a House,
+    pub(crate) daemon: Daemon,
 }
 
 impl Open<'_> {
-    async fn ask(&self, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    pub(crate) async fn ask(&self, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let url = format!("{}{path}", self.daemon.url);
         let client = reqwest::Client::new();
         let request = match body {
@@ -91,7 +91,7 @@ impl Open<'_> {
         assert_eq!(status, 200, "{answer}");
     }
 
-    async fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
             let (_, status) = self.ask(&self.house.owner, "/v1/night", None).await;
@@ -104,7 +104,7 @@ impl Open<'_> {
         }
     }
 
-    async fn begin(&self, dry_run: bool) -> String {
+    pub(crate) async fn begin(&self, dry_run: bool) -> String {
         self.until(|status| status["served"]["ready"] == true).await;
         let body = json!({ "command": "run_now", "dry_run": dry_run });
         let (status, answer) = self.ask(&self.house.owner, "/v1/night", Some(body)).await;
@@ -112,7 +112,7 @@ impl Open<'_> {
         answer["run"].as_str().unwrap().to_owned()
     }
 
-    async fn report(&self, run: &str) -> Value {
+    pub(crate) async fn report(&self, run: &str) -> Value {
         self.until(|status| status["run"].is_null() && status["last"]["id"] == run).await;
         self.ask(&self.house.owner, &format!("/v1/night/report?run={run}"), None).await.1
     }
@@ -135,7 +135,7 @@ fn trained_by_hand(run_dir: &Path, seed: u64) -> String {
 }
 
 /// A day of chats, confirmed and corrected by the owner, with a guest who floods and a question of an exam.
-async fn taught() -> House {
+pub(crate) async fn taught() -> House {
     let house = House::new();
     let open = house.open(&[]).await;
     for n in 0..24 {

@@ -25,6 +25,7 @@ mod pipelines;
 mod quality;
 mod reload;
 mod repl;
+mod resident;
 mod retrieval;
 mod scorer;
 mod simulate;

@@ -18,6 +18,7 @@ const OURS: RequestId = 1 << 63;
 /// One `ProbeCandidate` command under way.
 struct Probing {
     id: RequestId,
+    name: String,
     candidate: Arc<Candidate>,
     probes: Vec<Probe>,
     rows: Arc<Vec<EvalRow>>,
@@ -105,7 +106,17 @@ impl Candidates {
         let candidate = self.find(name)?.clone();
         let losses = vec![None; probes.len()];
         let rows = Arc::new(rows);
-        self.probing.push_back(Probing { id, candidate, probes, rows, next: 0, open: Vec::new(), losses, done: 0 });
+        self.probing.push_back(Probing {
+            id,
+            name: name.to_owned(),
+            candidate,
+            probes,
+            rows,
+            next: 0,
+            open: Vec::new(),
+            losses,
+            done: 0,
+        });
         Ok(())
     }
 
@@ -156,6 +167,11 @@ impl Candidates {
             backend.drop_adapter(open.adapter);
         }
         true
+    }
+
+    /// The probes of a candidate, waiting or under way.
+    pub(super) fn probes_of(&self, name: &str) -> Vec<RequestId> {
+        self.probing.iter().filter(|p| p.name == name).map(|p| p.id).collect()
     }
 
     pub(super) fn ids(&self) -> Vec<RequestId> {

@@ -252,7 +252,7 @@ pub enum Command {
         candidate: String,
         path: PathBuf,
     },
-    /// Forgets a candidate; told as `CandidateStands` for the last time.
+    /// Forgets a candidate and ends its probes; told as `CandidateStands` for the last time.
     DropCandidate {
         id: RequestId,
         candidate: String,

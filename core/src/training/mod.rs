@@ -1,20 +1,24 @@
-//! First-order training of an adapter on verified pairs: reads pairs, takes the steps, says how it went.
+//! Training of an adapter on verified pairs: reads pairs, takes the steps, says how it went. With gradients here, without
+//! them by questions to an engine (`zeroth`).
 //!
 //! Owns no process and no clock. It is run by `chimere train`, in a process of its own that can be killed at any
 //! moment: until the adapter file is renamed into place nothing exists, and a candidate changes nothing that serves.
 
 pub mod adam;
 pub mod pairs;
+pub mod preference;
 pub mod recipe;
 #[cfg(test)]
 mod tests;
+pub mod zeroth;
 
 use crate::engine::adapter::{Adapter, AdapterError, BaseModel, Factors};
 use crate::engine::gradient::{Batch, Change, Changes, Trunk};
 use crate::engine::model::ModelError;
 use adam::Adam;
 use pairs::Pair;
-pub use recipe::Recipe;
+use preference::Told;
+pub use recipe::{Method, Objective, Recipe};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,10 @@ pub enum TrainError {
     From(String),
     #[error("training was cancelled at step {0}")]
     Cancelled(usize),
+    #[error("{0}")]
+    Recipe(String),
+    #[error("the engine: {0}")]
+    Engine(String),
 }
 
 /// Pairs below which training is refused.
@@ -46,10 +54,13 @@ pub struct Step {
     /// Mean loss of the step's targets before it, nats a token.
     pub loss: f64,
     pub tokens: usize,
+    /// How much likelier the replies are than the rejected ones, nats a pair; absent where nothing is compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
 }
 
 /// What a training came to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub pairs: usize,
     /// Pairs that were kept out of training to be measured.
@@ -61,16 +72,35 @@ pub struct Outcome {
     pub loss_after: Option<f64>,
     /// How far the weights are moved, as `AdapterFacts::norm`.
     pub norm: f64,
+    /// Pairs learned from that had a rejected reply.
+    #[serde(default)]
+    pub compared: usize,
+    /// Margin of the pairs kept out, as in a step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_before: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_after: Option<f64>,
 }
 
-/// Learns an adapter of `trunk` from `pairs`; begins where `from` ended, if one is given. `progress` is told every step and says whether to go on.
+/// What follows a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onward {
+    Go,
+    /// No further step: what is learned by now is measured and kept.
+    Finish,
+    /// Nothing is kept.
+    Cancel,
+}
+
+/// Learns an adapter of `trunk` from `pairs`; begins where `from` ended, if one is given. `progress` is told every step
+/// and says whether to go on.
 pub fn train(
     trunk: &mut Trunk,
     base: &BaseModel,
     from: Option<&Adapter>,
     pairs: &[Pair],
     recipe: &Recipe,
-    progress: &mut dyn FnMut(Step) -> bool,
+    progress: &mut dyn FnMut(Step) -> Onward,
 ) -> Result<(Adapter, Outcome), TrainError> {
     let mut random = recipe::Random::new(recipe.seed);
     let order = random.shuffled(pairs.len());
@@ -88,29 +118,42 @@ pub fn train(
     }
     let exam: Vec<&Pair> = kept_out.iter().map(|i| &pairs[*i]).collect();
     let loss_before = mean_loss(trunk, &changes, &exam);
+    let margin_before = preference::mean_margin(trunk, &changes, &exam);
+    let reference = preference::reference(trunk, &changes, pairs, order);
     let batches = recipe.batches(order, pairs, &mut random);
     let mut adam = Adam::new(&changes);
     let mut steps = Vec::with_capacity(batches.len());
     for (i, chosen) in batches.iter().enumerate() {
-        let mut batch = Batch::default();
-        chosen.iter().for_each(|pair| batch.push(&pair.ids, pair.scored_from, pair.weight));
         let mut grads = changes.zeros_like();
-        let loss = trunk.gradient(&changes, &batch, &mut grads);
+        let of_step: Vec<Told<'_>> =
+            chosen.iter().map(|at| Told { pair: &pairs[*at], reference: reference[*at] }).collect();
+        let (loss, margin) = preference::gradient(trunk, &changes, &of_step, recipe.beta, &mut grads);
         if !loss.is_finite() {
             return Err(TrainError::Diverged(loss, i + 1));
         }
         adam.step(&mut changes, &grads, recipe.rate(i, batches.len()), recipe.clip);
-        let step = Step { step: i + 1, steps: batches.len(), loss, tokens: batch.tokens.len() };
+        let step = Step {
+            step: i + 1,
+            steps: batches.len(),
+            loss,
+            tokens: of_step.iter().map(|t| t.pair.tokens()).sum(),
+            margin,
+        };
         steps.push(step);
-        if !progress(step) {
-            return Err(TrainError::Cancelled(i + 1));
+        match progress(step) {
+            Onward::Go => {}
+            Onward::Finish => break,
+            Onward::Cancel => return Err(TrainError::Cancelled(i + 1)),
         }
     }
     let loss_after = mean_loss(trunk, &changes, &exam);
+    let margin_after = preference::mean_margin(trunk, &changes, &exam);
     let adapter = adapter(base, &changes, recipe.alpha)?;
     let tokens = steps.iter().map(|s| s.tokens).sum();
     let norm = adapter.norm();
-    Ok((adapter, Outcome { pairs: order.len(), held_out, steps, tokens, loss_before, loss_after, norm }))
+    let compared = order.iter().filter(|i| pairs[**i].rejected.is_some()).count();
+    let losses = Outcome { loss_before, loss_after, margin_before, margin_after, ..Outcome::default() };
+    Ok((adapter, Outcome { pairs: order.len(), held_out, steps, tokens, norm, compared, ..losses }))
 }
 
 /// Mean loss over the pairs' targets.

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::recipe::Objective;
 use crate::engine::prompt::{PairIds, render_pair};
 use crate::engine::protocol::ChatInput;
 use crate::engine::template::ChatTemplate;
@@ -29,6 +30,15 @@ pub struct Pair {
     /// Where the reply begins: only it is learned.
     pub scored_from: usize,
     pub weight: f32,
+    /// Prompt and a reply that is worse, where the objective asks for one and the line has it.
+    pub rejected: Option<Vec<u32>>,
+}
+
+impl Pair {
+    /// Tokens that a step feeds for it.
+    pub fn tokens(&self) -> usize {
+        self.ids.len() + self.rejected.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// One line.
@@ -51,6 +61,11 @@ struct Line {
     prompt_ids: Vec<u32>,
     #[serde(default)]
     reply_ids: Vec<u32>,
+    /// A worse answer to the same question; read where the objective compares.
+    #[serde(default)]
+    rejected: Option<Message>,
+    #[serde(default)]
+    rejected_ids: Vec<u32>,
     #[serde(default = "one")]
     weight: f32,
     /// For people and for admission; not read here.
@@ -80,8 +95,13 @@ pub struct Pairs {
     pub refused: Vec<(usize, String)>,
 }
 
-/// Reads the pairs of a file.
-pub fn read(path: &Path, vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> Result<Pairs, PairsError> {
+/// Reads the pairs of a file, with the worse replies where `objective` compares.
+pub fn read(
+    path: &Path,
+    vocab: &dyn Vocab,
+    template: Option<&ChatTemplate>,
+    objective: Objective,
+) -> Result<Pairs, PairsError> {
     let name = path.display().to_string();
     let failed = |source| PairsError::Read { path: name.clone(), source };
     let mut from = BufReader::new(File::open(path).map_err(failed)?);
@@ -100,7 +120,7 @@ pub fn read(path: &Path, vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> 
             _ if line.iter().all(u8::is_ascii_whitespace) => continue,
             _ => {}
         }
-        match parse(&line, vocab, template) {
+        match parse(&line, vocab, template, objective) {
             Ok(pair) => pairs.list.push(pair),
             Err(reason) => pairs.refused.push((number, reason)),
         }
@@ -108,27 +128,50 @@ pub fn read(path: &Path, vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> 
     Ok(pairs)
 }
 
-fn parse(line: &[u8], vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> Result<Pair, String> {
+fn parse(
+    line: &[u8],
+    vocab: &dyn Vocab,
+    template: Option<&ChatTemplate>,
+    objective: Objective,
+) -> Result<Pair, String> {
     let line: Line = serde_json::from_slice(line).map_err(|e| e.to_string())?;
     if !(line.weight > 0.0 && line.weight <= 100.0) {
         return Err(format!("weight is {}, but it must be above 0 and at most 100", line.weight));
     }
-    let (mut ids, reply) = match (&line.reply, line.reply_ids.is_empty()) {
+    let (prompt, reply) = match (&line.reply, line.reply_ids.is_empty()) {
         (Some(reply), true) => rendered(&line, reply, vocab, template)?,
-        (None, false) => (line.prompt_ids, line.reply_ids),
+        (None, false) => (line.prompt_ids.clone(), line.reply_ids.clone()),
         _ => return Err("a line has either messages and a reply, or prompt_ids and reply_ids".into()),
     };
-    let scored_from = ids.len();
-    ids.extend(reply);
-    if scored_from == 0 || ids.len() == scored_from {
+    let worse = match (&line.rejected, line.rejected_ids.is_empty()) {
+        _ if objective == Objective::Likelihood => None,
+        (None, true) => None,
+        (Some(rejected), true) if line.reply.is_some() => Some(rendered(&line, rejected, vocab, template)?),
+        (None, false) if line.reply.is_none() => Some((line.prompt_ids.clone(), line.rejected_ids.clone())),
+        _ => return Err("the rejected reply must come as the reply does: as a message, or as ids".into()),
+    };
+    let rejected = match worse {
+        Some((other, _)) if other != prompt => return Err("the rejected reply answers another prompt".into()),
+        Some((_, rejected)) if rejected == reply => return Err("the rejected reply is the reply itself".into()),
+        Some((_, rejected)) => Some(whole(&prompt, rejected, vocab)?),
+        None => None,
+    };
+    let scored_from = prompt.len();
+    Ok(Pair { ids: whole(&prompt, reply, vocab)?, scored_from, weight: line.weight, rejected })
+}
+
+/// Prompt and reply as one text that can be learned from.
+fn whole(prompt: &[u32], reply: Vec<u32>, vocab: &dyn Vocab) -> Result<Vec<u32>, String> {
+    if prompt.is_empty() || reply.is_empty() {
         return Err("prompt and reply must not be empty".into());
     }
+    let ids = [prompt, &reply].concat();
     if ids.len() > TOKENS_MAX {
         return Err(format!("the pair has {} tokens, over the limit of {TOKENS_MAX}", ids.len()));
     }
     match ids.iter().find(|id| **id as usize >= vocab.len()) {
         Some(id) => Err(format!("token {id} is outside the vocabulary of {}", vocab.len())),
-        None => Ok(Pair { ids, scored_from, weight: line.weight }),
+        None => Ok(ids),
     }
 }
 

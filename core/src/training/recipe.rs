@@ -1,5 +1,5 @@
-//! How to train: which matrices, how far, in which order. The defaults are those of the measured comparison in
-//! `nano/effect`: LoRA of rank 16 in all layers but the first two, two passes over the pairs.
+//! How to train: by which method, which matrices, how far, in which order. The defaults are those of the measured
+//! comparison in `nano/effect`: with gradients, LoRA of rank 16 in all layers but the first two, two passes over the pairs.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,37 @@ use crate::engine::adapter::{block_of, target_of};
 /// Most pairs kept out to be measured.
 pub const HELD_OUT_MAX: usize = 200;
 
+/// How the way down is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Gradients through the whole trunk.
+    #[default]
+    Gradient,
+    /// The losses of many small perturbations (`zeroth`).
+    Population,
+    /// The slope along one random direction (`zeroth`), to compare with.
+    Mezo,
+}
+
+/// What the way down leads to, with gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// The replies become likelier.
+    #[default]
+    Likelihood,
+    /// And likelier than the rejected ones, where there are any (`preference`).
+    Preference,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recipe {
+    pub method: Method,
+    pub objective: Objective,
+    /// How much a nat of margin counts (preference).
+    pub beta: f32,
     pub rank: usize,
     pub alpha: f32,
     /// First layer that is changed.
@@ -31,11 +59,17 @@ pub struct Recipe {
     pub steps_max: usize,
     pub held_out_percent: u32,
     pub seed: u64,
+    /// Without gradients: perturbations that a step of a population looks at, and how large one is in B.
+    pub directions: usize,
+    pub size: f32,
 }
 
 impl Default for Recipe {
     fn default() -> Self {
         Recipe {
+            method: Method::Gradient,
+            objective: Objective::Likelihood,
+            beta: 0.1,
             rank: 16,
             alpha: 16.0,
             layer_first: 2,
@@ -48,6 +82,8 @@ impl Default for Recipe {
             steps_max: 0,
             held_out_percent: 5,
             seed: 1,
+            directions: 64,
+            size: 0.03,
         }
     }
 }
@@ -67,6 +103,17 @@ pub const TARGETS: [&str; 10] = [
 ];
 
 impl Recipe {
+    /// The best that was measured for a method, on a model of `layers` layers: without gradients the last layer alone.
+    pub fn of(method: Method, layers: usize) -> Recipe {
+        let gradient = Recipe { method, ..Recipe::default() };
+        let rate_max = match method {
+            Method::Gradient => return gradient,
+            Method::Population => 0.1,
+            Method::Mezo => 0.3,
+        };
+        Recipe { rank: 4, alpha: 4.0, layer_first: layers.saturating_sub(1), rate_max, ..gradient }
+    }
+
     /// Whether the matrix `name` is changed.
     pub fn wants(&self, name: &str) -> bool {
         let target = target_of(name).unwrap_or_default();
@@ -83,25 +130,27 @@ impl Recipe {
     }
 
     /// The pairs of every step: each epoch in an order of its own, cut where a step is full.
-    pub(super) fn batches<'p>(&self, order: &[usize], pairs: &'p [Pair], random: &mut Random) -> Vec<Vec<&'p Pair>> {
-        let mut batches: Vec<Vec<&Pair>> = Vec::new();
+    pub(super) fn batches(&self, order: &[usize], pairs: &[Pair], random: &mut Random) -> Vec<Vec<usize>> {
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let enough = if self.steps_max == 0 { usize::MAX } else { self.steps_max };
         for _ in 0..self.epochs {
+            if batches.len() >= enough {
+                break;
+            }
             let mut tokens = usize::MAX;
             for at in random.shuffled(order.len()) {
-                let pair = &pairs[order[at]];
-                if tokens.saturating_add(pair.ids.len()) > self.step_tokens {
+                let size = pairs[order[at]].tokens();
+                if tokens.saturating_add(size) > self.step_tokens {
                     batches.push(Vec::new());
                     tokens = 0;
                 }
-                tokens += pair.ids.len();
+                tokens += size;
                 if let Some(batch) = batches.last_mut() {
-                    batch.push(pair);
+                    batch.push(order[at]);
                 }
             }
         }
-        if self.steps_max > 0 {
-            batches.truncate(self.steps_max);
-        }
+        batches.truncate(enough);
         batches
     }
 }
@@ -114,7 +163,7 @@ impl Random {
         Random(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

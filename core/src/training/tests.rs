@@ -16,7 +16,7 @@ fn pairs(n: usize) -> Vec<Pair> {
     (0..n)
         .map(|_| {
             let prompt = random.tokens(5);
-            Pair { scored_from: prompt.len(), ids: [prompt, fixed.clone()].concat(), weight: 1.0 }
+            Pair { scored_from: prompt.len(), ids: [prompt, fixed.clone()].concat(), weight: 1.0, rejected: None }
         })
         .collect()
 }
@@ -27,7 +27,7 @@ fn recipe() -> Recipe {
 
 fn run(file: &TempModel, recipe: &Recipe, pairs: &[Pair]) -> Result<(Adapter, Outcome), TrainError> {
     let mut trunk = Trunk::load(&file.path, 2, &mut |_| {}).unwrap();
-    train(&mut trunk, &base(file), None, pairs, recipe, &mut |_| true)
+    train(&mut trunk, &base(file), None, pairs, recipe, &mut |_| Onward::Go)
 }
 
 #[test]
@@ -56,8 +56,10 @@ fn what_cannot_be_trained_says_why() {
     assert!(matches!(error(&Recipe { layer_first: 99, ..recipe() }, 20), TrainError::NoTarget));
     assert!(matches!(error(&Recipe { rate_max: 1e30, ..recipe() }, 40), TrainError::Diverged(..)));
     let mut trunk = Trunk::load(&file.path, 1, &mut |_| {}).unwrap();
-    let stopped = train(&mut trunk, &base(&file), None, &pairs(20), &recipe(), &mut |s| s.step < 2);
+    let stopped = train(&mut trunk, &base(&file), None, &pairs(20), &recipe(), &mut |s| stop_at_two(s, Onward::Cancel));
     assert!(matches!(stopped, Err(TrainError::Cancelled(2))));
+    let ended = train(&mut trunk, &base(&file), None, &pairs(20), &recipe(), &mut |s| stop_at_two(s, Onward::Finish));
+    assert_eq!(ended.unwrap().1.steps.len(), 2);
 }
 
 #[test]
@@ -67,7 +69,8 @@ fn a_training_goes_on_where_another_ended() {
     let (adapter, before) = run(&file, &first, &pairs(40)).unwrap();
     let mut trunk = Trunk::load(&file.path, 2, &mut |_| {}).unwrap();
     let mut go_on = |recipe: &Recipe| {
-        train(&mut trunk, &base(&file), Some(&adapter), &pairs(40), recipe, &mut |_| true).map(|(_, outcome)| outcome)
+        train(&mut trunk, &base(&file), Some(&adapter), &pairs(40), recipe, &mut |_| Onward::Go)
+            .map(|(_, outcome)| outcome)
     };
     let on = go_on(&first).unwrap();
     // The same pairs are kept out: what the first ended with, the second begins with.
@@ -76,4 +79,8 @@ fn a_training_goes_on_where_another_ended() {
     for other in [Recipe { rank: 2, ..first.clone() }, Recipe { layer_first: 1, ..first.clone() }] {
         assert!(matches!(go_on(&other), Err(TrainError::From(_))));
     }
+}
+
+fn stop_at_two(step: Step, how: Onward) -> Onward {
+    if step.step < 2 { Onward::Go } else { how }
 }

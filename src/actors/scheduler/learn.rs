@@ -244,6 +244,7 @@ impl Work {
         let losses: Vec<f64> = outcome.steps.iter().map(|step| step.loss).collect();
         let trained = Trained {
             format: FORMAT,
+            method: training.method,
             mode: training.mode,
             from,
             seed,
@@ -256,6 +257,9 @@ impl Work {
             held_out: outcome.held_out,
             loss_before: outcome.loss_before,
             loss_after: outcome.loss_after,
+            compared: outcome.compared,
+            margin_before: outcome.margin_before,
+            margin_after: outcome.margin_after,
             curve: learning::thinned(&losses),
             seconds: said.seconds,
         };

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::night::learning::Training;
-use crate::training::{Outcome, Step};
+use crate::training::{Objective, Outcome, Step};
 
 /// Longest line, bytes: the last one holds every step.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -68,7 +68,12 @@ pub enum ChildError {
 
 impl Lesson {
     fn args(&self, model: &Path) -> Vec<OsString> {
-        let Training { rank, rate, epochs, step_tokens, held_out_percent, threads, memory_gib_max, .. } = self.training;
+        let Training { rank, rate, epochs, step_tokens, held_out_percent, threads, memory_gib_max, beta, .. } =
+            self.training;
+        let objective = match self.training.objective {
+            Objective::Likelihood => "likelihood",
+            Objective::Preference => "preference",
+        };
         let mut args: Vec<OsString> = vec!["train".into(), "--background".into(), "--json".into()];
         let mut flag = |name: &str, value: OsString| args.extend([name.into(), value]);
         flag("--model", model.into());
@@ -80,6 +85,8 @@ impl Lesson {
         // alpha / rank stays 1, as it was measured.
         for (name, value) in [
             ("--seed", self.seed.to_string()),
+            ("--objective", objective.to_owned()),
+            ("--beta", beta.to_string()),
             ("--rank", rank.to_string()),
             ("--alpha", rank.to_string()),
             ("--rate", rate.to_string()),

@@ -57,11 +57,30 @@ impl Batch {
         self.weights.iter().map(|w| f64::from(*w)).sum()
     }
 
-    /// (row, target, weight) of everything that is scored.
-    fn targets(&self) -> Vec<(usize, u32, f32)> {
-        let scored = self.spans.iter().flat_map(|s| s.clone().skip(1));
-        scored.filter(|t| self.weights[*t] != 0.0).map(|t| (t - 1, self.tokens[t], self.weights[t])).collect()
+    /// Everything that is scored.
+    fn targets(&self) -> Vec<Target> {
+        let scored = self.spans.iter().enumerate().flat_map(|(i, s)| s.clone().skip(1).map(move |t| (i, t)));
+        scored
+            .filter(|(_, t)| self.weights[*t] != 0.0)
+            .map(|(sequence, t)| Target { row: t - 1, token: self.tokens[t], weight: self.weights[t], sequence })
+            .collect()
     }
+}
+
+/// A token that is scored.
+struct Target {
+    /// The row of logits that should say it.
+    row: usize,
+    token: u32,
+    weight: f32,
+    sequence: usize,
+}
+
+/// How much an objective rises with the loss of each sequence.
+enum Slopes<'s> {
+    Same(f64),
+    /// Told the losses first.
+    Of(&'s mut dyn FnMut(&[f64]) -> Vec<f64>),
 }
 
 /// A model to learn changes of.
@@ -172,11 +191,29 @@ impl Trunk {
         for layer in &self.weights.layers {
             x = self.layer(tools, layer, &batch.spans, x).0;
         }
-        self.head(tools, batch, &x, None) / batch.weight().max(f64::MIN_POSITIVE)
+        let nats = self.head(tools, &batch.targets(), batch.spans.len(), &x, None);
+        nats.iter().sum::<f64>() / batch.weight().max(f64::MIN_POSITIVE)
     }
 
     /// Mean loss, and its gradient added to `grads`.
     pub fn gradient(&self, changes: &Changes, batch: &Batch, grads: &mut Changes) -> f64 {
+        let total = batch.weight().max(f64::MIN_POSITIVE);
+        self.backward(changes, batch, grads, Slopes::Same(total.recip())).iter().sum::<f64>() / total
+    }
+
+    /// Adds to `grads` the gradient of any objective of the sequences' losses (the weighted sums of their targets' losses,
+    /// nats): `slopes` is told them, in the order of the batch, and says how much the objective rises with each.
+    pub fn gradient_of(
+        &self,
+        changes: &Changes,
+        batch: &Batch,
+        grads: &mut Changes,
+        slopes: &mut dyn FnMut(&[f64]) -> Vec<f64>,
+    ) {
+        self.backward(changes, batch, grads, Slopes::Of(slopes));
+    }
+
+    fn backward(&self, changes: &Changes, batch: &Batch, grads: &mut Changes, slopes: Slopes<'_>) -> Vec<f64> {
         let tools = Tools { pool: &self.pool, changes };
         let mut x = self.embed(batch);
         let mut kept = Vec::with_capacity(self.weights.layers.len());
@@ -186,11 +223,16 @@ impl Trunk {
             x = next;
         }
         let mut dx = vec![0.0; x.len()];
-        let nats = self.head(tools, batch, &x, Some(&mut dx));
+        let (targets, sequences) = (batch.targets(), batch.spans.len());
+        let slopes = match slopes {
+            Slopes::Same(slope) => vec![slope; sequences],
+            Slopes::Of(told) => told(&self.head(tools, &targets, sequences, &x, None)),
+        };
+        let nats = self.head(tools, &targets, sequences, &x, Some((&mut dx, &slopes)));
         for (layer, kept) in self.weights.layers.iter().zip(&kept).rev() {
             self.layer_back(tools, layer, &batch.spans, kept, &mut dx, grads);
         }
-        nats / batch.weight().max(f64::MIN_POSITIVE)
+        nats
     }
 
     fn embed(&self, batch: &Batch) -> Vec<f32> {
@@ -248,29 +290,38 @@ impl Trunk {
         self.norm_back(&kept.x, &w.norm, &dn, dx);
     }
 
-    /// Weighted sum of the targets' losses; with `dx`, its gradient over the mean.
-    fn head(&self, tools: Tools<'_>, batch: &Batch, x: &[f32], mut dx: Option<&mut Vec<f32>>) -> f64 {
+    /// Weighted sum of the losses of each sequence's targets; with `back`, the gradient of their sum by `slopes`, which is
+    /// written where targets are.
+    fn head(
+        &self,
+        tools: Tools<'_>,
+        targets: &[Target],
+        sequences: usize,
+        x: &[f32],
+        mut back: Option<(&mut Vec<f32>, &[f64])>,
+    ) -> Vec<f64> {
         let (d, v) = (self.hp.width, self.hp.vocab);
-        let total = batch.weight().max(f64::MIN_POSITIVE) as f32;
-        let mut nats = 0.0;
+        let mut nats = vec![0.0; sequences];
         // The head takes no change: nothing is added to these.
         let mut none = Changes { rank: 0, scale: 0.0, slots: Vec::new() };
-        for targets in batch.targets().chunks(HEAD_ROWS) {
-            let rows: Vec<f32> = targets.iter().flat_map(|(t, ..)| &x[t * d..][..d]).copied().collect();
+        for targets in targets.chunks(HEAD_ROWS) {
+            let rows: Vec<f32> = targets.iter().flat_map(|t| &x[t.row * d..][..d]).copied().collect();
             let normed = self.norm(&rows, &self.weights.output_norm);
             let mut logits = tools.forward(&self.weights.head, &normed);
-            for (row, (_, target, weight)) in logits.chunks_exact_mut(v).zip(targets) {
-                nats += f64::from(*weight) * softmax_loss(row, *target as usize);
-                row.iter_mut().for_each(|p| *p *= weight / total);
-                row[*target as usize] -= weight / total;
+            for (row, t) in logits.chunks_exact_mut(v).zip(targets) {
+                nats[t.sequence] += f64::from(t.weight) * softmax_loss(row, t.token as usize);
+                let Some((_, slopes)) = &back else { continue };
+                let slope = t.weight * slopes[t.sequence] as f32;
+                row.iter_mut().for_each(|p| *p *= slope);
+                row[t.token as usize] -= slope;
             }
-            let Some(dx) = dx.as_deref_mut() else { continue };
+            let Some((dx, _)) = &mut back else { continue };
             let mut dnormed = Vec::new();
             tools.backward(&self.weights.head, &normed, &logits, &mut dnormed, &mut none);
             let mut drows = vec![0.0; rows.len()];
             self.norm_back(&rows, &self.weights.output_norm, &dnormed, &mut drows);
-            for ((t, ..), row) in targets.iter().zip(drows.chunks_exact(d)) {
-                dx[t * d..][..d].copy_from_slice(row);
+            for (t, row) in targets.iter().zip(drows.chunks_exact(d)) {
+                dx[t.row * d..][..d].copy_from_slice(row);
             }
         }
         nats

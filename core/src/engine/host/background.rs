@@ -50,7 +50,12 @@ impl Host {
             Command::MoveCandidate { id, candidate, moves } => {
                 (id, self.candidates.step(id, &candidate, &moves).map(Some))
             }
-            Command::DropCandidate { id, candidate } => (id, self.candidates.discard(id, &candidate).map(Some)),
+            Command::DropCandidate { id, candidate } => {
+                for probe in self.candidates.probes_of(&candidate) {
+                    self.cancel(probe, out);
+                }
+                (id, self.candidates.discard(id, &candidate).map(Some))
+            }
             Command::SaveCandidate { id, candidate, path } => {
                 let saved = self.candidates.snapshot(&candidate).and_then(|c| probe::save(id, c, path, events.clone()));
                 (id, saved.map(|()| None))

@@ -169,11 +169,13 @@ fn a_population_is_probed_moved_and_saved_between_live_steps() {
     rig.until(ended(15));
     rig.send(probe(16, 1, &[f32::NAN]));
     rig.send(probe(17, 1, &[]));
+    rig.send(probe(21, 1, &[0.0; 4096]));
     rig.send(Command::DropCandidate { id: 18, candidate: "a".to_owned() });
     rig.send(probe(19, 1, &[0.0]));
-    for id in [16, 17, 19] {
+    for id in [16, 17, 19, 21] {
         rig.until(ended(id));
     }
+    assert!(matches!(rig.failure_of(21), Some((FailureKind::Invalid, m)) if m.contains("cancelled")));
     rig.send(Command::Stats { id: 20 });
     rig.until(|e| matches!(e, Event::Stats { id: 20, stats } if stats.background == 0 && stats.running == 0));
 }
