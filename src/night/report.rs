@@ -282,6 +282,7 @@ pub(super) mod tests {
     use crate::night::gate::{Finding, Rule};
     use crate::night::learning::{Mode, PrincipalPairs};
     use crate::night::phase::{Job, Phase};
+    use crate::training::Method;
 
     fn answered(n: usize, domain: &str, champion: bool, candidate: bool) -> Answered {
         Answered {
@@ -295,6 +296,7 @@ pub(super) mod tests {
     fn trained() -> Trained {
         Trained {
             format: 1,
+            method: Method::Gradient,
             mode: Mode::Fresh,
             from: 0,
             seed: 1,
@@ -307,6 +309,9 @@ pub(super) mod tests {
             held_out: 1,
             loss_before: Some(2.0),
             loss_after: Some(1.0),
+            compared: 0,
+            margin_before: None,
+            margin_after: None,
             curve: vec![(1, 2.0), (2, 1.0)],
             seconds: 3.0,
         }
