@@ -10,7 +10,7 @@
 //! | [`scheduler::Scheduler`] | the night's phase record, the pointer to the served generation, the canary, cron | Night, ScheduleChanged, SchedulerStatus | what served yesterday serves on; the run is reported as failed |
 //!
 //! Who asks whom: `reply` asks Orchestrator, Inference, Memory and, before an answer of a gated route ends, the Scorer; the Scorer's work asks Memory and its engine's owner;
-//! the Scheduler's runs ask Trainer, Inference and Memory; `daemon` asks all of them for their status;
+//! the Scheduler's runs ask Trainer, Inference and Memory; the Trainer asks Inference where it trains without gradients; `daemon` asks all of them for their status;
 //! no handler waits for another actor. Messages are sent through a [`link::Link`], never through a bare address, and
 //! actix's unconditional send is banned: it drops silently.
 
