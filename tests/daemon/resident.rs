@@ -2,7 +2,6 @@
 //! while. Stopped and killed in the middle it leaves what was.
 
 use std::fs;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -88,8 +87,9 @@ async fn a_resident_training_serves_all_the_while_and_leaves_what_was_when_it_is
     assert!(!house.state.path().join("candidates").join(&run).join("adapter.gguf").exists());
 
     // Left alone it comes to its end, and is judged like any other.
+    drop(open);
     settings(&house, "steps_max: 3 ");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let open = house.open(&[]).await;
     let run = open.begin(true).await;
     let report = open.report(&run).await;
     let outcome = &report["outcome"];
