@@ -153,14 +153,18 @@ mod tests {
         let (loss, margin) = gradient(&trunk, &changes, &told, beta, &mut grads);
         assert!(loss > 0.0 && margin.is_some());
         let norm = grads.values().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-        let step = 0.002 / norm;
-        let at = |sign: f64| {
+        let at = |by: f64| {
             let mut moved = changes.clone();
-            moved.values_mut().zip(grads.values()).for_each(|(v, g)| *v += (sign * step * f64::from(*g)) as f32);
+            moved.values_mut().zip(grads.values()).for_each(|(v, g)| *v += (by * f64::from(*g)) as f32);
             value(&moved)
         };
-        let slope = (at(1.0) - at(-1.0)) / (2.0 * step);
-        assert!((slope - norm * norm).abs() < 0.02 * norm * norm, "{slope} {}", norm * norm);
+        // Where a step takes a token to another expert the loss jumps: of several steps one stays between two such places.
+        let slopes = [1e-3, 3e-4, 1e-4, 3e-5].map(|length| {
+            let step = length / norm;
+            (at(step) - at(-step)) / (2.0 * step)
+        });
+        let near = slopes.iter().any(|slope| (slope - norm * norm).abs() < 0.02 * norm * norm);
+        assert!(near, "{slopes:?} {}", norm * norm);
         // And along the part that only the rejected replies pull at: without them the gradient is another.
         let plain: Vec<Told<'_>> = pairs.iter().map(|pair| Told { pair, reference: None }).collect();
         let mut likelihood = changes.zeros_like();
