@@ -25,14 +25,20 @@ def keep(runs):
                 for k in ("exam", "right"):
                     if k in r:
                         r[k] = np.packbits(np.array(list(r[k])) == "1").tobytes().hex()
-                f.write(json.dumps(r) + "\n")
-        with open(os.path.join(d, "week.json")) as f, open(os.path.join(KEEP, f"run{n + 1}.json"), "w") as out:
-            json.dump({k: v for k, v in json.load(f).items() if k != "days"}, out, separators=(",", ":"))
-            out.write("\n")
+                f.write(json.dumps(r, separators=(",", ":")) + "\n")
+    # What was asked is the same in all runs, or their tables could not stand side by side.
+    facts = []
+    for d in runs:
+        with open(os.path.join(d, "week.json")) as f:
+            facts.append({k: v for k, v in json.load(f).items() if k != "days"})
+    assert all(other == facts[0] for other in facts), "the runs asked different things"
+    with open(os.path.join(KEEP, "facts.json"), "w") as out:
+        json.dump(facts[0], out, separators=(",", ":"))
+        out.write("\n")
 
 
 def load(n):
-    with open(os.path.join(KEEP, f"run{n}.json")) as f:
+    with open(os.path.join(KEEP, "facts.json")) as f:
         facts = json.load(f)
     return facts, lines(os.path.join(KEEP, f"run{n}.jsonl"))
 
@@ -87,7 +93,7 @@ def main():
     if sys.argv[1:]:
         keep(sys.argv[1:])
     n, runs = 1, []
-    while os.path.exists(os.path.join(KEEP, f"run{n}.json")):
+    while os.path.exists(os.path.join(KEEP, f"run{n}.jsonl")):
         facts, rows = load(n)
         runs.append((facts, rows))
         print("\n".join(table(facts, rows)), "\n")

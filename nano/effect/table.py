@@ -34,7 +34,7 @@ def keep(runs, where):
             if "exam" in r and not (r["method"] == "base" and seen_base):
                 seen_base |= r["method"] == "base"
                 bits = np.array(list(r["exam"])) == "1"
-                f.write(json.dumps({**r, "exam": np.packbits(bits).tobytes().hex()}) + "\n")
+                f.write(json.dumps({**r, "exam": np.packbits(bits).tobytes().hex()}, separators=(",", ":")) + "\n")
     curve = collections.defaultdict(list)
     for r in rows:
         if r["method"] != "base":
@@ -45,7 +45,7 @@ def keep(runs, where):
             v = curve[k]
             f.write("\t".join(map(str, [*k, len(v), round(float(np.mean([x[0] for x in v])), 5), round(float(np.mean([x[1] for x in v]))), v[0][2]])) + "\n")
     with open(os.path.join(where, "facts.json"), "w") as f:
-        json.dump(facts, f, indent=0)
+        json.dump(facts, f, separators=(",", ":"))
         f.write("\n")
 
 

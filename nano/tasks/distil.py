@@ -178,5 +178,5 @@ def run(corpus):
     for make in (countries, exercises, techniques, attack_tools, exploited, words, shell):
         rows = make(corpus)
         with open(os.path.join(FACTS, make.__name__ + ".json"), "w", encoding="utf-8") as f:
-            f.write("[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in rows) + "\n]\n")
+            f.write("[\n" + ",\n".join(json.dumps(r, ensure_ascii=False, separators=(",", ":")) for r in rows) + "\n]\n")
         print(make.__name__, len(rows))
