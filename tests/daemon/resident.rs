@@ -18,7 +18,7 @@ fn settings(house: &House, steps: &str) {
         ("method: gradient", "method: population"),
         ("directions: 64", "directions: 4"),
         ("step_tokens: 1536", "step_tokens: 200"),
-        ("epochs: 1", "epochs: 100"),
+        ("epochs: 1\n", "epochs: 100\n"),
         ("steps_max: 0 ", steps),
         (LONG, steps),
     ] {
