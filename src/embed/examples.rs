@@ -114,6 +114,7 @@ impl Examples {
     }
 }
 
+#[cfg(feature = "llama")]
 #[cfg(test)]
 mod tests {
     use super::*;

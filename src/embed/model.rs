@@ -121,6 +121,7 @@ fn unpacked(block: &[u8; BLOCK_BYTES]) -> impl Iterator<Item = f32> + '_ {
 }
 
 /// The bytes of a small model in F32 whose tokens are the bytes, for tests. `vector`: value `d` of token `id`.
+#[cfg(feature = "llama")]
 #[cfg(test)]
 pub(crate) fn small(width: usize, vector: impl Fn(usize, usize) -> f32) -> Vec<u8> {
     use crate::gguf::Layout;
@@ -144,6 +145,7 @@ pub(crate) fn small(width: usize, vector: impl Fn(usize, usize) -> f32) -> Vec<u
     std::fs::read(&path).unwrap()
 }
 
+#[cfg(feature = "llama")]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -129,6 +129,7 @@ pub fn report(exchanges: usize, shown: &[Shown], without: &[Outcome], with: &[Ou
     }
 }
 
+#[cfg(feature = "llama")]
 #[cfg(test)]
 mod tests {
     use super::*;
