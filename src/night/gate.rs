@@ -169,11 +169,11 @@ pub fn hopeless(golden: &[Pair], limits: &Limits) -> bool {
     golden.len() >= limits.items_min && count(golden).interval(Z_999).1 < -limits.margin
 }
 
-/// Whether the slice need not be asked: on the golden exam the candidate won no more than it lost. Stopping early can
-/// only reject.
-pub fn futile(golden: &[Pair]) -> bool {
+/// Whether the slice need not be asked: on the golden exam the candidate won no more than it lost, and that luck alone
+/// could do as well is not allowed. Stopping early can only reject.
+pub fn futile(golden: &[Pair], limits: &Limits) -> bool {
     let counted = count(golden);
-    counted.wins <= counted.losses
+    limits.gain_alpha < 1.0 && counted.wins <= counted.losses
 }
 
 fn finding(rule: Rule, passed: bool, words: String) -> Finding {
@@ -251,7 +251,7 @@ fn improvement(evidence: &Evidence, all: &[Pair], limits: &Limits) -> Finding {
         "{} items won and {} lost; chance alone does as well with p = {p:.3}, at most {}",
         counted.wins, counted.losses, limits.gain_alpha,
     );
-    if evidence.slice.is_empty() && futile(all) {
+    if evidence.slice.is_empty() && futile(all, limits) {
         words += ": no improvement is shown, and the slice was not asked";
     } else if !enough {
         words += &format!("; at least {} items of the slice must be answered", limits.items_min);

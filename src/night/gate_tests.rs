@@ -47,7 +47,7 @@ fn evidence(golden: Vec<Pair>, slice: Vec<Pair>) -> Evidence {
 fn night(seed: u64, gain: f64, discordance: f64) -> Verdict {
     let mut random = Random(seed);
     let golden = exam(&mut random, gain, discordance);
-    let slice = if futile(&golden) { Vec::new() } else { exam(&mut random, gain, discordance) };
+    let slice = if futile(&golden, &Limits::default()) { Vec::new() } else { exam(&mut random, gain, discordance) };
     judge(&evidence(golden, slice), &Limits::default())
 }
 
@@ -167,7 +167,11 @@ fn a_domain_of_few_items_is_not_judged_by_its_estimate() {
 fn hope_ends_early_only_for_the_hopeless() {
     let lost = evidence(exam(&mut Random(9), -0.01, 0.1), Vec::new());
     let verdict = judge(&lost, &Limits { margin: 0.05, ..Limits::default() });
-    assert!(futile(&lost.golden) && verdict.words.contains("the slice was not asked"), "{}", verdict.words);
+    assert!(
+        futile(&lost.golden, &Limits::default()) && verdict.words.contains("the slice was not asked"),
+        "{}",
+        verdict.words
+    );
     let limits = Limits::default();
     let first = |gain| exam(&mut Random(9), gain, 0.3).into_iter().take(600).collect::<Vec<_>>();
     assert!(hopeless(&first(-0.25), &limits));

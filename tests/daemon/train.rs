@@ -156,7 +156,8 @@ fn a_training_that_is_interrupted_leaves_nothing() {
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
     assert!(line.contains("\"step\":1"), "{line}");
-    let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    // Not SIGINT, which whoever runs the tests in the background may have them ignore.
+    let told = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(told.success() && !child.wait().unwrap().success());
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["pairs.jsonl"]);

@@ -129,7 +129,7 @@ impl Trial<'_> {
             let rest = self.ask(&golden, PILOT_ITEMS..wanted, &mut both).await?;
             asked.extend(rest.into_iter().map(|a| a.answered));
             evidence.golden = pairs(&asked);
-            if !futile(&evidence.golden) {
+            if !futile(&evidence.golden, limits) {
                 let tuned = self.ask(&slice, 0..wanted, &mut both).await?;
                 answers.1 = tuned.into_iter().map(|a| a.answered).collect();
                 evidence.slice = pairs(&answers.1);
