@@ -22,7 +22,7 @@ setup: ## Install what is missing (Debian packages, Rust)
 	@deploy/setup.sh
 
 build: setup ## Build the daemon (target/release/chimere)
-	@test -x $(BIN) || echo "Building: about ten minutes the first time on two cores, seconds afterwards."
+	@test -x $(BIN) || echo "Building: about a quarter of an hour the first time on two cores, seconds afterwards."
 	$(CARGO) build --release --locked
 
 run: build ## Install what is missing, build, start the daemon, ask it a question, keep it running until Ctrl-C
