@@ -26,6 +26,9 @@ use crate::training::{Objective, Step};
 const CANDIDATE: &str = "night";
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 const DROP_TIMEOUT: Duration = Duration::from_secs(30);
+/// What the last measurement and the writing may take beyond the time given: they are foreseen to end in time, but the
+/// machine may be busier than it was, and what was learned is not thrown away for that.
+const ENDING: Duration = Duration::from_secs(60);
 /// Templates may recurse.
 const TEXT_STACK_BYTES: usize = 64 << 20;
 
@@ -48,7 +51,7 @@ impl Resident {
         let minutes = lesson.training.minutes_max;
         let limit = Duration::from_secs_f64(minutes * 60.0);
         let trained = tokio::select! {
-            ended = timeout(limit, self.walk(model, lesson, Instant::now() + limit, told)) => {
+            ended = timeout(limit + ENDING, self.walk(model, lesson, Instant::now() + limit, told)) => {
                 ended.unwrap_or_else(|_| Err(format!("the training took longer than {minutes} minutes and was ended")))
             }
             () = stop.cancelled() => Err("the training was ended: the run was stopped".to_owned()),
@@ -78,7 +81,7 @@ impl Resident {
         let mut measuring = Duration::ZERO;
         while let Some(ask) = walk.ask() {
             let asked = Instant::now();
-            let answer = self.ask(ask, end - asked).await?;
+            let answer = self.ask(ask, end + ENDING - asked).await?;
             let step = walk.take(&answer).map_err(|error| error.to_string())?;
             if let Some(step) = step {
                 told(step);
