@@ -2,7 +2,7 @@
 //! clear line for everything that can go wrong.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -147,19 +147,34 @@ pub struct Events {
 }
 
 impl Events {
+    /// The whole stream, and when each event came. Nothing is parsed before the end: whoever measures a stream leaves
+    /// the processor to those who make it.
+    pub async fn timed(mut self) -> anyhow::Result<Vec<(Instant, Value)>> {
+        let mut pieces = Vec::new();
+        while let Some(bytes) = self.response.chunk().await.context("the stream broke off")? {
+            pieces.push((Instant::now(), bytes));
+        }
+        let mut events = Vec::new();
+        for (at, bytes) in pieces {
+            self.parser.feed(&bytes)?;
+            while let Some(event) = self.parsed()? {
+                events.push((at, event));
+            }
+        }
+        if !self.done {
+            bail!("the stream broke off before its end");
+        }
+        Ok(events)
+    }
+
     /// The next event; `None` after `[DONE]`. An `error` event and a stream that breaks off are errors.
     pub async fn next(&mut self) -> anyhow::Result<Option<Value>> {
         while !self.done {
-            if let Some(data) = self.parser.next() {
-                if data == "[DONE]" {
-                    self.done = true;
-                    break;
-                }
-                let event: Value = serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
-                if let Some(message) = event["error"]["message"].as_str() {
-                    return Err(coded(EX_SOFTWARE, printable(message)));
-                }
+            if let Some(event) = self.parsed()? {
                 return Ok(Some(event));
+            }
+            if self.done {
+                break;
             }
             match self.response.chunk().await.context("the stream broke off")? {
                 Some(bytes) => self.parser.feed(&bytes)?,
@@ -167,6 +182,20 @@ impl Events {
             }
         }
         Ok(None)
+    }
+
+    /// The next event of what has come; `None` where more must come, or `done` says that nothing will.
+    fn parsed(&mut self) -> anyhow::Result<Option<Value>> {
+        let Some(data) = self.parser.next() else { return Ok(None) };
+        if data == "[DONE]" {
+            self.done = true;
+            return Ok(None);
+        }
+        let event: Value = serde_json::from_str(&data).context("the daemon sent an event that is not JSON")?;
+        if let Some(message) = event["error"]["message"].as_str() {
+            return Err(coded(EX_SOFTWARE, printable(message)));
+        }
+        Ok(Some(event))
     }
 }
 

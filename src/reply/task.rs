@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -174,27 +175,36 @@ impl Reply {
         let stall = config.client_stall_timeout;
         let deadline = began + config.reply_timeout;
         let mut out = Vec::new();
+        // Made once and not for every token.
+        let (late, gone, cut) = (sleep_until(deadline), events.closed(), replies.cut.cancelled());
+        tokio::pin!(late, gone, cut);
         while self.choices.iter().any(|c| !c.finished) {
             tokio::select! {
+                biased;
                 event = stream.recv() => {
                     let taken = match event {
                         Some((choice, event)) => self.take(choice, event, &mut out),
                         None => Err(ServiceError::Internal("the engine's events ended early".to_owned())),
                     };
                     for event in out.drain(..) {
+                        let event = match events.try_send(event) {
+                            Ok(()) => continue,
+                            Err(TrySendError::Closed(_)) => return End::ClientGone,
+                            Err(TrySendError::Full(event)) => event,
+                        };
                         tokio::select! {
                             // A client that takes nothing for too long is as good as gone.
                             sent = events.send_timeout(event, stall) => if sent.is_err() { return End::ClientGone },
-                            () = replies.cut.cancelled() => return stopping(),
+                            () = &mut cut => return stopping(),
                         }
                     }
                     if let Err(error) = taken {
                         return End::Failed(error);
                     }
                 }
-                () = events.closed() => return End::ClientGone,
-                () = replies.cut.cancelled() => return stopping(),
-                () = sleep_until(deadline) => {
+                () = &mut gone => return End::ClientGone,
+                () = &mut cut => return stopping(),
+                () = &mut late => {
                     let limit = config.reply_timeout.as_secs();
                     return End::Failed(unavailable(&format!("the reply took longer than {limit} s"), 1));
                 }

@@ -67,23 +67,36 @@ impl std::fmt::Display for Report {
         writeln!(f, "model      {model}, {threads} threads, replies of {tokens} tokens, {rounds} rounds in turn")?;
         writeln!(
             f,
-            "rates      from the request to the last token: the engine alone on its own clock, the streams here\n"
+            "rates      from the request to the last token: the engine alone on its own clock, the streams here\n\
+             kept       of an engine alone, to which nobody else takes processors; own: of the engine behind the \
+             streams\n"
         )?;
         writeln!(
             f,
-            "{:>7} {:>12} {:>12} {:>26} {:>18} {:>9} {:>12}",
-            "streams", "engine tok/s", "HTTP tok/s", "kept, mean [95 %]", "slowest…fastest", "end, ms", "same tokens"
+            "{:>7} {:>12} {:>12} {:>26} {:>18} {:>24} {:>9} {:>12}",
+            "streams",
+            "engine tok/s",
+            "HTTP tok/s",
+            "kept, mean [95 %]",
+            "slowest…fastest",
+            "own, mean [95 %]",
+            "end, ms",
+            "same tokens"
         )?;
         for row in rows {
-            let Interval { mean, low, high, least, most } = row.kept;
+            let Interval { least, most, .. } = row.kept;
+            let share = |Interval { mean, low, high, .. }: &Interval| {
+                format!("{:.1} % [{:.1}, {:.1}]", mean * 100.0, low * 100.0, high * 100.0)
+            };
             writeln!(
                 f,
-                "{:>7} {:>12.1} {:>12.1} {:>26} {:>18} {:>9.1} {:>12}",
+                "{:>7} {:>12.1} {:>12.1} {:>26} {:>18} {:>24} {:>9.1} {:>12}",
                 row.streams,
                 row.engine_tokens_per_s,
                 row.http_tokens_per_s,
-                format!("{:.1} % [{:.1}, {:.1}]", mean * 100.0, low * 100.0, high * 100.0),
+                share(&row.kept),
                 format!("{:.1}…{:.1} %", least * 100.0, most * 100.0),
+                share(&row.kept_of_own_engine),
                 row.end_ms,
                 format!("{} of {rounds}", row.same_tokens)
             )?;
@@ -251,12 +264,13 @@ impl Daemon {
             "stream_options": { "include_usage": true },
         });
         let began = Instant::now();
-        let mut events = self.client.stream("/v1/chat/completions", &body).await?;
+        let events = self.client.stream("/v1/chat/completions", &body).await?.timed().await?;
+        let done = Instant::now();
         let (mut text, mut last, mut end) = (String::new(), began, Value::Null);
-        while let Some(event) = events.next().await? {
+        for (at, event) in events {
             if let Some(piece) = event["choices"][0]["delta"]["content"].as_str().filter(|piece| !piece.is_empty()) {
                 text.push_str(piece);
-                last = Instant::now();
+                last = at;
             }
             if !event["usage"].is_null() {
                 end = event;
@@ -270,7 +284,7 @@ impl Daemon {
             tokens,
             seconds: last.duration_since(began).as_secs_f64(),
             engine_seconds: engine_ms / 1e3,
-            end_seconds: last.elapsed().as_secs_f64(),
+            end_seconds: done.duration_since(last).as_secs_f64(),
             text,
             turn: own["turn"].as_str().unwrap_or_default().to_owned(),
         })
