@@ -1,9 +1,11 @@
 //! The phase `reindex`: makes the index of verified exchanges anew from the turn log and takes it into use.
 
+use std::collections::VecDeque;
+
 use super::desk::blocking;
 use super::reinforce::People;
 use super::work::Work;
-use crate::embed::index::TEXT_BYTES_MAX;
+use crate::embed::index::{EXAMPLES_MAX, TEXT_BYTES_MAX};
 use crate::embed::{Code, Example, Examples, Index};
 use crate::night::phase::Event;
 use crate::turn::{Message, Role, Turn};
@@ -20,17 +22,15 @@ impl Work {
         let people = self.people().await?;
         for _ in 0..TRIES {
             let forgotten = examples.forgotten();
-            let (mut exchanges, mut refused) = (Vec::new(), 0u64);
+            let (mut newest, mut refused) = (Newest::of(EXAMPLES_MAX), 0u64);
             self.each_turn(|turn| match exchange(&people, turn) {
-                Some(exchange) => exchanges.push(exchange),
+                Some(exchange) => newest.take(exchange),
                 None => refused += 1,
             })
             .await?;
-            // The newest first: they stay where there are too many.
-            exchanges.reverse();
-            let maker = examples.clone();
-            let index = blocking(move || made(&maker, exchanges)).await??;
-            let (words, same) = (said(&index, &examples.index(), refused), *examples.index() == index);
+            let (maker, older) = (examples.clone(), newest.older);
+            let index = blocking(move || made(&maker, newest)).await??;
+            let (words, same) = (said(&index, &examples.index(), refused, older), *examples.index() == index);
             if same || self.run.order.dry_run {
                 return Ok(Event::Nothing { words });
             }
@@ -45,10 +45,36 @@ impl Work {
     }
 }
 
+/// The last exchanges of a log that is read from its beginning: no more of them are ever held than an index takes.
+struct Newest {
+    kept: VecDeque<Example>,
+    max: usize,
+    /// Exchanges that newer ones displaced.
+    older: u64,
+}
+
+impl Newest {
+    fn of(max: usize) -> Newest {
+        Newest { kept: VecDeque::new(), max, older: 0 }
+    }
+
+    fn take(&mut self, exchange: Example) {
+        if self.kept.len() >= self.max {
+            self.kept.pop_front();
+            self.older += 1;
+        }
+        self.kept.push_back(exchange);
+    }
+
+    fn newest_first(self) -> impl Iterator<Item = Example> {
+        self.kept.into_iter().rev()
+    }
+}
+
 /// Counts and embeds the exchanges.
-fn made(examples: &Examples, exchanges: Vec<Example>) -> Result<Index, String> {
+fn made(examples: &Examples, newest: Newest) -> Result<Index, String> {
     let embedder = examples.embedder()?;
-    let found = exchanges.into_iter().map(|example| {
+    let found = newest.newest_first().map(|example| {
         let tokens = embedder.tokens(&example.question).len() + embedder.tokens(&example.answer).len();
         let code = Code::of(&embedder.embed(&example.question));
         (Example { tokens: tokens as u32, ..example }, code)
@@ -56,13 +82,17 @@ fn made(examples: &Examples, exchanges: Vec<Example>) -> Result<Index, String> {
     Ok(Index::new(embedder.width(), embedder.digest(), found.collect()))
 }
 
-fn said(index: &Index, before: &Index, refused: u64) -> String {
+fn said(index: &Index, before: &Index, refused: u64, older: u64) -> String {
     let shared = index.examples().iter().filter(|example| example.shared).count();
-    format!(
+    let mut words = format!(
         "{} verified exchanges in the index, {shared} of them for everybody; {} before; {refused} turns may not be shown",
         index.examples().len(),
         before.examples().len()
-    )
+    );
+    if older > 0 {
+        words.push_str(&format!("; {older} were left out, older than the newest {EXAMPLES_MAX}"));
+    }
+    words
 }
 
 /// The exchange of a turn that may be learned from and that stands by itself: one question, one answer in words.
@@ -82,4 +112,31 @@ fn exchange(people: &People, turn: &Turn) -> Option<Example> {
         answer: answer.trim().to_owned(),
         ..Example::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_are_held() {
+        let mut newest = Newest::of(3);
+        for time_ms in 0..10 {
+            newest.take(Example { time_ms, ..Example::default() });
+            assert!(newest.kept.len() <= 3);
+        }
+        assert_eq!(newest.older, 7);
+        let times: Vec<i64> = newest.newest_first().map(|example| example.time_ms).collect();
+        assert_eq!(times, [9, 8, 7]);
+        let mut few = Newest::of(3);
+        few.take(Example::default());
+        assert_eq!((few.older, few.newest_first().count()), (0, 1));
+    }
+
+    #[test]
+    fn a_night_says_what_was_left_out() {
+        let none = Index::new(2, [0; 32], Vec::new());
+        assert!(!said(&none, &none, 4, 0).contains("left out"));
+        assert!(said(&none, &none, 4, 2).ends_with("; 2 were left out, older than the newest 100000"));
+    }
 }
