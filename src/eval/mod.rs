@@ -3,6 +3,7 @@
 pub mod agree;
 pub mod check;
 mod decimal;
+pub mod gain;
 pub mod golden;
 pub mod logits;
 pub mod perplexity;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::gain::Gain;
 use super::golden::{Item, Outcome, Score};
 use super::scorer::Judged;
-use crate::night::stats::{Paired, Z_TWO_SIDED_95};
 use crate::scoring::reflect::{best, reflection};
 use crate::toolcall;
 
@@ -43,17 +43,12 @@ pub fn again(
         .collect()
 }
 
-/// What came of the gate on an exam. Differences are shares of one, with the 95 % interval of paired outcomes.
+/// What came of the gate on an exam.
 #[derive(Clone, Debug, Serialize)]
-pub struct Gain {
-    pub without: Score,
-    pub with: Score,
-    pub difference: f64,
-    pub low: f64,
-    pub high: f64,
-    /// Items that only the gate got right, and that only the first answer got right.
-    pub wins: usize,
-    pub losses: usize,
+pub struct Report {
+    /// All items: their first answers against the answers that the gate let out.
+    #[serde(flatten)]
+    pub all: Gain,
     /// Items asked again: their first answers, their second ones, and the judge's choice.
     pub first: Score,
     pub second: Score,
@@ -63,7 +58,13 @@ pub struct Gain {
 }
 
 /// Puts the attempts together: `second` belongs to the items named by `tried`, judged against the first question.
-pub fn gain(outcomes: &[Outcome], first: &[Judged], tried: &[usize], second: &[Outcome], rejudged: &[Judged]) -> Gain {
+pub fn report(
+    outcomes: &[Outcome],
+    first: &[Judged],
+    tried: &[usize],
+    second: &[Outcome],
+    rejudged: &[Judged],
+) -> Report {
     let p_of = |judged: &[Judged], id: &str| judged.iter().find(|j| j.id == id).map(|j| j.p);
     let mut after: Vec<bool> = outcomes.iter().map(|outcome| outcome.passed).collect();
     let mut revised = 0;
@@ -76,17 +77,9 @@ pub fn gain(outcomes: &[Outcome], first: &[Judged], tried: &[usize], second: &[O
             revised += 1;
         }
     }
-    let paired = Paired::of(outcomes.iter().map(|o| o.passed).zip(after.iter().copied()));
-    let (low, high) = paired.interval(Z_TWO_SIDED_95);
     let count = |right: &mut dyn Iterator<Item = bool>| Score::of(right.filter(|r| *r).count(), tried.len());
-    Gain {
-        without: Score::of(paired.champion, paired.n),
-        with: Score::of(paired.candidate, paired.n),
-        difference: paired.difference(),
-        low,
-        high,
-        wins: paired.wins,
-        losses: paired.losses,
+    Report {
+        all: Gain::of(outcomes.iter().map(|o| o.passed).zip(after.iter().copied())),
         first: count(&mut tried.iter().map(|&at| outcomes[at].passed)),
         second: count(&mut second.iter().map(|outcome| outcome.passed)),
         kept: count(&mut tried.iter().map(|&at| after[at])),
@@ -126,10 +119,13 @@ mod tests {
         let first = [judged("a", 0.2, 1), judged("b", 0.3, 2), judged("c", 0.9, 5), judged("d", 0.1, 1)];
         let second = [outcome("a", true), outcome("b", false), outcome("d", true)];
         // The judge likes the second answers to a and b better, and could not read the one to d.
-        let gain = gain(&outcomes, &first, &[0, 1, 3], &second, &[judged("a", 0.8, 4), judged("b", 0.4, 2)]);
-        assert_eq!((gain.wins, gain.losses, gain.revised), (1, 1, 2));
-        assert_eq!((gain.without.passed, gain.with.passed), (2, 2));
-        assert_eq!((gain.first.passed, gain.second.passed, gain.kept.passed, gain.kept.n), (1, 2, 1, 3));
-        assert!(gain.low < 0.0 && gain.high > 0.0);
+        let report = report(&outcomes, &first, &[0, 1, 3], &second, &[judged("a", 0.8, 4), judged("b", 0.4, 2)]);
+        let Report { all, first, second, kept, revised } = &report;
+        assert_eq!((all.wins, all.losses, *revised), (1, 1, 2));
+        assert_eq!((all.without.passed, all.with.passed), (2, 2));
+        assert_eq!((first.passed, second.passed, kept.passed, kept.n), (1, 2, 1, 3));
+        assert!(all.low < 0.0 && all.high > 0.0);
+        // Whoever reads the figures finds them side by side.
+        assert_eq!(serde_json::json!(report)["wins"], 1);
     }
 }

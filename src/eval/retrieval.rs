@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::golden::{Item, Outcome, Score};
+use super::gain::Gain;
+use super::golden::{Item, Outcome};
 use crate::embed::index::TEXT_BYTES_MAX;
 use crate::embed::{Code, Embedder, Example, Index, show};
-use crate::night::stats::{Paired, Z_TWO_SIDED_95};
 use crate::simulate::pool::Question;
 use crate::turn::{Message, Retrieve, Role};
 
@@ -62,35 +62,6 @@ pub fn shown(embedder: &Embedder, index: &Index, item: &Item, wanted: &Retrieve,
     let score = found.first().map_or(0.0, |first| first.1);
     let examples = show::insert(&mut item.messages, 0, found.iter().map(|(example, _)| *example)) / 2;
     Shown { item, examples, score }
-}
-
-/// Rates of the same items in two arms. Differences are shares of one, with the 95 % interval of paired outcomes.
-#[derive(Clone, Debug, Serialize)]
-pub struct Gain {
-    pub without: Score,
-    pub with: Score,
-    pub difference: f64,
-    pub low: f64,
-    pub high: f64,
-    /// Items that only the arm with examples got right, and that only the other one did.
-    pub wins: usize,
-    pub losses: usize,
-}
-
-impl Gain {
-    fn of(pairs: impl Iterator<Item = (bool, bool)>) -> Gain {
-        let paired = Paired::of(pairs);
-        let (low, high) = paired.interval(Z_TWO_SIDED_95);
-        Gain {
-            without: Score::of(paired.champion, paired.n),
-            with: Score::of(paired.candidate, paired.n),
-            difference: paired.difference(),
-            low,
-            high,
-            wins: paired.wins,
-            losses: paired.losses,
-        }
-    }
 }
 
 /// What came of it.

@@ -35,7 +35,6 @@ impl Compared {
         let paired = Paired::of(pairs);
         let (low, high) = paired.interval(Z_TWO_SIDED_95);
         let rate = |right: usize| right as f64 / paired.n.max(1) as f64;
-        let gained = Paired { wins: paired.losses, losses: paired.wins, ..paired };
         Compared {
             n: paired.n,
             current: rate(paired.champion),
@@ -43,7 +42,7 @@ impl Compared {
             difference: paired.difference(),
             low,
             high,
-            p: gained.loss_p(),
+            p: paired.gain_p(),
         }
     }
 

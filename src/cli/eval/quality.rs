@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use chimere::eval::golden::{Exam, Item, Score};
-use chimere::eval::quality::{Again, Gain, again, gain};
+use chimere::eval::quality::{Again, Report, again, report};
 use serde_json::json;
 
 use super::super::exit::say;
@@ -34,36 +34,30 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             again(&items, &outcomes, &first, args.verdict_max, how).into_iter().unzip();
         let second = court.answer(&asked, &Exam { temperature, ..args.judge.exam() })?;
         let pairs: Vec<_> = tried.iter().map(|&at| &items[at]).zip(&second).collect();
-        arms.push((name, gain(&outcomes, &first, &tried, &second, &court.judge(&pairs)?)));
+        arms.push((name, report(&outcomes, &first, &tried, &second, &court.judge(&pairs)?)));
     }
     ask.keep(&outcomes)?;
     if ask.json {
-        let arms: serde_json::Map<_, _> = arms.iter().map(|(name, gain)| ((*name).to_owned(), json!(gain))).collect();
+        let arms: serde_json::Map<_, _> =
+            arms.iter().map(|(name, report)| ((*name).to_owned(), json!(report))).collect();
         say!(
             "{:#}",
             json!({ "model_hash": court.model_hash, "set": ask.set, "verdict_max": args.verdict_max, "arms": arms })
         );
     } else {
-        arms.iter().for_each(|(name, gain)| print(name, gain));
+        arms.iter().for_each(|(name, report)| print(name, report));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(name: &str, gain: &Gain) {
+fn print(name: &str, report: &Report) {
     let percent =
         |s: &Score| format!("{:5.1} %  [{:.1}, {:.1}]  n {}", s.rate * 100.0, s.low * 100.0, s.high * 100.0, s.n);
     say!("{name}");
-    say!("  without the gate     {}", percent(&gain.without));
-    say!("  with it              {}", percent(&gain.with));
-    say!(
-        "  points               {:+.2}  [{:+.2}, {:+.2}]  {} won, {} lost",
-        100.0 * gain.difference,
-        100.0 * gain.low,
-        100.0 * gain.high,
-        gain.wins,
-        gain.losses
-    );
-    say!("  asked again: first   {}", percent(&gain.first));
-    say!("               second  {}", percent(&gain.second));
-    say!("               kept    {}  ({} revised)", percent(&gain.kept), gain.revised);
+    say!("  without the gate     {}", percent(&report.all.without));
+    say!("  with it              {}", percent(&report.all.with));
+    say!("  points               {}", report.all.points());
+    say!("  asked again: first   {}", percent(&report.first));
+    say!("               second  {}", percent(&report.second));
+    say!("               kept    {}  ({} revised)", percent(&report.kept), report.revised);
 }

@@ -9,8 +9,9 @@ use chimere::embed::{Embedder, Index};
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::Kind;
 use chimere::engine::process;
+use chimere::eval::gain::Gain;
 use chimere::eval::golden::{self, Exam, Item, Outcome, Score};
-use chimere::eval::retrieval::{self, Gain, Report, Shown};
+use chimere::eval::retrieval::{self, Report, Shown};
 use chimere::simulate::pool;
 use chimere::turn::Retrieve;
 use serde_json::json;
@@ -94,14 +95,10 @@ fn print(report: &Report, index: &Index) {
 fn line(name: &str, gain: &Gain) {
     let percent = |score: &Score| 100.0 * score.rate;
     say!(
-        "{name:<16} n {:>5}  without {:5.1} %  with {:5.1} %  points {:+6.2} [{:+.2}, {:+.2}]  {} won, {} lost",
+        "{name:<16} n {:>5}  without {:5.1} %  with {:5.1} %  points {}",
         gain.with.n,
         percent(&gain.without),
         percent(&gain.with),
-        100.0 * gain.difference,
-        100.0 * gain.low,
-        100.0 * gain.high,
-        gain.wins,
-        gain.losses
+        gain.points()
     );
 }
