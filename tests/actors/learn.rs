@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use chimere::actors::memory::{Append, List};
 use chimere::actors::scheduler::{ForgetPairs, ScheduleChanged};
@@ -17,11 +16,10 @@ use chimere::reply::new_turn_id;
 use chimere::service::{NightCommand, ReplyEvent, Scope, TurnFilter};
 use chimere::turn::{Feedback, Message, Role, Turn, Vote};
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use crate::inference::kill;
-use crate::night::{GOOD_ADAPTER, Made, NO_STAGES, NightStage, Options, folder, write_adapter};
-use crate::stage::{chat, collect, run};
+use crate::night_stage::{GOOD_ADAPTER, Made, NO_STAGES, NightStage, Options, folder, write_adapter};
+use crate::stage::{PATIENCE, chat, collect, run};
 
 impl NightStage {
     /// Confirmed turns of a principal, each with a question of its own, changed by `change`.
@@ -29,7 +27,8 @@ impl NightStage {
         let replies = &self.stage.replies;
         let events = collect(replies.start(chat("hello")).await.unwrap()).await;
         assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })));
-        let model = replies.memory.send(List(TurnFilter::default())).await.unwrap().unwrap().pop().unwrap();
+        let model =
+            replies.memory.send_within(List(TurnFilter::default()), PATIENCE).await.unwrap().unwrap().pop().unwrap();
         for question in asked {
             let time_ms = self.now.fetch_add(10, Ordering::Relaxed);
             let vote = Feedback {
@@ -50,7 +49,7 @@ impl NightStage {
                 ..model.clone()
             };
             change(&mut turn);
-            replies.memory.send(Append(Box::new(turn))).await.unwrap().unwrap();
+            replies.memory.send_within(Append(Box::new(turn)), PATIENCE).await.unwrap().unwrap();
         }
     }
 
@@ -160,7 +159,7 @@ fn what_is_forgotten_is_not_learned_from_again() {
         let report = night.learn().await;
         let first = night.dataset(&report)[0].origin.turn.clone();
         let filter = TurnFilter { turn: Some(first.clone()), ..TurnFilter::default() };
-        let gone = night.scheduler.send(ForgetPairs(filter)).await.unwrap().unwrap();
+        let gone = night.scheduler.send_within(ForgetPairs(filter), PATIENCE).await.unwrap().unwrap();
         assert_eq!(gone, 2, "in the library and in the run's dataset");
         assert!(night.dataset(&report).iter().all(|row| row.origin.turn != first));
         assert_eq!(Library::new(state.path()).load().unwrap().0.len(), 49);
@@ -186,7 +185,7 @@ fn a_stop_and_forgetting_end_the_trainer_and_a_failure_is_told() {
         let id = night.begin_learning().await;
         night.until(training).await;
         let mine = TurnFilter { principal: Some("owner".into()), ..TurnFilter::default() };
-        assert!(night.scheduler.send(ForgetPairs(mine)).await.unwrap().unwrap() >= 50);
+        assert!(night.scheduler.send_within(ForgetPairs(mine), PATIENCE).await.unwrap().unwrap() >= 50);
         assert!(night.report(&id).await["outcome"]["stopped"].is_object());
         std::fs::remove_file(state.path().join("slow")).unwrap();
         std::fs::write(state.path().join("broken"), "").unwrap();
@@ -255,7 +254,7 @@ fn a_stop_a_dead_engine_and_a_short_night_leave_what_was() {
         assert!(text.contains("  minutes_max: 120\n  memory_gib_max"));
         let text = text.replace("  minutes_max: 120\n  memory_gib_max", "  minutes_max: 0.05\n  memory_gib_max");
         std::fs::write(&yaml, text).unwrap();
-        night.scheduler.send(ScheduleChanged).await.unwrap();
+        night.scheduler.send_within(ScheduleChanged, PATIENCE).await.unwrap();
         let short = night.learn().await;
         let steps = short["training"]["steps"].as_u64().unwrap_or_default();
         assert!(short["outcome"]["promoted"].is_object() && steps > 0 && steps < planned, "{planned}: {short:#}");
@@ -281,7 +280,6 @@ fn a_full_disk_at_any_point_of_learning_changes_nothing_that_serves() {
             night.confirmed("owner", questions(0..50), |_| {}).await;
             let report = night.learn().await;
             assert_eq!(report["outcome"]["promoted"]["generation"], 1, "{point}: {report:#}");
-            sleep(Duration::from_millis(1)).await;
         });
     }
 }

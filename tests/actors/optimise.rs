@@ -10,7 +10,7 @@ use chimere::pipeline::Pipeline;
 use chimere::service::{NightCommand, ServiceError};
 use serde_json::Value;
 
-use crate::night::{NightStage, Options, folder, write_items};
+use crate::night_stage::{NightStage, Options, folder, write_items};
 use crate::stage::run;
 
 /// Small budgets, and one instruction of the owner's.
