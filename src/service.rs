@@ -275,24 +275,20 @@ pub trait Service: Send + Sync + 'static {
     fn accepting(&self) -> bool;
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
+/// A command for the night.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NightCommand {
     /// Begins a run at once, whatever the hour.
     RunNow {
-        #[serde(default)]
         job: Job,
         /// An adapter file on the daemon's machine, in place of training.
-        #[serde(default)]
         candidate: Option<PathBuf>,
         /// Judge and report, promote nothing.
-        #[serde(default)]
         dry_run: bool,
     },
     Status,
     /// The report of a run; of the last one where none is named.
     Report {
-        #[serde(default)]
         run: Option<String>,
     },
     /// No scheduled job begins; a run under way ends before it promotes.
@@ -304,7 +300,6 @@ pub enum NightCommand {
     },
     /// Back to a generation; to the one before where none is named.
     Rollback {
-        #[serde(default)]
         generation: Option<u64>,
     },
 }

@@ -1,5 +1,7 @@
 //! Routes for who runs the daemon: health, metrics, status, pause and resume, the night.
 
+use std::path::PathBuf;
+
 use axum::extract::Query;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
@@ -11,6 +13,7 @@ use super::error::ApiError;
 use super::routes::Call;
 use super::{metrics, reply};
 use crate::night::page::page;
+use crate::night::phase::Job;
 use crate::night::report::Report;
 use crate::service::{NightCommand, ServiceError};
 
@@ -54,6 +57,50 @@ pub(crate) async fn resume(call: Call) -> Result<Response, ApiError> {
     Ok(reply::json(&json!({"paused": false})))
 }
 
+/// The body of a command for the night, field by field: inside a tagged enum an error could not name its field.
+#[derive(Deserialize)]
+struct Told {
+    command: Word,
+    #[serde(default)]
+    job: Job,
+    candidate: Option<PathBuf>,
+    #[serde(default)]
+    dry_run: bool,
+    run: Option<String>,
+    generation: Option<u64>,
+    route: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    RunNow,
+    Status,
+    Report,
+    Pause,
+    Resume,
+    ResetPipeline,
+    Rollback,
+}
+
+impl Told {
+    fn command(self) -> Result<NightCommand, ApiError> {
+        let Told { command, job, candidate, dry_run, run, generation, route } = self;
+        Ok(match command {
+            Word::RunNow => NightCommand::RunNow { job, candidate, dry_run },
+            Word::Status => NightCommand::Status,
+            Word::Report => NightCommand::Report { run },
+            Word::Pause => NightCommand::Pause,
+            Word::Resume => NightCommand::Resume,
+            Word::ResetPipeline => {
+                let missing = || ApiError::param("route", "`route` is missing").code("missing_parameter");
+                NightCommand::ResetPipeline { route: route.ok_or_else(missing)? }
+            }
+            Word::Rollback => NightCommand::Rollback { generation },
+        })
+    }
+}
+
 pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
     const PARAMETERS: Parameters = Parameters {
         known: &[&["command", "job", "candidate", "dry_run", "run", "generation", "route"]],
@@ -62,8 +109,8 @@ pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
     };
     let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, &PARAMETERS)?;
-    let command: NightCommand = body::typed(Value::Object(map))?;
-    let answer = call.door.service.night(command).await?;
+    let told: Told = body::typed(Value::Object(map))?;
+    let answer = call.door.service.night(told.command()?).await?;
     Ok(reply::json(&answer))
 }
 

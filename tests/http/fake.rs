@@ -37,6 +37,7 @@ pub struct Fake {
     pub requests: Mutex<Vec<ReplyRequest>>,
     pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
     pub forgets: Mutex<Vec<TurnFilter>>,
+    pub nights: Mutex<Vec<NightCommand>>,
 }
 
 /// What one choice says.
@@ -384,7 +385,8 @@ impl Service for Fake {
         Box::pin(async move { Ok(count) })
     }
 
-    fn night(&self, _: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {
+    fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        self.nights.lock().unwrap().push(command);
         Box::pin(async { Err(ServiceError::NotBuilt("the night is not built yet".to_owned())) })
     }
 

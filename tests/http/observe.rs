@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use chimere::night::phase::Job;
+use chimere::service::NightCommand;
 use serde_json::json;
 
 use crate::lint::lint;
@@ -26,10 +28,55 @@ async fn operators_get_honest_answers() {
     assert!(status["actors"].is_object() && status["http"]["connections"].as_u64().unwrap() >= 1);
     let night = server.post("/v1/night", &json!({"command": "run_now"})).await;
     assert_eq!((night.status, &night.error()["code"]), (501, &json!("not_built")));
-    assert_eq!(server.post("/v1/night", &json!({"command": "sleep"})).await.status, 400);
     let post = |path: &str| server.send(server.client.post(server.url(path)));
     assert_eq!(post("/v1/admin/pause").await.json(), json!({"paused": true}));
     assert_eq!(post("/v1/admin/resume").await.json(), json!({"paused": false}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_for_the_night_arrives_whole_or_is_told_which_field_is_wrong() {
+    let server = server().await;
+    for (body, param, code) in [
+        (json!({"command": "sleep"}), "command", "invalid_type"),
+        (json!({"command": 7}), "command", "invalid_type"),
+        (json!({"job": "train"}), "command", "missing_parameter"),
+        (json!({"command": "run_now", "job": "dance"}), "job", "invalid_type"),
+        (json!({"command": "run_now", "dry_run": "yes"}), "dry_run", "invalid_type"),
+        (json!({"command": "run_now", "candidate": 7}), "candidate", "invalid_type"),
+        (json!({"command": "rollback", "generation": -1}), "generation", "invalid_type"),
+        (json!({"command": "rollback", "generation": "one"}), "generation", "invalid_type"),
+        (json!({"command": "report", "run": ["x"]}), "run", "invalid_type"),
+        (json!({"command": "reset_pipeline"}), "route", "missing_parameter"),
+        (json!({"command": "reset_pipeline", "route": 3}), "route", "invalid_type"),
+        (json!({"command": "pause", "generations": 1}), "generations", "unknown_parameter"),
+    ] {
+        let answer = server.post("/v1/night", &body).await;
+        let error = answer.error();
+        assert_eq!((answer.status, &error["param"], &error["code"]), (400, &json!(param), &json!(code)), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(&format!("`{param}`")), "{error}");
+    }
+    assert!(server.fake.nights.lock().unwrap().is_empty());
+    let (run, candidate) = (Some("2026-03-01".to_owned()), Some("/a.gguf".into()));
+    for (body, command) in [
+        (json!({"command": "run_now"}), NightCommand::RunNow { job: Job::Train, candidate: None, dry_run: false }),
+        (
+            json!({"command": "run_now", "job": "reindex", "candidate": "/a.gguf", "dry_run": true}),
+            NightCommand::RunNow { job: Job::Reindex, candidate, dry_run: true },
+        ),
+        (json!({"command": "status"}), NightCommand::Status),
+        (json!({"command": "report", "run": "2026-03-01"}), NightCommand::Report { run }),
+        (json!({"command": "pause"}), NightCommand::Pause),
+        (json!({"command": "resume"}), NightCommand::Resume),
+        (
+            json!({"command": "reset_pipeline", "route": "code"}),
+            NightCommand::ResetPipeline { route: "code".to_owned() },
+        ),
+        (json!({"command": "rollback", "generation": null}), NightCommand::Rollback { generation: None }),
+        (json!({"command": "rollback", "generation": 2}), NightCommand::Rollback { generation: Some(2) }),
+    ] {
+        assert_eq!(server.post("/v1/night", &body).await.status, 501, "{body}");
+        assert_eq!(server.fake.nights.lock().unwrap().pop(), Some(command));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
