@@ -33,8 +33,9 @@ use crate::turn::Plan;
 
 /// Events on their way to the client.
 const EVENTS_MAX: usize = 256;
-/// Longest wait for a plan before the default route is taken.
-const PLAN_TIMEOUT_MS: u64 = 1_000;
+/// Longest wait for a plan before the default route is taken. A busy machine may hold a plan up for a moment, and must
+/// not change the route by that.
+const PLAN_TIMEOUT_MS: u64 = 5_000;
 /// Longest name of a conversation, bytes.
 const CONVERSATION_BYTES_MAX: usize = 256;
 

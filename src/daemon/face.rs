@@ -27,7 +27,7 @@ use crate::turn::{Feedback, Turn, TurnId};
 const ENGINE_TIMEOUT_MS: u64 = 15_000;
 /// Reading and forgetting may pass over the whole log.
 const MEMORY_TIMEOUT_MS: u64 = 60_000;
-const STATUS_TIMEOUT_MS: u64 = 2_000;
+const STATUS_TIMEOUT_MS: u64 = 5_000;
 /// A rollback waits for the engine and the disk; everything else is answered at once.
 const NIGHT_TIMEOUT_MS: u64 = 60_000;
 

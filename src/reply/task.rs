@@ -21,15 +21,9 @@ use crate::night::served::revision;
 use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
 use crate::turn::{FinishReason, Judgement, Message, Plan, Thinking};
 
-/// After a cancel, how long the engine's own account (usage, timings) is waited for.
+/// After a cancel, how long the engine's own account (usage, timings) is waited for, so that an aborted reply's Turn is
+/// durable within a second wherever the disk is.
 const CANCEL_WAIT_MS: u64 = 300;
-/// Longest wait for an aborted reply's Turn to be flushed.
-const ABORTED_APPEND_MS: u64 = 700;
-/// An aborted reply's Turn is durable within a second.
-const _: () = assert!(CANCEL_WAIT_MS + ABORTED_APPEND_MS <= 1_000);
-
-/// Longest wait for the adapters of an engine that has just started.
-const SERVED_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How a reply ended.
 enum End {
@@ -89,7 +83,8 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     }
     let now_ms = replies.clock.now_ms();
     let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
-    let served = replies.board.served_within(replies.config.get().start_timeout.min(SERVED_WAIT_MAX)).await;
+    // An engine that has just started is waited for with its adapters: the base model is not what was being served.
+    let served = replies.board.served_within(replies.config.get().start_timeout).await;
     opening.generation = served.choose(&opening.conversation_key(&request));
     let mut plan = replies.plan(&mut request).await?;
     replies.limit_tables(&mut plan, &request.principal.name)?;
@@ -257,14 +252,10 @@ impl Reply {
         // A request that the engine refused unread is no reply, and leaves no Turn.
         if !refused {
             meters::reply_finished(&usage, &generations.first().map(|g| g.timings).unwrap_or_default());
-            let patience = match end {
-                End::Complete => *replies.append_timeout.get(),
-                End::ClientGone | End::Failed(_) => Duration::from_millis(ABORTED_APPEND_MS),
-            };
             let mut turn = opening.turn(plan, &hosted, prompt_ids, generations.clone());
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
-            keep(replies, turn, patience).await;
+            keep(replies, turn).await;
         }
         let last = match end {
             End::Complete => ReplyEvent::Done { usage, generations },
@@ -275,9 +266,10 @@ impl Reply {
     }
 }
 
-/// Appends a Turn. Memory may be down: the reply goes on, and the loss is counted.
-async fn keep(replies: &Replies, turn: crate::turn::Turn, patience: Duration) {
-    let (id, verdict) = (turn.id.clone(), turn.verdict);
+/// Appends a Turn, of an aborted reply with no less patience than of any other. Memory may be down: the reply goes on,
+/// and the loss is counted.
+async fn keep(replies: &Replies, turn: crate::turn::Turn) {
+    let (id, verdict, patience) = (turn.id.clone(), turn.verdict, *replies.append_timeout.get());
     let lost = match replies.memory.send_within(Append(Box::new(turn)), patience).await {
         Ok(Ok(())) => {
             return match verdict {

@@ -28,6 +28,8 @@ use chimere::night::inspect::hash_file;
 use chimere::scoring::reflect::REFLECTION;
 use chimere::turn::{FinishReason, Role, Timings, Usage};
 
+use crate::stage::PATIENCE;
+
 /// How the child behaves as a whole.
 pub const GOOD: &str = "good";
 /// It says that the model can never be hosted.
@@ -60,8 +62,8 @@ pub fn spec(script: &str) -> EngineSpec {
     EngineSpec {
         program: "/bin/sh".into(),
         args: vec!["-c".into(), line.into()],
-        load_timeout: Duration::from_secs(20),
-        stall_timeout: Duration::from_secs(20),
+        load_timeout: PATIENCE,
+        stall_timeout: PATIENCE,
         first_start_attempts: 3,
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use chimere::actors::inference::{Ask, EngineState, InferenceError, Pause, Stop};
 use chimere::engine::protocol::Event;
 use chimere::service::{ReplyEvent, ServiceError};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::fake::{DIES, FATAL, GOOD, SILENT, TOKENLESS, spec};
-use crate::stage::{Stage, chat, collect, run};
+use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 #[test]
 fn a_fatal_model_is_given_up_at_once() {
@@ -82,9 +82,9 @@ fn a_lease_pauses_and_its_drop_resumes() {
         let stage = Stage::new(spec(GOOD));
         stage.ready().await;
         let inference = &stage.replies.inference;
-        let lease = inference.send(Pause).await.unwrap().unwrap();
+        let lease = inference.send_within(Pause, PATIENCE).await.unwrap().unwrap();
         assert!(matches!(stage.board.state(), EngineState::Paused(_)));
-        assert_eq!(inference.send(Pause).await.unwrap().unwrap_err(), InferenceError::Leased);
+        assert_eq!(inference.send_within(Pause, PATIENCE).await.unwrap().unwrap_err(), InferenceError::Leased);
         // Requests queue meanwhile.
         let mut events = stage.replies.start(chat("hello")).await.unwrap();
         assert!(matches!(events.recv().await, Some(ReplyEvent::Started { .. })));
@@ -94,7 +94,7 @@ fn a_lease_pauses_and_its_drop_resumes() {
         drop(lease);
         assert!(matches!(collect(events).await.last(), Some(ReplyEvent::Done { .. })));
         stage.ready().await;
-        drop(inference.send(Pause).await.unwrap().unwrap());
+        drop(inference.send_within(Pause, PATIENCE).await.unwrap().unwrap());
     });
 }
 
@@ -103,7 +103,7 @@ fn a_lease_outlives_the_engine() {
     run(async {
         let stage = Stage::new(spec(GOOD));
         stage.ready().await;
-        let lease = stage.replies.inference.send(Pause).await.unwrap().unwrap();
+        let lease = stage.replies.inference.send_within(Pause, PATIENCE).await.unwrap().unwrap();
         kill(stage.board.engine_pid().unwrap());
         stage.state(|s| matches!(s, EngineState::Restarting { .. })).await;
         stage.state(|s| matches!(s, EngineState::Paused(_))).await;
@@ -136,10 +136,16 @@ fn a_strange_answer_fails_its_own_request() {
 fn questions_are_answered() {
     run(async {
         let stage = Stage::new(spec(GOOD));
-        let early = stage.replies.inference.send(Ask::Detokenize { ids: vec![104] }).await.unwrap();
+        let early = stage.replies.inference.send_within(Ask::Detokenize { ids: vec![104] }, PATIENCE).await.unwrap();
         assert!(matches!(early, Err(InferenceError::NotRunning(_))), "{early:?}");
         stage.ready().await;
-        let answer = stage.replies.inference.send(Ask::Detokenize { ids: vec![104, 105] }).await.unwrap().unwrap();
+        let answer = stage
+            .replies
+            .inference
+            .send_within(Ask::Detokenize { ids: vec![104, 105] }, PATIENCE)
+            .await
+            .unwrap()
+            .unwrap();
         assert!(matches!(answer, Event::Text { text, .. } if text == "hi"));
     });
 }
@@ -150,10 +156,13 @@ fn a_stopped_engine_is_gone_and_stays_gone() {
         let stage = Stage::new(spec(GOOD));
         stage.ready().await;
         let pid = stage.board.engine_pid().unwrap();
-        stage.replies.inference.send(Stop).await.unwrap();
+        stage.replies.inference.send_within(Stop, PATIENCE).await.unwrap();
         stage.state(|s| matches!(s, EngineState::Stopped)).await;
-        sleep(Duration::from_millis(50)).await;
-        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+        let (process, until) = (format!("/proc/{pid}"), Instant::now() + PATIENCE);
+        while std::path::Path::new(&process).exists() {
+            assert!(Instant::now() < until, "{process} is still there");
+            sleep(Duration::from_millis(10)).await;
+        }
         assert!(stage.replies.start(chat("hello")).await.is_err());
     });
 }

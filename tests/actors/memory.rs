@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::stage::{budget, run};
+use crate::stage::{PATIENCE, budget, run};
 
 /// A log whose disk fails while `broken`, and cannot be closed while `hangs`.
 struct Flaky {
@@ -118,21 +118,25 @@ fn a_disk_that_hangs_holds_nobody_up() {
         let open = opener(dir.path(), &broken, &hangs);
         let (told, _exhausted) = watch::channel(None);
         let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
-        assert!(matches!(memory.send(Append(turn("turn-1"))).await.unwrap(), Err(MemoryError::Store(_))));
+        assert!(matches!(
+            memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap(),
+            Err(MemoryError::Store(_))
+        ));
         for _ in 0..3 {
-            let answered = timeout(Duration::from_secs(4), memory.send(Append(turn("turn-2")))).await;
-            let error = answered.expect("the actor answers").unwrap().unwrap_err();
+            // The disk hangs until the test lets go of it: whatever answers here waited for none.
+            let answered = memory.send_within(Append(turn("turn-2")), PATIENCE).await;
+            let error = answered.expect("the actor answers").unwrap_err();
             assert!(matches!(error, MemoryError::Stopped(_)), "{error}");
             sleep(Duration::from_millis(300)).await;
         }
         broken.store(false, Ordering::Relaxed);
         hangs.store(false, Ordering::Relaxed);
         let written = async {
-            while memory.send(Append(turn("turn-3"))).await.unwrap().is_err() {
+            while memory.send_within(Append(turn("turn-3")), PATIENCE).await.unwrap().is_err() {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        timeout(Duration::from_secs(20), written).await.expect("writing comes back");
+        timeout(PATIENCE, written).await.expect("writing comes back");
     });
 }
 
@@ -144,23 +148,25 @@ fn writing_stops_on_a_failing_disk_and_comes_back() {
         let open = opener(dir.path(), &broken, &hangs);
         let (told, exhausted) = watch::channel(None);
         let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
-        memory.send(Append(turn("turn-1"))).await.unwrap().unwrap();
+        memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap().unwrap();
         broken.store(true, Ordering::Relaxed);
-        assert!(matches!(memory.send(Append(turn("turn-2"))).await.unwrap(), Err(MemoryError::Store(_))));
+        assert!(matches!(
+            memory.send_within(Append(turn("turn-2")), PATIENCE).await.unwrap(),
+            Err(MemoryError::Store(_))
+        ));
         // Now it does not even try, and says why.
-        let error = memory.send(Append(turn("turn-3"))).await.unwrap().unwrap_err();
+        let error = memory.send_within(Append(turn("turn-3")), PATIENCE).await.unwrap().unwrap_err();
         assert!(matches!(&error, MemoryError::Stopped(why) if why.contains("no space left")), "{error}");
-        assert_eq!(memory.send(MemoryStatus).await.unwrap()["state"], "stopped");
+        assert_eq!(memory.send_within(MemoryStatus, PATIENCE).await.unwrap()["state"], "stopped");
         broken.store(false, Ordering::Relaxed);
-        for _ in 0..100 {
-            sleep(Duration::from_millis(50)).await;
-            if memory.send(Append(turn("turn-4"))).await.unwrap().is_ok() {
-                let status = memory.send(MemoryStatus).await.unwrap();
-                assert_eq!((status["state"].as_str(), status["turns"].as_u64()), (Some("writing"), Some(2)));
-                assert_eq!((memory.restarts(), *exhausted.borrow()), (0, None));
-                return;
+        let written = async {
+            while memory.send_within(Append(turn("turn-4")), PATIENCE).await.unwrap().is_err() {
+                sleep(Duration::from_millis(50)).await;
             }
-        }
-        panic!("writing did not come back");
+        };
+        timeout(PATIENCE, written).await.expect("writing comes back");
+        let status = memory.send_within(MemoryStatus, PATIENCE).await.unwrap();
+        assert_eq!((status["state"].as_str(), status["turns"].as_u64()), (Some("writing"), Some(2)));
+        assert_eq!((memory.restarts(), *exhausted.borrow()), (0, None));
     });
 }

@@ -32,23 +32,24 @@ fn a_bad_file_keeps_the_last_good_set_and_is_shown() {
         let version = || async {
             let messages = vec![Message::new(Role::User, "a python question")];
             let wishes = Wishes { max_tokens_default: 9, ..Wishes::default() };
-            let plan = orchestrator.send(Chat { messages, route: None, wishes }).await.unwrap().unwrap();
+            let plan =
+                orchestrator.send_within(Chat { messages, route: None, wishes }, PATIENCE).await.unwrap().unwrap();
             assert_eq!(plan.route, "code");
             plan.pipeline_version
         };
         let shipped = version().await;
         fs::write(overlay.path().join("code.yaml"), code("7")).unwrap();
-        orchestrator.send(PipelinesChanged).await.unwrap().unwrap();
+        orchestrator.send_within(PipelinesChanged, PATIENCE).await.unwrap().unwrap();
         assert_eq!(version().await, "7+overlay");
         fs::write(overlay.path().join("code.yaml"), code("seven")).unwrap();
-        let refused = orchestrator.send(PipelinesChanged).await.unwrap().unwrap_err();
+        let refused = orchestrator.send_within(PipelinesChanged, PATIENCE).await.unwrap().unwrap_err();
         assert!(refused.contains("code.yaml:2:"), "{refused}");
         assert_eq!(version().await, "7+overlay");
-        assert_eq!(orchestrator.send(OrchestratorStatus).await.unwrap()["refused"], refused.as_str());
+        assert_eq!(orchestrator.send_within(OrchestratorStatus, PATIENCE).await.unwrap()["refused"], refused.as_str());
         fs::remove_file(overlay.path().join("code.yaml")).unwrap();
-        orchestrator.send(PipelinesChanged).await.unwrap().unwrap();
+        orchestrator.send_within(PipelinesChanged, PATIENCE).await.unwrap().unwrap();
         assert_eq!(version().await, shipped);
-        let status = orchestrator.send(OrchestratorStatus).await.unwrap();
+        let status = orchestrator.send_within(OrchestratorStatus, PATIENCE).await.unwrap();
         assert!(status["refused"].is_null());
         assert_eq!(status["routes"][0]["taken"], 4);
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chimere::engine::protocol::Channel;
-use chimere::service::{EngramWish, ReplyEvent, ReplyInput, SamplingOverrides, ServiceError};
+use chimere::service::{EngramWish, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, ServiceError};
 use chimere::turn::{EngramChoice, FinishReason, Message, Role};
 use tokio::time::{sleep, timeout};
 
@@ -52,9 +52,15 @@ fn a_client_that_leaves_frees_the_engine_and_leaves_its_turn() {
         let stage = Stage::new(spec(GOOD));
         stage.ready().await;
         for prompt in ["hang", "endless"] {
-            let mut events = stage.replies.start(chat(prompt)).await.unwrap();
-            events.recv().await.unwrap();
-            sleep(Duration::from_millis(30)).await;
+            // More tokens than the engine gives while anything here is late.
+            let request = ReplyRequest { max_tokens: Some(4_000), ..chat(prompt) };
+            let mut events = stage.replies.start(request).await.unwrap();
+            // The one waits in the engine for good, the other is under way.
+            let begun = |event: &ReplyEvent| match prompt {
+                "hang" => *event == ReplyEvent::Queued,
+                _ => matches!(event, ReplyEvent::Delta { .. }),
+            };
+            while !begun(&timeout(PATIENCE, events.recv()).await.unwrap().unwrap()) {}
             drop(events);
             let turns = stage.turns(if prompt == "hang" { 1 } else { 2 }).await;
             let generation = &turns.last().unwrap().generations[0];
@@ -139,9 +145,12 @@ fn more_replies_than_allowed_are_refused_and_a_free_place_is_taken() {
         drop(first);
         stage.turns(1).await;
         // Its place is free a moment after its Turn is kept.
-        while stage.replies.running() > 1 {
-            sleep(Duration::from_millis(5)).await;
-        }
+        let freed = async {
+            while stage.replies.running() > 1 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, freed).await.expect("the place was not given back");
         let events = collect(stage.replies.start(chat("hello")).await.unwrap()).await;
         assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })));
     });

@@ -9,17 +9,14 @@ use chimere::turn::{FinishReason, Turn};
 use tokio::time::{Instant, sleep};
 
 use crate::fake::{FRAIL_JUDGE, GOOD, JUDGE, spec};
-use crate::stage::{Stage, chat, collect, run};
-
-/// A judge that dies is started again after a pause that grows.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 impl Stage {
     /// The turn log, once all of its `count` turns have a verdict.
-    async fn scored(&self, count: usize) -> Vec<Turn> {
+    pub(crate) async fn scored(&self, count: usize) -> Vec<Turn> {
         let until = Instant::now() + PATIENCE;
         loop {
-            let turns = self.replies.memory.send(List(TurnFilter::default())).await.unwrap().unwrap();
+            let turns = self.replies.memory.send_within(List(TurnFilter::default()), PATIENCE).await.unwrap().unwrap();
             if turns.len() == count && turns.iter().all(|turn| turn.verdict.is_some()) {
                 return turns;
             }
@@ -29,7 +26,7 @@ impl Stage {
     }
 
     async fn scorer_status(&self) -> serde_json::Value {
-        self.scorer.as_ref().unwrap().send(ScorerStatus).await.unwrap()
+        self.scorer.as_ref().unwrap().send_within(ScorerStatus, PATIENCE).await.unwrap()
     }
 }
 

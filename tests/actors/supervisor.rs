@@ -131,7 +131,7 @@ fn a_slow_handler_is_late_and_not_dead() {
     run(async {
         let s = setting(1);
         let limit = Duration::from_millis(20);
-        let late = s.link.send_within(Sleep(Duration::from_secs(5)), limit).await;
+        let late = s.link.send_within(Sleep(PATIENCE), limit).await;
         assert_eq!(late, Err(LinkError::Late { actor: "counter", waited_ms: 20 }));
         assert_eq!(s.link.send(Add(1)).await, Ok(1));
     });
@@ -149,9 +149,12 @@ fn an_actor_of_another_thread_is_supervised_too() {
         assert_eq!(link.send(Add(1)).await, Ok(1));
         assert!(matches!(link.send(Panic).await, Err(LinkError::Died { .. })));
         // The answer can be dropped a moment before the mailbox is.
-        while link.restarts() == 0 {
-            sleep(Duration::from_millis(1)).await;
-        }
+        let restarted = async {
+            while link.restarts() == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, restarted).await.expect("no new life began");
         assert_eq!(link.send(Add(1)).await, Ok(1));
         arbiter.stop();
     });

@@ -13,7 +13,7 @@ use chimere::gguf::Gguf;
 use chimere::turn::{ChoiceJudgement, Judgement, Turn};
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, chimere, kill, model};
+use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
 use crate::people::{again, answered, done, exchange, installation, job, put, told, with_key};
 
 /// A fact that no text of the model's training says.
@@ -72,7 +72,7 @@ async fn until(daemon: &Daemon, engram: Value, wanted: impl Fn(u16, &Value) -> b
         if wanted(status, &reply) {
             return reply;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{status} {reply}");
+        assert!(began.elapsed() < PATIENCE, "{status} {reply}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -232,7 +232,7 @@ async fn verdict(daemon: &Daemon, turn: &str) -> u64 {
         if let Some(verdict) = turns["data"][0]["verdict"].as_u64() {
             return verdict;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{turns}");
+        assert!(began.elapsed() < PATIENCE, "{turns}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -350,7 +350,7 @@ async fn until_key(daemon: &Daemon, key: &str, wanted: impl Fn(&Value) -> bool) 
         if wanted(&used) {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "{used}");
+        assert!(began.elapsed() < PATIENCE, "{used}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -377,7 +377,7 @@ async fn a_kill_at_any_point_of_a_writing_leaves_whole_signed_tables() {
             }
         });
         while !daemon.log.lock().unwrap().iter().any(|line| line.contains("failpoint reached")) {
-            assert!(began.elapsed() < Duration::from_secs(60), "{point}");
+            assert!(began.elapsed() < PATIENCE, "{point}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // The writing stands still; replies do not.

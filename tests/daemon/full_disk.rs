@@ -38,7 +38,9 @@ fn launch() -> Daemon {
 async fn chats_are_answered_and_the_loss_is_told() {
     let mut daemon = launch();
     daemon.ready().await;
+    let began = Instant::now();
     let reply = daemon.chat("What is 17 + 25?").await;
+    let usual = began.elapsed();
     let turn = reply["x_chimere"]["turn"].as_str().unwrap();
     let mut refused = Value::Null;
     for n in 0..40 {
@@ -58,7 +60,7 @@ async fn chats_are_answered_and_the_loss_is_told() {
     // What hangs in the store holds nobody up for longer than a moment.
     let began = Instant::now();
     daemon.chat("What is 17 + 25?").await;
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(4) + 4 * usual, "{:?}, {usual:?} before", began.elapsed());
     let (_, status) = daemon.get("/v1/status").await;
     assert_eq!(status["actors"]["memory"]["state"], "stopped", "{}", status["actors"]["memory"]);
     let page = reqwest::get(format!("{}/metrics", daemon.url)).await.unwrap().text().await.unwrap();

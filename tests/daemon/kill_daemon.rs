@@ -2,16 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, sse};
+use crate::harness::{Daemon, PATIENCE, sse};
 
 const KILLS: u64 = 100;
 const CLIENTS: usize = 3;
-/// From the launch: some kills fall into the start, most into the work.
-const MOMENT_MS_MAX: u64 = 1500;
+/// Every so many kills one falls into the start, at a moment after the launch; the others fall into the work, at a moment
+/// after a turn of this life was acknowledged, however long that takes on this machine.
+const EARLY: u64 = 4;
+const MOMENT_MS_MAX: u64 = 1_000;
 
 #[tokio::test]
 async fn no_acknowledged_turn_is_lost() {
@@ -19,13 +21,19 @@ async fn no_acknowledged_turn_is_lost() {
     let acknowledged = Arc::new(Mutex::new(HashSet::new()));
     // A fixed sequence of moments, so that a failure can be repeated as far as a race can.
     let mut random = 0x2545_F491_4F6C_DD1Du64;
-    for _ in 0..KILLS {
+    for kill in 0..KILLS {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
+        let known = acknowledged.lock().unwrap().len();
         let mut daemon = Daemon::launch(Arc::clone(&state), &[]);
         let clients: Vec<_> =
             (0..CLIENTS).map(|n| tokio::spawn(client(daemon.url.clone(), n, Arc::clone(&acknowledged)))).collect();
+        let began = Instant::now();
+        while kill % EARLY != 0 && acknowledged.lock().unwrap().len() == known {
+            assert!(began.elapsed() < PATIENCE, "nothing is answered:\n{}", daemon.log.lock().unwrap().join("\n"));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         tokio::time::sleep(Duration::from_millis(random % MOMENT_MS_MAX)).await;
         assert!(
             daemon.child.try_wait().unwrap().is_none(),
@@ -46,7 +54,7 @@ async fn no_acknowledged_turn_is_lost() {
     let acknowledged = acknowledged.lock().unwrap();
     let lost: Vec<_> = acknowledged.difference(&kept).collect();
     println!("{} acknowledged, {} kept", acknowledged.len(), kept.len());
-    assert!(acknowledged.len() > KILLS as usize, "only {} turns were acknowledged", acknowledged.len());
+    assert!(acknowledged.len() as u64 >= KILLS - KILLS / EARLY, "{} turns were acknowledged", acknowledged.len());
     assert!(lost.is_empty(), "{} acknowledged turns are lost", lost.len());
 }
 

@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, kill, sse};
+use crate::harness::{Daemon, PATIENCE, kill, sse};
 
 /// More than the engine decodes together: some wait for a sequence, and their streams are open all the same.
 const STREAMS: usize = 20;
 const SEQUENCES: usize = 8;
 const KILLS: usize = 3;
-/// For the streams to open.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn every_stream_gets_an_error_and_the_next_request_is_answered() {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chimere::keys::KeyRing;
 use chimere::service::Scope;
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, PATIENCE};
 
 const CANARY: &str = "zqxjvolkar";
 /// Requests of the neighbour while the other asks.
@@ -70,8 +70,16 @@ async fn a_key_is_in_no_log_no_metric_no_error_and_no_file() {
         said.push_str(&header.send().await.unwrap().text().await.unwrap());
         assert!(reqwest::header::HeaderValue::from_str(&forged).is_err());
     }
-    let log = daemon.log.lock().unwrap().join("\n");
-    assert!(log.contains("/v1/chat/completions"), "the log tells of the requests:\n{log}");
+    // What it wrote arrives here a moment later; the last request is in it behind all others.
+    let began = Instant::now();
+    let log = loop {
+        let log = daemon.log.lock().unwrap().join("\n");
+        if log.matches("/v1/status").count() >= 2 && log.contains("/v1/chat/completions") {
+            break log;
+        }
+        assert!(began.elapsed() < PATIENCE, "the log tells of the requests:\n{log}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     for key in [&good, &wrong] {
         let secret = key.trim_start_matches("chimere-");
         for (place, text) in [("an answer", &said), ("the log", &log)] {

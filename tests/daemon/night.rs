@@ -10,9 +10,7 @@ use chimere::failpoint::JUDGING;
 use chimere::gguf::Gguf;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, chimere, kill, model};
-
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
 
 /// An adapter for nano that changes next to nothing.
 fn write_adapter(path: &Path, base_hash: &str) {

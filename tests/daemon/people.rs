@@ -13,7 +13,7 @@ use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Feedback, FinishReason, Message, Role, Turn, Vote};
 use serde_json::Value;
 
-use crate::harness::{Daemon, chimere, kill, model};
+use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
 
 /// What a command printed; it must have gone well.
 pub fn done(output: Output) -> String {
@@ -42,7 +42,7 @@ pub fn job(daemon: &Daemon, key: &str, job: &str) -> String {
     loop {
         let output = toward(daemon, key).args(["night", "run", "--now", "--job", job]).output().unwrap();
         // The engine is ready a moment before the night is.
-        if output.status.success() || began.elapsed() > Duration::from_secs(30) {
+        if output.status.success() || began.elapsed() > PATIENCE {
             return done(output);
         }
         std::thread::sleep(Duration::from_millis(200));

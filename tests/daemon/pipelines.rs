@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, PATIENCE};
 
 async fn plan_of(daemon: &Daemon, question: &str) -> Value {
     daemon.chat(question).await["x_chimere"].clone()
@@ -20,7 +20,7 @@ async fn until(daemon: &Daemon, question: &str, wanted: impl Fn(&Value) -> bool)
         if wanted(&plan) {
             return plan;
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "still {plan}");
+        assert!(began.elapsed() < PATIENCE, "still {plan}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -33,7 +33,7 @@ async fn refused(daemon: &Daemon) -> String {
         if let Some(message) = status["actors"]["orchestrator"]["refused"].as_str() {
             return message.to_owned();
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "not refused: {status}");
+        assert!(began.elapsed() < PATIENCE, "not refused: {status}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use chimere::scoring::reflect::REFLECTION;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, sse};
+use crate::harness::{Daemon, PATIENCE, sse};
 
 /// A daemon whose default route tries again whatever is not judged perfect.
 async fn strict() -> Daemon {
@@ -16,7 +16,7 @@ async fn strict() -> Daemon {
     let shipped = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/pipelines/default.yaml")).unwrap();
     let folder = state.path().join("pipelines");
     fs::create_dir_all(&folder).unwrap();
-    let gated = format!("{shipped}\nquality_gate: {{verdict_max: 4, timeout_ms: 60000}}\n");
+    let gated = format!("{shipped}\nquality_gate: {{verdict_max: 4, timeout_ms: 600000}}\n");
     fs::write(folder.join("default.yaml"), gated).unwrap();
     let daemon = Daemon::launch_with(state, &[], &[("CHIMERE_SCORER_ENABLED", "true")]);
     daemon.ready().await;
@@ -40,7 +40,7 @@ async fn turns(daemon: &Daemon, count: usize) -> Vec<Value> {
         if turns.len() == count && turns.iter().all(|turn| turn["verdict"].is_u64()) {
             return turns;
         }
-        assert!(turns.len() <= count && began.elapsed() < Duration::from_secs(120), "{page:#}");
+        assert!(turns.len() <= count && began.elapsed() < PATIENCE, "{page:#}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, chimere};
+use crate::harness::{Daemon, PATIENCE, chimere};
 
 async fn hang_up(daemon: &Daemon) -> Value {
     let config = async || daemon.get("/v1/status").await.1["config"].clone();
@@ -20,11 +20,7 @@ async fn hang_up(daemon: &Daemon) -> Value {
         if now["reloaded_ms"] != before["reloaded_ms"] {
             return now;
         }
-        assert!(
-            began.elapsed() < Duration::from_secs(30),
-            "not read again:\n{}",
-            daemon.log.lock().unwrap().join("\n")
-        );
+        assert!(began.elapsed() < PATIENCE, "not read again:\n{}", daemon.log.lock().unwrap().join("\n"));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -37,7 +33,7 @@ async fn log_with(daemon: &Daemon, wanted: &str) -> String {
         if log.contains(wanted) {
             return log;
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "no {wanted} in\n{log}");
+        assert!(began.elapsed() < PATIENCE, "no {wanted} in\n{log}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

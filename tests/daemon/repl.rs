@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::{Daemon, chimere};
+use crate::harness::{Daemon, PATIENCE, chimere};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What follows each prompt: the cursor is put behind its two characters.
 const PROMPT: &str = "\u{1b}[2C";
 

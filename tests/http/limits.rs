@@ -44,20 +44,22 @@ async fn silent_half_open_and_dribbling_headers_are_cut_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_kept_for_a_while_and_then_closed() {
-    let server = server_with(HttpLimits { idle_timeout_ms: 3_000, ..quick() }).await;
+    // Seconds, so that a client on a busy machine is never too late by itself.
+    let limits = HttpLimits { header_timeout_ms: 2_000, ..HttpLimits::default() };
+    let server = server_with(HttpLimits { idle_timeout_ms: 12_000, ..limits.clone() }).await;
     let mut stream = server.connect().await;
     let request = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    for _ in 0..3 {
+    for _ in 0..2 {
         stream.write_all(request).await.unwrap();
         let mut buffer = [0u8; 1024];
         let n = stream.read(&mut buffer).await.unwrap();
         assert!(buffer[..n].starts_with(b"HTTP/1.1 200"));
         // Longer than the header deadline, shorter than the idle one.
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
     }
     read_to_end(&mut stream).await;
     // A second request that dribbles falls under the header deadline again.
-    let server = server_with(quick()).await;
+    let server = server_with(limits).await;
     let mut stream = server.connect().await;
     stream.write_all(request).await.unwrap();
     let mut buffer = [0u8; 1024];
@@ -68,7 +70,9 @@ async fn an_idle_connection_is_kept_for_a_while_and_then_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_stops_or_dribbles_is_408() {
-    let server = server_with(quick()).await;
+    // The head itself may take its time.
+    let header_timeout_ms = HttpLimits::default().header_timeout_ms;
+    let server = server_with(HttpLimits { header_timeout_ms, ..quick() }).await;
     let head =
         b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
     let mut stream = server.connect().await;
@@ -138,7 +142,7 @@ async fn connections_at_work_are_not_evicted_and_the_newcomer_is_told() {
     let server = server_with(limits).await;
     let mut streams = Vec::new();
     for _ in 0..2 {
-        let body = crate::chat_body("slow 1000", json!({"stream": true}));
+        let body = crate::chat_body("slow 100000", json!({"stream": true}));
         streams.push(server.client.post(server.url("/v1/chat/completions")).json(&body).send().await.unwrap());
     }
     let raw = server.raw(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
@@ -174,6 +178,6 @@ async fn a_drain_that_takes_too_long_is_cut() {
     let mut response = server.client.post(server.url("/v1/chat/completions")).json(&body).send().await.unwrap();
     response.chunk().await.unwrap();
     server.shutdown.cancel();
-    tokio::time::timeout(Duration::from_secs(5), server.task).await.expect("the drain did not end").unwrap();
+    tokio::time::timeout(PATIENCE, server.task).await.expect("the drain did not end").unwrap();
     crate::stream::wait_for_cancelled_count(&server.fake, 1).await;
 }

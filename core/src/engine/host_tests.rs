@@ -23,6 +23,8 @@ const VOCAB: usize = 64;
 /// Feeding this id fails the step.
 const POISON: u32 = 40;
 const END: u32 = 63;
+/// What is waited for comes at once on an idle machine; only a test that fails waits for so long on a busy one.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 struct Counting {
     info: ModelInfo,
@@ -243,9 +245,29 @@ impl Rig {
     /// Waits until an event satisfies `wanted`; everything seen is kept.
     fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
         while !self.seen.iter().any(&wanted) {
-            let events = self.events.recv_timeout(Duration::from_secs(10)).unwrap();
+            let events = self.events.recv_timeout(PATIENCE).unwrap();
             self.seen.extend(events);
         }
+    }
+
+    /// Nothing is computed from here to `go_on`: what is sent meanwhile is there together, however late this thread is.
+    fn hold(&mut self) {
+        self.seen.retain(|e| !matches!(e, Event::Paused));
+        self.send(Command::Pause);
+        self.until(|e| matches!(e, Event::Paused));
+    }
+
+    fn go_on(&self) {
+        self.send(Command::Resume);
+    }
+
+    /// A request that ends when it is told to: the odd numbers, over and over.
+    fn endless(&mut self, id: u64) {
+        if !self.seen.iter().any(|e| matches!(e, Event::AdapterLoaded { revision, .. } if revision == "odd")) {
+            self.load(999, "odd", 1);
+            self.until(|e| matches!(e, Event::AdapterLoaded { .. }));
+        }
+        self.submit(id, vec![1], 1_000_000, Some("odd"), false);
     }
 
     fn finish_of(&self, id: u64) -> Option<FinishReason> {
@@ -309,10 +331,9 @@ fn one_failing_request_hurts_no_other() {
 #[test]
 fn pause_holds_every_request_and_resume_goes_on_where_it_stood() {
     let mut rig = Rig::start(4, 8, Duration::from_millis(1));
-    rig.generate(1, vec![1], 30);
+    rig.endless(1);
     rig.until(|e| matches!(e, Event::Token(_)));
-    rig.send(Command::Pause);
-    rig.until(|e| matches!(e, Event::Paused));
+    rig.hold();
     let before = rig.tokens_of(1).len();
     rig.generate(2, vec![1], 3);
     rig.send(Command::Pause);
@@ -321,10 +342,13 @@ fn pause_holds_every_request_and_resume_goes_on_where_it_stood() {
     rig.send(Command::Stats { id: 9 });
     rig.until(|e| matches!(e, Event::Stats { stats, .. } if stats.paused && stats.waiting == 1 && stats.running == 1));
     assert_eq!(rig.tokens_of(1).len(), before);
-    rig.send(Command::Resume);
-    rig.until(ended(1));
+    rig.go_on();
     rig.until(ended(2));
-    assert_eq!(rig.tokens_of(1), (2..=31).collect::<Vec<_>>());
+    rig.send(Command::Cancel { id: 1 });
+    rig.until(ended(1));
+    let told = rig.tokens_of(1);
+    assert!(told.len() >= before + 3, "{} tokens, {before} before", told.len());
+    assert!(told.iter().enumerate().all(|(n, token)| *token == (2 * n as u32 + 3) % VOCAB as u32), "{told:?}");
     rig.send(Command::Resume);
     rig.until(|e| matches!(e, Event::Refused { command, state } if command == "Resume" && state == "Running"));
 }
@@ -332,7 +356,7 @@ fn pause_holds_every_request_and_resume_goes_on_where_it_stood() {
 #[test]
 fn cancel_ends_a_running_and_a_waiting_request() {
     let mut rig = Rig::start(1, 8, Duration::from_millis(1));
-    rig.generate(1, vec![1], 10_000);
+    rig.endless(1);
     rig.generate(2, vec![1], 5);
     rig.until(|e| matches!(e, Event::Token(_)));
     rig.send(Command::Cancel { id: 2 });
@@ -350,7 +374,7 @@ fn cancel_ends_a_running_and_a_waiting_request() {
 #[test]
 fn a_full_queue_refuses_and_the_end_of_inputs_aborts() {
     let mut rig = Rig::start(1, 1, Duration::from_millis(1));
-    rig.generate(1, vec![1], 10_000);
+    rig.endless(1);
     rig.until(|e| matches!(e, Event::Started { .. }));
     rig.generate(2, vec![1], 5);
     rig.until(|e| matches!(e, Event::Queued { id: 2 }));
@@ -415,12 +439,13 @@ fn a_name_stands_for_one_content_and_there_are_so_many() {
     assert!(matches!(rig.failure_of(102), Some((FailureKind::Invalid, m)) if m.contains("another content")));
     assert!(matches!(rig.failure_of(215), Some((FailureKind::Busy, _))));
     // Loaded again while a request still holds it: the drop is off.
-    rig.submit(1, vec![1], 100_000, Some("a"), false);
-    rig.until(|e| matches!(e, Event::Token(t) if t.id == 1));
+    rig.hold();
+    rig.submit(1, vec![1], 1_000, Some("a"), false);
     rig.send(Command::DropAdapter { id: 300, revision: "a".to_owned() });
     rig.load(301, "a", 1);
+    rig.until(|e| matches!(e, Event::AdapterLoaded { id: 301, .. }));
+    rig.go_on();
     rig.until(ended(300));
-    assert!(loaded(&rig, 301));
     rig.submit(2, vec![1], 3, Some("a"), false);
     rig.until(ended(2));
     assert_eq!(rig.tokens_of(2), [3, 5, 7]);

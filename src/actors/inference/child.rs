@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 use tokio::process::ChildStdout;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::sync::CancellationToken;
 
@@ -89,6 +89,8 @@ pub(super) struct Session {
     born: Instant,
     last_frame: Instant,
     ping_since: Option<Instant>,
+    /// The last look found a ping unanswered for too long.
+    overdue: bool,
 }
 
 /// Why the conversation with a child ended.
@@ -120,6 +122,7 @@ impl Session {
             born: now,
             last_frame: now,
             ping_since: None,
+            overdue: false,
         }
     }
 }
@@ -193,6 +196,7 @@ impl Session {
     ) -> End {
         let mut frames = FramedRead::with_capacity(stdout, codec(), 64 << 10);
         let mut tick = interval(Duration::from_millis(PING_INTERVAL_MS));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pause, mut shelf) = (self.steering.pause.clone(), self.steering.shelf.clone());
         loop {
             self.steer();
@@ -361,7 +365,7 @@ impl Session {
         self.board.set_stats(stats);
         if let Some(Entry::Ping) = self.registry.get(&id) {
             self.registry.remove(&id);
-            self.ping_since = None;
+            (self.ping_since, self.overdue) = (None, false);
             return Ok(());
         }
         self.finish(id, event).await
@@ -399,7 +403,11 @@ impl Session {
         }
         match self.ping_since {
             Some(since) if now.duration_since(since) > self.spec.stall_timeout => {
-                Err(End::Kill(format!("the engine answered nothing for {} s", silent.as_secs())))
+                // After a daemon that stood still itself the answer may lie in the pipe, read before the next look.
+                if std::mem::replace(&mut self.overdue, true) {
+                    return Err(End::Kill(format!("the engine answered nothing for {} s", silent.as_secs())));
+                }
+                Ok(())
             }
             Some(_) => Ok(()),
             None => {

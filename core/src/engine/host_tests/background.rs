@@ -11,13 +11,12 @@ fn background_requests_leave_a_sequence_free_and_give_theirs_to_live_ones() {
     rig.until(|e| matches!(e, Event::Token(t) if t.id == 102));
     assert_eq!(rig.seen_by_backend.lock().unwrap().open_max, 3);
     // Four live requests at once need all four sequences: they are served from the next step on, each step.
-    rig.send(Command::Pause);
-    rig.until(|e| matches!(e, Event::Paused));
+    rig.hold();
     let before = rig.seen_by_backend.lock().unwrap().steps.len();
     for id in 1..=4 {
         rig.generate(id, vec![0], 10);
     }
-    rig.send(Command::Resume);
+    rig.go_on();
     for id in 1..=4 {
         rig.until(ended(id));
         assert_eq!(rig.tokens_of(id), (1..=10).collect::<Vec<_>>());
@@ -82,12 +81,15 @@ fn evaluations_score_each_token_under_the_ones_before_it() {
 #[test]
 fn evaluations_yield_to_live_requests_can_be_cancelled_and_fail_alone() {
     let mut rig = Rig::start(4, 8, Duration::from_millis(1));
-    let rows = |first: u32| vec![EvalRow { ids: vec![first; 3000], scored_from: 1 }; 6];
-    rig.send(Command::Evaluate { id: 100, adapter: None, rows: rows(7), with_kl: false });
-    rig.send(Command::Evaluate { id: 101, adapter: None, rows: rows(8), with_kl: false });
+    let rows = |first: u32, n: usize| vec![EvalRow { ids: vec![first; 3000], scored_from: 1 }; n];
+    rig.hold();
+    rig.send(Command::Evaluate { id: 100, adapter: None, rows: rows(7, 6), with_kl: false });
+    // Half a minute's work, which is cancelled before.
+    rig.send(Command::Evaluate { id: 101, adapter: None, rows: rows(8, 600), with_kl: false });
     for id in 1..=4 {
         rig.generate(id, vec![1], 20);
     }
+    rig.go_on();
     for id in 1..=4 {
         rig.until(ended(id));
     }
@@ -163,7 +165,8 @@ fn a_population_is_probed_moved_and_saved_between_live_steps() {
     assert!(path.metadata().unwrap().len() > 256);
     rig.send(Command::SaveCandidate { id: 14, candidate: "a".to_owned(), path: dir.path().join("none/x.gguf") });
     rig.until(ended(14));
-    // Cancelled, refused, forgotten.
+    // Cancelled, refused, forgotten, before any of it is done.
+    rig.hold();
     rig.send(probe(15, 1, &[0.0; 4096]));
     rig.send(Command::Cancel { id: 15 });
     rig.until(ended(15));
@@ -176,6 +179,7 @@ fn a_population_is_probed_moved_and_saved_between_live_steps() {
         rig.until(ended(id));
     }
     assert!(matches!(rig.failure_of(21), Some((FailureKind::Invalid, m)) if m.contains("cancelled")));
+    rig.go_on();
     rig.send(Command::Stats { id: 20 });
     rig.until(|e| matches!(e, Event::Stats { id: 20, stats } if stats.background == 0 && stats.running == 0));
 }
