@@ -1,28 +1,9 @@
 //! The shelf: which tables stand on it, and for whom.
 
+use super::fixtures::{PRINT, VOCAB, open, small, source};
 use super::shelf::{self, Shelf};
 use super::*;
 use crate::night::manifest::{KEY_FILE, Seal};
-
-const VOCAB: u32 = 1000;
-const PRINT: [u8; 32] = [7; 32];
-
-fn source(principal: &str, time_s: i64) -> Source {
-    Source { principal: principal.into(), origin: format!("turn of {principal}"), time_s, verdict: 5, halved: false }
-}
-
-fn open(bytes: Vec<u8>) -> Result<Table, EngramError> {
-    Table::open(Bytes::Owned(bytes), Some(&PRINT))
-}
-
-/// A table that two principals have a part in.
-fn small() -> Vec<u8> {
-    let mut draft = Draft::new(PRINT, VOCAB).unwrap();
-    let (ada, bob) = (draft.source(source("ada", 10)).unwrap(), draft.source(source("bob", 20)).unwrap());
-    draft.add(&[1, 2], 50, 3, ada).unwrap();
-    draft.add(&[2, 3], 70, 1, bob).unwrap();
-    draft.finish("small", "a test", "none", None).unwrap()
-}
 
 #[test]
 fn only_signed_tables_stand_on_the_shelf() {

@@ -10,6 +10,8 @@ pub mod count;
 pub mod draft;
 pub mod dynamic;
 pub mod filter;
+#[cfg(test)]
+mod fixtures;
 pub mod format;
 pub mod key;
 pub mod learned;

@@ -4,36 +4,13 @@ use proptest::prelude::*;
 
 use super::count::{Corpus, CountRules};
 use super::draft::{DELETE_AFTER_S, HALVE_AFTER_S};
+use super::fixtures::{PRINT, VOCAB, open, small, source};
 use super::key::{Key, key};
 use super::learned::{Learned, Record, learn};
 use super::table::Run;
 use super::*;
 
-const VOCAB: u32 = 1000;
-const PRINT: [u8; 32] = [7; 32];
 const DAY_S: i64 = 86_400;
-
-fn source(principal: &str, time_s: i64) -> Source {
-    Source { principal: principal.into(), origin: format!("turn of {principal}"), time_s, verdict: 5, halved: false }
-}
-
-fn open(bytes: Vec<u8>) -> Result<Table, EngramError> {
-    Table::open(Bytes::Owned(bytes), Some(&PRINT))
-}
-
-/// Contexts of every order, with one continuation or several, from two principals.
-fn small() -> Vec<u8> {
-    let mut draft = Draft::new(PRINT, VOCAB).unwrap();
-    let (ada, bob) = (draft.source(source("ada", 10)).unwrap(), draft.source(source("bob", 20)).unwrap());
-    for length in 1..=5u32 {
-        let context: Vec<u32> = (1..=length).collect();
-        draft.add(&context, 50, 3, ada).unwrap();
-        draft.add(&[length, 9][..1], 60 + length, 2, bob).unwrap();
-    }
-    draft.add(&[2, 3], 70, 1, bob).unwrap();
-    draft.add_rest(&[2, 3], 4, bob);
-    draft.finish("small", "a test", "none", None).unwrap()
-}
 
 fn next(table: &Table, context: &[u32]) -> Vec<(u32, u16)> {
     let run = table.view().find(key(context), context.len() + 1);

@@ -123,12 +123,6 @@ impl GdnState {
         self.heads.fill(0.0);
     }
 
-    /// Takes over the contents of `other`, of the same shape.
-    pub fn copy_from(&mut self, other: &GdnState) {
-        self.conv.copy_from_slice(&other.conv);
-        self.heads.copy_from_slice(&other.heads);
-    }
-
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         4 * (self.conv.len() + self.heads.len())

@@ -219,15 +219,6 @@ impl Context {
         Ok(())
     }
 
-    /// Sets the threads for single tokens and for batches.
-    pub fn set_threads(&mut self, threads: usize, threads_batch: usize) -> Result<(), LlamaError> {
-        within("threads", threads as u64, 1, THREADS_MAX)?;
-        within("threads for batches", threads_batch as u64, 1, THREADS_MAX)?;
-        // SAFETY: the context is valid.
-        unsafe { sys::llama_set_n_threads(self.ptr.as_ptr(), threads as i32, threads_batch as i32) };
-        Ok(())
-    }
-
     fn check(&self, batch: &Batch) -> Result<(), LlamaError> {
         within("tokens of a batch", batch.len() as u64, 1, self.options.batch as u64)?;
         let max = |values: &[i32]| values.iter().map(|v| *v as u64).max().unwrap_or(0);

@@ -169,11 +169,6 @@ impl Model {
         self.flag(sys::llama_model_has_encoder)
     }
 
-    /// Whether the model has a decoder, without which it cannot generate.
-    pub fn has_decoder(&self) -> bool {
-        self.flag(sys::llama_model_has_decoder)
-    }
-
     /// Weights of all tensors.
     pub fn parameters(&self) -> u64 {
         // SAFETY: a getter of the library, given a valid model.
