@@ -23,7 +23,7 @@ const NAME_CHARS_MAX: usize = 64;
 const BEARER_BYTES_MAX: usize = 512;
 const PREFIX: &str = "chimere-";
 /// Longest wait for another process that changes the keys.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Who a loopback client is where no key is configured.
 pub const OWNER: &str = "owner";
 

@@ -14,7 +14,7 @@ import { chromium } from 'playwright-core';
 const BIN = process.env.DAEMON_BIN;
 const CHROMIUM = process.env.CHROMIUM_BIN;
 /** Longest wait for anything, ms. */
-export const PATIENCE = 60_000;
+export const PATIENCE = 180_000;
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
