@@ -242,8 +242,8 @@ impl Config {
             },
             night: NightConfig {
                 enabled: raw.night.enabled.is_some_and(|f| f.value),
-                golden: env.find_exam(raw.night.golden.map(|f| f.value), "golden.jsonl"),
-                slice: env.find_exam(raw.night.slice.map(|f| f.value), "slice.jsonl"),
+                golden: env.find_exam(raw.night.golden.map(|f| f.value), "golden"),
+                slice: env.find_exam(raw.night.slice.map(|f| f.value), "slice"),
             },
             drain_timeout: millis(raw.daemon.drain_timeout_ms, 20_000, "daemon.drain_timeout_ms")?,
             actor_restarts_max: number(raw.daemon.actor_restarts_max, 10, 1..=1_000, "daemon.actor_restarts_max")?

@@ -4,7 +4,6 @@ neighbouring passages of one document, two questions of one family. Share-alike 
 A pair is held out by the hash of its first text, so that the same corpus always gives the same halves.
 """
 import hashlib
-import json
 import random
 import re
 
@@ -89,7 +88,3 @@ def pairs(corpus, texts):
             if len(a) > 3 and len(b) > 3 and a != b and (a, b) not in seen:
                 seen.add((a, b))
                 yield name, a, b
-
-
-def exam(path):
-    return [json.loads(line) for line in open(path, encoding="utf-8")]

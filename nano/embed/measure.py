@@ -13,7 +13,8 @@ import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from embed.data import HELD_OUT, exam, pairs, question, share, short
+from embed.data import HELD_OUT, pairs, question, share, short
+from tasks.exam import items
 from train.tokenizer import from_gguf
 
 TOKENS = 96             # of a text that are read
@@ -93,7 +94,7 @@ def figures(path, held, known, asked):
 def families(rows):
     """The training's questions and the slice exam's, with their families."""
     known = [(name[7:], a) for name, a, _ in rows if name.startswith("family:")]
-    return known, [(i["family"], short(question(i))) for i in exam("golden/slice.jsonl")]
+    return known, [(i["family"], short(question(i))) for i in items("golden/slice.jsonl.gz")]
 
 
 def main():

@@ -8,11 +8,11 @@ usage: python3 -m engram.texts CORPUS OUT --exams FILE ...      (run in nano/)
 """
 import argparse
 import hashlib
-import json
 import os
 import random
 import re
 
+from tasks.exam import items
 from tasks.leaks import Index, parts_of
 from train import mix
 from train.chat import SPLIT
@@ -68,7 +68,7 @@ def main():
     ap.add_argument("--exams", nargs="*", default=[])
     a = ap.parse_args()
     mix.ROOT = a.corpus
-    index = Index([json.loads(line) for path in a.exams for line in open(path, encoding="utf-8")])
+    index = Index([item for path in a.exams for item in items(path)])
     os.makedirs(a.out, exist_ok=True)
     for name, (generators, allowed) in TABLES.items():
         seen, near, kept = set(), 0, {"": [], ".held": []}

@@ -5,10 +5,10 @@ thousands of answers are a small file and the same question can be made again.
 """
 import json
 import lzma
-import os
 import random
 import time
 
+from tasks.exam import load
 from train.chat import render
 from train.decode import Decoder
 
@@ -44,8 +44,7 @@ def item_of(line, words, exams):
     if line["set"] not in EXAMS:
         return labels.make("slice" if line["set"] == "unseen" else "train", line["family"], line["seed"], words)
     if line["set"] not in _EXAMS:
-        with open(os.path.join(exams, line["set"] + ".jsonl"), encoding="utf-8") as f:
-            _EXAMS[line["set"]] = [json.loads(x) for x in f]
+        _EXAMS[line["set"]] = load(exams, line["set"])
     return _EXAMS[line["set"]][line["at"]]
 
 
@@ -53,8 +52,7 @@ def questions(name, seed, n, words, exams):
     """Lines without replies: n generated questions, or a whole exam once for each heat (n: every n-th item)."""
     r, out = random.Random(f"own {name} {seed}"), []
     if name in EXAMS:
-        with open(os.path.join(exams, name + ".jsonl"), encoding="utf-8") as f:
-            count = sum(1 for _ in f)
+        count = len(load(exams, name))
         return [{"set": name, "at": at, "heat": h, "mode": "think"} for h in HEATS[name] for at in range(0, count, n)]
     names = labels.family_stream(r)
     first = FIRST[name] + seed * 100_000

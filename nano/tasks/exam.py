@@ -1,6 +1,7 @@
 """The frozen exams: made once, no item twice, pinned by hash in MANIFEST.json."""
 
 import collections
+import gzip
 import hashlib
 import json
 import os
@@ -60,10 +61,10 @@ def freeze(where, n):
     exams = _clean(n)
     for split, items in exams.items():
         data = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n" for i in items).encode()
-        with open(os.path.join(where, split + ".jsonl"), "wb") as f:
-            f.write(data)
+        with open(os.path.join(where, split + ".jsonl.gz"), "wb") as f:
+            f.write(gzip.compress(data, 9, mtime=0))
         manifest["exams"][split] = {
-            "file": split + ".jsonl", "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "items": len(items),
+            "file": split + ".jsonl.gz", "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "items": len(items),
             "by_domain": dict(sorted(collections.Counter(i["domain"] for i in items).items())),
             "by_level": dict(sorted(collections.Counter(i["level"] for i in items).items())),
             "by_family": dict(sorted(collections.Counter(i["family"] for i in items).items())),
@@ -73,10 +74,21 @@ def freeze(where, n):
         f.write("\n")
 
 
+def unpacked(path):
+    """The bytes of a file, unpacked where it is gzip."""
+    with open(path, "rb") as f:
+        data = f.read()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+def items(path):
+    """The items of an exam file, packed or plain."""
+    return [json.loads(line) for line in unpacked(path).split(b"\n") if line.strip()]
+
+
 def load(where, split):
     """The items of a frozen exam."""
-    with open(os.path.join(where, split + ".jsonl"), encoding="utf-8") as f:
-        return [json.loads(line) for line in f]
+    return items(os.path.join(where, split + ".jsonl.gz"))
 
 
 def verify(where):
@@ -89,8 +101,7 @@ def verify(where):
         if not pin:
             errors.append(f"{split}: not in the manifest")
             continue
-        with open(os.path.join(where, pin["file"]), "rb") as f:
-            data = f.read()
+        data = unpacked(os.path.join(where, pin["file"]))
         got = hashlib.sha256(data).hexdigest()
         if got != pin["sha256"]:
             errors.append(f"{split}: sha256 is {got}, the manifest pins {pin['sha256']}")

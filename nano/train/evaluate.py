@@ -1,7 +1,7 @@
 """Evaluation of a checkpoint or GGUF: held-out bits per byte, exam accuracy by family with 95 % intervals, tool-call validity,
 stopping, MTP acceptance, expert load, needle test, and replies to fifty chat prompts for reading by eye.
 
-usage: python3 -m train.evaluate MODEL DATA OUT.json [--exam FILE.jsonl | --split golden --items 1400] [--parts bpb,exam,mtp,needle,chat]
+usage: python3 -m train.evaluate MODEL DATA OUT.json [--exam FILE | --split golden --items 1400] [--parts bpb,exam,mtp,needle,chat]
 """
 import argparse
 import collections
@@ -194,8 +194,7 @@ def main():
         elif part == "exam":
             import tasks.exam
             if a.exam:
-                with open(a.exam, encoding="utf-8") as f:
-                    items = [json.loads(line) for line in f]
+                items = tasks.exam.items(a.exam)
             else:
                 made = tasks.generate(a.split, a.seed, a.items, a.families.split(",") if a.families else None)
                 items = list({tasks.exam.prompt_key(i): i for i in made}.values())

@@ -5,6 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use super::{ENV_PREFIX, SYSTEM_FILE};
+use crate::eval::golden;
 
 const MODEL_FILE: &str = "nano.gguf";
 
@@ -110,13 +111,14 @@ impl Environment {
     }
 
     /// An exam file: the one that was named, else the one beside the nano model.
-    pub(super) fn find_exam(&self, named: Option<PathBuf>, file: &str) -> Result<PathBuf, Vec<PathBuf>> {
+    pub(super) fn find_exam(&self, named: Option<PathBuf>, exam: &str) -> Result<PathBuf, Vec<PathBuf>> {
         if let Some(path) = named {
             return if path.is_file() { Ok(path) } else { Err(vec![path]) };
         }
         let dirs = self.data_dirs().into_iter();
+        let folders = dirs.flat_map(|dir| [dir.join("golden"), dir.join("nano/golden")]);
         let places: Vec<PathBuf> =
-            dirs.flat_map(|d| [d.join("golden"), d.join("nano/golden")]).map(|d| d.join(file)).collect();
+            folders.flat_map(|folder| golden::files(exam).map(|file| folder.join(file))).collect();
         match places.iter().find(|path| path.is_file()) {
             Some(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
             None => Err(places),

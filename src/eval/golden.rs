@@ -2,6 +2,7 @@
 //! reports accuracy by family with 95 % intervals.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::BufRead;
 use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use super::check::Check;
 use crate::engine::process::Running;
 use crate::engine::protocol::{Channel, ChatInput, Command, Event, Generate, Prompt};
+use crate::simulate::pool::open;
 use crate::toolcall;
 use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking};
 
@@ -52,13 +54,22 @@ pub enum GoldenError {
     EngineEnded,
 }
 
-/// Reads a JSONL exam.
+/// The files that hold the exam of this name, packed as they are shipped or plain.
+pub fn files(exam: &str) -> [String; 2] {
+    [format!("{exam}.jsonl.gz"), format!("{exam}.jsonl")]
+}
+
+/// Reads an exam: JSON lines, plain or gzip.
 pub fn read(path: &Path) -> Result<Vec<Item>, GoldenError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|source| GoldenError::Read { path: name.clone(), source })?;
+    let failed = |source| GoldenError::Read { path: name.clone(), source };
     let mut items = Vec::new();
-    for (n, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
-        let item = serde_json::from_str(line);
+    for (n, line) in open(path).map_err(failed)?.lines().enumerate() {
+        let line = line.map_err(failed)?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let item = serde_json::from_str(&line);
         items.push(item.map_err(|source| GoldenError::Item { path: name.clone(), line: n + 1, source })?);
         if items.len() > ITEMS_MAX {
             return Err(GoldenError::TooMany { path: name });
@@ -237,7 +248,37 @@ pub fn scores(outcomes: &[Outcome], group: fn(&Outcome) -> &str) -> BTreeMap<Str
 
 #[cfg(test)]
 mod tests {
-    use super::Score;
+    use std::io::Write;
+
+    use super::{GoldenError, Score, files, read};
+
+    #[test]
+    fn an_exam_is_read_plain_or_packed_and_a_wrong_line_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let [packed, plain] = files("golden").map(|file| dir.path().join(file));
+        let item = r#"{"id":"a","domain":"d","family":"f","messages":[],"check":{"kind":"exact","value":"4"}}"#;
+        let keep = |text: &str| {
+            std::fs::write(&plain, text).unwrap();
+            let mut file = flate2::write::GzEncoder::new(std::fs::File::create(&packed).unwrap(), Default::default());
+            file.write_all(text.as_bytes()).unwrap();
+            file.finish().unwrap();
+        };
+        keep(&format!("{item}\n\n{}\n", item.replace("\"a\"", "\"b\"")));
+        for path in [&packed, &plain] {
+            let items = read(path).unwrap();
+            assert_eq!(items.iter().map(|item| item.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        }
+        keep(&format!("{item}\nnonsense\n"));
+        for path in [&packed, &plain] {
+            let line = |error| matches!(error, GoldenError::Item { line: 2, .. });
+            assert!(read(path).is_err_and(line), "{}", path.display());
+        }
+        // Cut in the middle it is no shorter exam, but an error.
+        let bytes = std::fs::read(&packed).unwrap();
+        std::fs::write(&packed, &bytes[..bytes.len() - 9]).unwrap();
+        assert!(matches!(read(&packed), Err(GoldenError::Read { .. } | GoldenError::Item { .. })));
+        assert!(matches!(read(&dir.path().join("none")), Err(GoldenError::Read { .. })));
+    }
 
     #[test]
     fn wilson_intervals_match_published_values() {

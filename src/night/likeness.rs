@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn the_frozen_exams_hold_their_own_items() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden");
-        let items = crate::eval::golden::read(&folder.join("slice.jsonl")).unwrap();
+        let items = crate::eval::golden::read(&folder.join("slice.jsonl.gz")).unwrap();
         let mut exams = Exams::default();
         items.iter().for_each(|item| exams.add(&item.messages));
         assert!(items.iter().all(|item| exams.hold(&item.messages)));
         // The exams are disjoint by the same rule: the other one's items are not held.
-        let other = crate::eval::golden::read(&folder.join("golden.jsonl")).unwrap();
+        let other = crate::eval::golden::read(&folder.join("golden.jsonl.gz")).unwrap();
         let held = other.iter().filter(|item| exams.near(&asked(&item.messages))).count();
         assert_eq!(held, 0, "of {}", other.len());
     }

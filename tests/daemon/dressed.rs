@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chimere::eval::golden::{Item, read};
+use chimere::eval::golden::Item;
 use chimere::night::stats::{Paired, Z_TWO_SIDED_95};
+use chimere::simulate::pool::read;
 use chimere::store::{SledTurns, TURN_VERSION, TurnStore};
 use chimere::turn::{FinishReason, Generation, Role, Sampling, Thinking, Tier, Timings, Turn, TurnId, Usage};
 
@@ -40,12 +41,9 @@ fn dressed(answer: &str, dress: &str) -> String {
 
 /// Plain questions with the answer of another item of their family, which their exact check refuses in every dress.
 fn wrong_answers() -> Vec<(Item, String)> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/golden/slice.jsonl");
-    let items = read(path.as_ref()).unwrap();
-    let text = std::fs::read_to_string(path).unwrap();
-    let reference =
-        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["answer"].as_str().unwrap().to_owned();
-    let answers: Vec<String> = text.lines().map(reference).collect();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/golden/slice.jsonl.gz");
+    let questions = read(path.as_ref()).unwrap();
+    let (items, answers): (Vec<Item>, Vec<String>) = questions.into_iter().map(|q| (q.item, q.answer)).unzip();
     let mut found = Vec::new();
     let mut families = BTreeMap::<&str, usize>::new();
     for (at, item) in items.iter().enumerate() {

@@ -10,6 +10,7 @@ use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::Vocab;
 use chimere::engram::table::{Bytes, Table};
 use chimere::gguf::Gguf;
+use chimere::simulate::pool::read;
 use chimere::turn::{ChoiceJudgement, Judgement, Turn};
 use serde_json::{Value, json};
 
@@ -307,14 +308,13 @@ fn corrected(mut turn: Turn, words: &str, verdict: Option<u8>) -> Turn {
 #[tokio::test]
 async fn only_what_training_may_learn_is_written() {
     let (state, keys, like) = installation(&["root", "ada"]).await;
-    let exam = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden/golden.jsonl")).unwrap();
-    let item: Value = serde_json::from_str(exam.lines().next().unwrap()).unwrap();
-    let asked = item["messages"][0]["content"].as_str().unwrap();
+    let exam = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden/golden.jsonl.gz")).unwrap();
+    let asked = exam[0].item.messages[0].content.as_str();
     let turn = |question: &str, answer: &str| exchange(&like, "ada", (question, answer), 0);
     let good = |question: &str| turn(question, "The answer is in the ninth drawer of the cupboard.");
     let bad = Turn { verdict: Some(1), ..good("Where is the spanner?") };
     let turns = [
-        turn(asked, item["answer"].as_str().unwrap()),
+        turn(asked, &exam[0].answer),
         // The verdict on a reply says nothing of its correction, neither for it nor against it.
         corrected(good("Where is the hammer?"), "It is in the first drawer from below.", Some(1)),
         corrected(good("Where is the saw?"), "It is in the second drawer from below.", None),

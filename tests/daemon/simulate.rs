@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
+use chimere::eval::golden::read;
 use serde_json::Value;
 
 use crate::harness::{chimere, model};
@@ -14,9 +15,8 @@ const GUEST_PAIRS_MAX: u64 = 20;
 
 /// What the week exam asks.
 fn exam() -> BTreeSet<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden/week.jsonl");
-    let text = fs::read_to_string(path).unwrap();
-    text.lines().map(|line| last_message(&serde_json::from_str(line).unwrap())).collect()
+    let items = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden/week.jsonl.gz")).unwrap();
+    items.into_iter().map(|item| item.messages.last().unwrap().content.clone()).collect()
 }
 
 fn last_message(item: &Value) -> String {

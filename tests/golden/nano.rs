@@ -40,7 +40,7 @@ fn perplexities_agree(forced: &Value) {
 
 /// Greedy texts of `prompts` exam items, `tokens` long: each must part from the library's at a tie, if at all.
 fn texts_part_only_at_ties(model: &str, prompts: &str, tokens: &str) {
-    let exam = ["--prompts", "nano/golden/golden.jsonl", "--prompts-max", prompts, "--tokens", tokens];
+    let exam = ["--prompts", "nano/golden/golden.jsonl.gz", "--prompts-max", prompts, "--tokens", tokens];
     let report = agree(model, &[&exam[..], &["--reference-step", "1"]].concat());
     let runs = report["free"].as_array().unwrap();
     assert_eq!(runs.len().to_string(), prompts);

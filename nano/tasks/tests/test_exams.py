@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from tasks import DOMAINS, SPLITS, check, generate
-from tasks.exam import load, prompt_key, verify
+from tasks.exam import load, prompt_key, unpacked, verify
 from tasks.leaks import Index, prompt_of, records, report, scan
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden")
@@ -43,11 +43,13 @@ class Frozen(unittest.TestCase):
 
     def test_a_changed_byte_is_found(self):
         with tempfile.TemporaryDirectory() as d:
-            for name in ["MANIFEST.json"] + [s + ".jsonl" for s in SPLITS[1:]]:
-                with open(os.path.join(GOLDEN, name), "rb") as f:
-                    data = f.read()
+            for name in ["MANIFEST.json"] + [s + ".jsonl.gz" for s in SPLITS[1:]]:
+                data = unpacked(os.path.join(GOLDEN, name))
+                if name == "week.jsonl.gz":
+                    data = data.replace(b"easy", b"hard", 1)
+                # Plain where it was packed: the pin is the text's.
                 with open(os.path.join(d, name), "wb") as f:
-                    f.write(data.replace(b"easy", b"hard", 1) if name == "week.jsonl" else data)
+                    f.write(data)
             errors = verify(d)
             self.assertEqual(len(errors), 1)
             self.assertIn("week", errors[0])
@@ -55,7 +57,7 @@ class Frozen(unittest.TestCase):
     def test_size_and_balance(self):
         for s, items in self.exams.items():
             self.assertGreaterEqual(len(items), 2000)
-            self.assertLess(os.path.getsize(os.path.join(GOLDEN, s + ".jsonl")), 1_500_000)
+            self.assertLess(os.path.getsize(os.path.join(GOLDEN, s + ".jsonl.gz")), 300_000)
             by = collections.Counter(i["domain"] for i in items)
             self.assertEqual(set(by), set(DOMAINS))
             self.assertGreaterEqual(min(by.values()), 300)

@@ -306,11 +306,11 @@ mod tests {
     #[test]
     fn any_first_part_is_balanced_and_the_week_is_not_read() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden");
-        let items = read(&golden.join("golden.jsonl"), 70).unwrap();
+        let items = read(&golden.join("golden.jsonl.gz"), 70).unwrap();
         let mut domains = std::collections::BTreeMap::<&str, usize>::new();
         items.iter().for_each(|item| *domains.entry(&item.domain).or_default() += 1);
         assert!(domains.len() == 7 && domains.values().all(|n| *n == 10), "{domains:?}");
-        let refused = read(&golden.join("week.jsonl"), 70).unwrap_err();
+        let refused = read(&golden.join("week.jsonl.gz"), 70).unwrap_err();
         assert!(refused.contains("no night may read it"), "{refused}");
     }
 }

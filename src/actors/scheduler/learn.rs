@@ -379,7 +379,8 @@ pub(super) fn principals(state_dir: &Path) -> Result<Principals, String> {
 /// ever learned, and for nothing else.
 pub(super) fn exams(paths: &[PathBuf]) -> Result<Exams, String> {
     let mut exams = Exams::default();
-    let beside = paths.iter().map(|path| path.with_file_name("week.jsonl")).filter(|path| path.is_file());
+    let weeks = paths.iter().flat_map(|path| golden::files("week").map(|file| path.with_file_name(file)));
+    let beside = weeks.filter(|path| path.is_file());
     let all: BTreeSet<PathBuf> = paths.iter().cloned().chain(beside).collect();
     for path in all {
         let items = golden::read(&path).map_err(|error| error.to_string())?;

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 #[derive(clap::Args)]
 pub(super) struct Ask {
-    /// Exam file (JSONL)
-    #[arg(long, default_value = "nano/golden/golden.jsonl")]
+    /// Exam file (JSONL, plain or gzip)
+    #[arg(long, default_value = "nano/golden/golden.jsonl.gz")]
     pub(super) set: PathBuf,
     /// Ask only the first N items of each family
     #[arg(long, value_name = "N")]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use chimere::config::{Config, Flags};
 use chimere::daemon::DaemonError;
+use chimere::eval::golden;
 use chimere::simulate::pool::{self, Question};
 use chimere::store::files::create_private_dir;
 use chimere::turn::Message;
@@ -36,6 +37,7 @@ pub fn files(args: &Args, folder: &Path) -> anyhow::Result<Files> {
         found.map_err(|_| anyhow::anyhow!("no exam found: give {flag}"))
     };
     let beside = |name: &str| config.night.golden.as_ref().ok().and_then(|golden| Some(golden.parent()?.join(name)));
+    let shipped_week = || golden::files("week").iter().filter_map(|file| beside(file)).find(|path| path.is_file());
     let (golden, slice, week) = match (&args.golden, &args.week) {
         (Some(golden), None) => {
             let [gate, slice, week] = deal(golden, folder)?;
@@ -44,7 +46,7 @@ pub fn files(args: &Args, folder: &Path) -> anyhow::Result<Files> {
         (golden, week) => (
             golden.clone().map_or_else(|| shipped(config.night.golden.clone(), "--golden"), Ok)?,
             args.slice.clone().map_or_else(|| shipped(config.night.slice.clone(), "--slice"), Ok)?,
-            week.clone().or_else(|| beside("week.jsonl")).context("no exam found: give --week")?,
+            week.clone().or_else(shipped_week).context("no exam found: give --week")?,
         ),
     };
     let traffic =
