@@ -81,7 +81,7 @@ fn a_good_answer_passes_a_poor_one_is_revised_and_a_worse_one_is_not_kept() {
 }
 
 #[test]
-fn without_a_verdict_or_a_second_attempt_the_first_answer_stands_and_says_why() {
+fn without_a_verdict_the_first_answer_stands_and_says_why() {
     run(async {
         let unjudged = |stage: Stage, request: ReplyRequest, words: &'static str| async move {
             stage.ready().await;
@@ -100,7 +100,13 @@ fn without_a_verdict_or_a_second_attempt_the_first_answer_stands_and_says_why() 
         let mut late = Stage::with(spec(GOOD), |c| c.reply_timeout = ENOUGH);
         late.judged_by(SILENT);
         unjudged(late, gated("plain"), "ms").await;
-        // The second attempt never comes. The judge is ready before: its start takes none of the reply's time.
+    });
+}
+
+#[test]
+fn a_second_attempt_that_never_comes_leaves_the_first_answer() {
+    run(async {
+        // The judge is ready before: its start takes none of the reply's time.
         let mut stage = Stage::with(spec(GOOD), |c| c.reply_timeout = ENOUGH);
         stage.judged_by(JUDGE);
         stage.ready().await;
