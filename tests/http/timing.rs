@@ -71,9 +71,13 @@ fn the_time_of_a_refusal_tells_nothing_about_the_keys() {
     let ring = KeyRing::load(dir.path()).unwrap();
     let texts = [texts[0].as_str(), texts[1].as_str()];
     let ours = |text: &str| assert!(black_box(ring.authenticate(Some(text), true)).is_err());
-    // A busy machine may disturb one run; a real difference shows in each.
-    let t = (0..3).map(|_| t_of(texts, SAMPLES, ours).abs()).fold(f64::INFINITY, f64::min);
-    assert!(t < T_MAX, "|t| = {t:.1}");
+    // A busy machine may disturb one run; a real difference shows in each, and its absence in one.
+    let mut found = Vec::new();
+    let unseen = (0..3).any(|_| {
+        found.push(t_of(texts, SAMPLES, ours).abs());
+        found.last() < Some(&T_MAX)
+    });
+    assert!(unseen, "|t| = {found:.1?}");
     // That the test can fail: a comparison that stops at the first difference is found out.
     let stored: Vec<[u8; 32]> = vec![Sha256::digest(texts[0].as_bytes()).into(); KEYS];
     let leaky = |text: &str| {
@@ -86,6 +90,10 @@ fn the_time_of_a_refusal_tells_nothing_about_the_keys() {
             }
         }
     };
-    let t = (0..3).map(|_| t_of(texts, SAMPLES / 10, leaky).abs()).fold(0.0, f64::max);
-    assert!(t > 10.0 * T_MAX, "a comparison that leaks gives |t| = {t:.1} only");
+    let mut found = Vec::new();
+    let seen = (0..3).any(|_| {
+        found.push(t_of(texts, SAMPLES / 10, leaky).abs());
+        found.last() > Some(&(10.0 * T_MAX))
+    });
+    assert!(seen, "a comparison that leaks gives |t| = {found:.1?} only");
 }
