@@ -33,6 +33,7 @@ mod quads;
 mod rope;
 #[cfg(test)]
 pub(crate) mod samples;
+mod wide;
 
 pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
@@ -48,3 +49,4 @@ pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};
 pub use product::{Product, matmul};
 pub use rope::{Angles, Rope};
+pub use wide::{Wide, wide};

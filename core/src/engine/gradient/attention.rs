@@ -54,19 +54,18 @@ impl Layer<'_> {
         let key = self.tools.forward(&self.w.k, n);
         let mut q: Vec<f32> = query_gate.chunks_exact(2 * h).flat_map(|qg| &qg[..h]).copied().collect();
         let mut k = key.clone();
-        for span in self.spans {
-            for t in span.clone() {
-                let place = t - span.start;
-                for q in q[t * self.width()..][..self.width()].chunks_exact_mut(h) {
-                    rms_norm(q, &self.w.q_norm, self.eps);
-                    self.rotate(q, place, 1.0);
+        let places: Vec<usize> = self.spans.iter().flat_map(|s| 0..s.len()).collect();
+        let placed = |values: &mut [f32], width: usize, norm: &[f32]| {
+            self.tools.rows(width, values, |t, row| {
+                let angles = self.angles(places[t]);
+                for head in row.chunks_exact_mut(h) {
+                    rms_norm(head, norm, self.eps);
+                    rotate(head, &angles, 1.0);
                 }
-                for k in k[t * self.kv_width()..][..self.kv_width()].chunks_exact_mut(h) {
-                    rms_norm(k, &self.w.k_norm, self.eps);
-                    self.rotate(k, place, 1.0);
-                }
-            }
-        }
+            });
+        };
+        placed(&mut q, self.width(), &self.w.q_norm);
+        placed(&mut k, self.kv_width(), &self.w.k_norm);
         let v = self.tools.forward(&self.w.v, n);
         let mut kept = Kept { query_gate, key, v, mixed: vec![0.0; q.len()], gated: Vec::new(), q, k };
         let mut rows: Vec<_> = kept.mixed.chunks_exact_mut(self.width()).enumerate().collect();
@@ -81,9 +80,10 @@ impl Layer<'_> {
             }
         });
         kept.gated = kept.mixed.clone();
-        for (y, gate) in kept.gated.chunks_exact_mut(h).zip(kept.query_gate.chunks_exact(2 * h)) {
-            y.iter_mut().zip(&gate[h..]).for_each(|(y, g)| *y *= sigmoid(*g));
-        }
+        let query_gate = &kept.query_gate;
+        self.tools.rows(h, &mut kept.gated, |at, y| {
+            y.iter_mut().zip(&query_gate[at * 2 * h + h..]).for_each(|(y, g)| *y *= sigmoid(*g));
+        });
         (self.tools.forward(&self.w.out, &kept.gated), kept)
     }
 
@@ -104,16 +104,11 @@ impl Layer<'_> {
         p
     }
 
-    /// Rotates the first `rope_dims` values, pairs (i, i + dims/2), by θ_i = base^(−2i/dims) a place; back by −1.
-    fn rotate(&self, head: &mut [f32], place: usize, direction: f64) {
+    /// Cosine and sine of θ_i = place·base^(−2i/dims) for each rotated pair.
+    fn angles(&self, place: usize) -> Vec<(f32, f32)> {
         let dims = self.p.rope_dims;
-        let (low, high) = head[..dims].split_at_mut(dims / 2);
-        for (i, (a, b)) in low.iter_mut().zip(high).enumerate() {
-            let theta = f64::from(self.p.rope_base).powf(-2.0 * i as f64 / dims as f64);
-            let (sin, cos) = (direction * place as f64 * theta).sin_cos();
-            let (sin, cos) = (sin as f32, cos as f32);
-            (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
-        }
+        let theta = |i| place as f64 * f64::from(self.p.rope_base).powf(-2.0 * i as f64 / dims as f64);
+        (0..dims / 2).map(|i| theta(i).sin_cos()).map(|(sin, cos)| (cos as f32, sin as f32)).collect()
     }
 
     /// Gradient of the normed rows from that of the contribution.
@@ -122,27 +117,31 @@ impl Layer<'_> {
         let mut dmixed = Vec::new();
         self.tools.backward(&self.w.out, &kept.gated, dy, &mut dmixed, grads);
         let mut dquery_gate = vec![0.0; kept.query_gate.len()];
-        for (at, gate) in kept.query_gate.chunks_exact(2 * h).enumerate() {
-            for i in 0..h {
-                let (s, dy) = (sigmoid(gate[h + i]), dmixed[at * h + i]);
-                dquery_gate[at * 2 * h + h + i] = dy * kept.mixed[at * h + i] * s * (1.0 - s);
-                dmixed[at * h + i] = dy * s;
+        let width = self.width();
+        let mut rows: Vec<_> = dquery_gate.chunks_exact_mut(2 * width).zip(dmixed.chunks_exact_mut(width)).collect();
+        self.tools.pool.each(&mut rows, |t, (dquery_gate, dmixed), _| {
+            for i in 0..width {
+                let gate = i / h * 2 * h + h + i % h;
+                let (s, dy) = (sigmoid(kept.query_gate[t * 2 * width + gate]), dmixed[i]);
+                dquery_gate[gate] = dy * kept.mixed[t * width + i] * s * (1.0 - s);
+                dmixed[i] = dy * s;
             }
-        }
+        });
         let mut work: Vec<_> = self.spans.iter().map(|span| (span.clone(), None)).collect();
         self.tools.pool.each(&mut work, |_, (span, mixed), _| *mixed = Some(self.mix_back(kept, span, &dmixed)));
         let (mut dkey, mut dv) = (vec![0.0; kept.key.len()], vec![0.0; kept.v.len()]);
         for (span, mixed) in work {
             let Some(mut mixed) = mixed else { continue };
             for (i, t) in span.enumerate() {
+                let angles = self.angles(i);
                 for (head, dq) in mixed.q[i * self.width()..][..self.width()].chunks_exact_mut(h).enumerate() {
-                    self.rotate(dq, i, -1.0);
+                    rotate(dq, &angles, -1.0);
                     let at = (t * self.p.heads + head) * 2 * h;
                     let (x, dx) = (&kept.query_gate[at..at + h], &mut dquery_gate[at..at + h]);
                     rms_norm_back(x, &self.w.q_norm, self.eps, dq, dx);
                 }
                 for (head, dk) in mixed.k[i * self.kv_width()..][..self.kv_width()].chunks_exact_mut(h).enumerate() {
-                    self.rotate(dk, i, -1.0);
+                    rotate(dk, &angles, -1.0);
                     let at = (t * self.p.kv_heads + head) * h;
                     rms_norm_back(&kept.key[at..at + h], &self.w.k_norm, self.eps, dk, &mut dkey[at..at + h]);
                 }
@@ -182,5 +181,14 @@ impl Layer<'_> {
             }
         }
         out
+    }
+}
+
+/// Rotates the pairs (i, i + dims/2) by their angles; back with the direction −1.
+fn rotate(head: &mut [f32], angles: &[(f32, f32)], direction: f32) {
+    let (low, high) = head[..2 * angles.len()].split_at_mut(angles.len());
+    for ((a, b), (cos, sin)) in low.iter_mut().zip(high).zip(angles) {
+        let sin = direction * sin;
+        (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
     }
 }

@@ -5,6 +5,7 @@
 //! kept at its start, so memory grows with T / SEGMENT states instead of T.
 
 use super::ops::{axpy, dot};
+use chimere_ffi::cpu::{Wide, wide};
 
 /// Tokens between two kept states.
 const SEGMENT: usize = 32;
@@ -25,6 +26,11 @@ pub(super) struct Head {
 impl Head {
     /// Outputs `[T, d]`.
     pub(super) fn forward(&mut self) -> Vec<f32> {
+        wide(Forward(self))
+    }
+
+    #[inline(always)]
+    fn forward_plain(&mut self) -> Vec<f32> {
         let (d, t_max) = (self.d, self.g.len());
         let mut out = vec![0.0; t_max * d];
         let (mut state, mut u, mut delta) = (vec![0.0; d * d], vec![0.0; d], vec![0.0; d]);
@@ -43,6 +49,7 @@ impl Head {
     }
 
     /// S of t − 1 → S of t; leaves u and δ of the step.
+    #[inline(always)]
     fn step(&self, t: usize, state: &mut [f32], u: &mut [f32], delta: &mut [f32]) {
         let (d, k, decay) = (self.d, &self.k[t * self.d..][..self.d], self.g[t].exp());
         u.fill(0.0);
@@ -62,6 +69,11 @@ impl Head {
 
     /// Gradients of the inputs (`kept` unused) from those of the outputs, `[T, d]`.
     pub(super) fn backward(&self, dout: &[f32]) -> Head {
+        wide(Backward(self, dout))
+    }
+
+    #[inline(always)]
+    fn backward_plain(&self, dout: &[f32]) -> Head {
         let (d, t_max) = (self.d, self.g.len());
         let zeros = |n| vec![0.0; n];
         let mut grad = Head {
@@ -98,6 +110,7 @@ impl Head {
     }
 
     /// One step from the end: `dstate` is dS of t and becomes dS of t − 1.
+    #[inline(always)]
     fn step_back(&self, at: &Step<'_>, dout: &[f32], dstate: &mut [f32], grad: &mut Head) {
         let (d, t) = (self.d, at.t);
         let (q, k, v) = (&self.q[t * d..][..d], &self.k[t * d..][..d], &self.v[t * d..][..d]);
@@ -125,6 +138,28 @@ impl Head {
             grad.g[t] += dot(drow, &decayed);
             drow.iter_mut().for_each(|s| *s *= decay);
         }
+    }
+}
+
+struct Forward<'a>(&'a mut Head);
+
+impl Wide for Forward<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<f32> {
+        self.0.forward_plain()
+    }
+}
+
+struct Backward<'a>(&'a Head, &'a [f32]);
+
+impl Wide for Backward<'_> {
+    type Output = Head;
+
+    #[inline(always)]
+    fn run(self) -> Head {
+        self.0.backward_plain(self.1)
     }
 }
 

@@ -6,7 +6,7 @@ use super::linear::{Changes, Linear, Tools};
 use super::ops::{axpy, dot, sigmoid, swiglu_back};
 use crate::engine::model::hparams::MoeParams;
 use crate::engine::model::weights::Moe;
-use chimere_ffi::cpu::{route, silu};
+use chimere_ffi::cpu::{route, silu_mul};
 
 /// What `forward` leaves for `backward`.
 pub(super) struct Kept {
@@ -54,17 +54,20 @@ impl Layer<'_> {
             shared.0.push(t);
             shared.1.push(sigmoid(row[e]));
         }
+        let shared = self.part(n, d, None, shared);
+        let busy = chosen.into_iter().enumerate().filter(|(_, c)| !c.0.is_empty());
+        let mut parts: Vec<_> = busy.map(|(expert, rows)| (expert, rows, None)).collect();
+        // Side by side: the products of one expert are too small to share among threads.
+        self.tools.pool.each(&mut parts, |_, (expert, rows, part), _| {
+            *part = Some(self.part(n, d, Some(*expert), std::mem::take(rows)));
+        });
+        let parts: Vec<Part> = parts.into_iter().filter_map(|(.., part)| part).collect();
         let mut y = vec![0.0; n.len()];
-        let mut part = |expert, (rows, factors): (Vec<usize>, Vec<f32>)| {
-            let part = self.part(n, d, expert, rows, factors);
+        for part in [&shared].into_iter().chain(&parts) {
             for ((t, factor), out) in part.rows.iter().zip(&part.factors).zip(part.out.chunks_exact(d)) {
                 axpy(&mut y[t * d..][..d], *factor, out);
             }
-            part
-        };
-        let shared = part(None, shared);
-        let busy = chosen.into_iter().enumerate().filter(|(_, c)| !c.0.is_empty());
-        let parts = busy.map(|(expert, rows)| part(Some(expert), rows)).collect();
+        }
         (y, Kept { parts, shared })
     }
 
@@ -75,11 +78,12 @@ impl Layer<'_> {
         }
     }
 
-    fn part(&self, n: &[f32], d: usize, expert: Option<usize>, rows: Vec<usize>, factors: Vec<f32>) -> Part {
+    fn part(&self, n: &[f32], d: usize, expert: Option<usize>, (rows, factors): (Vec<usize>, Vec<f32>)) -> Part {
         let [gate, up, down] = self.matrices(expert);
         let x: Vec<f32> = rows.iter().flat_map(|t| &n[t * d..][..d]).copied().collect();
         let (gate, up) = (self.tools.forward(gate, &x), self.tools.forward(up, &x));
-        let inner: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect();
+        let mut inner = vec![0.0; gate.len()];
+        silu_mul(&gate, &up, &mut inner);
         let out = self.tools.forward(down, &inner);
         Part { expert, rows, factors, x, gate, up, inner, out }
     }
@@ -92,8 +96,17 @@ impl Layer<'_> {
         let mut dlogits = vec![0.0; n.len() / d * (e + 1)];
         // Of every row: expert, weight and gradient of the weight.
         let mut weights: Vec<Vec<(usize, f32, f32)>> = vec![Vec::new(); n.len() / d];
-        for part in kept.parts.iter().chain([&kept.shared]) {
-            let dfactors = self.part_back(part, d, dy, &mut dn, grads);
+        let mut parts: Vec<_> = kept.parts.iter().map(|part| (part, Default::default())).collect();
+        self.tools.pool.each(&mut parts, |_, (part, back), _| {
+            // A routed expert takes no change: nothing is added to these.
+            let mut none = Changes { rank: 0, scale: 0.0, slots: Vec::new() };
+            *back = self.part_back(part, d, dy, &mut none);
+        });
+        parts.push((&kept.shared, self.part_back(&kept.shared, d, dy, grads)));
+        for (part, (dfactors, dx)) in parts {
+            for (t, dx) in part.rows.iter().zip(dx.chunks_exact(d)) {
+                axpy(&mut dn[t * d..][..d], 1.0, dx);
+            }
             for ((t, factor), dfactor) in part.rows.iter().zip(&part.factors).zip(dfactors) {
                 match part.expert {
                     Some(expert) => weights[*t].push((expert, *factor, dfactor)),
@@ -111,8 +124,8 @@ impl Layer<'_> {
         dn
     }
 
-    /// Adds one expert's share to `dn`; gives the gradients of its factors.
-    fn part_back(&self, part: &Part, d: usize, dy: &[f32], dn: &mut [f32], grads: &mut Changes) -> Vec<f32> {
+    /// Gradients of one expert's factors, and of the rows that it saw.
+    fn part_back(&self, part: &Part, d: usize, dy: &[f32], grads: &mut Changes) -> (Vec<f32>, Vec<f32>) {
         let [gate, up, down] = self.matrices(part.expert);
         let dy: Vec<&[f32]> = part.rows.iter().map(|t| &dy[t * d..][..d]).collect();
         let dfactors = dy.iter().zip(part.out.chunks_exact(d)).map(|(dy, out)| dot(dy, out)).collect();
@@ -126,9 +139,6 @@ impl Layer<'_> {
         let mut dx = Vec::new();
         self.tools.backward(gate, &part.x, &dgate, &mut dx, grads);
         self.tools.backward(up, &part.x, &dup, &mut dx, grads);
-        for (t, dx) in part.rows.iter().zip(dx.chunks_exact(d)) {
-            axpy(&mut dn[t * d..][..d], 1.0, dx);
-        }
-        dfactors
+        (dfactors, dx)
     }
 }

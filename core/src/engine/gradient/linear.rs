@@ -91,6 +91,19 @@ impl Changes {
 /// Columns of A whose gradient is one task.
 const INPUTS_A_TASK: usize = 32;
 
+/// Rows that are one task of [`each_row`].
+const ROWS_A_TASK: usize = 16;
+
+/// Calls `task(t, row t)` for every row of `values` `[N, width]`, spread over the threads.
+pub(super) fn each_row(pool: &Pool, width: usize, values: &mut [f32], task: impl Fn(usize, &mut [f32]) + Sync) {
+    let mut parts: Vec<_> = values.chunks_mut(ROWS_A_TASK * width).collect();
+    pool.each(&mut parts, |i, part, _| {
+        for (j, row) in part.chunks_exact_mut(width).enumerate() {
+            task(i * ROWS_A_TASK + j, row);
+        }
+    });
+}
+
 /// What every product of a pass needs: threads and the changes of the candidate.
 #[derive(Clone, Copy)]
 pub(super) struct Tools<'a> {
@@ -99,6 +112,11 @@ pub(super) struct Tools<'a> {
 }
 
 impl Tools<'_> {
+    /// [`each_row`] on the threads of this pass.
+    pub(super) fn rows(&self, width: usize, values: &mut [f32], task: impl Fn(usize, &mut [f32]) + Sync) {
+        each_row(self.pool, width, values, task);
+    }
+
     fn product(&self, weight: &Matrix, x: &[f32], out: &mut Vec<f32>, add: bool) {
         let rows = x.len() / weight.cols();
         if rows == 0 {

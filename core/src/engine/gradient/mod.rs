@@ -88,6 +88,8 @@ pub struct Trunk {
     hp: HParams,
     weights: Weights<Dense>,
     pool: Pool,
+    /// First layer that takes a change: below it nothing has a gradient.
+    lowest: usize,
 }
 
 /// What one layer keeps between the passes.
@@ -122,7 +124,7 @@ impl Trunk {
         let pool = Pool::new(threads).map_err(|e| unreadable(&e))?;
         let mut weights = Weights::load(&hp, &gguf, &mut DensePacker { map }, progress)?;
         weights.mtp = None;
-        Ok(Trunk { hp, weights, pool })
+        Ok(Trunk { hp, weights, pool, lowest: 0 })
     }
 
     /// Bytes of weights held.
@@ -154,34 +156,48 @@ impl Trunk {
             l.slot = Some(changes.slots.len());
             changes.slots.push(Change { name: l.name.clone(), inputs, outputs, a, b: vec![0.0; rank * outputs] });
         });
+        self.lowest = self.lowest_changed();
         changes
+    }
+
+    /// The first layer with a change; behind the last where none has one.
+    fn lowest_changed(&mut self) -> usize {
+        let layers = self.weights.layers.len();
+        (0..layers)
+            .find(|n| {
+                let mut changed = false;
+                Self::linears(&mut self.weights.layers[*n], &mut |l| changed |= l.slot.is_some());
+                changed
+            })
+            .unwrap_or(layers)
     }
 
     /// Visits the matrices that can be changed, in the order of the layers.
     fn each_linear(&mut self, visit: &mut dyn FnMut(&mut Linear)) {
-        for layer in &mut self.weights.layers {
-            match &mut layer.mixer {
-                Mixer::Gdn(w) => [&mut w.qkv, &mut w.gate, &mut w.out].into_iter().for_each(&mut *visit),
-                Mixer::Attention(w) => [&mut w.q, &mut w.k, &mut w.v, &mut w.out].into_iter().for_each(&mut *visit),
-            }
-            let m = &mut layer.moe;
-            [&mut m.shared_gate, &mut m.shared_up, &mut m.shared_down].into_iter().for_each(&mut *visit);
+        self.weights.layers.iter_mut().for_each(|layer| Self::linears(layer, visit));
+    }
+
+    fn linears(layer: &mut Layer<Dense>, visit: &mut dyn FnMut(&mut Linear)) {
+        match &mut layer.mixer {
+            Mixer::Gdn(w) => [&mut w.qkv, &mut w.gate, &mut w.out].into_iter().for_each(&mut *visit),
+            Mixer::Attention(w) => [&mut w.q, &mut w.k, &mut w.v, &mut w.out].into_iter().for_each(&mut *visit),
         }
+        let m = &mut layer.moe;
+        [&mut m.shared_gate, &mut m.shared_up, &mut m.shared_down].into_iter().for_each(visit);
     }
 
     fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let mut out = vec![0.0; x.len()];
-        for (x, y) in x.chunks_exact(self.hp.width).zip(out.chunks_exact_mut(self.hp.width)) {
-            rms_norm_into(x, weight, self.hp.rms_eps, y);
-        }
+        let (d, mut out) = (self.hp.width, vec![0.0; x.len()]);
+        let rows = |t: usize, y: &mut [f32]| rms_norm_into(&x[t * d..][..d], weight, self.hp.rms_eps, y);
+        linear::each_row(&self.pool, d, &mut out, rows);
         out
     }
 
     fn norm_back(&self, x: &[f32], weight: &[f32], dn: &[f32], dx: &mut [f32]) {
         let d = self.hp.width;
-        for ((x, dn), dx) in x.chunks_exact(d).zip(dn.chunks_exact(d)).zip(dx.chunks_exact_mut(d)) {
-            rms_norm_back(x, weight, self.hp.rms_eps, dn, dx);
-        }
+        linear::each_row(&self.pool, d, dx, |t, dx| {
+            rms_norm_back(&x[t * d..][..d], weight, self.hp.rms_eps, &dn[t * d..][..d], dx);
+        });
     }
 
     /// Mean loss of the batch's targets under `changes`, nats a unit of weight.
@@ -217,9 +233,11 @@ impl Trunk {
         let tools = Tools { pool: &self.pool, changes };
         let mut x = self.embed(batch);
         let mut kept = Vec::with_capacity(self.weights.layers.len());
-        for layer in &self.weights.layers {
+        for (n, layer) in self.weights.layers.iter().enumerate() {
             let (next, k) = self.layer(tools, layer, &batch.spans, x);
-            kept.push(k);
+            if n >= self.lowest {
+                kept.push(k);
+            }
             x = next;
         }
         let mut dx = vec![0.0; x.len()];
@@ -229,7 +247,7 @@ impl Trunk {
             Slopes::Of(told) => told(&self.head(tools, &targets, sequences, &x, None)),
         };
         let nats = self.head(tools, &targets, sequences, &x, Some((&mut dx, &slopes)));
-        for (layer, kept) in self.weights.layers.iter().zip(&kept).rev() {
+        for (layer, kept) in self.weights.layers.iter().skip(self.lowest).zip(&kept).rev() {
             self.layer_back(tools, layer, &batch.spans, kept, &mut dx, grads);
         }
         nats
@@ -308,13 +326,17 @@ impl Trunk {
             let rows: Vec<f32> = targets.iter().flat_map(|t| &x[t.row * d..][..d]).copied().collect();
             let normed = self.norm(&rows, &self.weights.output_norm);
             let mut logits = tools.forward(&self.weights.head, &normed);
-            for (row, t) in logits.chunks_exact_mut(v).zip(targets) {
-                nats[t.sequence] += f64::from(t.weight) * softmax_loss(row, t.token as usize);
-                let Some((_, slopes)) = &back else { continue };
+            let slopes = back.as_ref().map(|(_, slopes)| *slopes);
+            let mut lost: Vec<_> = logits.chunks_exact_mut(v).zip(targets).map(|row| (row, 0.0)).collect();
+            self.pool.each(&mut lost, |_, ((row, t), loss), _| {
+                *loss = softmax_loss(row, t.token as usize);
+                let Some(slopes) = slopes else { return };
                 let slope = t.weight * slopes[t.sequence] as f32;
                 row.iter_mut().for_each(|p| *p *= slope);
                 row[t.token as usize] -= slope;
-            }
+            });
+            lost.iter().for_each(|((_, t), loss)| nats[t.sequence] += f64::from(t.weight) * loss);
+            drop(lost);
             let Some((dx, _)) = &mut back else { continue };
             let mut dnormed = Vec::new();
             tools.backward(&self.weights.head, &normed, &logits, &mut dnormed, &mut none);

@@ -1,9 +1,11 @@
-//! Small operations of the backward pass, a row at a time: each function beside the formula it differentiates.
+//! Small operations of the backward pass, a row at a time: each function beside the formula it differentiates. All of
+//! them are inlined, so that a loop of them under `wide` runs in wide registers.
 
 /// Lanes of a sum, so that it runs in vector registers; the order of a sum is the same on every machine.
 const LANES: usize = 16;
 
 /// Σ aᵢ·bᵢ.
+#[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (xs, ys) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
@@ -17,6 +19,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// y += factor·x.
+#[inline(always)]
 pub(super) fn axpy(y: &mut [f32], factor: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
         *y += factor * x;
@@ -24,6 +27,7 @@ pub(super) fn axpy(y: &mut [f32], factor: f32, x: &[f32]) {
 }
 
 /// Backward of y = w·x·r with r = (mean(x²) + eps)^−½: dx = r·w·dy − x·(r³/n)·Σ dy·w·x, added to `dx`.
+#[inline(always)]
 pub(super) fn rms_norm_back(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
     let n = x.len() as f32;
     let r = (dot(x, x) / n + eps).sqrt().recip();
@@ -35,6 +39,7 @@ pub(super) fn rms_norm_back(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx:
 }
 
 /// Backward of y = x·r with r = 1 / max(|x|, eps): dx = r·dy − x·r³·Σ dy·x, added to `dx`; below eps r is constant.
+#[inline(always)]
 pub(super) fn l2_norm_back(x: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
     let length = dot(x, x).sqrt();
     let r = length.max(eps).recip();
@@ -45,17 +50,20 @@ pub(super) fn l2_norm_back(x: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
 }
 
 /// 1 / (1 + e^−x).
+#[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
 /// d silu(x)/dx = s·(1 + x·(1 − s)), s = sigmoid(x).
+#[inline(always)]
 pub(super) fn silu_slope(x: f32) -> f32 {
     let s = sigmoid(x);
     s * (1.0 + x * (1.0 - s))
 }
 
 /// Backward of y = silu(gate)·up: gives (dgate, dup).
+#[inline(always)]
 pub(super) fn swiglu_back(gate: f32, up: f32, dy: f32) -> (f32, f32) {
     (dy * up * silu_slope(gate), dy * gate * sigmoid(gate))
 }
