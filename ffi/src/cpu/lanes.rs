@@ -12,6 +12,8 @@ pub(super) const LANES: usize = 16;
 /// All functions: the processor has the instruction set of the implementation, and pointers are valid
 /// for sixteen values of their type.
 pub(super) trait Lanes: Copy {
+    /// Whether the processor has 32 registers of this size, and not sixteen of half of it.
+    const MANY: bool = false;
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(at: *const f32) -> Self;
     /// Sixteen halves, widened; finite values only.
@@ -65,6 +67,17 @@ pub(super) trait Lanes: Copy {
     unsafe fn silu(self) -> Self {
         // SAFETY: see the trait.
         unsafe { self.div(self.mul(Self::splat(-1.0)).exp().add(Self::splat(1.0))) }
+    }
+
+    /// The slope of x / (1 + e^−x): s·(1 + x·(1 − s)) with s = 1 / (1 + e^−x).
+    #[inline(always)]
+    unsafe fn silu_slope(self) -> Self {
+        // SAFETY: see the trait.
+        unsafe {
+            let (one, minus) = (Self::splat(1.0), Self::splat(-1.0));
+            let s = one.div(self.mul(minus).exp().add(one));
+            self.mul(s.fma(minus, one)).fma(s, s)
+        }
     }
 
     /// The largest lane.
@@ -197,6 +210,7 @@ mod x86 {
 
     // The instructions below exist because callers run under the matching `target_feature`.
     impl Lanes for Wide {
+        const MANY: bool = true;
         #[inline(always)]
         unsafe fn prefetch(at: *const f32) {
             // SAFETY: a prefetch may name any address.

@@ -14,6 +14,7 @@ mod format;
 mod gdn;
 mod gdn_chunk;
 mod gdn_step;
+mod gemm;
 mod grids;
 #[cfg(target_arch = "x86_64")]
 mod ints;
@@ -39,11 +40,12 @@ pub use act::{Act, Forms};
 pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
 pub use buffer::Buffer;
 pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
+pub use gemm::{Left, Panels, multiply};
 pub use lora::{Addition, LORA_RANK_MAX, LowRank, Pick, low_rank};
 pub use moe::{ExpertFactors, FactorsOf, Moe, MoeScratch, Routes, Shared, moe, moe_adapted, route};
 pub use norm::{
-    add, add_scaled, argmax, l2_norm, mul_silu, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu, silu_mul,
-    silu_row, softmax, softplus,
+    add, add_scaled, argmax, l2_norm, mul_silu, mul_silu_slope, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu,
+    silu_mul, silu_row, softmax, softplus,
 };
 pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};

@@ -135,6 +135,7 @@ macro_rules! elementwise {
 
 elementwise!(silu_mul_body, silu_mul_on, |x: L, y, c| x.silu().mul(y));
 elementwise!(mul_silu_body, mul_silu_on, |x: L, y, c| x.mul(y.silu()));
+elementwise!(mul_silu_slope_body, mul_silu_slope_on, |x: L, y, c| x.mul(y.silu_slope()));
 elementwise!(add_body, add_on, |x: L, y, c| x.add(y));
 elementwise!(add_scaled_body, add_scaled_on, |x: L, y, c| x.add(c.mul(y)));
 
@@ -150,6 +151,13 @@ pub fn mul_silu(x: &mut [f32], gate: &[f32]) {
     assert_eq!(x.len(), gate.len(), "rows of one length");
     // SAFETY: the lengths are equal.
     unsafe { mul_silu_on(x.as_ptr(), gate, 0.0, x.as_mut_ptr()) }
+}
+
+/// x = x · silu'(gate).
+pub fn mul_silu_slope(x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len(), "rows of one length");
+    // SAFETY: the lengths are equal.
+    unsafe { mul_silu_slope_on(x.as_ptr(), gate, 0.0, x.as_mut_ptr()) }
 }
 
 /// x = silu(x).
@@ -326,6 +334,13 @@ mod tests {
         for i in 0..50 {
             let want = f64::from(g[i]) / (1.0 + (-f64::from(g[i])).exp()) * f64::from(u[i]);
             assert!((f64::from(out[i]) - want).abs() < 1e-6);
+        }
+        let (mut x, h) = (u.clone(), 1e-4);
+        mul_silu_slope(&mut x, &g);
+        for i in 0..50 {
+            let silu = |x: f64| x / (1.0 + (-x).exp());
+            let want = f64::from(u[i]) * (silu(f64::from(g[i]) + h) - silu(f64::from(g[i]) - h)) / (2.0 * h);
+            assert!((f64::from(x[i]) - want).abs() < 2e-6);
         }
         let mut x = u.clone();
         sigmoid_mul(&mut x, &g);

@@ -64,8 +64,22 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_gives_the_same_bits() {
+    fn a_loop_gives_the_same_bits_on_every_instruction_set() {
         let x: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin()).collect();
-        assert_eq!(wide(Sum(&x)), Sum(&x).run());
+        let want = Sum(&x).run();
+        assert_eq!(wide(Sum(&x)), want);
+        #[cfg(target_arch = "x86_64")]
+        for set in super::super::isa::available() {
+            use super::super::isa::Isa;
+            // SAFETY: the processor has the set.
+            let got = unsafe {
+                match set {
+                    Isa::Avx512 => on_avx512(Sum(&x)),
+                    Isa::Avx2 => on_avx2(Sum(&x)),
+                    Isa::Portable => Sum(&x).run(),
+                }
+            };
+            assert_eq!(got, want, "{set:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::linear::{Changes, Tools};
 use super::ops::{axpy, dot, rms_norm_back, sigmoid};
 use crate::engine::model::hparams::AttentionParams;
 use crate::engine::model::weights::Attention;
-use chimere_ffi::cpu::{rms_norm, softmax};
+use chimere_ffi::cpu::{Wide, rms_norm, softmax, wide};
 use std::ops::Range;
 
 /// What `forward` leaves for `backward`, of N rows.
@@ -70,15 +70,7 @@ impl Layer<'_> {
         let mut kept = Kept { query_gate, key, v, mixed: vec![0.0; q.len()], gated: Vec::new(), q, k };
         let mut rows: Vec<_> = kept.mixed.chunks_exact_mut(self.width()).enumerate().collect();
         let (q, k, v) = (&kept.q, &kept.k, &kept.v);
-        self.tools.pool.each(&mut rows, |_, (t, out), _| {
-            for head in 0..self.p.heads {
-                let p = self.probabilities(q, k, *t, head);
-                let start = *t + 1 - p.len();
-                for (s, p) in p.iter().enumerate() {
-                    axpy(&mut out[head * h..][..h], *p, self.kv_row(v, start + s, head));
-                }
-            }
-        });
+        self.tools.pool.each(&mut rows, |_, (t, out), _| wide(Row { layer: self, q, k, v, t: *t, out }));
         kept.gated = kept.mixed.clone();
         let query_gate = &kept.query_gate;
         self.tools.rows(h, &mut kept.gated, |at, y| {
@@ -88,12 +80,14 @@ impl Layer<'_> {
     }
 
     /// The key or value of row `t` that query head `head` reads.
+    #[inline(always)]
     fn kv_row<'v>(&self, rows: &'v [f32], t: usize, head: usize) -> &'v [f32] {
         let h = self.p.head_dim;
         &rows[t * self.kv_width() + head / (self.p.heads / self.p.kv_heads) * h..][..h]
     }
 
     /// Softmax over the rows of its sequence up to `t`.
+    #[inline(always)]
     fn probabilities(&self, q: &[f32], k: &[f32], t: usize, head: usize) -> Vec<f32> {
         let h = self.p.head_dim;
         let start = self.spans.iter().find(|s| s.contains(&t)).map_or(t, |s| s.start);
@@ -114,7 +108,7 @@ impl Layer<'_> {
     /// Gradient of the normed rows from that of the contribution.
     pub(super) fn backward(&self, n: &[f32], kept: &Kept, dy: &[f32], grads: &mut Changes) -> Vec<f32> {
         let h = self.p.head_dim;
-        let mut dmixed = Vec::new();
+        let mut dmixed = vec![0.0; kept.gated.len()];
         self.tools.backward(&self.w.out, &kept.gated, dy, &mut dmixed, grads);
         let mut dquery_gate = vec![0.0; kept.query_gate.len()];
         let width = self.width();
@@ -128,7 +122,9 @@ impl Layer<'_> {
             }
         });
         let mut work: Vec<_> = self.spans.iter().map(|span| (span.clone(), None)).collect();
-        self.tools.pool.each(&mut work, |_, (span, mixed), _| *mixed = Some(self.mix_back(kept, span, &dmixed)));
+        self.tools.pool.each(&mut work, |_, (span, mixed), _| {
+            *mixed = Some(wide(Back { layer: self, kept, span, dmixed: &dmixed }));
+        });
         let (mut dkey, mut dv) = (vec![0.0; kept.key.len()], vec![0.0; kept.v.len()]);
         for (span, mixed) in work {
             let Some(mut mixed) = mixed else { continue };
@@ -157,6 +153,7 @@ impl Layer<'_> {
     }
 
     /// Softmax attention backward: ds = p·(dp − Σ p·dp) with dp = do·v.
+    #[inline(always)]
     fn mix_back(&self, kept: &Kept, span: &Range<usize>, dmixed: &[f32]) -> Mixed {
         let (h, width, kv) = (self.p.head_dim, self.width(), self.kv_width());
         let scale = (h as f32).sqrt().recip();
@@ -181,6 +178,49 @@ impl Layer<'_> {
             }
         }
         out
+    }
+}
+
+/// Softmax attention of one row.
+struct Row<'a> {
+    layer: &'a Layer<'a>,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    t: usize,
+    out: &'a mut [f32],
+}
+
+impl Wide for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Row { layer, q, k, v, t, out } = self;
+        for (head, out) in out.chunks_exact_mut(layer.p.head_dim).enumerate() {
+            let p = layer.probabilities(q, k, t, head);
+            let start = t + 1 - p.len();
+            for (s, p) in p.iter().enumerate() {
+                axpy(out, *p, layer.kv_row(v, start + s, head));
+            }
+        }
+    }
+}
+
+/// [`Layer::mix_back`].
+struct Back<'a> {
+    layer: &'a Layer<'a>,
+    kept: &'a Kept,
+    span: &'a Range<usize>,
+    dmixed: &'a [f32],
+}
+
+impl Wide for Back<'_> {
+    type Output = Mixed;
+
+    #[inline(always)]
+    fn run(self) -> Mixed {
+        self.layer.mix_back(self.kept, self.span, self.dmixed)
     }
 }
 

@@ -42,18 +42,18 @@ impl Packer for DensePacker {
     }
 
     fn matrix(&mut self, t: Tensor<'_>) -> Result<Linear, ModelError> {
-        Linear::new(t.name, t.rows, t.cols, &self.values(&t)?)
+        Ok(Linear::new(t.name, t.cols, &self.values(&t)?))
     }
 
     fn router(&mut self, experts: Tensor<'_>, shared: Tensor<'_>) -> Result<Linear, ModelError> {
         let mut values = self.values(&experts)?;
         values.extend(self.values(&shared)?);
-        Linear::new(experts.name, experts.rows + shared.rows, experts.cols, &values)
+        Ok(Linear::new(experts.name, experts.cols, &values))
     }
 
     fn experts(&mut self, t: Tensor<'_>) -> Result<Vec<Linear>, ModelError> {
         let values = self.values(&t)?;
-        values.chunks_exact(t.cols * t.rows).map(|v| Linear::new(t.name, t.rows, t.cols, v)).collect()
+        Ok(values.chunks_exact(t.cols * t.rows).map(|v| Linear::new(t.name, t.cols, v)).collect())
     }
 
     fn table(&mut self, t: Tensor<'_>) -> Result<Vec<f32>, ModelError> {

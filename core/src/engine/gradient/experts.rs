@@ -3,10 +3,10 @@
 
 use super::dense::Dense;
 use super::linear::{Changes, Linear, Tools};
-use super::ops::{axpy, dot, sigmoid, swiglu_back};
+use super::ops::{axpy, dot, sigmoid};
 use crate::engine::model::hparams::MoeParams;
 use crate::engine::model::weights::Moe;
-use chimere_ffi::cpu::{route, silu_mul};
+use chimere_ffi::cpu::{mul_silu, mul_silu_slope, route, silu_mul};
 
 /// What `forward` leaves for `backward`.
 pub(super) struct Kept {
@@ -130,13 +130,14 @@ impl Layer<'_> {
         let dy: Vec<&[f32]> = part.rows.iter().map(|t| &dy[t * d..][..d]).collect();
         let dfactors = dy.iter().zip(part.out.chunks_exact(d)).map(|(dy, out)| dot(dy, out)).collect();
         let dout: Vec<f32> = dy.iter().zip(&part.factors).flat_map(|(dy, f)| dy.iter().map(move |v| v * f)).collect();
-        let mut dinner = Vec::new();
+        let mut dinner = vec![0.0; part.inner.len()];
         self.tools.backward(down, &part.inner, &dout, &mut dinner, grads);
-        let (mut dgate, mut dup) = (vec![0.0; dinner.len()], vec![0.0; dinner.len()]);
-        for i in 0..dinner.len() {
-            (dgate[i], dup[i]) = swiglu_back(part.gate[i], part.up[i], dinner[i]);
-        }
-        let mut dx = Vec::new();
+        // Of inner = silu(gate)·up.
+        let mut dgate: Vec<f32> = dinner.iter().zip(&part.up).map(|(dy, up)| dy * up).collect();
+        mul_silu_slope(&mut dgate, &part.gate);
+        let mut dup = dinner;
+        mul_silu(&mut dup, &part.gate);
+        let mut dx = vec![0.0; part.x.len()];
         self.tools.backward(gate, &part.x, &dgate, &mut dx, grads);
         self.tools.backward(up, &part.x, &dup, &mut dx, grads);
         (dfactors, dx)

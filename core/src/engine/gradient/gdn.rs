@@ -3,10 +3,10 @@
 use super::delta::Head;
 use super::dense::Dense;
 use super::linear::{Changes, Tools};
-use super::ops::{axpy, l2_norm_back, rms_norm_back, sigmoid, silu_slope};
+use super::ops::{axpy, l2_norm_back, rms_norm_back, sigmoid};
 use crate::engine::model::hparams::GdnParams;
 use crate::engine::model::weights::Gdn;
-use chimere_ffi::cpu::{l2_norm, mul_silu, rms_norm_into, silu, silu_row, softplus};
+use chimere_ffi::cpu::{l2_norm, mul_silu, mul_silu_slope, rms_norm_into, silu_row, softplus};
 use std::ops::Range;
 
 /// What `forward` leaves for `backward`, of N rows.
@@ -60,7 +60,7 @@ impl Layer<'_> {
         let mut work: Vec<_> = self.places().map(|place| (place, Head::default(), Vec::new())).collect();
         self.tools.pool.each(&mut work, |_, ((span, h), head, out), _| {
             *head = self.head(&kept, &active, span, *h);
-            *out = head.forward();
+            *out = head.forward(self.tools.pool);
         });
         for ((span, h), head, out) in work {
             for (t, o) in span.zip(out.chunks_exact(d)) {
@@ -141,14 +141,14 @@ impl Layer<'_> {
     /// Gradient of the normed rows from that of the contribution.
     pub(super) fn backward(&self, n: &[f32], kept: &Kept, dy: &[f32], grads: &mut Changes) -> Vec<f32> {
         let (p, d) = (self.p, self.p.head_dim);
-        let mut dgated = Vec::new();
+        let mut dgated = vec![0.0; kept.gated.len()];
         self.tools.backward(&self.w.out, &kept.gated, dy, &mut dgated, grads);
         let (dout, dz) = self.gate_back(kept, &dgated);
         let mut heads: Vec<_> =
             self.places().zip(&kept.heads).map(|(place, head)| (place, head, Head::default())).collect();
         self.tools.pool.each(&mut heads, |_, ((span, h), head, grad), _| {
             let rows = span.clone().flat_map(|t| &dout[t * p.value_dim() + *h * d..][..d]);
-            *grad = head.backward(&rows.copied().collect::<Vec<f32>>());
+            *grad = head.backward(self.tools.pool, &rows.copied().collect::<Vec<f32>>());
         });
         let heads: Vec<_> = heads.into_iter().map(|(_, head, grad)| (head, grad)).collect();
         let back = self.heads_back(kept, &heads);
@@ -167,15 +167,16 @@ impl Layer<'_> {
         let (mut dout, mut dz) = (vec![0.0; kept.o.len()], vec![0.0; kept.z.len()]);
         let mut rows: Vec<_> = dout.chunks_exact_mut(width).zip(dz.chunks_exact_mut(width)).collect();
         self.tools.pool.each(&mut rows, |t, (dout, dz), _| {
-            let (mut normed, mut dnormed) = (vec![0.0; d], vec![0.0; d]);
+            let mut dnormed = vec![0.0; d];
             for from in (0..width).step_by(d) {
                 let at = t * width + from;
                 let (o, z, dy) = (&kept.o[at..at + d], &kept.z[at..at + d], &dgated[at..at + d]);
-                rms_norm_into(o, &self.w.norm, self.eps, &mut normed);
-                for i in 0..d {
-                    dz[from + i] = dy[i] * normed[i] * silu_slope(z[i]);
-                    dnormed[i] = dy[i] * silu(z[i]);
-                }
+                let dz = &mut dz[from..from + d];
+                rms_norm_into(o, &self.w.norm, self.eps, dz);
+                dz.iter_mut().zip(dy).for_each(|(dz, dy)| *dz *= dy);
+                mul_silu_slope(dz, z);
+                dnormed.copy_from_slice(dy);
+                mul_silu(&mut dnormed, z);
                 rms_norm_back(o, &self.w.norm, self.eps, &dnormed, &mut dout[from..from + d]);
             }
         });
@@ -201,7 +202,7 @@ impl Layer<'_> {
                 dalpha[h] = grad.g[i] * self.w.a[h] * sigmoid(kept.alpha[t * values + h] + self.w.dt_bias[h]);
                 dbeta[h] = grad.beta[i] * head.beta[i] * (1.0 - head.beta[i]);
             }
-            dconvolved.iter_mut().zip(row).for_each(|(dx, x)| *dx *= silu_slope(*x));
+            mul_silu_slope(dconvolved, row);
         });
         back
     }

@@ -3,45 +3,37 @@
 //! y = W·x + s·B·(A·x). Backward: dx = Wᵀ·dy + s·Aᵀ·(Bᵀ·dy), dA = s·(Bᵀ·dy)·xᵀ, dB = s·dy·(A·x)ᵀ. W itself has no
 //! gradient: that is what keeps training near the memory of inference.
 
-use chimere_ffi::DType;
-use chimere_ffi::cpu::{Act, Forms, Matrix, Pool, Product, matmul};
-
-use super::ops::{axpy, dot};
-use crate::engine::model::ModelError;
+use chimere_ffi::cpu::{Left, Panels, Pool, multiply};
 
 /// A matrix `[outputs, inputs]` in f32, both ways round.
 pub(super) struct Linear {
     /// Name of the tensor in the model file.
     pub(super) name: String,
-    weight: Matrix,
-    transposed: Matrix,
+    /// For rows of inputs.
+    weight: Panels,
+    /// For rows of gradients of outputs.
+    transposed: Panels,
     /// Index of the change that is learned here.
     pub(super) slot: Option<usize>,
 }
 
 impl Linear {
     /// `values`: `[outputs, inputs]`, row-major.
-    pub(super) fn new(name: &str, outputs: usize, inputs: usize, values: &[f32]) -> Result<Linear, ModelError> {
-        let unusable = |e: &dyn std::fmt::Display| ModelError::Tensor { name: name.into(), reason: e.to_string() };
-        let pack = |rows, cols, values: &mut dyn Iterator<Item = f32>| {
-            let bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
-            Matrix::pack(DType::F32, rows, cols, &bytes).map_err(|e| unusable(&e))
-        };
-        let across = (0..inputs).flat_map(|i| (0..outputs).map(move |o| values[o * inputs + i]));
-        Ok(Linear {
+    pub(super) fn new(name: &str, inputs: usize, values: &[f32]) -> Linear {
+        Linear {
             name: name.into(),
-            weight: pack(outputs, inputs, &mut values.iter().copied())?,
-            transposed: pack(inputs, outputs, &mut { across })?,
+            weight: Panels::transposed(values, inputs),
+            transposed: Panels::of(values, inputs),
             slot: None,
-        })
+        }
     }
 
     pub(super) fn inputs(&self) -> usize {
-        self.weight.cols()
+        self.weight.depth()
     }
 
     pub(super) fn outputs(&self) -> usize {
-        self.weight.rows()
+        self.weight.width()
     }
 
     /// Bytes held.
@@ -88,9 +80,6 @@ impl Changes {
     }
 }
 
-/// Columns of A whose gradient is one task.
-const INPUTS_A_TASK: usize = 32;
-
 /// Rows that are one task of [`each_row`].
 const ROWS_A_TASK: usize = 16;
 
@@ -117,79 +106,55 @@ impl Tools<'_> {
         each_row(self.pool, width, values, task);
     }
 
-    fn product(&self, weight: &Matrix, x: &[f32], out: &mut Vec<f32>, add: bool) {
-        let rows = x.len() / weight.cols();
-        if rows == 0 {
-            out.clear();
-            return;
-        }
-        let mut act = Act::new(weight.cols());
-        act.load(self.pool, x, Forms::of(&[weight]));
-        out.resize(rows * weight.rows(), 0.0);
-        matmul(self.pool, &act, &mut [Product { weight, out, add }]);
+    /// x · right, of every row of `x`.
+    fn product(&self, x: &[f32], right: &Panels) -> Vec<f32> {
+        let mut out = vec![0.0; x.len() / right.depth() * right.width()];
+        multiply(self.pool, Left::of(x, right.depth()), right, &mut out, false);
+        out
     }
 
     /// W·x + s·B·(A·x) of every row of `x` `[N, inputs]`.
     pub(super) fn forward(&self, linear: &Linear, x: &[f32]) -> Vec<f32> {
-        let mut out = Vec::new();
-        self.product(&linear.weight, x, &mut out, false);
+        let mut out = self.product(x, &linear.weight);
         if let Some(change) = linear.slot.map(|i| &self.changes.slots[i]) {
-            let (rank, scale) = (self.changes.rank, self.changes.scale);
-            let mut rows: Vec<_> =
-                x.chunks_exact(linear.inputs()).zip(out.chunks_exact_mut(linear.outputs())).collect();
-            self.pool.each(&mut rows, |_, (x, y), _| {
-                for (k, u) in narrowed(&change.a, x, rank).into_iter().enumerate() {
-                    axpy(y, scale * u, &change.b[k * change.outputs..][..change.outputs]);
-                }
-            });
+            let u = self.narrowed(change, x);
+            multiply(
+                self.pool,
+                Left::of(&u, self.changes.rank),
+                &Panels::of(&change.b, change.outputs),
+                &mut out,
+                true,
+            );
         }
         out
     }
 
-    /// Adds Wᵀ·dy + s·Aᵀ·(Bᵀ·dy) to `dx`, and the gradients of the change to `grads`. `x` is what `forward` was given.
-    pub(super) fn backward(&self, linear: &Linear, x: &[f32], dy: &[f32], dx: &mut Vec<f32>, grads: &mut Changes) {
-        self.product(&linear.transposed, dy, dx, true);
-        let Some(slot) = linear.slot else { return };
-        let (change, rank, scale) = (&self.changes.slots[slot], self.changes.rank, self.changes.scale);
-        let (inputs, outputs) = (linear.inputs(), linear.outputs());
-        // Of every row u = A·x and du = s·Bᵀ·dy; a row of dx takes Aᵀ·du.
-        let count = dy.len() / outputs;
-        let (mut u, mut du) = (vec![0.0; count * rank], vec![0.0; count * rank]);
-        let outer = dy.chunks_exact(outputs).zip(x.chunks_exact(inputs)).zip(dx.chunks_exact_mut(inputs));
-        let mut rows: Vec<_> = outer.zip(u.chunks_exact_mut(rank).zip(du.chunks_exact_mut(rank))).collect();
-        self.pool.each(&mut rows, |_, (((dy, x), dx), (u, du)), _| {
-            u.copy_from_slice(&narrowed(&change.a, x, rank));
-            for (k, du) in du.iter_mut().enumerate() {
-                *du = scale * dot(dy, &change.b[k * outputs..][..outputs]);
-            }
-            for (dx, a) in dx.iter_mut().zip(change.a.chunks_exact(rank)) {
-                *dx += a.iter().zip(du.iter()).map(|(a, du)| a * du).sum::<f32>();
-            }
-        });
-        // Each number of dA and dB sums over the rows in their order, whoever computes it.
-        let grad = &mut grads.slots[slot];
-        let mut parts: Vec<_> = grad.a.chunks_mut(INPUTS_A_TASK * rank).collect();
-        self.pool.each(&mut parts, |i, part, _| {
-            for (x, du) in x.chunks_exact(inputs).zip(du.chunks_exact(rank)) {
-                for (da, x) in part.chunks_exact_mut(rank).zip(&x[i * INPUTS_A_TASK..]) {
-                    axpy(da, *x, du);
-                }
-            }
-        });
-        let mut parts: Vec<_> = grad.b.chunks_exact_mut(outputs).collect();
-        self.pool.each(&mut parts, |k, db, _| {
-            for (u, dy) in u.chunks_exact(rank).zip(dy.chunks_exact(outputs)) {
-                axpy(db, scale * u[k], dy);
-            }
-        });
+    /// s·A·x of every row: `[N, rank]`.
+    fn narrowed(&self, change: &Change, x: &[f32]) -> Vec<f32> {
+        self.scaled(self.product(x, &Panels::of(&change.a, self.changes.rank)))
     }
-}
 
-/// A·x: `rank` values.
-fn narrowed(a: &[f32], x: &[f32], rank: usize) -> Vec<f32> {
-    let mut u = vec![0.0; rank];
-    for (a, x) in a.chunks_exact(rank).zip(x) {
-        axpy(&mut u, *x, a);
+    fn scaled(&self, mut values: Vec<f32>) -> Vec<f32> {
+        values.iter_mut().for_each(|v| *v *= self.changes.scale);
+        values
     }
-    u
+
+    /// Adds Wᵀ·dy + s·Aᵀ·(Bᵀ·dy) to `dx`, and the gradients of the change to `grads`. `x` is what `forward` was given.
+    pub(super) fn backward(&self, linear: &Linear, x: &[f32], dy: &[f32], dx: &mut [f32], grads: &mut Changes) {
+        let (inputs, outputs) = (linear.inputs(), linear.outputs());
+        multiply(self.pool, Left::of(dy, outputs), &linear.transposed, dx, true);
+        let Some(slot) = linear.slot else { return };
+        let (change, grad, rank) = (&self.changes.slots[slot], &mut grads.slots[slot], self.changes.rank);
+        // Of every row u = s·A·x and du = s·Bᵀ·dy.
+        let u = self.narrowed(change, x);
+        let du = self.scaled(self.product(dy, &Panels::transposed(&change.b, outputs)));
+        multiply(self.pool, Left::of(&du, rank), &Panels::transposed(&change.a, rank), dx, true);
+        multiply(self.pool, Left::transposed(x, inputs), &Panels::of(&du, rank), &mut grad.a, true);
+        // dB comes out as columns.
+        let mut db = vec![0.0; outputs * rank];
+        multiply(self.pool, Left::transposed(dy, outputs), &Panels::of(&u, rank), &mut db, false);
+        for (k, row) in grad.b.chunks_exact_mut(outputs).enumerate() {
+            row.iter_mut().enumerate().for_each(|(o, b)| *b += db[o * rank + k]);
+        }
+    }
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use chimere_ffi::cpu::{Pool, rms_norm_into};
+use chimere_ffi::cpu::{Pool, argmax, rms_norm_into, softmax};
 use chimere_ffi::map::Map;
 
 use super::model::weights::{Layer, Mixer, Weights};
@@ -338,7 +338,7 @@ impl Trunk {
             lost.iter().for_each(|((_, t), loss)| nats[t.sequence] += f64::from(t.weight) * loss);
             drop(lost);
             let Some((dx, _)) = &mut back else { continue };
-            let mut dnormed = Vec::new();
+            let mut dnormed = vec![0.0; normed.len()];
             tools.backward(&self.weights.head, &normed, &logits, &mut dnormed, &mut none);
             let mut drows = vec![0.0; rows.len()];
             self.norm_back(&rows, &self.weights.output_norm, &dnormed, &mut drows);
@@ -352,14 +352,9 @@ impl Trunk {
 
 /// −ln p of the target; leaves the probabilities in `row`.
 fn softmax_loss(row: &mut [f32], target: usize) -> f64 {
-    let max = row.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
-    let at = f64::from(row[target] - max);
-    let mut sum = 0.0_f64;
-    for v in row.iter_mut() {
-        *v = (*v - max).exp();
-        sum += f64::from(*v);
-    }
-    let scale = sum.recip() as f32;
-    row.iter_mut().for_each(|v| *v *= scale);
-    sum.ln() - at
+    let best = argmax(row);
+    let behind = f64::from(row[best] - row[target]);
+    softmax(row);
+    // Of the likeliest token, whose probability never vanishes.
+    behind - f64::from(row[best]).ln()
 }

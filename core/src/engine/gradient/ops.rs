@@ -1,5 +1,7 @@
-//! Small operations of the backward pass, a row at a time: each function beside the formula it differentiates. All of
-//! them are inlined, so that a loop of them under `wide` runs in wide registers.
+//! Small operations of the backward pass, a row at a time: each function beside the formula it differentiates. What is
+//! inlined runs in wide registers where a loop of it stands under `wide`.
+
+use chimere_ffi::cpu::{Wide, wide};
 
 /// Lanes of a sum, so that it runs in vector registers; the order of a sum is the same on every machine.
 const LANES: usize = 16;
@@ -15,7 +17,11 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
             *lane += x * y;
         }
     }
-    lanes.iter().sum::<f32>() + rest
+    // As a tree: one after another they would wait for each other.
+    for half in [8, 4, 2, 1] {
+        (0..half).for_each(|i| lanes[i] += lanes[i + half]);
+    }
+    lanes[0] + rest
 }
 
 /// y += factor·x.
@@ -27,14 +33,30 @@ pub(super) fn axpy(y: &mut [f32], factor: f32, x: &[f32]) {
 }
 
 /// Backward of y = w·x·r with r = (mean(x²) + eps)^−½: dx = r·w·dy − x·(r³/n)·Σ dy·w·x, added to `dx`.
-#[inline(always)]
 pub(super) fn rms_norm_back(x: &[f32], weight: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
-    let n = x.len() as f32;
-    let r = (dot(x, x) / n + eps).sqrt().recip();
-    let sum: f32 = x.iter().zip(weight).zip(dy).map(|((x, w), dy)| x * w * dy).sum();
-    let back = r * r * r / n * sum;
-    for (((dx, x), w), dy) in dx.iter_mut().zip(x).zip(weight).zip(dy) {
-        *dx += r * w * dy - back * x;
+    wide(RmsNormBack { x, weight, eps, dy, dx });
+}
+
+struct RmsNormBack<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    eps: f32,
+    dy: &'a [f32],
+    dx: &'a mut [f32],
+}
+
+impl Wide for RmsNormBack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let n = self.x.len() as f32;
+        let r = (dot(self.x, self.x) / n + self.eps).sqrt().recip();
+        let weighted: Vec<f32> = self.weight.iter().zip(self.dy).map(|(w, dy)| w * dy).collect();
+        let back = r * r * r / n * dot(&weighted, self.x);
+        for ((dx, x), dy) in self.dx.iter_mut().zip(self.x).zip(&weighted) {
+            *dx += r * dy - back * x;
+        }
     }
 }
 
@@ -53,17 +75,4 @@ pub(super) fn l2_norm_back(x: &[f32], eps: f32, dy: &[f32], dx: &mut [f32]) {
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
-}
-
-/// d silu(x)/dx = s·(1 + x·(1 − s)), s = sigmoid(x).
-#[inline(always)]
-pub(super) fn silu_slope(x: f32) -> f32 {
-    let s = sigmoid(x);
-    s * (1.0 + x * (1.0 - s))
-}
-
-/// Backward of y = silu(gate)·up: gives (dgate, dup).
-#[inline(always)]
-pub(super) fn swiglu_back(gate: f32, up: f32, dy: f32) -> (f32, f32) {
-    (dy * up * silu_slope(gate), dy * gate * sigmoid(gate))
 }
