@@ -165,6 +165,8 @@ pub struct Config {
     pub pipelines: PipelinesConfig,
     pub night: NightConfig,
     pub drain_timeout: Duration,
+    /// Judge and trainer leave the processor to whoever else wants it.
+    pub low_priority: bool,
     pub actor_restarts_max: u32,
     pub actor_restarts_window: Duration,
     pub log: LogConfig,
@@ -246,6 +248,7 @@ impl Config {
                 slice: env.find_exam(raw.night.slice.map(|f| f.value), "slice"),
             },
             drain_timeout: millis(raw.daemon.drain_timeout_ms, 20_000, "daemon.drain_timeout_ms")?,
+            low_priority: raw.daemon.low_priority.is_none_or(|f| f.value),
             actor_restarts_max: number(raw.daemon.actor_restarts_max, 10, 1..=1_000, "daemon.actor_restarts_max")?
                 as u32,
             actor_restarts_window: millis(

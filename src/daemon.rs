@@ -323,7 +323,7 @@ fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
 fn trainer_program(engine: &EngineSpec, config: &Config) -> Program {
     // A daemon without a model does not come this far.
     let model = config.model.clone().unwrap_or_default();
-    Program { path: engine.program.clone(), args: Vec::new(), model }
+    Program { path: engine.program.clone(), args: Vec::new(), model, low_priority: config.low_priority }
 }
 
 /// This binary again, as an engine.

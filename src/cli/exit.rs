@@ -50,6 +50,14 @@ pub fn coded(code: u8, message: impl Into<String>) -> anyhow::Error {
     Coded { code, message: message.into() }.into()
 }
 
+/// Ends this process as soon as standard input ends: it is held by whoever this process is for.
+pub fn end_with_input() {
+    std::thread::spawn(|| {
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        std::process::exit(i32::from(EX_TEMPFAIL));
+    });
+}
+
 /// Writes a line of a result to standard output.
 macro_rules! say {
     ($($arg:tt)*) => { $crate::cli::exit::print_line(format_args!($($arg)*)) };

@@ -19,7 +19,7 @@ use serde_json::json;
 
 pub use here::{Here, SEQUENCES};
 
-use super::exit::{EX_TEMPFAIL, note, say};
+use super::exit::{end_with_input, note, say};
 use super::model_args::{ModelArgs, bar};
 
 /// Learn an adapter from verified pairs, on the processor
@@ -94,6 +94,9 @@ pub struct Args {
     /// Leave the machine to everybody else, and end when standard input ends
     #[arg(long)]
     background: bool,
+    /// With --background: keep the priority that it was started with
+    #[arg(long, requires = "background")]
+    keep_priority: bool,
     /// End rather than take more address space than this
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..))]
     memory_max: Option<u64>,
@@ -134,9 +137,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         chimere_ffi::limits::bound_address_space(mib.saturating_mul(1 << 20))?;
     }
     if args.background {
-        // Before the first thread: they inherit it.
-        chimere_ffi::limits::lower_priority()?;
-        std::thread::spawn(end_with_input);
+        if !args.keep_priority {
+            // Before the first thread: they inherit it.
+            chimere_ffi::limits::lower_priority()?;
+        }
+        // Whoever holds the other end is gone: nobody waits for the adapter.
+        end_with_input();
     }
     anyhow::ensure!(
         args.beta > 0.0 && args.beta <= 100.0,
@@ -252,10 +258,4 @@ impl Watch {
             _ => Onward::Go,
         }
     }
-}
-
-/// Whoever holds the other end of standard input is gone: nobody waits for the adapter.
-fn end_with_input() {
-    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-    std::process::exit(i32::from(EX_TEMPFAIL));
 }

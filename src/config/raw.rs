@@ -208,6 +208,7 @@ section! {
     DaemonSection {
         state_dir: PathBuf,
         drain_timeout_ms: u64,
+        low_priority: bool,
         actor_restarts_max: u64,
         actor_restarts_window_ms: u64,
     }

@@ -20,6 +20,8 @@ use crate::scoring::Reading;
 const ADAPTER_FILE: &str = "nano-prm.gguf";
 /// Positions of the judge's sequences: its prompts are bounded well below.
 const CONTEXT_TOKENS: &str = "4096";
+/// Requests that may wait, live and background each: every step of the turns and of the answers that are judged at once.
+const WAITING: &str = "512";
 /// Hexadecimal digits of the hash in the judge's name.
 const NAME_DIGITS: usize = 16;
 
@@ -77,14 +79,15 @@ fn described(path: PathBuf) -> Result<(Reading, AdapterFile), String> {
 
 fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     let scorer = &config.scorer;
-    let mut args: Vec<OsString> = vec!["engine".into(), "--background".into(), "--model".into(), model.into()];
+    let mut args: Vec<OsString> = vec!["engine".into(), "--model".into(), model.into()];
+    args.extend(config.low_priority.then(|| "--background".into()));
     // One more: background work leaves a sequence free, for answers that a client waits for.
     let (threads, sequences) = (scorer.threads.to_string(), (scorer.sequences.get() + 1).to_string());
     for (name, value) in [("--backend", scorer.backend.as_str()), ("--threads", &threads), ("--sequences", &sequences)]
     {
         args.extend([name.into(), value.into()]);
     }
-    args.extend(["--context", CONTEXT_TOKENS, "--waiting", "256"].map(OsString::from));
+    args.extend(["--context", CONTEXT_TOKENS, "--waiting", WAITING].map(OsString::from));
     Ok(EngineSpec {
         program: std::env::current_exe().map_err(|error| error.to_string())?,
         args,

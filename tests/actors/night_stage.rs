@@ -106,7 +106,12 @@ fn trainer(state: &Path) -> Program {
     let script = format!("STATE='{}'\n{script}", state.display());
     // Whose tokenizer reads the pairs where no child does.
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/nano.gguf").into();
-    Program { path: "/bin/sh".into(), args: vec!["-c".into(), script.into(), "trainer".into()], model }
+    Program {
+        path: "/bin/sh".into(),
+        args: vec!["-c".into(), script.into(), "trainer".into()],
+        model,
+        low_priority: true,
+    }
 }
 
 /// A stage with a Trainer and a Scheduler on a state folder that outlives it.

@@ -30,6 +30,8 @@ pub struct Program {
     pub args: Vec<OsString>,
     /// The base model.
     pub model: PathBuf,
+    /// It gets the processor when nobody else wants it.
+    pub low_priority: bool,
 }
 
 /// One training.
@@ -114,6 +116,7 @@ pub async fn train(
     let mut child = Command::new(&program.path)
         .args(&program.args)
         .args(lesson.args(&program.model))
+        .args((!program.low_priority).then_some("--keep-priority"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
