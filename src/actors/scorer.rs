@@ -1,9 +1,10 @@
 //! The Scorer owns the queue of turns that wait for a verdict and the judge's engine, which it starts with the first of
-//! them. Each turn is judged once, in the background; what did not fit into the queue, what failed and what was left
-//! over by an earlier life is found again in the turn log, where a turn without a judgement says so. An answer whose
-//! client waits for the verdict is judged at once, or not at all.
+//! them. Each turn is judged once, in the background, a few at a time; what did not fit into the queue, what failed and
+//! what was left over by an earlier life is found again in the turn log, where a turn without a judgement says so. An
+//! answer whose client waits for the verdict is judged at once, or not at all.
 
 mod engine;
+mod hands;
 mod inbox;
 mod judging;
 mod work;
@@ -95,7 +96,7 @@ impl Actor for Scorer {
         let parts = self.parts.clone();
         match parts.judge {
             Ok(judge) => {
-                let work = Work { judge, inbox: parts.inbox, memory: parts.memory, clock: parts.clock };
+                let work = Work::new(judge, parts.inbox, parts.memory, parts.clock);
                 context.spawn(wrap_future(work.run()));
             }
             Err(why) => {

@@ -44,6 +44,11 @@ pub const TOKENLESS: &str = "tokenless";
 pub const JUDGE: &str = "judge";
 /// It judges, and dies at every tenth request.
 pub const FRAIL_JUDGE: &str = "frail_judge";
+/// It judges slowly, and dies as soon as it has four requests in hand.
+pub const CROWDED_JUDGE: &str = "crowded_judge";
+const CROWD: usize = 4;
+/// Steps before its first word: long enough for four requests to meet.
+const CROWD_STEPS: u32 = 50;
 const LABELS: [(&str, u32); 2] = [("<|good|>", 6), ("<|bad|>", 7)];
 const FRAIL_REQUESTS: u64 = 10;
 
@@ -259,6 +264,9 @@ impl Child {
         if self.script == FRAIL_JUDGE && self.requests > FRAIL_REQUESTS {
             std::process::exit(9);
         }
+        if self.script == CROWDED_JUDGE && self.running.len() + 1 >= CROWD {
+            std::process::exit(9);
+        }
         match prompt.as_str() {
             "strange" => {
                 let body = format!("{{\"dream\":{{\"id\":{id},\"of\":\"sheep\"}}}}");
@@ -345,6 +353,8 @@ impl Child {
 
     /// A word, the label, and words until somebody cancels.
     fn judge(&mut self, id: u64, number: u32, bad: bool) {
+        let late = if self.script == CROWDED_JUDGE { CROWD_STEPS } else { 0 };
+        let Some(number) = number.checked_sub(late) else { return };
         let describe = |id: u32, p: f32| TokenLogprob { id, text: String::new(), bytes: Vec::new(), logprob: p.ln() };
         let p_good = if bad { 0.1 } else { 0.9 };
         let token = if number == 1 { LABELS[usize::from(bad)].1 } else { 100 + number };

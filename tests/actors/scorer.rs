@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use chimere::actors::memory::List;
+use chimere::actors::memory::{AddFeedback, List};
 use chimere::actors::scorer::{Inbox, ScorerStatus};
 use chimere::service::TurnFilter;
-use chimere::turn::{FinishReason, Turn};
+use chimere::turn::{Feedback, FinishReason, Turn};
 use tokio::time::{Instant, sleep};
 
-use crate::fake::{FRAIL_JUDGE, GOOD, JUDGE, spec};
+use crate::fake::{CROWDED_JUDGE, FRAIL_JUDGE, GOOD, JUDGE, spec};
 use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 impl Stage {
@@ -117,5 +117,46 @@ fn a_judge_that_dies_again_and_again_costs_time_and_no_verdict() {
         let status = stage.scorer_status().await;
         assert_eq!((status["scored"].as_u64(), status["failed"].as_u64()), (Some(24), Some(0)), "{status}");
         assert!(status["engine"]["starts"].as_u64().unwrap() >= 3, "{status}");
+    });
+}
+
+#[test]
+fn several_turns_are_judged_at_once_and_a_judge_that_dies_with_them_loses_none() {
+    run(async {
+        let mut stage = Stage::new(spec(GOOD));
+        stage.ready().await;
+        for _ in 0..8 {
+            collect(stage.replies.start(chat("plain")).await.unwrap()).await;
+        }
+        stage.judged_by(CROWDED_JUDGE);
+        let turns = stage.scored(8).await;
+        assert!(turns.iter().all(|turn| turn.judgement.as_ref().unwrap().choices.len() == 1));
+        let status = stage.scorer_status().await;
+        assert_eq!((status["scored"].as_u64(), status["failed"].as_u64()), (Some(8), Some(0)), "{status}");
+        // It dies of four requests at once and of nothing else: four turns, of one step each, were in hand together.
+        assert!((2..=3).contains(&status["engine"]["starts"].as_u64().unwrap()), "{status}");
+    });
+}
+
+#[test]
+fn a_correction_that_comes_while_its_turn_is_judged_is_judged_too() {
+    run(async {
+        let mut stage = Stage::new(spec(GOOD));
+        stage.judged_by(CROWDED_JUDGE);
+        stage.ready().await;
+        collect(stage.replies.start(chat("plain")).await.unwrap()).await;
+        let id = stage.turns(1).await[0].id.clone();
+        while stage.scorer_status().await["in_hand"] != 1 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let (principal, correction) = ("tester".to_owned(), Some("15".to_owned()));
+        let said = Feedback { time_ms: 1, principal, vote: None, correction, judgement: None };
+        stage.replies.memory.send(AddFeedback(id.clone(), said)).await.unwrap().unwrap();
+        stage.inbox.put(id);
+        let until = Instant::now() + PATIENCE;
+        while stage.scored(1).await[0].feedback[0].judgement.is_none() {
+            assert!(Instant::now() < until, "{}", stage.scorer_status().await);
+            sleep(Duration::from_millis(20)).await;
+        }
     });
 }

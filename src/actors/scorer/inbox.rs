@@ -2,7 +2,7 @@
 //! finds it full is counted and found again in the turn log.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -18,7 +18,8 @@ pub struct Inbox {
     news: Notify,
     /// Nothing is scored: nothing is taken.
     closed: AtomicBool,
-    busy: AtomicBool,
+    /// Turns under judgement.
+    in_hand: AtomicUsize,
     scored: AtomicU64,
     failed: AtomicU64,
     overflowed: AtomicU64,
@@ -45,7 +46,7 @@ impl Inbox {
             turns_max,
             news: Notify::new(),
             closed: AtomicBool::new(false),
-            busy: AtomicBool::new(false),
+            in_hand: AtomicUsize::new(0),
             scored: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
@@ -120,8 +121,8 @@ impl Inbox {
         }
     }
 
-    pub(super) fn busy(&self, busy: bool) {
-        self.busy.store(busy, Ordering::Relaxed);
+    pub(super) fn in_hand(&self, turns: usize) {
+        self.in_hand.store(turns, Ordering::Relaxed);
     }
 
     /// A verdict was written.
@@ -137,9 +138,10 @@ impl Inbox {
 
     pub(super) fn status(&self) -> Value {
         let waiting = self.waiting().turns.len();
-        let busy = self.busy.load(Ordering::Relaxed);
+        let in_hand = self.in_hand.load(Ordering::Relaxed);
         json!({
-            "state": if busy { "scoring" } else { "idle" },
+            "state": if in_hand > 0 { "scoring" } else { "idle" },
+            "in_hand": in_hand,
             "queue": waiting,
             "queue_max": self.turns_max,
             "scored": self.scored.load(Ordering::Relaxed),

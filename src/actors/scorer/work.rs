@@ -1,12 +1,15 @@
-//! The Scorer's work: one turn after the other to the judge, and the judgement to Memory.
+//! The Scorer's work: turns to the judge, a few at once so that its engine has a batch to compute, and the judgements to
+//! Memory. A turn is in one hand at a time, and a judge that died is tried with one turn alone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::engine::{EngineError, JudgeEngine};
+use super::hands::Hands;
 use super::inbox::{Inbox, Next};
 use super::judging::{Haste, judge};
 use crate::actors::link::{Link, LinkError};
@@ -17,10 +20,13 @@ use crate::scoring::correction::Answer;
 use crate::store::StoreError;
 use crate::turn::{ChoiceJudgement, Judgement, Turn, TurnId};
 
+/// Turns judged at once: their steps fill the engine's batch, and leave most of its waiting room to answers that clients
+/// wait for.
+pub(super) const TURNS_MAX: usize = 8;
 /// Tries at one turn before it is left for later.
 const ATTEMPTS: usize = 3;
 /// Turns taken from the log at once.
-const SWEEP_PAGE: usize = 256;
+pub(super) const SWEEP_PAGE: usize = 256;
 /// After a failure the log is looked through again, at the latest.
 const RETRY_MS: u64 = 60_000;
 const MEMORY_TIMEOUT_MS: u64 = 30_000;
@@ -30,6 +36,8 @@ pub(super) struct Work {
     pub(super) inbox: Arc<Inbox>,
     pub(super) memory: Link<Memory>,
     pub(super) clock: Clock,
+    /// One for each turn judged at once; a turn that is tried again takes all of them.
+    places: Semaphore,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,51 +58,46 @@ impl WorkError {
 }
 
 impl Work {
+    pub(super) fn new(judge: Arc<JudgeEngine>, inbox: Arc<Inbox>, memory: Link<Memory>, clock: Clock) -> Work {
+        Work { judge, inbox, memory, clock, places: Semaphore::new(TURNS_MAX) }
+    }
+
     /// Never ends. The log is looked through first: an earlier life may have left turns.
     pub(super) async fn run(self) {
         self.inbox.ask_for_sweep();
+        let inbox = self.inbox.clone();
+        let mut hands = Hands::new(self);
         loop {
-            let next = self.inbox.next().await;
-            self.inbox.busy(true);
-            match next {
-                Next::Turn(id) => drop(self.one(id).await),
-                Next::Sweep => self.sweep().await,
+            tokio::select! {
+                next = inbox.next() => match next {
+                    Next::Turn(id) => hands.take(id).await,
+                    Next::Sweep => hands.sweep().await,
+                },
+                () = hands.one_ends() => {}
             }
-            self.inbox.busy(false);
         }
     }
 
-    /// Judges every turn of the log that has no judgement; new turns go first.
-    async fn sweep(&self) {
-        let mut after = None;
-        loop {
-            let page = Unscored(after.take(), SWEEP_PAGE);
-            let asked = self.memory.send_within(page, Duration::from_millis(MEMORY_TIMEOUT_MS)).await;
-            let page = match asked.map_err(WorkError::from).and_then(|page| Ok(page?)) {
-                Ok(page) => page,
-                Err(error) => {
-                    tracing::warn!(%error, "the turn log could not be looked through for turns without a verdict");
-                    return self.inbox.sweep_at(Instant::now() + Duration::from_millis(RETRY_MS));
-                }
-            };
-            for id in &page {
-                while let Some(new) = self.inbox.try_next() {
-                    self.one(new).await;
-                }
-                if !self.one(id.clone()).await {
-                    return;
-                }
-            }
-            match page.last() {
-                Some(last) if page.len() == SWEEP_PAGE => after = Some(last.clone()),
-                _ => return,
+    /// The next turns of the log without a judgement, behind `after`.
+    pub(super) async fn unscored(&self, after: Option<TurnId>) -> Option<Vec<TurnId>> {
+        let asked =
+            self.memory.send_within(Unscored(after, SWEEP_PAGE), Duration::from_millis(MEMORY_TIMEOUT_MS)).await;
+        match asked.map_err(WorkError::from).and_then(|page| Ok(page?)) {
+            Ok(page) => Some(page),
+            Err(error) => {
+                tracing::warn!(%error, "the turn log could not be looked through for turns without a verdict");
+                self.inbox.sweep_at(Instant::now() + Duration::from_millis(RETRY_MS));
+                None
             }
         }
     }
 
     /// Judges one turn. False: the judge is out of order, and going on would fail as well.
-    async fn one(&self, id: TurnId) -> bool {
+    pub(super) async fn one(&self, id: TurnId) -> bool {
         for attempt in 1.. {
+            // A judge that died had several turns in hand: tried alone, the one that kills it costs no other its tries.
+            let places = if attempt == 1 { 1 } else { TURNS_MAX as u32 };
+            let _place = self.places.acquire_many(places).await;
             let error = match self.score(&id).await {
                 Ok(Some(verdict)) => {
                     self.inbox.scored(verdict);
