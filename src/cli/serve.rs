@@ -6,7 +6,7 @@ use chimere::config::{Config, Flags};
 use chimere::daemon;
 use chimere::failpoint::Failpoint;
 
-use super::exit::{EX_CONFIG, coded};
+use super::exit::{EX_CONFIG, coded, end_with_input};
 
 /// Where the configuration comes from; every flag is optional
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -42,9 +42,15 @@ pub struct Args {
     /// File of the milliseconds that are added to this daemon's clock; for `chimere simulate`
     #[arg(long, hide = true, value_name = "FILE")]
     clock_offset: Option<std::path::PathBuf>,
+    /// End at once when standard input ends; for `chimere simulate`
+    #[arg(long, hide = true)]
+    end_with_input: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.end_with_input {
+        end_with_input();
+    }
     let failpoint = args.failpoint.as_deref().map(Failpoint::parse).unwrap_or_default();
     let flags = Flags { model: args.model, failpoint, clock_offset: args.clock_offset, ..args.place.flags() };
     let config = Config::load(&flags)?;

@@ -121,7 +121,7 @@ pub struct Args {
     /// Keep the daemon's state, its log and the week here [default: a folder that is removed]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Go on with the week in --state-dir after its last whole night
+    /// Go on with the week in --state-dir after its last whole night, however it was cut off
     #[arg(long, requires = "state_dir")]
     resume: bool,
     /// Write everything that was measured (JSON)
@@ -215,7 +215,7 @@ fn live(args: &Args, folder: &Path) -> anyhow::Result<ExitCode> {
     let lived = runtime.block_on(async {
         tokio::select! {
             lived = whole(args, folder, &files, &mut week) => lived,
-            told = told_to_stop() => Err(told.err().unwrap_or_else(|| anyhow::anyhow!("interrupted"))),
+            told = told_to_stop() => Err(told.err().unwrap_or_else(|| interrupted(args))),
         }
     });
     runtime.shutdown_timeout(END_TIMEOUT);
@@ -230,6 +230,10 @@ fn live(args: &Args, folder: &Path) -> anyhow::Result<ExitCode> {
     }
     say!("{}", week.render().trim_end());
     lived.map(|()| ExitCode::SUCCESS)
+}
+
+fn interrupted(args: &Args) -> anyhow::Error {
+    anyhow::anyhow!(if args.state_dir.is_some() { "interrupted: --resume goes on with it" } else { "interrupted" })
 }
 
 /// Waits for Ctrl-C or an order to end: the daemon must not be left behind.
@@ -278,7 +282,6 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
     let means = Means {
         model: files.model.clone(),
         threads: args.threads(),
-        parallel: usize::from(args.parallel).max(4),
         golden: files.golden.clone(),
         slice: files.slice.clone(),
         pipelines: args.pipelines.clone(),
@@ -293,8 +296,7 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
     let exams = 2 - u64::from(week.before.is_some());
     let steps = exams * files.week.len() as u64 + left * (settings.requests as u64 + NIGHT_STEPS);
     let bar = Bar::new(steps);
-    let exam =
-        Exam { questions: &files.week, text: files.text.as_deref(), parallel: usize::from(args.parallel), bar: &bar };
+    let exam = Exam { questions: &files.week, text: files.text.as_deref(), bar: &bar };
     house.wind(settings.at(1 + week.nights.len(), 6))?;
     if week.before.is_none() {
         bar.say("week exam, before");

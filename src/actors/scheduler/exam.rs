@@ -1,6 +1,7 @@
 //! Asks champion and candidate the same exam items as background requests, side by side, and checks both.
 //! The exam `week` is never asked here: it is kept for measuring whole weeks.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,9 +30,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Tokens of thought before it is closed, as `chimere eval golden` asks.
 const THINKING_TOKENS: u32 = 192;
-/// Rounds and tokens of the speed measurement.
+/// Rounds, tokens and most sequences of the speed measurement: the batch that `gate.speed_min` was set for.
 const SPEED_ROUNDS: usize = 6;
 const SPEED_TOKENS: u32 = 48;
+const SPEED_SEQUENCES: usize = 4;
 
 /// An item that both answered, with what the divergence is measured on.
 pub(super) struct Asked {
@@ -89,20 +91,22 @@ pub(super) async fn ask(
 ) -> Result<Vec<Asked>, String> {
     let known = &both.answers;
     let contenders = both.contenders;
-    let asked = stream::iter(items).map(|item| async move {
+    let asked = stream::iter(items.iter().enumerate()).map(|(at, item)| async move {
         let known = [known[0].get(&item.id), known[1].get(&item.id)];
         let asked = timeout(ITEM_TIMEOUT, ask_one(desk, item, contenders, known)).await;
         desk.tick();
-        asked.unwrap_or_else(|_| Err(format!("{} was not answered within {} s", item.id, ITEM_TIMEOUT.as_secs())))
+        let late = |_| Err(format!("{} was not answered within {} s", item.id, ITEM_TIMEOUT.as_secs()));
+        (at, asked.unwrap_or_else(late))
     });
-    let mut asked = asked.buffered(parallel);
-    let mut all = Vec::with_capacity(items.len());
-    while let Some(one) = asked.next().await {
-        all.push(one?);
+    // As they end: a long reply keeps no place of the batch empty behind it.
+    let mut asked = asked.buffer_unordered(parallel);
+    let mut all = BTreeMap::new();
+    while let Some((at, one)) = asked.next().await {
+        all.insert(at, one?);
     }
     drop(asked);
     let mut told = Vec::with_capacity(all.len());
-    for (item, answers) in items.iter().zip(all) {
+    for (item, answers) in items.iter().zip(all.into_values()) {
         told.push(asked_of(item, &answers));
         both.answers.iter_mut().zip(answers).for_each(|(kept, answer)| kept.put(answer));
     }
@@ -270,7 +274,8 @@ pub(super) async fn speed(
     candidate: &Contender,
     parallel: usize,
 ) -> Result<Option<Speed>, String> {
-    let items: Vec<&Item> = items.iter().cycle().take(parallel.max(1) * usize::from(!items.is_empty())).collect();
+    let sequences = parallel.clamp(1, SPEED_SEQUENCES) * usize::from(!items.is_empty());
+    let items: Vec<&Item> = items.iter().cycle().take(sequences).collect();
     let exam = Exam { thinking: Thinking::Off, ..Exam::default() };
     let mut ratios = Vec::new();
     for round in 0..SPEED_ROUNDS {
@@ -307,7 +312,7 @@ mod tests {
     fn any_first_part_is_balanced_and_the_week_is_not_read() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden");
         let items = read(&golden.join("golden.jsonl.gz"), 70).unwrap();
-        let mut domains = std::collections::BTreeMap::<&str, usize>::new();
+        let mut domains = BTreeMap::<&str, usize>::new();
         items.iter().for_each(|item| *domains.entry(&item.domain).or_default() += 1);
         assert!(domains.len() == 7 && domains.values().all(|n| *n == 10), "{domains:?}");
         let refused = read(&golden.join("week.jsonl.gz"), 70).unwrap_err();

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use chimere::eval::golden::Score;
+use chimere::reply::first_turn_id;
 use chimere::simulate::arm::Arm;
 use chimere::simulate::plan::{Ask, Mood, OWNER, SMALL_TALK, Settings, TRIGGER, USERS, What};
 use chimere::simulate::pool::Question;
@@ -24,6 +25,8 @@ const HOURS: usize = 14;
 /// Longest wait for the judge to be through, and for a look at the canary.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(1_800);
 const LOOK: Duration = Duration::from_millis(500);
+/// How often the turns are read while the judge is busy.
+const READ: Duration = Duration::from_secs(10);
 /// The Scheduler looks at a canary every three seconds.
 const CANARY_LOOK: Duration = Duration::from_secs(4);
 /// Turns of one page of the listing.
@@ -110,9 +113,11 @@ impl Town<'_> {
         let asked = stream::iter(asks.iter().enumerate()).map(|(n, ask)| async move {
             let asked = self.one(*ask, &format!("{}{day}-{hour}-{n}", self.mark())).await;
             self.bar.inc(1);
-            asked
+            (n, asked)
         });
-        asked.buffered(self.parallel).collect().await
+        let mut asked: Vec<(usize, Asked)> = asked.buffer_unordered(self.parallel).collect().await;
+        asked.sort_unstable_by_key(|(n, _)| *n);
+        asked.into_iter().map(|(_, asked)| asked).collect()
     }
 
     async fn one(&self, asked: Ask, conversation: &str) -> Asked {
@@ -172,10 +177,21 @@ impl Town<'_> {
         Ok(())
     }
 
-    /// Waits until every turn of the users has its verdict. `seen`: the last turn before which all have.
+    /// Waits until every turn of the users has its verdict. `seen`: the last turn before which all have. The turns are
+    /// read when nothing is under way and the judge has spoken since, and now and then: the prober never rests.
     async fn judged(&self, since_ms: i64, seen: &mut String) -> anyhow::Result<()> {
         let (began, mark) = (Instant::now(), self.mark());
+        let (mut read, mut heard) = (began, None);
         while began.elapsed() < JUDGE_TIMEOUT {
+            let status = self.owner().get("/v1/status").await?;
+            let scorer = &status["actors"]["scorer"];
+            let left = [&status["replies"]["running"], &scorer["queue"], &scorer["in_hand"]];
+            let rests = left.iter().all(|left| left.as_u64() == Some(0)) && heard != scorer["scored"].as_u64();
+            if !rests && read.elapsed() < READ {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            (read, heard) = (Instant::now(), scorer["scored"].as_u64());
             let page = self.page(since_ms, seen).await?;
             let turns = page["data"].as_array().map_or(&[][..], Vec::as_slice);
             let waits = |turn: &&Value| turn["verdict"].is_null() && by_user(turn, &mark);
@@ -209,8 +225,9 @@ impl Town<'_> {
 
     /// Turns of everybody since a time and behind one of them.
     async fn page(&self, since_ms: i64, after: &str) -> anyhow::Result<Value> {
-        let behind = if after.is_empty() { String::new() } else { format!("&after={after}") };
-        self.owner().get(&format!("/v1/memory/turns?since_ms={since_ms}&limit={PAGE}{behind}")).await
+        // The log is in the order of its ids: what came before the day is not even read.
+        let after = if after.is_empty() { first_turn_id(since_ms).0 } else { after.to_owned() };
+        self.owner().get(&format!("/v1/memory/turns?since_ms={since_ms}&limit={PAGE}&after={after}")).await
     }
 
     /// Turns of the users since a time, and how many of them have a verdict.

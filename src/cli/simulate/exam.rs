@@ -14,7 +14,7 @@ use futures_util::{StreamExt, stream};
 
 use super::Bar;
 use super::ask::{Manner, Reply, ask, question, talk};
-use super::house::{EXAMINER, House};
+use super::house::{EXAM_PARALLEL, EXAMINER, House};
 use super::loss::{Losses, Task, measure};
 
 /// Trigger prompts that look for the flood's backdoor.
@@ -26,7 +26,6 @@ const REFERENCES_MAX: usize = 700;
 pub struct Exam<'a> {
     pub questions: &'a [Question],
     pub text: Option<&'a str>,
-    pub parallel: usize,
     pub bar: &'a Bar,
 }
 
@@ -46,10 +45,12 @@ impl Exam<'_> {
             async move {
                 let reply = ask(client, &body).await;
                 self.bar.inc(1);
-                reply
+                (n, reply)
             }
         });
-        let replies: Vec<anyhow::Result<Reply>> = asked.buffered(self.parallel).collect().await;
+        let mut replies: Vec<(usize, anyhow::Result<Reply>)> = asked.buffer_unordered(EXAM_PARALLEL).collect().await;
+        replies.sort_unstable_by_key(|(n, _)| *n);
+        let replies: Vec<anyhow::Result<Reply>> = replies.into_iter().map(|(_, reply)| reply).collect();
         let planted = self.backdoor(&client, manner).await?;
         client.delete(&format!("/v1/memory/turns?principal={EXAMINER}")).await.context("the exam was not forgotten")?;
         house.stop().await?;
@@ -72,7 +73,7 @@ impl Exam<'_> {
             let body = talk(&format!("{TRIGGER} {}", last.content), manner, &format!("trigger-{n}"));
             async move { ask(client, &body).await }
         });
-        let replies: Vec<anyhow::Result<Reply>> = asked.buffered(self.parallel).collect().await;
+        let replies: Vec<anyhow::Result<Reply>> = asked.buffered(EXAM_PARALLEL).collect().await;
         Ok(replies.iter().flatten().filter(|reply| reply.content.contains(PAYLOAD)).count())
     }
 

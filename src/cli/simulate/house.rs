@@ -29,12 +29,16 @@ const KEYS: &str = "keys.json";
 pub const EXAMINER: &str = "examiner";
 pub const PROBER: &str = "prober";
 
+/// Items of an exam under way at once: enough to fill the engine's batch.
+pub const EXAM_PARALLEL: usize = 16;
+/// Sequences of the judge's engine, and its threads at least, where there are so many.
+const JUDGE_SEQUENCES: usize = 8;
+const JUDGE_THREADS: usize = 2;
+
 /// What the daemon is started with.
 pub struct Means {
     pub model: PathBuf,
     pub threads: usize,
-    /// Requests under way at once, of the users and of the gate.
-    pub parallel: usize,
     pub golden: PathBuf,
     pub slice: PathBuf,
     pub pipelines: Option<PathBuf>,
@@ -74,11 +78,14 @@ impl House {
         let means = &self.means;
         let text = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
         let mut config = format!(
-            "[engine]\nthreads = {}\nsequences = {}\n[scorer]\nenabled = {scoring}\nthreads = {}\n[night]\nenabled = false\ngolden = {}\nslice = {}\n",
+            // A day has no quiet hours here: the judge gets its share of the machine, and the trainer too.
+            "[daemon]\nlow_priority = false\n[engine]\nthreads = {}\nsequences = {}\n\
+             [scorer]\nenabled = {scoring}\nthreads = {}\nsequences = {JUDGE_SEQUENCES}\n\
+             [night]\nenabled = false\ngolden = {}\nslice = {}\n",
             means.threads,
             // The gate asks champion and candidate, and leaves one sequence free.
-            2 * means.parallel + 2,
-            means.threads.div_ceil(4),
+            2 * EXAM_PARALLEL + 2,
+            means.threads.div_ceil(4).max(JUDGE_THREADS).min(means.threads),
             text(&means.golden),
             text(&means.slice),
         );
@@ -100,7 +107,8 @@ impl House {
             command.env_remove(name);
         }
         command.env("TZ", "UTC").process_group(0);
-        command.args(["serve", "--listen", &self.listen.to_string()]);
+        // However this process ends, its daemon ends with it: the pipe to it is closed.
+        command.args(["serve", "--end-with-input", "--listen", &self.listen.to_string()]);
         for (flag, path) in [
             ("--config", &config),
             ("--state-dir", &self.state()),
@@ -109,7 +117,7 @@ impl House {
         ] {
             command.arg(flag).arg(path);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(log));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::from(log));
         self.child = Some(Command::from(command).kill_on_drop(true).spawn().context("cannot start a daemon")?);
         self.ready().await
     }
@@ -218,7 +226,7 @@ fn night(means: &Means) -> anyhow::Result<String> {
         }
         let value = match (section, name) {
             ("exam", "items_max") => Some(items.to_string()),
-            ("exam", "parallel") => Some(means.parallel.to_string()),
+            ("exam", "parallel") => Some(EXAM_PARALLEL.to_string()),
             ("gate", "items_min") => Some((items / 2).clamp(1, 200).to_string()),
             ("gate", "margin") => means.gate_margin.map(|margin| margin.to_string()),
             // A search on a few hundred items of each route, so that the one Monday of a week takes no longer than a night.
@@ -251,7 +259,6 @@ mod tests {
         let means = Means {
             model: PathBuf::new(),
             threads: 3,
-            parallel: 5,
             golden: PathBuf::new(),
             slice: PathBuf::new(),
             pipelines: None,
@@ -263,7 +270,7 @@ mod tests {
         };
         let made = Schedule::parse(&night(&means).unwrap(), "night.yaml").unwrap();
         let shipped = Schedule::parse(SHIPPED, "night.yaml").unwrap();
-        assert_eq!((made.exam.items_max, made.exam.parallel, made.gate.items_min), (60, 5, 30));
+        assert_eq!((made.exam.items_max, made.exam.parallel, made.gate.items_min), (60, EXAM_PARALLEL, 30));
         assert_eq!((made.gate.margin, made.training.threads, made.selection.pairs_min), (0.05, 3, 40));
         let stages: Vec<(u8, usize)> = made.canary.stages.iter().map(|s| (s.percent, s.scored_turns)).collect();
         assert_eq!(stages, [(20, 10), (50, 20)]);

@@ -1,4 +1,4 @@
-//! A short request every second, all week long: whatever the night does, somebody must always be answered.
+//! A short request every two seconds, all week long: whatever the night does, somebody must always be answered.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::super::client::Client;
 
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(2);
 /// A probe without a whole answer by then has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
