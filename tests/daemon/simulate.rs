@@ -176,7 +176,7 @@ fn an_interrupted_week_tells_what_it_has_and_leaves_no_daemon() {
 #[test]
 fn two_nights_run_to_a_judgement_while_somebody_is_always_answered() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["--nights", "2", "--requests", "28", "--seed", "3", "--first-day", "2026-02-03", "--arm", "full"];
+    let args = ["--nights", "2", "--requests", "42", "--seed", "3", "--first-day", "2026-02-03", "--arm", "full"];
     let sizes = ["--week-items", "21", "--gate-items", "28", "--gate-margin", "0.2"];
     let poison = ["--flood-night", "1", "--flood", "30", "--poisoned-night", "2"];
     let mut simulation = Simulation::start(folder.path(), &[&args[..], &sizes, &poison].concat());
