@@ -151,7 +151,7 @@ fn a_correction_that_comes_while_its_turn_is_judged_is_judged_too() {
         }
         let (principal, correction) = ("tester".to_owned(), Some("15".to_owned()));
         let said = Feedback { time_ms: 1, principal, vote: None, correction, judgement: None };
-        stage.replies.memory.send(AddFeedback(id.clone(), said)).await.unwrap().unwrap();
+        stage.replies.memory.send_within(AddFeedback(id.clone(), said), PATIENCE).await.unwrap().unwrap();
         stage.inbox.put(id);
         let until = Instant::now() + PATIENCE;
         while stage.scored(1).await[0].feedback[0].judgement.is_none() {
