@@ -1,0 +1,103 @@
+// What every kernel uses: plain types, reductions in one fixed order, conversions, the edges between kernels.
+// Also plain C++: with EMULATE defined the same source is compiled by a C++ compiler (emulated/shim.hpp).
+//
+// Every kernel takes one struct by value, laid out as its twin in ffi/src/kernels (same names, same order).
+#pragma once
+
+#ifdef EMULATE
+#include "emulated/shim.hpp"
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed char i8;
+
+#define KERNEL(name, Args) extern "C" __global__ void name(const Args a)
+#define FULL 0xffffffffu
+
+// A pointer as the launcher passes it.
+template <class T> struct Ptr {
+    u64 at;
+    __device__ T* get() const { return (T*)at; }
+    __device__ T& operator[](u64 i) const { return ((T*)at)[i]; }
+    __device__ operator T*() const { return (T*)at; }
+};
+
+#ifndef EMULATE
+#define INFINITY __int_as_float(0x7f800000)
+
+__device__ __forceinline__ float half_to_float(u16 h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+
+__device__ __forceinline__ u16 float_to_half(float f) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+
+// C[16 x 8] = A[16 x 16] · B[16 x 8] in bytes. Lane = 4g + j holds A rows g (a0) and g + 8 (a1), columns 4j..4j+3;
+// B column g, rows 4j..4j+3; C rows g (c0, c1) and g + 8 (c2, c3), columns 2j and 2j + 1.
+__device__ __forceinline__ void mma_k16(int c[4], u32 a0, u32 a1, u32 b0) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0), "r"(0));
+}
+
+// The same for 32 columns of A: a2, a3 and b1 hold columns 16 + 4j..
+__device__ __forceinline__ void mma_k32(int c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
+// Streaming load: weights are read once.
+__device__ __forceinline__ uint4 load_once(const void* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+// Waits until everything that the kernels before this one wrote can be read, then lets the next kernel start its
+// prologue. What is read before it must have been written at least two kernels ago, or be weights.
+__device__ __forceinline__ void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+#endif
+
+__device__ __forceinline__ float bf16_to_float(u16 h) { return __uint_as_float((u32)h << 16); }
+
+__device__ __forceinline__ float warp_sum(float v) {
+    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(FULL, v, step);
+    return v;
+}
+
+__device__ __forceinline__ float warp_max(float v) {
+    for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(FULL, v, step));
+    return v;
+}
+
+// Sum over a block of `warps` warps, on every thread; `scratch` holds a float a warp and may be used again at once.
+__device__ __forceinline__ float block_sum(float v, float* scratch, int warps) {
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0;
+    for (int w = 0; w < warps; w++) v += scratch[w];
+    return v;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }

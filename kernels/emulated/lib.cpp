@@ -1,0 +1,222 @@
+// The fibers behind shim.hpp, and the table of kernels. Built as a shared object:
+//   c++ -O2 -std=c++17 -DEMULATE -ffp-contract=off -fPIC -shared -I kernels kernels/emulated/lib.cpp -o emulated.so
+#include "shim.hpp"
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <ucontext.h>
+#include <vector>
+
+#include "../embed.cu"
+#include "../matmul.cu"
+#include "../norm.cu"
+#include "../gdn.cu"
+#include "../attention.cu"
+#include "../route.cu"
+#define Scratch ExpertScratch
+#include "../experts.cu"
+#undef Scratch
+#include "../sample.cu"
+#include "../fill.cu"
+
+namespace emulated {
+dim3 thread, block, grid_size, block_size;
+
+namespace {
+enum State { Ready, AtBarrier, AtExchange, Done };
+constexpr unsigned EXCHANGE_BYTES = 32;
+struct Warp {
+    uint8_t slots[2][32 * EXCHANGE_BYTES];
+    unsigned generation;
+};
+struct Fiber {
+    jmp_buf at;
+    ucontext_t context;
+    char* stack;
+    dim3 id;
+    State state;
+    bool begun;
+};
+constexpr size_t STACK = 256 << 10;
+std::vector<Fiber> fibers;
+std::vector<Warp> warps;
+jmp_buf scheduler;
+unsigned current, threads, live;
+void (*entry)(const void*);
+const void* arguments;
+
+void leave(State s) {
+    fibers[current].state = s;
+    unsigned me = current;
+    if (_setjmp(fibers[me].at) == 0) _longjmp(scheduler, 1);
+}
+
+void body() {
+    for (;;) {
+        entry(arguments);
+        live--;
+        leave(Done);
+    }
+}
+
+void resume(unsigned i) {
+    current = i;
+    Fiber& f = fibers[i];
+    thread = f.id;
+    f.state = Ready;
+    if (_setjmp(scheduler) == 0) {
+        if (f.begun) _longjmp(f.at, 1);
+        f.begun = true;
+        setcontext(&f.context);
+    }
+}
+
+void run_block() {
+    live = threads;
+    for (unsigned i = 0; i < threads; i++) fibers[i].state = Ready;
+    for (auto& w : warps) w.generation = 0;
+    while (live > 0) {
+        bool moved = false;
+        for (unsigned i = 0; i < threads; i++) {
+            if (fibers[i].state == Ready) { resume(i); moved = true; }
+        }
+        // Whole warps at an exchange go on together; the block goes on when every live thread is at the barrier.
+        for (unsigned w = 0; w * 32 < threads; w++) {
+            unsigned at = 0, n = 0;
+            for (unsigned i = w * 32; i < threads && i < w * 32 + 32; i++) {
+                n += fibers[i].state != Done;
+                at += fibers[i].state == AtExchange;
+            }
+            if (n > 0 && at == n) {
+                warps[w].generation ^= 1;
+                for (unsigned i = w * 32; i < threads && i < w * 32 + 32; i++)
+                    if (fibers[i].state == AtExchange) fibers[i].state = Ready;
+                moved = true;
+            }
+        }
+        unsigned at = 0;
+        for (unsigned i = 0; i < threads; i++) at += fibers[i].state == AtBarrier;
+        if (live > 0 && at == live) {
+            for (unsigned i = 0; i < threads; i++)
+                if (fibers[i].state == AtBarrier) fibers[i].state = Ready;
+            moved = true;
+        }
+        if (!moved) {
+            std::fprintf(stderr, "emulated kernel: threads wait for each other in different places\n");
+            std::abort();
+        }
+    }
+}
+}  // namespace
+
+void barrier() { leave(AtBarrier); thread = fibers[current].id; }
+
+const uint8_t* exchange(const void* mine, unsigned bytes) {
+    if (bytes > EXCHANGE_BYTES) std::abort();
+    Warp& w = warps[current / 32];
+    uint8_t* slots = w.slots[w.generation];
+    std::memcpy(slots + (current % 32) * bytes, mine, bytes);
+    leave(AtExchange);
+    thread = fibers[current].id;
+    return slots;
+}
+
+void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
+    threads = size.x * size.y * size.z;
+    entry = kernel;
+    arguments = args;
+    grid_size = grid;
+    block_size = size;
+    while (fibers.size() < 1024) {
+        fibers.emplace_back();
+        Fiber& f = fibers.back();
+        f.begun = false;
+        f.stack = nullptr;
+    }
+    for (unsigned i = 0; i < threads; i++) {
+        Fiber& f = fibers[i];
+        f.id = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+        if (!f.stack) {
+            f.stack = (char*)std::malloc(STACK);
+            getcontext(&f.context);
+            f.context.uc_stack.ss_sp = f.stack;
+            f.context.uc_stack.ss_size = STACK;
+            f.context.uc_link = nullptr;
+            makecontext(&f.context, body, 0);
+        }
+    }
+    warps.assign((threads + 31) / 32, Warp());
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                block = {x, y, z};
+                run_block();
+            }
+}
+}  // namespace emulated
+
+float half_to_float(uint16_t h) {
+    unsigned sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
+    if (e == 0) return __uint_as_float(sign) + (sign ? -1.0f : 1.0f) * (float)m * 5.9604644775390625e-8f;
+    if (e == 31) return __uint_as_float(sign | 0x7f800000u | m << 13);
+    return __uint_as_float(sign | (e + 112) << 23 | m << 13);
+}
+
+uint16_t float_to_half(float f) {
+    unsigned u = __float_as_uint(f), sign = u >> 16 & 0x8000u;
+    float x = fabsf(f);
+    if (!(x == x)) return sign | 0x7e00;
+    if (x >= 65520.0f) return sign | 0x7c00;
+    if (x < 6.103515625e-5f) return sign | (unsigned)nearbyint(x * 16777216.0f);
+    u &= 0x7fffffffu;
+    u += 0xfff + (u >> 13 & 1);
+    return sign | ((u >> 13) - (112u << 10));
+}
+
+void mma_k16(int c[4], unsigned a0, unsigned a1, unsigned b0) {
+    unsigned mine[3] = {a0, a1, b0};
+    unsigned all[32][3];
+    std::memcpy(all, emulated::exchange(mine, sizeof mine), sizeof all);
+    unsigned lane = threadIdx.x & 31, g = lane / 4, j = lane % 4;
+    auto byte = [](unsigned v, int i) { return (int)(int8_t)(v >> (8 * i)); };
+    for (int i = 0; i < 4; i++) {
+        int column = 2 * j + i % 2, sum = 0;
+        for (int k = 0; k < 16; k++)
+            sum += byte(all[4 * g + k / 4][i / 2], k % 4) * byte(all[4 * column + k / 4][2], k % 4);
+        c[i] = sum;
+    }
+}
+
+namespace {
+struct Entry { const char* name; unsigned bytes; void (*call)(const void*); };
+#define ENTRY(name, Args) { #name, sizeof(Args), [](const void* p) { name(*(const Args*)p); } }
+const Entry TABLE[] = {
+    ENTRY(embed, EmbedArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs),
+    ENTRY(matmul_8, MatmulArgs), ENTRY(norm, NormArgs), ENTRY(quantize, QuantizeArgs), ENTRY(gather, GatherArgs),
+    ENTRY(gdn, GdnArgs), ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
+    ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(experts_up_1, ExpertsArgs),
+    ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
+    ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
+};
+std::mutex one;
+}  // namespace
+
+// Bytes of the kernel's arguments; 0 where there is no such kernel.
+extern "C" unsigned emulated_bytes(const char* name) {
+    for (const Entry& e : TABLE)
+        if (!std::strcmp(e.name, name)) return e.bytes;
+    return 0;
+}
+
+// Runs a kernel to its end; 0 on success.
+extern "C" int emulated_launch(const char* name, const unsigned grid[3], const unsigned size[3], const void* args) {
+    std::lock_guard<std::mutex> lock(one);
+    for (const Entry& e : TABLE)
+        if (!std::strcmp(e.name, name)) {
+            emulated::launch(e.call, {grid[0], grid[1], grid[2]}, {size[0], size[1], size[2]}, args);
+            return 0;
+        }
+    return 1;
+}

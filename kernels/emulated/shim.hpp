@@ -1,0 +1,78 @@
+// Runs a kernel's source on the processor: the threads of a block are fibers that change places at barriers and at
+// warp operations. Verifies indices, layouts, arithmetic and the use of barriers; says nothing of speed, and nothing
+// of what the device's memory model allows between barriers.
+#pragma once
+#include <math.h>
+#include <cstdint>
+#include <cstring>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __shared__ static
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct dim3 { unsigned x, y, z; };
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+
+namespace emulated {
+extern dim3 thread, block, grid_size, block_size;
+void barrier();
+// Every live lane of the warp leaves `bytes` bytes; returns those of all 32, in order of the lanes.
+const uint8_t* exchange(const void* mine, unsigned bytes);
+}  // namespace emulated
+
+#define threadIdx emulated::thread
+#define blockIdx emulated::block
+#define gridDim emulated::grid_size
+#define blockDim emulated::block_size
+
+static inline void __syncthreads() { emulated::barrier(); }
+static inline void __syncwarp(unsigned = ~0u) { emulated::exchange("", 1); }
+
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane) {
+    T out;
+    std::memcpy(&out, emulated::exchange(&v, sizeof v) + (lane & 31) * sizeof v, sizeof v);
+    return out;
+}
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int step) {
+    return __shfl_sync(mask, v, (int)(threadIdx.x & 31) ^ step);
+}
+static inline unsigned __ballot_sync(unsigned, int v) {
+    const uint8_t* all = emulated::exchange(&v, sizeof v);
+    unsigned out = 0;
+    for (int l = 0; l < 32; l++) {
+        int x;
+        std::memcpy(&x, all + l * sizeof x, sizeof x);
+        out |= (x != 0 ? 1u : 0u) << l;
+    }
+    return out;
+}
+static inline float __uint_as_float(unsigned v) { float f; std::memcpy(&f, &v, 4); return f; }
+static inline unsigned __float_as_uint(float v) { unsigned u; std::memcpy(&u, &v, 4); return u; }
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+
+float half_to_float(uint16_t h);
+uint16_t float_to_half(float f);
+void mma_k16(int c[4], unsigned a0, unsigned a1, unsigned b0);
+static inline void mma_k32(int c[4], const unsigned a[4], unsigned b0, unsigned b1) {
+    int d[4];
+    mma_k16(c, a[0], a[1], b0);
+    mma_k16(d, a[2], a[3], b1);
+    for (int i = 0; i < 4; i++) c[i] += d[i];
+}
+static inline uint4 load_once(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
+static inline void after_previous() {}

@@ -1,0 +1,254 @@
+// The experts: SiLU(gate·n)·(up·n) for every pair of token and expert, then down. The results of the pairs are summed
+// by `norm`, in the order of the choices.
+//
+// Pairs 0 .. tokens·used − 1 are the routed ones (token·used + choice), tokens·used + t the shared expert of token t.
+// y: the expert, in the order of `active`; the last one is the shared expert. _1: eight tokens at a time, _2: 16.
+// Limits: widths a multiple of 32 and of the packing's block. Shared memory: 33 KB at most.
+#include "product.cuh"
+
+struct Expert {
+    Ptr<u8> gate, up, down;  // matrices follow each other
+    u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
+    u32 gate_packing, up_packing, down_packing, width;
+};
+
+struct ExpertsArgs {
+    Expert routed, shared;
+    Ptr<u32> active, start, pairs;
+    Ptr<float> x;       // [tokens][inputs]
+    Ptr<u8> q;
+    Ptr<float4> side;
+    Ptr<float> h;       // [pairs][stride]: inner values
+    Ptr<u8> hq;
+    Ptr<float4> hside;
+    Ptr<float> y;       // [pairs][inputs]
+    u32 inputs, tokens, used, stride;
+};
+
+// What one block works on: an expert's matrices and its list of pairs.
+struct Work {
+    Expert e;
+    u32 expert, first, count, shared;
+};
+
+__device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w) {
+    w.shared = blockIdx.y + 1 == gridDim.y;
+    w.e = w.shared ? a.shared : a.routed;
+    w.expert = 0;
+    w.first = a.tokens * a.used;
+    w.count = a.tokens;
+    if (w.shared) return true;
+    if (blockIdx.y >= a.active[0]) return false;
+    w.expert = a.active[1 + blockIdx.y];
+    w.first = a.start[w.expert];
+    w.count = a.start[w.expert + 1] - w.first;
+    return true;
+}
+
+// Pair at place i of the block's list.
+__device__ __forceinline__ u32 pair_at(const ExpertsArgs& a, const Work& w, u32 i) {
+    i = min(i, w.count - 1);
+    return w.shared ? w.first + i : a.pairs[w.first + i];
+}
+
+__device__ __forceinline__ u32 token_of(const ExpertsArgs& a, const Work& w, u32 pair) {
+    return w.shared ? pair - w.first : pair / a.used;
+}
+
+// Shared memory of a block; one for all packings, which never meet in a block.
+template <int NT> struct Scratch {
+    union {
+        float sums[PARTS][4][NT][4][32];  // part, tile (gate 0, gate 1, up 0, up 1), token tile, register, lane
+        float values[32];
+    };
+    u32 token[32], pair[32];
+};
+
+// 32 rows of gate and up (x) for the block's tokens; warps share the inputs by parts.
+template <class P, int NT> __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    const u8* gate = w.e.gate + (w.expert * w.e.gate_bytes + (u64)2 * blockIdx.x * blocks * P::BYTES);
+    const u8* rise = w.e.up + (w.expert * w.e.up_bytes + (u64)2 * blockIdx.x * blocks * P::BYTES);
+    for (u32 first = 0; first < w.count; first += 8 * NT) {
+        __syncthreads();
+        if (threadIdx.x < 8 * NT) {
+            m.pair[threadIdx.x] = pair_at(a, w, first + threadIdx.x);
+            m.token[threadIdx.x] = token_of(a, w, m.pair[threadIdx.x]);
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (u32 i = 0; i < 4; i++) {
+            const u8* tile = (i < 2 ? gate : rise) + (u64)(i % 2) * blocks * P::BYTES;
+            float acc[NT][4];
+            P held = {};
+            if (part_start(warp, blocks) < part_start(warp + 1, blocks))
+                held.load(tile + (u64)part_start(warp, blocks) * P::BYTES, lane);
+            part_product<P, NT>(tile, warp, blocks, held, {a.q, a.side, a.inputs}, m.token, acc);
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int r = 0; r < 4; r++) m.sums[warp][i][n][r][lane] = acc[n][r];
+        }
+        __syncthreads();
+        // Warp = token of the tile, lane = row.
+        u32 row = lane % 16, from = 4 * (row % 8) + warp / 2, r = row / 8 * 2 + warp % 2;
+        for (u32 n = 0; n < NT; n++) {
+            float g = m.sums[0][lane / 16][n][r][from], u = m.sums[0][2 + lane / 16][n][r][from];
+            for (int p = 1; p < PARTS; p++)
+                g += m.sums[p][lane / 16][n][r][from], u += m.sums[p][2 + lane / 16][n][r][from];
+            if (first + 8 * n + warp < w.count) {
+                u32 to = m.pair[8 * n + warp];
+                float v = silu(g) * u;
+                a.h[(u64)to * a.stride + 32 * blockIdx.x + lane] = v;
+                quantize_block(v, a.hq, a.hside, a.stride, to, blockIdx.x);
+            }
+        }
+    }
+}
+
+// The same for matrices of floats: eight warps take the 32 rows in turn.
+template <int PACKING, int NT>
+__device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u8* gate = w.e.gate + w.expert * w.e.gate_bytes;
+    const u8* rise = w.e.up + w.expert * w.e.up_bytes;
+    for (u32 i = 0; i < w.count; i++) {
+        u32 pair = pair_at(a, w, i), token = token_of(a, w, pair);
+        __syncthreads();
+        for (u32 r = warp; r < 32; r += 8) {
+            float g[2], u[2];
+            for (u32 p = 0; p < 2; p++) {
+                float acc[1];
+                float_part<PACKING, 1>(gate, 32 * blockIdx.x + r, a.inputs, p, a.x, &token, acc);
+                g[p] = acc[0];
+                float_part<PACKING, 1>(rise, 32 * blockIdx.x + r, a.inputs, p, a.x, &token, acc);
+                u[p] = acc[0];
+            }
+            if (lane == 0) m.values[r] = silu(g[0] + g[1]) * (u[0] + u[1]);
+        }
+        __syncthreads();
+        if (warp == 0) {
+            a.h[(u64)pair * a.stride + 32 * blockIdx.x + lane] = m.values[lane];
+            quantize_block(m.values[lane], a.hq, a.hside, a.stride, pair, blockIdx.x);
+        }
+    }
+}
+
+// 128 rows of down (x): each warp a tile of 16 rows, all inputs.
+template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArgs& a, const Work& w, u32* pair) {
+    u32 lane = threadIdx.x % 32, tile = 8 * blockIdx.x + threadIdx.x / 32, blocks = w.e.width / P::INPUTS;
+    const u8* rows = w.e.down + w.expert * w.e.down_bytes + (u64)tile * blocks * P::BYTES;
+    bool mine = tile * 16 < a.inputs;
+    for (u32 first = 0; first < w.count; first += 8 * NT) {
+        __syncthreads();
+        if (threadIdx.x < 8 * NT) pair[threadIdx.x] = pair_at(a, w, first + threadIdx.x);
+        __syncthreads();
+        if (!mine) continue;
+        P held = {};
+        if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
+        float total[NT][4];
+        tile_product<P, NT>(rows, blocks, held, {a.hq, a.hside, a.stride}, pair, total);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                u32 at = 8 * n + lane % 4 * 2 + i % 2, row = tile * 16 + lane / 4 + i / 2 * 8;
+                if (first + at < w.count && row < a.inputs) a.y[(u64)pair[at] * a.inputs + row] = total[n][i];
+            }
+    }
+}
+
+template <int PACKING> __device__ __forceinline__ void down_floats(const ExpertsArgs& a, const Work& w) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const u8* rows = w.e.down + w.expert * w.e.down_bytes;
+    for (u32 i = 0; i < w.count; i++) {
+        u32 pair = pair_at(a, w, i), zero = 0;
+        for (u32 r = 128 * blockIdx.x + warp; r < min(128 * blockIdx.x + 128, a.inputs); r += 8) {
+            float sum[2];
+            for (u32 p = 0; p < 2; p++) {
+                float acc[1];
+                float_part<PACKING, 1>(rows, r, w.e.width, p, a.h + (u64)pair * a.stride, &zero, acc);
+                sum[p] = acc[0];
+            }
+            if (lane == 0) a.y[(u64)pair * a.inputs + r] = sum[0] + sum[1];
+        }
+    }
+}
+
+// Gate and up are of one packing in every file seen; other pairs are refused when a model is loaded.
+template <int NT> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
+    __shared__ Scratch<NT> m;
+    Work w;
+    after_previous();
+    if (!find(a, w) || 32 * blockIdx.x >= w.e.width) return;
+    switch (w.e.gate_packing) {
+#if HAS(F32)
+        case F32: return up_floats<F32, NT>(a, w, m);
+#endif
+#if HAS(F16)
+        case F16: return up_floats<F16, NT>(a, w, m);
+#endif
+#if HAS(BF16)
+        case BF16: return up_floats<BF16, NT>(a, w, m);
+#endif
+#if HAS(Q4)
+        case Q4: return up<PackQ4, NT>(a, w, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return up<PackIQ3, NT>(a, w, m);
+#endif
+#if HAS(Q5)
+        case Q5: return up<PackQ5, NT>(a, w, m);
+#endif
+#if HAS(Q6)
+        case Q6: return up<PackQ6, NT>(a, w, m);
+#endif
+#if HAS(B8)
+        case B8: return up<PackB8, NT>(a, w, m);
+#endif
+#if HAS(K8)
+        case K8: return up<PackK8, NT>(a, w, m);
+#endif
+    }
+}
+
+template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a) {
+    __shared__ u32 pair[8 * NT];
+    Work w;
+    after_previous();
+    if (!find(a, w)) return;
+    switch (w.e.down_packing) {
+#if HAS(F32)
+        case F32: return down_floats<F32>(a, w);
+#endif
+#if HAS(F16)
+        case F16: return down_floats<F16>(a, w);
+#endif
+#if HAS(BF16)
+        case BF16: return down_floats<BF16>(a, w);
+#endif
+#if HAS(Q4)
+        case Q4: return down<PackQ4, NT>(a, w, pair);
+#endif
+#if HAS(IQ3)
+        case IQ3: return down<PackIQ3, NT>(a, w, pair);
+#endif
+#if HAS(Q5)
+        case Q5: return down<PackQ5, NT>(a, w, pair);
+#endif
+#if HAS(Q6)
+        case Q6: return down<PackQ6, NT>(a, w, pair);
+#endif
+#if HAS(B8)
+        case B8: return down<PackB8, NT>(a, w, pair);
+#endif
+#if HAS(K8)
+        case K8: return down<PackK8, NT>(a, w, pair);
+#endif
+    }
+}
+
+KERNEL(__launch_bounds__(256) experts_up_1, ExpertsArgs) { up_any<1>(a); }
+KERNEL(__launch_bounds__(256) experts_up_2, ExpertsArgs) { up_any<2>(a); }
+KERNEL(__launch_bounds__(256) experts_down_1, ExpertsArgs) { down_any<1>(a); }
+KERNEL(__launch_bounds__(256) experts_down_2, ExpertsArgs) { down_any<2>(a); }

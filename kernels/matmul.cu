@@ -1,0 +1,197 @@
+// out[t][row] = Σ_k W[row][k]·x[t][k] for up to four matrices over the same inputs; added to out where `add` says.
+//
+// matmul_1, _2, _4: up to 8, 16, 32 tokens; a block of 8 warps owns one tile of rows, each warp one part of the
+// inputs. matmul_8: any number of tokens, 64 a block (y); each warp owns a tile of rows whole.
+// Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 17 KB at most.
+#include "product.cuh"
+
+struct Segment {
+    Ptr<u8> weights;
+    Ptr<float> out;  // [tokens][stride]
+    u32 rows, stride, packing;
+    u32 tile;  // its first tile among those of all segments
+};
+
+struct MatmulArgs {
+    Segment segments[4];
+    Ptr<u8> q;
+    Ptr<float4> side;
+    Ptr<float> x;  // [tokens][inputs], read by matrices of floats
+    u32 inputs, tokens, count, add;
+};
+
+__device__ __forceinline__ void put(const Segment& s, u32 token, u32 row, float v, u32 add) {
+    float* to = s.out + (u64)token * s.stride + row;
+    *to = add ? *to + v : v;
+}
+
+// Shared memory of a block; one for all packings, which never meet in a block.
+template <int NT> struct Scratch {
+    union {
+        float sums[PARTS][NT][4][32];
+        float floats[8][8];
+    };
+    u32 token[64];
+};
+
+// One tile of 16 rows, its parts by the eight warps.
+template <class P, int NT>
+__device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<NT>& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
+    P held = {};
+    if (part_start(warp, blocks) < part_start(warp + 1, blocks))
+        held.load(rows + (u64)part_start(warp, blocks) * P::BYTES, lane);
+    if (threadIdx.x < 8 * NT) m.token[threadIdx.x] = min(threadIdx.x, a.tokens - 1);
+    __syncthreads();
+    after_previous();
+    float acc[NT][4];
+    part_product<P, NT>(rows, warp, blocks, held, {a.q, a.side, a.inputs}, m.token, acc);
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) m.sums[warp][n][i][lane] = acc[n][i];
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < NT * 128; at += 256) {
+        // Rows run fastest among the threads, so that the writes lie side by side.
+        u32 row = at % 16, n = at / 128, column = at / 16 % 8;
+        u32 from = 4 * (row % 8) + column / 2, i = row / 8 * 2 + column % 2, t = 8 * n + column;
+        float v = m.sums[0][n][i][from];
+        for (int p = 1; p < PARTS; p++) v += m.sums[p][n][i][from];
+        if (t < a.tokens && tile * 16 + row < s.rows) put(s, t, tile * 16 + row, v, a.add);
+    }
+}
+
+// One tile of 16 rows by one warp, tokens 64·y ...
+template <class P>
+__device__ __forceinline__ void whole(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<1>& m) {
+    u32 lane = threadIdx.x % 32, blocks = a.inputs / P::INPUTS, first = 64 * blockIdx.y;
+    if (threadIdx.x < 64) m.token[threadIdx.x] = min(first + threadIdx.x, a.tokens - 1);
+    __syncthreads();
+    tile += threadIdx.x / 32;
+    if (tile * 16 >= s.rows) return;
+    const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
+    P held = {};
+    if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
+    after_previous();
+    float total[8][4];
+    tile_product<P, 8>(rows, blocks, held, {a.q, a.side, a.inputs}, m.token, total);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            u32 t = first + 8 * n + lane % 4 * 2 + i % 2, row = tile * 16 + lane / 4 + i / 2 * 8;
+            if (t < a.tokens && row < s.rows) put(s, t, row, total[n][i], a.add);
+        }
+}
+
+// Four rows of floats: two warps a row, each one half of the inputs; eight tokens at a time.
+template <int PACKING, int NT>
+__device__ __forceinline__ void floats(const MatmulArgs& a, const Segment& s, u32 tile, u32 from, u32 to,
+                                       Scratch<NT>& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = min(tile * 4 + warp / 2, s.rows - 1);
+    after_previous();
+    for (u32 first = from; first < to; first += 8) {
+        __syncthreads();
+        if (threadIdx.x < 8) m.token[threadIdx.x] = min(first + threadIdx.x, a.tokens - 1);
+        __syncthreads();
+        float acc[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        if (first + 1 < to) {
+            float_part<PACKING, 8>(s.weights, row, a.inputs, warp % 2, a.x, m.token, acc);
+        } else {
+            float_part<PACKING, 1>(s.weights, row, a.inputs, warp % 2, a.x, m.token, acc);
+        }
+        if (lane == 0)
+            for (int n = 0; n < 8; n++) m.floats[warp][n] = acc[n];
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            u32 r = threadIdx.x % 4, n = threadIdx.x / 4;
+            if (first + n < to && tile * 4 + r < s.rows)
+                put(s, first + n, tile * 4 + r, m.floats[2 * r][n] + m.floats[2 * r + 1][n], a.add);
+        }
+    }
+}
+
+template <int NT>
+__device__ __forceinline__ void any_floats(const MatmulArgs& a, const Segment& s, u32 tile, u32 from, u32 to,
+                                           Scratch<NT>& m) {
+    switch (s.packing) {
+#if HAS(F32)
+        case F32: return floats<F32, NT>(a, s, tile, from, to, m);
+#endif
+#if HAS(F16)
+        case F16: return floats<F16, NT>(a, s, tile, from, to, m);
+#endif
+#if HAS(BF16)
+        case BF16: return floats<BF16, NT>(a, s, tile, from, to, m);
+#endif
+    }
+}
+
+template <int NT> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
+    __shared__ Scratch<NT> m;
+    u32 i = 0;
+    while (i + 1 < a.count && blockIdx.x >= a.segments[i + 1].tile) i++;
+    const Segment& s = a.segments[i];
+    u32 tile = blockIdx.x - s.tile;
+    switch (s.packing) {
+#if HAS(Q4)
+        case Q4: return split<PackQ4, NT>(a, s, tile, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return split<PackIQ3, NT>(a, s, tile, m);
+#endif
+#if HAS(Q5)
+        case Q5: return split<PackQ5, NT>(a, s, tile, m);
+#endif
+#if HAS(Q6)
+        case Q6: return split<PackQ6, NT>(a, s, tile, m);
+#endif
+#if HAS(B8)
+        case B8: return split<PackB8, NT>(a, s, tile, m);
+#endif
+#if HAS(K8)
+        case K8: return split<PackK8, NT>(a, s, tile, m);
+#endif
+        default: return any_floats<NT>(a, s, tile, 0, a.tokens, m);
+    }
+}
+
+KERNEL(__launch_bounds__(256) matmul_1, MatmulArgs) { narrow<1>(a); }
+KERNEL(__launch_bounds__(256) matmul_2, MatmulArgs) { narrow<2>(a); }
+KERNEL(__launch_bounds__(256) matmul_4, MatmulArgs) { narrow<4>(a); }
+
+// A unit of x is eight tiles of one segment.
+KERNEL(__launch_bounds__(256) matmul_8, MatmulArgs) {
+    __shared__ Scratch<1> m;
+    u32 unit = blockIdx.x, i = 0;
+    for (; i + 1 < a.count; i++) {
+        u32 rows = 8 * tile_rows(a.segments[i].packing), units = (a.segments[i].rows + rows - 1) / rows;
+        if (unit < units) break;
+        unit -= units;
+    }
+    const Segment& s = a.segments[i];
+    u32 from = 64 * blockIdx.y, to = min(from + 64, a.tokens);
+    switch (s.packing) {
+#if HAS(Q4)
+        case Q4: return whole<PackQ4>(a, s, 8 * unit, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return whole<PackIQ3>(a, s, 8 * unit, m);
+#endif
+#if HAS(Q5)
+        case Q5: return whole<PackQ5>(a, s, 8 * unit, m);
+#endif
+#if HAS(Q6)
+        case Q6: return whole<PackQ6>(a, s, 8 * unit, m);
+#endif
+#if HAS(B8)
+        case B8: return whole<PackB8>(a, s, 8 * unit, m);
+#endif
+#if HAS(K8)
+        case K8: return whole<PackK8>(a, s, 8 * unit, m);
+#endif
+    }
+#pragma unroll 1
+    for (u32 t = 8 * unit; t < 8 * unit + 8 && t * 4 < s.rows; t++) any_floats<1>(a, s, t, from, to, m);
+}

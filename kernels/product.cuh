@@ -1,0 +1,138 @@
+// Products of packed rows with quantised activations: 16 rows by 8·NT tokens a warp, on tensor cores in integers.
+//
+// The inputs of a row are cut into PARTS parts; each part is summed in order of its blocks, the parts in order after
+// that. Which warp sums which part differs between the kernels, the order does not: a row's number is the same at
+// every batch size.
+#pragma once
+#include "pack.cuh"
+
+#define PARTS 8
+
+// Packings that are compiled in, one bit each; a model is hosted with those it has.
+#ifndef PACKINGS
+#define PACKINGS 0xffff
+#endif
+#define HAS(packing) ((PACKINGS) >> (packing) & 1)
+
+// Activations [tokens][inputs]: q in bytes, each 32 in the order of operand B (byte 8j + 4·half + b = input
+// 16·half + 4j + b); side [tokens][inputs / 32] = scale d, d·Σq, d·Σ of the first 16, d·Σ of the others.
+struct Quantised {
+    const u8* q;
+    const float4* side;
+    u32 inputs;
+};
+
+// One warp turns 32 values of a row (lane = input) into block `block` of row `row`.
+__device__ __forceinline__ void quantize_block(float v, u8* q, float4* side, u32 inputs, u32 row, u32 block) {
+    u32 lane = threadIdx.x % 32;
+    float top = warp_max(fabsf(v));
+    float d = top / 127.0f;
+    float code = top > 0 ? rintf(v * (127.0f / top)) : 0.0f;
+    float low = warp_sum(lane < 16 ? code : 0.0f), high = warp_sum(lane < 16 ? 0.0f : code);
+    q[(u64)row * inputs + 32 * block + lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4] = (u8)(i8)code;
+    if (lane == 0) side[(u64)row * (inputs / 32) + block] = make_float4(d, d * (low + high), d * low, d * high);
+}
+
+// First block of part p of n blocks.
+__device__ __forceinline__ u32 part_start(u32 p, u32 n) { return p * n / PARTS; }
+
+// acc[n] += rows of one block times tokens rows_of[8n ..]; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n,
+// acc[n][2..3]: row g + 8.
+template <class P, int NT>
+__device__ __forceinline__ void block_product(const P& pack, const Quantised& x, const u32* token, u32 block,
+                                              float acc[NT][4]) {
+    u32 lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+#pragma unroll
+    for (int t = 0; t < P::INPUTS / 32; t++) {
+        u32 a[4], k32 = block * (P::INPUTS / 32) + t;
+        pack.codes(t, a);
+        Scale first = pack.scale(t, 0), second = P::SUB == 16 ? pack.scale(t, 1) : first;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const uint2 b = *(const uint2*)(x.q + (u64)token[8 * n + g] * x.inputs + 32 * k32 + 8 * j);
+            float4 s[2];
+#pragma unroll
+            for (int c = 0; c < 2; c++) s[c] = x.side[(u64)token[8 * n + 2 * j + c] * (x.inputs / 32) + k32];
+            int sum[4], more[4];
+            if (P::SUB == 16) {
+                mma_k16(sum, a[0], a[1], b.x);
+                mma_k16(more, a[2], a[3], b.y);
+            } else {
+                mma_k32(sum, a, b.x, b.y);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                // Named operations: the compiler may not fuse them one way here and another way there.
+                const float4& side = s[i % 2];
+                float low = side.x * first.a[i / 2], high = side.x * second.a[i / 2];
+                acc[n][i] = fmaf(low, (float)sum[i], acc[n][i]);
+                acc[n][i] = fmaf(first.b[i / 2], P::SUB == 16 ? side.z : side.y, acc[n][i]);
+                if (P::SUB == 16) {
+                    acc[n][i] = fmaf(high, (float)more[i], acc[n][i]);
+                    acc[n][i] = fmaf(second.b[i / 2], side.w, acc[n][i]);
+                }
+            }
+        }
+    }
+}
+
+// acc = part `p` of the tile's rows times tokens; `held` has the part's first block already, if it is not empty.
+template <class P, int NT>
+__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, const P& held, const Quantised& x,
+                                             const u32* token, float acc[NT][4]) {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[n][i] = 0;
+    u32 at = part_start(p, blocks), end = part_start(p + 1, blocks);
+    if (at == end) return;
+    P pack = held;
+#pragma unroll 1
+    for (; at < end; at++) {
+        P next = pack;
+        if (at + 1 < end) next.load(tile + (u64)(at + 1) * P::BYTES, threadIdx.x % 32);
+        block_product<P, NT>(pack, x, token, at, acc);
+        pack = next;
+    }
+}
+
+// All parts of a tile by one warp, in order.
+template <class P, int NT>
+__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P held, const Quantised& x, const u32* token,
+                                             float total[NT][4]) {
+#pragma unroll 1
+    for (u32 p = 0; p < PARTS; p++) {
+        float acc[NT][4];
+        if (p > 0 && part_start(p, blocks) < part_start(p + 1, blocks))
+            held.load(tile + (u64)part_start(p, blocks) * P::BYTES, threadIdx.x % 32);
+        part_product<P, NT>(tile, p, blocks, held, x, token, acc);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) total[n][i] = p == 0 ? acc[n][i] : total[n][i] + acc[n][i];
+    }
+}
+
+// Value i of a row of floats.
+template <int PACKING> __device__ __forceinline__ float float_at(const u8* weights, u64 i) {
+    if (PACKING == F32) return ((const float*)weights)[i];
+    u16 v = ((const u16*)weights)[i];
+    return PACKING == F16 ? half_to_float(v) : bf16_to_float(v);
+}
+
+// One row of floats times NT·8 tokens by one warp: part `p` of 2 (the first and the second half of the inputs).
+template <int PACKING, int TOKENS>
+__device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 inputs, u32 p, const float* x,
+                                           const u32* token, float acc[TOKENS]) {
+    u32 lane = threadIdx.x % 32, half = (inputs + 1) / 2, end = p == 0 ? half : inputs;
+#pragma unroll
+    for (int n = 0; n < TOKENS; n++) acc[n] = 0;
+#pragma unroll 16
+    for (u32 k = p * half + lane; k < end; k += 32) {
+        float w = float_at<PACKING>(weights, row * inputs + k);
+#pragma unroll
+        for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x[(u64)token[n] * inputs + k], acc[n]);
+    }
+#pragma unroll
+    for (int n = 0; n < TOKENS; n++) acc[n] = warp_sum(acc[n]);
+}

@@ -1,0 +1,84 @@
+// Which experts each token goes to, and for each expert which tokens come.
+#include "common.cuh"
+
+// Softmax over all experts, the `used` largest (the lowest index among equals), renormalised; the shared expert's
+// gate is the sigmoid of the router's last output. Then the pairs (token, choice) sorted by expert, tokens in order.
+// One block of 1,024 threads. Experts to 1,024, used to 32.
+struct RouteArgs {
+    Ptr<float> logits;  // [tokens][experts + 1]
+    Ptr<float> weight;  // [tokens][used + 1], the shared gate last
+    Ptr<u32> chosen;    // [tokens][used]
+    Ptr<u32> active;    // [0]: how many experts have tokens; then those, ascending
+    Ptr<u32> start;     // [experts + 1]: where the pairs of an expert begin
+    Ptr<u32> pairs;     // [tokens·used]: token·used + choice
+    u32 tokens, experts, used, pad;
+};
+
+__device__ __forceinline__ void choose(const RouteArgs& a, u32 t) {
+    u32 lane = threadIdx.x % 32;
+    const float* logits = a.logits + (u64)t * (a.experts + 1);
+    float p[32], top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        p[i] = lane + 32 * i < a.experts ? logits[lane + 32 * i] : -INFINITY;
+        top = fmaxf(top, p[i]);
+    }
+    top = warp_max(top);
+    float picked = 0, mine = 0;
+    for (u32 n = 0; n < a.used; n++) {
+        float best = -INFINITY;
+        u32 place = 0;
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (p[i] > best) best = p[i], place = lane + 32 * i;
+        for (int step = 16; step > 0; step /= 2) {
+            float other = __shfl_xor_sync(FULL, best, step);
+            u32 there = __shfl_xor_sync(FULL, place, step);
+            if (other > best || (other == best && there < place)) best = other, place = there;
+        }
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (place == lane + 32 * i) p[i] = -INFINITY;
+        if (lane == 0) a.chosen[(u64)t * a.used + n] = place;
+        // The softmax's denominator divides out when the chosen are renormalised.
+        float e = expf(best - top);
+        picked += e;
+        if (lane == n) mine = e;
+    }
+    if (lane < a.used) a.weight[(u64)t * (a.used + 1) + lane] = mine / picked;
+    if (lane == 0) a.weight[(u64)t * (a.used + 1) + a.used] = sigmoid(logits[a.experts]);
+}
+
+KERNEL(__launch_bounds__(1024) route, RouteArgs) {
+    __shared__ u32 ahead[32], busy[32];
+    u32 e = threadIdx.x, lane = e % 32, warp = e / 32, pairs = a.tokens * a.used;
+    after_previous();
+    for (u32 t = warp; t < a.tokens; t += 32) choose(a, t);
+    __syncthreads();
+    u32 mine = 0;
+    for (u32 i = 0; i < pairs; i++) mine += a.chosen[i] == e;
+    if (e >= a.experts) mine = 0;
+    // Sums over the experts before this one: within the warp, then over the warps.
+    u32 before = mine, rank = mine > 0;
+    for (u32 step = 1; step < 32; step *= 2) {
+        u32 b = __shfl_sync(FULL, before, (int)((lane - step) & 31)), r = __shfl_sync(FULL, rank, (int)((lane - step) & 31));
+        if (lane >= step) before += b, rank += r;
+    }
+    if (lane == 31) ahead[warp] = before, busy[warp] = rank;
+    __syncthreads();
+    u32 all = 0;
+    for (u32 w = 0; w < 32; w++) {
+        if (w < warp) before += ahead[w], rank += busy[w];
+        all += busy[w];
+    }
+    if (e == 0) a.active[0] = all;
+    if (e < a.experts) {
+        a.start[e] = before - mine;
+        if (e + 1 == a.experts) a.start[a.experts] = before;
+        if (mine > 0) a.active[rank] = e;
+    }
+    u32 at = before - mine;
+    if (mine > 0)
+        for (u32 i = 0; i < pairs; i++)
+            if (a.chosen[i] == e) a.pairs[at++] = i;
+}

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Compiles every kernel for every architecture with NVRTC, no device needed, and checks what a block takes.
+
+usage: compile.py [--nvrtc LIBRARY] [--arch sm_80,...] [--out FOLDER] [--kernel FILE]
+
+Needs libnvrtc (PyPI: nvidia-cuda-nvrtc). Prints registers, spilled bytes and shared memory of each kernel, read from
+the compiled object, and fails where one spills much or takes more shared memory than a consumer card has.
+"""
+import argparse
+import ctypes
+import glob
+import os
+import struct
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+ARCHITECTURES = "sm_80,sm_86,sm_89,sm_90,sm_100,sm_120"
+SHARED_BYTES_MAX = 99 << 10
+SPILLED_BYTES_MAX = 64
+REGISTERS_MAX = {256: 255, 512: 128, 1024: 64, 32: 255}
+
+
+def library(path):
+    places = [path] if path else glob.glob(os.path.join(sys.prefix, "lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1*"))
+    for builtins in glob.glob(os.path.join(os.path.dirname(places[0]) if places else "", "libnvrtc-builtins.so*")):
+        ctypes.CDLL(builtins, mode=ctypes.RTLD_GLOBAL)
+    for place in places + ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
+        try:
+            return ctypes.CDLL(place)
+        except OSError:
+            continue
+    sys.exit("no libnvrtc: pip install nvidia-cuda-nvrtc")
+
+
+def compile_one(nvrtc, source, name, arch):
+    headers = sorted(glob.glob(os.path.join(ROOT, "kernels", "*.cuh")))
+    texts = [open(h, "rb").read() for h in headers]
+    names = [os.path.basename(h).encode() for h in headers]
+    array = ctypes.c_char_p * len(headers)
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), len(headers), array(*texts), array(*names))
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"-default-device"]
+    code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    if code != 0:
+        sys.exit(f"{name} for {arch}:\n{log.value.decode()}")
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    cubin = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, cubin)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return cubin.raw
+
+
+def sections(elf):
+    offset, = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
+    table = [struct.unpack_from("<IIQQQQIIQQ", elf, offset + i * size) for i in range(count)]
+    text = table[names]
+    for s in table:
+        start = text[4] + s[0]
+        yield elf[start:elf.index(b"\0", start)].decode(), s, elf[s[4]:s[4] + s[5]]
+
+
+def resources(elf):
+    """{kernel: [registers, local bytes, shared bytes]} from .nv.info, the symbol table and the section headers."""
+    all_sections = list(sections(elf))
+    symbols = []
+    for name, header, data in all_sections:
+        if name == ".symtab":
+            strings = next(d for n, h, d in all_sections if n == ".strtab")
+            for at in range(0, len(data), 24):
+                start, = struct.unpack_from("<I", data, at)
+                symbols.append(strings[start:strings.index(b"\0", start)].decode())
+    found = {n[6:]: [0, 0, 0] for n, h, d in all_sections if n.startswith(".text.")}
+    for name, header, data in all_sections:
+        if name.startswith(".nv.shared.") and name[11:] in found:
+            found[name[11:]][2] = header[5]
+        if name.startswith(".text.") and name[6:] in found:
+            found[name[6:]][0] = header[7] >> 24
+        if name == ".nv.info":
+            at = 0
+            while at + 4 <= len(data):
+                form, attribute, size = struct.unpack_from("<BBH", data, at)
+                at += 4
+                if form != 4:
+                    continue
+                # EIATTR_FRAME_SIZE 0x11, EIATTR_REGCOUNT 0x2f: symbol, value.
+                if attribute in (0x11, 0x2F) and size == 8:
+                    symbol, value = struct.unpack_from("<II", data, at)
+                    if symbols[symbol] in found:
+                        found[symbols[symbol]][1 if attribute == 0x11 else 0] = value
+                at += size
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nvrtc")
+    parser.add_argument("--arch", default=ARCHITECTURES)
+    parser.add_argument("--out")
+    parser.add_argument("--kernel")
+    args = parser.parse_args()
+    nvrtc, wrong = library(args.nvrtc), []
+    files = sorted(glob.glob(os.path.join(ROOT, "kernels", "*.cu")))
+    if args.kernel:
+        files = [f for f in files if os.path.basename(f) == args.kernel]
+    for arch in args.arch.split(","):
+        for file in files:
+            name = os.path.basename(file)
+            cubin = compile_one(nvrtc, open(file, "rb").read(), name, arch)
+            if args.out:
+                os.makedirs(args.out, exist_ok=True)
+                with open(os.path.join(args.out, f"{name[:-3]}.{arch}.cubin"), "wb") as out:
+                    out.write(cubin)
+            for kernel, (registers, local, shared) in sorted(resources(cubin).items()):
+                print(f"{arch:8} {kernel:18} {registers:4} registers {local:6} bytes spilled or local {shared:6} bytes shared")
+                if shared > SHARED_BYTES_MAX:
+                    wrong.append(f"{kernel} for {arch} takes {shared} bytes of shared memory a block")
+                if local > SPILLED_BYTES_MAX:
+                    wrong.append(f"{kernel} for {arch} keeps {local} bytes a thread in local memory")
+            sys.stdout.flush()
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
