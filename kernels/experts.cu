@@ -27,21 +27,26 @@ struct ExpertsArgs {
 
 // What one block works on: an expert's matrices and its list of pairs.
 struct Work {
-    Expert e;
-    u32 expert, first, count, shared;
+    const u8 *gate, *up, *down;
+    u32 packing, width, first, count;
+    bool shared;
 };
 
-__device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w) {
+__device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w, bool down) {
     w.shared = blockIdx.y + 1 == gridDim.y;
-    w.e = w.shared ? a.shared : a.routed;
-    w.expert = 0;
-    w.first = a.tokens * a.used;
-    w.count = a.tokens;
-    if (w.shared) return true;
+    if (w.shared) {
+        w.gate = a.shared.gate, w.up = a.shared.up, w.down = a.shared.down;
+        w.packing = down ? a.shared.down_packing : a.shared.gate_packing;
+        w.width = a.shared.width, w.first = a.tokens * a.used, w.count = a.tokens;
+        return true;
+    }
     if (blockIdx.y >= a.active[0]) return false;
-    w.expert = a.active[1 + blockIdx.y];
-    w.first = a.start[w.expert];
-    w.count = a.start[w.expert + 1] - w.first;
+    u32 expert = a.active[1 + blockIdx.y];
+    w.gate = a.routed.gate + expert * a.routed.gate_bytes;
+    w.up = a.routed.up + expert * a.routed.up_bytes;
+    w.down = a.routed.down + expert * a.routed.down_bytes;
+    w.packing = down ? a.routed.down_packing : a.routed.gate_packing;
+    w.width = a.routed.width, w.first = a.start[expert], w.count = a.start[expert + 1] - w.first;
     return true;
 }
 
@@ -67,8 +72,8 @@ template <int NT> struct Scratch {
 // 32 rows of gate and up (x) for the block's tokens; warps share the inputs by parts.
 template <class P, int NT> __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
-    const u8* gate = w.e.gate + (w.expert * w.e.gate_bytes + (u64)2 * blockIdx.x * blocks * P::BYTES);
-    const u8* rise = w.e.up + (w.expert * w.e.up_bytes + (u64)2 * blockIdx.x * blocks * P::BYTES);
+    const u8* gate = w.gate + (u64)2 * blockIdx.x * blocks * P::BYTES;
+    const u8* rise = w.up + (u64)2 * blockIdx.x * blocks * P::BYTES;
     for (u32 first = 0; first < w.count; first += 8 * NT) {
         __syncthreads();
         if (threadIdx.x < 8 * NT) {
@@ -110,8 +115,7 @@ template <class P, int NT> __device__ __forceinline__ void up(const ExpertsArgs&
 template <int PACKING, int NT>
 __device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u8* gate = w.e.gate + w.expert * w.e.gate_bytes;
-    const u8* rise = w.e.up + w.expert * w.e.up_bytes;
+    const u8 *gate = w.gate, *rise = w.up;
     for (u32 i = 0; i < w.count; i++) {
         u32 pair = pair_at(a, w, i), token = token_of(a, w, pair);
         __syncthreads();
@@ -136,8 +140,8 @@ __device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, S
 
 // 128 rows of down (x): each warp a tile of 16 rows, all inputs.
 template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArgs& a, const Work& w, u32* pair) {
-    u32 lane = threadIdx.x % 32, tile = 8 * blockIdx.x + threadIdx.x / 32, blocks = w.e.width / P::INPUTS;
-    const u8* rows = w.e.down + w.expert * w.e.down_bytes + (u64)tile * blocks * P::BYTES;
+    u32 lane = threadIdx.x % 32, tile = 8 * blockIdx.x + threadIdx.x / 32, blocks = w.width / P::INPUTS;
+    const u8* rows = w.down + (u64)tile * blocks * P::BYTES;
     bool mine = tile * 16 < a.inputs;
     for (u32 first = 0; first < w.count; first += 8 * NT) {
         __syncthreads();
@@ -160,14 +164,14 @@ template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArg
 
 template <int PACKING> __device__ __forceinline__ void down_floats(const ExpertsArgs& a, const Work& w) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u8* rows = w.e.down + w.expert * w.e.down_bytes;
+    const u8* rows = w.down;
     for (u32 i = 0; i < w.count; i++) {
         u32 pair = pair_at(a, w, i), zero = 0;
         for (u32 r = 128 * blockIdx.x + warp; r < min(128 * blockIdx.x + 128, a.inputs); r += 8) {
             float sum[2];
             for (u32 p = 0; p < 2; p++) {
                 float acc[1];
-                float_part<PACKING, 1>(rows, r, w.e.width, p, a.h + (u64)pair * a.stride, &zero, acc);
+                float_part<PACKING, 1>(rows, r, w.width, p, a.h + (u64)pair * a.stride, &zero, acc);
                 sum[p] = acc[0];
             }
             if (lane == 0) a.y[(u64)pair * a.inputs + r] = sum[0] + sum[1];
@@ -180,8 +184,8 @@ template <int NT> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
     __shared__ Scratch<NT> m;
     Work w;
     after_previous();
-    if (!find(a, w) || 32 * blockIdx.x >= w.e.width) return;
-    switch (w.e.gate_packing) {
+    if (!find(a, w, false) || 32 * blockIdx.x >= w.width) return;
+    switch (w.packing) {
 #if HAS(F32)
         case F32: return up_floats<F32, NT>(a, w, m);
 #endif
@@ -216,8 +220,8 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
     __shared__ u32 pair[8 * NT];
     Work w;
     after_previous();
-    if (!find(a, w)) return;
-    switch (w.e.down_packing) {
+    if (!find(a, w, true)) return;
+    switch (w.packing) {
 #if HAS(F32)
         case F32: return down_floats<F32>(a, w);
 #endif
@@ -248,7 +252,7 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
     }
 }
 
-KERNEL(__launch_bounds__(256) experts_up_1, ExpertsArgs) { up_any<1>(a); }
-KERNEL(__launch_bounds__(256) experts_up_2, ExpertsArgs) { up_any<2>(a); }
-KERNEL(__launch_bounds__(256) experts_down_1, ExpertsArgs) { down_any<1>(a); }
-KERNEL(__launch_bounds__(256) experts_down_2, ExpertsArgs) { down_any<2>(a); }
+KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1>(a); }
+KERNEL(__launch_bounds__(256, 2) experts_up_2, ExpertsArgs) { up_any<2>(a); }
+KERNEL(__launch_bounds__(256, 3) experts_down_1, ExpertsArgs) { down_any<1>(a); }
+KERNEL(__launch_bounds__(256, 2) experts_down_2, ExpertsArgs) { down_any<2>(a); }

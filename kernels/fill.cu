@@ -1,12 +1,12 @@
 // For measurements: random weights made on the device, and how fast memory can be read at all.
 #include "common.cuh"
 
-// Words from a counter (Murmur's finaliser). `period` > 0: in every block of `period` words those from `scales` on
-// become floats or pairs of halves that keep the products of a layer in range: `scale`.
+// Words from a counter (Murmur's finaliser). `period` > 0: in every block of `period` words those from `scales` on are
+// those of `tail`, which keep the products of a layer in range.
 struct FillArgs {
-    Ptr<u32> out;
+    Ptr<u32> out, tail;
     u64 words;
-    u32 period, scales, scale, seed;
+    u32 period, scales, seed, pad;
 };
 
 KERNEL(__launch_bounds__(256) fill, FillArgs) {
@@ -17,7 +17,7 @@ KERNEL(__launch_bounds__(256) fill, FillArgs) {
         h = (h ^ h >> 16) * 0x85ebca6bu;
         h = (h ^ h >> 13) * 0xc2b2ae35u;
         h ^= h >> 16;
-        if (a.period && i % a.period >= a.scales) h = a.scale;
+        if (a.period && i % a.period >= a.scales) h = a.tail[i % a.period - a.scales];
         a.out[i] = h;
     }
 }

@@ -157,12 +157,12 @@ template <int NT> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
     }
 }
 
-KERNEL(__launch_bounds__(256) matmul_1, MatmulArgs) { narrow<1>(a); }
-KERNEL(__launch_bounds__(256) matmul_2, MatmulArgs) { narrow<2>(a); }
-KERNEL(__launch_bounds__(256) matmul_4, MatmulArgs) { narrow<4>(a); }
+KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4>(a); }
 
 // A unit of x is eight tiles of one segment.
-KERNEL(__launch_bounds__(256) matmul_8, MatmulArgs) {
+KERNEL(__launch_bounds__(256, 1) matmul_8, MatmulArgs) {
     __shared__ Scratch<1> m;
     u32 unit = blockIdx.x, i = 0;
     for (; i + 1 < a.count; i++) {

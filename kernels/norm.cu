@@ -13,9 +13,10 @@ struct NormArgs {
     Ptr<float4> side;
     u32 width, stride, tokens, used;
     float eps;
+    u32 pad;
 };
 
-KERNEL(__launch_bounds__(256) norm, NormArgs) {
+KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
     __shared__ float scratch[8];
     u32 t = blockIdx.x;
     after_previous();
@@ -67,7 +68,7 @@ KERNEL(__launch_bounds__(256) quantize, QuantizeArgs) {
 struct GatherArgs {
     Ptr<float> x, out;  // [..][width]
     Ptr<u32> rows;
-    u32 width;
+    u32 width, pad;
 };
 
 KERNEL(__launch_bounds__(256) gather, GatherArgs) {

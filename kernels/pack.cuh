@@ -176,10 +176,11 @@ struct PackB8 {
 // Any block format of 256 values: signed bytes, 16 scales and mins a row, d and −dmin as floats (as in B8).
 struct PackK8 {
     static const int INPUTS = 256, BYTES = 4736, SUB = 16;
-    uint4 w[8], sc[2], mn[2];
+    const u8* w;  // read step by step: this layout is for what has no denser one
+    uint4 sc[2], mn[2];
     float d[2], dm[2];
     __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 8; i++) w[i] = load_once(p + i * 512 + lane * 16);
+        w = p + lane * 16;
         for (int r = 0; r < 2; r++) {
             sc[r] = load_once(p + 4096 + lane / 4 * 32 + r * 16);
             mn[r] = load_once(p + 4352 + lane / 4 * 32 + r * 16);
@@ -188,7 +189,8 @@ struct PackK8 {
         }
     }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
-        for (int r = 0; r < 4; r++) a[r] = word_of(w[t], r);
+        uint4 v = load_once(w + t * 512);
+        for (int r = 0; r < 4; r++) a[r] = word_of(v, r);
     }
     __device__ __forceinline__ Scale scale(int t, int half) const {
         Scale s;

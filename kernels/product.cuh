@@ -88,11 +88,9 @@ __device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, 
     if (at == end) return;
     P pack = held;
 #pragma unroll 1
-    for (; at < end; at++) {
-        P next = pack;
-        if (at + 1 < end) next.load(tile + (u64)(at + 1) * P::BYTES, threadIdx.x % 32);
+    for (u32 first = at; at < end; at++) {
+        if (at > first) pack.load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
         block_product<P, NT>(pack, x, token, at, acc);
-        pack = next;
     }
 }
 
@@ -127,7 +125,7 @@ __device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 input
     u32 lane = threadIdx.x % 32, half = (inputs + 1) / 2, end = p == 0 ? half : inputs;
 #pragma unroll
     for (int n = 0; n < TOKENS; n++) acc[n] = 0;
-#pragma unroll 16
+#pragma unroll (TOKENS == 1 ? 16 : 2)
     for (u32 k = p * half + lane; k < end; k += 32) {
         float w = float_at<PACKING>(weights, row * inputs + k);
 #pragma unroll

@@ -1,10 +1,12 @@
 //! The only `unsafe` code of Chimère, behind safe interfaces: read-only file maps, CPU kernels with
-//! run-time dispatch, ggml's quantised formats and libllama. Each `unsafe` block says why it is sound.
+//! run-time dispatch, ggml's quantised formats, libllama and CUDA. Each `unsafe` block says why it is sound.
 
 pub mod cpu;
 pub mod dtype;
 #[cfg(feature = "llama")]
 pub mod ggml;
+pub mod gpu;
+pub mod kernels;
 pub mod limits;
 pub mod map;
 

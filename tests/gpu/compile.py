@@ -17,7 +17,6 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 ARCHITECTURES = "sm_80,sm_86,sm_89,sm_90,sm_100,sm_120"
 SHARED_BYTES_MAX = 99 << 10
 SPILLED_BYTES_MAX = 64
-REGISTERS_MAX = {256: 255, 512: 128, 1024: 64, 32: 255}
 
 
 def library(path):
@@ -65,7 +64,7 @@ def sections(elf):
 
 
 def resources(elf):
-    """{kernel: [registers, local bytes, shared bytes]} from .nv.info, the symbol table and the section headers."""
+    """{kernel: [registers, local bytes, shared bytes]} from the section .nv.info, the symbols and the section headers."""
     all_sections = list(sections(elf))
     symbols = []
     for name, header, data in all_sections:
@@ -78,8 +77,6 @@ def resources(elf):
     for name, header, data in all_sections:
         if name.startswith(".nv.shared.") and name[11:] in found:
             found[name[11:]][2] = header[5]
-        if name.startswith(".text.") and name[6:] in found:
-            found[name[6:]][0] = header[7] >> 24
         if name == ".nv.info":
             at = 0
             while at + 4 <= len(data):

@@ -11,22 +11,22 @@ use crate::DType;
 
 /// The facts of a quantised type in the common form.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Format {
+pub(crate) struct Format {
     /// 256 (family K) or 32 (family B).
-    pub(super) block: usize,
+    pub(crate) block: usize,
     /// Bits of a code as packed: 4, 5, 6 or 8.
-    pub(super) bits: usize,
+    pub(crate) bits: usize,
     /// Values that share an integer scale: 16 or 32 (family B: 32).
-    pub(super) sub: usize,
+    pub(crate) sub: usize,
     /// Code → value + offset; `None` means the code itself.
-    pub(super) table: Option<[u8; 16]>,
+    pub(crate) table: Option<[u8; 16]>,
     /// value(code) = table(code) − offset.
-    pub(super) offset: i32,
-    pub(super) mins: bool,
+    pub(crate) offset: i32,
+    pub(crate) mins: bool,
     /// Constant factor on d.
-    pub(super) mul: f32,
+    pub(crate) mul: f32,
     /// d is a bfloat16 (powers of two outside half precision) and not a half.
-    pub(super) wide_d: bool,
+    pub(crate) wide_d: bool,
 }
 
 const fn k(bits: usize, sub: usize, table: Option<[u8; 16]>, offset: i32, mins: bool) -> Format {
@@ -66,7 +66,7 @@ const ODD: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 impl Format {
     /// The common form of a quantised type; `None` for F32, F16 and BF16.
-    pub(super) const fn of(dtype: DType) -> Option<Format> {
+    pub(crate) const fn of(dtype: DType) -> Option<Format> {
         let mut f = match dtype {
             DType::F32 | DType::F16 | DType::BF16 => return None,
             DType::Q4_0 => b(4, None, 8, false),
@@ -97,7 +97,7 @@ impl Format {
     }
 
     /// The integer that a code stands for.
-    pub(super) fn value(&self, code: u8) -> i32 {
+    pub(crate) fn value(&self, code: u8) -> i32 {
         let shifted = match self.table {
             Some(t) => t[(code & 15) as usize],
             None => code,
@@ -107,7 +107,7 @@ impl Format {
 
     /// Whether products keep a sum for each of the eight quads of 32 inputs, as the library does for the types that
     /// most files consist of (Q4_K, Q5_K, Q6_K): then their bits are the library's.
-    pub(super) const fn by_quads(&self) -> bool {
+    pub(crate) const fn by_quads(&self) -> bool {
         self.block == 256
             && self.table.is_none()
             && matches!((self.bits, self.sub, self.mins), (4 | 5, 32, true) | (6, 16, false))
@@ -115,7 +115,7 @@ impl Format {
 
     #[allow(dead_code)] // read by the AVX2 kernel
     /// Whether every table(code) is at most 127, so that pairs of products fit 16 bits.
-    pub(super) fn narrow(&self) -> bool {
+    pub(crate) fn narrow(&self) -> bool {
         match self.table {
             Some(t) => t.iter().all(|v| *v <= 127),
             None => self.bits < 8,
@@ -123,26 +123,26 @@ impl Format {
     }
 
     /// d as a float, from its stored 16 bits.
-    pub(super) fn scale(&self, d: u16) -> f32 {
+    pub(crate) fn scale(&self, d: u16) -> f32 {
         if self.wide_d { half::bf16::from_bits(d).to_f32() } else { half::f16::from_bits(d).to_f32() * self.mul }
     }
 }
 
 /// One block in the common form: 256 values (family K) or the first 32 of them (family B).
-pub(super) struct Block {
-    pub(super) code: [u8; 256],
-    pub(super) scale: [i8; 16],
-    pub(super) min: [u8; 16],
+pub(crate) struct Block {
+    pub(crate) code: [u8; 256],
+    pub(crate) scale: [i8; 16],
+    pub(crate) min: [u8; 16],
     /// Stored bits of d, and of dmin (family K) or m (family B).
-    pub(super) d: u16,
-    pub(super) dmin: u16,
+    pub(crate) d: u16,
+    pub(crate) dmin: u16,
 }
 
 impl Block {
-    pub(super) const ZERO: Block = Block { code: [0; 256], scale: [0; 16], min: [0; 16], d: 0, dmin: 0 };
+    pub(crate) const ZERO: Block = Block { code: [0; 256], scale: [0; 16], min: [0; 16], d: 0, dmin: 0 };
 
     /// The values of the block, as the format defines them.
-    pub(super) fn dequantize(&self, f: &Format, out: &mut [f32]) {
+    pub(crate) fn dequantize(&self, f: &Format, out: &mut [f32]) {
         let d = f.scale(self.d);
         let m = half::f16::from_bits(self.dmin).to_f32();
         if f.block == 32 {
@@ -161,7 +161,7 @@ impl Block {
     }
 
     /// Reads one block of `dtype` from its bytes (exactly `block_bytes` of them).
-    pub(super) fn read(&mut self, dtype: DType, bytes: &[u8]) {
+    pub(crate) fn read(&mut self, dtype: DType, bytes: &[u8]) {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => {}
             DType::Q4_0 | DType::IQ4_NL => self.nibbles32(le16(bytes, 0), 0, &bytes[2..], 0),

@@ -10,7 +10,7 @@ mod act;
 mod attention;
 mod buffer;
 mod float;
-mod format;
+pub(crate) mod format;
 mod gdn;
 mod gdn_chunk;
 mod gdn_step;

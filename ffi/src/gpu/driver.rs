@@ -1,0 +1,255 @@
+//! An NVIDIA card through its driver, which is looked for only when asked.
+
+use std::ffi::{CString, c_void};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::driver::{DriverError, result, sys};
+
+use super::{Facts, GpuError, Machine, compile};
+use crate::kernels::KERNELS;
+
+pub(super) struct Card {
+    facts: Facts,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    /// In the order of `KERNELS`.
+    functions: Vec<sys::CUfunction>,
+    /// Launches may overlap the end of the one before (compute capability 9.0 and later).
+    overlap: bool,
+    recordings: Mutex<Vec<Option<sys::CUgraphExec>>>,
+}
+
+// SAFETY: the driver's handles may be used from any thread; each call here makes the context current first, and all
+// work goes to one stream.
+unsafe impl Send for Card {}
+// SAFETY: as above; the only state of our own is behind a mutex.
+unsafe impl Sync for Card {}
+
+pub(super) fn present() -> bool {
+    // SAFETY: only looks for the library.
+    unsafe { sys::is_culib_present() }
+}
+
+fn call(what: &'static str) -> impl Fn(DriverError) -> GpuError {
+    move |e| GpuError::Call { what, reason: e.to_string() }
+}
+
+impl Card {
+    pub(super) fn open(packings: u32, cache: Option<&Path>) -> Result<Card, GpuError> {
+        if !present() {
+            return Err(GpuError::NoDriver);
+        }
+        result::init().map_err(|e| GpuError::NoDevice(e.to_string()))?;
+        let device = result::device::get(0).map_err(|e| GpuError::NoDevice(e.to_string()))?;
+        let facts = facts(device)?;
+        if facts.major < 8 {
+            return Err(GpuError::TooOld { major: facts.major, minor: facts.minor });
+        }
+        let arch = format!("sm_{}{}", facts.major, facts.minor);
+        let modules = compile::compile(&arch, packings, cache)?;
+        // SAFETY: a device of the driver; released when the card is dropped.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(call("taking the device"))?;
+        // SAFETY: a live context.
+        unsafe { result::ctx::set_current(context) }.map_err(call("taking the device"))?;
+        let stream =
+            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(call("making a stream"))?;
+        let functions = functions(&modules)?;
+        let overlap = facts.major >= 9;
+        Ok(Card { facts, device, context, stream, functions, overlap, recordings: Mutex::default() })
+    }
+
+    fn here(&self) -> Result<(), GpuError> {
+        // SAFETY: the context lives as long as the card.
+        unsafe { result::ctx::set_current(self.context) }.map_err(call("taking the device"))
+    }
+}
+
+fn facts(device: sys::CUdevice) -> Result<Facts, GpuError> {
+    use sys::CUdevice_attribute as Attribute;
+    // SAFETY: a device that the driver named.
+    let number = |a| unsafe { result::device::get_attribute(device, a) }.map(|n| n as u32).map_err(call("a question"));
+    Ok(Facts {
+        name: result::device::get_name(device).map_err(call("a question"))?,
+        major: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        minor: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        processors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        // SAFETY: as above.
+        memory_bytes: unsafe { result::device::total_mem(device) }.map_err(call("a question"))? as u64,
+    })
+}
+
+fn functions(modules: &[Vec<u8>]) -> Result<Vec<sys::CUfunction>, GpuError> {
+    let mut handles = Vec::with_capacity(modules.len());
+    for code in modules {
+        // SAFETY: an object that the compiler made, whole in memory. Modules live as long as the context.
+        handles.push(unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(call("loading kernels"))?);
+    }
+    let find = |name: &str, file: &str| {
+        let at = compile::FILES.iter().position(|(f, _)| *f == file).unwrap_or(0);
+        let name = CString::new(name).map_err(|e| GpuError::Call { what: "naming a kernel", reason: e.to_string() })?;
+        // SAFETY: a loaded module.
+        unsafe { result::module::get_function(handles[at], name) }.map_err(call("finding a kernel"))
+    };
+    KERNELS.iter().map(|k| find(k.name, k.file)).collect()
+}
+
+impl Machine for Card {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn free_bytes(&self) -> Result<u64, GpuError> {
+        self.here()?;
+        result::mem_get_info().map(|(free, _)| free as u64).map_err(call("asking for free memory"))
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, GpuError> {
+        self.here()?;
+        // SAFETY: a size; the address is given back by `release`.
+        unsafe { result::malloc_sync(bytes) }.map_err(|e| match e.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let (free, total) = result::mem_get_info().unwrap_or_default();
+                GpuError::Memory { wanted: bytes as u64, free: free as u64, total: total as u64 }
+            }
+            _ => call("an allocation")(e),
+        })
+    }
+
+    fn release(&self, at: u64) {
+        if self.here().is_ok() {
+            // SAFETY: allocated by this card and not yet released; the call waits for work that uses it.
+            let _ = unsafe { result::free_sync(at) };
+        }
+    }
+
+    fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: the range lies in a live buffer (checked by `Buffer`).
+        unsafe { result::memset_d8_async(at, 0, bytes, self.stream) }.map_err(call("a fill"))
+    }
+
+    fn upload(&self, to: u64, from: &[u8]) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: the range lies in a live buffer (checked by `Buffer`). The driver has read pageable memory, which
+        // every slice is, before it returns.
+        unsafe { result::memcpy_htod_async(to, from, self.stream) }.map_err(call("an upload"))
+    }
+
+    fn download(&self, from: u64, to: &mut [u8]) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: as above; the wait below ends before the slice can be used.
+        unsafe { result::memcpy_dtoh_async(to, from, self.stream) }.map_err(call("a download"))?;
+        self.wait()
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: both ranges lie in live buffers (checked by `Buffer`).
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) }.map_err(call("a copy"))
+    }
+
+    fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
+        self.here()?;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.stream,
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.overlap),
+        };
+        let mut params = [args.as_ptr() as *mut c_void];
+        let extra = std::ptr::null_mut();
+        // SAFETY: one parameter, of the size that the kernel takes (compared with its source by the tests); the
+        // driver copies it during the call. What the kernel does stays in device memory.
+        unsafe { sys::cuLaunchKernelEx(&config, self.functions[kernel], params.as_mut_ptr(), extra) }
+            .result()
+            .map_err(|e| GpuError::Call { what: "a launch", reason: format!("{}: {e}", KERNELS[kernel].name) })
+    }
+
+    fn wait(&self) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: a live stream.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(call("the device's work"))
+    }
+
+    fn record(&self) -> Result<(), GpuError> {
+        self.here()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: a live stream that captures nothing yet.
+        unsafe { result::stream::begin_capture(self.stream, mode) }.map_err(call("recording"))
+    }
+
+    fn recorded(&self) -> Result<u64, GpuError> {
+        let mut exec = std::ptr::null_mut();
+        // SAFETY: the stream captures since `record`; the graph is destroyed once it was made executable.
+        unsafe {
+            let graph = result::stream::end_capture(self.stream).map_err(call("recording"))?;
+            let made = sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0).result();
+            let _ = result::graph::destroy(graph);
+            made.map_err(call("making a graph"))?;
+        }
+        let mut list = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(Some(exec));
+        Ok(list.len() as u64 - 1)
+    }
+
+    fn replay(&self, recording: u64) -> Result<(), GpuError> {
+        self.here()?;
+        let list = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Some(exec)) = list.get(recording as usize) else { return Ok(()) };
+        // SAFETY: a graph that was made and not destroyed.
+        unsafe { result::graph::launch(*exec, self.stream) }.map_err(call("a graph"))
+    }
+
+    fn forget(&self, recording: u64) {
+        let mut list = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Ok(()), Some(exec)) = (self.here(), list.get_mut(recording as usize).and_then(Option::take)) {
+            // SAFETY: made by `recorded` and taken out of the list just now.
+            let _ = unsafe { result::graph::exec_destroy(exec) };
+        }
+    }
+
+    fn time(&self, work: &mut dyn FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError> {
+        self.here()?;
+        let make = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(call("making a mark"));
+        let (from, to) = (make()?, make()?);
+        // SAFETY: live events and a live stream; the events are destroyed below and not used afterwards.
+        let done = unsafe {
+            let mut run = || {
+                result::event::record(from, self.stream).map_err(call("a mark"))?;
+                work()?;
+                result::event::record(to, self.stream).map_err(call("a mark"))?;
+                result::event::synchronize(to).map_err(call("the device's work"))?;
+                result::event::elapsed(from, to).map_err(call("a mark"))
+            };
+            let done = run();
+            let _ = (result::event::destroy(from), result::event::destroy(to));
+            done
+        };
+        done.map(|ms| f64::from(ms) / 1e3)
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if self.here().is_ok() {
+            // SAFETY: nothing holds the card any more, so nothing uses its stream or its context.
+            unsafe {
+                let _ = result::stream::destroy(self.stream);
+                let _ = result::primary_ctx::release(self.device);
+            }
+        }
+    }
+}

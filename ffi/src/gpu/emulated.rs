@@ -1,0 +1,191 @@
+//! The kernels on the processor: memory is this process's, a launch is a call into the shared object that
+//! `kernels/emulated/lib.cpp` makes.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use libloading::Library;
+
+use super::{Facts, GpuError, Machine};
+use crate::kernels::KERNELS;
+
+type Launch = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, *const c_void) -> c_int;
+type Bytes = unsafe extern "C" fn(*const c_char) -> c_uint;
+
+/// Alignment of device memory, as the driver gives it.
+const ALIGN: usize = 256;
+
+#[derive(Clone)]
+struct Call {
+    kernel: usize,
+    grid: [u32; 3],
+    threads: u32,
+    args: Vec<u8>,
+}
+
+#[derive(Default)]
+struct State {
+    sizes: HashMap<u64, usize>,
+    recording: Option<Vec<Call>>,
+    recordings: HashMap<u64, Vec<Call>>,
+    next: u64,
+}
+
+pub(super) struct Emulated {
+    facts: Facts,
+    launch: Launch,
+    state: Mutex<State>,
+    /// Holds the code behind `launch`.
+    _library: Library,
+}
+
+fn failed(what: &'static str, reason: impl ToString) -> GpuError {
+    GpuError::Call { what, reason: reason.to_string() }
+}
+
+impl Emulated {
+    pub(super) fn open(path: &Path) -> Result<Emulated, GpuError> {
+        // SAFETY: the object is built from this project's sources, and its initialisers only set up tables.
+        let library = unsafe { Library::new(path) }.map_err(|e| failed("loading the emulated kernels", e))?;
+        // SAFETY: the two functions have these types in kernels/emulated/lib.cpp.
+        let (launch, bytes) = unsafe {
+            let launch = *library.get::<Launch>(b"emulated_launch").map_err(|e| failed("loading a function", e))?;
+            let bytes = *library.get::<Bytes>(b"emulated_bytes").map_err(|e| failed("loading a function", e))?;
+            (launch, bytes)
+        };
+        for kernel in KERNELS {
+            let name = CString::new(kernel.name).map_err(|e| failed("naming a kernel", e))?;
+            // SAFETY: a terminated string, read during the call.
+            let theirs = unsafe { bytes(name.as_ptr()) } as usize;
+            if theirs != kernel.args_bytes {
+                let reason = format!("{} takes {theirs} bytes there, {} here", kernel.name, kernel.args_bytes);
+                return Err(failed("comparing the arguments", reason));
+            }
+        }
+        let facts =
+            Facts { name: "emulated".into(), major: 8, minor: 0, processors: 1, memory_bytes: 1 << 36 };
+        Ok(Emulated { facts, launch, state: Mutex::default(), _library: library })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, call: &Call) -> Result<(), GpuError> {
+        let name = CString::new(KERNELS[call.kernel].name).map_err(|e| failed("naming a kernel", e))?;
+        let size = [call.threads, 1, 1];
+        // Arguments hold addresses: they must lie as the kernel reads them.
+        let words: Vec<u64> = call
+            .args
+            .chunks(8)
+            .map(|c| {
+                let mut word = [0; 8];
+                word[..c.len()].copy_from_slice(c);
+                u64::from_ne_bytes(word)
+            })
+            .collect();
+        // SAFETY: the arguments have the kernel's size (compared when the library was opened) and outlive the call;
+        // the sizes in them were computed by the launchers from the buffers they name.
+        let code = unsafe { (self.launch)(name.as_ptr(), call.grid.as_ptr(), size.as_ptr(), words.as_ptr().cast()) };
+        if code == 0 { Ok(()) } else { Err(failed("an emulated launch", KERNELS[call.kernel].name)) }
+    }
+}
+
+impl Machine for Emulated {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn free_bytes(&self) -> Result<u64, GpuError> {
+        Ok(self.facts.memory_bytes)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, GpuError> {
+        let layout = Layout::from_size_align(bytes, ALIGN).map_err(|e| failed("an allocation", e))?;
+        // SAFETY: the size is not zero (see `Device::allocate`).
+        let at = unsafe { alloc(layout) } as u64;
+        if at == 0 {
+            return Err(GpuError::Memory { wanted: bytes as u64, free: 0, total: self.facts.memory_bytes });
+        }
+        self.state().sizes.insert(at, bytes);
+        Ok(at)
+    }
+
+    fn release(&self, at: u64) {
+        let Some(bytes) = self.state().sizes.remove(&at) else { return };
+        if let Ok(layout) = Layout::from_size_align(bytes, ALIGN) {
+            // SAFETY: allocated above with this layout, and removed from the list just now.
+            unsafe { dealloc(at as *mut u8, layout) }
+        }
+    }
+
+    fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError> {
+        // SAFETY: the range lies in a live buffer (checked by `Buffer`).
+        unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    fn upload(&self, to: u64, from: &[u8]) -> Result<(), GpuError> {
+        // SAFETY: the range lies in a live buffer (checked by `Buffer`), apart from any Rust value.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    fn download(&self, from: u64, to: &mut [u8]) -> Result<(), GpuError> {
+        // SAFETY: as above, the other way.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
+        // SAFETY: both ranges lie in live buffers (checked by `Buffer`).
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    }
+
+    fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
+        let call = Call { kernel, grid, threads, args: args.to_vec() };
+        if let Some(list) = &mut self.state().recording {
+            list.push(call);
+            return Ok(());
+        }
+        self.run(&call)
+    }
+
+    fn wait(&self) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn record(&self) -> Result<(), GpuError> {
+        self.state().recording = Some(Vec::new());
+        Ok(())
+    }
+
+    fn recorded(&self) -> Result<u64, GpuError> {
+        let mut state = self.state();
+        let list = state.recording.take().unwrap_or_default();
+        state.next += 1;
+        let id = state.next;
+        state.recordings.insert(id, list);
+        Ok(id)
+    }
+
+    fn replay(&self, recording: u64) -> Result<(), GpuError> {
+        let calls = self.state().recordings.get(&recording).cloned().unwrap_or_default();
+        calls.iter().try_for_each(|call| self.run(call))
+    }
+
+    fn forget(&self, recording: u64) {
+        self.state().recordings.remove(&recording);
+    }
+
+    fn time(&self, work: &mut dyn FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError> {
+        let began = Instant::now();
+        work()?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+}

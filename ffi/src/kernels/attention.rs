@@ -1,0 +1,85 @@
+//! See `kernels/attention.cu`.
+
+use super::{Kernel, args};
+use crate::gpu::{Device, GpuError};
+
+/// Positions of a page.
+pub const PAGE: usize = 64;
+/// Chunks of one row that a launch works on side by side.
+const CHUNKS_BESIDE: u32 = 64;
+
+args! {
+    /// Norm and rotation of queries and keys; keys and values into the cache.
+    Cache {
+        query_gate: u64,
+        k: u64,
+        v: u64,
+        q_norm: u64,
+        k_norm: u64,
+        angles: u64,
+        q: u64,
+        keys: u64,
+        values: u64,
+        pages: u64,
+        slot: u64,
+        position: u64,
+        heads: u32,
+        kv_heads: u32,
+        dim: u32,
+        rope_dims: u32,
+        pages_max: u32,
+        halves: u32,
+        eps: f32,
+        pad: f32,
+    }
+}
+
+args! {
+    /// Attention over chunks of positions.
+    Attention {
+        q: u64,
+        keys: u64,
+        values: u64,
+        pages: u64,
+        slot: u64,
+        position: u64,
+        part: u64,
+        heads: u32,
+        kv_heads: u32,
+        dim: u32,
+        pages_max: u32,
+        halves: u32,
+        chunk: u32,
+        chunks_max: u32,
+        pad: u32,
+        scale: f32,
+        pad2: f32,
+    }
+}
+
+args! {
+    /// Chunks joined, gated and quantised.
+    Join {
+        part: u64,
+        query_gate: u64,
+        position: u64,
+        y: u64,
+        q: u64,
+        side: u64,
+        heads: u32,
+        dim: u32,
+        chunk: u32,
+        chunks_max: u32,
+    }
+}
+
+pub fn cache(d: &Device, a: &Cache, tokens: usize) -> Result<(), GpuError> {
+    d.launch(Kernel::AttentionCache, [tokens as u32, a.heads + a.kv_heads, 1], 32, a)
+}
+
+pub fn attend(d: &Device, a: &Attention, join: &Join, tokens: usize) -> Result<(), GpuError> {
+    let groups = (a.heads / a.kv_heads).div_ceil(8);
+    let grid = [tokens as u32, a.kv_heads * groups, a.chunks_max.min(CHUNKS_BESIDE)];
+    d.launch(Kernel::Attention, grid, 256, a)?;
+    d.launch(Kernel::AttentionJoin, [tokens as u32, a.heads, 1], a.dim, join)
+}

@@ -1,0 +1,38 @@
+//! See `kernels/gdn.cu`.
+
+use super::{Kernel, args};
+use crate::gpu::{Device, GpuError};
+
+/// Floats of one value head: state, and window of the convolution.
+pub const STATE_FLOATS: usize = 128 * 128;
+pub const WINDOW_FLOATS: usize = 3 * 384;
+
+args! {
+    /// Gated delta rule of one layer.
+    Gdn {
+        qkv: u64,
+        z: u64,
+        alpha: u64,
+        beta: u64,
+        conv: u64,
+        decay: u64,
+        bias: u64,
+        norm: u64,
+        state: u64,
+        window: u64,
+        spans: u64,
+        y: u64,
+        q: u64,
+        side: u64,
+        key_heads: u32,
+        value_heads: u32,
+        channels: u32,
+        pad: u32,
+        eps: f32,
+        pad2: f32,
+    }
+}
+
+pub fn launch(d: &Device, a: &Gdn, spans: usize) -> Result<(), GpuError> {
+    d.launch(Kernel::Gdn, [a.value_heads, spans as u32, 1], 512, a)
+}

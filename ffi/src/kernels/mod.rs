@@ -1,0 +1,95 @@
+//! Launchers of the kernels in `kernels/`, one file for each of theirs: the arguments as the kernel reads them, and
+//! the grid that it wants. Also how weights are laid out for them.
+
+#[cfg(test)]
+mod tests;
+
+pub mod attention;
+pub mod embed;
+pub mod experts;
+pub mod fill;
+pub mod gdn;
+pub mod matmul;
+pub mod norm;
+pub mod pack;
+pub mod route;
+pub mod sample;
+
+pub use pack::{Packing, pack};
+
+/// Arguments of a kernel: plain numbers and addresses, laid out as in its source.
+///
+/// # Safety
+/// The type is `repr(C)` and has no padding.
+pub unsafe trait Args: Copy {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: a type without padding, as the trait demands.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), size_of::<Self>()) }
+    }
+}
+
+/// A kernel's name, the file that it is in and the size of its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub name: &'static str,
+    pub file: &'static str,
+    pub args_bytes: usize,
+}
+
+macro_rules! kernels {
+    ($($kernel:ident = $name:literal in $file:literal, $args:ty;)*) => {
+        /// Every kernel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Kernel { $($kernel),* }
+
+        /// In the order of [`Kernel`].
+        pub const KERNELS: &[Entry] =
+            &[$(Entry { name: $name, file: $file, args_bytes: size_of::<$args>() }),*];
+    };
+}
+
+kernels! {
+    Embed = "embed" in "embed.cu", embed::Embed;
+    Matmul1 = "matmul_1" in "matmul.cu", matmul::Matmul;
+    Matmul2 = "matmul_2" in "matmul.cu", matmul::Matmul;
+    Matmul4 = "matmul_4" in "matmul.cu", matmul::Matmul;
+    Matmul8 = "matmul_8" in "matmul.cu", matmul::Matmul;
+    Norm = "rms_norm" in "norm.cu", norm::Norm;
+    Quantize = "quantize" in "norm.cu", norm::Quantize;
+    Gather = "gather" in "norm.cu", norm::Gather;
+    Gdn = "gdn" in "gdn.cu", gdn::Gdn;
+    AttentionCache = "attention_cache" in "attention.cu", attention::Cache;
+    Attention = "attention" in "attention.cu", attention::Attention;
+    AttentionJoin = "attention_join" in "attention.cu", attention::Join;
+    Route = "route" in "route.cu", route::Route;
+    ExpertsUp1 = "experts_up_1" in "experts.cu", experts::Experts;
+    ExpertsUp2 = "experts_up_2" in "experts.cu", experts::Experts;
+    ExpertsDown1 = "experts_down_1" in "experts.cu", experts::Experts;
+    ExpertsDown2 = "experts_down_2" in "experts.cu", experts::Experts;
+    Argmax = "argmax" in "sample.cu", sample::Argmax;
+    Fill = "fill" in "fill.cu", fill::Fill;
+    Stream = "stream" in "fill.cu", fill::Stream;
+}
+
+/// Declares arguments of a kernel.
+macro_rules! args {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        #[repr(C)]
+        pub struct $name { $(pub $field: $type),* }
+
+        // SAFETY: `repr(C)`; the sum of the fields is the size, so there is no padding.
+        unsafe impl $crate::kernels::Args for $name {}
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "no padding");
+    };
+}
+use args;
+
+/// Quantised activations: addresses of the bytes and of the scales, 0 where there are none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quantised {
+    pub q: u64,
+    pub side: u64,
+}
