@@ -22,6 +22,9 @@ struct ExpertsArgs {
     Ptr<u8> hq;
     Ptr<float4> hside;
     Ptr<float> y;       // [pairs][inputs]
+    Ptr<float> weight;  // [tokens][used + 1], read by experts_down_each
+    Ptr<float> residual;  // [tokens][inputs], likewise
+    Ptr<u32> chosen;      // [tokens][used], likewise
     u32 inputs, tokens, used, stride;
 };
 
@@ -177,6 +180,82 @@ template <int PACKING> __device__ __forceinline__ void down_floats(const Experts
             if (lane == 0) a.y[(u64)pair * a.inputs + r] = sum[0] + sum[1];
         }
     }
+}
+
+// Few tokens: a block owns 16 rows (x) of one token (y), each warp one of its experts, the shared one last; the sum
+// goes straight to the residual stream. The same operations in the same order as `down` and `rms_norm`.
+template <class P>
+__device__ __forceinline__ void down_tile(const ExpertsArgs& a, const u8* matrix, u32 width, u32 pair, float* to) {
+    u32 lane = threadIdx.x % 32, tile = blockIdx.x, blocks = width / P::INPUTS;
+    const u8* rows = matrix + (u64)tile * blocks * P::BYTES;
+    __shared__ u32 pairs[32][8];
+    u32* same = pairs[threadIdx.x / 32];
+    if (lane < 8) same[lane] = pair;
+    __syncwarp();
+    P held = {};
+    if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
+    float total[1][4];
+    tile_product<P, 1>(rows, blocks, held, {a.hq, a.hside, a.stride}, same, total);
+    if (lane % 4 == 0) to[lane / 4] = total[0][0], to[lane / 4 + 8] = total[0][2];
+}
+
+template <int PACKING>
+__device__ __forceinline__ void down_rows(const ExpertsArgs& a, const u8* matrix, u32 width, u32 pair, float* to) {
+    u32 zero = 0;
+    for (u32 r = 0; r < 16; r++) {
+        float first[1], second[1];
+        u32 row = min(16 * blockIdx.x + r, a.inputs - 1);
+        float_part<PACKING, 1>(matrix, row, width, 0, a.h + (u64)pair * a.stride, &zero, first);
+        float_part<PACKING, 1>(matrix, row, width, 1, a.h + (u64)pair * a.stride, &zero, second);
+        if (threadIdx.x % 32 == 0) to[r] = first[0] + second[0];
+    }
+}
+
+KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
+    __shared__ float sums[16][16];
+    u32 e = threadIdx.x / 32, t = blockIdx.y;
+    after_previous();
+    bool shared = e == a.used;
+    u32 expert = shared ? 0 : a.chosen[(u64)t * a.used + e];
+    const u8* matrix = shared ? a.shared.down.get() : a.routed.down + expert * a.routed.down_bytes;
+    u32 packing = shared ? a.shared.down_packing : a.routed.down_packing;
+    u32 width = shared ? a.shared.width : a.routed.width;
+    u32 pair = shared ? a.tokens * a.used + t : t * a.used + e;
+    switch (packing) {
+#if HAS(F32)
+        case F32: down_rows<F32>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(F16)
+        case F16: down_rows<F16>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(BF16)
+        case BF16: down_rows<BF16>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(Q4)
+        case Q4: down_tile<PackQ4>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(IQ3)
+        case IQ3: down_tile<PackIQ3>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(Q5)
+        case Q5: down_tile<PackQ5>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(Q6)
+        case Q6: down_tile<PackQ6>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(B8)
+        case B8: down_tile<PackB8>(a, matrix, width, pair, sums[e]); break;
+#endif
+#if HAS(K8)
+        case K8: down_tile<PackK8>(a, matrix, width, pair, sums[e]); break;
+#endif
+    }
+    __syncthreads();
+    u32 row = 16 * blockIdx.x + threadIdx.x;
+    if (threadIdx.x >= 16 || row >= a.inputs) return;
+    float v = a.residual[(u64)t * a.inputs + row];
+    for (u32 i = 0; i <= a.used; i++) v = fmaf(a.weight[(u64)t * (a.used + 1) + i], sums[i][threadIdx.x], v);
+    a.residual[(u64)t * a.inputs + row] = v;
 }
 
 // Gate and up are of one packing in every file seen; other pairs are refused when a model is loaded.

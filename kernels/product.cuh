@@ -78,7 +78,7 @@ __device__ __forceinline__ void block_product(const P& pack, const Quantised& x,
 
 // acc = part `p` of the tile's rows times tokens; `held` has the part's first block already, if it is not empty.
 template <class P, int NT>
-__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, const P& held, const Quantised& x,
+__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P& held, const Quantised& x,
                                              const u32* token, float acc[NT][4]) {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -86,17 +86,16 @@ __device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, 
         for (int i = 0; i < 4; i++) acc[n][i] = 0;
     u32 at = part_start(p, blocks), end = part_start(p + 1, blocks);
     if (at == end) return;
-    P pack = held;
 #pragma unroll 1
     for (u32 first = at; at < end; at++) {
-        if (at > first) pack.load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
-        block_product<P, NT>(pack, x, token, at, acc);
+        if (at > first) held.load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
+        block_product<P, NT>(held, x, token, at, acc);
     }
 }
 
 // All parts of a tile by one warp, in order.
 template <class P, int NT>
-__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P held, const Quantised& x, const u32* token,
+__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P& held, const Quantised& x, const u32* token,
                                              float total[NT][4]) {
 #pragma unroll 1
     for (u32 p = 0; p < PARTS; p++) {

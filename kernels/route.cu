@@ -14,49 +14,61 @@ struct RouteArgs {
     u32 tokens, experts, used, pad;
 };
 
-__device__ __forceinline__ void choose(const RouteArgs& a, u32 t) {
+// Floats as integers in the same order.
+__device__ __forceinline__ u32 ordered(float v) {
+    u32 u = __float_as_uint(v);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+__device__ __forceinline__ float from_ordered(u32 u) {
+    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+}
+
+// One warp chooses for token t; a lane holds N of the experts.
+template <int N> __device__ __forceinline__ void choose(const RouteArgs& a, u32 t, u32* chosen) {
     u32 lane = threadIdx.x % 32;
     const float* logits = a.logits + (u64)t * (a.experts + 1);
-    float p[32], top = -INFINITY;
+    u32 p[N];
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        p[i] = lane + 32 * i < a.experts ? logits[lane + 32 * i] : -INFINITY;
-        top = fmaxf(top, p[i]);
-    }
-    top = warp_max(top);
-    float picked = 0, mine = 0;
+    for (int i = 0; i < N; i++) p[i] = lane + 32 * i < a.experts ? ordered(logits[lane + 32 * i]) : 0;
+    float top = 0, picked = 0, mine = 0;
     for (u32 n = 0; n < a.used; n++) {
-        float best = -INFINITY;
-        u32 place = 0;
+        u32 best = 0, place = 0xffffffffu;
 #pragma unroll
-        for (int i = 0; i < 32; i++)
+        for (int i = 0; i < N; i++)
             if (p[i] > best) best = p[i], place = lane + 32 * i;
-        for (int step = 16; step > 0; step /= 2) {
-            float other = __shfl_xor_sync(FULL, best, step);
-            u32 there = __shfl_xor_sync(FULL, place, step);
-            if (other > best || (other == best && there < place)) best = other, place = there;
-        }
+        u32 highest = __reduce_max_sync(FULL, best);
+        place = __reduce_min_sync(FULL, best == highest ? place : 0xffffffffu);
 #pragma unroll
-        for (int i = 0; i < 32; i++)
-            if (place == lane + 32 * i) p[i] = -INFINITY;
-        if (lane == 0) a.chosen[(u64)t * a.used + n] = place;
+        for (int i = 0; i < N; i++)
+            if (place == lane + 32 * i) p[i] = 0;
+        float logit = from_ordered(highest);
+        if (n == 0) top = logit;
         // The softmax's denominator divides out when the chosen are renormalised.
-        float e = expf(best - top);
+        float e = expf(logit - top);
         picked += e;
-        if (lane == n) mine = e;
+        if (lane == n) mine = e, chosen[n] = a.chosen[(u64)t * a.used + n] = place;
     }
     if (lane < a.used) a.weight[(u64)t * (a.used + 1) + lane] = mine / picked;
     if (lane == 0) a.weight[(u64)t * (a.used + 1) + a.used] = sigmoid(logits[a.experts]);
 }
 
+#define NEAR 1024
+
 KERNEL(__launch_bounds__(1024) route, RouteArgs) {
-    __shared__ u32 ahead[32], busy[32];
+    __shared__ u32 ahead[32], busy[32], near[NEAR], far[32][32];
     u32 e = threadIdx.x, lane = e % 32, warp = e / 32, pairs = a.tokens * a.used;
     after_previous();
-    for (u32 t = warp; t < a.tokens; t += 32) choose(a, t);
+    // The choices of few tokens stay in shared memory.
+    for (u32 t = warp; t < a.tokens; t += 32) {
+        u32* to = pairs <= NEAR ? near + t * a.used : far[warp];
+        if (a.experts <= 256) choose<8>(a, t, to);
+        else choose<32>(a, t, to);
+    }
     __syncthreads();
+    const u32* chosen = pairs <= NEAR ? near : a.chosen.get();
     u32 mine = 0;
-    for (u32 i = 0; i < pairs; i++) mine += a.chosen[i] == e;
+    for (u32 i = 0; i < pairs; i++) mine += chosen[i] == e;
     if (e >= a.experts) mine = 0;
     // Sums over the experts before this one: within the warp, then over the warps.
     u32 before = mine, rank = mine > 0;
@@ -80,5 +92,5 @@ KERNEL(__launch_bounds__(1024) route, RouteArgs) {
     u32 at = before - mine;
     if (mine > 0)
         for (u32 i = 0; i < pairs; i++)
-            if (a.chosen[i] == e) a.pairs[at++] = i;
+            if (chosen[i] == e) a.pairs[at++] = i;
 }

@@ -9,5 +9,6 @@ pub mod gpu;
 pub mod kernels;
 pub mod limits;
 pub mod map;
+pub mod samples;
 
 pub use dtype::DType;

@@ -198,6 +198,7 @@ const Entry TABLE[] = {
     ENTRY(gdn, GdnArgs), ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
     ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
+    ENTRY(experts_down_each, ExpertsArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };
 std::mutex one;

@@ -57,6 +57,13 @@ static inline unsigned __ballot_sync(unsigned, int v) {
     }
     return out;
 }
+static inline unsigned __reduce_max_sync(unsigned, unsigned v) {
+    unsigned all[32], out = 0;
+    std::memcpy(all, emulated::exchange(&v, sizeof v), sizeof all);
+    for (unsigned x : all) out = x > out ? x : out;
+    return out;
+}
+static inline unsigned __reduce_min_sync(unsigned mask, unsigned v) { return ~__reduce_max_sync(mask, ~v); }
 static inline float __uint_as_float(unsigned v) { float f; std::memcpy(&f, &v, 4); return f; }
 static inline unsigned __float_as_uint(float v) { unsigned u; std::memcpy(&u, &v, 4); return u; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }

@@ -6,6 +6,7 @@ pub mod backend;
 pub mod batch;
 pub mod control;
 pub mod cpu;
+pub mod cuda;
 mod evaluate;
 pub mod gradient;
 pub mod host;

@@ -91,6 +91,13 @@ impl Synthetic {
         self.set("tokenizer.ggml.add_bos_token", false)
     }
 
+    /// The header of the model's file, and the length that the file would have.
+    pub fn header(&self) -> (Vec<u8>, u64) {
+        let header = self.layout.header();
+        let len = header.len() as u64 + self.layout.data_bytes();
+        (header, len)
+    }
+
     /// Writes the model; the same seed gives the same file. `progress` is told the bytes written so
     /// far and in all. Returns the length of the file.
     pub fn write(self, path: &Path, seed: u64, mut progress: impl FnMut(u64, u64)) -> Result<u64, Error> {

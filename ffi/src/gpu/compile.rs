@@ -31,7 +31,7 @@ pub(super) const FILES: [(&str, &str); 9] = [
 ];
 
 /// Names one compilation: source, headers, card, packings, compiler.
-pub fn source_hash(file: &str, source: &str, arch: &str, packings: u32, compiler: (i32, i32)) -> u64 {
+fn source_hash(file: &str, source: &str, arch: &str, packings: u32, compiler: (i32, i32)) -> u64 {
     let mut hash = DefaultHasher::new();
     (file, source, HEADERS.map(|(_, text)| text), arch, packings, compiler).hash(&mut hash);
     hash.finish()

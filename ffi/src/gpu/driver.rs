@@ -19,6 +19,8 @@ pub(super) struct Card {
     /// Launches may overlap the end of the one before (compute capability 9.0 and later).
     overlap: bool,
     recordings: Mutex<Vec<Option<sys::CUgraphExec>>>,
+    /// Launches and seconds of each kernel, while they are measured.
+    profile: Mutex<Option<Vec<(u32, f64)>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; each call here makes the context current first, and all
@@ -57,12 +59,39 @@ impl Card {
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(call("making a stream"))?;
         let functions = functions(&modules)?;
         let overlap = facts.major >= 9;
-        Ok(Card { facts, device, context, stream, functions, overlap, recordings: Mutex::default() })
+        Ok(Card { facts, device, context, stream, functions, overlap, recordings: Mutex::default(), profile: Mutex::default() })
     }
 
     fn here(&self) -> Result<(), GpuError> {
         // SAFETY: the context lives as long as the card.
         unsafe { result::ctx::set_current(self.context) }.map_err(call("taking the device"))
+    }
+
+    fn start(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.stream,
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.overlap),
+        };
+        let mut params = [args.as_ptr() as *mut c_void];
+        let extra = std::ptr::null_mut();
+        // SAFETY: one parameter, of the size that the kernel takes (compared with its source by the tests); the
+        // driver copies it during the call. What the kernel does stays in device memory.
+        unsafe { sys::cuLaunchKernelEx(&config, self.functions[kernel], params.as_mut_ptr(), extra) }
+            .result()
+            .map_err(|e| GpuError::Call { what: "a launch", reason: format!("{}: {e}", KERNELS[kernel].name) })
     }
 }
 
@@ -152,30 +181,15 @@ impl Machine for Card {
 
     fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
         self.here()?;
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
-        let config = sys::CUlaunchConfig {
-            gridDimX: grid[0],
-            gridDimY: grid[1],
-            gridDimZ: grid[2],
-            blockDimX: threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: 0,
-            hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: u32::from(self.overlap),
-        };
-        let mut params = [args.as_ptr() as *mut c_void];
-        let extra = std::ptr::null_mut();
-        // SAFETY: one parameter, of the size that the kernel takes (compared with its source by the tests); the
-        // driver copies it during the call. What the kernel does stays in device memory.
-        unsafe { sys::cuLaunchKernelEx(&config, self.functions[kernel], params.as_mut_ptr(), extra) }
-            .result()
-            .map_err(|e| GpuError::Call { what: "a launch", reason: format!("{}: {e}", KERNELS[kernel].name) })
+        if self.profile.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return self.start(kernel, grid, threads, args);
+        }
+        let seconds = self.time(&mut || self.start(kernel, grid, threads, args))?;
+        if let Some(list) = &mut *self.profile.lock().unwrap_or_else(PoisonError::into_inner) {
+            let (launches, sum) = &mut list[kernel];
+            (*launches, *sum) = (*launches + 1, *sum + seconds);
+        }
+        Ok(())
     }
 
     fn wait(&self) -> Result<(), GpuError> {
@@ -239,6 +253,13 @@ impl Machine for Card {
             done
         };
         done.map(|ms| f64::from(ms) / 1e3)
+    }
+
+    fn profile(&self, on: bool) -> Vec<(usize, u32, f64)> {
+        let mut list = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = if on { list.replace(vec![(0, 0.0); KERNELS.len()]) } else { list.take() };
+        let used = found.unwrap_or_default().into_iter().enumerate().filter(|(_, (n, _))| *n > 0);
+        used.map(|(kernel, (n, seconds))| (kernel, n, seconds)).collect()
     }
 }
 

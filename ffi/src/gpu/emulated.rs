@@ -3,8 +3,10 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -41,6 +43,38 @@ pub(super) struct Emulated {
     state: Mutex<State>,
     /// Holds the code behind `launch`.
     _library: Library,
+}
+
+/// Compiles the kernels of `kernels` for the processor into `folder`, unless they lie there already.
+pub fn build(kernels: &Path, folder: &Path) -> std::io::Result<PathBuf> {
+    let mut hash = DefaultHasher::new();
+    for place in [kernels.to_owned(), kernels.join("emulated")] {
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(place)?.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
+        files.sort();
+        for file in files {
+            std::fs::read(file)?.hash(&mut hash);
+        }
+    }
+    let library = folder.join(format!("emulated-{:016x}.so", hash.finish()));
+    if library.exists() {
+        return Ok(library);
+    }
+    std::fs::create_dir_all(folder)?;
+    let aside = folder.join(format!("emulated-{}-{:?}.so", std::process::id(), std::thread::current().id()));
+    let flags = "-O2 -std=c++17 -DEMULATE -U_FORTIFY_SOURCE -ffp-contract=off -fPIC -shared -w -I";
+    let status = Command::new("c++")
+        .args(flags.split(' '))
+        .arg(kernels)
+        .arg(kernels.join("emulated/lib.cpp"))
+        .arg("-o")
+        .arg(&aside)
+        .status()?;
+    if !status.success() {
+        return Err(std::io::Error::other("the kernels cannot be compiled for the processor"));
+    }
+    std::fs::rename(aside, &library)?;
+    Ok(library)
 }
 
 fn failed(what: &'static str, reason: impl ToString) -> GpuError {
@@ -187,5 +221,9 @@ impl Machine for Emulated {
         let began = Instant::now();
         work()?;
         Ok(began.elapsed().as_secs_f64())
+    }
+
+    fn profile(&self, _: bool) -> Vec<(usize, u32, f64)> {
+        Vec::new()
     }
 }

@@ -11,9 +11,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::kernels::{Args, Kernel};
+use crate::kernels::{Args, KERNELS, Kernel};
 
-pub use compile::{compile, source_hash};
+pub use compile::compile;
+pub use emulated::build as build_emulated;
 
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
@@ -65,6 +66,8 @@ trait Machine: Send + Sync {
     fn forget(&self, recording: u64);
     /// Runs `work` between two marks on the stream; seconds between them.
     fn time(&self, work: &mut dyn FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError>;
+    /// Starts (true) or ends the timing of single launches; ended, what was measured: kernel, launches, seconds.
+    fn profile(&self, on: bool) -> Vec<(usize, u32, f64)>;
 }
 
 /// A device with its kernels loaded. Clones are handles of the same.
@@ -166,6 +169,18 @@ impl Device {
     /// Seconds that the device spends on what `work` launches.
     pub fn time(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError> {
         self.0.time(&mut work)
+    }
+
+    /// What each kernel took in `work`: name, launches, seconds. Launches are measured one by one, so nothing overlaps.
+    pub fn profile(
+        &self,
+        work: impl FnOnce() -> Result<(), GpuError>,
+    ) -> Result<Vec<(&'static str, u32, f64)>, GpuError> {
+        self.0.profile(true);
+        let done = work();
+        let found = self.0.profile(false);
+        done?;
+        Ok(found.into_iter().map(|(k, n, s)| (KERNELS[k].name, n, s)).collect())
     }
 }
 

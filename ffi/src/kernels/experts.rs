@@ -34,6 +34,9 @@ args! {
         hq: u64,
         hside: u64,
         y: u64,
+        weight: u64,
+        residual: u64,
+        chosen: u64,
         inputs: u32,
         tokens: u32,
         used: u32,
@@ -41,12 +44,22 @@ args! {
     }
 }
 
-/// `experts`: how many the layer has.
-pub fn launch(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
-    let many = a.tokens > 32;
-    let (up, down) =
-        if many { (Kernel::ExpertsUp2, Kernel::ExpertsDown2) } else { (Kernel::ExpertsUp1, Kernel::ExpertsDown1) };
+/// Tokens up to which each reads its own experts' matrices: they seldom share one.
+const EACH_TOKENS_MAX: u32 = 2;
+/// Experts of a token, the shared one counted, that have a warp of one block each.
+const EACH_EXPERTS_MAX: u32 = 16;
+
+/// `experts`: how many the layer has. True if the results were added to the residual stream; else they lie in `y`.
+pub fn launch(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
+    let up = if a.tokens > 32 { Kernel::ExpertsUp2 } else { Kernel::ExpertsUp1 };
     let lists = (a.tokens * a.used).min(experts as u32) + 1;
     d.launch(up, [a.routed.width.max(a.shared.width).div_ceil(32), lists, 1], 256, a)?;
-    d.launch(down, [a.inputs.div_ceil(128), lists, 1], 256, a)
+    if a.tokens <= EACH_TOKENS_MAX && a.used < EACH_EXPERTS_MAX {
+        let grid = [a.inputs.div_ceil(16), a.tokens, 1];
+        d.launch(Kernel::ExpertsDownEach, grid, 32 * (a.used + 1), a)?;
+        return Ok(true);
+    }
+    let down = if a.tokens > 32 { Kernel::ExpertsDown2 } else { Kernel::ExpertsDown1 };
+    d.launch(down, [a.inputs.div_ceil(128), lists, 1], 256, a)?;
+    Ok(false)
 }

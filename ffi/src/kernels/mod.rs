@@ -5,6 +5,7 @@
 mod tests;
 
 pub mod attention;
+pub mod check;
 pub mod embed;
 pub mod experts;
 pub mod fill;
@@ -67,6 +68,7 @@ kernels! {
     ExpertsUp2 = "experts_up_2" in "experts.cu", experts::Experts;
     ExpertsDown1 = "experts_down_1" in "experts.cu", experts::Experts;
     ExpertsDown2 = "experts_down_2" in "experts.cu", experts::Experts;
+    ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
     Argmax = "argmax" in "sample.cu", sample::Argmax;
     Fill = "fill" in "fill.cu", fill::Fill;
     Stream = "stream" in "fill.cu", fill::Stream;

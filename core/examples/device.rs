@@ -1,0 +1,269 @@
+//! What is looked at on a machine with a card, without the rest of the daemon: `device checks`, `device agree MODEL`,
+//! `device bench MODEL`, `device synthetic`. `tests/gpu/run` calls it.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use chimere_core::engine::backend::{Backend, Chunk, Output, Rows, SeqId};
+use chimere_core::engine::cpu::{Cpu, CpuOptions, KvType};
+use chimere_core::engine::cuda::{Cuda, CudaOptions};
+use chimere_core::gguf::Gguf;
+use chimere_core::gguf::synthetic::{Qwen35Moe, Types};
+use chimere_ffi::DType;
+use chimere_ffi::gpu::Device;
+use chimere_ffi::kernels::{check, fill};
+use clap::{Parser, Subcommand};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Kernels and the CUDA backend on the card of this machine
+#[derive(Parser)]
+struct Cli {
+    /// Folder for compiled kernels
+    #[arg(long, default_value = "target/kernels")]
+    cache: PathBuf,
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Each kernel against plain arithmetic
+    Checks,
+    /// Logits of a model file against the processor's, teacher-forced, whole and token by token
+    Agree {
+        model: PathBuf,
+        #[arg(long, default_value_t = 200)]
+        tokens: usize,
+        /// Keys and values as halves
+        #[arg(long)]
+        halves: bool,
+    },
+    /// Rates of a model file
+    Bench {
+        model: PathBuf,
+        #[command(flatten)]
+        plan: Plan,
+    },
+    /// Rates of the 35B with random weights, made on the card
+    Synthetic {
+        #[arg(long, default_value_t = 40)]
+        layers: u32,
+        #[command(flatten)]
+        plan: Plan,
+    },
+}
+
+#[derive(clap::Args)]
+struct Plan {
+    /// Sequences decoded together
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
+    batch: Vec<usize>,
+    /// Tokens held before decoding
+    #[arg(long, value_delimiter = ',', default_value = "512")]
+    context: Vec<usize>,
+    /// Prompt lengths
+    #[arg(long, value_delimiter = ',', default_value = "512,2048")]
+    prompt: Vec<usize>,
+    /// Tokens decoded in a round
+    #[arg(long, default_value_t = 100)]
+    tokens: usize,
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+fn main() -> Outcome {
+    let cli = Cli::parse();
+    match cli.command {
+        What::Checks => checks(&cli.cache),
+        What::Agree { model, tokens, halves } => agree(&model, tokens, halves, cli.cache),
+        What::Bench { model, plan } => {
+            let options = hosting(&plan, cli.cache);
+            bench(Cuda::load(&model, &options, &mut |_| {})?, &plan)
+        }
+        What::Synthetic { layers, plan } => {
+            let types = Types {
+                experts: DType::IQ3_S,
+                dense: DType::Q5_K,
+                embedding: DType::Q4_K,
+                head: Some(DType::Q6_K),
+            };
+            let (header, len) = Qwen35Moe::slice_of_35b(layers, types).build()?.header();
+            let gguf = Gguf::read(&header[..], len)?;
+            let options = hosting(&plan, cli.cache);
+            let began = Instant::now();
+            let cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
+            println!("made in {:.1} s", began.elapsed().as_secs_f64());
+            bench(cuda, &plan)
+        }
+    }
+}
+
+fn hosting(plan: &Plan, cache: PathBuf) -> CudaOptions {
+    let deepest = plan.context.iter().map(|c| c + plan.tokens + 1).chain(plan.prompt.iter().copied()).max();
+    CudaOptions {
+        context_tokens: deepest.unwrap_or(512).next_multiple_of(64),
+        sequences_max: plan.batch.iter().copied().max().unwrap_or(1).min(32),
+        cache: Some(cache),
+        ..Default::default()
+    }
+}
+
+fn checks(cache: &Path) -> Outcome {
+    let began = Instant::now();
+    let device = Device::open(u32::MAX, Some(cache))?;
+    println!("{device:?}, ready in {:.1} s", began.elapsed().as_secs_f64());
+    let findings = check::all(&device)?;
+    for f in &findings {
+        let verdict = if f.good() { "ok" } else { "BAD" };
+        println!("{verdict:4} {:10} {:32} {:9.1e} of {:.0e}", f.kernel, f.what, f.error, f.limit);
+    }
+    match findings.iter().filter(|f| !f.good()).count() {
+        0 => Ok(()),
+        n => Err(format!("{n} checks failed").into()),
+    }
+}
+
+fn ids(vocab: usize, count: usize, seed: usize) -> Vec<u32> {
+    let id = |i: usize| ((i as u64 * 31 + seed as u64 * 7_919).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab as u64;
+    (0..count).map(|i| id(i) as u32).collect()
+}
+
+/// Logits of every position, fed `step` tokens at a time.
+fn logits(backend: &mut dyn Backend, tokens: &[u32], step: usize) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+    let seq = backend.open()?;
+    let (mut all, mut out) = (Vec::new(), Output::default());
+    for tokens in tokens.chunks(step) {
+        backend.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut out)?;
+        all.extend_from_slice(&out.logits);
+    }
+    backend.close(seq);
+    Ok(all)
+}
+
+fn log_softmax(row: &[f32]) -> Vec<f64> {
+    let max = row.iter().fold(f64::MIN, |m, v| m.max(f64::from(*v)));
+    let sum: f64 = row.iter().map(|v| (f64::from(*v) - max).exp()).sum();
+    row.iter().map(|v| f64::from(*v) - max - sum.ln()).collect()
+}
+
+fn agree(model: &Path, tokens: usize, halves: bool, cache: PathBuf) -> Outcome {
+    let context = (tokens + 1).next_multiple_of(64);
+    let options =
+        CudaOptions { context_tokens: context, sequences_max: 2, halves, cache: Some(cache), ..Default::default() };
+    let began = Instant::now();
+    let mut ours = Cuda::load(model, &options, &mut |_| {})?;
+    println!("{} on {}: loaded in {:.1} s; {}", model.display(), ours.info().device, began.elapsed().as_secs_f64(), ours.placement());
+    let cpu = CpuOptions { context_tokens: context, sequences_max: 2, kv: KvType::F32, ..Default::default() };
+    let mut theirs = Cpu::load(model, &cpu, &mut |_| {})?;
+    let vocab = ours.info().vocab;
+    let list = ids(vocab, tokens, 1);
+    let (whole, reference) = (logits(&mut ours, &list, tokens)?, logits(&mut theirs, &list, tokens)?);
+    let (mut sum, mut top, mut differ, mut clear) = (0.0_f64, 0.0_f64, 0, 0);
+    for (a, b) in reference.chunks(vocab).zip(whole.chunks(vocab)) {
+        let (p, q) = (log_softmax(a), log_softmax(b));
+        let kl: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
+        (sum, top) = (sum + kl, top.max(kl));
+        let (mine, best) = (chimere_ffi::cpu::argmax(b), chimere_ffi::cpu::argmax(a));
+        if mine != best {
+            differ += 1;
+            clear += usize::from(p[best] - p[mine] > 0.1);
+        }
+    }
+    println!("KL from the processor: mean {:.2e}, largest {top:.2e}; top-1 differs at {differ} of {tokens}, {clear} of them clear (over 0.1 nat)", sum / tokens as f64);
+    for step in [1, 7, 64] {
+        let same = logits(&mut ours, &list, step)?.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
+        println!("fed {step} at a time: {}", if same { "the same bits" } else { "OTHER BITS" });
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// `count` sequences that hold `context` tokens each.
+fn filled(cuda: &mut Cuda, count: usize, context: usize) -> Result<Vec<SeqId>, Box<dyn std::error::Error>> {
+    let vocab = cuda.info().vocab;
+    let mut out = Output::default();
+    let mut seqs = Vec::new();
+    for i in 0..count {
+        let seq = cuda.open()?;
+        let tokens = ids(vocab, context, i);
+        cuda.step(&[Chunk { seq, tokens: &tokens, rows: Rows::None, hidden: false }], &mut out)?;
+        seqs.push(seq);
+    }
+    Ok(seqs)
+}
+
+fn bench(mut cuda: Cuda, plan: &Plan) -> Outcome {
+    let info = cuda.info().clone();
+    println!("{}, {}; {}", info.name, info.device, cuda.placement());
+    let device = cuda.device().clone();
+    let buffer = device.zeroed(1 << 30)?;
+    let bandwidth = fill::read_bandwidth(&device, &buffer, 5)?;
+    drop(buffer);
+    println!("{:.3} GB of weights a token at batch 1; {:.2} TB/s read", info.bytes_per_token as f64 / 1e9, bandwidth / 1e12);
+    for &prompt in &plan.prompt {
+        let tokens = ids(info.vocab, prompt, 3);
+        let mut rates = Vec::new();
+        for round in 0..=plan.rounds {
+            let seq = cuda.open()?;
+            let mut out = Output::default();
+            let began = Instant::now();
+            cuda.step(&[Chunk { seq, tokens: &tokens, rows: Rows::Last, hidden: false }], &mut out)?;
+            if round > 0 {
+                rates.push(prompt as f64 / began.elapsed().as_secs_f64());
+            }
+            cuda.close(seq);
+        }
+        println!("prefill {prompt:5}: {:10.1} tokens/s", median(rates));
+    }
+    for &context in &plan.context {
+        for &batch in &plan.batch {
+            decode(&mut cuda, plan, context, batch, bandwidth)?;
+        }
+    }
+    let seqs = filled(&mut cuda, 1, 512.min(plan.context.first().copied().unwrap_or(512)))?;
+    println!("\nkernels of one token at batch 1, launched one by one:");
+    let mut list = cuda.profile(&seqs, &[1])?;
+    list.sort_by(|a, b| b.2.total_cmp(&a.2));
+    for (name, launches, seconds) in list {
+        println!("  {name:18} {launches:5} × {:7.2} µs = {:8.1} µs", seconds / f64::from(launches) * 1e6, seconds * 1e6);
+    }
+    Ok(())
+}
+
+fn decode(cuda: &mut Cuda, plan: &Plan, context: usize, batch: usize, bandwidth: f64) -> Outcome {
+    let bytes = cuda.info().bytes_per_token as f64;
+    let vocab = cuda.info().vocab;
+    let (mut device, mut host) = (Vec::new(), Vec::new());
+    for round in 0..=plan.rounds {
+        let seqs = filled(cuda, batch, context)?;
+        let greedy = cuda.greedy(&seqs, &ids(vocab, batch, 9), plan.tokens)?;
+        seqs.iter().for_each(|s| cuda.close(*s));
+        let seqs = filled(cuda, batch, context)?;
+        let mut out = Output::default();
+        let began = Instant::now();
+        for step in 0..plan.tokens.min(20) {
+            let tokens = ids(vocab, batch, step);
+            let chunks: Vec<_> = seqs
+                .iter()
+                .zip(&tokens)
+                .map(|(&seq, t)| Chunk { seq, tokens: std::slice::from_ref(t), rows: Rows::Last, hidden: false })
+                .collect();
+            cuda.step(&chunks, &mut out)?;
+        }
+        let rate = (batch * plan.tokens.min(20)) as f64 / began.elapsed().as_secs_f64();
+        seqs.iter().for_each(|s| cuda.close(*s));
+        if round > 0 {
+            device.push((batch * plan.tokens) as f64 / greedy.seconds);
+            host.push(rate);
+        }
+    }
+    let (device, host) = (median(device), median(host));
+    let share = if batch == 1 { format!(", {:.0} % of the bandwidth read", device * bytes / bandwidth * 100.0) } else { String::new() };
+    println!("decode {batch:2} at {context:5}: {device:9.1} tokens/s on the device, {host:9.1} with logits to the host{share}");
+    Ok(())
+}

@@ -1,0 +1,384 @@
+//! The native backend on an NVIDIA card: packed weights, the stages of `model::stages` as kernels, one recorded graph
+//! for each number of decoding sequences. Owns the weights, the sequences and the buffers of the model it loaded.
+
+mod greedy;
+mod memory;
+mod run;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use chimere_ffi::gpu::{Buffer, Device, GpuError, Recording};
+use chimere_ffi::kernels::{Packing, attention, norm, route};
+
+use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
+use super::model::passes::{Cursor, Fed, PASS_ROWS_MAX, Pass};
+use super::model::stages::{self, Stage};
+use super::model::state::{Input, Part, Slots};
+use super::model::weights::{Layer, Weights};
+use super::model::{HParams, ModelError};
+use crate::gguf::Gguf;
+use memory::{Memory, Sequence, Sizes, States};
+use run::Run;
+use weights::{OnDevice, Source, Uploader, bytes_per_token, device_bytes};
+
+pub use greedy::Greedy;
+pub use memory::Placement;
+
+/// Sequences that decode together in one recorded graph; more run launch by launch.
+const GRAPH_ROWS_MAX: usize = 32;
+/// Bytes between two lists of the plan.
+const PLAN_ROWS: usize = 4 * PASS_ROWS_MAX;
+
+/// How a model is hosted.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Threads that pack weights.
+    pub threads: usize,
+    /// Positions that one sequence may hold; 0 = as many as the model was trained for.
+    pub context_tokens: usize,
+    /// Sequences that can be open at once.
+    pub sequences_max: usize,
+    /// Keys and values as halves, not floats.
+    pub halves: bool,
+    /// Device memory that may be used; 0 = what is free.
+    pub memory_bytes_max: u64,
+    /// Folder for compiled kernels; absent: compiled at each start.
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        CudaOptions { threads, context_tokens: 0, sequences_max: 16, halves: true, memory_bytes_max: 0, cache: None }
+    }
+}
+
+/// A model hosted on a card.
+pub struct Cuda {
+    info: ModelInfo,
+    hp: HParams,
+    trunk: Vec<Stage>,
+    prediction: Vec<Stage>,
+    sizes: Sizes,
+    placement: Placement,
+    slots: Slots<Sequence>,
+    fed: Vec<Fed>,
+    pass: Pass,
+    /// By number of sequences. Before the buffers, whose addresses they hold.
+    graphs: HashMap<usize, Recording>,
+    weights: Weights<OnDevice>,
+    memory: Memory,
+    states: States,
+    device: Device,
+}
+
+fn computing(error: GpuError) -> BackendError {
+    BackendError::Compute(error.to_string())
+}
+
+impl Cuda {
+    /// Loads the model file at `path` onto the first card.
+    pub fn load(path: &Path, options: &CudaOptions, progress: &mut dyn FnMut(f32)) -> Result<Cuda, BackendError> {
+        let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
+        let file = File::open(path).map_err(|e| cannot(&e))?;
+        let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
+        let device = Device::open(weights::packings(&gguf), options.cache.as_deref()).map_err(|e| cannot(&e))?;
+        let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        Cuda::on(device, &gguf, Source::File(&file), &stem, options, progress).map_err(|e| cannot(&e))
+    }
+
+    /// A model of this header with random weights, made on the first card.
+    pub fn random(gguf: &Gguf, options: &CudaOptions, progress: &mut dyn FnMut(f32)) -> Result<Cuda, BackendError> {
+        let cannot = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
+        let device = Device::open(weights::packings(gguf), options.cache.as_deref()).map_err(|e| cannot(&e))?;
+        Cuda::on(device, gguf, Source::Random, "random", options, progress).map_err(|e| cannot(&e))
+    }
+
+    fn on(
+        device: Device,
+        gguf: &Gguf,
+        source: Source<'_>,
+        stem: &str,
+        options: &CudaOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Cuda, ModelError> {
+        let hp = HParams::read(gguf)?;
+        supported(&hp, options)?;
+        let wrong = |e: GpuError| ModelError::Contradiction(e.to_string());
+        let sizes = Sizes::new(&hp, options);
+        let free = device.free_bytes().map_err(wrong)?;
+        let limit = if options.memory_bytes_max == 0 { free } else { free.min(options.memory_bytes_max) };
+        let placement = Placement::new(&hp, &sizes, device_bytes(gguf), limit);
+        if placement.total() > limit {
+            return Err(ModelError::Contradiction(format!(
+                "the model needs {placement}: choose fewer sequences or a shorter context"
+            )));
+        }
+        tracing::info!(%placement, "placement");
+        let threads = options.threads;
+        let mut uploader = Uploader { device: &device, source, threads, embedding: None, seed: 1 };
+        let weights = Weights::load(&hp, gguf, &mut uploader, progress)?;
+        let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
+        layers.enumerate().try_for_each(|(i, layer)| one_packing(i, layer))?;
+        Ok(Cuda {
+            trunk: stages::trunk(&hp),
+            prediction: stages::prediction(&hp),
+            slots: Slots::new(options.sequences_max, sizes.context),
+            fed: Vec::new(),
+            pass: Pass::default(),
+            graphs: HashMap::new(),
+            memory: Memory::new(&device, &hp, &sizes).map_err(wrong)?,
+            states: States::new(&device, &hp, &sizes).map_err(wrong)?,
+            info: model_info(gguf, &hp, &weights, stem, &device, &sizes),
+            weights,
+            device,
+            placement,
+            sizes,
+            hp,
+        })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How the device's memory is divided.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Runs the checked chunks in `self.fed`, pass by pass; `tokens` and `hidden` of a chunk by its index.
+    fn feed<'b>(
+        &mut self,
+        part: Part,
+        tokens: impl Fn(usize) -> &'b [u32],
+        hidden: impl Fn(usize) -> &'b [f32],
+        out: &mut Output,
+    ) -> Result<(), BackendError> {
+        let mut cursor = Cursor::default();
+        let mut pass = std::mem::take(&mut self.pass);
+        while cursor.next(&self.fed, &mut pass) {
+            let done = self.prepare(part, &pass, &tokens, &hidden).and_then(|()| self.run(part, &pass, out));
+            done.map_err(computing)?;
+            for span in &pass.spans {
+                self.slots.advance(span.slot, part, span.len);
+            }
+        }
+        self.pass = pass;
+        Ok(())
+    }
+
+    /// Pages and empty states for the spans, and the plan of the pass on the device.
+    fn prepare<'b>(
+        &mut self,
+        part: Part,
+        pass: &Pass,
+        tokens: impl Fn(usize) -> &'b [u32],
+        hidden: impl Fn(usize) -> &'b [f32],
+    ) -> Result<(), GpuError> {
+        let t = PASS_ROWS_MAX;
+        let mut plan = vec![0_u32; 8 * t];
+        for (i, span) in pass.spans.iter().enumerate() {
+            if span.position == 0 && part == Part::Trunk {
+                self.states.clear(span.slot)?;
+            }
+            self.states.grow(span.slot, self.slots.state_mut(span.slot), span.position + span.len)?;
+            for (row, token) in span.rows().zip(&tokens(span.chunk)[span.tokens()]) {
+                plan[row] = *token;
+                plan[t + row] = span.slot as u32;
+                plan[2 * t + row] = (span.position + row - span.start) as u32;
+            }
+            let words = [span.slot, span.start, span.len, span.position].map(|n| n as u32);
+            plan[4 * t + 4 * i..][..4].copy_from_slice(&words);
+            if part == Part::Prediction {
+                let d = self.hp.width;
+                let rows = &hidden(span.chunk)[span.offset * d..][..span.len * d];
+                self.memory.narrow.write_f32(span.start * d, rows)?;
+            }
+        }
+        for (i, wanted) in pass.wanted.iter().enumerate() {
+            plan[3 * t + i] = wanted.row as u32;
+        }
+        self.memory.plan.write_u32(0, &plan)
+    }
+
+    fn run(&mut self, part: Part, pass: &Pass, out: &mut Output) -> Result<(), GpuError> {
+        let (rows, wanted) = (pass.rows, pass.wanted.len());
+        let decoding = part == Part::Trunk && rows == pass.spans.len() && rows == wanted && rows <= GRAPH_ROWS_MAX;
+        if decoding {
+            if !self.graphs.contains_key(&rows) {
+                let recording = self.device.record(|| self.launches(part, rows, wanted, rows).map(|_| ()))?;
+                self.graphs.insert(rows, recording);
+            }
+            if let Some(graph) = self.graphs.get(&rows) {
+                graph.replay()?;
+            }
+            self.hidden(pass, &self.memory.x, out)?;
+            return self.logits(rows, out);
+        }
+        let mut run = Run::new(self, part, rows, wanted, pass.spans.len());
+        let x = run.all()?;
+        if wanted == 0 {
+            return Ok(());
+        }
+        run.head_norm()?;
+        self.hidden(pass, x, out)?;
+        let mut first = 0;
+        while first < wanted {
+            let count = run.head(first)?;
+            self.logits(count, out)?;
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// Everything from tokens to logits, for a pass of one row a sequence.
+    fn launches(&self, part: Part, rows: usize, wanted: usize, spans: usize) -> Result<(), GpuError> {
+        let mut run = Run::new(self, part, rows, wanted, spans);
+        run.all()?;
+        run.head_norm()?;
+        run.head(0).map(|_| ())
+    }
+
+    fn hidden(&self, pass: &Pass, x: &Buffer, out: &mut Output) -> Result<(), GpuError> {
+        let d = self.hp.width;
+        for (i, _) in pass.wanted.iter().enumerate().filter(|(_, w)| w.hidden) {
+            let done = out.hidden.len();
+            out.hidden.resize(done + d, 0.0);
+            x.read_f32(i * d, &mut out.hidden[done..])?;
+        }
+        Ok(())
+    }
+
+    fn logits(&self, rows: usize, out: &mut Output) -> Result<(), GpuError> {
+        let done = out.logits.len();
+        out.logits.resize(done + rows * self.hp.vocab, 0.0);
+        self.memory.logits.read_f32(0, &mut out.logits[done..])
+    }
+}
+
+/// What the kernels need of a model beyond what the architecture allows.
+fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), ModelError> {
+    let a = &hp.attention;
+    let rules = [
+        ("ssm.conv_kernel", hp.gdn.conv_kernel, hp.gdn.conv_kernel == 4, "4 on this backend"),
+        ("ssm.state_size", hp.gdn.head_dim, hp.gdn.head_dim == 128, "128 on this backend"),
+        (
+            "attention.key_length",
+            a.head_dim,
+            a.head_dim % 32 == 0 && a.head_dim <= 256,
+            "a multiple of 32 up to 256 on this backend",
+        ),
+        ("embedding_length", hp.width, hp.width <= norm::WIDTH_MAX, "at most 8192 on this backend"),
+        ("expert_count", hp.moe.experts, hp.moe.experts <= route::EXPERTS_MAX, "at most 1024 on this backend"),
+        ("expert_used_count", hp.moe.used, hp.moe.used <= route::USED_MAX, "at most 32 on this backend"),
+        (
+            "expert_feed_forward_length",
+            hp.moe.width,
+            hp.moe.width % 32 == 0 && hp.moe.shared_width % 32 == 0,
+            "a multiple of 32 on this backend",
+        ),
+        ("sequences_max", options.sequences_max, (1..=PASS_ROWS_MAX).contains(&options.sequences_max), "1 to 512"),
+    ];
+    match rules.iter().find(|r| !r.2) {
+        Some((key, found, _, wanted)) => {
+            Err(ModelError::Value { key: (*key).into(), found: found.to_string(), wanted })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The kernel that multiplies by gate and up reads one packing.
+fn one_packing(i: usize, layer: &Layer<OnDevice>) -> Result<(), ModelError> {
+    let m = &layer.moe;
+    let same = |a: Packing, b: Packing| a == b;
+    if same(m.gate.packing, m.up.packing) && same(m.shared_gate.packing, m.shared_up.packing) {
+        return Ok(());
+    }
+    Err(ModelError::Tensor {
+        name: format!("blk.{i}.ffn_up_exps.weight"),
+        reason: "it is of another type than its gate, which this backend does not multiply by".into(),
+    })
+}
+
+fn model_info(
+    gguf: &Gguf,
+    hp: &HParams,
+    weights: &Weights<OnDevice>,
+    stem: &str,
+    device: &Device,
+    sizes: &Sizes,
+) -> ModelInfo {
+    let facts = device.facts();
+    ModelInfo {
+        name: gguf.optional::<&str>("general.name").ok().flatten().unwrap_or(stem).to_owned(),
+        architecture: hp.architecture.clone(),
+        backend: "cuda".into(),
+        device: format!("{} (sm_{}{})", facts.name, facts.major, facts.minor),
+        vocab: hp.vocab,
+        width: hp.width,
+        layers: hp.layers.len(),
+        context_tokens: sizes.context,
+        trained_context_tokens: hp.trained_context_tokens,
+        sequences_max: sizes.sequences,
+        parameters: gguf.tensors().iter().map(|t| t.elements()).sum(),
+        bytes_per_token: bytes_per_token(weights, hp.moe.used),
+        mtp: hp.mtp.is_some(),
+        embedding_only: false,
+    }
+}
+
+const _: () = assert!(attention::PAGE == super::model::passes::GRID, "the cuts of a prefill fall between pages");
+
+impl Backend for Cuda {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        let states = &self.states;
+        self.slots.open(|| states.sequence())
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        self.slots.close(seq);
+    }
+
+    fn held(&self, seq: SeqId) -> usize {
+        self.slots.held(seq)
+    }
+
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        out.clear();
+        self.fed.clear();
+        for c in batch {
+            let input = Input { seq: c.seq, tokens: c.tokens, rows: c.rows, hidden: c.hidden };
+            self.slots.check(Part::Trunk, self.hp.vocab, input, &mut self.fed)?;
+        }
+        self.feed(Part::Trunk, |i| batch[i].tokens, |_| &[], out)
+    }
+
+    fn draft(&mut self, batch: &[DraftChunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        out.clear();
+        self.fed.clear();
+        if self.hp.mtp.is_none() {
+            return Err(BackendError::Unsupported("multi-token prediction of a model without a prediction block"));
+        }
+        for c in batch {
+            if c.hidden.len() != c.tokens.len() * self.hp.width {
+                let (found, tokens, width) = (c.hidden.len(), c.tokens.len(), self.hp.width);
+                return Err(BackendError::Compute(format!(
+                    "{found} hidden values for {tokens} tokens of width {width}"
+                )));
+            }
+            let input = Input { seq: c.seq, tokens: c.tokens, rows: c.rows, hidden: false };
+            self.slots.check(Part::Prediction, self.hp.vocab, input, &mut self.fed)?;
+        }
+        self.feed(Part::Prediction, |i| batch[i].tokens, |i| batch[i].hidden, out)
+    }
+}

@@ -1,0 +1,87 @@
+//! Decoding that stays on the device: the most probable token of a step is the next step's input, and the host hears
+//! of all tokens at the end. What the card can do without waiting for anybody; the rate that measurements report.
+
+use chimere_ffi::gpu::Recording;
+use chimere_ffi::kernels::sample::{self, Argmax};
+
+use super::{Cuda, GRAPH_ROWS_MAX, PLAN_ROWS, computing};
+use crate::engine::backend::{BackendError, SeqId};
+use crate::engine::model::passes::PASS_ROWS_MAX;
+use crate::engine::model::state::Part;
+
+/// What was decoded.
+#[derive(Clone, Debug)]
+pub struct Greedy {
+    /// [steps][sequences].
+    pub tokens: Vec<u32>,
+    /// Of all steps, measured on the device.
+    pub seconds: f64,
+}
+
+impl Cuda {
+    /// Feeds `first` (one token a sequence) and then, `steps` − 1 times, the most probable next token.
+    pub fn greedy(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Greedy, BackendError> {
+        let rows = seqs.len();
+        if rows == 0 || rows > GRAPH_ROWS_MAX || first.len() != rows {
+            return Err(BackendError::Unsupported("decoding so many sequences at once on the device"));
+        }
+        let slots = self.place(seqs, first, steps)?;
+        let history = self.device.zeroed(4 * rows * steps).map_err(computing)?;
+        let step = self.device.zeroed(4 * rows).map_err(computing)?;
+        let m = &self.memory;
+        let argmax = Argmax {
+            logits: m.logits.at(),
+            token: m.plan.at(),
+            position: m.plan.from(2 * PLAN_ROWS),
+            history: history.at(),
+            step: step.at(),
+            vocab: self.hp.vocab as u32,
+            steps_max: steps as u32,
+        };
+        let whole = || {
+            self.launches(Part::Trunk, rows, rows, rows)?;
+            sample::argmax(&self.device, &argmax, rows)
+        };
+        let graph: Recording = self.device.record(whole).map_err(computing)?;
+        let seconds = self.device.time(|| (0..steps).try_for_each(|_| graph.replay())).map_err(computing)?;
+        let mut tokens = vec![0; rows * steps];
+        history.read_u32(0, &mut tokens).map_err(computing)?;
+        for slot in slots {
+            self.slots.advance(slot, Part::Trunk, steps);
+        }
+        Ok(Greedy { tokens, seconds })
+    }
+
+    /// What each kernel takes in one step of these sequences, launched one by one: name, launches, seconds.
+    pub fn profile(&mut self, seqs: &[SeqId], first: &[u32]) -> Result<Vec<(&'static str, u32, f64)>, BackendError> {
+        let slots = self.place(seqs, first, 1)?;
+        let rows = slots.len();
+        let found = self.device.profile(|| self.launches(Part::Trunk, rows, rows, rows)).map_err(computing)?;
+        slots.into_iter().for_each(|slot| self.slots.advance(slot, Part::Trunk, 1));
+        Ok(found)
+    }
+
+    /// Pages for all steps, and the plan of the first one.
+    fn place(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Vec<usize>, BackendError> {
+        let t = PASS_ROWS_MAX;
+        let mut plan = vec![0_u32; 8 * t];
+        let mut slots = Vec::with_capacity(seqs.len());
+        for (row, (seq, token)) in seqs.iter().zip(first).enumerate() {
+            let slot = self.slots.find(*seq).ok_or(BackendError::UnknownSequence(seq.0))?;
+            let held = self.slots.held(*seq);
+            let capacity = self.sizes.context;
+            if held + steps > capacity {
+                return Err(BackendError::ContextFull { held, fed: steps, capacity });
+            }
+            if held == 0 {
+                self.states.clear(slot).map_err(computing)?;
+            }
+            self.states.grow(slot, self.slots.state_mut(slot), held + steps).map_err(computing)?;
+            (plan[row], plan[t + row], plan[2 * t + row]) = (*token, slot as u32, held as u32);
+            plan[4 * t + 4 * row..][..4].copy_from_slice(&[slot as u32, row as u32, 1, held as u32]);
+            slots.push(slot);
+        }
+        self.memory.plan.write_u32(0, &plan).map_err(computing)?;
+        Ok(slots)
+    }
+}

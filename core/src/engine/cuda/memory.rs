@@ -1,0 +1,328 @@
+//! What lies on the device beside the weights: activations of a pass, states and caches of the sequences, and the
+//! plan that says how much of everything there is.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use chimere_ffi::gpu::{Buffer, Device, GpuError};
+use chimere_ffi::kernels::attention::PAGE;
+use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
+use chimere_ffi::kernels::{Quantised, norm};
+
+use super::CudaOptions;
+use crate::engine::model::hparams::{HParams, LayerKind};
+use crate::engine::model::passes::PASS_ROWS_MAX;
+use crate::engine::model::state::SequenceState;
+
+/// Rows of logits computed together.
+pub(super) const HEAD_ROWS: usize = 64;
+/// Bytes of attention's partial sums; rows are worked on in groups that fit.
+const PARTS_BYTES: usize = 64 << 20;
+/// Chunks of positions that attention cuts the longest context into, at most.
+const CHUNKS_MAX: usize = 128;
+
+/// Sizes that follow from a model and its options.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Positions of one sequence, and pages of them.
+    pub(super) context: usize,
+    pub(super) pages: usize,
+    pub(super) sequences: usize,
+    /// Positions of a chunk of attention: decided by the context alone.
+    pub(super) chunk: usize,
+    pub(super) chunks: usize,
+    /// Rows whose partial sums fit at once.
+    pub(super) attention_rows: usize,
+    /// Bytes of a value in the KV cache.
+    pub(super) kv_bytes: usize,
+    /// Widest inner row of an expert.
+    pub(super) inner: usize,
+}
+
+impl Sizes {
+    pub(super) fn new(hp: &HParams, o: &CudaOptions) -> Sizes {
+        let context = if o.context_tokens == 0 { hp.trained_context_tokens } else { o.context_tokens };
+        let chunk = context.div_ceil(CHUNKS_MAX).next_multiple_of(PAGE);
+        let chunks = context.div_ceil(chunk);
+        let row = hp.attention.heads * chunks * (hp.attention.head_dim + 2) * 4;
+        Sizes {
+            context,
+            pages: context.div_ceil(PAGE),
+            sequences: o.sequences_max,
+            chunk,
+            chunks,
+            attention_rows: (PARTS_BYTES / row).clamp(1, PASS_ROWS_MAX),
+            kv_bytes: if o.halves { 2 } else { 4 },
+            inner: hp.moe.width.max(hp.moe.shared_width),
+        }
+    }
+
+    /// Bytes of the keys, or of the values, of one layer.
+    fn cache_bytes(&self, hp: &HParams) -> usize {
+        let row = hp.attention.kv_heads * hp.attention.head_dim * self.kv_bytes;
+        self.sequences * self.pages * PAGE * row
+    }
+}
+
+/// How the memory is divided, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    pub weights: u64,
+    pub kv: u64,
+    pub states: u64,
+    pub scratch: u64,
+    pub free: u64,
+}
+
+impl Placement {
+    pub(super) fn new(hp: &HParams, sizes: &Sizes, weights: u64, free: u64) -> Placement {
+        let attention = hp.attention_layers() + usize::from(hp.mtp.is_some());
+        let recurrent = hp.layers.len() - hp.attention_layers();
+        let state = 4 * (STATE_FLOATS + WINDOW_FLOATS) * hp.gdn.value_heads;
+        Placement {
+            weights,
+            kv: (2 * attention * sizes.cache_bytes(hp)) as u64,
+            states: (recurrent * sizes.sequences * state) as u64,
+            scratch: scratch_bytes(hp, sizes) as u64,
+            free,
+        }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.weights + self.kv + self.states + self.scratch
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = |n: u64| n as f64 / f64::from(1 << 30);
+        write!(
+            f,
+            "{:.2} GiB of device memory: weights {:.2}, KV cache {:.2}, states {:.2}, activations {:.2}; {:.2} free",
+            gib(self.total()),
+            gib(self.weights),
+            gib(self.kv),
+            gib(self.states),
+            gib(self.scratch),
+            gib(self.free)
+        )
+    }
+}
+
+/// Floats and their quantised form.
+pub(super) struct Activation {
+    pub(super) x: Buffer,
+    q: Buffer,
+    side: Buffer,
+}
+
+impl Activation {
+    fn new(d: &Device, rows: usize, width: usize) -> Result<Activation, GpuError> {
+        let blocks = rows * width.div_ceil(32);
+        Ok(Activation {
+            x: d.zeroed(4 * rows * width)?,
+            q: d.zeroed(32 * blocks)?,
+            side: d.zeroed(16 * blocks)?,
+        })
+    }
+
+    pub(super) fn quantised(&self) -> Quantised {
+        Quantised { q: self.q.at(), side: self.side.at() }
+    }
+
+    pub(super) fn out(&self, stride: usize) -> norm::Out {
+        norm::Out { n: self.x.at(), stride, quantised: self.quantised() }
+    }
+}
+
+/// Buffers of a pass; letters as in `model::stages`, T = `PASS_ROWS_MAX` rows, K = experts used.
+pub(super) struct Memory {
+    /// Words: tokens, slots, positions, wanted rows [T each], spans [T, 4].
+    pub(super) plan: Buffer,
+    pub(super) x: Buffer,
+    /// The rows that somebody asked for.
+    pub(super) narrow: Buffer,
+    pub(super) input: Activation,
+    pub(super) mixed: Activation,
+    pub(super) combined: Activation,
+    pub(super) qkv: Buffer,
+    pub(super) z: Buffer,
+    pub(super) alpha: Buffer,
+    pub(super) beta: Buffer,
+    pub(super) query_gate: Buffer,
+    pub(super) k: Buffer,
+    pub(super) v: Buffer,
+    pub(super) q: Buffer,
+    pub(super) parts: Buffer,
+    pub(super) router: Buffer,
+    pub(super) weight: Buffer,
+    pub(super) chosen: Buffer,
+    pub(super) active: Buffer,
+    pub(super) start: Buffer,
+    pub(super) pairs: Buffer,
+    /// Inner values of the experts [T·(K+1), inner], and their results [T·(K+1), D].
+    pub(super) h: Activation,
+    pub(super) y: Buffer,
+    pub(super) logits: Buffer,
+    /// Cosines and sines [positions, rope_dims].
+    pub(super) angles: Buffer,
+}
+
+/// Bytes of [`Memory`], by the same sums.
+fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
+    let (t, d, g, a, m) = (PASS_ROWS_MAX, hp.width, &hp.gdn, &hp.attention, &hp.moe);
+    let mixed = g.value_dim().max(a.heads * a.head_dim);
+    let activation = |rows: usize, width: usize| rows * width * 4 + rows * width.div_ceil(32) * 48;
+    let floats = t * (2 * d + g.channels() + g.value_dim() + 2 * g.value_heads)
+        + t * (3 * a.heads + 2 * a.kv_heads) * a.head_dim
+        + t * (m.experts + 4 * m.used + 4)
+        + t * (m.used + 1) * d
+        + HEAD_ROWS * hp.vocab
+        + s.context * a.rope_dims;
+    4 * floats
+        + activation(t, d)
+        + activation(t, mixed)
+        + activation(t, 2 * d)
+        + activation(t * (m.used + 1), s.inner)
+        + s.attention_rows * a.heads * s.chunks * (a.head_dim + 2) * 4
+}
+
+impl Memory {
+    pub(super) fn new(d: &Device, hp: &HParams, s: &Sizes) -> Result<Memory, GpuError> {
+        let (t, g, a, m) = (PASS_ROWS_MAX, &hp.gdn, &hp.attention, &hp.moe);
+        let floats = |n: usize| d.zeroed(4 * n);
+        let mixed = g.value_dim().max(a.heads * a.head_dim);
+        let pairs = t * (m.used + 1);
+        Ok(Memory {
+            plan: floats(8 * t)?,
+            x: floats(t * hp.width)?,
+            narrow: floats(t * hp.width)?,
+            input: Activation::new(d, t, hp.width)?,
+            mixed: Activation::new(d, t, mixed)?,
+            combined: Activation::new(d, t, 2 * hp.width)?,
+            qkv: floats(t * g.channels())?,
+            z: floats(t * g.value_dim())?,
+            alpha: floats(t * g.value_heads)?,
+            beta: floats(t * g.value_heads)?,
+            query_gate: floats(2 * t * a.heads * a.head_dim)?,
+            k: floats(t * a.kv_heads * a.head_dim)?,
+            v: floats(t * a.kv_heads * a.head_dim)?,
+            q: floats(t * a.heads * a.head_dim)?,
+            parts: floats(s.attention_rows * a.heads * s.chunks * (a.head_dim + 2))?,
+            router: floats(t * (m.experts + 1))?,
+            weight: floats(pairs)?,
+            chosen: floats(t * m.used)?,
+            active: floats(m.experts + 1)?,
+            start: floats(m.experts + 1)?,
+            pairs: floats(t * m.used)?,
+            h: Activation::new(d, pairs, s.inner)?,
+            y: floats(pairs * hp.width)?,
+            logits: floats(HEAD_ROWS * hp.vocab)?,
+            angles: angles(d, hp, s.context)?,
+        })
+    }
+}
+
+/// θ_i = position · base^(−2i/dims), by repeated multiplication in f32 as on the processor.
+fn angles(d: &Device, hp: &HParams, context: usize) -> Result<Buffer, GpuError> {
+    let (dims, base) = (hp.attention.rope_dims, hp.attention.rope_base);
+    let ratio = base.powf(-2.0 / dims as f32);
+    let mut values = Vec::with_capacity(context * dims);
+    for position in 0..context {
+        let mut theta = position as f32;
+        for _ in 0..dims / 2 {
+            values.extend([theta.cos(), theta.sin()]);
+            theta *= ratio;
+        }
+    }
+    let buffer = d.allocate(4 * values.len())?;
+    buffer.write_f32(0, &values)?;
+    Ok(buffer)
+}
+
+/// States of a layer, for every slot.
+pub(super) enum LayerState {
+    /// [slots][value heads][128][128], and the windows of the convolution.
+    Gdn { state: Buffer, window: Buffer },
+    /// Pages of keys and of values.
+    Kv { keys: Buffer, values: Buffer },
+}
+
+/// States of all sequences: main layers, then the prediction block.
+pub(super) struct States {
+    pub(super) layers: Vec<LayerState>,
+    /// Pages of each slot [slots][pages].
+    pub(super) table: Buffer,
+    pub(super) free: FreePages,
+    pages: usize,
+    heads: usize,
+}
+
+/// Pages that no sequence holds.
+pub(super) type FreePages = Arc<Mutex<Vec<u32>>>;
+
+/// What the host knows of a slot's memory.
+pub(super) struct Sequence {
+    pages: Vec<u32>,
+    free: FreePages,
+}
+
+impl SequenceState for Sequence {
+    fn wipe(&mut self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.pages);
+    }
+}
+
+impl States {
+    pub(super) fn new(d: &Device, hp: &HParams, s: &Sizes) -> Result<States, GpuError> {
+        let heads = s.sequences * hp.gdn.value_heads;
+        let layer = |kind: &LayerKind| match kind {
+            LayerKind::Gdn => Ok(LayerState::Gdn {
+                state: d.zeroed(4 * heads * STATE_FLOATS)?,
+                window: d.zeroed(4 * heads * WINDOW_FLOATS)?,
+            }),
+            LayerKind::Attention => Ok(LayerState::Kv {
+                keys: d.zeroed(s.cache_bytes(hp))?,
+                values: d.zeroed(s.cache_bytes(hp))?,
+            }),
+        };
+        let kinds = hp.layers.iter().chain(hp.mtp.map(|_| &LayerKind::Attention));
+        let pages = (s.sequences * s.pages) as u32;
+        Ok(States {
+            layers: kinds.map(layer).collect::<Result<_, GpuError>>()?,
+            table: d.zeroed(4 * s.sequences * s.pages)?,
+            free: Arc::new(Mutex::new((0..pages).rev().collect())),
+            pages: s.pages,
+            heads: hp.gdn.value_heads,
+        })
+    }
+
+    pub(super) fn sequence(&self) -> Sequence {
+        Sequence { pages: Vec::new(), free: Arc::clone(&self.free) }
+    }
+
+    /// Zeroes the recurrent states of a slot, before its first token.
+    pub(super) fn clear(&self, slot: usize) -> Result<(), GpuError> {
+        for layer in &self.layers {
+            if let LayerState::Gdn { state, window } = layer {
+                let range = |floats: usize| 4 * slot * self.heads * floats..4 * (slot + 1) * self.heads * floats;
+                state.zero(range(STATE_FLOATS))?;
+                window.zero(range(WINDOW_FLOATS))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a slot pages for `positions` positions.
+    pub(super) fn grow(&self, slot: usize, sequence: &mut Sequence, positions: usize) -> Result<(), GpuError> {
+        let held = sequence.pages.len();
+        let wanted = positions.div_ceil(PAGE).min(self.pages);
+        if held >= wanted {
+            return Ok(());
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = free.len().saturating_sub(wanted - held);
+        sequence.pages.extend(free.drain(at..).rev());
+        self.table.write_u32(slot * self.pages + held, &sequence.pages[held..])
+    }
+}

@@ -1,0 +1,369 @@
+//! One pass as a list of launches: the stages of `model::stages`, one function each.
+//!
+//! Where many tokens are fed, the experts' results are added to the residual stream by the norm that comes next.
+
+use super::memory::{HEAD_ROWS, LayerState};
+use super::weights::{Matrix, OnDevice};
+use super::{Cuda, PLAN_ROWS};
+use crate::engine::model::passes::PASS_ROWS_MAX;
+use crate::engine::model::stages::Stage;
+use crate::engine::model::state::Part;
+use crate::engine::model::weights::{Attention as AttentionWeights, Layer, Mixer};
+use chimere_ffi::gpu::{Buffer, GpuError};
+use chimere_ffi::kernels::norm::{Out, Pending, Rows};
+use chimere_ffi::kernels::{attention, embed, experts, gdn, matmul, norm, route};
+
+/// Launches of one pass.
+pub(super) struct Run<'a> {
+    c: &'a Cuda,
+    part: Part,
+    /// Rows that are still computed, and how many somebody asked for.
+    rows: usize,
+    wanted: usize,
+    spans: usize,
+    /// The residual stream: the pass's own, or that of the wanted rows.
+    x: &'a Buffer,
+    /// The experts' results wait to be added to it.
+    pending: bool,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(c: &'a Cuda, part: Part, rows: usize, wanted: usize, spans: usize) -> Run<'a> {
+        Run { c, part, rows, wanted, spans, x: &c.memory.x, pending: false }
+    }
+
+    /// Launches every stage up to the head; the residual stream of the wanted rows.
+    pub(super) fn all(&mut self) -> Result<&'a Buffer, GpuError> {
+        let c = self.c;
+        let stages = match self.part {
+            Part::Trunk => &c.trunk,
+            Part::Prediction => &c.prediction,
+        };
+        for stage in stages {
+            match *stage {
+                Stage::Embed => self.embed(&c.weights.embedding, c.memory.x.at())?,
+                Stage::Combine => self.combine()?,
+                Stage::GdnProject(i) => self.gdn_project(i)?,
+                Stage::GdnMix(i) => self.gdn_mix(i)?,
+                Stage::AttentionProject(i) => self.attention_project(i)?,
+                Stage::AttentionCache(i) => self.attention_cache(i)?,
+                Stage::AttentionMix(i) => self.attention_mix(i)?,
+                // Rows are dropped behind the mixer's output, where the residual stream is all that is left of them.
+                Stage::Narrow(_) | Stage::Head => {}
+                Stage::MixerOutput(i) => {
+                    self.mixer_output(i)?;
+                    if stages.contains(&Stage::Narrow(i)) {
+                        self.narrow()?;
+                    }
+                }
+                Stage::Route(i) => self.route(i)?,
+                Stage::Experts(i) => self.experts(i)?,
+            }
+            if self.rows == 0 {
+                break;
+            }
+        }
+        Ok(self.x)
+    }
+
+    fn layer(&self, i: usize) -> &'a Layer<OnDevice> {
+        match (self.c.weights.layers.get(i), &self.c.weights.mtp) {
+            (None, Some(mtp)) => &mtp.layer,
+            _ => &self.c.weights.layers[i],
+        }
+    }
+
+    fn input(&self) -> matmul::Input {
+        let input = &self.c.memory.input;
+        matmul::Input { x: input.x.at(), quantised: input.quantised(), inputs: self.c.hp.width, tokens: self.rows }
+    }
+
+    fn product(&self, input: matmul::Input, products: &[(&Matrix, &Buffer)], add: bool) -> Result<(), GpuError> {
+        let list: Vec<_> = products.iter().map(|(m, out)| (m.weight(), out.at())).collect();
+        matmul::launch(&self.c.device, input, &list, add)
+    }
+
+    fn embed(&self, table: &Matrix, out: u64) -> Result<(), GpuError> {
+        let tokens = self.c.memory.plan.at();
+        embed::launch(&self.c.device, table.buffer.at(), table.packing, tokens, self.rows, table.cols, out)
+    }
+
+    /// n = norm(x), after what waits was added to x.
+    fn norm(&mut self, w: &Buffer) -> Result<(), GpuError> {
+        let (m, used) = (&self.c.memory, self.c.hp.moe.used);
+        let pending = self.pending.then(|| Pending { y: m.y.at(), weight: m.weight.at(), used });
+        self.pending = false;
+        let rows = Rows { x: self.x.at(), tokens: self.rows, width: self.c.hp.width, pending };
+        norm::launch(&self.c.device, rows, w.at(), self.c.hp.rms_eps, m.input.out(self.c.hp.width))
+    }
+
+    /// x ← projection · [norm(embedding) ; norm(hidden)]; the hidden states were uploaded into `narrow`.
+    fn combine(&mut self) -> Result<(), GpuError> {
+        let Some(mtp) = &self.c.weights.mtp else { return Ok(()) };
+        let (m, d, eps) = (&self.c.memory, self.c.hp.width, self.c.hp.rms_eps);
+        self.embed(mtp.embedding.as_ref().unwrap_or(&self.c.weights.embedding), m.x.at())?;
+        for (x, w, at) in [(&m.x, &mtp.embedding_norm, 0), (&m.narrow, &mtp.hidden_norm, 4 * d)] {
+            let rows = Rows { x: x.at(), tokens: self.rows, width: d, pending: None };
+            let out = Out { n: m.combined.x.from(at), stride: 2 * d, quantised: Default::default() };
+            norm::launch(&self.c.device, rows, w.at(), eps, out)?;
+        }
+        if !mtp.projection.packing.is_float() {
+            norm::quantize(&self.c.device, m.combined.x.at(), self.rows, 2 * d, m.combined.quantised())?;
+        }
+        let input = matmul::Input {
+            x: m.combined.x.at(),
+            quantised: m.combined.quantised(),
+            inputs: 2 * d,
+            tokens: self.rows,
+        };
+        self.product(input, &[(&mtp.projection, &m.x)], false)
+    }
+
+    fn gdn_project(&mut self, i: usize) -> Result<(), GpuError> {
+        let layer = self.layer(i);
+        let Mixer::Gdn(w) = &layer.mixer else { return Ok(()) };
+        self.norm(&layer.norm)?;
+        let m = &self.c.memory;
+        let products = [(&w.qkv, &m.qkv), (&w.gate, &m.z), (&w.alpha, &m.alpha), (&w.beta, &m.beta)];
+        self.product(self.input(), &products, false)
+    }
+
+    fn gdn_mix(&mut self, i: usize) -> Result<(), GpuError> {
+        let (Mixer::Gdn(w), LayerState::Gdn { state, window }) = (&self.layer(i).mixer, &self.c.states.layers[i])
+        else {
+            return Ok(());
+        };
+        let (m, p) = (&self.c.memory, &self.c.hp.gdn);
+        let to = m.mixed.quantised();
+        let a = gdn::Gdn {
+            qkv: m.qkv.at(),
+            z: m.z.at(),
+            alpha: m.alpha.at(),
+            beta: m.beta.at(),
+            conv: w.conv.at(),
+            decay: w.a.at(),
+            bias: w.dt_bias.at(),
+            norm: w.norm.at(),
+            state: state.at(),
+            window: window.at(),
+            spans: m.plan.from(4 * 4 * PASS_ROWS_MAX),
+            y: m.mixed.x.at(),
+            q: to.q,
+            side: to.side,
+            key_heads: p.key_heads as u32,
+            value_heads: p.value_heads as u32,
+            channels: p.channels() as u32,
+            eps: self.c.hp.rms_eps,
+            ..Default::default()
+        };
+        gdn::launch(&self.c.device, &a, self.spans)
+    }
+
+    fn attention_project(&mut self, i: usize) -> Result<(), GpuError> {
+        let layer = self.layer(i);
+        let Mixer::Attention(w) = &layer.mixer else { return Ok(()) };
+        self.norm(&layer.norm)?;
+        let m = &self.c.memory;
+        self.product(self.input(), &[(&w.q, &m.query_gate), (&w.k, &m.k), (&w.v, &m.v)], false)
+    }
+
+    fn attention_parts(&self, i: usize) -> Option<(&'a AttentionWeights<OnDevice>, &'a Buffer, &'a Buffer)> {
+        match (&self.layer(i).mixer, &self.c.states.layers[i]) {
+            (Mixer::Attention(w), LayerState::Kv { keys, values }) => Some((w, keys, values)),
+            _ => None,
+        }
+    }
+
+    fn attention_cache(&mut self, i: usize) -> Result<(), GpuError> {
+        let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
+        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
+        let a = attention::Cache {
+            query_gate: m.query_gate.at(),
+            k: m.k.at(),
+            v: m.v.at(),
+            q_norm: w.q_norm.at(),
+            k_norm: w.k_norm.at(),
+            angles: m.angles.at(),
+            q: m.q.at(),
+            keys: keys.at(),
+            values: values.at(),
+            pages: self.c.states.table.at(),
+            slot: m.plan.from(PLAN_ROWS),
+            position: m.plan.from(2 * PLAN_ROWS),
+            heads: p.heads as u32,
+            kv_heads: p.kv_heads as u32,
+            dim: p.head_dim as u32,
+            rope_dims: p.rope_dims as u32,
+            pages_max: s.pages as u32,
+            halves: u32::from(s.kv_bytes == 2),
+            eps: self.c.hp.rms_eps,
+            pad: 0.0,
+        };
+        attention::cache(&self.c.device, &a, self.rows)
+    }
+
+    fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
+        let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
+        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
+        let (width, to) = (p.heads * p.head_dim, m.mixed.quantised());
+        for first in (0..self.rows).step_by(s.attention_rows) {
+            let count = s.attention_rows.min(self.rows - first);
+            let (slot, position) = (m.plan.from(PLAN_ROWS + 4 * first), m.plan.from(2 * PLAN_ROWS + 4 * first));
+            let a = attention::Attention {
+                q: m.q.from(4 * first * width),
+                keys: keys.at(),
+                values: values.at(),
+                pages: self.c.states.table.at(),
+                slot,
+                position,
+                part: m.parts.at(),
+                heads: p.heads as u32,
+                kv_heads: p.kv_heads as u32,
+                dim: p.head_dim as u32,
+                pages_max: s.pages as u32,
+                halves: u32::from(s.kv_bytes == 2),
+                chunk: s.chunk as u32,
+                chunks_max: s.chunks as u32,
+                scale: 1.0 / (p.head_dim as f32).sqrt(),
+                ..Default::default()
+            };
+            let join = attention::Join {
+                part: m.parts.at(),
+                query_gate: m.query_gate.from(8 * first * width),
+                position,
+                y: m.mixed.x.from(4 * first * width),
+                q: to.q + (first * width) as u64,
+                side: to.side + (first * width / 2) as u64,
+                heads: p.heads as u32,
+                dim: p.head_dim as u32,
+                chunk: s.chunk as u32,
+                chunks_max: s.chunks as u32,
+            };
+            attention::attend(&self.c.device, &a, &join, count)?;
+        }
+        Ok(())
+    }
+
+    fn mixer_output(&mut self, i: usize) -> Result<(), GpuError> {
+        let (m, hp) = (&self.c.memory, &self.c.hp);
+        let (w, inputs) = match &self.layer(i).mixer {
+            Mixer::Gdn(w) => (&w.out, hp.gdn.value_dim()),
+            Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim),
+        };
+        let input =
+            matmul::Input { x: m.mixed.x.at(), quantised: m.mixed.quantised(), inputs, tokens: self.rows };
+        self.product(input, &[(w, self.x)], true)
+    }
+
+    fn narrow(&mut self) -> Result<(), GpuError> {
+        if self.wanted == self.rows {
+            return Ok(());
+        }
+        self.rows = self.wanted;
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let m = &self.c.memory;
+        let rows = m.plan.from(3 * PLAN_ROWS);
+        norm::gather(&self.c.device, self.x.at(), rows, self.rows, self.c.hp.width, m.narrow.at())?;
+        self.x = &m.narrow;
+        Ok(())
+    }
+
+    fn route(&mut self, i: usize) -> Result<(), GpuError> {
+        let layer = self.layer(i);
+        self.norm(&layer.post_norm)?;
+        let (m, p) = (&self.c.memory, &self.c.hp.moe);
+        self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
+        let a = route::Route {
+            logits: m.router.at(),
+            weight: m.weight.at(),
+            chosen: m.chosen.at(),
+            active: m.active.at(),
+            start: m.start.at(),
+            pairs: m.pairs.at(),
+            tokens: self.rows as u32,
+            experts: p.experts as u32,
+            used: p.used as u32,
+            pad: 0,
+        };
+        route::launch(&self.c.device, &a)
+    }
+
+    fn experts(&mut self, i: usize) -> Result<(), GpuError> {
+        let (w, m, p) = (&self.layer(i).moe, &self.c.memory, &self.c.hp.moe);
+        let routed = experts::Expert {
+            gate: w.gate.buffer.at(),
+            up: w.up.buffer.at(),
+            down: w.down.buffer.at(),
+            gate_bytes: w.gate.bytes as u64,
+            up_bytes: w.up.bytes as u64,
+            down_bytes: w.down.bytes as u64,
+            gate_packing: w.gate.packing as u32,
+            up_packing: w.up.packing as u32,
+            down_packing: w.down.packing as u32,
+            width: p.width as u32,
+        };
+        let shared = experts::Expert {
+            gate: w.shared_gate.buffer.at(),
+            up: w.shared_up.buffer.at(),
+            down: w.shared_down.buffer.at(),
+            gate_packing: w.shared_gate.packing as u32,
+            up_packing: w.shared_up.packing as u32,
+            down_packing: w.shared_down.packing as u32,
+            width: p.shared_width as u32,
+            ..Default::default()
+        };
+        let (input, h) = (self.input(), m.h.quantised());
+        let a = experts::Experts {
+            routed,
+            shared,
+            active: m.active.at(),
+            start: m.start.at(),
+            pairs: m.pairs.at(),
+            x: input.x,
+            q: input.quantised.q,
+            side: input.quantised.side,
+            h: m.h.x.at(),
+            hq: h.q,
+            hside: h.side,
+            y: m.y.at(),
+            weight: m.weight.at(),
+            residual: self.x.at(),
+            chosen: m.chosen.at(),
+            inputs: self.c.hp.width as u32,
+            tokens: self.rows as u32,
+            used: p.used as u32,
+            stride: self.c.sizes.inner as u32,
+        };
+        self.pending = !experts::launch(&self.c.device, &a, p.experts)?;
+        Ok(())
+    }
+
+    /// The norm before the head, over all rows left.
+    pub(super) fn head_norm(&mut self) -> Result<(), GpuError> {
+        let w = &self.c.weights;
+        let norm = match (self.part, &w.mtp) {
+            (Part::Prediction, Some(m)) => &m.output_norm,
+            _ => &w.output_norm,
+        };
+        self.norm(norm)
+    }
+
+    /// Logits of the wanted rows `first ..`, at most [`HEAD_ROWS`] of them; how many.
+    pub(super) fn head(&self, first: usize) -> Result<usize, GpuError> {
+        let (w, m, d) = (&self.c.weights, &self.c.memory, self.c.hp.width);
+        let head = match (self.part, &w.mtp) {
+            (Part::Prediction, Some(mtp)) => mtp.head.as_ref().unwrap_or(&w.head),
+            _ => &w.head,
+        };
+        let count = HEAD_ROWS.min(self.rows - first);
+        let mut input = self.input();
+        input.x += (4 * first * d) as u64;
+        input.quantised.q += (first * d) as u64;
+        input.quantised.side += (first * d / 2) as u64;
+        input.tokens = count;
+        self.product(input, &[(head, &m.logits)], false)?;
+        Ok(count)
+    }
+}

@@ -1,0 +1,157 @@
+//! The backend on the emulated device: its numbers against the processor's, and what must not change a number.
+
+use super::*;
+use crate::engine::backend::{Chunk, Rows};
+use crate::engine::cpu::{Cpu, CpuOptions, KvType};
+use crate::engine::model::tiny::{Random, Tiny, VOCAB};
+use chimere_ffi::DType;
+use chimere_ffi::gpu::build_emulated;
+
+fn device() -> Device {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    Device::emulated(&build_emulated(&root.join("kernels"), &root.join("target")).unwrap()).unwrap()
+}
+
+fn options() -> CudaOptions {
+    CudaOptions { threads: 2, context_tokens: 320, sequences_max: 3, halves: false, ..Default::default() }
+}
+
+fn cuda(path: &Path) -> Cuda {
+    let file = File::open(path).unwrap();
+    let gguf = Gguf::read_file(&file, path).unwrap();
+    Cuda::on(device(), &gguf, Source::File(&file), "tiny", &options(), &mut |_| {}).unwrap()
+}
+
+fn cpu(path: &Path) -> Cpu {
+    let options = CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv: KvType::F32 };
+    Cpu::load(path, &options, &mut |_| {}).unwrap()
+}
+
+/// Logits of every position, fed `step` tokens at a time (0 = all at once).
+fn logits(backend: &mut dyn Backend, tokens: &[u32], step: usize) -> Vec<f32> {
+    let seq = backend.open().unwrap();
+    let (mut all, mut out) = (Vec::new(), Output::default());
+    for tokens in tokens.chunks(if step == 0 { tokens.len() } else { step }) {
+        backend.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut out).unwrap();
+        all.extend_from_slice(&out.logits);
+    }
+    backend.close(seq);
+    all
+}
+
+/// Largest Kullback–Leibler divergence of a row of `b` from the same row of `a`, in nats.
+fn kl_max(a: &[f32], b: &[f32], vocab: usize) -> f64 {
+    let log_softmax = |row: &[f32]| -> Vec<f64> {
+        let max = row.iter().fold(f64::MIN, |m, v| m.max(f64::from(*v)));
+        let sum: f64 = row.iter().map(|v| (f64::from(*v) - max).exp()).sum();
+        row.iter().map(|v| f64::from(*v) - max - sum.ln()).collect()
+    };
+    assert_eq!(a.len(), b.len());
+    let rows = a.chunks(vocab).zip(b.chunks(vocab));
+    rows.map(|(a, b)| log_softmax(a).iter().zip(log_softmax(b)).map(|(p, q)| p.exp() * (p - q)).sum())
+        .fold(0.0, f64::max)
+}
+
+/// Two orders of summing floats.
+const FLOATS_KL_MAX: f64 = 1e-8;
+
+#[test]
+fn floats_give_the_processor_s_numbers_and_pieces_those_of_the_whole() {
+    let file = Tiny::default().write();
+    let (mut ours, mut theirs) = (cuda(&file.path), cpu(&file.path));
+    let tokens = Random(7).tokens(75);
+    let whole = logits(&mut ours, &tokens, 0);
+    let kl = kl_max(&logits(&mut theirs, &tokens, 0), &whole, VOCAB as usize);
+    assert!(kl < FLOATS_KL_MAX, "{kl:e}");
+    for step in [1, 40] {
+        assert!(logits(&mut ours, &tokens, step) == whole, "fed {step} at a time: other bits");
+    }
+}
+
+#[test]
+fn neighbours_change_nothing() {
+    let file = Tiny::default().write();
+    let mut c = cuda(&file.path);
+    let prompts = [Random(1).tokens(21), Random(2).tokens(37), Random(3).tokens(5)];
+    let alone: Vec<_> = prompts.iter().map(|p| logits(&mut c, p, 0)).collect();
+    let seqs: Vec<_> = prompts.iter().map(|_| c.open().unwrap()).collect();
+    let chunk = |i: usize, tokens| Chunk { seq: seqs[i], tokens, rows: Rows::All, hidden: false };
+    let v = VOCAB as usize;
+    let mut out = Output::default();
+    let (a, b, d) = (&prompts[0], &prompts[1], &prompts[2]);
+    c.step(&[chunk(0, &a[..20]), chunk(1, &b[..36])], &mut out).unwrap();
+    assert!(out.logits[..20 * v] == alone[0][..20 * v] && out.logits[20 * v..] == alone[1][..36 * v]);
+    c.step(&[chunk(1, &b[36..]), chunk(2, d), chunk(0, &a[20..])], &mut out).unwrap();
+    assert!(out.logits[..v] == alone[1][36 * v..] && out.logits[v..6 * v] == alone[2] && out.logits[6 * v..] == alone[0][20 * v..]);
+}
+
+#[test]
+fn the_prediction_block_gives_the_processor_s_numbers() {
+    let file = Tiny::default().write();
+    let (mut ours, mut theirs) = (cuda(&file.path), cpu(&file.path));
+    let tokens = Random(9).tokens(24);
+    let mut drafts = Vec::new();
+    for backend in [&mut ours as &mut dyn Backend, &mut theirs] {
+        let seq = backend.open().unwrap();
+        let mut out = Output::default();
+        backend.step(&[Chunk { seq, tokens: &tokens, rows: Rows::All, hidden: true }], &mut out).unwrap();
+        let (hidden, width) = (out.hidden.clone(), backend.info().width);
+        let draft = DraftChunk { seq, hidden: &hidden[..23 * width], tokens: &tokens[1..], rows: Rows::All };
+        backend.draft(&[draft], &mut out).unwrap();
+        drafts.push(out.logits.clone());
+    }
+    let kl = kl_max(&drafts[1], &drafts[0], VOCAB as usize);
+    assert!(kl < FLOATS_KL_MAX, "{kl:e}");
+}
+
+#[test]
+fn decoding_on_the_device_takes_the_most_probable_tokens() {
+    let file = Tiny::default().write();
+    let mut c = cuda(&file.path);
+    let prompt = Random(4).tokens(9);
+    let seqs = [c.open().unwrap(), c.open().unwrap()];
+    let mut out = Output::default();
+    for seq in seqs {
+        c.step(&[Chunk { seq, tokens: &prompt[..8], rows: Rows::None, hidden: false }], &mut out).unwrap();
+    }
+    let found = c.greedy(&seqs[..1], &prompt[8..], 5).unwrap().tokens;
+    let mut token = prompt[8];
+    for expected in found {
+        c.step(&[Chunk { seq: seqs[1], tokens: &[token], rows: Rows::Last, hidden: false }], &mut out).unwrap();
+        token = chimere_ffi::cpu::argmax(&out.logits) as u32;
+        assert_eq!(token, expected);
+    }
+    assert_eq!(c.held(seqs[0]), c.held(seqs[1]));
+}
+
+#[test]
+fn quantised_weights_give_close_numbers_and_the_same_at_every_batch_size() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let (mut ours, mut theirs) = (cuda(&file.path), cpu(&file.path));
+    let tokens = Random(5).tokens(70);
+    let whole = logits(&mut ours, &tokens, 0);
+    let kl = kl_max(&logits(&mut theirs, &tokens, 0), &whole, VOCAB as usize);
+    assert!(kl < 5e-2, "{kl:e}");
+    for step in [1, 20] {
+        assert!(logits(&mut ours, &tokens, step) == whole, "fed {step} at a time: other bits");
+    }
+}
+
+#[cfg(feature = "llama")]
+#[test]
+fn the_types_of_large_models_run() {
+    use crate::gguf::synthetic::{Qwen35Moe, Types};
+    let dir = tempfile::tempdir().unwrap();
+    for (experts, dense) in [(DType::IQ3_S, DType::Q5_K), (DType::Q4_K, DType::IQ4_XS)] {
+        let path = dir.path().join(format!("{experts:?}.gguf"));
+        let types = Types { experts, dense, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
+        Qwen35Moe::small(types).build().unwrap().write(&path, 3, |_, _| {}).unwrap();
+        let (mut ours, mut theirs) = (cuda(&path), cpu(&path));
+        let vocab = ours.info().vocab;
+        let tokens: Vec<u32> = Random(6).tokens(40);
+        let whole = logits(&mut ours, &tokens, 0);
+        let kl = kl_max(&logits(&mut theirs, &tokens, 0), &whole, vocab);
+        assert!(kl < 0.2, "{experts:?}: {kl:e}");
+        assert!(logits(&mut ours, &tokens, 1) == whole, "{experts:?}: other bits one by one");
+    }
+}

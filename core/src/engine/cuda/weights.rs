@@ -1,0 +1,244 @@
+//! What the device holds of the file's tensors: matrices packed for its kernels, everything else as floats.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use chimere_ffi::DType;
+use chimere_ffi::cpu::dequantize;
+use chimere_ffi::gpu::{Buffer, Device, GpuError};
+use chimere_ffi::kernels::matmul::Weight;
+use chimere_ffi::kernels::{Packing, fill, pack};
+
+use crate::engine::model::ModelError;
+use crate::engine::model::weights::{Format, Layer, Mixer, Packer, Tensor, Weights};
+use crate::gguf::Gguf;
+
+/// The weights as this backend holds them.
+#[derive(Debug)]
+pub(super) struct OnDevice;
+
+impl Format for OnDevice {
+    type Vector = Buffer;
+    type Matrix = Matrix;
+    type Experts = Experts;
+    type Table = Matrix;
+}
+
+/// A packed matrix. A tied embedding shares its memory with the head.
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    pub(super) buffer: Arc<Buffer>,
+    pub(super) packing: Packing,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+impl Matrix {
+    pub(super) fn weight(&self) -> Weight {
+        Weight { at: self.buffer.at(), packing: self.packing, rows: self.rows }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.packing.bytes(self.rows, self.cols)
+    }
+}
+
+/// One packed matrix after the other.
+#[derive(Debug)]
+pub(super) struct Experts {
+    pub(super) buffer: Buffer,
+    pub(super) packing: Packing,
+    /// Of one matrix.
+    pub(super) bytes: usize,
+}
+
+/// Where the values come from.
+pub(super) enum Source<'a> {
+    File(&'a File),
+    /// Random ones, made on the device.
+    Random,
+}
+
+/// Packs tensors and copies them to the device.
+pub(super) struct Uploader<'a> {
+    pub(super) device: &'a Device,
+    pub(super) source: Source<'a>,
+    pub(super) threads: usize,
+    /// The embedding, in case the head is the same tensor.
+    pub(super) embedding: Option<(String, Matrix)>,
+    pub(super) seed: u32,
+}
+
+/// Bytes that the file's tensors take on the device.
+pub(super) fn device_bytes(file: &Gguf) -> u64 {
+    let one = |t: &crate::gguf::TensorInfo| {
+        let dims = t.dims();
+        let cols = dims.first().copied().unwrap_or(1) as usize;
+        let rows = dims.get(1).copied().unwrap_or(1) as usize;
+        let count = dims.get(2).copied().unwrap_or(1);
+        Packing::of(t.dtype).bytes(rows, cols) as u64 * count
+    };
+    file.tensors().iter().map(one).sum()
+}
+
+/// One bit for each packing among the file's tensors; floats are always among them.
+pub(super) fn packings(file: &Gguf) -> u32 {
+    file.tensors().iter().fold(0b111, |mask, t| mask | 1 << Packing::of(t.dtype) as u32)
+}
+
+fn unusable(t: &Tensor<'_>, reason: impl ToString) -> ModelError {
+    ModelError::Tensor { name: t.name.into(), reason: reason.to_string() }
+}
+
+impl Uploader<'_> {
+    fn bytes(&self, t: &Tensor<'_>) -> Result<Vec<u8>, ModelError> {
+        let len = usize::try_from(t.range.end - t.range.start).map_err(|e| unusable(t, e))?;
+        match self.source {
+            Source::File(file) => {
+                let mut bytes = vec![0; len];
+                file.read_exact_at(&mut bytes, t.range.start).map_err(|e| unusable(t, e))?;
+                Ok(bytes)
+            }
+            Source::Random => Ok(Vec::new()),
+        }
+    }
+
+    fn floats(&mut self, t: &Tensor<'_>) -> Result<Vec<f32>, ModelError> {
+        let mut out = vec![0.0; t.cols * t.rows];
+        match self.source {
+            Source::File(_) => dequantize(t.dtype, &self.bytes(t)?, &mut out).map_err(|e| unusable(t, e))?,
+            Source::Random => self.random(t.name, &mut out),
+        }
+        Ok(out)
+    }
+
+    /// Values that keep a random model's activations in range and its routing varied.
+    fn random(&mut self, name: &str, out: &mut [f32]) {
+        let (mean, width) = match name {
+            n if n.contains("norm") => (1.0, 0.0),
+            n if n.ends_with("ssm_a") => (-0.5, 0.0),
+            n if n.contains("conv1d") => (0.0, 0.5),
+            n if n.contains("ffn_gate_inp") => (0.0, 0.05),
+            _ => (0.0, 0.5),
+        };
+        let mut state = u64::from(self.next_seed()) | 1;
+        for v in out {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            *v = mean + width * (((state >> 40) as f32) / ((1_u64 << 23) as f32) - 1.0);
+        }
+    }
+
+    fn next_seed(&mut self) -> u32 {
+        self.seed = self.seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+        self.seed
+    }
+
+    /// `count` matrices, one after the other.
+    fn upload(&mut self, t: &Tensor<'_>, count: usize) -> Result<(Buffer, Packing, usize), ModelError> {
+        let packing = Packing::of(t.dtype);
+        if t.cols % packing.inputs() != 0 {
+            return Err(unusable(t, "its rows are no whole blocks"));
+        }
+        let each = packing.bytes(t.rows, t.cols);
+        let buffer = self.device.allocate(each * count).map_err(|e| unusable(t, e))?;
+        match self.source {
+            Source::Random if packing.is_float() => {
+                let mut values = vec![0.0; t.rows * t.cols * count];
+                self.random(t.name, &mut values);
+                let floats = Tensor { dtype: DType::F32, ..t.clone() };
+                if packing != Packing::F32 {
+                    return Err(unusable(&floats, "random halves are not made"));
+                }
+                buffer.write_f32(0, &values).map_err(|e| unusable(t, e))?;
+            }
+            Source::Random => {
+                let seed = self.next_seed();
+                fill::weights(self.device, &buffer, packing, seed).map_err(|e| unusable(t, e))?;
+            }
+            Source::File(_) => self.pack(t, count, &buffer, each)?,
+        }
+        Ok((buffer, packing, each))
+    }
+
+    fn pack(&self, t: &Tensor<'_>, count: usize, buffer: &Buffer, each: usize) -> Result<(), ModelError> {
+        let bytes = self.bytes(t)?;
+        let packing = Packing::of(t.dtype);
+        // Matrices of whole tiles lie as one tall matrix does.
+        let whole = packing.is_float() || t.rows % packing.tile_rows() == 0;
+        let parts = if whole { 1 } else { count };
+        for (i, part) in bytes.chunks(bytes.len() / parts).enumerate() {
+            let packed = pack(t.dtype, t.rows * count / parts, t.cols, part, self.threads);
+            let packed = packed.ok_or_else(|| unusable(t, "its size is not that of its shape"))?;
+            buffer.write(i * each, &packed).map_err(|e| unusable(t, e))?;
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, t: &Tensor<'_>, values: &[f32]) -> Result<Buffer, ModelError> {
+        let make = || -> Result<Buffer, GpuError> {
+            let buffer = self.device.allocate(4 * values.len())?;
+            buffer.write_f32(0, values)?;
+            Ok(buffer)
+        };
+        make().map_err(|e| unusable(t, e))
+    }
+}
+
+impl Packer for Uploader<'_> {
+    type Format = OnDevice;
+
+    fn vector(&mut self, t: Tensor<'_>) -> Result<Buffer, ModelError> {
+        let values = self.floats(&t)?;
+        self.buffer(&t, &values)
+    }
+
+    fn matrix(&mut self, t: Tensor<'_>) -> Result<Matrix, ModelError> {
+        if let Some((name, matrix)) = &self.embedding {
+            if name == t.name {
+                return Ok(matrix.clone());
+            }
+        }
+        let (buffer, packing, _) = self.upload(&t, 1)?;
+        Ok(Matrix { buffer: Arc::new(buffer), packing, rows: t.rows, cols: t.cols })
+    }
+
+    /// Kept in f32 whatever the file has: it is small, and an error here sends a token to another expert.
+    fn router(&mut self, experts: Tensor<'_>, shared: Tensor<'_>) -> Result<Matrix, ModelError> {
+        let mut values = self.floats(&experts)?;
+        values.extend(self.floats(&shared)?);
+        let buffer = Arc::new(self.buffer(&experts, &values)?);
+        Ok(Matrix { buffer, packing: Packing::F32, rows: experts.rows + shared.rows, cols: experts.cols })
+    }
+
+    fn experts(&mut self, t: Tensor<'_>) -> Result<Experts, ModelError> {
+        let (buffer, packing, bytes) = self.upload(&t, t.experts)?;
+        Ok(Experts { buffer, packing, bytes })
+    }
+
+    fn table(&mut self, t: Tensor<'_>) -> Result<Matrix, ModelError> {
+        let name = t.name.to_owned();
+        let matrix = self.matrix(t)?;
+        self.embedding.get_or_insert((name, matrix.clone()));
+        Ok(matrix)
+    }
+}
+
+/// Bytes of weights that one token at batch 1 reads, the prediction block not counted.
+pub(super) fn bytes_per_token(w: &Weights<OnDevice>, used: usize) -> u64 {
+    let layers: usize = w.layers.iter().map(|l| layer_bytes(l, used)).sum();
+    (layers + w.head.bytes() + w.output_norm.len() + w.embedding.bytes() / w.embedding.rows) as u64
+}
+
+fn layer_bytes(layer: &Layer<OnDevice>, used: usize) -> usize {
+    let mixer = match &layer.mixer {
+        Mixer::Gdn(g) => {
+            [&g.qkv, &g.gate, &g.alpha, &g.beta, &g.out].iter().map(|m| m.bytes()).sum::<usize>() + g.conv.len()
+        }
+        Mixer::Attention(a) => [&a.q, &a.k, &a.v, &a.out].iter().map(|m| m.bytes()).sum(),
+    };
+    let m = &layer.moe;
+    let routed = (m.gate.bytes + m.up.bytes + m.down.bytes) * used;
+    let shared = m.shared_gate.bytes() + m.shared_up.bytes() + m.shared_down.bytes();
+    mixer + routed + shared + m.router.bytes() + layer.norm.len() + layer.post_norm.len()
+}

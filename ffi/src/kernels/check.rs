@@ -1,0 +1,201 @@
+//! Kernels against plain arithmetic, on whatever device is given: the tests run this on the emulated one, and on a
+//! card it says which kernel is wrong before anybody looks at a reply.
+
+use super::matmul::{Input, Weight};
+use super::{Packing, Quantised, embed, matmul, norm, pack, route};
+use crate::DType;
+use crate::cpu::{dequantize, rms_norm_into};
+use crate::gpu::{Buffer, Device, GpuError};
+use crate::samples::{Random, weights};
+
+/// One comparison.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub kernel: &'static str,
+    pub what: String,
+    /// Largest difference, as a share of what rounding explains.
+    pub error: f64,
+    pub limit: f64,
+}
+
+impl Finding {
+    pub fn good(&self) -> bool {
+        self.error <= self.limit
+    }
+}
+
+/// Every check.
+pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
+    let mut found = Vec::new();
+    for dtype in DType::ALL {
+        found.push(rows(d, dtype)?);
+        found.extend(products(d, dtype)?);
+    }
+    found.push(norms(d)?);
+    found.push(routes(d)?);
+    Ok(found)
+}
+
+fn floats(d: &Device, values: &[f32]) -> Result<Buffer, GpuError> {
+    let buffer = d.allocate(4 * values.len())?;
+    buffer.write_f32(0, values)?;
+    Ok(buffer)
+}
+
+fn read(buffer: &Buffer, len: usize) -> Result<Vec<f32>, GpuError> {
+    let mut values = vec![0.0; len];
+    buffer.read_f32(0, &mut values)?;
+    Ok(values)
+}
+
+/// A matrix of the type, packed on the device, and its values.
+fn matrix(d: &Device, dtype: DType, rows: usize, cols: usize) -> Result<(Buffer, Vec<f32>), GpuError> {
+    let bytes = weights(dtype, rows * cols, 11);
+    let wrong = || GpuError::Call { what: "packing a sample", reason: format!("{dtype:?}") };
+    let mut values = vec![0.0; rows * cols];
+    dequantize(dtype, &bytes, &mut values).map_err(|_| wrong())?;
+    let packed = pack(dtype, rows, cols, &bytes, 2).ok_or_else(wrong)?;
+    Ok((d.buffer(&packed)?, values))
+}
+
+/// The packed layout holds the file's values.
+fn rows(d: &Device, dtype: DType) -> Result<Finding, GpuError> {
+    let (rows, cols) = (21, 512);
+    let (buffer, values) = matrix(d, dtype, rows, cols)?;
+    let tokens = d.allocate(4 * rows)?;
+    tokens.write_u32(0, &(0..rows as u32).rev().collect::<Vec<_>>())?;
+    let out = d.zeroed(4 * rows * cols)?;
+    embed::launch(d, buffer.at(), Packing::of(dtype), tokens.at(), rows, cols, out.at())?;
+    let found = read(&out, rows * cols)?;
+    let top = values.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+    let wanted = values.chunks(cols).rev().flatten();
+    let error = found.iter().zip(wanted).fold(0.0_f64, |m, (a, b)| worst(m, f64::from(a - b).abs() / f64::from(top)));
+    Ok(Finding { kernel: "embed", what: format!("{dtype:?} {rows}×{cols}"), error, limit: 1e-6 })
+}
+
+/// The larger of two, where what is no number is largest.
+fn worst(a: f64, b: f64) -> f64 {
+    if b.is_nan() { f64::INFINITY } else { a.max(b) }
+}
+
+/// What the kernels make of activations: blocks of 32 in signed bytes.
+fn rounded(x: &[f32]) -> Vec<f32> {
+    let block = |b: &[f32]| {
+        let top = b.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        let (d, back) = (top / 127.0, 127.0 / top);
+        b.iter().map(|v| d * (v * back).round_ties_even()).collect::<Vec<_>>()
+    };
+    x.chunks(32).flat_map(block).collect()
+}
+
+/// Products at every batch size: near the sum in double precision, and the first row's bits the same at all sizes.
+fn products(d: &Device, dtype: DType) -> Result<Vec<Finding>, GpuError> {
+    let (rows, cols) = (37, 1024);
+    let (buffer, values) = matrix(d, dtype, rows, cols)?;
+    let packing = Packing::of(dtype);
+    let weight = Weight { at: buffer.at(), packing, rows };
+    let all = Random(3).normals(70 * cols);
+    let used = if packing.is_float() { all.clone() } else { rounded(&all) };
+    let (mut findings, mut first) = (Vec::new(), Vec::new());
+    for tokens in [1, 5, 13, 30, 70] {
+        let (x, q, side) = (floats(d, &all[..tokens * cols])?, d.zeroed(tokens * cols)?, d.zeroed(tokens * cols / 2)?);
+        let quantised = Quantised { q: q.at(), side: side.at() };
+        norm::quantize(d, x.at(), tokens, cols, quantised)?;
+        let out = floats(d, &vec![1.0; tokens * rows])?;
+        let input = Input { x: x.at(), quantised, inputs: cols, tokens };
+        matmul::launch(d, input, &[(weight, out.at())], true)?;
+        let found = read(&out, tokens * rows)?;
+        let mut error = 0.0;
+        for (t, row) in found.chunks(rows).enumerate() {
+            for (r, y) in row.iter().enumerate() {
+                let pairs = values[r * cols..][..cols].iter().zip(&used[t * cols..][..cols]);
+                let terms: Vec<f64> = pairs.map(|(w, x)| f64::from(*w) * f64::from(*x)).collect();
+                let size = terms.iter().map(|v| v * v).sum::<f64>().sqrt().max(1.0);
+                error = worst(error, (f64::from(*y) - 1.0 - terms.iter().sum::<f64>()).abs() / size);
+            }
+        }
+        if first.is_empty() {
+            first = found[..rows].to_vec();
+        }
+        let same = found[..rows].iter().zip(&first).all(|(a, b)| a.to_bits() == b.to_bits());
+        let error = if same { error } else { f64::INFINITY };
+        let what = format!("{dtype:?} {rows}×{cols}, {tokens} tokens");
+        findings.push(Finding { kernel: "matmul", what, error, limit: 2e-5 });
+    }
+    Ok(findings)
+}
+
+/// Residual sum and norm.
+fn norms(d: &Device) -> Result<Finding, GpuError> {
+    let (tokens, width, used) = (3, 320, 2);
+    let mut random = Random(5);
+    let (x, y) = (random.normals(tokens * width), random.normals(tokens * (used + 1) * width));
+    let (weight, w) = (random.normals(tokens * (used + 1)), random.normals(width));
+    let (xs, ys, ws, vs) = (floats(d, &x)?, floats(d, &y)?, floats(d, &weight)?, floats(d, &w)?);
+    let out = d.zeroed(4 * tokens * width)?;
+    let pending = Some(norm::Pending { y: ys.at(), weight: ws.at(), used });
+    let to = norm::Out { n: out.at(), stride: width, quantised: Quantised::default() };
+    norm::launch(d, norm::Rows { x: xs.at(), tokens, width, pending }, vs.at(), 1e-6, to)?;
+    let found = read(&out, tokens * width)?;
+    let mut error = 0.0;
+    for t in 0..tokens {
+        let mut row = x[t * width..][..width].to_vec();
+        for e in 0..=used {
+            let from = if e < used { t * used + e } else { tokens * used + t };
+            row.iter_mut().zip(&y[from * width..]).for_each(|(x, y)| *x += weight[t * (used + 1) + e] * y);
+        }
+        let mut want = vec![0.0; width];
+        rms_norm_into(&row, &w, 1e-6, &mut want);
+        let pairs = want.iter().zip(&found[t * width..]);
+        error = pairs.fold(error, |m, (a, b)| worst(m, f64::from((a - b).abs())));
+    }
+    Ok(Finding { kernel: "rms_norm", what: format!("{tokens}×{width}, {used} experts"), error, limit: 1e-5 })
+}
+
+/// The experts chosen, their weights, and the lists of tokens.
+fn routes(d: &Device) -> Result<Finding, GpuError> {
+    let (tokens, experts, used) = (40, 100, 5);
+    let logits = Random(8).normals(tokens * (experts + 1));
+    let (from, weight) = (floats(d, &logits)?, d.zeroed(4 * tokens * (used + 1))?);
+    let lists: Vec<Buffer> = [tokens * used, experts + 1, experts + 1, tokens * used]
+        .map(|n| d.zeroed(4 * n))
+        .into_iter()
+        .collect::<Result<_, _>>()?;
+    let a = route::Route {
+        logits: from.at(),
+        weight: weight.at(),
+        chosen: lists[0].at(),
+        active: lists[1].at(),
+        start: lists[2].at(),
+        pairs: lists[3].at(),
+        tokens: tokens as u32,
+        experts: experts as u32,
+        used: used as u32,
+        pad: 0,
+    };
+    route::launch(d, &a)?;
+    let found = read(&weight, tokens * (used + 1))?;
+    let words = |b: &Buffer, n: usize| -> Result<Vec<u32>, GpuError> {
+        let mut v = vec![0; n];
+        b.read_u32(0, &mut v)?;
+        Ok(v)
+    };
+    let chosen = words(&lists[0], tokens * used)?;
+    let mut error = 0.0;
+    let (mut picked, mut shares, mut probabilities) = (vec![0; used], vec![0.0; used], Vec::new());
+    for (t, row) in logits.chunks(experts + 1).enumerate() {
+        crate::cpu::route(&row[..experts], &mut picked, &mut shares, &mut probabilities);
+        let same = picked[..] == chosen[t * used..][..used];
+        let pairs = shares.iter().zip(&found[t * (used + 1)..]);
+        error = pairs.fold(error, |m, (a, b)| worst(m, if same { f64::from((a - b).abs()) } else { f64::INFINITY }));
+    }
+    let expected: Vec<u32> = (0..experts as u32)
+        .flat_map(|e| (0..chosen.len() as u32).map(move |i| (e, i)))
+        .filter(|(e, i)| chosen[*i as usize] == *e)
+        .map(|(_, i)| i)
+        .collect();
+    if expected != words(&lists[3], tokens * used)? {
+        error = f64::INFINITY;
+    }
+    Ok(Finding { kernel: "route", what: format!("{tokens} tokens, {used} of {experts}"), error, limit: 1e-6 })
+}
