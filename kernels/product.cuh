@@ -117,18 +117,34 @@ template <int PACKING> __device__ __forceinline__ float float_at(const u8* weigh
     return PACKING == F16 ? half_to_float(v) : bf16_to_float(v);
 }
 
-// One row of floats times NT·8 tokens by one warp: part `p` of 2 (the first and the second half of the inputs).
+// One row of floats times TOKENS tokens by one warp: part `p` of 2 (the first and the second half of the inputs). Which
+// lane sums what depends on the number of inputs alone.
 template <int PACKING, int TOKENS>
 __device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 inputs, u32 p, const float* x,
                                            const u32* token, float acc[TOKENS]) {
     u32 lane = threadIdx.x % 32, half = (inputs + 1) / 2, end = p == 0 ? half : inputs;
 #pragma unroll
     for (int n = 0; n < TOKENS; n++) acc[n] = 0;
-#pragma unroll (TOKENS == 1 ? 16 : 2)
-    for (u32 k = p * half + lane; k < end; k += 32) {
-        float w = float_at<PACKING>(weights, row * inputs + k);
+    if (PACKING == F32 && inputs % 8 == 0) {
+#pragma unroll (TOKENS == 1 ? 4 : 1)
+        for (u32 k = p * half + 4 * lane; k < end; k += 128) {
+            const float4 w = *(const float4*)(weights + (row * inputs + k) * 4);
 #pragma unroll
-        for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x[(u64)token[n] * inputs + k], acc[n]);
+            for (int n = 0; n < TOKENS; n++) {
+                const float4 v = *(const float4*)(x + (u64)token[n] * inputs + k);
+                acc[n] = fmaf(w.x, v.x, acc[n]);
+                acc[n] = fmaf(w.y, v.y, acc[n]);
+                acc[n] = fmaf(w.z, v.z, acc[n]);
+                acc[n] = fmaf(w.w, v.w, acc[n]);
+            }
+        }
+    } else {
+#pragma unroll 2
+        for (u32 k = p * half + lane; k < end; k += 32) {
+            float w = float_at<PACKING>(weights, row * inputs + k);
+#pragma unroll
+            for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x[(u64)token[n] * inputs + k], acc[n]);
+        }
     }
 #pragma unroll
     for (int n = 0; n < TOKENS; n++) acc[n] = warp_sum(acc[n]);

@@ -43,6 +43,12 @@ pub struct Args {
     /// Tokens fed in one step, prompts and decoding together
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65536))]
     step_tokens: u32,
+    /// Folder for kernels compiled for the card; absent: compiled at each start
+    #[arg(long, value_name = "FOLDER")]
+    kernels: Option<PathBuf>,
+    /// Device memory that may be used, in MiB; 0 = what is free
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    vram_max: u64,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -60,6 +66,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         context_tokens: args.context as usize,
         sequences_max: args.sequences.into(),
         exact: false,
+        kernels: args.kernels,
+        device_bytes_max: args.vram_max.saturating_mul(1 << 20),
         vet_with: Some(std::env::current_exe()?),
     };
     let events = io::stdout();

@@ -24,6 +24,12 @@ pub struct ModelArgs {
     /// LoRA adapter (GGUF, as `chimere adapter show` prints it) that every sequence is put under
     #[arg(long, value_name = "FILE")]
     pub adapter: Option<PathBuf>,
+    /// Folder for kernels compiled for the card; absent: compiled at each start
+    #[arg(long, value_name = "FOLDER")]
+    pub kernels: Option<PathBuf>,
+    /// Device memory that may be used, in MiB; 0 = what is free
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    pub vram_max: u64,
 }
 
 impl ModelArgs {
@@ -46,6 +52,8 @@ impl ModelArgs {
             context_tokens: self.context as usize,
             sequences_max,
             exact,
+            kernels: self.kernels.clone(),
+            device_bytes_max: self.vram_max.saturating_mul(1 << 20),
             vet_with: Some(std::env::current_exe()?),
         };
         let bar = bar(1000, "loading");

@@ -22,6 +22,8 @@ fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
         context_tokens: 256,
         sequences_max: 4,
         exact: true,
+        kernels: None,
+        device_bytes_max: 0,
         vet_with: None,
     };
     let loaded = load::load(path, &options, &mut |_| {}).unwrap();

@@ -22,6 +22,8 @@ pub enum Kind {
     Auto,
     /// Our own forward pass on the CPU (architecture qwen35moe).
     Cpu,
+    /// Our own forward pass on an NVIDIA card (architecture qwen35moe).
+    Cuda,
     /// libllama.
     Llama,
 }
@@ -32,8 +34,12 @@ pub struct LoadOptions {
     pub threads: usize,
     pub context_tokens: usize,
     pub sequences_max: usize,
-    /// The library only: numbers before speed, with keys and values in f32 and no rearranged weights.
+    /// Numbers before speed: keys and values in f32, and in the library no rearranged weights.
     pub exact: bool,
+    /// Folder for kernels compiled for the card; absent: compiled at each start.
+    pub kernels: Option<PathBuf>,
+    /// Device memory that may be used; 0 = what is free.
+    pub device_bytes_max: u64,
     /// The program of ours that judges the chat template in a throw-away process (`engine --vet`); absent: judged in
     /// this process.
     pub vet_with: Option<PathBuf>,
@@ -78,7 +84,8 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?.to_owned();
     let native = super::model::is_native(&gguf);
     let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
-        Kind::Cpu if !native => return Err(LoadError::NotNative(architecture)),
+        Kind::Cpu | Kind::Cuda if !native => return Err(LoadError::NotNative(architecture)),
+        Kind::Cuda => native_cuda(path, &gguf, options, progress)?,
         Kind::Auto | Kind::Cpu if native => native_cpu(path, &gguf, options, progress)?,
         _ => library(path, &architecture, options, progress)?,
     };
@@ -138,6 +145,25 @@ fn native_cpu(
         ..Default::default()
     };
     let backend = super::cpu::Cpu::load(path, &options, progress)?;
+    Ok((Box::new(backend), Arc::new(vocab)))
+}
+
+fn native_cuda(
+    path: &Path,
+    gguf: &Gguf,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
+    let options = super::cuda::CudaOptions {
+        threads: options.threads,
+        context_tokens: options.context_tokens,
+        sequences_max: options.sequences_max,
+        halves: !options.exact,
+        memory_bytes_max: options.device_bytes_max,
+        cache: options.kernels.clone(),
+    };
+    let backend = super::cuda::Cuda::load(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))
 }
 
