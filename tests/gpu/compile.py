@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles every kernel for every architecture with NVRTC, no device needed, and checks what a block takes.
 
-usage: compile.py [--nvrtc LIBRARY] [--arch sm_80,...] [--out FOLDER] [--kernel FILE]
+usage: compile.py [--nvrtc LIBRARY] [--arch sm_80,...] [--out FOLDER] [--kernel FILE] [--packings BITS]
 
 Needs libnvrtc (PyPI: nvidia-cuda-nvrtc). Prints registers, spilled bytes and shared memory of each kernel, read from
 the compiled object, and fails where one spills much or takes more shared memory than a consumer card has.
@@ -31,14 +31,14 @@ def library(path):
     sys.exit("no libnvrtc: pip install nvidia-cuda-nvrtc")
 
 
-def compile_one(nvrtc, source, name, arch):
+def compile_one(nvrtc, source, name, arch, packings):
     headers = sorted(glob.glob(os.path.join(ROOT, "kernels", "*.cuh")))
     texts = [open(h, "rb").read() for h in headers]
     names = [os.path.basename(h).encode() for h in headers]
     array = ctypes.c_char_p * len(headers)
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), len(headers), array(*texts), array(*names))
-    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"-default-device"]
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"-default-device", f"-DPACKINGS={packings}".encode()]
     code = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -99,6 +99,7 @@ def main():
     parser.add_argument("--arch", default=ARCHITECTURES)
     parser.add_argument("--out")
     parser.add_argument("--kernel")
+    parser.add_argument("--packings", type=int, default=0xFFFF, help="bits of those compiled in")
     args = parser.parse_args()
     nvrtc, wrong = library(args.nvrtc), []
     files = sorted(glob.glob(os.path.join(ROOT, "kernels", "*.cu")))
@@ -107,7 +108,7 @@ def main():
     for arch in args.arch.split(","):
         for file in files:
             name = os.path.basename(file)
-            cubin = compile_one(nvrtc, open(file, "rb").read(), name, arch)
+            cubin = compile_one(nvrtc, open(file, "rb").read(), name, arch, args.packings)
             if args.out:
                 os.makedirs(args.out, exist_ok=True)
                 with open(os.path.join(args.out, f"{name[:-3]}.{arch}.cubin"), "wb") as out:
