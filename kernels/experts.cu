@@ -2,7 +2,7 @@
 // by `norm`, in the order of the choices.
 //
 // Pairs 0 .. tokens·used − 1 are the routed ones (token·used + choice), tokens·used + t the shared expert of token t.
-// y: the expert, in the order of `active`; the last one is the shared expert. _1: eight tokens at a time, _2: 16.
+// y: the expert, in the order of `active`; the last one is the shared expert. _one: one token; _1: eight at a time, _2: 16.
 // Limits: widths a multiple of 32 and of the packing's block. Shared memory: 33 KB at most.
 #include "product.cuh"
 
@@ -73,7 +73,8 @@ template <int NT> struct Scratch {
 };
 
 // 32 rows of gate and up (x) for the block's tokens; warps share the inputs by parts.
-template <class P, int NT> __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
+template <class P, int NT, bool ONE>
+__device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     const u8* gate = w.gate + (u64)2 * blockIdx.x * blocks * P::BYTES;
     const u8* rise = w.up + (u64)2 * blockIdx.x * blocks * P::BYTES;
@@ -84,6 +85,7 @@ template <class P, int NT> __device__ __forceinline__ void up(const ExpertsArgs&
             m.token[threadIdx.x] = token_of(a, w, m.pair[threadIdx.x]);
         }
         __syncthreads();
+        const Columns<NT, ONE> x({a.q, a.side, a.inputs}, m.token);
 #pragma unroll 1
         for (u32 i = 0; i < 4; i++) {
             const u8* tile = (i < 2 ? gate : rise) + (u64)(i % 2) * blocks * P::BYTES;
@@ -91,16 +93,17 @@ template <class P, int NT> __device__ __forceinline__ void up(const ExpertsArgs&
             P held = {};
             if (part_start(warp, blocks) < part_start(warp + 1, blocks))
                 held.load(tile + (u64)part_start(warp, blocks) * P::BYTES, lane);
-            part_product<P, NT>(tile, warp, blocks, held, {a.q, a.side, a.inputs}, m.token, acc);
+            part_product<P, NT, ONE>(tile, warp, blocks, held, x, acc);
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
-                for (int r = 0; r < 4; r++) m.sums[warp][i][n][r][lane] = acc[n][r];
+                for (int r = 0; r < 4; r += ONE ? 2 : 1) m.sums[warp][i][n][r][lane] = acc[n][r];
         }
         __syncthreads();
         // Warp = token of the tile, lane = row.
         u32 row = lane % 16, from = 4 * (row % 8) + warp / 2, r = row / 8 * 2 + warp % 2;
         for (u32 n = 0; n < NT; n++) {
+            if (ONE && warp > 0) break;
             float g = m.sums[0][lane / 16][n][r][from], u = m.sums[0][2 + lane / 16][n][r][from];
             for (int p = 1; p < PARTS; p++)
                 g += m.sums[p][lane / 16][n][r][from], u += m.sums[p][2 + lane / 16][n][r][from];
@@ -154,7 +157,8 @@ template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArg
         P held = {};
         if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
         float total[NT][4];
-        tile_product<P, NT>(rows, blocks, held, {a.hq, a.hside, a.stride}, pair, total);
+        const Columns<NT, false> x({a.hq, a.hside, a.stride}, pair);
+        tile_product<P, NT, false>(rows, blocks, held, x, total);
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -188,14 +192,11 @@ template <class P>
 __device__ __forceinline__ void down_tile(const ExpertsArgs& a, const u8* matrix, u32 width, u32 pair, float* to) {
     u32 lane = threadIdx.x % 32, tile = blockIdx.x, blocks = width / P::INPUTS;
     const u8* rows = matrix + (u64)tile * blocks * P::BYTES;
-    __shared__ u32 pairs[32][8];
-    u32* same = pairs[threadIdx.x / 32];
-    if (lane < 8) same[lane] = pair;
-    __syncwarp();
     P held = {};
     if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
     float total[1][4];
-    tile_product<P, 1>(rows, blocks, held, {a.hq, a.hside, a.stride}, same, total);
+    const Columns<1, true> x({a.hq, a.hside, a.stride}, &pair);
+    tile_product<P, 1, true>(rows, blocks, held, x, total);
     if (lane % 4 == 0) to[lane / 4] = total[0][0], to[lane / 4 + 8] = total[0][2];
 }
 
@@ -259,7 +260,7 @@ KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
 }
 
 // Gate and up are of one packing in every file seen; other pairs are refused when a model is loaded.
-template <int NT> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
+template <int NT, bool ONE> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
     __shared__ Scratch<NT> m;
     Work w;
     after_previous();
@@ -275,22 +276,22 @@ template <int NT> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
         case BF16: return up_floats<BF16, NT>(a, w, m);
 #endif
 #if HAS(Q4)
-        case Q4: return up<PackQ4, NT>(a, w, m);
+        case Q4: return up<PackQ4, NT, ONE>(a, w, m);
 #endif
 #if HAS(IQ3)
-        case IQ3: return up<PackIQ3, NT>(a, w, m);
+        case IQ3: return up<PackIQ3, NT, ONE>(a, w, m);
 #endif
 #if HAS(Q5)
-        case Q5: return up<PackQ5, NT>(a, w, m);
+        case Q5: return up<PackQ5, NT, ONE>(a, w, m);
 #endif
 #if HAS(Q6)
-        case Q6: return up<PackQ6, NT>(a, w, m);
+        case Q6: return up<PackQ6, NT, ONE>(a, w, m);
 #endif
 #if HAS(B8)
-        case B8: return up<PackB8, NT>(a, w, m);
+        case B8: return up<PackB8, NT, ONE>(a, w, m);
 #endif
 #if HAS(K8)
-        case K8: return up<PackK8, NT>(a, w, m);
+        case K8: return up<PackK8, NT, ONE>(a, w, m);
 #endif
     }
 }
@@ -331,7 +332,8 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
     }
 }
 
-KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1>(a); }
-KERNEL(__launch_bounds__(256, 2) experts_up_2, ExpertsArgs) { up_any<2>(a); }
-KERNEL(__launch_bounds__(256, 3) experts_down_1, ExpertsArgs) { down_any<1>(a); }
+KERNEL(__launch_bounds__(256, 4) experts_up_one, ExpertsArgs) { up_any<1, true>(a); }
+KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1, false>(a); }
+KERNEL(__launch_bounds__(256, 2) experts_up_2, ExpertsArgs) { up_any<2, false>(a); }
+KERNEL(__launch_bounds__(256, 2) experts_down_1, ExpertsArgs) { down_any<1>(a); }
 KERNEL(__launch_bounds__(256, 2) experts_down_2, ExpertsArgs) { down_any<2>(a); }

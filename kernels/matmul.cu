@@ -1,6 +1,6 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for up to four matrices over the same inputs; added to out where `add` says.
 //
-// matmul_1, _2, _4: up to 8, 16, 32 tokens; a block of 8 warps owns one tile of rows, each warp one part of the
+// matmul_one: one token; matmul_1, _2, _4: up to 8, 16, 32; a block of 8 warps owns one tile of rows, each warp one part of the
 // inputs. matmul_8: any number of tokens, 64 a block (y); each warp owns a tile of rows whole.
 // Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 17 KB at most.
 #include "product.cuh"
@@ -35,7 +35,7 @@ template <int NT> struct Scratch {
 };
 
 // One tile of 16 rows, its parts by the eight warps.
-template <class P, int NT>
+template <class P, int NT, bool ONE>
 __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
@@ -46,13 +46,14 @@ __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32
     __syncthreads();
     after_previous();
     float acc[NT][4];
-    part_product<P, NT>(rows, warp, blocks, held, {a.q, a.side, a.inputs}, m.token, acc);
+    const Columns<NT, ONE> x({a.q, a.side, a.inputs}, m.token);
+    part_product<P, NT, ONE>(rows, warp, blocks, held, x, acc);
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) m.sums[warp][n][i][lane] = acc[n][i];
+        for (int i = 0; i < 4; i += ONE ? 2 : 1) m.sums[warp][n][i][lane] = acc[n][i];
     __syncthreads();
-    for (u32 at = threadIdx.x; at < NT * 128; at += 256) {
+    for (u32 at = threadIdx.x; at < (ONE ? 16 : NT * 128); at += 256) {
         // Rows run fastest among the threads, so that the writes lie side by side.
         u32 row = at % 16, n = at / 128, column = at / 16 % 8;
         u32 from = 4 * (row % 8) + column / 2, i = row / 8 * 2 + column % 2, t = 8 * n + column;
@@ -75,7 +76,8 @@ __device__ __forceinline__ void whole(const MatmulArgs& a, const Segment& s, u32
     if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
     after_previous();
     float total[8][4];
-    tile_product<P, 8>(rows, blocks, held, {a.q, a.side, a.inputs}, m.token, total);
+    const Columns<8, false> x({a.q, a.side, a.inputs}, m.token);
+    tile_product<P, 8, false>(rows, blocks, held, x, total);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -128,7 +130,7 @@ __device__ __forceinline__ void any_floats(const MatmulArgs& a, const Segment& s
     }
 }
 
-template <int NT> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
+template <int NT, bool ONE> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
     __shared__ Scratch<NT> m;
     u32 i = 0;
     while (i + 1 < a.count && blockIdx.x >= a.segments[i + 1].tile) i++;
@@ -136,30 +138,31 @@ template <int NT> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
     u32 tile = blockIdx.x - s.tile;
     switch (s.packing) {
 #if HAS(Q4)
-        case Q4: return split<PackQ4, NT>(a, s, tile, m);
+        case Q4: return split<PackQ4, NT, ONE>(a, s, tile, m);
 #endif
 #if HAS(IQ3)
-        case IQ3: return split<PackIQ3, NT>(a, s, tile, m);
+        case IQ3: return split<PackIQ3, NT, ONE>(a, s, tile, m);
 #endif
 #if HAS(Q5)
-        case Q5: return split<PackQ5, NT>(a, s, tile, m);
+        case Q5: return split<PackQ5, NT, ONE>(a, s, tile, m);
 #endif
 #if HAS(Q6)
-        case Q6: return split<PackQ6, NT>(a, s, tile, m);
+        case Q6: return split<PackQ6, NT, ONE>(a, s, tile, m);
 #endif
 #if HAS(B8)
-        case B8: return split<PackB8, NT>(a, s, tile, m);
+        case B8: return split<PackB8, NT, ONE>(a, s, tile, m);
 #endif
 #if HAS(K8)
-        case K8: return split<PackK8, NT>(a, s, tile, m);
+        case K8: return split<PackK8, NT, ONE>(a, s, tile, m);
 #endif
         default: return any_floats<NT>(a, s, tile, 0, a.tokens, m);
     }
 }
 
-KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4>(a); }
+KERNEL(__launch_bounds__(256, 4) matmul_one, MatmulArgs) { narrow<1, true>(a); }
+KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4, false>(a); }
 
 // A unit of x is eight tiles of one segment.
 KERNEL(__launch_bounds__(256, 1) matmul_8, MatmulArgs) {

@@ -36,23 +36,48 @@ __device__ __forceinline__ void quantize_block(float v, u8* q, float4* side, u32
 // First block of part p of n blocks.
 __device__ __forceinline__ u32 part_start(u32 p, u32 n) { return p * n / PARTS; }
 
-// acc[n] += rows of one block times tokens rows_of[8n ..]; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n,
-// acc[n][2..3]: row g + 8.
-template <class P, int NT>
-__device__ __forceinline__ void block_product(const P& pack, const Quantised& x, const u32* token, u32 block,
-                                              float acc[NT][4]) {
-    u32 lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+// The activations of a lane's columns, eight tokens a tile. ONE: a single token stands in every column, and only the
+// first column's sums are made; the operations on it, and so its bits, are the same.
+template <int NT, bool ONE> struct Columns {
+    const u8* q[NT];
+    const float4* side[NT][ONE ? 1 : 2];
+
+    // `token`: the row of each column.
+    __device__ __forceinline__ Columns(const Quantised& x, const u32* token) {
+        u32 lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            q[n] = x.q + (u64)token[ONE ? 0 : 8 * n + g] * x.inputs + 8 * j;
+#pragma unroll
+            for (int c = 0; c < (ONE ? 1 : 2); c++)
+                side[n][c] = x.side + (u64)token[ONE ? 0 : 8 * n + 2 * j + c] * (x.inputs / 32);
+        }
+    }
+};
+
+// acc[n] += rows of one block times the tokens; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n, acc[n][2..3]:
+// row g + 8. ONE: only acc[0][0] and acc[0][2].
+template <class P, int NT, bool ONE>
+__device__ __forceinline__ void block_product(const P& pack, const Columns<NT, ONE>& x, u32 block, float acc[NT][4]) {
 #pragma unroll
     for (int t = 0; t < P::INPUTS / 32; t++) {
-        u32 a[4], k32 = block * (P::INPUTS / 32) + t;
+        u32 a[4];
         pack.codes(t, a);
         Scale first = pack.scale(t, 0), second = P::SUB == 16 ? pack.scale(t, 1) : first;
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            const uint2 b = *(const uint2*)(x.q + (u64)token[8 * n + g] * x.inputs + 32 * k32 + 8 * j);
+            const uint2 b = *(const uint2*)(x.q[n] + (u64)block * P::INPUTS + 32 * t);
             float4 s[2];
 #pragma unroll
-            for (int c = 0; c < 2; c++) s[c] = x.side[(u64)token[8 * n + 2 * j + c] * (x.inputs / 32) + k32];
+            for (int c = 0; c < (ONE ? 1 : 2); c++) {
+                const float4* from = x.side[n][c] + (u64)block * (P::INPUTS / 32) + t;
+                if (P::SUB == 16) {
+                    s[c] = *from;
+                } else {
+                    const float2 two = *(const float2*)from;
+                    s[c].x = two.x, s[c].y = two.y;
+                }
+            }
             int sum[4], more[4];
             if (P::SUB == 16) {
                 mma_k16(sum, a[0], a[1], b.x);
@@ -61,14 +86,13 @@ __device__ __forceinline__ void block_product(const P& pack, const Quantised& x,
                 mma_k32(sum, a, b.x, b.y);
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 4; i += ONE ? 2 : 1) {
                 // Named operations: the compiler may not fuse them one way here and another way there.
                 const float4& side = s[i % 2];
-                float low = side.x * first.a[i / 2], high = side.x * second.a[i / 2];
-                acc[n][i] = fmaf(low, (float)sum[i], acc[n][i]);
+                acc[n][i] = fmaf(side.x * first.a[i / 2], (float)sum[i], acc[n][i]);
                 acc[n][i] = fmaf(first.b[i / 2], P::SUB == 16 ? side.z : side.y, acc[n][i]);
                 if (P::SUB == 16) {
-                    acc[n][i] = fmaf(high, (float)more[i], acc[n][i]);
+                    acc[n][i] = fmaf(side.x * second.a[i / 2], (float)more[i], acc[n][i]);
                     acc[n][i] = fmaf(second.b[i / 2], side.w, acc[n][i]);
                 }
             }
@@ -77,32 +101,31 @@ __device__ __forceinline__ void block_product(const P& pack, const Quantised& x,
 }
 
 // acc = part `p` of the tile's rows times tokens; `held` has the part's first block already, if it is not empty.
-template <class P, int NT>
-__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P& held, const Quantised& x,
-                                             const u32* token, float acc[NT][4]) {
+template <class P, int NT, bool ONE>
+__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P& held, const Columns<NT, ONE>& x,
+                                             float acc[NT][4]) {
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[n][i] = 0;
     u32 at = part_start(p, blocks), end = part_start(p + 1, blocks);
-    if (at == end) return;
 #pragma unroll 1
     for (u32 first = at; at < end; at++) {
         if (at > first) held.load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
-        block_product<P, NT>(held, x, token, at, acc);
+        block_product<P, NT, ONE>(held, x, at, acc);
     }
 }
 
 // All parts of a tile by one warp, in order.
-template <class P, int NT>
-__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P& held, const Quantised& x, const u32* token,
+template <class P, int NT, bool ONE>
+__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P& held, const Columns<NT, ONE>& x,
                                              float total[NT][4]) {
 #pragma unroll 1
     for (u32 p = 0; p < PARTS; p++) {
         float acc[NT][4];
         if (p > 0 && part_start(p, blocks) < part_start(p + 1, blocks))
             held.load(tile + (u64)part_start(p, blocks) * P::BYTES, threadIdx.x % 32);
-        part_product<P, NT>(tile, p, blocks, held, x, token, acc);
+        part_product<P, NT, ONE>(tile, p, blocks, held, x, acc);
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll

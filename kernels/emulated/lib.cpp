@@ -193,10 +193,10 @@ namespace {
 struct Entry { const char* name; unsigned bytes; void (*call)(const void*); };
 #define ENTRY(name, Args) { #name, sizeof(Args), [](const void* p) { name(*(const Args*)p); } }
 const Entry TABLE[] = {
-    ENTRY(embed, EmbedArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs),
+    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs),
     ENTRY(matmul_8, MatmulArgs), ENTRY(rms_norm, NormArgs), ENTRY(quantize, QuantizeArgs), ENTRY(gather, GatherArgs),
     ENTRY(gdn, GdnArgs), ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
-    ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(experts_up_1, ExpertsArgs),
+    ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),

@@ -51,7 +51,11 @@ const EACH_EXPERTS_MAX: u32 = 16;
 
 /// `experts`: how many the layer has. True if the results were added to the residual stream; else they lie in `y`.
 pub fn launch(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
-    let up = if a.tokens > 32 { Kernel::ExpertsUp2 } else { Kernel::ExpertsUp1 };
+    let up = match a.tokens {
+        0..=1 => Kernel::ExpertsUpOne,
+        2..=32 => Kernel::ExpertsUp1,
+        _ => Kernel::ExpertsUp2,
+    };
     let lists = (a.tokens * a.used).min(experts as u32) + 1;
     d.launch(up, [a.routed.width.max(a.shared.width).div_ceil(32), lists, 1], 256, a)?;
     if a.tokens <= EACH_TOKENS_MAX && a.used < EACH_EXPERTS_MAX {

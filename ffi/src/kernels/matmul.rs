@@ -59,7 +59,8 @@ pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -
         tiles += rows.div_ceil(w.packing.tile_rows() as u32 * if wide { 8 } else { 1 });
     }
     let (kernel, columns) = match input.tokens {
-        0..=8 => (Kernel::Matmul1, 1),
+        0..=1 => (Kernel::MatmulOne, 1),
+        2..=8 => (Kernel::Matmul1, 1),
         9..=16 => (Kernel::Matmul2, 1),
         17..=32 => (Kernel::Matmul4, 1),
         n => (Kernel::Matmul8, n.div_ceil(64) as u32),

@@ -52,6 +52,7 @@ macro_rules! kernels {
 
 kernels! {
     Embed = "embed" in "embed.cu", embed::Embed;
+    MatmulOne = "matmul_one" in "matmul.cu", matmul::Matmul;
     Matmul1 = "matmul_1" in "matmul.cu", matmul::Matmul;
     Matmul2 = "matmul_2" in "matmul.cu", matmul::Matmul;
     Matmul4 = "matmul_4" in "matmul.cu", matmul::Matmul;
@@ -64,6 +65,7 @@ kernels! {
     Attention = "attention" in "attention.cu", attention::Attention;
     AttentionJoin = "attention_join" in "attention.cu", attention::Join;
     Route = "route" in "route.cu", route::Route;
+    ExpertsUpOne = "experts_up_one" in "experts.cu", experts::Experts;
     ExpertsUp1 = "experts_up_1" in "experts.cu", experts::Experts;
     ExpertsUp2 = "experts_up_2" in "experts.cu", experts::Experts;
     ExpertsDown1 = "experts_down_1" in "experts.cu", experts::Experts;
