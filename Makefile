@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint openai page tasks bench-native simulate soak doc clean
+.PHONY: help setup build run test unit lint kernels openai page tasks bench-native simulate soak doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,6 +42,14 @@ lint: setup ## Formatting and lints
 # What computes is optimised as shipped; the daemon around it a little less, for nine test programs are built with it.
 unit: setup ## Rust tests of every tier that needs no GPU
 	$(CARGO) test --release --locked --workspace --config profile.release.package.chimere.opt-level=1
+
+kernels: target/kernels-venv/ready ## Every CUDA kernel compiles for every card, and fits the smallest; needs no card
+	target/kernels-venv/bin/python tests/gpu/compile.py
+
+target/kernels-venv/ready: tests/gpu/requirements.txt
+	$(PYTHON) -m venv target/kernels-venv
+	target/kernels-venv/bin/pip install --quiet --disable-pip-version-check -r tests/gpu/requirements.txt
+	touch $@
 
 openai: $(BUILD) $(VENV)/ready ## The official OpenAI client against the daemon
 	tests/openai/run.sh $(BIN) $(VENV)/bin/python

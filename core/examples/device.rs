@@ -2,6 +2,7 @@
 //! `device bench MODEL`, `device synthetic`. `tests/gpu/run` calls it.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use chimere_core::engine::backend::{Backend, Chunk, Output, Rows, SeqId};
@@ -22,6 +23,9 @@ struct Cli {
     /// Folder for compiled kernels
     #[arg(long, default_value = "target/kernels")]
     cache: PathBuf,
+    /// The kernels compiled for the processor, in place of a card (see kernels/emulated)
+    #[arg(long)]
+    emulated: Option<PathBuf>,
     #[command(subcommand)]
     command: What,
 }
@@ -72,22 +76,30 @@ struct Plan {
     rounds: usize,
 }
 
-fn main() -> Outcome {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
     match cli.command {
-        What::Checks => checks(&cli.cache),
-        What::Agree { model, tokens, halves } => agree(&model, tokens, halves, cli.cache),
+        What::Checks => checks(&cli.cache, cli.emulated.as_deref()),
+        What::Agree { model, tokens, halves } => {
+            let cache = Some(cli.cache);
+            agree(&model, tokens, CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() })
+        }
         What::Bench { model, plan } => {
             let options = hosting(&plan, cli.cache);
             bench(Cuda::load(&model, &options, &mut |_| {})?, &plan)
         }
         What::Synthetic { layers, plan } => {
-            let types = Types {
-                experts: DType::IQ3_S,
-                dense: DType::Q5_K,
-                embedding: DType::Q4_K,
-                head: Some(DType::Q6_K),
-            };
+            let types =
+                Types { experts: DType::IQ3_S, dense: DType::Q5_K, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
             let (header, len) = Qwen35Moe::slice_of_35b(layers, types).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
             let options = hosting(&plan, cli.cache);
@@ -109,9 +121,12 @@ fn hosting(plan: &Plan, cache: PathBuf) -> CudaOptions {
     }
 }
 
-fn checks(cache: &Path) -> Outcome {
+fn checks(cache: &Path, emulated: Option<&Path>) -> Outcome {
     let began = Instant::now();
-    let device = Device::open(u32::MAX, Some(cache))?;
+    let device = match emulated {
+        Some(library) => Device::emulated(library)?,
+        None => Device::open(u32::MAX >> 16, Some(cache))?,
+    };
     println!("{device:?}, ready in {:.1} s", began.elapsed().as_secs_f64());
     let findings = check::all(&device)?;
     for f in &findings {
@@ -125,7 +140,8 @@ fn checks(cache: &Path) -> Outcome {
 }
 
 fn ids(vocab: usize, count: usize, seed: usize) -> Vec<u32> {
-    let id = |i: usize| ((i as u64 * 31 + seed as u64 * 7_919).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab as u64;
+    let id =
+        |i: usize| ((i as u64 * 31 + seed as u64 * 7_919).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab as u64;
     (0..count).map(|i| id(i) as u32).collect()
 }
 
@@ -147,13 +163,18 @@ fn log_softmax(row: &[f32]) -> Vec<f64> {
     row.iter().map(|v| f64::from(*v) - max - sum.ln()).collect()
 }
 
-fn agree(model: &Path, tokens: usize, halves: bool, cache: PathBuf) -> Outcome {
+fn agree(model: &Path, tokens: usize, options: CudaOptions) -> Outcome {
     let context = (tokens + 1).next_multiple_of(64);
-    let options =
-        CudaOptions { context_tokens: context, sequences_max: 2, halves, cache: Some(cache), ..Default::default() };
+    let options = CudaOptions { context_tokens: context, sequences_max: 2, ..options };
     let began = Instant::now();
     let mut ours = Cuda::load(model, &options, &mut |_| {})?;
-    println!("{} on {}: loaded in {:.1} s; {}", model.display(), ours.info().device, began.elapsed().as_secs_f64(), ours.placement());
+    println!(
+        "{} on {}: loaded in {:.1} s; {}",
+        model.display(),
+        ours.info().device,
+        began.elapsed().as_secs_f64(),
+        ours.placement()
+    );
     let cpu = CpuOptions { context_tokens: context, sequences_max: 2, kv: KvType::F32, ..Default::default() };
     let mut theirs = Cpu::load(model, &cpu, &mut |_| {})?;
     let vocab = ours.info().vocab;
@@ -170,7 +191,10 @@ fn agree(model: &Path, tokens: usize, halves: bool, cache: PathBuf) -> Outcome {
             clear += usize::from(p[best] - p[mine] > 0.1);
         }
     }
-    println!("KL from the processor: mean {:.2e}, largest {top:.2e}; top-1 differs at {differ} of {tokens}, {clear} of them clear (over 0.1 nat)", sum / tokens as f64);
+    println!(
+        "KL from the processor: mean {:.2e}, largest {top:.2e}; top-1 differs at {differ} of {tokens}, {clear} of them clear (over 0.1 nat)",
+        sum / tokens as f64
+    );
     for step in [1, 7, 64] {
         let same = logits(&mut ours, &list, step)?.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
         println!("fed {step} at a time: {}", if same { "the same bits" } else { "OTHER BITS" });
@@ -204,7 +228,11 @@ fn bench(mut cuda: Cuda, plan: &Plan) -> Outcome {
     let buffer = device.zeroed(1 << 30)?;
     let bandwidth = fill::read_bandwidth(&device, &buffer, 5)?;
     drop(buffer);
-    println!("{:.3} GB of weights a token at batch 1; {:.2} TB/s read", info.bytes_per_token as f64 / 1e9, bandwidth / 1e12);
+    println!(
+        "{:.3} GB of weights a token at batch 1; {:.2} TB/s read",
+        info.bytes_per_token as f64 / 1e9,
+        bandwidth / 1e12
+    );
     for &prompt in &plan.prompt {
         let tokens = ids(info.vocab, prompt, 3);
         let mut rates = Vec::new();
@@ -230,7 +258,11 @@ fn bench(mut cuda: Cuda, plan: &Plan) -> Outcome {
     let mut list = cuda.profile(&seqs, &[1])?;
     list.sort_by(|a, b| b.2.total_cmp(&a.2));
     for (name, launches, seconds) in list {
-        println!("  {name:18} {launches:5} × {:7.2} µs = {:8.1} µs", seconds / f64::from(launches) * 1e6, seconds * 1e6);
+        println!(
+            "  {name:18} {launches:5} × {:7.2} µs = {:8.1} µs",
+            seconds / f64::from(launches) * 1e6,
+            seconds * 1e6
+        );
     }
     Ok(())
 }
@@ -263,7 +295,13 @@ fn decode(cuda: &mut Cuda, plan: &Plan, context: usize, batch: usize, bandwidth:
         }
     }
     let (device, host) = (median(device), median(host));
-    let share = if batch == 1 { format!(", {:.0} % of the bandwidth read", device * bytes / bandwidth * 100.0) } else { String::new() };
-    println!("decode {batch:2} at {context:5}: {device:9.1} tokens/s on the device, {host:9.1} with logits to the host{share}");
+    let share = if batch == 1 {
+        format!(", {:.0} % of the bandwidth read", device * bytes / bandwidth * 100.0)
+    } else {
+        String::new()
+    };
+    println!(
+        "decode {batch:2} at {context:5}: {device:9.1} tokens/s on the device, {host:9.1} with logits to the host{share}"
+    );
     Ok(())
 }

@@ -16,7 +16,8 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 ARCHITECTURES = "sm_80,sm_86,sm_89,sm_90,sm_100,sm_120"
 SHARED_BYTES_MAX = 99 << 10
-SPILLED_BYTES_MAX = 64
+# With every packing compiled in; a model's own few take fewer registers.
+SPILLED_BYTES_MAX = 128
 
 
 def library(path):

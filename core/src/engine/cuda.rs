@@ -49,12 +49,22 @@ pub struct CudaOptions {
     pub memory_bytes_max: u64,
     /// Folder for compiled kernels; absent: compiled at each start.
     pub cache: Option<PathBuf>,
+    /// The kernels compiled for the processor, in place of a card: for checks on machines without one.
+    pub emulated: Option<PathBuf>,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        CudaOptions { threads, context_tokens: 0, sequences_max: 16, halves: true, memory_bytes_max: 0, cache: None }
+        CudaOptions {
+            threads,
+            context_tokens: 0,
+            sequences_max: 16,
+            halves: true,
+            memory_bytes_max: 0,
+            cache: None,
+            emulated: None,
+        }
     }
 }
 
@@ -87,7 +97,11 @@ impl Cuda {
         let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
         let file = File::open(path).map_err(|e| cannot(&e))?;
         let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
-        let device = Device::open(weights::packings(&gguf), options.cache.as_deref()).map_err(|e| cannot(&e))?;
+        let device = match &options.emulated {
+            Some(library) => Device::emulated(library),
+            None => Device::open(weights::packings(&gguf), options.cache.as_deref()),
+        };
+        let device = device.map_err(|e| cannot(&e))?;
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         Cuda::on(device, &gguf, Source::File(&file), &stem, options, progress).map_err(|e| cannot(&e))
     }

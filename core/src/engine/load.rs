@@ -162,6 +162,7 @@ fn native_cuda(
         halves: !options.exact,
         memory_bytes_max: options.device_bytes_max,
         cache: options.kernels.clone(),
+        emulated: None,
     };
     let backend = super::cuda::Cuda::load(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))

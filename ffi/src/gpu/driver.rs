@@ -59,7 +59,16 @@ impl Card {
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(call("making a stream"))?;
         let functions = functions(&modules)?;
         let overlap = facts.major >= 9;
-        Ok(Card { facts, device, context, stream, functions, overlap, recordings: Mutex::default(), profile: Mutex::default() })
+        Ok(Card {
+            facts,
+            device,
+            context,
+            stream,
+            functions,
+            overlap,
+            recordings: Mutex::default(),
+            profile: Mutex::default(),
+        })
     }
 
     fn here(&self) -> Result<(), GpuError> {

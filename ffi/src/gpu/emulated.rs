@@ -3,8 +3,8 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -100,8 +100,7 @@ impl Emulated {
                 return Err(failed("comparing the arguments", reason));
             }
         }
-        let facts =
-            Facts { name: "emulated".into(), major: 8, minor: 0, processors: 1, memory_bytes: 1 << 36 };
+        let facts = Facts { name: "emulated".into(), major: 8, minor: 0, processors: 1, memory_bytes: 1 << 36 };
         Ok(Emulated { facts, launch, state: Mutex::default(), _library: library })
     }
 

@@ -256,15 +256,13 @@ impl Buffer {
 
     pub fn read_f32(&self, start: usize, values: &mut [f32]) -> Result<(), GpuError> {
         // SAFETY: every pattern of four bytes is a float.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), size_of_val(values)) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), size_of_val(values)) };
         self.read(4 * start, bytes)
     }
 
     pub fn read_u32(&self, start: usize, values: &mut [u32]) -> Result<(), GpuError> {
         // SAFETY: every pattern of four bytes is an integer.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), size_of_val(values)) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast::<u8>(), size_of_val(values)) };
         self.read(4 * start, bytes)
     }
 }

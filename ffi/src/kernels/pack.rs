@@ -189,7 +189,8 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
             bytes(float(576), &mins.to_le_bytes());
         }
         Packing::K8 => {
-            let sub = |s: &[u8; 16]| std::array::from_fn::<u8, 16, _>(|i| if format.sub == 32 { s[i / 2] } else { s[i] });
+            let sub =
+                |s: &[u8; 16]| std::array::from_fn::<u8, 16, _>(|i| if format.sub == 32 { s[i / 2] } else { s[i] });
             bytes(4096 + 32 * g + 16 * upper, &sub(&scales));
             bytes(4352 + 32 * g + 16 * upper, &sub(&block.min));
             bytes(float(4608), &format.scale(block.d).to_le_bytes());

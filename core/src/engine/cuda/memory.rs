@@ -119,11 +119,7 @@ pub(super) struct Activation {
 impl Activation {
     fn new(d: &Device, rows: usize, width: usize) -> Result<Activation, GpuError> {
         let blocks = rows * width.div_ceil(32);
-        Ok(Activation {
-            x: d.zeroed(4 * rows * width)?,
-            q: d.zeroed(32 * blocks)?,
-            side: d.zeroed(16 * blocks)?,
-        })
+        Ok(Activation { x: d.zeroed(4 * rows * width)?, q: d.zeroed(32 * blocks)?, side: d.zeroed(16 * blocks)? })
     }
 
     pub(super) fn quantised(&self) -> Quantised {
@@ -281,10 +277,9 @@ impl States {
                 state: d.zeroed(4 * heads * STATE_FLOATS)?,
                 window: d.zeroed(4 * heads * WINDOW_FLOATS)?,
             }),
-            LayerKind::Attention => Ok(LayerState::Kv {
-                keys: d.zeroed(s.cache_bytes(hp))?,
-                values: d.zeroed(s.cache_bytes(hp))?,
-            }),
+            LayerKind::Attention => {
+                Ok(LayerState::Kv { keys: d.zeroed(s.cache_bytes(hp))?, values: d.zeroed(s.cache_bytes(hp))? })
+            }
         };
         let kinds = hp.layers.iter().chain(hp.mtp.map(|_| &LayerKind::Attention));
         let pages = (s.sequences * s.pages) as u32;

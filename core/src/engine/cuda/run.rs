@@ -110,12 +110,8 @@ impl<'a> Run<'a> {
         if !mtp.projection.packing.is_float() {
             norm::quantize(&self.c.device, m.combined.x.at(), self.rows, 2 * d, m.combined.quantised())?;
         }
-        let input = matmul::Input {
-            x: m.combined.x.at(),
-            quantised: m.combined.quantised(),
-            inputs: 2 * d,
-            tokens: self.rows,
-        };
+        let input =
+            matmul::Input { x: m.combined.x.at(), quantised: m.combined.quantised(), inputs: 2 * d, tokens: self.rows };
         self.product(input, &[(&mtp.projection, &m.x)], false)
     }
 
@@ -250,8 +246,7 @@ impl<'a> Run<'a> {
             Mixer::Gdn(w) => (&w.out, hp.gdn.value_dim()),
             Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim),
         };
-        let input =
-            matmul::Input { x: m.mixed.x.at(), quantised: m.mixed.quantised(), inputs, tokens: self.rows };
+        let input = matmul::Input { x: m.mixed.x.at(), quantised: m.mixed.quantised(), inputs, tokens: self.rows };
         self.product(input, &[(w, self.x)], true)
     }
 

@@ -102,7 +102,11 @@ fn neighbours_change_nothing() {
     c.step(&[chunk(0, &a[..20]), chunk(1, &b[..36])], &mut out).unwrap();
     assert!(out.logits[..20 * v] == alone[0][..20 * v] && out.logits[20 * v..] == alone[1][..36 * v]);
     c.step(&[chunk(1, &b[36..]), chunk(2, d), chunk(0, &a[20..])], &mut out).unwrap();
-    assert!(out.logits[..v] == alone[1][36 * v..] && out.logits[v..6 * v] == alone[2] && out.logits[6 * v..] == alone[0][20 * v..]);
+    assert!(
+        out.logits[..v] == alone[1][36 * v..]
+            && out.logits[v..6 * v] == alone[2]
+            && out.logits[6 * v..] == alone[0][20 * v..]
+    );
 }
 
 #[test]
