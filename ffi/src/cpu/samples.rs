@@ -1,5 +1,6 @@
 //! The two references of the tests: ggml's own conversion and sums in double precision.
 
+#[cfg(feature = "llama")]
 use crate::DType;
 
 pub(crate) use crate::samples::{Random, weights};

@@ -194,10 +194,10 @@ impl Packer for Uploader<'_> {
     }
 
     fn matrix(&mut self, t: Tensor<'_>) -> Result<Matrix, ModelError> {
-        if let Some((name, matrix)) = &self.embedding {
-            if name == t.name {
-                return Ok(matrix.clone());
-            }
+        if let Some((name, matrix)) = &self.embedding
+            && name == t.name
+        {
+            return Ok(matrix.clone());
         }
         let (buffer, packing, _) = self.upload(&t, 1)?;
         Ok(Matrix { buffer: Arc::new(buffer), packing, rows: t.rows, cols: t.cols })
