@@ -49,8 +49,12 @@ pub enum ConfigError {
 /// The engine process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
-    /// `auto`, `cpu` or `llama`.
+    /// `auto`, `cpu`, `cuda` or `llama`.
     pub backend: String,
+    /// Device memory that may be used; 0 = what is free.
+    pub vram_bytes_max: u64,
+    /// Folder of compiled kernels that came with the program, where there is one.
+    pub kernels: Option<PathBuf>,
     pub threads: NonZeroUsize,
     /// Positions that one sequence may hold; the model's own limit where absent.
     pub context_tokens: Option<NonZeroUsize>,
@@ -172,6 +176,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where a test breaks this process.
     pub failpoint: Failpoint,
+    /// Said to the serving engine beside what follows from this configuration; for tests.
+    pub engine_args: Vec<String>,
     /// The file by which a simulation moves this process's clock.
     pub clock_offset: Option<PathBuf>,
     /// Variables with our prefix that mean nothing.
@@ -189,6 +195,7 @@ pub struct Flags {
     pub state_dir: Option<PathBuf>,
     pub model: Option<PathBuf>,
     pub failpoint: Failpoint,
+    pub engine_args: Vec<String>,
     pub clock_offset: Option<PathBuf>,
 }
 
@@ -211,8 +218,14 @@ impl Config {
         config.unknown_variables = unknown;
         config.settings = settings::of(&typed, &config);
         config.failpoint = flags.failpoint.clone();
+        config.engine_args = flags.engine_args.clone();
         config.clock_offset = flags.clock_offset.clone();
         Ok(config)
+    }
+
+    /// Folder of the kernels that were compiled for this machine's card.
+    pub fn kernels_cache(&self) -> PathBuf {
+        self.state_dir.join("kernels")
     }
 
     /// Folders that may hold `night.yaml`, strongest first.
@@ -226,10 +239,9 @@ impl Config {
             Some(field) => field.value,
             None => env.state_dir().ok_or(ConfigError::NoStateDir)?,
         };
-        let cores = env.cores as u64;
         Ok(Config {
             model: env.find_model(raw.model.path.map(|f| f.value)),
-            engine: engine(raw.engine, cores)?,
+            engine: engine(raw.engine, env)?,
             http: http(raw.http)?,
             replies: replies(raw.replies)?,
             memory: MemoryConfig {
@@ -259,6 +271,7 @@ impl Config {
             log: log(raw.log)?,
             state_dir,
             failpoint: Failpoint::default(),
+            engine_args: Vec::new(),
             clock_offset: None,
             unknown_variables: Vec::new(),
             settings: Vec::new(),
@@ -274,10 +287,13 @@ fn flags_layer(flags: &Flags) -> RawConfig {
     raw
 }
 
-fn engine(raw: raw::EngineSection, cores: u64) -> Result<EngineConfig, ConfigError> {
+fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, ConfigError> {
+    let cores = env.cores as u64;
     let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=1 << 21, "engine.context_tokens")).transpose()?;
     Ok(EngineConfig {
-        backend: one_of(raw.backend, "auto", &["auto", "cpu", "llama"], "engine.backend")?,
+        backend: one_of(raw.backend, "auto", &["auto", "cpu", "cuda", "llama"], "engine.backend")?,
+        vram_bytes_max: number(raw.vram_bytes_max, 0, 0..=1 << 44, "engine.vram_bytes_max")?,
+        kernels: env.find_kernels(),
         threads: nonzero(number(raw.threads, cores.min(THREADS_MAX), 1..=THREADS_MAX, "engine.threads")?),
         context_tokens: context.map(nonzero),
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),

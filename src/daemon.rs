@@ -9,6 +9,7 @@ mod notify;
 mod reload;
 mod tables;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use crate::embed::Examples;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
+use crate::night::generation::{Generations, Pointer};
 use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::Replies;
@@ -326,17 +328,32 @@ fn trainer_program(engine: &EngineSpec, config: &Config) -> Program {
     Program { path: engine.program.clone(), args: Vec::new(), model, low_priority: config.low_priority }
 }
 
+/// Whether adapters are put on the served model: the night makes them, or made one that is served.
+fn adapters_wanted(config: &Config) -> bool {
+    let served = Generations::open(&config.state_dir).and_then(|generations| generations.pointer());
+    let learned = |pointer: Option<Pointer>| pointer.is_some_and(|p| p.served().iter().any(|number| *number > 0));
+    config.night.enabled || served.is_ok_and(learned)
+}
+
 /// This binary again, as an engine.
 fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonError> {
     let engine = &config.engine;
     let mut args = vec!["engine".into(), "--model".into(), model.into_os_string()];
     let mut flag = |name: &str, value: String| args.extend([name.into(), value.into()]);
     flag("--backend", engine.backend.clone());
+    flag("--vram-max", engine.vram_bytes_max.to_string());
     flag("--threads", engine.threads.to_string());
     flag("--context", engine.context_tokens.map_or(0, usize::from).to_string());
     flag("--sequences", engine.sequences.to_string());
     // Every admitted reply may wait, with all its choices.
     flag("--waiting", (config.replies.requests_max * crate::service::CHOICES_MAX as usize).min(4_096).to_string());
+    args.extend(["--kernels".into(), config.kernels_cache().into_os_string()]);
+    if let Some(folder) = &engine.kernels {
+        args.extend(["--shipped-kernels".into(), folder.clone().into_os_string()]);
+    }
+    // What the night learns are adapters.
+    args.extend(adapters_wanted(config).then(|| "--adapters".into()));
+    args.extend(config.engine_args.iter().map(OsString::from));
     Ok(EngineSpec {
         program: std::env::current_exe()?,
         args,

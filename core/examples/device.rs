@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use chimere_core::engine::backend::{Backend, Chunk, Output, Rows, SeqId};
+use chimere_core::engine::backend::{Backend, Chunk, Output, Rows};
 use chimere_core::engine::cpu::{Cpu, CpuOptions, KvType};
-use chimere_core::engine::cuda::{Cuda, CudaOptions};
+use chimere_core::engine::cuda::{Cuda, CudaOptions, bench as measured};
 use chimere_core::gguf::Gguf;
 use chimere_core::gguf::synthetic::{Qwen35Moe, Types};
 use chimere_ffi::DType;
-use chimere_ffi::gpu::Device;
-use chimere_ffi::kernels::{check, fill};
+use chimere_ffi::gpu::{Device, Folders, PACKINGS};
+use chimere_ffi::kernels::check;
 use clap::{Parser, Subcommand};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -95,7 +95,9 @@ fn run(cli: Cli) -> Outcome {
         }
         What::Bench { model, plan } => {
             let options = hosting(&plan, cli.cache);
-            bench(Cuda::load(&model, &options, &mut |_| {})?, &plan)
+            let began = Instant::now();
+            let cuda = Cuda::load(&model, &options, &mut |_| {})?;
+            bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
         What::Synthetic { layers, plan } => {
             let types =
@@ -105,17 +107,28 @@ fn run(cli: Cli) -> Outcome {
             let options = hosting(&plan, cli.cache);
             let began = Instant::now();
             let cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
-            println!("made in {:.1} s", began.elapsed().as_secs_f64());
-            bench(cuda, &plan)
+            bench(cuda, &plan, began.elapsed().as_secs_f64())
+        }
+    }
+}
+
+impl Plan {
+    fn plan(&self) -> measured::Plan {
+        measured::Plan {
+            batches: self.batch.clone(),
+            contexts: self.context.clone(),
+            prompts: self.prompt.clone(),
+            tokens: self.tokens,
+            rounds: self.rounds,
         }
     }
 }
 
 fn hosting(plan: &Plan, cache: PathBuf) -> CudaOptions {
-    let deepest = plan.context.iter().map(|c| c + plan.tokens + 1).chain(plan.prompt.iter().copied()).max();
+    let plan = plan.plan();
     CudaOptions {
-        context_tokens: deepest.unwrap_or(512).next_multiple_of(64),
-        sequences_max: plan.batch.iter().copied().max().unwrap_or(1).min(32),
+        context_tokens: plan.context_tokens(),
+        sequences_max: plan.sequences(),
         cache: Some(cache),
         ..Default::default()
     }
@@ -125,7 +138,7 @@ fn checks(cache: &Path, emulated: Option<&Path>) -> Outcome {
     let began = Instant::now();
     let device = match emulated {
         Some(library) => Device::emulated(library)?,
-        None => Device::open(u32::MAX >> 16, Some(cache))?,
+        None => Device::open(PACKINGS, &Folders { cache: Some(cache), shipped: None })?,
     };
     println!("{device:?}, ready in {:.1} s", began.elapsed().as_secs_f64());
     let findings = check::all(&device)?;
@@ -202,106 +215,7 @@ fn agree(model: &Path, tokens: usize, options: CudaOptions) -> Outcome {
     Ok(())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// `count` sequences that hold `context` tokens each.
-fn filled(cuda: &mut Cuda, count: usize, context: usize) -> Result<Vec<SeqId>, Box<dyn std::error::Error>> {
-    let vocab = cuda.info().vocab;
-    let mut out = Output::default();
-    let mut seqs = Vec::new();
-    for i in 0..count {
-        let seq = cuda.open()?;
-        let tokens = ids(vocab, context, i);
-        cuda.step(&[Chunk { seq, tokens: &tokens, rows: Rows::None, hidden: false }], &mut out)?;
-        seqs.push(seq);
-    }
-    Ok(seqs)
-}
-
-fn bench(mut cuda: Cuda, plan: &Plan) -> Outcome {
-    let info = cuda.info().clone();
-    println!("{}, {}; {}", info.name, info.device, cuda.placement());
-    let device = cuda.device().clone();
-    let buffer = device.zeroed(1 << 30)?;
-    let bandwidth = fill::read_bandwidth(&device, &buffer, 5)?;
-    drop(buffer);
-    println!(
-        "{:.3} GB of weights a token at batch 1; {:.2} TB/s read",
-        info.bytes_per_token as f64 / 1e9,
-        bandwidth / 1e12
-    );
-    for &prompt in &plan.prompt {
-        let tokens = ids(info.vocab, prompt, 3);
-        let mut rates = Vec::new();
-        for round in 0..=plan.rounds {
-            let seq = cuda.open()?;
-            let mut out = Output::default();
-            let began = Instant::now();
-            cuda.step(&[Chunk { seq, tokens: &tokens, rows: Rows::Last, hidden: false }], &mut out)?;
-            if round > 0 {
-                rates.push(prompt as f64 / began.elapsed().as_secs_f64());
-            }
-            cuda.close(seq);
-        }
-        println!("prefill {prompt:5}: {:10.1} tokens/s", median(rates));
-    }
-    for &context in &plan.context {
-        for &batch in &plan.batch {
-            decode(&mut cuda, plan, context, batch, bandwidth)?;
-        }
-    }
-    let seqs = filled(&mut cuda, 1, 512.min(plan.context.first().copied().unwrap_or(512)))?;
-    println!("\nkernels of one token at batch 1, launched one by one:");
-    let mut list = cuda.profile(&seqs, &[1])?;
-    list.sort_by(|a, b| b.2.total_cmp(&a.2));
-    for (name, launches, seconds) in list {
-        println!(
-            "  {name:18} {launches:5} × {:7.2} µs = {:8.1} µs",
-            seconds / f64::from(launches) * 1e6,
-            seconds * 1e6
-        );
-    }
-    Ok(())
-}
-
-fn decode(cuda: &mut Cuda, plan: &Plan, context: usize, batch: usize, bandwidth: f64) -> Outcome {
-    let bytes = cuda.info().bytes_per_token as f64;
-    let vocab = cuda.info().vocab;
-    let (mut device, mut host) = (Vec::new(), Vec::new());
-    for round in 0..=plan.rounds {
-        let seqs = filled(cuda, batch, context)?;
-        let greedy = cuda.greedy(&seqs, &ids(vocab, batch, 9), plan.tokens)?;
-        seqs.iter().for_each(|s| cuda.close(*s));
-        let seqs = filled(cuda, batch, context)?;
-        let mut out = Output::default();
-        let began = Instant::now();
-        for step in 0..plan.tokens.min(20) {
-            let tokens = ids(vocab, batch, step);
-            let chunks: Vec<_> = seqs
-                .iter()
-                .zip(&tokens)
-                .map(|(&seq, t)| Chunk { seq, tokens: std::slice::from_ref(t), rows: Rows::Last, hidden: false })
-                .collect();
-            cuda.step(&chunks, &mut out)?;
-        }
-        let rate = (batch * plan.tokens.min(20)) as f64 / began.elapsed().as_secs_f64();
-        seqs.iter().for_each(|s| cuda.close(*s));
-        if round > 0 {
-            device.push((batch * plan.tokens) as f64 / greedy.seconds);
-            host.push(rate);
-        }
-    }
-    let (device, host) = (median(device), median(host));
-    let share = if batch == 1 {
-        format!(", {:.0} % of the bandwidth read", device * bytes / bandwidth * 100.0)
-    } else {
-        String::new()
-    };
-    println!(
-        "decode {batch:2} at {context:5}: {device:9.1} tokens/s on the device, {host:9.1} with logits to the host{share}"
-    );
+fn bench(mut cuda: Cuda, plan: &Plan, load_seconds: f64) -> Outcome {
+    println!("{}", measured::run(&mut cuda, &plan.plan(), load_seconds, &mut || {})?);
     Ok(())
 }

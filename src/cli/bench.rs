@@ -1,5 +1,7 @@
 //! `chimere bench`: prefill and decode rates of one or two backends on the same file, measured in turn.
 
+#[cfg(feature = "llama")]
+mod card;
 mod stream;
 mod train;
 
@@ -19,12 +21,13 @@ use super::exit::say;
 use super::model_args::{ModelArgs, bar};
 
 /// Measure prefill and decode speed, with bytes per token and the share of memory bandwidth
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Backends to measure in turn on the same file; ratios are to the last one
-    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    /// Backends to measure in turn on the same file; ratios are to the last one. `cuda` alone: also the rates that stay
+    /// on the card, the placement and the time of each kernel
+    #[arg(long, visible_alias = "device", value_delimiter = ',', default_value = "auto")]
     backend: Vec<Kind>,
     /// Sequences decoded together, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,8", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -32,23 +35,23 @@ pub struct Args {
     /// Prompt lengths of the prefill cases
     #[arg(long, value_delimiter = ',', default_value = "512", value_parser = clap::value_parser!(u32).range(1..=65536))]
     prompt: Vec<u32>,
-    /// Prompt tokens before decoding
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    depth: u32,
+    /// Prompt tokens before decoding, one case each
+    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    depth: Vec<u32>,
     /// Tokens decoded for each sequence in a round
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     tokens: u32,
     /// Rounds counted, after one that is not
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Measure layers of the 35B with random weights, too large for any cache; FILE is made if it is not there
+    /// Measure layers of the 35B with random weights, too large for any cache; FILE is made if it is not there. `35b` with
+    /// `cuda` alone: all 40 layers, made on the card without a file
     #[cfg(feature = "llama")]
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     synthetic: Option<PathBuf>,
-    /// Layers of the synthetic model; every fourth is full attention
     #[cfg(feature = "llama")]
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=40), requires = "synthetic")]
-    layers: u32,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=40), requires = "synthetic", help = "Layers of the synthetic model; every fourth is full attention [default: 4, of 35b all]")]
+    layers: Option<u32>,
     /// Types of its expert matrices and of its other matrices; the output matrix is Q6_K
     #[cfg(feature = "llama")]
     #[arg(long, num_args = 2, value_names = ["EXPERTS", "DENSE"], default_values = ["IQ3_S", "Q4_K"], requires = "synthetic")]
@@ -78,21 +81,34 @@ pub struct Args {
     json: bool,
 }
 
+/// Layers of a synthetic file where nobody says.
+#[cfg(feature = "llama")]
+const SLICE_LAYERS: u32 = 4;
+
+/// Types of a synthetic model's tensors.
+#[cfg(feature = "llama")]
+fn types(args: &Args) -> anyhow::Result<Types> {
+    let named = |name: &String| DType::from_name(name).with_context(|| format!("{name} is no tensor type"));
+    let &[experts, dense] = args.types.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?.as_slice() else {
+        anyhow::bail!("--types takes the experts' type and the others'");
+    };
+    Ok(Types { experts, dense, embedding: DType::Q4_K, head: Some(DType::Q6_K) })
+}
+
 /// Writes the synthetic model, if asked for and not there yet.
 #[cfg(feature = "llama")]
 fn make_synthetic(mut args: Args) -> anyhow::Result<Args> {
     let Some(path) = args.synthetic.clone() else { return Ok(args) };
     if !path.exists() {
-        let named = |name: &String| DType::from_name(name).with_context(|| format!("{name} is no tensor type"));
-        let &[experts, dense] = args.types.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?.as_slice() else {
-            anyhow::bail!("--types takes the experts' type and the others'");
-        };
-        let types = Types { experts, dense, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
         let progress = bar(0, "writing");
-        Qwen35Moe::slice_of_35b(args.layers, types).build()?.write(&path, 1, |done, total| {
-            progress.set_length(total);
-            progress.set_position(done);
-        })?;
+        Qwen35Moe::slice_of_35b(args.layers.unwrap_or(SLICE_LAYERS), types(&args)?).build()?.write(
+            &path,
+            1,
+            |done, total| {
+                progress.set_length(total);
+                progress.set_position(done);
+            },
+        )?;
         progress.finish_and_clear();
     }
     args.model.model = Some(path);
@@ -100,6 +116,10 @@ fn make_synthetic(mut args: Args) -> anyhow::Result<Args> {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    #[cfg(feature = "llama")]
+    if args.backend == [Kind::Cuda] && !args.http && args.train.is_none() {
+        return card::run(&args);
+    }
     #[cfg(feature = "llama")]
     let args = make_synthetic(args)?;
     let path = args.model.path()?;
@@ -180,11 +200,11 @@ fn training(args: &Args, pairs: PathBuf) -> anyhow::Result<ExitCode> {
 
 fn cases(args: &Args) -> Vec<Case> {
     let prefill = args.prompt.iter().map(|&tokens| Case::Prefill { tokens: tokens as usize });
-    let decode = args.batch.iter().map(|&batch| Case::Decode {
-        batch: batch.into(),
-        context: args.depth as usize,
-        tokens: args.tokens as usize,
+    let decode = args.depth.iter().flat_map(|&depth| {
+        let case = move |&batch: &u16| (usize::from(batch), depth as usize);
+        args.batch.iter().map(case)
     });
+    let decode = decode.map(|(batch, context)| Case::Decode { batch, context, tokens: args.tokens as usize });
     prefill.chain(decode).collect()
 }
 

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use chimere_ffi::gpu::{compiler_version, first_card, shipped_architectures};
+
 use chimere::config::check::Finding;
 use chimere::config::{Config, Environment, Flags};
 use chimere::gguf::Gguf;
@@ -33,7 +35,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
-    let mut findings = vec![processor(), gpu(), memory_of(&flags)];
+    let mut findings = vec![processor(), gpu(&flags), memory_of(&flags)];
     findings.extend(Config::check_in(&flags, &Environment::of_process()));
     if let Ok(config) = Config::load(&flags) {
         findings.push(state(&config.state_dir));
@@ -67,10 +69,26 @@ fn processor() -> Finding {
     found("processor", true, format!("{name}, {cores} cores; {}", has.join(" ")))
 }
 
-fn gpu() -> Finding {
-    let present = Path::new("/dev/nvidiactl").exists();
-    let seen = if present { "an NVIDIA card is present" } else { "none" };
-    found("gpu", true, format!("{seen}; this version computes on the processor only"))
+/// The card that `engine.backend = "auto"` would take, or why there is none.
+fn gpu(flags: &Flags) -> Finding {
+    let shipped = Config::load(flags).ok().and_then(|config| config.engine.kernels);
+    let shipped = shipped.map(|folder| shipped_architectures(&folder)).unwrap_or_default();
+    let kernels = match shipped.is_empty() {
+        true => "no compiled kernels".to_owned(),
+        false => {
+            let names: Vec<_> = shipped.iter().map(|arch| format!("sm_{arch}")).collect();
+            format!("compiled kernels for {}", names.join(", "))
+        }
+    };
+    let compiler = compiler_version().map_or("no NVRTC".to_owned(), |(major, minor)| format!("NVRTC {major}.{minor}"));
+    let card = match first_card() {
+        Ok(card) => {
+            let gb = card.memory_bytes as f64 / 1e9;
+            format!("{}, compute capability {}.{}, {gb:.1} GB", card.name, card.major, card.minor)
+        }
+        Err(error) => format!("none: {error}"),
+    };
+    found("gpu", true, format!("{card}; {compiler}, {kernels}"))
 }
 
 /// Whether the model and what goes with it fit into the memory that is free.

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use chimere::daemon::log;
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions};
-use chimere::engine::process;
+use chimere::engine::process::{self, ProcessError};
 use chimere::engine::protocol::{Event, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
 
-use super::exit::{EX_DATAERR, note, say};
+use super::exit::{EX_IOERR, code_of, coded, note, say};
+use super::model_args::CardArgs;
 
 /// Host one model and speak frames over standard input and output
 #[derive(clap::Args)]
@@ -26,7 +27,7 @@ pub struct Args {
     #[arg(long)]
     background: bool,
     /// Implementation to run it with
-    #[arg(long, default_value = "auto")]
+    #[arg(long, visible_alias = "device", default_value = "auto")]
     backend: Kind,
     /// Threads that compute
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -43,12 +44,11 @@ pub struct Args {
     /// Tokens fed in one step, prompts and decoding together
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65536))]
     step_tokens: u32,
-    /// Folder for kernels compiled for the card; absent: compiled at each start
-    #[arg(long, value_name = "FOLDER")]
-    kernels: Option<PathBuf>,
-    /// Device memory that may be used, in MiB; 0 = what is free
-    #[arg(long, value_name = "MIB", default_value_t = 0)]
-    vram_max: u64,
+    /// Adapters will be put on the model: `auto` then stays on the processor
+    #[arg(long)]
+    adapters: bool,
+    #[command(flatten)]
+    card: CardArgs,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -66,8 +66,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         context_tokens: args.context as usize,
         sequences_max: args.sequences.into(),
         exact: false,
-        kernels: args.kernels,
-        device_bytes_max: args.vram_max.saturating_mul(1 << 20),
+        card: args.card.options(args.adapters),
         vet_with: Some(std::env::current_exe()?),
     };
     let events = io::stdout();
@@ -84,12 +83,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Err(error) => {
             write_frame(events.lock(), &Event::Fatal { message: error.to_string() })?;
             // Starting again would not help.
-            return Ok(ExitCode::from(EX_DATAERR));
+            return Ok(ExitCode::from(code_of(&error.into())));
         }
     };
     let limits = HostLimits { waiting_max: args.waiting.into(), step_tokens_max: args.step_tokens as usize };
-    process::serve(loaded, limits, io::stdin(), events)?;
-    Ok(ExitCode::SUCCESS)
+    match process::serve(loaded, limits, io::stdin(), events) {
+        Err(error @ ProcessError::Lost(_)) => Err(coded(EX_IOERR, error.to_string())),
+        ended => Ok(ended.map(|()| ExitCode::SUCCESS)?),
+    }
 }
 
 /// Judges the template on standard input under a bounded address space: an error in one line, or nothing.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use chimere::config::ConfigError;
 use chimere::daemon::DaemonError;
 use chimere::engine::adapter::AdapterError;
+use chimere::engine::backend::BackendError;
 use chimere::engine::load::LoadError;
 use chimere::engram::format::EngramError;
 use chimere::eval::golden::GoldenError;
@@ -24,7 +25,7 @@ pub const EX_USAGE: u8 = 64;
 pub const EX_DATAERR: u8 = 65;
 /// A file that is not there.
 pub const EX_NOINPUT: u8 = 66;
-/// No daemon answers, or something stands in the way of one.
+/// No daemon answers, or something stands in the way of one; a device that cannot be used.
 pub const EX_UNAVAILABLE: u8 = 69;
 /// A fault of the program itself.
 pub const EX_SOFTWARE: u8 = 70;
@@ -122,6 +123,11 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
             _ => EX_IOERR,
         };
     }
+    let device = |e: &BackendError| matches!(e, BackendError::Device(_) | BackendError::Lost(_));
+    let without = |e: &LoadError| matches!(e, LoadError::Backend(e) if device(e));
+    if error.chain().any(|e| e.downcast_ref().is_some_and(device) || e.downcast_ref().is_some_and(without)) {
+        return EX_UNAVAILABLE;
+    }
     let any = |is: fn(&(dyn std::error::Error + 'static)) -> bool| error.chain().any(is);
     if any(|e| e.is::<LockError>()) {
         EX_TEMPFAIL
@@ -172,6 +178,9 @@ mod tests {
             (DaemonError::NoModel(Vec::new()).into(), 66),
             (KeyError::Name.into(), 65),
             (AdapterError::Empty.into(), 65),
+            (BackendError::Device("no driver".into()).into(), 69),
+            (LoadError::from(BackendError::Device("no driver".into())).into(), 69),
+            (LoadError::from(BackendError::Load("bad".into())).into(), 65),
             (StoreError::Disk("full".into()).into(), 74),
             (anyhow::anyhow!("something else"), 1),
         ] {

@@ -6,7 +6,7 @@ use chimere::config::{Config, Flags};
 use chimere::daemon::DaemonError;
 use chimere::engine::adapter;
 use chimere::engine::backend::Adapted;
-use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
+use chimere::engine::load::{self, CardOptions, Kind, LoadOptions, Loaded};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Which model, on what.
@@ -24,12 +24,53 @@ pub struct ModelArgs {
     /// LoRA adapter (GGUF, as `chimere adapter show` prints it) that every sequence is put under
     #[arg(long, value_name = "FILE")]
     pub adapter: Option<PathBuf>,
-    /// Folder for kernels compiled for the card; absent: compiled at each start
+    /// Adapters are put on the model by whoever loads it.
+    #[arg(skip)]
+    pub adapters: bool,
+    #[command(flatten)]
+    pub card: CardArgs,
+}
+
+/// What is said of an NVIDIA card.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct CardArgs {
+    /// Folder for kernels compiled for the card [default: `kernels` of the state folder]
     #[arg(long, value_name = "FOLDER")]
     pub kernels: Option<PathBuf>,
-    /// Device memory that may be used, in MiB; 0 = what is free
-    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    /// Folder of kernels that came with the program [default: `kernels` beside it]
+    #[arg(long, value_name = "FOLDER")]
+    pub shipped_kernels: Option<PathBuf>,
+    /// Device memory that may be used: `16GiB`, `900MiB` or bytes [default: what is free]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, hide_default_value = true)]
     pub vram_max: u64,
+    /// The kernels compiled for the processor, in place of a card; for tests
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub emulated: Option<PathBuf>,
+    /// The emulated card fails for good once this file is there; for tests
+    #[arg(long, hide = true, value_name = "FILE", requires = "emulated")]
+    pub fault: Option<PathBuf>,
+}
+
+impl CardArgs {
+    /// As the loader wants it; `adapters`: some will be put on the model.
+    pub fn options(self, adapters: bool) -> CardOptions {
+        CardOptions {
+            cache: self.kernels,
+            shipped: self.shipped_kernels,
+            memory_bytes_max: self.vram_max,
+            adapters,
+            emulated: self.emulated,
+            fault: self.fault,
+        }
+    }
+}
+
+/// Bytes, with or without a binary unit.
+fn size(text: &str) -> Result<u64, String> {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("", 0)];
+    let (number, shift) = units.iter().find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n))).unwrap_or((text, 0));
+    let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "a size is bytes, or a whole number of KiB, MiB or GiB".to_owned())
 }
 
 impl ModelArgs {
@@ -43,6 +84,15 @@ impl ModelArgs {
         self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
     }
 
+    /// What is said of a card, completed from the configuration.
+    pub fn card(&self) -> anyhow::Result<CardOptions> {
+        let config = Config::load(&Flags::default())?;
+        let mut card = self.card.clone().options(self.adapters || self.adapter.is_some());
+        card.cache = card.cache.or_else(|| Some(config.kernels_cache()));
+        card.shipped = card.shipped.or(config.engine.kernels);
+        Ok(card)
+    }
+
     /// Loads the model with a progress bar on standard error. `exact`: numbers before speed.
     pub fn load(&self, backend: Kind, sequences_max: usize, exact: bool) -> anyhow::Result<Loaded> {
         let path = self.path()?;
@@ -52,8 +102,7 @@ impl ModelArgs {
             context_tokens: self.context as usize,
             sequences_max,
             exact,
-            kernels: self.kernels.clone(),
-            device_bytes_max: self.vram_max.saturating_mul(1 << 20),
+            card: self.card()?,
             vet_with: Some(std::env::current_exe()?),
         };
         let bar = bar(1000, "loading");

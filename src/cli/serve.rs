@@ -39,6 +39,9 @@ pub struct Args {
     /// Stop at this point of the night (`NAME`), or let the disk be full there (`NAME=full`); for tests
     #[arg(long, hide = true, value_name = "NAME")]
     failpoint: Option<String>,
+    /// Another argument for the serving engine; for tests
+    #[arg(long = "engine-arg", hide = true, value_name = "ARG", allow_hyphen_values = true)]
+    engine_args: Vec<String>,
     /// File of the milliseconds that are added to this daemon's clock; for `chimere simulate`
     #[arg(long, hide = true, value_name = "FILE")]
     clock_offset: Option<std::path::PathBuf>,
@@ -52,7 +55,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         end_with_input();
     }
     let failpoint = args.failpoint.as_deref().map(Failpoint::parse).unwrap_or_default();
-    let flags = Flags { model: args.model, failpoint, clock_offset: args.clock_offset, ..args.place.flags() };
+    let (engine_args, clock_offset) = (args.engine_args, args.clock_offset);
+    let flags = Flags { model: args.model, failpoint, engine_args, clock_offset, ..args.place.flags() };
     let config = Config::load(&flags)?;
     let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;
     for name in &config.unknown_variables {

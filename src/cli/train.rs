@@ -211,7 +211,7 @@ const CANDIDATE: &str = "train";
 
 fn without(args: &Args, read: Pairs, watch: &Watch) -> anyhow::Result<(Outcome, AdapterFacts)> {
     let longest = read.list.iter().map(|pair: &Pair| pair.ids.len()).max().unwrap_or(1);
-    let loaded = ModelArgs { context: longest as u32, ..args.model.clone() };
+    let loaded = ModelArgs { context: longest as u32, adapters: true, ..args.model.clone() };
     let loaded = loaded.load(Kind::Auto, SEQUENCES, false)?;
     let layers = loaded.hosted.model.layers;
     let from = args.from.as_deref().map(|from| Ok::<_, anyhow::Error>((from.into(), adapter::sha256_of(from)?.1)));

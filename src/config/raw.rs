@@ -117,8 +117,10 @@ section! {
 section! {
     /// `[engine]`: the process that hosts the model.
     EngineSection {
-        /// `auto`, `cpu` or `llama`.
+        /// `auto`, `cpu`, `cuda` or `llama`.
         backend: String,
+        /// Device memory that may be used.
+        vram_bytes_max: u64,
         threads: u64,
         context_tokens: u64,
         sequences: u64,

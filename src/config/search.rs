@@ -110,6 +110,12 @@ impl Environment {
         }
     }
 
+    /// Folder of compiled kernels, beside the model where it was installed, beside the program where it was built.
+    pub(super) fn find_kernels(&self) -> Option<PathBuf> {
+        let places = self.data_dirs().into_iter().map(|dir| dir.join("kernels"));
+        places.into_iter().find(|place| !chimere_ffi::gpu::shipped_architectures(place).is_empty())
+    }
+
     /// An exam file: the one that was named, else the one beside the nano model.
     pub(super) fn find_exam(&self, named: Option<PathBuf>, exam: &str) -> Result<PathBuf, Vec<PathBuf>> {
         if let Some(path) = named {

@@ -81,6 +81,7 @@ fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     let scorer = &config.scorer;
     let mut args: Vec<OsString> = vec!["engine".into(), "--model".into(), model.into()];
     args.extend(config.low_priority.then(|| "--background".into()));
+    args.push("--adapters".into());
     // One more: background work leaves a sequence free, for answers that a client waits for.
     let (threads, sequences) = (scorer.threads.to_string(), (scorer.sequences.get() + 1).to_string());
     for (name, value) in [("--backend", scorer.backend.as_str()), ("--threads", &threads), ("--sequences", &sequences)]

@@ -52,7 +52,7 @@ pub fn install(config: &LogConfig) -> Result<LogFilter, LogError> {
 
 /// Installs the log of a child process: warnings and errors in plain lines, which its daemon takes over.
 pub fn install_in_child() {
-    let lines = fmt::fmt().with_max_level(Level::WARN).with_ansi(false).without_time().with_writer(std::io::stderr);
+    let lines = fmt::fmt().with_max_level(Level::INFO).with_ansi(false).without_time().with_writer(std::io::stderr);
     // An installed log is as good.
     let _ = lines.try_init();
     tell_panics_by_place();

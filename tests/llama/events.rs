@@ -22,8 +22,7 @@ fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
         context_tokens: 256,
         sequences_max: 4,
         exact: true,
-        kernels: None,
-        device_bytes_max: 0,
+        card: Default::default(),
         vet_with: None,
     };
     let loaded = load::load(path, &options, &mut |_| {}).unwrap();
@@ -98,7 +97,7 @@ fn replies_stream_and_neighbours_do_not_change_them() {
             assert_eq!(&together[&(i as u64)], reply, "{architecture}");
         }
         send(&engine, Command::Exit);
-        engine.steps.join().unwrap();
+        engine.steps.join().unwrap().unwrap();
     }
 }
 
@@ -135,7 +134,7 @@ fn cancel_pause_and_a_failing_request_leave_the_others_alone() {
     assert_eq!(all[&4].reason, Some(FinishReason::Aborted));
     assert!((5..200).contains(&all[&4].tokens.len()));
     send(&engine, Command::Exit);
-    engine.steps.join().unwrap();
+    engine.steps.join().unwrap().unwrap();
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn the_files_template_and_end_tokens_are_used() {
     send(&engine, Command::Generate(Box::new(ended)));
     assert_eq!(replies(&events, 1, |_| {})[&2].reason, Some(FinishReason::Stop));
     send(&engine, Command::Exit);
-    engine.steps.join().unwrap();
+    engine.steps.join().unwrap().unwrap();
 }
 
 #[test]
@@ -170,5 +169,5 @@ fn a_model_that_only_embeds_refuses_to_write() {
     assert_eq!(kind, FailureKind::Invalid);
     assert!(message.contains("cannot generate"), "{message}");
     send(&engine, Command::Exit);
-    engine.steps.join().unwrap();
+    engine.steps.join().unwrap().unwrap();
 }

@@ -115,6 +115,11 @@ pub enum BackendError {
     Adapter(String),
     #[error("the compute step failed: {0}")]
     Compute(String),
+    #[error("the device cannot be used: {0}")]
+    Device(String),
+    /// What the sequences held is lost, and every later step fails as well.
+    #[error("the device was lost: {0}")]
+    Lost(String),
 }
 
 /// A hosted model. Not `Sync`: one owner, the step loop.

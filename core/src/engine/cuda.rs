@@ -1,6 +1,7 @@
 //! The native backend on an NVIDIA card: packed weights, the stages of `model::stages` as kernels, one recorded graph
 //! for each number of decoding sequences. Owns the weights, the sequences and the buffers of the model it loaded.
 
+pub mod bench;
 mod greedy;
 mod memory;
 mod run;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use chimere_ffi::gpu::{Buffer, Device, GpuError, Recording};
+use chimere_ffi::gpu::{Buffer, Device, Folders, GpuError, Recording};
 use chimere_ffi::kernels::{Packing, attention, norm, route};
 
 use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
@@ -24,13 +25,15 @@ use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
 use memory::{Memory, Sequence, Sizes, States};
 use run::Run;
-use weights::{OnDevice, Source, Uploader, bytes_per_token, device_bytes};
+use weights::{OnDevice, Source, TokenBytes, Uploader, device_bytes};
 
 pub use greedy::Greedy;
 pub use memory::Placement;
 
 /// Sequences that decode together in one recorded graph; more run launch by launch.
 const GRAPH_ROWS_MAX: usize = 32;
+/// Positions below which the context is not cut to fit the memory.
+const CONTEXT_TOKENS_MIN: usize = 4096;
 /// Bytes between two lists of the plan.
 const PLAN_ROWS: usize = 4 * PASS_ROWS_MAX;
 
@@ -49,8 +52,12 @@ pub struct CudaOptions {
     pub memory_bytes_max: u64,
     /// Folder for compiled kernels; absent: compiled at each start.
     pub cache: Option<PathBuf>,
+    /// Folder of kernels that came with the program, for machines without a compiler.
+    pub shipped: Option<PathBuf>,
     /// The kernels compiled for the processor, in place of a card: for checks on machines without one.
     pub emulated: Option<PathBuf>,
+    /// The emulated device fails for good once this file is there.
+    pub fault: Option<PathBuf>,
 }
 
 impl Default for CudaOptions {
@@ -63,7 +70,9 @@ impl Default for CudaOptions {
             halves: true,
             memory_bytes_max: 0,
             cache: None,
+            shipped: None,
             emulated: None,
+            fault: None,
         }
     }
 }
@@ -87,8 +96,14 @@ pub struct Cuda {
     device: Device,
 }
 
+/// A step that failed has changed some states and not others, and a card that faulted refuses every later call: there
+/// is no going on after either.
 fn computing(error: GpuError) -> BackendError {
-    BackendError::Compute(error.to_string())
+    BackendError::Lost(error.to_string())
+}
+
+fn unusable(error: GpuError) -> BackendError {
+    BackendError::Device(error.to_string())
 }
 
 impl Cuda {
@@ -97,20 +112,16 @@ impl Cuda {
         let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
         let file = File::open(path).map_err(|e| cannot(&e))?;
         let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
-        let device = match &options.emulated {
-            Some(library) => Device::emulated(library),
-            None => Device::open(weights::packings(&gguf), options.cache.as_deref()),
-        };
-        let device = device.map_err(|e| cannot(&e))?;
+        // What cannot be hosted here is said before a card is looked for.
+        supported(&HParams::read(&gguf).map_err(|e| cannot(&e))?, options).map_err(|e| cannot(&e))?;
+        let device = device(&gguf, options)?;
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        Cuda::on(device, &gguf, Source::File(&file), &stem, options, progress).map_err(|e| cannot(&e))
+        Cuda::on(device, &gguf, Source::File(&file), &stem, options, progress)
     }
 
     /// A model of this header with random weights, made on the first card.
     pub fn random(gguf: &Gguf, options: &CudaOptions, progress: &mut dyn FnMut(f32)) -> Result<Cuda, BackendError> {
-        let cannot = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
-        let device = Device::open(weights::packings(gguf), options.cache.as_deref()).map_err(|e| cannot(&e))?;
-        Cuda::on(device, gguf, Source::Random, "random", options, progress).map_err(|e| cannot(&e))
+        Cuda::on(device(gguf, options)?, gguf, Source::Random, "random", options, progress)
     }
 
     fn on(
@@ -120,25 +131,17 @@ impl Cuda {
         stem: &str,
         options: &CudaOptions,
         progress: &mut dyn FnMut(f32),
-    ) -> Result<Cuda, ModelError> {
-        let hp = HParams::read(gguf)?;
-        supported(&hp, options)?;
-        let wrong = |e: GpuError| ModelError::Contradiction(e.to_string());
-        let sizes = Sizes::new(&hp, options);
-        let free = device.free_bytes().map_err(wrong)?;
-        let limit = if options.memory_bytes_max == 0 { free } else { free.min(options.memory_bytes_max) };
-        let placement = Placement::new(&hp, &sizes, device_bytes(gguf), limit);
-        if placement.total() > limit {
-            return Err(ModelError::Contradiction(format!(
-                "the model needs {placement}: choose fewer sequences or a shorter context"
-            )));
-        }
-        tracing::info!(%placement, "placement");
+    ) -> Result<Cuda, BackendError> {
+        let refused = |e: ModelError| BackendError::Load(format!("{stem}: {e}"));
+        let hp = HParams::read(gguf).map_err(refused)?;
+        supported(&hp, options).map_err(refused)?;
+        let (sizes, placement) = place(&device, gguf, &hp, options)?;
+        tracing::info!(%placement, context = sizes.context, kernels = device.facts().kernels, "placement");
         let threads = options.threads;
         let mut uploader = Uploader { device: &device, source, threads, embedding: None, seed: 1 };
-        let weights = Weights::load(&hp, gguf, &mut uploader, progress)?;
+        let weights = Weights::load(&hp, gguf, &mut uploader, progress).map_err(refused)?;
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
-        layers.enumerate().try_for_each(|(i, layer)| one_packing(i, layer))?;
+        layers.enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
         Ok(Cuda {
             trunk: stages::trunk(&hp),
             prediction: stages::prediction(&hp),
@@ -146,8 +149,8 @@ impl Cuda {
             fed: Vec::new(),
             pass: Pass::default(),
             graphs: HashMap::new(),
-            memory: Memory::new(&device, &hp, &sizes).map_err(wrong)?,
-            states: States::new(&device, &hp, &sizes).map_err(wrong)?,
+            memory: Memory::new(&device, &hp, &sizes).map_err(unusable)?,
+            states: States::new(&device, &hp, &sizes).map_err(unusable)?,
             info: model_info(gguf, &hp, &weights, stem, &device, &sizes),
             weights,
             device,
@@ -159,6 +162,13 @@ impl Cuda {
 
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Bytes of weights that the launches of a kernel read for one token, by its family.
+    fn weight_bytes_of(&self, kernel: &str) -> Option<u64> {
+        let bytes = TokenBytes::of(&self.weights, self.hp.moe.used);
+        let families = [("matmul", bytes.dense), ("experts_up", bytes.up), ("experts_down", bytes.down)];
+        families.iter().find(|(family, _)| kernel.starts_with(family)).map(|(_, bytes)| *bytes)
     }
 
     /// How the device's memory is divided.
@@ -276,6 +286,44 @@ impl Cuda {
     }
 }
 
+fn device(gguf: &Gguf, options: &CudaOptions) -> Result<Device, BackendError> {
+    let folders = Folders { cache: options.cache.as_deref(), shipped: options.shipped.as_deref() };
+    let opened = match (&options.emulated, &options.fault) {
+        (Some(library), Some(fault)) => Device::emulated_with_fault(library, fault.clone()),
+        (Some(library), None) => Device::emulated(library),
+        (None, _) => Device::open(weights::packings(gguf), &folders),
+    };
+    opened.map_err(unusable)
+}
+
+/// Sizes that fit, and how they divide the memory. Where nobody said how long a context must be, it is cut to what fits.
+fn place(
+    device: &Device,
+    gguf: &Gguf,
+    hp: &HParams,
+    options: &CudaOptions,
+) -> Result<(Sizes, Placement), BackendError> {
+    let free = device.free_bytes().map_err(unusable)?;
+    let limit = if options.memory_bytes_max == 0 { free } else { free.min(options.memory_bytes_max) };
+    let mut options = options.clone();
+    let free_choice = options.context_tokens == 0;
+    loop {
+        let sizes = Sizes::new(hp, &options);
+        let placement = Placement::new(hp, &sizes, device_bytes(gguf), limit);
+        if placement.total() <= limit {
+            return Ok((sizes, placement));
+        }
+        if !free_choice || sizes.context < 2 * CONTEXT_TOKENS_MIN {
+            let advice = "choose fewer sequences or a shorter context";
+            return Err(BackendError::Device(format!(
+                "with {} sequences of {} tokens the model needs {placement}: {advice}",
+                sizes.sequences, sizes.context
+            )));
+        }
+        options.context_tokens = sizes.context / 2;
+    }
+}
+
 /// What the kernels need of a model beyond what the architecture allows.
 fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), ModelError> {
     let a = &hp.attention;
@@ -341,7 +389,7 @@ fn model_info(
         trained_context_tokens: hp.trained_context_tokens,
         sequences_max: sizes.sequences,
         parameters: gguf.tensors().iter().map(|t| t.elements()).sum(),
-        bytes_per_token: bytes_per_token(weights, hp.moe.used),
+        bytes_per_token: TokenBytes::of(weights, hp.moe.used).total(),
         mtp: hp.mtp.is_some(),
         embedding_only: false,
     }

@@ -76,6 +76,8 @@ pub struct Host {
     revisions: Revisions,
     output: Output,
     stats: EngineStats,
+    /// Why the loop cannot go on.
+    lost: Option<BackendError>,
 }
 
 impl Host {
@@ -93,11 +95,12 @@ impl Host {
             revisions: Revisions::default(),
             output: Output::default(),
             stats: EngineStats::default(),
+            lost: None,
         }
     }
 
-    /// Runs until `Exit`, the end of the inputs, or a reader of events that is gone.
-    pub fn run(mut self, inputs: &Receiver<Input>, events: &Events) {
+    /// Runs until `Exit`, the end of the inputs, or a reader of events that is gone; an error: the device was lost.
+    pub fn run(mut self, inputs: &Receiver<Input>, events: &Events) -> Result<(), BackendError> {
         let mut out = Vec::new();
         while self.state != State::Finished {
             self.receive(inputs, events, &mut out);
@@ -106,11 +109,12 @@ impl Host {
                 self.step(&mut out);
             }
             if !out.is_empty() && events.send(std::mem::take(&mut out)).is_err() {
-                return;
+                break;
             }
         }
         self.abort_all(&mut out);
         let _ = events.send(out);
+        self.lost.map_or(Ok(()), Err)
     }
 
     fn busy(&self) -> bool {
@@ -280,12 +284,14 @@ impl Host {
             return;
         }
         let began = Instant::now();
-        if self.feed(&shares).is_ok() {
-            let output = std::mem::take(&mut self.output);
-            let fed: Vec<_> = shares.iter().map(|s| (*s, self.rows_of(s))).collect();
-            self.output = self.harvest(&fed, output, out);
-        } else {
-            self.step_one_by_one(&shares, out);
+        match self.feed(&shares) {
+            Ok(()) => {
+                let output = std::mem::take(&mut self.output);
+                let fed: Vec<_> = shares.iter().map(|s| (*s, self.rows_of(s))).collect();
+                self.output = self.harvest(&fed, output, out);
+            }
+            Err(error @ BackendError::Lost(_)) => self.lose(error, out),
+            Err(_) => self.step_one_by_one(&shares, out),
         }
         self.stats.steps += 1;
         self.stats.step_ms_sum += began.elapsed().as_secs_f64() * 1e3;
@@ -361,6 +367,7 @@ impl Host {
                     fed.push((*share, self.rows_of(share)));
                     all.logits.extend_from_slice(&self.output.logits);
                 }
+                Err(error @ BackendError::Lost(_)) => return self.lose(error, out),
                 Err(error) => match self.slots.get(share.slot) {
                     Some(slot) => {
                         out.push(slot.failed(FailureKind::Internal, error.to_string()));
@@ -393,6 +400,28 @@ impl Host {
         self.leave(slot.adapter, out);
     }
 
+    /// The device took every state with it: all that was under way fails, and the loop ends.
+    fn lose(&mut self, error: BackendError, out: &mut Vec<Event>) {
+        let message = error.to_string();
+        while let Some(slot) = self.slots.last() {
+            out.push(slot.failed(FailureKind::Internal, message.clone()));
+            self.retire(self.slots.len() - 1, out);
+        }
+        let waiting = std::mem::take(&mut self.waiting).into_iter().chain(std::mem::take(&mut self.background));
+        out.extend(waiting.map(|slot| slot.failed(FailureKind::Internal, message.clone())));
+        self.end_candidates(&message, out);
+        self.lost = Some(error);
+        self.state = State::Finished;
+    }
+
+    fn end_candidates(&mut self, message: &str, out: &mut Vec<Event>) {
+        for id in self.candidates.ids() {
+            self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut());
+            out.push(evaluate::failed(id, FailureKind::Internal, message.to_owned()));
+        }
+        self.fail_evaluations(message, out);
+    }
+
     fn abort_all(&mut self, out: &mut Vec<Event>) {
         while let Some(slot) = self.slots.last_mut() {
             out.push(slot.aborted());
@@ -402,11 +431,7 @@ impl Host {
         for mut slot in waiting.into_iter().chain(std::mem::take(&mut self.background)) {
             out.push(slot.aborted());
         }
-        for id in self.candidates.ids() {
-            self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut());
-            out.push(evaluate::failed(id, FailureKind::Internal, "the engine ends".to_owned()));
-        }
-        self.fail_evaluations("the engine ends", out);
+        self.end_candidates("the engine ends", out);
     }
 
     fn stats(&self) -> EngineStats {

@@ -22,6 +22,8 @@ use crate::turn::{FinishReason, Sampling, Thinking};
 const VOCAB: usize = 64;
 /// Feeding this id fails the step.
 const POISON: u32 = 40;
+/// Feeding this id loses the device.
+const FATAL: u32 = 900;
 const END: u32 = 63;
 /// What is waited for comes at once on an idle machine; only a test that fails waits for so long on a busy one.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -90,6 +92,9 @@ impl Backend for Counting {
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
         std::thread::sleep(self.step_time);
         out.clear();
+        if batch.iter().any(|c| c.tokens.contains(&FATAL)) {
+            return Err(BackendError::Lost("a fault".to_owned()));
+        }
         if batch.iter().any(|c| c.tokens.contains(&POISON)) {
             return Err(BackendError::Compute("poisoned".to_owned()));
         }
@@ -174,7 +179,7 @@ pub(super) struct Rig {
     inputs: SyncSender<Input>,
     events: Receiver<Vec<Event>>,
     seen: Vec<Event>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), BackendError>>>,
 }
 
 impl Rig {
@@ -326,6 +331,21 @@ fn one_failing_request_hurts_no_other() {
     assert_eq!(rig.tokens_of(3), (4..=28).collect::<Vec<_>>());
     let failed = rig.seen.iter().find(|e| matches!(e, Event::Failed { .. })).unwrap();
     assert!(matches!(failed, Event::Failed { id: 2, kind: FailureKind::Internal, .. }), "{failed:?}");
+}
+
+#[test]
+fn a_lost_device_ends_the_loop_and_everybody_hears() {
+    let mut rig = Rig::start(2, 8, Duration::from_millis(1));
+    rig.endless(1);
+    rig.until(|e| matches!(e, Event::Token(_)));
+    rig.generate(2, vec![FATAL], 25);
+    rig.generate(3, vec![3], 25);
+    for id in [1, 2, 3] {
+        let told = |e: &Event| matches!(e, Event::Failed { id: told, kind: FailureKind::Internal, message } if *told == id && message.contains("device was lost"));
+        rig.until(told);
+    }
+    let ended = rig.thread.take().unwrap().join().unwrap();
+    assert!(matches!(ended, Err(BackendError::Lost(_))), "{ended:?}");
 }
 
 #[test]

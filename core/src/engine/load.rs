@@ -9,6 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
+use super::cuda::CudaOptions;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
 use super::vocab::{Vocab, fingerprint};
@@ -17,7 +18,7 @@ use crate::gguf::Gguf;
 /// Which implementation runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Native where there is one, else the library.
+    /// Native where there is one, on a card where one serves, else the library.
     #[default]
     Auto,
     /// Our own forward pass on the CPU (architecture qwen35moe).
@@ -36,13 +37,44 @@ pub struct LoadOptions {
     pub sequences_max: usize,
     /// Numbers before speed: keys and values in f32, and in the library no rearranged weights.
     pub exact: bool,
-    /// Folder for kernels compiled for the card; absent: compiled at each start.
-    pub kernels: Option<PathBuf>,
-    /// Device memory that may be used; 0 = what is free.
-    pub device_bytes_max: u64,
+    pub card: CardOptions,
     /// The program of ours that judges the chat template in a throw-away process (`engine --vet`); absent: judged in
     /// this process.
     pub vet_with: Option<PathBuf>,
+}
+
+impl LoadOptions {
+    /// As the backend of a card wants them.
+    pub fn cuda(&self) -> CudaOptions {
+        let card = self.card.clone();
+        CudaOptions {
+            threads: self.threads,
+            context_tokens: self.context_tokens,
+            sequences_max: self.sequences_max,
+            halves: !self.exact,
+            memory_bytes_max: card.memory_bytes_max,
+            cache: card.cache,
+            shipped: card.shipped,
+            emulated: card.emulated,
+            fault: card.fault,
+        }
+    }
+}
+
+/// What is said of an NVIDIA card, if one is used.
+#[derive(Clone, Debug, Default)]
+pub struct CardOptions {
+    /// Folder for kernels compiled for the card; absent: compiled at each start.
+    pub cache: Option<PathBuf>,
+    /// Folder of kernels that came with the program.
+    pub shipped: Option<PathBuf>,
+    /// Device memory that may be used; 0 = what is free.
+    pub memory_bytes_max: u64,
+    /// Adapters will be put on the model, which the card does not take yet: [`Kind::Auto`] then stays on the processor.
+    pub adapters: bool,
+    /// For tests: the kernels compiled for the processor, in place of a card, and the file whose presence fails it.
+    pub emulated: Option<PathBuf>,
+    pub fault: Option<PathBuf>,
 }
 
 /// A model ready to be hosted.
@@ -86,7 +118,8 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
         Kind::Cpu | Kind::Cuda if !native => return Err(LoadError::NotNative(architecture)),
         Kind::Cuda => native_cuda(path, &gguf, options, progress)?,
-        Kind::Auto | Kind::Cpu if native => native_cpu(path, &gguf, options, progress)?,
+        Kind::Auto if native => native_auto(path, &gguf, options, progress)?,
+        Kind::Cpu => native_cpu(path, &gguf, options, progress)?,
         _ => library(path, &architecture, options, progress)?,
     };
     let template = vocab.template().map(|source| chat_template(&source, options.vet_with.as_deref())).transpose()?;
@@ -131,6 +164,24 @@ fn chat_template(source: &str, vet_with: Option<&Path>) -> Result<ChatTemplate, 
 
 type Parts = (Box<dyn Backend>, Arc<dyn Vocab>);
 
+/// On a card where one serves; where none does, one line says why.
+fn native_auto(
+    path: &Path,
+    gguf: &Gguf,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    let reason = match options.card.adapters {
+        true => "adapters are not computed on a card yet".to_owned(),
+        false => match native_cuda(path, gguf, options, progress) {
+            Ok(parts) => return Ok(parts),
+            Err(error) => error.to_string(),
+        },
+    };
+    tracing::info!(reason, "computing on the processor");
+    native_cpu(path, gguf, options, progress)
+}
+
 fn native_cpu(
     path: &Path,
     gguf: &Gguf,
@@ -155,16 +206,7 @@ fn native_cuda(
     progress: &mut dyn FnMut(f32),
 ) -> Result<Parts, LoadError> {
     let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
-    let options = super::cuda::CudaOptions {
-        threads: options.threads,
-        context_tokens: options.context_tokens,
-        sequences_max: options.sequences_max,
-        halves: !options.exact,
-        memory_bytes_max: options.device_bytes_max,
-        cache: options.kernels.clone(),
-        emulated: None,
-    };
-    let backend = super::cuda::Cuda::load(path, &options, progress)?;
+    let backend = super::cuda::Cuda::load(path, &options.cuda(), progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))
 }
 

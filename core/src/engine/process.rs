@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use super::backend::BackendError;
 use super::host::{Events, Host, HostLimits, Input};
 use super::load::Loaded;
 use super::prepare::Preparer;
@@ -32,6 +33,8 @@ pub enum ProcessError {
     Commands(FrameError),
     #[error("the step loop ended unexpectedly")]
     Loop,
+    #[error(transparent)]
+    Lost(#[from] BackendError),
 }
 
 /// Starts the text thread and the step loop of a loaded model. Commands go in with the time they were received;
@@ -53,7 +56,7 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
 /// A step loop under way.
 pub struct Running {
     pub commands: SyncSender<(Command, Instant)>,
-    pub steps: JoinHandle<()>,
+    pub steps: JoinHandle<Result<(), BackendError>>,
 }
 
 /// Hosts a loaded model on a pair of pipes until `Exit` or the end of `commands`.
@@ -78,7 +81,7 @@ where
     {
         return Err(ProcessError::Commands(error));
     }
-    looped.map_err(|_| ProcessError::Loop)
+    Ok(looped.map_err(|_| ProcessError::Loop)??)
 }
 
 fn named(name: &str) -> thread::Builder {

@@ -1,8 +1,8 @@
-//! Kernels from source to a card's own code with NVRTC, kept in a folder under a hash of everything that decides
-//! about the result.
+//! Kernels from source to a card's own code: with NVRTC, kept in a folder under a hash of everything that decides
+//! about the result, or taken from objects that came with the program.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::raw::c_char;
 use std::path::{Path, PathBuf};
 
@@ -30,14 +30,85 @@ pub(super) const FILES: [(&str, &str); 9] = [
     ("fill.cu", include_str!("../../../kernels/fill.cu")),
 ];
 
-/// Names one compilation: source, headers, card, packings, compiler.
-fn source_hash(file: &str, source: &str, arch: &str, packings: u32, compiler: (i32, i32)) -> u64 {
-    let mut hash = DefaultHasher::new();
-    (file, source, HEADERS.map(|(_, text)| text), arch, packings, compiler).hash(&mut hash);
-    hash.finish()
+/// Every packing, as bits.
+pub const PACKINGS: u32 = 0x1ff;
+
+/// Where compiled kernels lie.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Folders<'a> {
+    /// Ours to write: what was compiled on this machine.
+    pub cache: Option<&'a Path>,
+    /// What came with the program, for machines without a compiler.
+    pub shipped: Option<&'a Path>,
 }
 
-fn compiler() -> Option<(i32, i32)> {
+/// Objects in the order of `FILES`, and where they are from.
+pub(super) struct Objects {
+    pub(super) code: Vec<Vec<u8>>,
+    pub(super) origin: String,
+}
+
+/// FNV-1a of what a file is compiled from: headers in order of their names, then the source.
+fn fingerprint(source: &str) -> u64 {
+    let texts = HEADERS.iter().map(|(_, text)| *text).chain([source]);
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
+    texts.flat_map(str::bytes).fold(0xCBF2_9CE4_8422_2325, mix)
+}
+
+fn stem(file: &str) -> &str {
+    file.strip_suffix(".cu").unwrap_or(file)
+}
+
+/// As `tests/gpu/compile.py` names what it makes.
+fn object_name(file: &str, source: &str, arch: &str, packings: u32) -> String {
+    format!("{}.{arch}.{packings:x}.{:016x}.cubin", stem(file), fingerprint(source))
+}
+
+/// Architecture and packings of an object's name, if it was made from this source.
+fn parse_name(name: &str, file: &str, source: &str) -> Option<(u32, u32)> {
+    let rest = name.strip_prefix(stem(file))?.strip_prefix(".sm_")?.strip_suffix(".cubin")?;
+    let [arch, packings, hash] = rest.split('.').collect::<Vec<_>>().try_into().ok()?;
+    let same = u64::from_str_radix(hash, 16).is_ok_and(|hash| hash == fingerprint(source));
+    same.then_some((arch.parse().ok()?, u32::from_str_radix(packings, 16).ok()?))
+}
+
+/// The shipped object for a card of this capability: made for it or for an older one of its generation, with the
+/// packings that are wanted and as few others as possible.
+fn shipped_one(
+    folder: &Path,
+    (file, source): (&str, &str),
+    (major, minor): (u32, u32),
+    packings: u32,
+) -> Option<Vec<u8>> {
+    let fitting = |name: &str| {
+        let (arch, had) = parse_name(name, file, source)?;
+        let runs = arch / 10 == major && arch % 10 <= minor && packings & !had == 0;
+        runs.then_some((arch % 10, std::cmp::Reverse(had.count_ones())))
+    };
+    let names = std::fs::read_dir(folder).ok()?.flatten().filter_map(|e| e.file_name().into_string().ok());
+    let best = names.filter_map(|name| Some((fitting(&name)?, name))).max()?;
+    std::fs::read(folder.join(best.1)).ok()
+}
+
+fn shipped(folder: &Path, card: (u32, u32), packings: u32) -> Option<Objects> {
+    let code = FILES.iter().map(|file| shipped_one(folder, *file, card, packings)).collect::<Option<_>>()?;
+    Some(Objects { code, origin: "shipped".into() })
+}
+
+/// Architectures that every file was shipped for (`sm_90` as 90), in order.
+pub fn shipped_architectures(folder: &Path) -> Vec<u32> {
+    let names: Vec<String> = std::fs::read_dir(folder)
+        .map(|entries| entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect())
+        .unwrap_or_default();
+    let of = |(file, source): &(&str, &str)| -> BTreeSet<u32> {
+        names.iter().filter_map(|name| parse_name(name, file, source)).map(|(arch, _)| arch).collect()
+    };
+    let all = FILES.iter().map(of).reduce(|a, b| a.intersection(&b).copied().collect());
+    all.unwrap_or_default().into_iter().collect()
+}
+
+/// Version of the run-time compiler, where there is one.
+pub fn compiler_version() -> Option<(i32, i32)> {
     // SAFETY: only looks for the library, as every call below needs it there.
     if !unsafe { sys::is_culib_present() } {
         return None;
@@ -48,12 +119,20 @@ fn compiler() -> Option<(i32, i32)> {
     (code == sys::nvrtcResult::NVRTC_SUCCESS).then_some((major, minor))
 }
 
-/// The compiled code of every file for `arch` (`sm_90`), compiled side by side, or from `cache`.
-pub fn compile(arch: &str, packings: u32, cache: Option<&Path>) -> Result<Vec<Vec<u8>>, GpuError> {
-    let version = compiler().ok_or(GpuError::NoCompiler)?;
+/// The code of every file for a card of this compute capability: compiled here where there is a compiler, side by
+/// side or from the cache; shipped where there is none, or one that does not know the card.
+pub(super) fn objects(card: (u32, u32), packings: u32, folders: &Folders<'_>) -> Result<Objects, GpuError> {
+    let here = compiler_version().ok_or(GpuError::NoCompiler).and_then(|version| {
+        let code = compile_all(&format!("sm_{}{}", card.0, card.1), packings, folders.cache, version)?;
+        Ok(Objects { code, origin: format!("NVRTC {}.{}", version.0, version.1) })
+    });
+    here.or_else(|error| folders.shipped.and_then(|folder| shipped(folder, card, packings)).ok_or(error))
+}
+
+fn compile_all(arch: &str, packings: u32, cache: Option<&Path>, version: (i32, i32)) -> Result<Vec<Vec<u8>>, GpuError> {
     let one = |file: &'static str, source: &'static str| {
-        let hash = source_hash(file, source, arch, packings, version);
-        let place = cache.map(|folder| folder.join(format!("{file}.{arch}.{hash:016x}")));
+        let name = format!("{}.{}.{}", object_name(file, source, arch, packings), version.0, version.1);
+        let place = cache.map(|folder| folder.join(name));
         if let Some(code) = place.as_deref().and_then(|p| std::fs::read(p).ok()) {
             return Ok(code);
         }
@@ -135,5 +214,47 @@ fn object(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
         let mut code = vec![0_u8; size];
         sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()).result()?;
         Ok(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_that_ships_objects_names_them_as_they_are_looked_for() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gpu/compile.py");
+        let arguments = ["--names", "--arch", "sm_90", "--packings", "0x7f"];
+        let said = std::process::Command::new("python3").arg(script).args(arguments).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let mut ours: Vec<_> = FILES.iter().map(|(f, s)| object_name(f, s, "sm_90", 0x7f)).collect();
+        ours.sort();
+        let mut theirs: Vec<_> = String::from_utf8(said.stdout).unwrap().lines().map(str::to_owned).collect();
+        theirs.sort();
+        assert_eq!(theirs, ours);
+    }
+
+    #[test]
+    fn the_nearest_shipped_object_is_taken() {
+        let dir = std::env::temp_dir().join(format!("chimere-shipped-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (file, source) in FILES {
+            for (arch, packings) in [("sm_80", 0x7f), ("sm_80", 0x1ff), ("sm_86", 0x1ff), ("sm_90", 0x7f)] {
+                let text = format!("{file} {arch} {packings:x}");
+                std::fs::write(dir.join(object_name(file, source, arch, packings)), text).unwrap();
+            }
+            std::fs::write(dir.join(format!("{}.sm_89.1ff.0000000000000000.cubin", stem(file))), "old").unwrap();
+        }
+        let first =
+            |card, packings| shipped(&dir, card, packings).map(|o| String::from_utf8(o.code[0].clone()).unwrap());
+        assert_eq!(first((8, 0), 0x67).as_deref(), Some("embed.cu sm_80 7f"));
+        assert_eq!(first((8, 0), 0x87).as_deref(), Some("embed.cu sm_80 1ff"));
+        assert_eq!(first((8, 9), 0x07).as_deref(), Some("embed.cu sm_86 1ff"));
+        assert_eq!(first((9, 0), 0x07).as_deref(), Some("embed.cu sm_90 7f"));
+        assert_eq!(first((9, 0), 0x100), None);
+        assert_eq!(first((12, 0), 0x07), None);
+        assert_eq!(shipped_architectures(&dir), [80, 86, 90]);
+        assert!(shipped_architectures(Path::new("/nonexistent")).is_empty());
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

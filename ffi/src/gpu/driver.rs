@@ -1,12 +1,11 @@
 //! An NVIDIA card through its driver, which is looked for only when asked.
 
 use std::ffi::{CString, c_void};
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::{DriverError, result, sys};
 
-use super::{Facts, GpuError, Machine, compile};
+use super::{Facts, Folders, GpuError, Machine, compile};
 use crate::kernels::KERNELS;
 
 pub(super) struct Card {
@@ -38,26 +37,32 @@ fn call(what: &'static str) -> impl Fn(DriverError) -> GpuError {
     move |e| GpuError::Call { what, reason: e.to_string() }
 }
 
+/// The first card, if it can run the kernels; nothing is started on it.
+pub(super) fn look() -> Result<(sys::CUdevice, Facts), GpuError> {
+    if !present() {
+        return Err(GpuError::NoDriver);
+    }
+    result::init().map_err(|e| GpuError::NoDevice(e.to_string()))?;
+    let device = result::device::get(0).map_err(|e| GpuError::NoDevice(e.to_string()))?;
+    let facts = facts(device)?;
+    match facts.major {
+        8.. => Ok((device, facts)),
+        major => Err(GpuError::TooOld { name: facts.name, major, minor: facts.minor }),
+    }
+}
+
 impl Card {
-    pub(super) fn open(packings: u32, cache: Option<&Path>) -> Result<Card, GpuError> {
-        if !present() {
-            return Err(GpuError::NoDriver);
-        }
-        result::init().map_err(|e| GpuError::NoDevice(e.to_string()))?;
-        let device = result::device::get(0).map_err(|e| GpuError::NoDevice(e.to_string()))?;
-        let facts = facts(device)?;
-        if facts.major < 8 {
-            return Err(GpuError::TooOld { major: facts.major, minor: facts.minor });
-        }
-        let arch = format!("sm_{}{}", facts.major, facts.minor);
-        let modules = compile::compile(&arch, packings, cache)?;
+    pub(super) fn open(packings: u32, folders: &Folders<'_>) -> Result<Card, GpuError> {
+        let (device, mut facts) = look()?;
+        let objects = compile::objects((facts.major, facts.minor), packings, folders)?;
+        facts.kernels = objects.origin;
         // SAFETY: a device of the driver; released when the card is dropped.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(call("taking the device"))?;
         // SAFETY: a live context.
         unsafe { result::ctx::set_current(context) }.map_err(call("taking the device"))?;
         let stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(call("making a stream"))?;
-        let functions = functions(&modules)?;
+        let functions = functions(&objects.code)?;
         let overlap = facts.major >= 9;
         Ok(Card {
             facts,
@@ -115,6 +120,7 @@ fn facts(device: sys::CUdevice) -> Result<Facts, GpuError> {
         processors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         // SAFETY: as above.
         memory_bytes: unsafe { result::device::total_mem(device) }.map_err(call("a question"))? as u64,
+        kernels: String::new(),
     })
 }
 

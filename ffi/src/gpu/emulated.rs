@@ -35,11 +35,14 @@ struct State {
     recording: Option<Vec<Call>>,
     recordings: HashMap<u64, Vec<Call>>,
     next: u64,
+    lost: bool,
 }
 
 pub(super) struct Emulated {
     facts: Facts,
     launch: Launch,
+    /// Launches fail from the first one on that finds this file.
+    fault: Option<PathBuf>,
     state: Mutex<State>,
     /// Holds the code behind `launch`.
     _library: Library,
@@ -82,7 +85,7 @@ fn failed(what: &'static str, reason: impl ToString) -> GpuError {
 }
 
 impl Emulated {
-    pub(super) fn open(path: &Path) -> Result<Emulated, GpuError> {
+    pub(super) fn open(path: &Path, fault: Option<PathBuf>) -> Result<Emulated, GpuError> {
         // SAFETY: the object is built from this project's sources, and its initialisers only set up tables.
         let library = unsafe { Library::new(path) }.map_err(|e| failed("loading the emulated kernels", e))?;
         // SAFETY: the two functions have these types in kernels/emulated/lib.cpp.
@@ -100,15 +103,30 @@ impl Emulated {
                 return Err(failed("comparing the arguments", reason));
             }
         }
-        let facts = Facts { name: "emulated".into(), major: 8, minor: 0, processors: 1, memory_bytes: 1 << 36 };
-        Ok(Emulated { facts, launch, state: Mutex::default(), _library: library })
+        let facts = Facts {
+            name: "emulated".into(),
+            major: 8,
+            minor: 0,
+            processors: 1,
+            memory_bytes: 1 << 36,
+            kernels: "compiled for the processor".into(),
+        };
+        Ok(Emulated { facts, launch, fault, state: Mutex::default(), _library: library })
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A fault stays, as that of a card does, until the process ends.
+    fn healthy(&self) -> Result<(), GpuError> {
+        let mut state = self.state();
+        state.lost |= self.fault.as_ref().is_some_and(|file| file.exists());
+        if state.lost { Err(failed("an emulated launch", "an injected fault")) } else { Ok(()) }
+    }
+
     fn run(&self, call: &Call) -> Result<(), GpuError> {
+        self.healthy()?;
         let name = CString::new(KERNELS[call.kernel].name).map_err(|e| failed("naming a kernel", e))?;
         let size = [call.threads, 1, 1];
         // Arguments hold addresses: they must lie as the kernel reads them.

@@ -8,12 +8,12 @@ mod driver;
 mod emulated;
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::kernels::{Args, KERNELS, Kernel};
 
-pub use compile::compile;
+pub use compile::{Folders, PACKINGS, compiler_version, shipped_architectures};
 pub use emulated::build as build_emulated;
 
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +22,9 @@ pub enum GpuError {
     NoDriver,
     #[error("the driver finds no device: {0}")]
     NoDevice(String),
-    #[error("the card is of compute capability {major}.{minor}; the kernels need 8.0 or later")]
-    TooOld { major: u32, minor: u32 },
-    #[error("no run-time compiler was found (libnvrtc.so.13 or .12), and there are no compiled kernels for this card")]
+    #[error("the card, {name}, is of compute capability {major}.{minor}; the kernels need 8.0 or later")]
+    TooOld { name: String, major: u32, minor: u32 },
+    #[error("no run-time compiler was found (libnvrtc.so.13 or .12), and no compiled kernels for this card and model")]
     NoCompiler,
     #[error("the kernels of {file} cannot be compiled: {log}")]
     Compile { file: String, log: String },
@@ -46,6 +46,8 @@ pub struct Facts {
     /// Streaming multiprocessors.
     pub processors: u32,
     pub memory_bytes: u64,
+    /// Where its kernels are from, for people.
+    pub kernels: String,
 }
 
 /// What a machine can do; addresses are those of its own memory.
@@ -104,17 +106,27 @@ pub fn driver_present() -> bool {
     driver::present()
 }
 
+/// The first card, if the kernels can run on it; starts nothing there.
+pub fn first_card() -> Result<Facts, GpuError> {
+    driver::look().map(|(_, facts)| facts)
+}
+
 impl Device {
     /// The first card, with the kernels compiled for it. `packings`: bits of those a model has (see `kernels/product.cuh`);
-    /// `cache`: folder for compiled kernels.
-    pub fn open(packings: u32, cache: Option<&Path>) -> Result<Device, GpuError> {
-        Ok(Device(Arc::new(driver::Card::open(packings, cache)?)))
+    /// `folders`: where compiled kernels lie.
+    pub fn open(packings: u32, folders: &Folders<'_>) -> Result<Device, GpuError> {
+        Ok(Device(Arc::new(driver::Card::open(packings, folders)?)))
     }
 
     /// The kernels compiled for the processor, from a shared object. For tests alone: a kernel that is given wrong
     /// sizes corrupts this process.
     pub fn emulated(library: &Path) -> Result<Device, GpuError> {
-        Ok(Device(Arc::new(emulated::Emulated::open(library)?)))
+        Ok(Device(Arc::new(emulated::Emulated::open(library, None)?)))
+    }
+
+    /// As [`Device::emulated`], and every launch fails from the first one on that finds the file `fault`.
+    pub fn emulated_with_fault(library: &Path, fault: PathBuf) -> Result<Device, GpuError> {
+        Ok(Device(Arc::new(emulated::Emulated::open(library, Some(fault))?)))
     }
 
     pub fn facts(&self) -> &Facts {

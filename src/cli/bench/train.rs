@@ -130,7 +130,8 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut()) -> anyhow::Result<Report> {
     let (vocab, template) = load::text(&path, &Gguf::open(&path)?, std::env::current_exe().ok())?;
     let pairs = pairs::read(&plan.pairs, vocab.as_ref(), template.as_ref(), Objective::Likelihood)?.list;
     let longest = pairs.iter().map(|pair| pair.ids.len()).max().context("the file has no pair that can be used")?;
-    let loaded = ModelArgs { context: longest as u32, ..plan.model.clone() }.load(Kind::Auto, SEQUENCES, false)?;
+    let loaded = ModelArgs { context: longest as u32, adapters: true, ..plan.model.clone() };
+    let loaded = loaded.load(Kind::Auto, SEQUENCES, false)?;
     let layers = loaded.hosted.model.layers;
     let mut engine = Here::start(loaded)?;
     let cost = cost(plan, &mut engine, &pairs, layers, progress)?;

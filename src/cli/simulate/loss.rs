@@ -44,8 +44,8 @@ pub fn measure(task: &Task<'_>) -> anyhow::Result<(Losses, Losses)> {
         threads: u16::try_from(task.threads).ok(),
         context: CONTEXT_TOKENS,
         adapter: task.adapter.clone(),
-        kernels: None,
-        vram_max: 0,
+        adapters: false,
+        card: Default::default(),
     };
     let loaded = arguments.load(Kind::Auto, SEQUENCES, true)?;
     let template = loaded.template.as_ref().context("the model has no chat template")?;

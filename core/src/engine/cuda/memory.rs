@@ -8,6 +8,7 @@ use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
 use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
 use chimere_ffi::kernels::{Quantised, norm};
+use serde::Serialize;
 
 use super::CudaOptions;
 use crate::engine::model::hparams::{HParams, LayerKind};
@@ -65,8 +66,9 @@ impl Sizes {
 }
 
 /// How the memory is divided, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Placement {
+    /// Bytes, as all others.
     pub weights: u64,
     pub kv: u64,
     pub states: u64,

@@ -11,7 +11,7 @@ use chimere_ffi::kernels::matmul::Weight;
 use chimere_ffi::kernels::{Packing, fill, pack};
 
 use crate::engine::model::ModelError;
-use crate::engine::model::weights::{Format, Layer, Mixer, Packer, Tensor, Weights};
+use crate::engine::model::weights::{Format, Mixer, Packer, Tensor, Weights};
 use crate::gguf::Gguf;
 
 /// The weights as this backend holds them.
@@ -224,21 +224,43 @@ impl Packer for Uploader<'_> {
     }
 }
 
-/// Bytes of weights that one token at batch 1 reads, the prediction block not counted.
-pub(super) fn bytes_per_token(w: &Weights<OnDevice>, used: usize) -> u64 {
-    let layers: usize = w.layers.iter().map(|l| layer_bytes(l, used)).sum();
-    (layers + w.head.bytes() + w.output_norm.len() + w.embedding.bytes() / w.embedding.rows) as u64
+/// Bytes of weights that one token at batch 1 reads, the prediction block not counted, by the kernels that read them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TokenBytes {
+    /// Matrices that every token goes through, the head among them.
+    pub(super) dense: u64,
+    /// Gate and up of the experts used, the shared one among them.
+    pub(super) up: u64,
+    pub(super) down: u64,
+    /// Norms, convolutions, a row of the embedding.
+    rest: u64,
 }
 
-fn layer_bytes(layer: &Layer<OnDevice>, used: usize) -> usize {
-    let mixer = match &layer.mixer {
-        Mixer::Gdn(g) => {
-            [&g.qkv, &g.gate, &g.alpha, &g.beta, &g.out].iter().map(|m| m.bytes()).sum::<usize>() + g.conv.len()
+impl TokenBytes {
+    pub(super) fn of(w: &Weights<OnDevice>, used: usize) -> TokenBytes {
+        let rest = w.output_norm.len() + w.embedding.bytes() / w.embedding.rows;
+        let mut sum = TokenBytes { dense: w.head.bytes() as u64, rest: rest as u64, ..TokenBytes::default() };
+        for layer in &w.layers {
+            let m = &layer.moe;
+            let (mixer, conv) = mixer_bytes(&layer.mixer);
+            sum.dense += (mixer + m.router.bytes()) as u64;
+            sum.up += ((m.gate.bytes + m.up.bytes) * used + m.shared_gate.bytes() + m.shared_up.bytes()) as u64;
+            sum.down += (m.down.bytes * used + m.shared_down.bytes()) as u64;
+            sum.rest += (conv + layer.norm.len() + layer.post_norm.len()) as u64;
         }
-        Mixer::Attention(a) => [&a.q, &a.k, &a.v, &a.out].iter().map(|m| m.bytes()).sum(),
-    };
-    let m = &layer.moe;
-    let routed = (m.gate.bytes + m.up.bytes + m.down.bytes) * used;
-    let shared = m.shared_gate.bytes() + m.shared_up.bytes() + m.shared_down.bytes();
-    mixer + routed + shared + m.router.bytes() + layer.norm.len() + layer.post_norm.len()
+        sum
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.dense + self.up + self.down + self.rest
+    }
+}
+
+/// Bytes of a mixer's matrices, and of its convolution.
+fn mixer_bytes(mixer: &Mixer<OnDevice>) -> (usize, usize) {
+    let sum = |matrices: &[&Matrix]| matrices.iter().map(|m| m.bytes()).sum();
+    match mixer {
+        Mixer::Gdn(g) => (sum(&[&g.qkv, &g.gate, &g.alpha, &g.beta, &g.out]), g.conv.len()),
+        Mixer::Attention(a) => (sum(&[&a.q, &a.k, &a.v, &a.out]), 0),
+    }
 }

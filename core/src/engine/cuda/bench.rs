@@ -1,0 +1,292 @@
+//! What a model makes of its card: rates of prompts and of decoding, the share of the memory's bandwidth that one
+//! sequence takes, and what each kernel takes of a token. Everything is measured on the device that hosts the model,
+//! after a round that is not counted.
+
+use std::fmt;
+use std::time::Instant;
+
+use chimere_ffi::kernels::fill;
+use serde::Serialize;
+
+use super::{Cuda, Placement, computing};
+use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
+
+/// Read by each multiprocessor when the bandwidth is measured: together much more than any cache holds.
+const BANDWIDTH_BYTES: usize = 8 << 20;
+const BANDWIDTH_ROUNDS: usize = 5;
+/// Steps of the rate with logits to the host, whose spread is small.
+const HOST_STEPS_MAX: usize = 20;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Sequences decoded together, one case each.
+    pub batches: Vec<usize>,
+    /// Tokens held before decoding, one case each.
+    pub contexts: Vec<usize>,
+    /// Prompt lengths, one case each.
+    pub prompts: Vec<usize>,
+    /// Tokens decoded in a round.
+    pub tokens: usize,
+    pub rounds: usize,
+}
+
+impl Plan {
+    /// Positions that a sequence of the longest case holds.
+    pub fn context_tokens(&self) -> usize {
+        let decoded = self.contexts.iter().map(|context| context + self.tokens + 1);
+        decoded.chain(self.prompts.iter().copied()).max().unwrap_or(1).next_multiple_of(64)
+    }
+
+    pub fn sequences(&self) -> usize {
+        self.batches.iter().copied().max().unwrap_or(1)
+    }
+
+    /// Cases and rounds, for a progress bar.
+    pub fn steps(&self) -> usize {
+        (self.prompts.len() + self.contexts.len() * self.batches.len()) * (self.rounds + 1)
+    }
+}
+
+/// Tokens per second over the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    pub median: f64,
+    pub slowest: f64,
+    pub fastest: f64,
+}
+
+impl Rate {
+    fn of(mut rates: Vec<f64>) -> Rate {
+        rates.sort_by(f64::total_cmp);
+        let at = |i: usize| rates.get(i).copied().unwrap_or(f64::NAN);
+        let (n, half) = (rates.len(), rates.len() / 2);
+        let median = if n % 2 == 1 { at(half) } else { (at(half.saturating_sub(1)) + at(half)) / 2.0 };
+        Rate { median, slowest: at(0), fastest: at(n.saturating_sub(1)) }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Prefill {
+    pub prompt: usize,
+    pub tokens_per_s: Rate,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Decode {
+    pub batch: usize,
+    pub context: usize,
+    /// Of all sequences, the next token chosen on the device.
+    pub tokens_per_s: Rate,
+    /// With every row of logits copied to the host, as the step loop samples.
+    pub with_logits_tokens_per_s: Rate,
+    /// At one sequence: weights read per second, as a share of the bandwidth.
+    pub bandwidth_share: Option<f64>,
+}
+
+/// What the launches of a kernel take in one token of one sequence, each launched alone.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelTime {
+    pub kernel: &'static str,
+    pub launches: u32,
+    pub microseconds: f64,
+    /// Weights read per second, where the kernel reads any, and as a share of the bandwidth.
+    pub bytes_per_s: Option<f64>,
+    pub bandwidth_share: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub model: String,
+    pub device: String,
+    /// Where the kernels are from.
+    pub kernels_from: String,
+    pub placement: Placement,
+    pub load_seconds: f64,
+    /// Weights that one token of one sequence reads.
+    pub bytes_per_token: u64,
+    /// Measured before everything else, bytes per second.
+    pub read_bandwidth: f64,
+    pub rounds: usize,
+    pub prefill: Vec<Prefill>,
+    pub decode: Vec<Decode>,
+    pub kernels: Vec<KernelTime>,
+}
+
+/// Measures `cuda`, which took `load_seconds` to load; `progress` is told after each round.
+pub fn run(
+    cuda: &mut Cuda,
+    plan: &Plan,
+    load_seconds: f64,
+    progress: &mut dyn FnMut(),
+) -> Result<Report, BackendError> {
+    let info = cuda.info().clone();
+    let read_bandwidth = bandwidth(cuda)?;
+    let mut prefill = Vec::new();
+    for &prompt in &plan.prompts {
+        let rates = (0..=plan.rounds).map(|_| prompt_rate(cuda, prompt).inspect(|_| progress()));
+        let rates = rates.collect::<Result<Vec<_>, _>>()?;
+        prefill.push(Prefill { prompt, tokens_per_s: Rate::of(rates[1..].to_vec()) });
+    }
+    let mut decode = Vec::new();
+    for &context in &plan.contexts {
+        for &batch in &plan.batches {
+            let case = decode_rates(cuda, (batch, context), plan, progress)?;
+            let share = case.0.median * info.bytes_per_token as f64 / read_bandwidth;
+            decode.push(Decode {
+                batch,
+                context,
+                tokens_per_s: case.0,
+                with_logits_tokens_per_s: case.1,
+                bandwidth_share: (batch == 1).then_some(share),
+            });
+        }
+    }
+    Ok(Report {
+        model: info.name,
+        device: info.device,
+        kernels_from: cuda.device().facts().kernels.clone(),
+        placement: *cuda.placement(),
+        load_seconds,
+        bytes_per_token: info.bytes_per_token,
+        read_bandwidth,
+        rounds: plan.rounds,
+        prefill,
+        decode,
+        kernels: kernels(cuda, plan, read_bandwidth)?,
+    })
+}
+
+/// Bytes per second that the device reads, in a buffer of its own.
+fn bandwidth(cuda: &Cuda) -> Result<f64, BackendError> {
+    let device = cuda.device();
+    let free = device.free_bytes().map_err(computing)?;
+    let bytes = (BANDWIDTH_BYTES * device.facts().processors as usize).min(free as usize / 2);
+    let measure = || fill::read_bandwidth(device, &device.zeroed(bytes)?, BANDWIDTH_ROUNDS);
+    measure().map_err(computing)
+}
+
+/// Ids that differ, so that routing sees ordinary variety.
+fn ids(vocab: usize, count: usize, seed: usize) -> Vec<u32> {
+    let mix = |i: usize| (i as u64 * 31 + seed as u64 * 7_919).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+    (0..count).map(|i| (mix(i) % vocab as u64) as u32).collect()
+}
+
+fn prompt_rate(cuda: &mut Cuda, prompt: usize) -> Result<f64, BackendError> {
+    let tokens = ids(cuda.info().vocab, prompt, 3);
+    let seq = cuda.open()?;
+    let mut out = Output::default();
+    let began = Instant::now();
+    cuda.step(&[Chunk { seq, tokens: &tokens, rows: Rows::Last, hidden: false }], &mut out)?;
+    let rate = prompt as f64 / began.elapsed().as_secs_f64();
+    cuda.close(seq);
+    Ok(rate)
+}
+
+/// `count` sequences that hold `context` tokens each.
+fn filled(cuda: &mut Cuda, count: usize, context: usize) -> Result<Vec<SeqId>, BackendError> {
+    let vocab = cuda.info().vocab;
+    let mut out = Output::default();
+    let mut seqs = Vec::with_capacity(count);
+    for i in 0..count {
+        let seq = cuda.open()?;
+        let tokens = ids(vocab, context, i);
+        cuda.step(&[Chunk { seq, tokens: &tokens, rows: Rows::None, hidden: false }], &mut out)?;
+        seqs.push(seq);
+    }
+    Ok(seqs)
+}
+
+fn decode_rates(
+    cuda: &mut Cuda,
+    (batch, context): (usize, usize),
+    plan: &Plan,
+    progress: &mut dyn FnMut(),
+) -> Result<(Rate, Rate), BackendError> {
+    let vocab = cuda.info().vocab;
+    let (mut device, mut host) = (Vec::new(), Vec::new());
+    for round in 0..=plan.rounds {
+        let seqs = filled(cuda, batch, context)?;
+        let greedy = cuda.greedy(&seqs, &ids(vocab, batch, 9), plan.tokens)?;
+        seqs.iter().for_each(|s| cuda.close(*s));
+        let seqs = filled(cuda, batch, context)?;
+        let steps = plan.tokens.min(HOST_STEPS_MAX);
+        let seconds = with_logits(cuda, &seqs, steps)?;
+        seqs.iter().for_each(|s| cuda.close(*s));
+        if round > 0 {
+            device.push((batch * plan.tokens) as f64 / greedy.seconds);
+            host.push((batch * steps) as f64 / seconds);
+        }
+        progress();
+    }
+    Ok((Rate::of(device), Rate::of(host)))
+}
+
+fn with_logits(cuda: &mut Cuda, seqs: &[SeqId], steps: usize) -> Result<f64, BackendError> {
+    let mut out = Output::default();
+    let began = Instant::now();
+    for step in 0..steps {
+        let tokens = ids(cuda.info().vocab, seqs.len(), step);
+        let one = |(&seq, token)| Chunk { seq, tokens: std::slice::from_ref(token), rows: Rows::Last, hidden: false };
+        let chunks: Vec<_> = seqs.iter().zip(&tokens).map(one).collect();
+        cuda.step(&chunks, &mut out)?;
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn kernels(cuda: &mut Cuda, plan: &Plan, read_bandwidth: f64) -> Result<Vec<KernelTime>, BackendError> {
+    let context = plan.contexts.first().copied().unwrap_or(1).max(1);
+    let seqs = filled(cuda, 1, context)?;
+    let mut found = cuda.profile(&seqs, &[1])?;
+    seqs.iter().for_each(|s| cuda.close(*s));
+    found.sort_by(|a, b| b.2.total_cmp(&a.2));
+    let row = |(kernel, launches, seconds): (&'static str, u32, f64)| {
+        let bytes_per_s = cuda.weight_bytes_of(kernel).map(|bytes| bytes as f64 / seconds);
+        KernelTime {
+            kernel,
+            launches,
+            microseconds: seconds * 1e6,
+            bytes_per_s,
+            bandwidth_share: bytes_per_s.map(|b| b / read_bandwidth),
+        }
+    };
+    Ok(found.into_iter().map(row).collect())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "model      {}, loaded in {:.1} s", self.model, self.load_seconds)?;
+        writeln!(f, "device     {}; kernels: {}", self.device, self.kernels_from)?;
+        writeln!(f, "placement  {}", self.placement)?;
+        let (bytes, read) = (self.bytes_per_token as f64 / 1e9, self.read_bandwidth / 1e9);
+        writeln!(f, "reads      {bytes:.3} GB of weights a token; {read:.0} GB/s measured; {} rounds\n", self.rounds)?;
+        for p in &self.prefill {
+            let r = p.tokens_per_s;
+            writeln!(f, "prefill {:6}: {:10.1} tokens/s ({:.1}…{:.1})", p.prompt, r.median, r.slowest, r.fastest)?;
+        }
+        for d in &self.decode {
+            let (r, host) = (d.tokens_per_s, d.with_logits_tokens_per_s.median);
+            write!(
+                f,
+                "decode {:3} at {:6}: {:10.1} tokens/s ({:.1}…{:.1}), {host:.1} with logits to the host",
+                d.batch, d.context, r.median, r.slowest, r.fastest
+            )?;
+            match d.bandwidth_share {
+                Some(share) => writeln!(f, "; {:.0} % of the bandwidth", share * 100.0)?,
+                None => writeln!(f)?,
+            }
+        }
+        if !self.kernels.is_empty() {
+            writeln!(f, "\none token of one sequence, each launch alone:")?;
+        }
+        for k in &self.kernels {
+            let each = k.microseconds / f64::from(k.launches.max(1));
+            write!(f, "  {:18} {:5} × {each:7.2} µs = {:8.1} µs", k.kernel, k.launches, k.microseconds)?;
+            match (k.bytes_per_s, k.bandwidth_share) {
+                (Some(rate), Some(share)) => writeln!(f, " {:8.0} GB/s {:3.0} %", rate / 1e9, share * 100.0)?,
+                _ => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}

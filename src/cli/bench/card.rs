@@ -1,0 +1,65 @@
+//! `chimere bench --device cuda`: what a model makes of its card, of a file or of random weights made there.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use chimere::engine::cuda::bench::{Plan, run as measure};
+use chimere::engine::cuda::{Cuda, CudaOptions};
+use chimere::gguf::Gguf;
+use chimere::gguf::synthetic::Qwen35Moe;
+
+use super::{Args, types};
+use crate::cli::exit::say;
+use crate::cli::model_args::bar;
+
+/// The name of the whole synthetic model.
+const WHOLE: &str = "35b";
+const WHOLE_LAYERS: u32 = 40;
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let plan = Plan {
+        batches: args.batch.iter().copied().map(usize::from).collect(),
+        contexts: args.depth.iter().map(|depth| *depth as usize).collect(),
+        prompts: args.prompt.iter().map(|prompt| *prompt as usize).collect(),
+        tokens: args.tokens as usize,
+        rounds: args.rounds.into(),
+    };
+    let card = args.model.card()?;
+    let options = CudaOptions {
+        threads: args.model.threads(),
+        context_tokens: plan.context_tokens(),
+        sequences_max: plan.sequences(),
+        memory_bytes_max: card.memory_bytes_max,
+        cache: card.cache,
+        shipped: card.shipped,
+        emulated: card.emulated,
+        ..CudaOptions::default()
+    };
+    let began = Instant::now();
+    let mut cuda = load(args, &options)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let progress = bar(plan.steps() as u64, "measuring");
+    let report = measure(&mut cuda, &plan, seconds, &mut || progress.inc(1))?;
+    progress.finish_and_clear();
+    match args.json {
+        true => say!("{}", serde_json::to_string_pretty(&report)?),
+        false => say!("{report}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<Cuda> {
+    let progress = bar(1000, "loading");
+    let mut told = |done: f32| progress.set_position((done * 1000.0) as u64);
+    let whole = args.synthetic.as_deref().is_some_and(|name| name.as_os_str() == WHOLE);
+    let cuda = if whole {
+        let layers = args.layers.unwrap_or(WHOLE_LAYERS);
+        let (header, len) = Qwen35Moe::slice_of_35b(layers, types(args)?).build()?.header();
+        Cuda::random(&Gguf::read(&header[..], len)?, options, &mut told)?
+    } else {
+        let args = super::make_synthetic(args.clone())?;
+        Cuda::load(&args.model.path()?, options, &mut told)?
+    };
+    progress.finish_and_clear();
+    Ok(cuda)
+}
