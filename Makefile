@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint kernels openai page tasks bench-native simulate soak doc clean
+.PHONY: help setup build run test unit lint kernels kernels-check openai page tasks bench-native simulate soak doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ run: build ## Install what is missing, build, start the daemon, ask it a questio
 
 # The client and browser tests take the daemon that the Rust tests just built.
 test: lint unit ## Everything that must pass: lints, unit, golden, actor, end-to-end, client and browser tests
-	$(MAKE) BUILD= openai page tasks
+	$(MAKE) BUILD= openai page tasks kernels-check
 	@echo "all tests passed"
 
 lint: setup ## Formatting and lints
@@ -43,8 +43,13 @@ lint: setup ## Formatting and lints
 unit: setup ## Rust tests of every tier that needs no GPU
 	$(CARGO) test --release --locked --workspace --config profile.release.package.chimere.opt-level=1
 
-kernels: target/kernels-venv/ready ## Every CUDA kernel compiles for every card, and fits the smallest; needs no card
-	target/kernels-venv/bin/python tests/gpu/compile.py
+kernels: target/kernels-venv/ready ## Compile the CUDA kernels for every card into target/release/kernels, and check what they take; needs no card
+	rm -rf target/release/kernels
+	target/kernels-venv/bin/python tests/gpu/compile.py --out target/release/kernels
+
+# The oldest and the newest, every packing at once: whatever is wrong with a kernel shows in one of them.
+kernels-check: target/kernels-venv/ready ## The same check for two architectures
+	target/kernels-venv/bin/python tests/gpu/compile.py --arch sm_80,sm_120 --packings 0x1ff
 
 target/kernels-venv/ready: tests/gpu/requirements.txt
 	$(PYTHON) -m venv target/kernels-venv

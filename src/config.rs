@@ -223,16 +223,6 @@ impl Config {
         Ok(config)
     }
 
-    /// Folder of the kernels that were compiled for this machine's card.
-    pub fn kernels_cache(&self) -> PathBuf {
-        self.state_dir.join("kernels")
-    }
-
-    /// Folders that may hold `night.yaml`, strongest first.
-    pub fn night_folders(&self) -> Vec<PathBuf> {
-        [Some(self.pipelines.overlay.clone()), self.pipelines.shipped.clone()].into_iter().flatten().collect()
-    }
-
     /// Checks every value and fills in the defaults.
     pub fn resolve(raw: RawConfig, env: &Environment) -> Result<Config, ConfigError> {
         let state_dir = match raw.daemon.state_dir {

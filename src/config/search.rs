@@ -4,10 +4,22 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use super::{ENV_PREFIX, SYSTEM_FILE};
+use super::{Config, ENV_PREFIX, SYSTEM_FILE};
 use crate::eval::golden;
 
 const MODEL_FILE: &str = "nano.gguf";
+
+impl Config {
+    /// Folder of the kernels that were compiled for this machine's card.
+    pub fn kernels_cache(&self) -> PathBuf {
+        self.state_dir.join("kernels")
+    }
+
+    /// Folders that may hold `night.yaml`, strongest first.
+    pub fn night_folders(&self) -> Vec<PathBuf> {
+        [Some(self.pipelines.overlay.clone()), self.pipelines.shipped.clone()].into_iter().flatten().collect()
+    }
+}
 
 /// The surroundings of the process that the configuration depends on.
 #[derive(Clone, Debug, Default)]

@@ -50,7 +50,7 @@ pub fn install(config: &LogConfig) -> Result<LogFilter, LogError> {
     Ok(LogFilter(handle))
 }
 
-/// Installs the log of a child process: warnings and errors in plain lines, which its daemon takes over.
+/// Installs the log of a child process: plain lines, which its daemon takes over.
 pub fn install_in_child() {
     let lines = fmt::fmt().with_max_level(Level::INFO).with_ansi(false).without_time().with_writer(std::io::stderr);
     // An installed log is as good.

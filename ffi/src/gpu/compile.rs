@@ -30,6 +30,9 @@ pub(super) const FILES: [(&str, &str); 9] = [
     ("fill.cu", include_str!("../../../kernels/fill.cu")),
 ];
 
+/// Objects in the cache: several models' and versions'.
+const CACHED_OBJECTS_MAX: usize = 128;
+
 /// Every packing, as bits.
 pub const PACKINGS: u32 = 0x1ff;
 
@@ -159,7 +162,19 @@ fn keep(place: &Path, code: &[u8]) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
     }
     std::fs::write(&aside, code)?;
-    std::fs::rename(aside, place)
+    std::fs::rename(aside, place)?;
+    place.parent().map_or(Ok(()), forget_oldest)
+}
+
+/// Other versions' objects are not asked for again.
+fn forget_oldest(folder: &Path) -> std::io::Result<()> {
+    let mut objects = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        objects.push((entry.metadata()?.modified()?, entry.path()));
+    }
+    objects.sort_by(|a, b| b.cmp(a));
+    objects.iter().skip(CACHED_OBJECTS_MAX).try_for_each(|(_, path)| std::fs::remove_file(path))
 }
 
 fn compile_one(file: &str, source: &str, arch: &str, packings: u32) -> Result<Vec<u8>, GpuError> {
@@ -232,6 +247,17 @@ mod tests {
         let mut theirs: Vec<_> = String::from_utf8(said.stdout).unwrap().lines().map(str::to_owned).collect();
         theirs.sort();
         assert_eq!(theirs, ours);
+    }
+
+    #[test]
+    fn the_cache_keeps_the_newest() {
+        let dir = std::env::temp_dir().join(format!("chimere-cached-{}", std::process::id()));
+        for n in 0..CACHED_OBJECTS_MAX + 3 {
+            keep(&dir.join(format!("{n:04}")), b"code").unwrap();
+        }
+        let kept = std::fs::read_dir(&dir).unwrap().count();
+        assert!(kept == CACHED_OBJECTS_MAX && dir.join(format!("{:04}", CACHED_OBJECTS_MAX + 2)).exists(), "{kept}");
+        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
