@@ -15,6 +15,7 @@ use super::day::Town;
 /// Longest wait for one job.
 const JOB_TIMEOUT: Duration = Duration::from_secs(4 * 3_600);
 const LOOK: Duration = Duration::from_millis(500);
+/// Longest wait for a job to begin while no other one runs.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs the jobs of the night after a day.
@@ -71,15 +72,19 @@ async fn run(owner: &Client, job: Job, bar: &Bar) -> anyhow::Result<Done> {
     Ok(Done { job, run, seconds: began.elapsed().as_secs_f64(), report })
 }
 
-/// Begins a run; the daemon may be about to end another one.
+/// Begins a run; the daemon may be about to end another one, or to go on with one that was cut off.
 async fn begin(owner: &Client, job: Job) -> anyhow::Result<String> {
-    let (body, began) = (json!({ "command": "run_now", "job": job }), Instant::now());
+    let body = json!({ "command": "run_now", "job": job });
+    let (began, mut idle) = (Instant::now(), Instant::now());
     loop {
         match owner.post("/v1/night", &body).await {
             Ok(answer) => return answer["run"].as_str().map(str::to_owned).context("the daemon named no run"),
-            Err(error) if code_of(&error) == EX_TEMPFAIL && began.elapsed() < BEGIN_TIMEOUT => {}
+            Err(error) if code_of(&error) == EX_TEMPFAIL && idle.elapsed() < BEGIN_TIMEOUT => {}
             Err(error) => return Err(error.context(format!("{} did not begin", job.name()))),
         }
         tokio::time::sleep(LOOK).await;
+        if began.elapsed() < JOB_TIMEOUT && !owner.get("/v1/night").await?["run"].is_null() {
+            idle = Instant::now();
+        }
     }
 }
