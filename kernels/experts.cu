@@ -25,6 +25,7 @@ struct ExpertsArgs {
     Ptr<float> weight;  // [tokens][used + 1], read by experts_down_each
     Ptr<float> residual;  // [tokens][inputs], likewise
     Ptr<u32> chosen;      // [tokens][used], likewise
+    Ptr<uint4> work;      // read by grouped.cu
     u32 inputs, tokens, used, stride;
 };
 

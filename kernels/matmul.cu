@@ -1,7 +1,7 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for up to four matrices over the same inputs; added to out where `add` says.
 //
 // matmul_one: one token; matmul_1, _2, _4: up to 8, 16, 32; a block of 8 warps owns one tile of rows, each warp one part of the
-// inputs. matmul_8: any number of tokens, 64 a block (y); each warp owns a tile of rows whole.
+// inputs. More tokens: gemm.cu.
 // Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 17 KB at most.
 #include "product.cuh"
 
@@ -31,7 +31,7 @@ template <int NT> struct Scratch {
         float sums[PARTS][NT][4][32];
         float floats[8][8];
     };
-    u32 token[64];
+    u32 token[32];
 };
 
 // One tile of 16 rows, its parts by the eight warps.
@@ -61,30 +61,6 @@ __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32
         for (int p = 1; p < PARTS; p++) v += m.sums[p][n][i][from];
         if (t < a.tokens && tile * 16 + row < s.rows) put(s, t, tile * 16 + row, v, a.add);
     }
-}
-
-// One tile of 16 rows by one warp, tokens 64·y ...
-template <class P>
-__device__ __forceinline__ void whole(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<1>& m) {
-    u32 lane = threadIdx.x % 32, blocks = a.inputs / P::INPUTS, first = 64 * blockIdx.y;
-    if (threadIdx.x < 64) m.token[threadIdx.x] = min(first + threadIdx.x, a.tokens - 1);
-    __syncthreads();
-    tile += threadIdx.x / 32;
-    if (tile * 16 >= s.rows) return;
-    const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
-    P held = {};
-    if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
-    after_previous();
-    float total[8][4];
-    const Columns<8, false> x({a.q, a.side, a.inputs}, m.token);
-    tile_product<P, 8, false>(rows, blocks, held, x, total);
-#pragma unroll
-    for (int n = 0; n < 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 t = first + 8 * n + lane % 4 * 2 + i % 2, row = tile * 16 + lane / 4 + i / 2 * 8;
-            if (t < a.tokens && row < s.rows) put(s, t, row, total[n][i], a.add);
-        }
 }
 
 // Four rows of floats: two warps a row, each one half of the inputs; eight tokens at a time.
@@ -163,38 +139,3 @@ KERNEL(__launch_bounds__(256, 4) matmul_one, MatmulArgs) { narrow<1, true>(a); }
 KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1, false>(a); }
 KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2, false>(a); }
 KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4, false>(a); }
-
-// A unit of x is eight tiles of one segment.
-KERNEL(__launch_bounds__(256, 1) matmul_8, MatmulArgs) {
-    __shared__ Scratch<1> m;
-    u32 unit = blockIdx.x, i = 0;
-    for (; i + 1 < a.count; i++) {
-        u32 rows = 8 * tile_rows(a.segments[i].packing), units = (a.segments[i].rows + rows - 1) / rows;
-        if (unit < units) break;
-        unit -= units;
-    }
-    const Segment& s = a.segments[i];
-    u32 from = 64 * blockIdx.y, to = min(from + 64, a.tokens);
-    switch (s.packing) {
-#if HAS(Q4)
-        case Q4: return whole<PackQ4>(a, s, 8 * unit, m);
-#endif
-#if HAS(IQ3)
-        case IQ3: return whole<PackIQ3>(a, s, 8 * unit, m);
-#endif
-#if HAS(Q5)
-        case Q5: return whole<PackQ5>(a, s, 8 * unit, m);
-#endif
-#if HAS(Q6)
-        case Q6: return whole<PackQ6>(a, s, 8 * unit, m);
-#endif
-#if HAS(B8)
-        case B8: return whole<PackB8>(a, s, 8 * unit, m);
-#endif
-#if HAS(K8)
-        case K8: return whole<PackK8>(a, s, 8 * unit, m);
-#endif
-    }
-#pragma unroll 1
-    for (u32 t = 8 * unit; t < 8 * unit + 8 && t * 4 < s.rows; t++) any_floats<1>(a, s, t, from, to, m);
-}

@@ -53,6 +53,12 @@ enum What {
     Synthetic {
         #[arg(long, default_value_t = 40)]
         layers: u32,
+        /// Compare so many tokens fed whole with the same fed in pieces, in place of rates
+        #[arg(long)]
+        pieces: Option<usize>,
+        /// Keys and values as floats
+        #[arg(long)]
+        floats: bool,
         #[command(flatten)]
         plan: Plan,
     },
@@ -99,15 +105,18 @@ fn run(cli: Cli) -> Outcome {
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
-        What::Synthetic { layers, plan } => {
+        What::Synthetic { layers, pieces: count, floats, plan } => {
             let types =
                 Types { experts: DType::IQ3_S, dense: DType::Q5_K, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
             let (header, len) = Qwen35Moe::slice_of_35b(layers, types).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
-            let options = hosting(&plan, cli.cache);
+            let options = CudaOptions { halves: !floats, ..hosting(&plan, cli.cache) };
             let began = Instant::now();
-            let cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
-            bench(cuda, &plan, began.elapsed().as_secs_f64())
+            let mut cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
+            match count {
+                Some(count) => pieces(&mut cuda, count),
+                None => bench(cuda, &plan, began.elapsed().as_secs_f64()),
+            }
         }
     }
 }
@@ -211,6 +220,26 @@ fn agree(model: &Path, tokens: usize, options: CudaOptions) -> Outcome {
     for step in [1, 7, 64] {
         let same = logits(&mut ours, &list, step)?.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
         println!("fed {step} at a time: {}", if same { "the same bits" } else { "OTHER BITS" });
+    }
+    Ok(())
+}
+
+/// Tokens fed whole against the same in pieces: the kernels for many tokens against those for few.
+fn pieces(cuda: &mut Cuda, tokens: usize) -> Outcome {
+    let vocab = cuda.info().vocab;
+    let list = ids(vocab, tokens, 1);
+    let whole = logits(cuda, &list, tokens)?;
+    for step in [1, 20, 64, 100] {
+        let other = logits(cuda, &list, step)?;
+        let (mut same, mut sum, mut top) = (0, 0.0_f64, 0.0_f64);
+        for (a, b) in whole.chunks(vocab).zip(other.chunks(vocab)) {
+            let (p, q) = (log_softmax(a), log_softmax(b));
+            let kl: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
+            (sum, top) = (sum + kl, top.max(kl));
+            same += usize::from(a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()));
+        }
+        let mean = sum / tokens as f64;
+        println!("fed {step} at a time: {same} of {tokens} rows the same; KL mean {mean:.2e}, largest {top:.2e}");
     }
     Ok(())
 }

@@ -11,13 +11,18 @@
 
 #include "../embed.cu"
 #include "../matmul.cu"
+#include "../gemm.cu"
 #include "../norm.cu"
 #include "../gdn.cu"
+#include "../gdn_walk.cu"
 #include "../attention.cu"
+#include "../attention_prefill.cu"
 #include "../route.cu"
+#include "../sort.cu"
 #define Scratch ExpertScratch
 #include "../experts.cu"
 #undef Scratch
+#include "../grouped.cu"
 #include "../sample.cu"
 #include "../fill.cu"
 
@@ -189,14 +194,47 @@ void mma_k16(int c[4], unsigned a0, unsigned a1, unsigned b0) {
     }
 }
 
+void mma_halves(float c[4], const unsigned a[4], unsigned b0, unsigned b1) {
+    unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    unsigned all[32][6];
+    std::memcpy(all, emulated::exchange(mine, sizeof mine), sizeof all);
+    unsigned lane = threadIdx.x & 31, g = lane / 4, j = lane % 4;
+    auto half = [](unsigned v, int i) { return half_to_float((uint16_t)(v >> (16 * i))); };
+    for (int i = 0; i < 4; i++) {
+        int column = 2 * j + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; k++)
+            sum += half(all[4 * g + k % 8 / 2][i / 2 + k / 8 * 2], k % 2) * half(all[4 * column + k % 8 / 2][4 + k / 8], k % 2);
+        c[i] += sum;
+    }
+}
+
+static void load_any(unsigned m[4], const void* row, bool transposed) {
+    const uint16_t* all[32];
+    std::memcpy(all, emulated::exchange(&row, sizeof row), sizeof all);
+    unsigned lane = threadIdx.x & 31, g = lane / 4, j = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        unsigned v[2];
+        for (int c = 0; c < 2; c++) v[c] = transposed ? all[8 * i + 2 * j + c][g] : all[8 * i + g][2 * j + c];
+        m[i] = v[0] | v[1] << 16;
+    }
+}
+void load_matrices(unsigned m[4], const void* row) { load_any(m, row, false); }
+void load_matrices_transposed(unsigned m[4], const void* row) { load_any(m, row, true); }
+
 namespace {
 struct Entry { const char* name; unsigned bytes; void (*call)(const void*); };
 #define ENTRY(name, Args) { #name, sizeof(Args), [](const void* p) { name(*(const Args*)p); } }
 const Entry TABLE[] = {
     ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs),
-    ENTRY(matmul_8, MatmulArgs), ENTRY(rms_norm, NormArgs), ENTRY(quantize, QuantizeArgs), ENTRY(gather, GatherArgs),
-    ENTRY(gdn, GdnArgs), ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
-    ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
+    ENTRY(matmul_wide, WideArgs), ENTRY(matmul_floats, WideArgs),
+    ENTRY(rms_norm, NormArgs), ENTRY(quantize, QuantizeArgs), ENTRY(gather, GatherArgs),
+    ENTRY(gdn, GdnArgs), ENTRY(gdn_prepare, WalkArgs), ENTRY(gdn_walk, WalkArgs), ENTRY(gdn_finish, WalkArgs),
+    ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
+    ENTRY(attention_prefill_128, FlashArgs), ENTRY(attention_prefill_256, FlashArgs),
+    ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(route_choose, RouteArgs), ENTRY(route_sort, RouteArgs),
+    ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
+    ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),

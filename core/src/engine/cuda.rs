@@ -4,6 +4,7 @@
 pub mod bench;
 mod greedy;
 mod memory;
+mod profile;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use chimere_ffi::gpu::{Buffer, Device, Folders, GpuError, Recording};
 use chimere_ffi::kernels::{Packing, attention, norm, route};
 
 use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
-use super::model::passes::{Cursor, Fed, PASS_ROWS_MAX, Pass};
+use super::model::passes::{Cursor, Fed, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::{Layer, Weights};
@@ -34,8 +35,15 @@ pub use memory::Placement;
 const GRAPH_ROWS_MAX: usize = 32;
 /// Positions below which the context is not cut to fit the memory.
 const CONTEXT_TOKENS_MIN: usize = 4096;
-/// Bytes between two lists of the plan.
-const PLAN_ROWS: usize = 4 * PASS_ROWS_MAX;
+/// Rows of a pass: at 2,048 each of 256 experts has 64 tokens to multiply its weights with.
+const ROWS_MAX: usize = 2_048;
+/// Rows of a short pass, whose plan is short as well.
+const SHORT_ROWS_MAX: usize = 512;
+
+/// Words between two lists of the plan of a pass.
+const fn plan_words(rows: usize) -> usize {
+    if rows <= SHORT_ROWS_MAX { SHORT_ROWS_MAX } else { ROWS_MAX }
+}
 
 /// How a model is hosted.
 #[derive(Clone, Debug)]
@@ -184,7 +192,7 @@ impl Cuda {
         hidden: impl Fn(usize) -> &'b [f32],
         out: &mut Output,
     ) -> Result<(), BackendError> {
-        let mut cursor = Cursor::default();
+        let mut cursor = Cursor::new(ROWS_MAX);
         let mut pass = std::mem::take(&mut self.pass);
         while cursor.next(&self.fed, &mut pass) {
             let done = self.prepare(part, &pass, &tokens, &hidden).and_then(|()| self.run(part, &pass, out));
@@ -205,7 +213,7 @@ impl Cuda {
         tokens: impl Fn(usize) -> &'b [u32],
         hidden: impl Fn(usize) -> &'b [f32],
     ) -> Result<(), GpuError> {
-        let t = PASS_ROWS_MAX;
+        let t = plan_words(pass.rows);
         let mut plan = vec![0_u32; 8 * t];
         for (i, span) in pass.spans.iter().enumerate() {
             if span.position == 0 && part == Part::Trunk {
@@ -345,7 +353,7 @@ fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), ModelError> {
             hp.moe.width % 32 == 0 && hp.moe.shared_width % 32 == 0,
             "a multiple of 32 on this backend",
         ),
-        ("sequences_max", options.sequences_max, (1..=PASS_ROWS_MAX).contains(&options.sequences_max), "1 to 512"),
+        ("sequences_max", options.sequences_max, (1..=SHORT_ROWS_MAX).contains(&options.sequences_max), "1 to 512"),
     ];
     match rules.iter().find(|r| !r.2) {
         Some((key, found, _, wanted)) => {

@@ -11,21 +11,28 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 3] = [
+const HEADERS: [(&CStr, &str); 5] = [
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),
+    (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
     (c"product.cuh", include_str!("../../../kernels/product.cuh")),
+    (c"wide.cuh", include_str!("../../../kernels/wide.cuh")),
 ];
 
 /// The files of kernels.
-pub(super) const FILES: [(&str, &str); 9] = [
+pub(super) const FILES: [(&str, &str); 14] = [
     ("embed.cu", include_str!("../../../kernels/embed.cu")),
     ("matmul.cu", include_str!("../../../kernels/matmul.cu")),
+    ("gemm.cu", include_str!("../../../kernels/gemm.cu")),
     ("norm.cu", include_str!("../../../kernels/norm.cu")),
     ("gdn.cu", include_str!("../../../kernels/gdn.cu")),
+    ("gdn_walk.cu", include_str!("../../../kernels/gdn_walk.cu")),
     ("attention.cu", include_str!("../../../kernels/attention.cu")),
+    ("attention_prefill.cu", include_str!("../../../kernels/attention_prefill.cu")),
     ("route.cu", include_str!("../../../kernels/route.cu")),
+    ("sort.cu", include_str!("../../../kernels/sort.cu")),
     ("experts.cu", include_str!("../../../kernels/experts.cu")),
+    ("grouped.cu", include_str!("../../../kernels/grouped.cu")),
     ("sample.cu", include_str!("../../../kernels/sample.cu")),
     ("fill.cu", include_str!("../../../kernels/fill.cu")),
 ];

@@ -2,7 +2,7 @@
 //! card it says which kernel is wrong before anybody looks at a reply.
 
 use super::matmul::{Input, Weight};
-use super::{Packing, Quantised, embed, matmul, norm, pack, route};
+use super::{Packing, Quantised, embed, grouped, matmul, norm, pack, route};
 use crate::DType;
 use crate::cpu::{dequantize, rms_norm_into};
 use crate::gpu::{Buffer, Device, GpuError};
@@ -33,23 +33,24 @@ pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     }
     found.push(norms(d)?);
     found.push(routes(d)?);
+    found.extend(super::check_many::all(d)?);
     Ok(found)
 }
 
-fn floats(d: &Device, values: &[f32]) -> Result<Buffer, GpuError> {
+pub(super) fn floats(d: &Device, values: &[f32]) -> Result<Buffer, GpuError> {
     let buffer = d.allocate(4 * values.len())?;
     buffer.write_f32(0, values)?;
     Ok(buffer)
 }
 
-fn read(buffer: &Buffer, len: usize) -> Result<Vec<f32>, GpuError> {
+pub(super) fn read(buffer: &Buffer, len: usize) -> Result<Vec<f32>, GpuError> {
     let mut values = vec![0.0; len];
     buffer.read_f32(0, &mut values)?;
     Ok(values)
 }
 
 /// A matrix of the type, packed on the device, and its values.
-fn matrix(d: &Device, dtype: DType, rows: usize, cols: usize) -> Result<(Buffer, Vec<f32>), GpuError> {
+pub(super) fn matrix(d: &Device, dtype: DType, rows: usize, cols: usize) -> Result<(Buffer, Vec<f32>), GpuError> {
     let bytes = weights(dtype, rows * cols, 11);
     let wrong = || GpuError::Call { what: "packing a sample", reason: format!("{dtype:?}") };
     let mut values = vec![0.0; rows * cols];
@@ -74,12 +75,12 @@ fn rows(d: &Device, dtype: DType) -> Result<Finding, GpuError> {
 }
 
 /// The larger of two, where what is no number is largest.
-fn worst(a: f64, b: f64) -> f64 {
+pub(super) fn worst(a: f64, b: f64) -> f64 {
     if b.is_nan() { f64::INFINITY } else { a.max(b) }
 }
 
 /// What the kernels make of activations: blocks of 32 in signed bytes.
-fn rounded(x: &[f32]) -> Vec<f32> {
+pub(super) fn rounded(x: &[f32]) -> Vec<f32> {
     let block = |b: &[f32]| {
         let top = b.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
         let (d, back) = (top / 127.0, 127.0 / top);
@@ -173,7 +174,8 @@ fn routes(d: &Device) -> Result<Finding, GpuError> {
         used: used as u32,
         pad: 0,
     };
-    route::launch(d, &a)?;
+    let work = d.zeroed(16 * (1 + grouped::lists_max(tokens, used, experts)))?;
+    route::launch(d, &a, work.at())?;
     let found = read(&weight, tokens * (used + 1))?;
     let words = |b: &Buffer, n: usize| -> Result<Vec<u32>, GpuError> {
         let mut v = vec![0; n];

@@ -1,6 +1,6 @@
 //! See `kernels/experts.cu`.
 
-use super::{Kernel, args};
+use super::{Kernel, args, grouped, matmul};
 use crate::gpu::{Device, GpuError};
 
 args! {
@@ -37,6 +37,7 @@ args! {
         weight: u64,
         residual: u64,
         chosen: u64,
+        work: u64,
         inputs: u32,
         tokens: u32,
         used: u32,
@@ -51,6 +52,10 @@ const EACH_EXPERTS_MAX: u32 = 16;
 
 /// `experts`: how many the layer has. True if the results were added to the residual stream; else they lie in `y`.
 pub fn launch(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
+    if a.tokens as usize > matmul::NARROW_TOKENS_MAX && grouped::fits(a) {
+        grouped::launch(d, a, experts)?;
+        return Ok(false);
+    }
     let up = match a.tokens {
         0..=1 => Kernel::ExpertsUpOne,
         2..=32 => Kernel::ExpertsUp1,

@@ -33,6 +33,47 @@ args! {
     }
 }
 
+args! {
+    /// The same over many tokens: see `kernels/gdn_walk.cu`.
+    Walk {
+        qkv: u64,
+        z: u64,
+        alpha: u64,
+        beta: u64,
+        conv: u64,
+        decay: u64,
+        bias: u64,
+        norm: u64,
+        state: u64,
+        window: u64,
+        spans: u64,
+        slot: u64,
+        position: u64,
+        mixed: u64,
+        keys: u64,
+        gates: u64,
+        y: u64,
+        q: u64,
+        side: u64,
+        key_heads: u32,
+        value_heads: u32,
+        channels: u32,
+        tokens: u32,
+        eps: f32,
+        pad: f32,
+    }
+}
+
+/// Tokens of a block of `gdn_prepare`.
+const PREPARED_TOKENS: u32 = 4;
+
+pub fn walk(d: &Device, a: &Walk, spans: usize) -> Result<(), GpuError> {
+    let groups = a.key_heads + (a.value_heads * 128).div_ceil(256);
+    d.launch(Kernel::GdnPrepare, [a.tokens.div_ceil(PREPARED_TOKENS), groups, 1], 256, a)?;
+    d.launch(Kernel::GdnWalk, [4 * a.value_heads, spans as u32, 1], 128, a)?;
+    d.launch(Kernel::GdnFinish, [(a.tokens * a.value_heads).div_ceil(8), 1, 1], 256, a)
+}
+
 pub fn launch(d: &Device, a: &Gdn, spans: usize) -> Result<(), GpuError> {
     d.launch(Kernel::Gdn, [a.value_heads, spans as u32, 1], 512, a)
 }

@@ -39,6 +39,9 @@ pub struct Input {
     pub tokens: usize,
 }
 
+/// Tokens above which the kernels for many take over.
+pub const NARROW_TOKENS_MAX: usize = 32;
+
 /// out ← W·x, or out += W·x, for one to four matrices: `(weights, out)`, where an output row is as long as W has rows.
 pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
     let mut a = Matmul {
@@ -51,19 +54,20 @@ pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -
         add: u32::from(add),
         ..Matmul::default()
     };
-    let wide = input.tokens > 32;
+    if input.tokens > NARROW_TOKENS_MAX {
+        return super::gemm::launch(d, input, products, add);
+    }
     let mut tiles = 0;
     for (segment, (w, out)) in a.segments.iter_mut().zip(products) {
         let (rows, packing) = (w.rows as u32, w.packing as u32);
         *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing, tile: tiles };
-        tiles += rows.div_ceil(w.packing.tile_rows() as u32 * if wide { 8 } else { 1 });
+        tiles += rows.div_ceil(w.packing.tile_rows() as u32);
     }
-    let (kernel, columns) = match input.tokens {
-        0..=1 => (Kernel::MatmulOne, 1),
-        2..=8 => (Kernel::Matmul1, 1),
-        9..=16 => (Kernel::Matmul2, 1),
-        17..=32 => (Kernel::Matmul4, 1),
-        n => (Kernel::Matmul8, n.div_ceil(64) as u32),
+    let kernel = match input.tokens {
+        0..=1 => Kernel::MatmulOne,
+        2..=8 => Kernel::Matmul1,
+        9..=16 => Kernel::Matmul2,
+        _ => Kernel::Matmul4,
     };
-    d.launch(kernel, [tiles, columns, 1], 256, &a)
+    d.launch(kernel, [tiles, 1, 1], 256, &a)
 }

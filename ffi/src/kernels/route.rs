@@ -1,6 +1,6 @@
 //! See `kernels/route.cu`.
 
-use super::{Kernel, args};
+use super::{Kernel, args, matmul};
 use crate::gpu::{Device, GpuError};
 
 /// Most experts of a layer, and most that one token uses.
@@ -23,6 +23,19 @@ args! {
     }
 }
 
-pub fn launch(d: &Device, a: &Route) -> Result<(), GpuError> {
-    d.launch(Kernel::Route, [1, 1, 1], 1024, a)
+args! {
+    /// See `kernels/sort.cu`.
+    Work { start: u64, active: u64, work: u64, experts: u32, pad: u32 }
+}
+
+/// `work`: where the list for `grouped` goes, `1 + grouped::lists_max` places of four words; it is made for many
+/// tokens only.
+pub fn launch(d: &Device, a: &Route, work: u64) -> Result<(), GpuError> {
+    if a.tokens as usize <= matmul::NARROW_TOKENS_MAX {
+        return d.launch(Kernel::Route, [1, 1, 1], 1024, a);
+    }
+    d.launch(Kernel::RouteChoose, [a.tokens.div_ceil(8), 1, 1], 256, a)?;
+    d.launch(Kernel::RouteSort, [a.experts, 1, 1], 256, a)?;
+    let list = Work { start: a.start, active: a.active, work, experts: a.experts, pad: 0 };
+    d.launch(Kernel::RouteWork, [1, 1, 1], 1024, &list)
 }

@@ -70,6 +70,8 @@ impl Rate {
 pub struct Prefill {
     pub prompt: usize,
     pub tokens_per_s: Rate,
+    /// Of the whole prompt, each launch alone.
+    pub kernels: Vec<KernelTime>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -84,7 +86,7 @@ pub struct Decode {
     pub bandwidth_share: Option<f64>,
 }
 
-/// What the launches of a kernel take in one token of one sequence, each launched alone.
+/// What the launches of a kernel take, each launched alone.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelTime {
     pub kernel: &'static str,
@@ -126,7 +128,8 @@ pub fn run(
     for &prompt in &plan.prompts {
         let rates = (0..=plan.rounds).map(|_| prompt_rate(cuda, prompt).inspect(|_| progress()));
         let rates = rates.collect::<Result<Vec<_>, _>>()?;
-        prefill.push(Prefill { prompt, tokens_per_s: Rate::of(rates[1..].to_vec()) });
+        let kernels = prompt_kernels(cuda, prompt)?;
+        prefill.push(Prefill { prompt, tokens_per_s: Rate::of(rates[1..].to_vec()), kernels });
     }
     let mut decode = Vec::new();
     for &context in &plan.contexts {
@@ -181,6 +184,23 @@ fn prompt_rate(cuda: &mut Cuda, prompt: usize) -> Result<f64, BackendError> {
     let rate = prompt as f64 / began.elapsed().as_secs_f64();
     cuda.close(seq);
     Ok(rate)
+}
+
+fn prompt_kernels(cuda: &mut Cuda, prompt: usize) -> Result<Vec<KernelTime>, BackendError> {
+    let tokens = ids(cuda.info().vocab, prompt, 3);
+    let seq = cuda.open()?;
+    let chunk = Chunk { seq, tokens: &tokens, rows: Rows::Last, hidden: false };
+    let mut found = cuda.profile_step(&[chunk], &mut Output::default())?;
+    cuda.close(seq);
+    found.sort_by(|a, b| b.2.total_cmp(&a.2));
+    let row = |(kernel, launches, seconds): (&'static str, u32, f64)| KernelTime {
+        kernel,
+        launches,
+        microseconds: seconds * 1e6,
+        bytes_per_s: None,
+        bandwidth_share: None,
+    };
+    Ok(found.into_iter().map(row).collect())
 }
 
 /// `count` sequences that hold `context` tokens each.
@@ -276,17 +296,23 @@ impl fmt::Display for Report {
                 None => writeln!(f)?,
             }
         }
-        if !self.kernels.is_empty() {
-            writeln!(f, "\none token of one sequence, each launch alone:")?;
+        if let Some(longest) = self.prefill.iter().max_by_key(|p| p.prompt) {
+            writeln!(f, "\na prompt of {} tokens, each launch alone:", longest.prompt)?;
+            table(f, &longest.kernels)?;
         }
-        for k in &self.kernels {
-            let each = k.microseconds / f64::from(k.launches.max(1));
-            write!(f, "  {:18} {:5} × {each:7.2} µs = {:8.1} µs", k.kernel, k.launches, k.microseconds)?;
-            match (k.bytes_per_s, k.bandwidth_share) {
-                (Some(rate), Some(share)) => writeln!(f, " {:8.0} GB/s {:3.0} %", rate / 1e9, share * 100.0)?,
-                _ => writeln!(f)?,
-            }
-        }
-        Ok(())
+        writeln!(f, "\none token of one sequence, each launch alone:")?;
+        table(f, &self.kernels)
     }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, kernels: &[KernelTime]) -> fmt::Result {
+    for k in kernels {
+        let each = k.microseconds / f64::from(k.launches.max(1));
+        write!(f, "  {:18} {:5} × {each:7.2} µs = {:8.1} µs", k.kernel, k.launches, k.microseconds)?;
+        match (k.bytes_per_s, k.bandwidth_share) {
+            (Some(rate), Some(share)) => writeln!(f, " {:8.0} GB/s {:3.0} %", rate / 1e9, share * 100.0)?,
+            _ => writeln!(f)?,
+        }
+    }
+    Ok(())
 }

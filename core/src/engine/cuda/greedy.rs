@@ -4,9 +4,8 @@
 use chimere_ffi::gpu::Recording;
 use chimere_ffi::kernels::sample::{self, Argmax};
 
-use super::{Cuda, GRAPH_ROWS_MAX, PLAN_ROWS, computing};
+use super::{Cuda, GRAPH_ROWS_MAX, computing, plan_words};
 use crate::engine::backend::{BackendError, SeqId};
-use crate::engine::model::passes::PASS_ROWS_MAX;
 use crate::engine::model::state::Part;
 
 /// What was decoded.
@@ -32,7 +31,7 @@ impl Cuda {
         let argmax = Argmax {
             logits: m.logits.at(),
             token: m.plan.at(),
-            position: m.plan.from(2 * PLAN_ROWS),
+            position: m.plan.from(8 * plan_words(rows)),
             history: history.at(),
             step: step.at(),
             vocab: self.hp.vocab as u32,
@@ -63,7 +62,7 @@ impl Cuda {
 
     /// Pages for all steps, and the plan of the first one.
     fn place(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Vec<usize>, BackendError> {
-        let t = PASS_ROWS_MAX;
+        let t = plan_words(seqs.len());
         let mut plan = vec![0_u32; 8 * t];
         let mut slots = Vec::with_capacity(seqs.len());
         for (row, (seq, token)) in seqs.iter().zip(first).enumerate() {

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
 use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
-use chimere_ffi::kernels::{Quantised, norm};
+use chimere_ffi::kernels::{Quantised, grouped, norm};
 use serde::Serialize;
 
-use super::CudaOptions;
+use super::{CudaOptions, ROWS_MAX};
 use crate::engine::model::hparams::{HParams, LayerKind};
-use crate::engine::model::passes::PASS_ROWS_MAX;
 use crate::engine::model::state::SequenceState;
 
 /// Rows of logits computed together.
@@ -52,7 +51,7 @@ impl Sizes {
             sequences: o.sequences_max,
             chunk,
             chunks,
-            attention_rows: (PARTS_BYTES / row).clamp(1, PASS_ROWS_MAX),
+            attention_rows: (PARTS_BYTES / row).clamp(1, ROWS_MAX),
             kv_bytes: if o.halves { 2 } else { 4 },
             inner: hp.moe.width.max(hp.moe.shared_width),
         }
@@ -133,7 +132,7 @@ impl Activation {
     }
 }
 
-/// Buffers of a pass; letters as in `model::stages`, T = `PASS_ROWS_MAX` rows, K = experts used.
+/// Buffers of a pass; letters as in `model::stages`, T = `ROWS_MAX` rows, K = experts used.
 pub(super) struct Memory {
     /// Words: tokens, slots, positions, wanted rows [T each], spans [T, 4].
     pub(super) plan: Buffer,
@@ -158,6 +157,12 @@ pub(super) struct Memory {
     pub(super) active: Buffer,
     pub(super) start: Buffer,
     pub(super) pairs: Buffer,
+    /// What the experts have to do, for many tokens.
+    pub(super) work: Buffer,
+    /// The recurrent mix of many tokens: inputs after the convolution, keys and gates.
+    pub(super) convolved: Buffer,
+    pub(super) keys: Buffer,
+    pub(super) gates: Buffer,
     /// Inner values of the experts [T·(K+1), inner], and their results [T·(K+1), D].
     pub(super) h: Activation,
     pub(super) y: Buffer,
@@ -168,12 +173,14 @@ pub(super) struct Memory {
 
 /// Bytes of [`Memory`], by the same sums.
 fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
-    let (t, d, g, a, m) = (PASS_ROWS_MAX, hp.width, &hp.gdn, &hp.attention, &hp.moe);
+    let (t, d, g, a, m) = (ROWS_MAX, hp.width, &hp.gdn, &hp.attention, &hp.moe);
     let mixed = g.value_dim().max(a.heads * a.head_dim);
     let activation = |rows: usize, width: usize| rows * width * 4 + rows * width.div_ceil(32) * 48;
     let floats = t * (2 * d + g.channels() + g.value_dim() + 2 * g.value_heads)
         + t * (3 * a.heads + 2 * a.kv_heads) * a.head_dim
         + t * (m.experts + 4 * m.used + 4)
+        + 4 * (1 + grouped::lists_max(t, m.used, m.experts))
+        + t * (g.channels() + g.key_heads * g.head_dim + 8 * g.value_heads)
         + t * (m.used + 1) * d
         + HEAD_ROWS * hp.vocab
         + s.context * a.rope_dims;
@@ -187,7 +194,7 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
 
 impl Memory {
     pub(super) fn new(d: &Device, hp: &HParams, s: &Sizes) -> Result<Memory, GpuError> {
-        let (t, g, a, m) = (PASS_ROWS_MAX, &hp.gdn, &hp.attention, &hp.moe);
+        let (t, g, a, m) = (ROWS_MAX, &hp.gdn, &hp.attention, &hp.moe);
         let floats = |n: usize| d.zeroed(4 * n);
         let mixed = g.value_dim().max(a.heads * a.head_dim);
         let pairs = t * (m.used + 1);
@@ -213,6 +220,10 @@ impl Memory {
             active: floats(m.experts + 1)?,
             start: floats(m.experts + 1)?,
             pairs: floats(t * m.used)?,
+            work: floats(4 * (1 + grouped::lists_max(t, m.used, m.experts)))?,
+            convolved: floats(t * g.channels())?,
+            keys: floats(t * g.key_heads * g.head_dim)?,
+            gates: floats(8 * t * g.value_heads)?,
             h: Activation::new(d, pairs, s.inner)?,
             y: floats(pairs * hp.width)?,
             logits: floats(HEAD_ROWS * hp.vocab)?,

@@ -4,14 +4,13 @@
 
 use super::memory::{HEAD_ROWS, LayerState};
 use super::weights::{Matrix, OnDevice};
-use super::{Cuda, PLAN_ROWS};
-use crate::engine::model::passes::PASS_ROWS_MAX;
+use super::{Cuda, plan_words};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Attention as AttentionWeights, Layer, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
-use chimere_ffi::kernels::{attention, embed, experts, gdn, matmul, norm, route};
+use chimere_ffi::kernels::{attention, attention_prefill, embed, experts, gdn, matmul, norm, route};
 
 /// Launches of one pass.
 pub(super) struct Run<'a> {
@@ -21,6 +20,8 @@ pub(super) struct Run<'a> {
     rows: usize,
     wanted: usize,
     spans: usize,
+    /// Bytes between two lists of the plan.
+    list: usize,
     /// The residual stream: the pass's own, or that of the wanted rows.
     x: &'a Buffer,
     /// The experts' results wait to be added to it.
@@ -29,7 +30,7 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(c: &'a Cuda, part: Part, rows: usize, wanted: usize, spans: usize) -> Run<'a> {
-        Run { c, part, rows, wanted, spans, x: &c.memory.x, pending: false }
+        Run { c, part, rows, wanted, spans, list: 4 * plan_words(rows), x: &c.memory.x, pending: false }
     }
 
     /// Launches every stage up to the head; the residual stream of the wanted rows.
@@ -131,6 +132,36 @@ impl<'a> Run<'a> {
         };
         let (m, p) = (&self.c.memory, &self.c.hp.gdn);
         let to = m.mixed.quantised();
+        if self.rows > matmul::NARROW_TOKENS_MAX {
+            let a = gdn::Walk {
+                qkv: m.qkv.at(),
+                z: m.z.at(),
+                alpha: m.alpha.at(),
+                beta: m.beta.at(),
+                conv: w.conv.at(),
+                decay: w.a.at(),
+                bias: w.dt_bias.at(),
+                norm: w.norm.at(),
+                state: state.at(),
+                window: window.at(),
+                spans: m.plan.from(4 * self.list),
+                slot: m.plan.from(self.list),
+                position: m.plan.from(2 * self.list),
+                mixed: m.convolved.at(),
+                keys: m.keys.at(),
+                gates: m.gates.at(),
+                y: m.mixed.x.at(),
+                q: to.q,
+                side: to.side,
+                key_heads: p.key_heads as u32,
+                value_heads: p.value_heads as u32,
+                channels: p.channels() as u32,
+                tokens: self.rows as u32,
+                eps: self.c.hp.rms_eps,
+                pad: 0.0,
+            };
+            return gdn::walk(&self.c.device, &a, self.spans);
+        }
         let a = gdn::Gdn {
             qkv: m.qkv.at(),
             z: m.z.at(),
@@ -142,7 +173,7 @@ impl<'a> Run<'a> {
             norm: w.norm.at(),
             state: state.at(),
             window: window.at(),
-            spans: m.plan.from(4 * 4 * PASS_ROWS_MAX),
+            spans: m.plan.from(4 * self.list),
             y: m.mixed.x.at(),
             q: to.q,
             side: to.side,
@@ -184,8 +215,8 @@ impl<'a> Run<'a> {
             keys: keys.at(),
             values: values.at(),
             pages: self.c.states.table.at(),
-            slot: m.plan.from(PLAN_ROWS),
-            position: m.plan.from(2 * PLAN_ROWS),
+            slot: m.plan.from(self.list),
+            position: m.plan.from(2 * self.list),
             heads: p.heads as u32,
             kv_heads: p.kv_heads as u32,
             dim: p.head_dim as u32,
@@ -202,9 +233,29 @@ impl<'a> Run<'a> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let (width, to) = (p.heads * p.head_dim, m.mixed.quantised());
+        let many = self.rows > matmul::NARROW_TOKENS_MAX && s.kv_bytes == 2;
+        if many && attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
+            let a = attention_prefill::Prefill {
+                q: m.q.at(),
+                keys: keys.at(),
+                values: values.at(),
+                pages: self.c.states.table.at(),
+                spans: m.plan.from(4 * self.list),
+                query_gate: m.query_gate.at(),
+                y: m.mixed.x.at(),
+                heads: p.heads as u32,
+                kv_heads: p.kv_heads as u32,
+                dim: p.head_dim as u32,
+                pages_max: s.pages as u32,
+                scale: 1.0 / (p.head_dim as f32).sqrt(),
+                pad: 0.0,
+            };
+            attention_prefill::launch(&self.c.device, &a, self.spans, self.rows + 1 - self.spans)?;
+            return norm::quantize(&self.c.device, m.mixed.x.at(), self.rows, width, to);
+        }
         for first in (0..self.rows).step_by(s.attention_rows) {
             let count = s.attention_rows.min(self.rows - first);
-            let (slot, position) = (m.plan.from(PLAN_ROWS + 4 * first), m.plan.from(2 * PLAN_ROWS + 4 * first));
+            let (slot, position) = (m.plan.from(self.list + 4 * first), m.plan.from(2 * self.list + 4 * first));
             let a = attention::Attention {
                 q: m.q.from(4 * first * width),
                 keys: keys.at(),
@@ -259,7 +310,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let m = &self.c.memory;
-        let rows = m.plan.from(3 * PLAN_ROWS);
+        let rows = m.plan.from(3 * self.list);
         norm::gather(&self.c.device, self.x.at(), rows, self.rows, self.c.hp.width, m.narrow.at())?;
         self.x = &m.narrow;
         Ok(())
@@ -282,7 +333,7 @@ impl<'a> Run<'a> {
             used: p.used as u32,
             pad: 0,
         };
-        route::launch(&self.c.device, &a)
+        route::launch(&self.c.device, &a, m.work.at())
     }
 
     fn experts(&mut self, i: usize) -> Result<(), GpuError> {
@@ -326,6 +377,7 @@ impl<'a> Run<'a> {
             weight: m.weight.at(),
             residual: self.x.at(),
             chosen: m.chosen.at(),
+            work: m.work.at(),
             inputs: self.c.hp.width as u32,
             tokens: self.rows as u32,
             used: p.used as u32,

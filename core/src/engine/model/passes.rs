@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// Positions between two possible cuts: the block of the chunked GDN form and of the KV cache.
 pub const GRID: usize = 64;
-/// Rows in one pass, a multiple of [`GRID`].
+/// Rows in one pass of the processor's backend, a multiple of [`GRID`].
 pub const PASS_ROWS_MAX: usize = 512;
 
 /// One chunk of a step, without its data.
@@ -69,13 +69,25 @@ pub struct Pass {
 }
 
 /// Walks over the chunks of a step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Cursor {
     chunk: usize,
     offset: usize,
+    rows_max: usize,
+}
+
+impl Default for Cursor {
+    fn default() -> Cursor {
+        Cursor::new(PASS_ROWS_MAX)
+    }
 }
 
 impl Cursor {
+    /// `rows_max`: most rows of a pass, a multiple of [`GRID`].
+    pub fn new(rows_max: usize) -> Cursor {
+        Cursor { chunk: 0, offset: 0, rows_max }
+    }
+
     /// Fills `pass` with the next rows; false once all chunks are done. Chunks are finished in order, so results
     /// come in the order of the batch.
     pub fn next(&mut self, fed: &[Fed], pass: &mut Pass) -> bool {
@@ -83,7 +95,7 @@ impl Cursor {
         pass.wanted.clear();
         pass.rows = 0;
         while let Some(f) = fed.get(self.chunk) {
-            let len = cut(f.position + self.offset, f.len - self.offset, PASS_ROWS_MAX - pass.rows);
+            let len = cut(f.position + self.offset, f.len - self.offset, self.rows_max - pass.rows);
             if len == 0 {
                 break;
             }

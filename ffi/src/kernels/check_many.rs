@@ -1,0 +1,336 @@
+//! The kernels for many tokens against plain arithmetic, and against those for few, whose bits they must give.
+
+use super::check::{Finding, floats, matrix, read, rounded, worst};
+use super::{Packing, Quantised, attention_prefill, experts, gdn, grouped, norm};
+use crate::DType;
+use crate::gpu::{Buffer, Device, GpuError};
+use crate::samples::Random;
+
+pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
+    let mut found = Vec::new();
+    for dtype in [DType::Q4_K, DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::Q2_K] {
+        found.push(groups(d, dtype)?);
+    }
+    found.push(walk(d)?);
+    for dim in [128, 256] {
+        found.push(attention(d, dim)?);
+    }
+    Ok(found)
+}
+
+fn words(d: &Device, values: &[u32]) -> Result<Buffer, GpuError> {
+    let buffer = d.allocate(4 * values.len())?;
+    buffer.write_u32(0, values)?;
+    Ok(buffer)
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// One routed expert of three has most tokens, one none; the shared expert has all.
+fn groups(d: &Device, dtype: DType) -> Result<Finding, GpuError> {
+    let (inputs, width, tokens, few) = (512, 256, 75, 30);
+    let (up, up_values) = matrix(d, dtype, 3 * width, inputs)?;
+    let (down, down_values) = matrix(d, dtype, 3 * inputs, width)?;
+    let packing = Packing::of(dtype);
+    let (up_bytes, down_bytes) = (packing.bytes(width, inputs) as u64, packing.bytes(inputs, width) as u64);
+    let expert = experts::Expert {
+        gate: up.at(),
+        up: up.at(),
+        down: down.at(),
+        gate_bytes: up_bytes,
+        up_bytes,
+        down_bytes,
+        gate_packing: packing as u32,
+        up_packing: packing as u32,
+        down_packing: packing as u32,
+        width: width as u32,
+    };
+    let x = Random(4).normals(tokens * inputs);
+    let run = |tokens: usize| -> Result<Vec<f32>, GpuError> {
+        // Two choices: every fifth token goes to expert 0 besides expert 2, the others to 2 twice.
+        let chosen: Vec<u32> = (0..2 * tokens).map(|p| if p % 10 == 1 { 0 } else { 2 }).collect();
+        let pairs: Vec<u32> =
+            [0, 2].iter().flat_map(|e| (0..2 * tokens as u32).filter(|p| chosen[*p as usize] == *e)).collect();
+        let zeros = chosen.iter().filter(|e| **e == 0).count() as u32;
+        let start = [0, zeros, zeros, 2 * tokens as u32];
+        let mut list = vec![[0; 4]];
+        for e in [0, 2] {
+            for first in (start[e]..start[e + 1]).step_by(grouped::GROUP) {
+                list.push([e as u32, first, (start[e + 1] - first).min(grouped::GROUP as u32), 0]);
+            }
+        }
+        list[0][0] = list.len() as u32 - 1;
+        let (xs, q, side) =
+            (floats(d, &x[..tokens * inputs])?, d.zeroed(tokens * inputs)?, d.zeroed(tokens * inputs / 2)?);
+        norm::quantize(d, xs.at(), tokens, inputs, Quantised { q: q.at(), side: side.at() })?;
+        let all = 3 * tokens;
+        let (h, hq, hside) = (d.zeroed(4 * all * width)?, d.zeroed(all * width)?, d.zeroed(all * width / 2)?);
+        let (y, active) = (d.zeroed(4 * all * inputs)?, words(d, &[2, 0, 2, 0])?);
+        let (start, pairs, work) = (words(d, &start)?, words(d, &pairs)?, words(d, &list.concat())?);
+        let a = experts::Experts {
+            routed: expert,
+            shared: expert,
+            active: active.at(),
+            start: start.at(),
+            pairs: pairs.at(),
+            x: xs.at(),
+            q: q.at(),
+            side: side.at(),
+            h: h.at(),
+            hq: hq.at(),
+            hside: hside.at(),
+            y: y.at(),
+            work: work.at(),
+            inputs: inputs as u32,
+            tokens: tokens as u32,
+            used: 2,
+            stride: width as u32,
+            ..Default::default()
+        };
+        experts::launch(d, &a, 3)?;
+        read(&y, all * inputs)
+    };
+    let (many, little) = (run(tokens)?, run(few)?);
+    let mut bits = same(&many[..2 * few * inputs], &little[..2 * few * inputs]);
+    bits &= same(&many[2 * tokens * inputs..][..few * inputs], &little[2 * few * inputs..]);
+    let used = rounded(&x);
+    let mut error = if bits { 0.0 } else { f64::INFINITY };
+    for pair in [0, 1, 2 * tokens - 2, 2 * tokens, 3 * tokens - 1] {
+        let (token, e) = match pair {
+            p if p >= 2 * tokens => (p - 2 * tokens, 0),
+            p => (p / 2, if p % 10 == 1 { 0 } else { 2 }),
+        };
+        let row = &used[token * inputs..][..inputs];
+        let inner = |r: usize| {
+            let v = dot(&up_values[(e * width + r) * inputs..][..inputs], row);
+            (v / (1.0 + (-v).exp()) * v) as f32
+        };
+        let inner = rounded(&(0..width).map(inner).collect::<Vec<_>>());
+        let size = dot(&inner, &inner).sqrt();
+        for r in 0..inputs {
+            let weights = &down_values[(e * inputs + r) * width..][..width];
+            let wanted = dot(weights, &inner);
+            let scale = size * dot(weights, weights).sqrt();
+            error = worst(error, (f64::from(many[pair * inputs + r]) - wanted).abs() / scale);
+        }
+    }
+    // A value of the inner row may fall on the other side of a rounding step.
+    Ok(Finding {
+        kernel: "grouped", what: format!("{dtype:?} {inputs}→{width}, {tokens} tokens"), error, limit: 5e-3
+    })
+}
+
+struct Gdn<'a> {
+    qkv: &'a [f32],
+    z: &'a [f32],
+    alpha: &'a [f32],
+    beta: &'a [f32],
+    conv: &'a [f32],
+    decay: &'a [f32],
+    bias: &'a [f32],
+    norm: &'a [f32],
+}
+
+const HEADS: (usize, usize) = (2, 4);
+const CHANNELS: usize = (2 * HEADS.0 + HEADS.1) * 128;
+
+/// The recurrence as it is written, in double precision.
+fn recurrence(g: &Gdn<'_>, tokens: usize) -> Vec<f64> {
+    let conv = |t: usize, c: usize| -> f64 {
+        let tap = |j: usize| {
+            (t + j >= 3).then(|| f64::from(g.conv[4 * c + j]) * f64::from(g.qkv[(t + j - 3) * CHANNELS + c]))
+        };
+        let v: f64 = (0..4).filter_map(tap).sum();
+        v / (1.0 + (-v).exp())
+    };
+    let mut y = vec![0.0; tokens * HEADS.1 * 128];
+    for h in 0..HEADS.1 {
+        let mut s = vec![0.0_f64; 128 * 128];
+        for t in 0..tokens {
+            let part = |from: usize| -> Vec<f64> { (0..128).map(|i| conv(t, from + i)).collect() };
+            let (mut q, mut k, v) =
+                (part(h % HEADS.0 * 128), part((HEADS.0 + h % HEADS.0) * 128), part((2 * HEADS.0 + h) * 128));
+            let size = |x: &[f64]| x.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-6);
+            let (a, b) = (size(&q) * 128_f64.sqrt(), size(&k));
+            q.iter_mut().for_each(|v| *v /= a);
+            k.iter_mut().for_each(|v| *v /= b);
+            let at = t * HEADS.1 + h;
+            let x = f64::from(g.alpha[at] + g.bias[h]);
+            let decay = ((x.max(0.0) + (-x.abs()).exp().ln_1p()) * f64::from(g.decay[h])).exp();
+            let beta = 1.0 / (1.0 + (-f64::from(g.beta[at])).exp());
+            s.iter_mut().for_each(|v| *v *= decay);
+            let mut out = [0.0; 128];
+            for c in 0..128 {
+                let r: f64 = (0..128).map(|i| s[i * 128 + c] * k[i]).sum();
+                let d = beta * (v[c] - r);
+                (0..128).for_each(|i| s[i * 128 + c] += k[i] * d);
+                out[c] = (0..128).map(|i| s[i * 128 + c] * q[i]).sum();
+            }
+            let scale = 1.0 / (out.iter().map(|v| v * v).sum::<f64>() / 128.0 + 1e-6).sqrt();
+            for c in 0..128 {
+                let z = f64::from(g.z[at * 128 + c]);
+                y[at * 128 + c] = out[c] * scale * f64::from(g.norm[c]) * z / (1.0 + (-z).exp());
+            }
+        }
+    }
+    y
+}
+
+/// Two sequences: one walks over 45 tokens at once, the other over 3 and then 42; the numbers are those of both
+/// kernels.
+fn walk(d: &Device) -> Result<Finding, GpuError> {
+    let (tokens, mut random) = (45, Random(6));
+    let mut normals = |n: usize| random.normals(n);
+    let (qkv, z, conv) = (normals(tokens * CHANNELS), normals(tokens * HEADS.1 * 128), normals(4 * CHANNELS));
+    let (alpha, beta, bias, norm) =
+        (normals(tokens * HEADS.1), normals(tokens * HEADS.1), normals(HEADS.1), normals(128));
+    let decay = vec![-0.2, -0.01, -1.0, -0.5];
+    let wanted = recurrence(
+        &Gdn { qkv: &qkv, z: &z, alpha: &alpha, beta: &beta, conv: &conv, decay: &decay, bias: &bias, norm: &norm },
+        tokens,
+    );
+    let width = HEADS.1 * 128;
+    let double = |v: &[f32]| floats(d, &[v, v].concat());
+    let (qkvs, zs, alphas, betas) = (double(&qkv)?, double(&z)?, double(&alpha)?, double(&beta)?);
+    let (convs, decays, biases, norms) = (floats(d, &conv)?, floats(d, &decay)?, floats(d, &bias)?, floats(d, &norm)?);
+    let (state, window) = (d.zeroed(8 * HEADS.1 * gdn::STATE_FLOATS)?, d.zeroed(8 * HEADS.1 * gdn::WINDOW_FLOATS)?);
+    let (y, q, side) = (d.zeroed(8 * tokens * width)?, d.zeroed(2 * tokens * width)?, d.zeroed(tokens * width)?);
+    let all = gdn::Gdn {
+        qkv: qkvs.at(),
+        z: zs.at(),
+        alpha: alphas.at(),
+        beta: betas.at(),
+        conv: convs.at(),
+        decay: decays.at(),
+        bias: biases.at(),
+        norm: norms.at(),
+        state: state.at(),
+        window: window.at(),
+        y: y.at(),
+        q: q.at(),
+        side: side.at(),
+        key_heads: HEADS.0 as u32,
+        value_heads: HEADS.1 as u32,
+        channels: CHANNELS as u32,
+        eps: 1e-6,
+        ..Default::default()
+    };
+    let three = words(d, &[1, tokens as u32, 3, 0])?;
+    gdn::launch(d, &gdn::Gdn { spans: three.at(), ..all }, 1)?;
+    let first = read(&y, 2 * tokens * width)?;
+    // The other sequence's first three rows are no part of this pass: rows of the pass lie side by side.
+    let rows = 2 * tokens - 3;
+    let skip = |n: usize| (tokens + 3) * n * 4;
+    let joined = |from: &Buffer, n: usize| -> Result<Buffer, GpuError> {
+        let buffer = d.zeroed(4 * rows * n)?;
+        buffer.copy(0, from, 0..4 * tokens * n)?;
+        buffer.copy(4 * tokens * n, from, skip(n)..8 * tokens * n)?;
+        Ok(buffer)
+    };
+    let (qkvs, zs, alphas, betas) =
+        (joined(&qkvs, CHANNELS)?, joined(&zs, width)?, joined(&alphas, HEADS.1)?, joined(&betas, HEADS.1)?);
+    let spans = words(d, &[0, 0, tokens as u32, 0, 1, tokens as u32, tokens as u32 - 3, 3])?;
+    let slots: Vec<u32> = (0..rows).map(|r| u32::from(r >= tokens)).collect();
+    let positions: Vec<u32> = (0..tokens as u32).chain(3..tokens as u32).collect();
+    let (slots, positions) = (words(d, &slots)?, words(d, &positions)?);
+    let (mixed, keys, gates) =
+        (d.zeroed(4 * rows * CHANNELS)?, d.zeroed(4 * rows * HEADS.0 * 128)?, d.zeroed(32 * rows * HEADS.1)?);
+    let a = gdn::Walk {
+        qkv: qkvs.at(),
+        z: zs.at(),
+        alpha: alphas.at(),
+        beta: betas.at(),
+        conv: convs.at(),
+        decay: decays.at(),
+        bias: biases.at(),
+        norm: norms.at(),
+        state: state.at(),
+        window: window.at(),
+        spans: spans.at(),
+        slot: slots.at(),
+        position: positions.at(),
+        mixed: mixed.at(),
+        keys: keys.at(),
+        gates: gates.at(),
+        y: y.at(),
+        q: q.at(),
+        side: side.at(),
+        key_heads: HEADS.0 as u32,
+        value_heads: HEADS.1 as u32,
+        channels: CHANNELS as u32,
+        tokens: rows as u32,
+        eps: 1e-6,
+        pad: 0.0,
+    };
+    gdn::walk(d, &a, 2)?;
+    let found = read(&y, rows * width)?;
+    let pieces = [&first[tokens * width..][..3 * width], &found[tokens * width..]].concat();
+    let mut error = if same(&pieces, &found[..tokens * width]) { 0.0 } else { f64::INFINITY };
+    for (a, b) in found.iter().zip(&wanted) {
+        error = worst(error, (f64::from(*a) - b).abs());
+    }
+    Ok(Finding { kernel: "gdn_walk", what: format!("{tokens} tokens whole and in two"), error, limit: 1e-4 })
+}
+
+/// A span that begins at position 37, over pages in no order.
+fn attention(d: &Device, dim: usize) -> Result<Finding, GpuError> {
+    let (heads, kv_heads, tokens, before, pages) = (6, 2, 83, 37, [3_u32, 1]);
+    let mut random = Random(9);
+    let (q, gate) = (random.normals(tokens * heads * dim), random.normals(2 * tokens * heads * dim));
+    let halves = |n: usize, random: &mut Random| -> Vec<half::f16> {
+        random.normals(n).into_iter().map(half::f16::from_f32).collect()
+    };
+    let cache = 4 * 64 * kv_heads * dim;
+    let (k, v) = (halves(cache, &mut random), halves(cache, &mut random));
+    let bytes = |v: &[half::f16]| v.iter().flat_map(|h| h.to_bits().to_le_bytes()).collect::<Vec<u8>>();
+    let (qs, gates, y) = (floats(d, &q)?, floats(d, &gate)?, d.zeroed(4 * tokens * heads * dim)?);
+    let (ks, vs, table) = (d.buffer(&bytes(&k))?, d.buffer(&bytes(&v))?, words(d, &pages)?);
+    let spans = words(d, &[0, 0, tokens as u32, before as u32])?;
+    let scale = 1.0 / (dim as f32).sqrt();
+    let a = attention_prefill::Prefill {
+        q: qs.at(),
+        keys: ks.at(),
+        values: vs.at(),
+        pages: table.at(),
+        spans: spans.at(),
+        query_gate: gates.at(),
+        y: y.at(),
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
+        dim: dim as u32,
+        pages_max: pages.len() as u32,
+        scale,
+        pad: 0.0,
+    };
+    attention_prefill::launch(d, &a, 1, tokens)?;
+    let found = read(&y, tokens * heads * dim)?;
+    let mut error = 0.0;
+    let row = |of: &[half::f16], p: usize, kv: usize| -> Vec<f32> {
+        let at = ((pages[p / 64] as usize * 64 + p % 64) * kv_heads + kv) * dim;
+        of[at..at + dim].iter().map(|h| h.to_f32()).collect()
+    };
+    for t in 0..tokens {
+        for h in 0..heads {
+            let at = t * heads + h;
+            let query = &q[at * dim..][..dim];
+            let scores = (0..=before + t).map(|p| dot(query, &row(&k, p, h / 3)) * f64::from(scale));
+            let weights: Vec<f64> = scores.map(f64::exp).collect();
+            let total: f64 = weights.iter().sum();
+            let mut out = vec![0.0_f64; dim];
+            for (p, w) in weights.iter().enumerate() {
+                out.iter_mut().zip(row(&v, p, h / 3)).for_each(|(o, v)| *o += w / total * f64::from(v));
+            }
+            for (i, out) in out.iter().enumerate() {
+                let g = f64::from(gate[(2 * at + 1) * dim + i]);
+                error = worst(error, (f64::from(found[at * dim + i]) - out / (1.0 + (-g).exp())).abs());
+            }
+        }
+    }
+    Ok(Finding { kernel: "attention_prefill", what: format!("{tokens} tokens, heads of {dim}"), error, limit: 3e-3 })
+}

@@ -1,0 +1,37 @@
+//! See `kernels/gemm.cu`. The arguments are those of `matmul`, with units of rows in place of tiles.
+
+use super::Kernel;
+use super::matmul::{Input, Matmul, Segment, Weight};
+use crate::gpu::{Device, GpuError};
+
+/// Rows and tokens of a block: of packed matrices, and of floats.
+const PACKED: (u32, u32) = (128, 64);
+const FLOATS: (u32, u32) = (16, 8);
+
+/// out ← W·x, or out += W·x, for one to four matrices.
+pub(super) fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
+    for (floats, kernel, (rows, tokens)) in [(false, Kernel::MatmulWide, PACKED), (true, Kernel::MatmulFloats, FLOATS)]
+    {
+        let mut a = Matmul {
+            q: input.quantised.q,
+            side: input.quantised.side,
+            x: input.x,
+            inputs: input.inputs as u32,
+            tokens: input.tokens as u32,
+            add: u32::from(add),
+            ..Matmul::default()
+        };
+        let mut units = 0;
+        for (w, out) in products.iter().filter(|(w, _)| w.packing.is_float() == floats).take(4) {
+            let n = w.rows as u32;
+            a.segments[a.count as usize] =
+                Segment { weights: w.at, out: *out, rows: n, stride: n, packing: w.packing as u32, tile: units };
+            a.count += 1;
+            units += n.div_ceil(rows);
+        }
+        if a.count > 0 {
+            d.launch(kernel, [units, a.tokens.div_ceil(tokens), 1], 256, &a)?;
+        }
+    }
+    Ok(())
+}

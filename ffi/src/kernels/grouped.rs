@@ -1,0 +1,65 @@
+//! See `kernels/grouped.cu`.
+
+use super::experts::{Expert, Experts};
+use super::{Kernel, Packing, args};
+use crate::gpu::{Device, GpuError};
+
+/// Pairs of one expert, or tokens of the shared one, that a block multiplies together.
+pub const GROUP: usize = 64;
+
+args! {
+    /// The experts of a layer over many tokens.
+    Grouped {
+        routed: Expert,
+        shared: Expert,
+        work: u64,
+        pairs: u64,
+        q: u64,
+        side: u64,
+        hq: u64,
+        hside: u64,
+        y: u64,
+        inputs: u32,
+        tokens: u32,
+        used: u32,
+        stride: u32,
+        lists: u32,
+        pad: u32,
+    }
+}
+
+/// Places of the list of work that `tokens` tokens can fill.
+pub fn lists_max(tokens: usize, used: usize, experts: usize) -> usize {
+    experts.min(tokens * used) + tokens * used / GROUP
+}
+
+/// Whether every matrix is packed.
+pub(super) fn fits(a: &Experts) -> bool {
+    let packed = |p: u32| p > Packing::BF16 as u32;
+    [a.routed, a.shared].iter().all(|e| packed(e.gate_packing) && packed(e.down_packing))
+}
+
+/// `work`: the list made by `route`.
+pub(super) fn launch(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
+    let lists = lists_max(a.tokens as usize, a.used as usize, experts) as u32;
+    let g = Grouped {
+        routed: a.routed,
+        shared: a.shared,
+        work: a.work,
+        pairs: a.pairs,
+        q: a.q,
+        side: a.side,
+        hq: a.hq,
+        hside: a.hside,
+        y: a.y,
+        inputs: a.inputs,
+        tokens: a.tokens,
+        used: a.used,
+        stride: a.stride,
+        lists,
+        pad: 0,
+    };
+    let y = lists + a.tokens.div_ceil(GROUP as u32);
+    d.launch(Kernel::GroupedUp, [a.routed.width.max(a.shared.width).div_ceil(64), y, 1], 256, &g)?;
+    d.launch(Kernel::GroupedDown, [a.inputs.div_ceil(128), y, 1], 256, &g)
+}

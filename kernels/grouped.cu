@@ -1,0 +1,135 @@
+// The experts over many tokens: what experts.cu computes, with its bits, but a block multiplies 64 rows of gate and up,
+// or 128 of down, by up to 64 of the tokens that chose its expert. Matrices of floats are left to experts.cu.
+//
+// y: a place of the list that `route_work` made, then the shared expert's tokens, 64 each.
+// Limits: as in experts.cu. Shared memory: 44 KB.
+#include "wide.cuh"
+
+struct GroupExpert {
+    Ptr<u8> gate, up, down;  // matrices follow each other
+    u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
+    u32 gate_packing, up_packing, down_packing, width;
+};
+
+struct GroupedArgs {
+    GroupExpert routed, shared;
+    Ptr<uint4> work;  // [0].x: how many follow; expert, first of its pairs, how many of them
+    Ptr<u32> pairs;
+    Ptr<u8> q;
+    Ptr<float4> side;
+    Ptr<u8> hq;
+    Ptr<float4> hside;
+    Ptr<float> y;  // [pairs][inputs]
+    u32 inputs, tokens, used, stride;
+    u32 lists, pad;  // places of the list that have blocks
+};
+
+// What one block works on.
+struct Group {
+    const u8 *gate, *up, *down;
+    u32 packing, width, first, count;
+    bool shared;
+};
+
+__device__ __forceinline__ bool find_group(const GroupedArgs& a, Group& w, bool down) {
+    w.shared = blockIdx.y >= a.lists;
+    const GroupExpert& e = w.shared ? a.shared : a.routed;
+    u32 expert = 0;
+    if (w.shared) {
+        u32 at = (blockIdx.y - a.lists) * WIDE_TOKENS;
+        w.first = a.tokens * a.used + at, w.count = min((u32)WIDE_TOKENS, a.tokens - at);
+    } else {
+        if (blockIdx.y >= a.work[0].x) return false;
+        uint4 place = a.work[1 + blockIdx.y];
+        expert = place.x, w.first = place.y, w.count = place.z;
+    }
+    w.gate = e.gate + expert * e.gate_bytes;
+    w.up = e.up + expert * e.up_bytes;
+    w.down = e.down + expert * e.down_bytes;
+    w.packing = down ? e.down_packing : e.gate_packing;
+    w.width = e.width;
+    return true;
+}
+
+union GroupedScratch {
+    Stage stages[STAGES];
+    float sums[2][64][WIDE_TOKENS + 1];  // gate and up of row, token
+};
+
+template <class P>
+__device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, GroupedScratch& m, const u32* pair,
+                                         const u32* token) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = 4 * blockIdx.x + warp % 4;
+    bool mine = 16 * tile < w.width;
+    const u8* rows = (warp < 4 ? w.gate : w.up) + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
+    float total[8][4];
+    wide_product<P>(rows, mine, {a.q, a.side, a.inputs}, a.inputs, token, w.count, m.stages, total);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            m.sums[warp / 4][16 * (warp % 4) + lane / 4 + i / 2 * 8][8 * n + lane % 4 * 2 + i % 2] = total[n][i];
+    __syncthreads();
+    // A warp takes 32 rows of one token at a time.
+    for (u32 at = warp; at < 2 * w.count; at += 8) {
+        u32 half = at % 2, t = at / 2;
+        if (64 * blockIdx.x + 32 * half >= w.width) continue;
+        float v = silu(m.sums[0][32 * half + lane][t]) * m.sums[1][32 * half + lane][t];
+        quantize_block(v, a.hq, a.hside, a.stride, pair[t], 2 * blockIdx.x + half);
+    }
+}
+
+template <class P>
+__device__ __forceinline__ void group_down(const GroupedArgs& a, const Group& w, GroupedScratch& m, const u32* pair) {
+    u32 lane = threadIdx.x % 32, tile = 8 * blockIdx.x + threadIdx.x / 32;
+    bool mine = 16 * tile < a.inputs;
+    const u8* rows = w.down + (u64)(mine ? tile : 0) * (w.width / P::INPUTS) * P::BYTES;
+    float total[8][4];
+    wide_product<P>(rows, mine, {a.hq, a.hside, a.stride}, w.width, pair, w.count, m.stages, total);
+    if (!mine) return;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            u32 t = 8 * n + lane % 4 * 2 + i % 2, row = 16 * tile + lane / 4 + i / 2 * 8;
+            if (t < w.count && row < a.inputs) a.y[(u64)pair[t] * a.inputs + row] = total[n][i];
+        }
+}
+
+template <bool DOWN> __device__ __forceinline__ void grouped(const GroupedArgs& a) {
+    __shared__ GroupedScratch m;
+    __shared__ u32 pair[WIDE_TOKENS], token[WIDE_TOKENS];
+    Group w;
+    after_previous();
+    if (!find_group(a, w, DOWN) || (!DOWN && 64 * blockIdx.x >= w.width)) return;
+    if (threadIdx.x < WIDE_TOKENS) {
+        u32 i = min(threadIdx.x, w.count - 1), p = w.shared ? w.first + i : a.pairs[w.first + i];
+        pair[threadIdx.x] = p;
+        token[threadIdx.x] = w.shared ? p - a.tokens * a.used : p / a.used;
+    }
+    __syncthreads();
+#define GROUPED(P) return DOWN ? group_down<P>(a, w, m, pair) : group_up<P>(a, w, m, pair, token)
+    switch (w.packing) {
+#if HAS(Q4)
+        case Q4: GROUPED(PackQ4);
+#endif
+#if HAS(IQ3)
+        case IQ3: GROUPED(PackIQ3);
+#endif
+#if HAS(Q5)
+        case Q5: GROUPED(PackQ5);
+#endif
+#if HAS(Q6)
+        case Q6: GROUPED(PackQ6);
+#endif
+#if HAS(B8)
+        case B8: GROUPED(PackB8);
+#endif
+#if HAS(K8)
+        case K8: GROUPED(PackK8);
+#endif
+    }
+}
+
+KERNEL(__launch_bounds__(256, 2) grouped_up, GroupedArgs) { grouped<false>(a); }
+KERNEL(__launch_bounds__(256, 2) grouped_down, GroupedArgs) { grouped<true>(a); }
