@@ -157,12 +157,12 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
 
 KERNEL(__launch_bounds__(256, 1) attention_prefill_256, FlashArgs) {
     __shared__ u16 keys[FLASH_KEYS][264], values[FLASH_KEYS][264];
-    after_previous();
+    wait_previous();
     flash<256>(a, keys, values);
 }
 
 KERNEL(__launch_bounds__(256, 1) attention_prefill_128, FlashArgs) {
     __shared__ u16 keys[FLASH_KEYS][136], values[FLASH_KEYS][136];
-    after_previous();
+    wait_previous();
     flash<128>(a, keys, values);
 }

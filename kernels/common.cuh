@@ -133,6 +133,13 @@ __device__ __forceinline__ void after_previous() {
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
+
+// Waits alone: the blocks of the next kernel would only take places from those of a kernel that fills the card.
+__device__ __forceinline__ void wait_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 #endif
 
 __device__ __forceinline__ float bf16_to_float(u16 h) { return __uint_as_float((u32)h << 16); }

@@ -50,7 +50,7 @@ __device__ __forceinline__ float convolved(const WalkArgs& a, u32 t, u32 channel
 KERNEL(__launch_bounds__(256) gdn_prepare, WalkArgs) {
     __shared__ float row[256], sums[8], totals[4];
     u32 i = threadIdx.x, y = blockIdx.y;
-    after_previous();
+    wait_previous();
     for (u32 t = PREPARED_TOKENS * blockIdx.x; t < min(PREPARED_TOKENS * (blockIdx.x + 1), a.tokens); t++) {
         if (y >= a.key_heads) {
             u32 v = (y - a.key_heads) * 256 + i;
@@ -131,7 +131,7 @@ KERNEL(__launch_bounds__(128) gdn_walk, WalkArgs) {
     __shared__ WalkStage stages[2];
     u32 head = blockIdx.x / 4, quarter = blockIdx.x % 4, lane = threadIdx.x % 32, part = lane / 8;
     u32 column = threadIdx.x / 32 * 8 + lane % 8, v = 32 * quarter + column;
-    after_previous();
+    wait_previous();
     const WalkSpan span = a.spans[blockIdx.y];
     float* state = a.state + ((u64)span.slot * a.value_heads + head) * 16384 + part * 32 * 128 + v;
     u32 t = span.start, end = span.start + span.len;
@@ -189,7 +189,7 @@ KERNEL(__launch_bounds__(128) gdn_walk, WalkArgs) {
 // Gated norm in place, a warp a token and head.
 KERNEL(__launch_bounds__(256) gdn_finish, WalkArgs) {
     u32 at = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, t = at / a.value_heads, head = at % a.value_heads;
-    after_previous();
+    wait_previous();
     if (t >= a.tokens) return;
     float o[4], sum[4];
     u64 from = ((u64)t * a.value_heads + head) * 128 + lane;

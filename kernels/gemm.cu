@@ -26,7 +26,7 @@ __device__ __forceinline__ void wide(const WideArgs& a, const WideSegment& s, St
     bool mine = 16 * tile < s.rows;
     if (threadIdx.x < WIDE_TOKENS) token[threadIdx.x] = first + min(threadIdx.x, count - 1);
     __syncthreads();
-    after_previous();
+    wait_previous();
     const u8* rows = s.weights + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
     float total[8][4];
     wide_product<P>(rows, mine, {a.q, a.side, a.inputs}, a.inputs, token, count, stages, total);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void float_rows(const WideArgs& a, const WideSegment&
 KERNEL(__launch_bounds__(256, 2) matmul_floats, WideArgs) {
     __shared__ float sums[8][32];
     const WideSegment& s = segment_of(a);
-    after_previous();
+    wait_previous();
     switch (s.packing) {
 #if HAS(F32)
         case F32: return float_rows<F32>(a, s, sums);

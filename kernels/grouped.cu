@@ -100,7 +100,7 @@ template <bool DOWN> __device__ __forceinline__ void grouped(const GroupedArgs& 
     __shared__ GroupedScratch m;
     __shared__ u32 pair[WIDE_TOKENS], token[WIDE_TOKENS];
     Group w;
-    after_previous();
+    wait_previous();
     if (!find_group(a, w, DOWN) || (!DOWN && 64 * blockIdx.x >= w.width)) return;
     if (threadIdx.x < WIDE_TOKENS) {
         u32 i = min(threadIdx.x, w.count - 1), p = w.shared ? w.first + i : a.pairs[w.first + i];

@@ -5,7 +5,7 @@
 KERNEL(__launch_bounds__(256) route_choose, RouteArgs) {
     __shared__ u32 chosen[8][32];
     u32 warp = threadIdx.x / 32, t = 8 * blockIdx.x + warp;
-    after_previous();
+    wait_previous();
     if (t >= a.tokens) return;
     if (a.experts <= 256) choose<8>(a, t, chosen[warp]);
     else choose<32>(a, t, chosen[warp]);
@@ -17,7 +17,7 @@ KERNEL(__launch_bounds__(256) route_sort, RouteArgs) {
     __shared__ u32 sums[8], lows[8];
     u32 e = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, pairs = a.tokens * a.used;
     u32 length = (pairs + 255) / 256, from = min(threadIdx.x * length, pairs), to = min(from + length, pairs);
-    after_previous();
+    wait_previous();
     u32 low = 0, mine = 0;
 #pragma unroll 8
     for (u32 i = from; i < to; i++) {
@@ -58,7 +58,7 @@ struct WorkArgs {
 KERNEL(__launch_bounds__(1024) route_work, WorkArgs) {
     __shared__ u32 busy[32], tiles[32];
     u32 e = threadIdx.x, lane = e % 32, warp = e / 32;
-    after_previous();
+    wait_previous();
     u32 first = e < a.experts ? a.start[e] : 0, count = e < a.experts ? a.start[e + 1] - first : 0;
     u32 mine = (count + 63) / 64, rank = count > 0, at = mine;
     for (u32 step = 1; step < 32; step *= 2) {

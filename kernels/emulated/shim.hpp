@@ -105,3 +105,4 @@ static inline void copies_wait() {}
 static inline void copies_wait_all() {}
 static inline uint4 load_once(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
 static inline void after_previous() {}
+static inline void wait_previous() {}

@@ -12,8 +12,8 @@ use super::GpuError;
 
 /// What the kernels include.
 const HEADERS: [(&CStr, &str); 5] = [
-    (c"common.cuh", include_str!("../../../kernels/common.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
+    (c"common.cuh", include_str!("../../../kernels/common.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
     (c"product.cuh", include_str!("../../../kernels/product.cuh")),
     (c"wide.cuh", include_str!("../../../kernels/wide.cuh")),
