@@ -56,25 +56,6 @@ __device__ __forceinline__ void mma_k32(int c[4], const u32 a[4], u32 b0, u32 b1
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
 }
 
-// The same sums as floats. They start at 1.5·2^23, whose bits plus a small integer are a float that much larger: the
-// subtraction is exact and costs less than a conversion.
-#define FLOAT_START 0x4b400000
-__device__ __forceinline__ void dot_k16(float f[4], u32 a0, u32 a1, u32 b0) {
-    int c[4];
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b0), "r"(FLOAT_START));
-    for (int i = 0; i < 4; i++) f[i] = __int_as_float(c[i]) - 12582912.0f;
-}
-
-__device__ __forceinline__ void dot_k32(float f[4], const u32 a[4], u32 b0, u32 b1) {
-    int c[4];
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(FLOAT_START));
-    for (int i = 0; i < 4; i++) f[i] = __int_as_float(c[i]) - 12582912.0f;
-}
-
 // C[16 x 8] += A[16 x 16] · B[16 x 8] in halves, sums in floats. A: rows g, g + 8 and columns 2j, 2j + 1, then the same of
 // columns 8 + 2j ..; B: column g, rows 2j, 2j + 1, then 8 + 2j ..; C as above.
 __device__ __forceinline__ void mma_halves(float c[4], const u32 a[4], u32 b0, u32 b1) {

@@ -68,20 +68,21 @@ KERNEL(__launch_bounds__(512) gdn, GdnArgs) {
         float k_scale = 1.0f / fmaxf(sqrtf(sums[4] + sums[5] + sums[6] + sums[7]), a.eps);
         u64 gate = (u64)t * a.value_heads + head;
         float decay = expf(softplus(a.alpha[gate] + a.bias[head]) * a.decay[head]), beta = sigmoid(a.beta[gate]);
-        float r = 0, o = 0;
+        // Two halves of a part, as the lanes of gdn_walk.cu have them.
+        float rs[2] = {0, 0}, os[2] = {0, 0};
 #pragma unroll
         for (int k = 0; k < 32; k++) {
-            r = fmaf(s[k], row[128 + part * 32 + k], r);
-            o = fmaf(s[k], row[part * 32 + k], o);
+            rs[k / 16] = fmaf(s[k], row[128 + part * 32 + k], rs[k / 16]);
+            os[k / 16] = fmaf(s[k], row[part * 32 + k], os[k / 16]);
         }
-        parts[0][part][v] = r;
-        parts[1][part][v] = o;
+        parts[0][part][v] = rs[0] + rs[1];
+        parts[1][part][v] = os[0] + os[1];
         float kq = warp_sum(i < 128 ? row[i] * row[128 + i] : 0);
         if (i % 32 == 0 && i < 128) totals[i / 32] = kq;
         __syncthreads();
         // (a·S + k δᵀ)ᵀ q = a·Sᵀq + δ·(k·q): one pass over the state serves both products.
-        r = (parts[0][0][v] + parts[0][1][v] + parts[0][2][v] + parts[0][3][v]) * decay * k_scale;
-        o = (parts[1][0][v] + parts[1][1][v] + parts[1][2][v] + parts[1][3][v]) * decay * q_scale;
+        float r = (parts[0][0][v] + parts[0][1][v] + parts[0][2][v] + parts[0][3][v]) * decay * k_scale;
+        float o = (parts[1][0][v] + parts[1][1][v] + parts[1][2][v] + parts[1][3][v]) * decay * q_scale;
         kq = (totals[0] + totals[1] + totals[2] + totals[3]) * k_scale * q_scale;
         float delta = beta * (row[256 + v] - r);
         o = fmaf(delta, kq, o);

@@ -20,7 +20,6 @@ struct WalkArgs {
     Ptr<WalkSpan> spans;
     Ptr<u32> slot, position;  // of each token
     Ptr<float> mixed;   // [tokens][channels]: qkv after the convolution
-    Ptr<float> keys;    // [tokens][key_heads·128], normalised
     Ptr<float> gates;   // [tokens][value_heads][8]: decay, β, scales of the query and of the key, k·q
     Ptr<float> y;       // [tokens][value_heads·128]
     Ptr<u8> q;          // or null
@@ -29,38 +28,64 @@ struct WalkArgs {
     float eps, pad;
 };
 
-// Convolution of channel `channel` at token t; `at`: its place in the window of value head `head`.
-__device__ __forceinline__ float convolved(const WalkArgs& a, u32 t, u32 channel, u32 head, u32 at) {
-    u32 slot = a.slot[t], position = a.position[t], before = 0;
-    while (before < 3 && before < t && a.slot[t - before - 1] == slot && a.position[t - before - 1] + before + 1 == position)
-        before++;
-    const float* window = a.window + ((u64)slot * a.value_heads + head) * 1152 + at;
-    float c = 0;
-#pragma unroll
-    for (u32 j = 0; j < 4; j++) {
-        float x = j + before >= 3 ? a.qkv[(u64)(t + j - 3) * a.channels + channel] : window[(before + j) * 384];
-        c = fmaf(a.conv[(u64)channel * 4 + j], x, c);
-    }
-    return silu(c);
+// Tokens of a sequence that lie directly before row t of the pass, to three.
+__device__ __forceinline__ u32 rows_before(const WalkArgs& a, u32 t) {
+    u32 slot = a.slot[t], position = a.position[t], n = 0;
+    while (n < 3 && n < t && a.slot[t - n - 1] == slot && a.position[t - n - 1] + n + 1 == position) n++;
+    return n;
 }
 
-#define PREPARED_TOKENS 4
+// Convolution of a channel over one token after the other.
+struct Taps {
+    float w[4], x[4];
+    __device__ __forceinline__ Taps(const WalkArgs& a, u32 channel) {
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) w[j] = a.conv[(u64)channel * 4 + j], x[j] = 0;
+    }
+    // `follows`: the token before was the last one asked for; `at`: the channel's place in the window of value head
+    // `head`.
+    __device__ __forceinline__ float next(const WalkArgs& a, u32 t, u32 before, bool follows, u32 channel, u32 head, u32 at) {
+        const float* in = a.qkv + (u64)t * a.channels + channel;
+        if (follows && before > 0) {
+#pragma unroll
+            for (u32 j = 0; j < 3; j++) x[j] = x[j + 1];
+        } else {
+            const float* window = a.window + ((u64)a.slot[t] * a.value_heads + head) * 1152 + at;
+#pragma unroll
+            for (u32 j = 0; j < 3; j++)
+                x[j] = j + before >= 3 ? in[((long long)j - 3) * (long long)a.channels] : window[(before + j) * 384];
+        }
+        x[3] = *in;
+        float c = 0;
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) c = fmaf(w[j], x[j], c);
+        return silu(c);
+    }
+};
 
-// Tokens 4·x …; y: query and key of one key head, then 256 channels of values.
+#define PREPARED_TOKENS 8
+
+// Tokens 8·x …; y: query and key of one key head, then 256 channels of values.
 KERNEL(__launch_bounds__(256) gdn_prepare, WalkArgs) {
     __shared__ float row[256], sums[8], totals[4];
-    u32 i = threadIdx.x, y = blockIdx.y;
+    __shared__ u32 before[PREPARED_TOKENS];
+    u32 i = threadIdx.x, y = blockIdx.y, from = PREPARED_TOKENS * blockIdx.x, count = min(a.tokens - from, (u32)PREPARED_TOKENS);
+    bool values = y >= a.key_heads;
+    u32 v = (y - a.key_heads) * 256 + i;
+    u32 channel = values ? 2 * a.key_heads * 128 + min(v, a.value_heads * 128 - 1) : (i < 128 ? y : a.key_heads + y) * 128 + i % 128;
+    Taps taps(a, channel);
     wait_previous();
-    for (u32 t = PREPARED_TOKENS * blockIdx.x; t < min(PREPARED_TOKENS * (blockIdx.x + 1), a.tokens); t++) {
-        if (y >= a.key_heads) {
-            u32 v = (y - a.key_heads) * 256 + i;
+    if (i < count) before[i] = rows_before(a, from + i);
+    __syncthreads();
+    for (u32 n = 0; n < count; n++) {
+        u32 t = from + n;
+        if (values) {
             if (v >= a.value_heads * 128) continue;
-            u32 channel = 2 * a.key_heads * 128 + v;
-            a.mixed[(u64)t * a.channels + channel] = convolved(a, t, channel, v / 128, 256 + v % 128);
+            float c = taps.next(a, t, before[n], n > 0, channel, v / 128, 256 + v % 128);
+            a.mixed[(u64)t * a.channels + channel] = c;
             continue;
         }
-        u32 channel = (i < 128 ? y : a.key_heads + y) * 128 + i % 128;
-        float c = convolved(a, t, channel, y, i);
+        float c = taps.next(a, t, before[n], n > 0, channel, y, i);
         a.mixed[(u64)t * a.channels + channel] = c;
         __syncthreads();
         row[i] = c;
@@ -69,7 +94,6 @@ KERNEL(__launch_bounds__(256) gdn_prepare, WalkArgs) {
         __syncthreads();
         float q_scale = 1.0f / fmaxf(sqrtf(sums[0] + sums[1] + sums[2] + sums[3]), a.eps) * 0.08838834764831845f;
         float k_scale = 1.0f / fmaxf(sqrtf(sums[4] + sums[5] + sums[6] + sums[7]), a.eps);
-        if (i >= 128) a.keys[((u64)t * a.key_heads + y) * 128 + i - 128] = c * k_scale;
         float kq = warp_sum(i < 128 ? __fmul_rn(row[i], row[128 + i]) : 0);
         if (i % 32 == 0 && i < 128) totals[i / 32] = kq;
         __syncthreads();
@@ -86,35 +110,34 @@ KERNEL(__launch_bounds__(256) gdn_prepare, WalkArgs) {
     }
 }
 
-#define WALK_STAGE 8
+#define WALK_STAGE 16
 
-// What the walk needs of some tokens; the four parts of a key or query lie 36 floats apart, so that their readers
+// What the walk needs of some tokens; the eight parts of a key or query lie 20 floats apart, so that their readers
 // meet different banks.
 struct WalkStage {
-    float q[WALK_STAGE][144], k[WALK_STAGE][144], normal[WALK_STAGE][144];
+    float q[WALK_STAGE][160], k[WALK_STAGE][160];
     float v[WALK_STAGE][32], gates[WALK_STAGE][8];
 };
 
 __device__ __forceinline__ void fetch_walk(WalkStage& to, const WalkArgs& a, u32 t, u32 end, u32 head, u32 quarter) {
     u32 key_head = head % a.key_heads;
-    for (u32 i = threadIdx.x; i < WALK_STAGE * 106; i += 128) {
-        u32 n = i / 106, at = i % 106;
+    for (u32 i = threadIdx.x; i < WALK_STAGE * 74; i += 256) {
+        u32 n = i / 74, at = i % 74;
         if (t + n >= end) break;
         const float* row = a.mixed + (u64)(t + n) * a.channels;
-        u32 piece = at % 32, place = piece / 8 * 36 + piece % 8 * 4;
+        u32 piece = at % 32, place = piece / 4 * 20 + piece % 4 * 4;
         if (at < 32) copy_16(&to.q[n][place], row + key_head * 128 + 4 * piece);
         else if (at < 64) copy_16(&to.k[n][place], row + (a.key_heads + key_head) * 128 + 4 * piece);
-        else if (at < 96) copy_16(&to.normal[n][place], a.keys + ((u64)(t + n) * a.key_heads + key_head) * 128 + 4 * piece);
-        else if (at < 104)
-            copy_16(&to.v[n][4 * (at - 96)], row + (2 * a.key_heads + head) * 128 + 32 * quarter + 4 * (at - 96));
-        else copy_16(&to.gates[n][4 * (at - 104)], a.gates + ((u64)(t + n) * a.value_heads + head) * 8 + 4 * (at - 104));
+        else if (at < 72)
+            copy_16(&to.v[n][4 * (at - 64)], row + (2 * a.key_heads + head) * 128 + 32 * quarter + 4 * (at - 64));
+        else copy_16(&to.gates[n][4 * (at - 72)], a.gates + ((u64)(t + n) * a.value_heads + head) * 8 + 4 * (at - 72));
     }
 }
 
 // The last three inputs of the span's channels of this head.
 __device__ __forceinline__ void keep_window(const WalkArgs& a, const WalkSpan& span, u32 head) {
     float* window = a.window + ((u64)span.slot * a.value_heads + head) * 1152;
-    for (u32 i = threadIdx.x; i < 384; i += 128) {
+    for (u32 i = threadIdx.x; i < 384; i += 256) {
         u32 key_head = head % a.key_heads, part = i / 128;
         u32 channel = (part == 0 ? key_head : part == 1 ? a.key_heads + key_head : 2 * a.key_heads + head) * 128 + i % 128;
         float x[3];
@@ -125,21 +148,21 @@ __device__ __forceinline__ void keep_window(const WalkArgs& a, const WalkSpan& s
     }
 }
 
-// Block (value head and quarter of its columns x, span y) of four warps, eight columns each: lane = 8·part + column
-// holds keys 32·part .. + 31 of its column.
-KERNEL(__launch_bounds__(128) gdn_walk, WalkArgs) {
+// Block (value head and quarter of its columns x, span y) of eight warps, four columns each: lane = 4·part + column
+// holds keys 16·part .. + 15 of its column.
+KERNEL(__launch_bounds__(256) gdn_walk, WalkArgs) {
     __shared__ WalkStage stages[2];
-    u32 head = blockIdx.x / 4, quarter = blockIdx.x % 4, lane = threadIdx.x % 32, part = lane / 8;
-    u32 column = threadIdx.x / 32 * 8 + lane % 8, v = 32 * quarter + column;
+    u32 head = blockIdx.x / 4, quarter = blockIdx.x % 4, lane = threadIdx.x % 32, part = lane / 4;
+    u32 column = threadIdx.x / 32 * 4 + lane % 4, v = 32 * quarter + column;
     wait_previous();
     const WalkSpan span = a.spans[blockIdx.y];
-    float* state = a.state + ((u64)span.slot * a.value_heads + head) * 16384 + part * 32 * 128 + v;
+    float* state = a.state + ((u64)span.slot * a.value_heads + head) * 16384 + part * 16 * 128 + v;
     u32 t = span.start, end = span.start + span.len;
     fetch_walk(stages[0], a, t, end, head, quarter);
     copies_end();
-    float s[32];
+    float s[16];
 #pragma unroll
-    for (int k = 0; k < 32; k++) s[k] = state[k * 128];
+    for (int k = 0; k < 16; k++) s[k] = state[k * 128];
     for (u32 n = 0; t < end; t += WALK_STAGE, n++) {
         if (t + WALK_STAGE < end) fetch_walk(stages[(n + 1) % 2], a, t + WALK_STAGE, end, head, quarter);
         copies_end();
@@ -147,42 +170,38 @@ KERNEL(__launch_bounds__(128) gdn_walk, WalkArgs) {
         __syncthreads();
         const WalkStage& x = stages[n % 2];
         u32 count = min(end - t, (u32)WALK_STAGE);
-#pragma unroll 1
+#pragma unroll 2
         for (u32 i = 0; i < count; i++) {
             const float4 g = *(const float4*)x.gates[i];
-            float kq = x.gates[i][4], r = 0, o = 0;
+            float key[16], kq = x.gates[i][4], value = x.v[i][column], r = 0, o = 0;
 #pragma unroll
-            for (int k = 0; k < 32; k += 4) {
-                const float4 key = *(const float4*)&x.k[i][36 * part + k], query = *(const float4*)&x.q[i][36 * part + k];
-                r = fmaf(s[k], key.x, r), o = fmaf(s[k], query.x, o);
-                r = fmaf(s[k + 1], key.y, r), o = fmaf(s[k + 1], query.y, o);
-                r = fmaf(s[k + 2], key.z, r), o = fmaf(s[k + 2], query.z, o);
-                r = fmaf(s[k + 3], key.w, r), o = fmaf(s[k + 3], query.w, o);
+            for (int k = 0; k < 16; k += 4) {
+                const float4 four = *(const float4*)&x.k[i][20 * part + k], query = *(const float4*)&x.q[i][20 * part + k];
+                key[k] = four.x, key[k + 1] = four.y, key[k + 2] = four.z, key[k + 3] = four.w;
+                r = fmaf(s[k], key[k], r), o = fmaf(s[k], query.x, o);
+                r = fmaf(s[k + 1], key[k + 1], r), o = fmaf(s[k + 1], query.y, o);
+                r = fmaf(s[k + 2], key[k + 2], r), o = fmaf(s[k + 2], query.z, o);
+                r = fmaf(s[k + 3], key[k + 3], r), o = fmaf(s[k + 3], query.w, o);
             }
+            r += __shfl_xor_sync(FULL, r, 4), o += __shfl_xor_sync(FULL, o, 4);
             float rs[4], os[4];
 #pragma unroll
             for (int p = 0; p < 4; p++) {
-                rs[p] = __shfl_sync(FULL, r, (int)(8 * p + lane % 8));
-                os[p] = __shfl_sync(FULL, o, (int)(8 * p + lane % 8));
+                rs[p] = __shfl_sync(FULL, r, (int)(8 * p + lane % 4));
+                os[p] = __shfl_sync(FULL, o, (int)(8 * p + lane % 4));
             }
             r = (rs[0] + rs[1] + rs[2] + rs[3]) * g.x * g.w;
             o = (os[0] + os[1] + os[2] + os[3]) * g.x * g.z;
-            float delta = g.y * (x.v[i][column] - r);
+            float delta = g.y * (value - r);
             o = fmaf(delta, kq, o);
 #pragma unroll
-            for (int k = 0; k < 32; k += 4) {
-                const float4 key = *(const float4*)&x.normal[i][36 * part + k];
-                s[k] = fmaf(key.x, delta, s[k] * g.x);
-                s[k + 1] = fmaf(key.y, delta, s[k + 1] * g.x);
-                s[k + 2] = fmaf(key.z, delta, s[k + 2] * g.x);
-                s[k + 3] = fmaf(key.w, delta, s[k + 3] * g.x);
-            }
+            for (int k = 0; k < 16; k++) s[k] = fmaf(key[k] * g.w, delta, s[k] * g.x);
             if (part == 0) a.y[((u64)(t + i) * a.value_heads + head) * 128 + v] = o;
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int k = 0; k < 32; k++) state[k * 128] = s[k];
+    for (int k = 0; k < 16; k++) state[k * 128] = s[k];
     if (quarter == 0) keep_window(a, span, head);
 }
 

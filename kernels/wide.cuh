@@ -45,23 +45,23 @@ __device__ __forceinline__ void wide_step(const u32 a[4], const Scale& first, co
             const uint2 b = *(const uint2*)&x.q[8 * n + g][32 * u + 8 * j];
             const float4 s = *(const float4*)&x.all[u][8 * n + 2 * j];
             const float d[2] = {s.x, s.z}, all[2] = {s.y, s.w};
-            float sum[4], more[4];
+            int sum[4], more[4];
             float4 h = s;
             if (SUB == 16) {
                 h = *(const float4*)&x.halves[u][8 * n + 2 * j];
-                dot_k16(sum, a[0], a[1], b.x);
-                dot_k16(more, a[2], a[3], b.y);
+                mma_k16(sum, a[0], a[1], b.x);
+                mma_k16(more, a[2], a[3], b.y);
             } else {
-                dot_k32(sum, a, b.x, b.y);
+                mma_k32(sum, a, b.x, b.y);
             }
             const float low[2] = {h.x, h.z}, high[2] = {h.y, h.w};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 // The operations of block_product, by name.
-                acc[n][i] = fmaf(d[i % 2] * first.a[i / 2], sum[i], acc[n][i]);
+                acc[n][i] = fmaf(d[i % 2] * first.a[i / 2], (float)sum[i], acc[n][i]);
                 acc[n][i] = fmaf(first.b[i / 2], SUB == 16 ? low[i % 2] : all[i % 2], acc[n][i]);
                 if (SUB == 16) {
-                    acc[n][i] = fmaf(d[i % 2] * second.a[i / 2], more[i], acc[n][i]);
+                    acc[n][i] = fmaf(d[i % 2] * second.a[i / 2], (float)more[i], acc[n][i]);
                     acc[n][i] = fmaf(second.b[i / 2], high[i % 2], acc[n][i]);
                 }
             }

@@ -81,16 +81,6 @@ static inline void mma_k32(int c[4], const unsigned a[4], unsigned b0, unsigned 
     mma_k16(d, a[2], a[3], b1);
     for (int i = 0; i < 4; i++) c[i] += d[i];
 }
-static inline void dot_k16(float f[4], unsigned a0, unsigned a1, unsigned b0) {
-    int c[4];
-    mma_k16(c, a0, a1, b0);
-    for (int i = 0; i < 4; i++) f[i] = (float)c[i];
-}
-static inline void dot_k32(float f[4], const unsigned a[4], unsigned b0, unsigned b1) {
-    int c[4];
-    mma_k32(c, a, b0, b1);
-    for (int i = 0; i < 4; i++) f[i] = (float)c[i];
-}
 void mma_halves(float c[4], const unsigned a[4], unsigned b0, unsigned b1);
 void load_matrices(unsigned m[4], const void* row);
 void load_matrices_transposed(unsigned m[4], const void* row);

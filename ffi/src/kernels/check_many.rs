@@ -239,8 +239,7 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
     let slots: Vec<u32> = (0..rows).map(|r| u32::from(r >= tokens)).collect();
     let positions: Vec<u32> = (0..tokens as u32).chain(3..tokens as u32).collect();
     let (slots, positions) = (words(d, &slots)?, words(d, &positions)?);
-    let (mixed, keys, gates) =
-        (d.zeroed(4 * rows * CHANNELS)?, d.zeroed(4 * rows * HEADS.0 * 128)?, d.zeroed(32 * rows * HEADS.1)?);
+    let (mixed, gates) = (d.zeroed(4 * rows * CHANNELS)?, d.zeroed(32 * rows * HEADS.1)?);
     let a = gdn::Walk {
         qkv: qkvs.at(),
         z: zs.at(),
@@ -256,7 +255,6 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
         slot: slots.at(),
         position: positions.at(),
         mixed: mixed.at(),
-        keys: keys.at(),
         gates: gates.at(),
         y: y.at(),
         q: q.at(),

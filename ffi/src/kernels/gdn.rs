@@ -50,7 +50,6 @@ args! {
         slot: u64,
         position: u64,
         mixed: u64,
-        keys: u64,
         gates: u64,
         y: u64,
         q: u64,
@@ -65,12 +64,12 @@ args! {
 }
 
 /// Tokens of a block of `gdn_prepare`.
-const PREPARED_TOKENS: u32 = 4;
+const PREPARED_TOKENS: u32 = 8;
 
 pub fn walk(d: &Device, a: &Walk, spans: usize) -> Result<(), GpuError> {
     let groups = a.key_heads + (a.value_heads * 128).div_ceil(256);
     d.launch(Kernel::GdnPrepare, [a.tokens.div_ceil(PREPARED_TOKENS), groups, 1], 256, a)?;
-    d.launch(Kernel::GdnWalk, [4 * a.value_heads, spans as u32, 1], 128, a)?;
+    d.launch(Kernel::GdnWalk, [4 * a.value_heads, spans as u32, 1], 256, a)?;
     d.launch(Kernel::GdnFinish, [(a.tokens * a.value_heads).div_ceil(8), 1, 1], 256, a)
 }
 

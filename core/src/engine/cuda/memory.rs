@@ -159,9 +159,8 @@ pub(super) struct Memory {
     pub(super) pairs: Buffer,
     /// What the experts have to do, for many tokens.
     pub(super) work: Buffer,
-    /// The recurrent mix of many tokens: inputs after the convolution, keys and gates.
+    /// The recurrent mix of many tokens: inputs after the convolution, and gates.
     pub(super) convolved: Buffer,
-    pub(super) keys: Buffer,
     pub(super) gates: Buffer,
     /// Inner values of the experts [T·(K+1), inner], and their results [T·(K+1), D].
     pub(super) h: Activation,
@@ -180,7 +179,7 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + t * (3 * a.heads + 2 * a.kv_heads) * a.head_dim
         + t * (m.experts + 4 * m.used + 4)
         + 4 * (1 + grouped::lists_max(t, m.used, m.experts))
-        + t * (g.channels() + g.key_heads * g.head_dim + 8 * g.value_heads)
+        + t * (g.channels() + 8 * g.value_heads)
         + t * (m.used + 1) * d
         + HEAD_ROWS * hp.vocab
         + s.context * a.rope_dims;
@@ -222,7 +221,6 @@ impl Memory {
             pairs: floats(t * m.used)?,
             work: floats(4 * (1 + grouped::lists_max(t, m.used, m.experts)))?,
             convolved: floats(t * g.channels())?,
-            keys: floats(t * g.key_heads * g.head_dim)?,
             gates: floats(8 * t * g.value_heads)?,
             h: Activation::new(d, pairs, s.inner)?,
             y: floats(pairs * hp.width)?,

@@ -148,7 +148,6 @@ impl<'a> Run<'a> {
                 slot: m.plan.from(self.list),
                 position: m.plan.from(2 * self.list),
                 mixed: m.convolved.at(),
-                keys: m.keys.at(),
                 gates: m.gates.at(),
                 y: m.mixed.x.at(),
                 q: to.q,
