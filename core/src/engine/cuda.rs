@@ -35,7 +35,7 @@ pub use memory::Placement;
 const GRAPH_ROWS_MAX: usize = 32;
 /// Positions below which the context is not cut to fit the memory.
 const CONTEXT_TOKENS_MIN: usize = 4096;
-/// Rows of a pass: at 2,048 each of 256 experts has 64 tokens to multiply its weights with.
+/// Rows of a pass, where the memory allows: at 2,048 each of 256 experts has 64 tokens to multiply its weights with.
 const ROWS_MAX: usize = 2_048;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
@@ -192,7 +192,7 @@ impl Cuda {
         hidden: impl Fn(usize) -> &'b [f32],
         out: &mut Output,
     ) -> Result<(), BackendError> {
-        let mut cursor = Cursor::new(ROWS_MAX);
+        let mut cursor = Cursor::new(self.sizes.rows);
         let mut pass = std::mem::take(&mut self.pass);
         while cursor.next(&self.fed, &mut pass) {
             let done = self.prepare(part, &pass, &tokens, &hidden).and_then(|()| self.run(part, &pass, out));
@@ -253,7 +253,7 @@ impl Cuda {
             self.hidden(pass, &self.memory.x, out)?;
             return self.logits(rows, out);
         }
-        let mut run = Run::new(self, part, rows, wanted, pass.spans.len());
+        let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans);
         let x = run.all()?;
         if wanted == 0 {
             return Ok(());
@@ -316,11 +316,14 @@ fn place(
     let mut options = options.clone();
     let free_choice = options.context_tokens == 0;
     loop {
-        let sizes = Sizes::new(hp, &options);
-        let placement = Placement::new(hp, &sizes, device_bytes(gguf), limit);
-        if placement.total() <= limit {
-            return Ok((sizes, placement));
+        let placed = [ROWS_MAX, SHORT_ROWS_MAX].map(|rows| {
+            let sizes = Sizes::new(hp, &options, rows);
+            (sizes, Placement::new(hp, &sizes, device_bytes(gguf), limit))
+        });
+        if let Some(found) = placed.iter().find(|(_, placement)| placement.total() <= limit) {
+            return Ok(*found);
         }
+        let (sizes, placement) = placed[1];
         if !free_choice || sizes.context < 2 * CONTEXT_TOKENS_MIN {
             let advice = "choose fewer sequences or a shorter context";
             return Err(BackendError::Device(format!(

@@ -10,7 +10,7 @@ use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
 use chimere_ffi::kernels::{Quantised, grouped, norm};
 use serde::Serialize;
 
-use super::{CudaOptions, ROWS_MAX};
+use super::{CudaOptions, ROWS_MAX, SHORT_ROWS_MAX};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::state::SequenceState;
 
@@ -24,6 +24,8 @@ const CHUNKS_MAX: usize = 128;
 /// Sizes that follow from a model and its options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
+    /// Rows of a pass.
+    pub(super) rows: usize,
     /// Positions of one sequence, and pages of them.
     pub(super) context: usize,
     pub(super) pages: usize,
@@ -40,18 +42,21 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn new(hp: &HParams, o: &CudaOptions) -> Sizes {
+    /// `rows`: most rows of a pass.
+    pub(super) fn new(hp: &HParams, o: &CudaOptions, rows: usize) -> Sizes {
         let context = if o.context_tokens == 0 { hp.trained_context_tokens } else { o.context_tokens };
         let chunk = context.div_ceil(CHUNKS_MAX).next_multiple_of(PAGE);
         let chunks = context.div_ceil(chunk);
+        let rows = rows.min((context * o.sequences_max).next_multiple_of(PAGE)).max(SHORT_ROWS_MAX);
         let row = hp.attention.heads * chunks * (hp.attention.head_dim + 2) * 4;
         Sizes {
+            rows,
             context,
             pages: context.div_ceil(PAGE),
             sequences: o.sequences_max,
             chunk,
             chunks,
-            attention_rows: (PARTS_BYTES / row).clamp(1, ROWS_MAX),
+            attention_rows: (PARTS_BYTES / row).clamp(1, rows),
             kv_bytes: if o.halves { 2 } else { 4 },
             inner: hp.moe.width.max(hp.moe.shared_width),
         }
@@ -132,7 +137,7 @@ impl Activation {
     }
 }
 
-/// Buffers of a pass; letters as in `model::stages`, T = `ROWS_MAX` rows, K = experts used.
+/// Buffers of a pass; letters as in `model::stages`, T = `Sizes::rows`, K = experts used.
 pub(super) struct Memory {
     /// Words: tokens, slots, positions, wanted rows [T each], spans [T, 4].
     pub(super) plan: Buffer,
@@ -172,7 +177,7 @@ pub(super) struct Memory {
 
 /// Bytes of [`Memory`], by the same sums.
 fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
-    let (t, d, g, a, m) = (ROWS_MAX, hp.width, &hp.gdn, &hp.attention, &hp.moe);
+    let (t, d, g, a, m) = (s.rows, hp.width, &hp.gdn, &hp.attention, &hp.moe);
     let mixed = g.value_dim().max(a.heads * a.head_dim);
     let activation = |rows: usize, width: usize| rows * width * 4 + rows * width.div_ceil(32) * 48;
     let floats = t * (2 * d + g.channels() + g.value_dim() + 2 * g.value_heads)
@@ -193,12 +198,12 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
 
 impl Memory {
     pub(super) fn new(d: &Device, hp: &HParams, s: &Sizes) -> Result<Memory, GpuError> {
-        let (t, g, a, m) = (ROWS_MAX, &hp.gdn, &hp.attention, &hp.moe);
+        let (t, g, a, m) = (s.rows, &hp.gdn, &hp.attention, &hp.moe);
         let floats = |n: usize| d.zeroed(4 * n);
         let mixed = g.value_dim().max(a.heads * a.head_dim);
         let pairs = t * (m.used + 1);
         Ok(Memory {
-            plan: floats(8 * t)?,
+            plan: floats(8 * ROWS_MAX)?,
             x: floats(t * hp.width)?,
             narrow: floats(t * hp.width)?,
             input: Activation::new(d, t, hp.width)?,

@@ -2,15 +2,18 @@
 //!
 //! Where many tokens are fed, the experts' results are added to the residual stream by the norm that comes next.
 
+use std::ops::Range;
+
 use super::memory::{HEAD_ROWS, LayerState};
 use super::weights::{Matrix, OnDevice};
 use super::{Cuda, plan_words};
+use crate::engine::model::passes::Span;
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Attention as AttentionWeights, Layer, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
-use chimere_ffi::kernels::{attention, attention_prefill, embed, experts, gdn, matmul, norm, route};
+use chimere_ffi::kernels::{Quantised, attention, attention_prefill, embed, experts, gdn, matmul, norm, route};
 
 /// Launches of one pass.
 pub(super) struct Run<'a> {
@@ -20,6 +23,9 @@ pub(super) struct Run<'a> {
     rows: usize,
     wanted: usize,
     spans: usize,
+    /// Spans whose attention runs on tensor cores: index, first row and length. Decided by the span alone, so that no
+    /// neighbour changes a sequence's numbers.
+    long: Vec<(usize, usize, usize)>,
     /// Bytes between two lists of the plan.
     list: usize,
     /// The residual stream: the pass's own, or that of the wanted rows.
@@ -30,7 +36,18 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(c: &'a Cuda, part: Part, rows: usize, wanted: usize, spans: usize) -> Run<'a> {
-        Run { c, part, rows, wanted, spans, list: 4 * plan_words(rows), x: &c.memory.x, pending: false }
+        let list = 4 * plan_words(rows);
+        Run { c, part, rows, wanted, spans, long: Vec::new(), list, x: &c.memory.x, pending: false }
+    }
+
+    /// The same run, which knows where long spans lie.
+    pub(super) fn with(mut self, spans: &[Span]) -> Run<'a> {
+        let p = &self.c.hp.attention;
+        if self.c.sizes.kv_bytes == 2 && attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
+            let long = spans.iter().enumerate().filter(|(_, s)| s.len > matmul::NARROW_TOKENS_MAX);
+            self.long = long.map(|(i, s)| (i, s.start, s.len)).collect();
+        }
+        self
     }
 
     /// Launches every stage up to the head; the residual stream of the wanted rows.
@@ -229,31 +246,47 @@ impl<'a> Run<'a> {
     }
 
     fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
+        let mut done = 0;
+        for &(index, start, len) in &self.long {
+            self.attend(i, done..start)?;
+            self.attend_long(i, index, start..start + len)?;
+            done = start + len;
+        }
+        self.attend(i, done..self.rows)
+    }
+
+    /// Attention of the rows of one long span.
+    fn attend_long(&self, i: usize, index: usize, rows: Range<usize>) -> Result<(), GpuError> {
+        let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
+        let (m, p, to) = (&self.c.memory, &self.c.hp.attention, self.c.memory.mixed.quantised());
+        let width = p.heads * p.head_dim;
+        let a = attention_prefill::Prefill {
+            q: m.q.at(),
+            keys: keys.at(),
+            values: values.at(),
+            pages: self.c.states.table.at(),
+            spans: m.plan.from(4 * self.list + 16 * index),
+            query_gate: m.query_gate.at(),
+            y: m.mixed.x.at(),
+            heads: p.heads as u32,
+            kv_heads: p.kv_heads as u32,
+            dim: p.head_dim as u32,
+            pages_max: self.c.sizes.pages as u32,
+            scale: 1.0 / (p.head_dim as f32).sqrt(),
+            pad: 0.0,
+        };
+        attention_prefill::launch(&self.c.device, &a, 1, rows.len())?;
+        let (q, side) = (to.q + (rows.start * width) as u64, to.side + (rows.start * width / 2) as u64);
+        let x = m.mixed.x.from(4 * rows.start * width);
+        norm::quantize(&self.c.device, x, rows.len(), width, Quantised { q, side })
+    }
+
+    fn attend(&self, i: usize, rows: Range<usize>) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let (width, to) = (p.heads * p.head_dim, m.mixed.quantised());
-        let many = self.rows > matmul::NARROW_TOKENS_MAX && s.kv_bytes == 2;
-        if many && attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
-            let a = attention_prefill::Prefill {
-                q: m.q.at(),
-                keys: keys.at(),
-                values: values.at(),
-                pages: self.c.states.table.at(),
-                spans: m.plan.from(4 * self.list),
-                query_gate: m.query_gate.at(),
-                y: m.mixed.x.at(),
-                heads: p.heads as u32,
-                kv_heads: p.kv_heads as u32,
-                dim: p.head_dim as u32,
-                pages_max: s.pages as u32,
-                scale: 1.0 / (p.head_dim as f32).sqrt(),
-                pad: 0.0,
-            };
-            attention_prefill::launch(&self.c.device, &a, self.spans, self.rows + 1 - self.spans)?;
-            return norm::quantize(&self.c.device, m.mixed.x.at(), self.rows, width, to);
-        }
-        for first in (0..self.rows).step_by(s.attention_rows) {
-            let count = s.attention_rows.min(self.rows - first);
+        for first in rows.clone().step_by(s.attention_rows) {
+            let count = s.attention_rows.min(rows.end - first);
             let (slot, position) = (m.plan.from(self.list + 4 * first), m.plan.from(2 * self.list + 4 * first));
             let a = attention::Attention {
                 q: m.q.from(4 * first * width),
