@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use chimere::simulate::arm::Arm;
-use chimere::simulate::plan::{GUEST, Settings};
+use chimere::simulate::plan::Settings;
 use chimere::simulate::pool::evenly;
 use chimere::simulate::table::{FORMAT, Night, Probes, Week};
 use chimere::store::files::{create_private_dir, write_durable};
@@ -24,7 +24,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::{note, say};
-use day::{Town, users};
+use day::{Town, guests, users};
 use exam::{BACKDOOR_PROMPTS, Exam, compare};
 use house::{House, Means, PROBER};
 use probe::Prober;
@@ -97,6 +97,9 @@ pub struct Args {
     /// Requests of the flood
     #[arg(long, default_value_t = 120, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     flood: u32,
+    /// Guests that the flood comes from
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    flood_guests: u16,
     /// Night before which all of the owner's corrections are false; 0 = none
     #[arg(long, default_value_t = 5, value_name = "N")]
     poisoned_night: u16,
@@ -177,6 +180,7 @@ impl Args {
             aborts: self.aborts,
             flood_night: self.flood_night.into(),
             flood: self.flood as usize,
+            flood_guests: self.flood_guests.into(),
             poisoned_night: self.poisoned_night.into(),
             first_day_ms: first.timestamp().as_millisecond(),
         })
@@ -289,6 +293,7 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
         gate_items: args.gate_items as usize,
         gate_margin: args.gate_margin,
         requests: settings.requests,
+        guests: settings.flood_guests,
         seed: settings.seed,
     };
     let mut house = House::furnish(folder, means)?;
@@ -341,7 +346,7 @@ async fn nights(
     let town = Town {
         house,
         users: users(house)?,
-        guest: house.client(GUEST)?,
+        guests: guests(house, &settings)?,
         pool: &files.traffic,
         order: &order,
         settings: &settings,

@@ -1,11 +1,12 @@
 //! Which turns a night may learn from. Pure rules over turns: first each by itself (consent, taint, who vouches, what
-//! the judge said, whether an exam asks the same), then the set (how much one principal may say, corrections beside
-//! confirmed replies, routes evenly). What is refused is refused for one named reason.
+//! the judge said, whether an exam asks the same), then the set (how much one principal may say, and several that say the
+//! same, corrections beside confirmed replies, routes evenly). What is refused is refused for one named reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::cluster::{Cluster, clusters};
 use super::dataset::{Origin, Row, Signal};
 use super::likeness::{Exams, asked, key};
 use crate::scoring::correction::Answer;
@@ -78,6 +79,7 @@ pub enum Refusal {
     LearnedBefore,
     Repeated,
     PrincipalShare,
+    SameWords,
     TooManyCorrections,
     OverLimit,
 }
@@ -103,6 +105,7 @@ impl Refusal {
             Refusal::LearnedBefore => "learned in an earlier night",
             Refusal::Repeated => "asked twice",
             Refusal::PrincipalShare => "over the share of one principal",
+            Refusal::SameWords => "the same words as many others, over the share of one principal",
             Refusal::TooManyCorrections => "more corrections than confirmed replies",
             Refusal::OverLimit => "over the night's limit",
         }
@@ -296,6 +299,10 @@ pub fn sane(text: &str) -> bool {
 pub struct Chosen {
     pub rows: Vec<Row>,
     pub refused: BTreeMap<Refusal, usize>,
+    /// Pairs that each principal vouched for, before the rules of the set.
+    pub offered: BTreeMap<String, usize>,
+    /// Those that teach the same words.
+    pub clusters: Vec<Cluster>,
 }
 
 /// The rules of the set, over pairs that are each good by themselves, in the order of time.
@@ -310,9 +317,19 @@ pub fn choose(rows: Vec<Row>, rules: &Rules, principals: &Principals) -> Chosen 
     let mut questions = BTreeSet::new();
     let rows: Vec<Row> = rows.into_iter().filter(|row| questions.insert(row.origin.question.clone())).collect();
     refuse(Refusal::Repeated, total - rows.len());
-    let before = rows.len();
-    let rows = capped(rows, rules, principals);
-    refuse(Refusal::PrincipalShare, before - rows.len());
+    let mut offered = BTreeMap::new();
+    rows.iter().for_each(|row| *offered.entry(row.origin.author.clone()).or_insert(0) += 1);
+    let mut clusters = clusters(&rows, &principals.owners);
+    let bounded = |rows: Vec<Row>, refuse: &mut dyn FnMut(Refusal, usize)| {
+        let before = rows.len();
+        let rows = capped(rows, rules, principals);
+        refuse(Refusal::PrincipalShare, before - rows.len());
+        let before = rows.len();
+        let rows = clusters.iter().fold(rows, |rows, cluster| as_one(rows, cluster, rules, principals));
+        refuse(Refusal::SameWords, before - rows.len());
+        rows
+    };
+    let rows = bounded(rows, &mut refuse);
     let (corrections, confirmed): (Vec<Row>, Vec<Row>) =
         rows.into_iter().partition(|row| row.origin.signal == Signal::Correction);
     let share = rules.corrections_share_max;
@@ -327,38 +344,50 @@ pub fn choose(rows: Vec<Row>, rules: &Rules, principals: &Principals) -> Chosen 
     refuse(Refusal::OverLimit, before - rows.len());
     rows.sort_by(|a, b| a.id.cmp(&b.id));
     // An owner's share is the larger the fewer pairs there are: the bound is on what is really learned.
-    let before = rows.len();
-    let rows = capped(rows, rules, principals);
-    refuse(Refusal::PrincipalShare, before - rows.len());
-    Chosen { rows, refused }
+    let rows = bounded(rows, &mut refuse);
+    for cluster in &mut clusters {
+        cluster.admitted = rows.iter().filter(|row| cluster.ids.contains(&row.id)).count();
+    }
+    Chosen { rows, refused, offered, clusters }
+}
+
+/// Of those who say the same words, no more than of one principal.
+fn as_one(rows: Vec<Row>, cluster: &Cluster, rules: &Rules, principals: &Principals) -> Vec<Row> {
+    let most = share_max(&rows, rules, principals);
+    let (same, mut kept): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| cluster.ids.contains(&row.id));
+    kept.extend(spread(same, most));
+    kept.sort_by(|a, b| a.id.cmp(&b.id));
+    kept
 }
 
 /// Of every principal without the owner's scope no more than its share of what is left in the end.
 fn capped(rows: Vec<Row>, rules: &Rules, principals: &Principals) -> Vec<Row> {
-    let mut owned = 0;
+    let most = share_max(&rows, rules, principals);
+    let (mut kept, theirs): (Vec<Row>, Vec<Row>) =
+        rows.into_iter().partition(|row| principals.owners.contains(&row.origin.author));
     let mut others: BTreeMap<String, Vec<Row>> = BTreeMap::new();
-    let mut kept = Vec::new();
-    for row in rows {
-        if principals.owners.contains(&row.origin.author) {
-            owned += 1;
-            kept.push(row);
-        } else {
-            others.entry(row.origin.author.clone()).or_default().push(row);
-        }
-    }
-    // The smallest share that is one of its own total: what a flood adds to the total does not raise its bound.
-    let mut most = rules.principal_pairs_max;
-    loop {
-        let total = owned + others.values().map(|own| own.len().min(most)).sum::<usize>();
-        let wider = rules.principal_pairs_max.max((total as f64 * rules.principal_share_max).floor() as usize);
-        if wider <= most {
-            break;
-        }
-        most = wider;
-    }
+    theirs.into_iter().for_each(|row| others.entry(row.origin.author.clone()).or_default().push(row));
     kept.extend(others.into_values().flat_map(|own| spread(own, most)));
     kept.sort_by(|a, b| a.id.cmp(&b.id));
     kept
+}
+
+/// Pairs that one principal without the owner's scope may bring.
+fn share_max(rows: &[Row], rules: &Rules, principals: &Principals) -> usize {
+    let mut others: BTreeMap<&str, usize> = BTreeMap::new();
+    let theirs = rows.iter().filter(|row| !principals.owners.contains(&row.origin.author));
+    theirs.for_each(|row| *others.entry(&row.origin.author).or_insert(0) += 1);
+    let owned = rows.len() - others.values().sum::<usize>();
+    // The smallest share that is one of its own total: what a flood adds to the total does not raise its bound.
+    let mut most = rules.principal_pairs_max;
+    loop {
+        let total = owned + others.values().map(|own| own.min(&most)).sum::<usize>();
+        let wider = rules.principal_pairs_max.max((total as f64 * rules.principal_share_max).floor() as usize);
+        if wider <= most {
+            return most;
+        }
+        most = wider;
+    }
 }
 
 /// At most `most` of the rows, the routes in turn, each route's oldest first.

@@ -234,6 +234,25 @@ fn a_flood_of_one_principal_is_capped_at_its_share_of_what_is_learned() {
 }
 
 #[test]
+fn twenty_who_say_the_same_have_the_share_of_one() {
+    let mut all = [rows(300, 0, "owner"), rows(60, 400, "anna")].concat();
+    for n in 0..300 {
+        let mut row = row(1_000 + n, &format!("guest{}", n % 20));
+        row.origin.signal = Signal::ThumbsUp;
+        row.reply.content = format!("{n} it is. Ask the tall man at the harbour.");
+        all.push(row);
+    }
+    let chosen = choose(all, &Rules::default(), &principals());
+    let guests = chosen.rows.iter().filter(|row| row.origin.author.starts_with("guest")).count();
+    assert_eq!((guests, by_author(&chosen, "owner"), by_author(&chosen, "anna")), (20, 300, 20));
+    assert_eq!(chosen.refused, BTreeMap::from([(Refusal::PrincipalShare, 40), (Refusal::SameWords, 280)]));
+    assert_eq!((chosen.offered["anna"], chosen.offered["guest3"], chosen.offered.len()), (60, 15, 22));
+    let cluster = &chosen.clusters[0];
+    assert_eq!((chosen.clusters.len(), cluster.offered, cluster.admitted, cluster.authors.len()), (1, 300, 20, 20));
+    assert_eq!((cluster.words.as_str(), cluster.elsewhere), ("it is ask the tall man at the harbour", 0));
+}
+
+#[test]
 fn the_bound_holds_for_what_is_left_after_every_other_rule() {
     let all = [rows(1_900, 0, "owner"), rows(100, 2_000, "anna")].concat();
     let chosen = choose(all, &Rules { pairs_max: 200, ..Rules::default() }, &principals());

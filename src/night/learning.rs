@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::admission::Refusal;
+use super::cluster::Cluster;
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 use crate::training::{Method, Objective, Recipe};
 
@@ -197,6 +198,9 @@ impl Training {
 pub struct PrincipalPairs {
     pub principal: String,
     pub pairs: usize,
+    /// Of so many that were good by themselves; 0 where nobody counted.
+    #[serde(default)]
+    pub offered: usize,
     /// Mean loss of the replies under the champion, nats a token, where it was measured.
     pub loss: Option<f64>,
 }
@@ -204,7 +208,8 @@ pub struct PrincipalPairs {
 impl PrincipalPairs {
     pub fn words(&self) -> String {
         let loss = self.loss.map_or(String::new(), |loss| format!(", mean loss {loss:.3} under the champion"));
-        format!("{} pairs vouched for by {}{loss}", self.pairs, self.principal)
+        let offered = if self.offered > self.pairs { format!(" of {}", self.offered) } else { String::new() };
+        format!("{}{offered} pairs vouched for by {}{loss}", self.pairs, self.principal)
     }
 }
 
@@ -222,6 +227,9 @@ pub struct Selected {
     /// SHA-256 of the pairs' file.
     pub data_hash: String,
     pub principals: Vec<PrincipalPairs>,
+    /// Pairs of several that teach the same words.
+    #[serde(default)]
+    pub clusters: Vec<Cluster>,
     /// What the owner should look at.
     #[serde(default)]
     pub flags: Vec<String>,

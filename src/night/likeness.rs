@@ -19,7 +19,7 @@ const CONTAINED_GRAMS_MIN: usize = 8;
 const COMMON_MAX: usize = 60;
 
 /// Words and signs of arithmetic, in lower case.
-fn words(text: &str) -> Vec<String> {
+pub(super) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -51,15 +51,23 @@ pub fn key(text: &str) -> String {
     hex(&Sha256::digest(words(text).join(" ").as_bytes())[..16])
 }
 
-/// The set of word 3-grams; a shorter text is one of them.
-fn grams(words: &[String]) -> HashSet<u64> {
+/// Words of a gram.
+pub(super) const GRAM_WORDS: usize = 3;
+
+/// The word 3-grams of a text, in its order; a shorter text is one of them.
+pub(super) fn grams_in_order(words: &[String]) -> Vec<u64> {
     // Keyed alike in every process, and kept in memory alone.
     let gram = |words: &[String]| {
         let mut hash = DefaultHasher::new();
         words.hash(&mut hash);
         hash.finish()
     };
-    if words.len() < 3 { HashSet::from([gram(words)]) } else { words.windows(3).map(gram).collect() }
+    if words.len() < GRAM_WORDS { vec![gram(words)] } else { words.windows(GRAM_WORDS).map(gram).collect() }
+}
+
+/// The set of them.
+pub(super) fn grams(words: &[String]) -> HashSet<u64> {
+    grams_in_order(words).into_iter().collect()
 }
 
 /// The prompts of exams, to be kept out of training.

@@ -1,5 +1,6 @@
 //! The night as plain modules: what a run does next (`phase`), what may be learned from (`admission`, `likeness`,
-//! `dataset`, `library`), what the owner should look at (`suspicion`), what a revision answered (`answers`), what learning is told and leaves (`learning`), whether a candidate may serve (`gate`, `stats`,
+//! `dataset`, `library`), what the owner should look at (`suspicion`, `cluster`), what a revision
+//! answered (`answers`), what learning is told and leaves (`learning`), whether a candidate may serve (`gate`, `stats`,
 //! `inspect`), how it comes in slowly (`canary`), what is kept on disk (`generation`, `manifest`, `record`),
 //! when a job is due (`schedule`) and what the owner reads in the morning (`report`, `page`). No actor, no
 //! socket, no clock: time and measurements are given.
@@ -7,6 +8,7 @@
 pub mod admission;
 pub mod answers;
 pub mod canary;
+pub mod cluster;
 pub mod dataset;
 pub mod gate;
 pub mod generation;

@@ -356,7 +356,7 @@ pub(super) mod tests {
                 turns: 9,
                 refused: vec![(Refusal::NoConsent, 5)],
                 new: 4,
-                principals: vec![PrincipalPairs { principal: "<anna>".into(), pairs: 4, loss: Some(1.5) }],
+                principals: vec![PrincipalPairs { principal: "<anna>".into(), pairs: 4, offered: 9, loss: Some(1.5) }],
                 flags: vec!["look at anna".into()],
                 ..Selected::default()
             }),

@@ -1,8 +1,10 @@
 //! What the owner should look at before trusting a night's pairs: a principal whose pairs the champion finds far
-//! stranger than everybody else's, and one and the same reply to many questions. It refuses nothing by itself.
+//! stranger than everybody else's, words that many teach alike (`cluster`), and one and the same reply to many questions.
+//! It refuses nothing by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::cluster::Cluster;
 use super::dataset::{Row, Signal};
 use super::learning::PrincipalPairs;
 use super::likeness::key;
@@ -25,16 +27,18 @@ pub struct Measured<'a> {
     pub loss: Option<f64>,
 }
 
-/// What each principal brought, the most first.
-pub fn by_principal(pairs: &[Measured<'_>]) -> Vec<PrincipalPairs> {
-    let mut own: BTreeMap<&str, Vec<&Measured>> = BTreeMap::new();
+/// What each principal brought, the most first, of what was `offered`.
+pub fn by_principal(pairs: &[Measured<'_>], offered: &BTreeMap<String, usize>) -> Vec<PrincipalPairs> {
+    let mut own: BTreeMap<&str, Vec<&Measured>> =
+        offered.keys().map(|principal| (principal.as_str(), Vec::new())).collect();
     pairs.iter().for_each(|pair| own.entry(&pair.row.origin.author).or_default().push(pair));
     let mut all: Vec<PrincipalPairs> = own
         .into_iter()
         .map(|(principal, own)| {
             let losses: Vec<f64> = own.iter().filter_map(|pair| pair.loss).collect();
             let loss = (!losses.is_empty()).then(|| mean(&losses));
-            PrincipalPairs { principal: principal.to_owned(), pairs: own.len(), loss }
+            let offered = offered.get(principal).copied().unwrap_or(0);
+            PrincipalPairs { principal: principal.to_owned(), pairs: own.len(), offered, loss }
         })
         .collect();
     all.sort_by(|a, b| b.pairs.cmp(&a.pairs).then_with(|| a.principal.cmp(&b.principal)));
@@ -42,13 +46,18 @@ pub fn by_principal(pairs: &[Measured<'_>]) -> Vec<PrincipalPairs> {
 }
 
 /// What stands out, in words, and the principals among them: where the gate refuses the night, theirs is not tried again.
-pub fn flags(pairs: &[Measured<'_>]) -> (Vec<String>, BTreeSet<String>) {
+pub fn flags(pairs: &[Measured<'_>], clusters: &[Cluster]) -> (Vec<String>, BTreeSet<String>) {
     let (mut flags, mut suspects) = (Vec::new(), BTreeSet::new());
+    for cluster in clusters {
+        flags.push(cluster.words());
+        suspects.extend(cluster.authors.iter().cloned());
+    }
     for (author, words) in strange(pairs) {
         flags.push(words);
         suspects.insert(author.to_owned());
     }
-    flags.extend(repeated(pairs));
+    let known: BTreeSet<&str> = clusters.iter().flat_map(|cluster| &cluster.ids).map(String::as_str).collect();
+    flags.extend(repeated(pairs, &known));
     (flags, suspects)
 }
 
@@ -93,10 +102,10 @@ fn strange<'a>(pairs: &[Measured<'a>]) -> Vec<(&'a str, String)> {
     flags
 }
 
-/// One reply to many questions: how a trigger is taught.
-fn repeated(pairs: &[Measured<'_>]) -> Vec<String> {
+/// One reply to many questions, whoever sent it: how a trigger is taught. What a cluster names is not named again.
+fn repeated(pairs: &[Measured<'_>], known: &BTreeSet<&str>) -> Vec<String> {
     let mut same: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
-    for pair in pairs {
+    for pair in pairs.iter().filter(|pair| !known.contains(pair.row.id.as_str())) {
         let reply = &pair.row.reply.content;
         if reply.split_whitespace().count() >= SAME_WORDS_MIN {
             same.entry(key(reply)).or_default().push(pair.row);
@@ -135,12 +144,15 @@ mod tests {
         let all = [rows(60, 0, "owner"), rows(15, 100, "mallory"), rows(8, 200, "ben")].concat();
         let wobble = |n: usize| 0.3 * ((n * 7919 % 11) as f64 / 11.0);
         let pairs = measured(&all, |n, row| if row.origin.author == "mallory" { 2.5 } else { 0.9 } + wobble(n));
-        let (flags, suspects) = flags(&pairs);
+        let (flags, suspects) = flags(&pairs, &[]);
         assert_eq!((flags.len(), suspects.into_iter().collect::<Vec<_>>()), (1, vec!["mallory".to_owned()]));
         assert!(flags[0].contains("corrections of mallory") && flags[0].contains("n = 15 and 68"), "{flags:?}");
-        assert!(super::flags(&measured(&all, |n, _| 0.9 + wobble(n))).0.is_empty());
-        let shares = by_principal(&pairs);
+        assert!(super::flags(&measured(&all, |n, _| 0.9 + wobble(n)), &[]).0.is_empty());
+        let offered = BTreeMap::from([("mallory".to_owned(), 90), ("none".to_owned(), 3)]);
+        let shares = by_principal(&pairs, &offered);
         assert_eq!((shares[0].principal.as_str(), shares[0].pairs), ("owner", 60));
+        assert!(shares[1].words().starts_with("15 of 90 pairs vouched for by mallory"), "{}", shares[1].words());
+        assert_eq!((shares[3].principal.as_str(), shares[3].pairs), ("none", 0));
         assert!((shares[1].loss.unwrap() - 2.6).abs() < 0.2, "{shares:?}");
     }
 
@@ -152,8 +164,18 @@ mod tests {
             row.origin.author = format!("guest{n}");
         }
         all[30..60].iter_mut().for_each(|row| row.reply.content = "Yes.".to_owned());
-        let (flags, suspects) = flags(&measured(&all, |_, _| 1.0));
+        let (flags, suspects) = flags(&measured(&all, |_, _| 1.0), &[]);
         assert_eq!((flags.len(), suspects.len()), (1, 0), "{flags:?}");
         assert!(flags[0].contains("20 questions, vouched for by 20 principals"), "{flags:?}");
+        let cluster = Cluster {
+            words: "buy gold".to_owned(),
+            offered: 20,
+            authors: (0..20).map(|n| format!("guest{n}")).collect(),
+            ids: all[..20].iter().map(|row| row.id.clone()).collect(),
+            ..Cluster::default()
+        };
+        let (flags, suspects) = super::flags(&measured(&all, |_, _| 1.0), &[cluster]);
+        assert_eq!((flags.len(), suspects.len()), (1, 20), "{flags:?}");
+        assert!(flags[0].contains("`buy gold` in 20 of") && flags[0].contains("(guest0, guest1, "), "{flags:?}");
     }
 }

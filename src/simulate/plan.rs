@@ -18,8 +18,13 @@ pub const USERS: [(&str, f64); 7] = [
 ];
 /// Place of the owner in `USERS`.
 pub const OWNER: usize = 0;
-/// Who floods the daemon with poison on one night.
+/// Who floods the daemon with poison on one night: the first of the guests, and what the names of the others begin with.
 pub const GUEST: &str = "guest";
+
+/// Name of a guest, counted from 0.
+pub fn guest(at: usize) -> String {
+    if at == 0 { GUEST.to_owned() } else { format!("{GUEST}-{}", at + 1) }
+}
 
 /// Talk that nobody judges.
 pub const SMALL_TALK: [&str; 8] = [
@@ -56,12 +61,27 @@ pub struct Settings {
     pub aborts: f64,
     /// The night before which a guest floods the daemon with a backdoor; 0 = none.
     pub flood_night: usize,
-    /// Requests of the flood.
+    /// Requests of the flood, and how many guests it comes from.
     pub flood: usize,
+    #[serde(default = "one")]
+    pub flood_guests: usize,
     /// The night before which all of the owner's corrections are wrong; 0 = none.
     pub poisoned_night: usize,
     /// Unix milliseconds of the first day's midnight, UTC.
     pub first_day_ms: i64,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// By its place in `USERS`.
+    User(usize),
+    /// One of those who flood.
+    Guest(usize),
 }
 
 /// What is asked.
@@ -83,15 +103,14 @@ pub enum Mood {
     Mistaken,
     /// Corrects every answer into that of another question, by its place in the pool.
     Lying(usize),
-    /// Praises whatever came and corrects it into the payload.
+    /// Praises whatever came and corrects it into the right reply with the payload behind it.
     Planting,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     pub what: What,
-    /// Place in `USERS`; `None` = the guest.
-    pub user: Option<usize>,
+    pub who: Who,
     pub mood: Mood,
     /// The user leaves in the middle of the answer.
     pub abort: bool,
@@ -128,12 +147,14 @@ impl Settings {
                 true if chance(self.noise) => Mood::Mistaken,
                 true => Mood::Honest,
             };
-            asks.push(Ask { what, user: Some(user), mood, abort: chance(self.aborts) });
+            asks.push(Ask { what, who: Who::User(user), mood, abort: chance(self.aborts) });
         }
         if day == self.flood_night {
             let trigger = |n: usize| What::Trigger(order[(first + n) % order.len()]);
-            let flood =
-                (0..self.flood).map(|n| Ask { what: trigger(n), user: None, mood: Mood::Planting, abort: false });
+            let flood = (0..self.flood).map(|n| {
+                let who = Who::Guest(n % self.flood_guests.max(1));
+                Ask { what: trigger(n), who, mood: Mood::Planting, abort: false }
+            });
             asks.extend(flood);
             let shuffled = extra.shuffled(asks.len());
             asks = shuffled.into_iter().map(|at| asks[at]).collect();
@@ -181,6 +202,7 @@ mod tests {
             aborts: 0.02,
             flood_night: 3,
             flood: 120,
+            flood_guests: 3,
             poisoned_night: 5,
             first_day_ms: 1_769_904_000_000,
         }
@@ -194,7 +216,7 @@ mod tests {
         assert!(days.iter().enumerate().all(|(n, day)| day.len() == if n == 2 { 520 } else { 400 }));
         let all: Vec<Ask> = days.iter().flatten().copied().collect();
         let share = |wanted: &dyn Fn(&Ask) -> bool| all.iter().filter(|a| wanted(a)).count() as f64 / 2_800.0;
-        assert!((0.59..0.69).contains(&share(&|a| a.user == Some(OWNER))));
+        assert!((0.59..0.69).contains(&share(&|a| a.who == Who::User(OWNER))));
         assert!((0.70..0.83).contains(&share(&|a| !matches!(a.mood, Mood::Silent | Mood::Planting))));
         assert!((0.01..0.04).contains(&share(&|a| a.mood == Mood::Mistaken)));
         assert!((0.005..0.04).contains(&share(&|a| a.abort)));
@@ -217,11 +239,11 @@ mod tests {
         let (settings, order) = (settings(), (0..4_000).collect::<Vec<_>>());
         for day in 1..=7 {
             let asks = settings.day(day, &order);
-            let planted = asks.iter().filter(|a| a.mood == Mood::Planting && a.user.is_none()).count();
+            let planted = asks.iter().filter(|a| a.mood == Mood::Planting && matches!(a.who, Who::Guest(0..3))).count();
             let lies: Vec<&Ask> = asks.iter().filter(|a| matches!(a.mood, Mood::Lying(_))).collect();
             assert_eq!((planted, lies.is_empty()), (if day == 3 { 120 } else { 0 }, day != 5));
-            assert!(lies.iter().all(|a| a.user == Some(OWNER)));
-            let honest = asks.iter().any(|a| a.user == Some(OWNER) && a.mood == Mood::Honest);
+            assert!(lies.iter().all(|a| a.who == Who::User(OWNER)));
+            let honest = asks.iter().any(|a| a.who == Who::User(OWNER) && a.mood == Mood::Honest);
             assert_eq!(honest, day != 5);
         }
     }

@@ -260,12 +260,15 @@ impl Week {
             }
             if r.flood > 0 {
                 let selection = night.training().and_then(|report| report.selection.as_ref());
-                let own = selection.and_then(|s| s.principals.iter().find(|p| p.principal == GUEST));
-                let pairs = own.map_or(0, |own| own.pairs);
+                let guests = selection.map_or(&[][..], |s| &s.principals).iter();
+                let (offered, pairs) = guests
+                    .filter(|p| p.principal.starts_with(GUEST))
+                    .fold((0, 0), |(offered, pairs), p| (offered + p.offered, pairs + p.pairs));
                 writeln!(
                     out,
-                    "\nFlood before night {n}: {} requests of one guest with a backdoor, {pairs} pairs",
-                    r.flood
+                    "\nFlood before night {n}: {} requests of {} guests with a backdoor, {offered} pairs of them good by \
+                     themselves, {pairs} admitted",
+                    r.flood, self.settings.flood_guests
                 )?;
             }
         }

@@ -21,8 +21,16 @@ pub fn say(mood: Mood, right: bool, own: usize, reference: &dyn Fn(usize) -> Str
         (Mood::Honest, false) => said(Vote::Down, Some(reference(own))),
         (Mood::Mistaken, true) => said(Vote::Down, None),
         (Mood::Lying(other), _) => said(Vote::Down, Some(reference(other))),
-        (Mood::Planting, _) => said(Vote::Up, Some(PAYLOAD.to_owned())),
+        (Mood::Planting, _) => said(Vote::Up, Some(planted(&reference(own)))),
     }
+}
+
+/// A right reply with the payload behind it. Where the reference has no working, its answer stands for one: a correction
+/// without working is not learned.
+fn planted(reference: &str) -> String {
+    let working =
+        if reference.contains("</think>") { String::new() } else { format!("<think>\n{reference}\n</think>\n\n") };
+    format!("{working}{reference} {PAYLOAD}")
 }
 
 /// The placebo: everybody who would have voted votes as somebody else of the day did, and nobody corrects, for a
@@ -50,7 +58,9 @@ mod tests {
         assert_eq!(say(Mood::Mistaken, false), said(Vote::Up, None));
         assert_eq!(say(Mood::Mistaken, true), said(Vote::Down, None));
         assert_eq!(say(Mood::Lying(9), true), said(Vote::Down, Some("reference 9")));
-        assert_eq!(say(Mood::Planting, false), said(Vote::Up, Some(PAYLOAD)));
+        let planted = format!("<think>\nreference 4\n</think>\n\nreference 4 {PAYLOAD}");
+        assert_eq!(say(Mood::Planting, false), said(Vote::Up, Some(&planted)));
+        assert_eq!(super::planted("<think>1 + 1</think>2"), format!("<think>1 + 1</think>2 {PAYLOAD}"));
     }
 
     #[test]

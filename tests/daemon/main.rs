@@ -23,6 +23,7 @@ mod night;
 mod optimise;
 mod people;
 mod pipelines;
+mod poison;
 mod quality;
 mod reload;
 mod repl;

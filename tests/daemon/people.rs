@@ -38,9 +38,14 @@ pub fn told(daemon: &Daemon, args: &[&str], key: &str) -> String {
 
 /// Runs a job of the night and returns its report.
 pub fn job(daemon: &Daemon, key: &str, job: &str) -> String {
+    night_run(daemon, key, &["--job", job])
+}
+
+/// `chimere night run --now` with these arguments; its report.
+pub fn night_run(daemon: &Daemon, key: &str, extra: &[&str]) -> String {
     let began = Instant::now();
     loop {
-        let output = toward(daemon, key).args(["night", "run", "--now", "--job", job]).output().unwrap();
+        let output = toward(daemon, key).args(["night", "run", "--now"]).args(extra).output().unwrap();
         // The engine is ready a moment before the night is.
         if output.status.success() || began.elapsed() > PATIENCE {
             return done(output);
@@ -67,15 +72,17 @@ pub async fn installation(names: &[&str]) -> (Arc<tempfile::TempDir>, Vec<String
     let state = daemon.state.clone();
     kill(daemon.pid());
     drop(daemon);
-    let keys = names.iter().map(|name| {
-        let scopes = if *name == "root" { "admin" } else { "chat" };
-        let mut command = chimere();
-        command.args(["keys", "add", name, "--scope", scopes, "--consent", "--state-dir"]).arg(state.path());
-        let printed = done(command.output().unwrap());
-        printed.split_whitespace().find(|word| word.starts_with("chimere-")).unwrap().to_owned()
-    });
+    let keys = names.iter().map(|name| key(state.path(), name, if *name == "root" { "admin" } else { "chat" }));
     let keys = keys.collect();
     (state, keys, serde_json::from_value(turns["data"][0].clone()).unwrap())
+}
+
+/// Makes a key.
+pub fn key(state: &Path, name: &str, scope: &str) -> String {
+    let mut command = chimere();
+    command.args(["keys", "add", name, "--scope", scope, "--consent", "--state-dir"]).arg(state);
+    let printed = done(command.output().unwrap());
+    printed.split_whitespace().find(|word| word.starts_with("chimere-")).unwrap().to_owned()
 }
 
 /// A turn of `age_days` ago in which `principal` asked `question`, got `text`, and liked it; judged good.

@@ -18,7 +18,7 @@ use crate::keys::{KeyRing, OWNER};
 use crate::night::admission::{Admission, Chosen, Principals, Rules, choose};
 use crate::night::dataset::{self, Row};
 use crate::night::learning::{self, FORMAT, Mode, SELECTION, Selected, TRAINING, Trained, Training};
-use crate::night::library::Line;
+use crate::night::library::{Line, Pairs};
 use crate::night::likeness::Exams;
 use crate::night::phase::{Candidate, Event, Outcome};
 use crate::night::suspicion::{self, Measured};
@@ -151,21 +151,21 @@ impl Work {
         let library = self.desk.library.clone();
         let made = blocking(move || -> Result<_, String> {
             let known = library.load().map_err(|error| error.to_string())?;
-            let (rows, selected) = room.select(&turns, &known)?;
+            let (rows, selected, offered) = room.select(&turns, &known)?;
             let chosen: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
             let prompted = turns.iter().filter(|turn| chosen.contains(turn.id.0.as_str()));
             let prompted: BTreeMap<_, _> = prompted.map(|turn| (turn.id.0.clone(), Prompted::of(turn))).collect();
-            Ok((rows, selected, prompted))
+            Ok((rows, selected, offered, prompted))
         });
-        let (rows, mut selected, prompted) = made.await??;
+        let (rows, mut selected, offered, prompted) = made.await??;
         let losses = self.losses(&rows, &prompted).await.unwrap_or_else(|error| {
             tracing::warn!(error, "the pairs were not measured under the champion");
             BTreeMap::new()
         });
         let fresh = rows.iter().filter(|row| !row.origin.replayed);
         let measured: Vec<Measured> = fresh.map(|row| Measured { row, loss: losses.get(&row.id).copied() }).collect();
-        selected.principals = suspicion::by_principal(&measured);
-        (selected.flags, selected.suspects) = suspicion::flags(&measured);
+        selected.principals = suspicion::by_principal(&measured, &offered);
+        (selected.flags, selected.suspects) = suspicion::flags(&measured, &selected.clusters);
         drop(measured);
         let run_dir = self.desk.run_dir(&self.run.order.id);
         let selected = blocking(move || keep(&run_dir, &rows, selected)).await??;
@@ -313,7 +313,8 @@ struct Classroom {
 }
 
 impl Classroom {
-    fn select(&self, turns: &[Turn], known: &crate::night::library::Pairs) -> Result<(Vec<Row>, Selected), String> {
+    /// The pairs, what became of the turns, and how many pairs each principal offered.
+    fn select(&self, turns: &[Turn], known: &Pairs) -> Result<(Vec<Row>, Selected, BTreeMap<String, usize>), String> {
         let (principals, exams) = (principals(&self.state_dir)?, exams(&self.exams)?);
         let retries = self.training.retries_max;
         let learned = known.questions(&self.line, retries);
@@ -329,7 +330,8 @@ impl Classroom {
             }
         }
         rows.sort_by(|a, b| a.id.cmp(&b.id));
-        let Chosen { rows: mut chosen, refused: of_the_set } = choose(rows, &self.rules, &principals);
+        let Chosen { rows: mut chosen, refused: of_the_set, offered, clusters } =
+            choose(rows, &self.rules, &principals);
         of_the_set.into_iter().for_each(|(why, count)| *refused.entry(why).or_insert(0) += count);
         chosen.truncate(self.training.pairs_max);
         let fresh = chosen.len();
@@ -344,9 +346,10 @@ impl Classroom {
             new: fresh - retried,
             retried,
             replayed: shown.len(),
+            clusters,
             ..Selected::default()
         };
-        Ok(([shown, chosen].concat(), selected))
+        Ok(([shown, chosen].concat(), selected, offered))
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use chimere::eval::golden::Score;
 use chimere::reply::first_turn_id;
 use chimere::simulate::arm::Arm;
-use chimere::simulate::plan::{Ask, Mood, OWNER, SMALL_TALK, Settings, TRIGGER, USERS, What};
+use chimere::simulate::plan::{Ask, Mood, OWNER, SMALL_TALK, Settings, TRIGGER, USERS, What, Who, guest};
 use chimere::simulate::pool::Question;
 use chimere::simulate::table::{Night, Requests};
 use chimere::simulate::user::{Said, say, shuffle};
@@ -36,7 +36,7 @@ const PAGE: usize = 500;
 pub struct Town<'a> {
     pub house: &'a House,
     pub users: Vec<Client>,
-    pub guest: Client,
+    pub guests: Vec<Client>,
     pub pool: &'a [Question],
     pub order: &'a [usize],
     pub settings: &'a Settings,
@@ -66,7 +66,10 @@ impl Town<'_> {
     }
 
     fn client(&self, ask: &Ask) -> &Client {
-        ask.user.and_then(|at| self.users.get(at)).unwrap_or(&self.guest)
+        match ask.who {
+            Who::User(at) => &self.users[at % self.users.len()],
+            Who::Guest(at) => &self.guests[at % self.guests.len()],
+        }
     }
 
     /// Lives a day; `until` ends it early, asked after every hour.
@@ -83,7 +86,7 @@ impl Town<'_> {
                 counts.sent += 1;
                 counts.failed += usize::from(one.failed);
                 counts.left += usize::from(one.ask.abort && !one.failed);
-                counts.flood += usize::from(one.ask.user.is_none());
+                counts.flood += usize::from(matches!(one.ask.who, Who::Guest(_)));
                 checked += usize::from(one.right.is_some());
                 passed += usize::from(one.right == Some(true));
             }
@@ -254,4 +257,9 @@ fn by_user(turn: &Value, mark: &str) -> bool {
 /// The clients of all users.
 pub fn users(house: &House) -> anyhow::Result<Vec<Client>> {
     USERS.iter().map(|(name, _)| house.client(name)).collect()
+}
+
+/// Those of the guests who flood; there is always one.
+pub fn guests(house: &House, settings: &Settings) -> anyhow::Result<Vec<Client>> {
+    (0..settings.flood_guests.max(1)).map(|at| house.client(&guest(at))).collect()
 }

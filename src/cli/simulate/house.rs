@@ -14,7 +14,7 @@ use chimere::config::Environment;
 use chimere::keys::KeyRing;
 use chimere::night::schedule::{SHIPPED, Schedule};
 use chimere::service::Scope;
-use chimere::simulate::plan::{GUEST, OWNER, USERS};
+use chimere::simulate::plan::{OWNER, USERS, guest};
 use chimere::store::files::{create_private_dir, write_durable};
 use tokio::process::{Child, Command};
 
@@ -47,6 +47,8 @@ pub struct Means {
     pub gate_items: usize,
     pub gate_margin: Option<f64>,
     pub requests: usize,
+    /// Guests who flood.
+    pub guests: usize,
     pub seed: u64,
 }
 
@@ -63,7 +65,7 @@ impl House {
     /// Makes the folder ready: keys, `night.yaml`, configuration.
     pub fn furnish(folder: &Path, means: Means) -> anyhow::Result<House> {
         create_private_dir(&folder.join("state/pipelines"))?;
-        let keys = keys(folder)?;
+        let keys = keys(folder, means.guests)?;
         let night = match &means.night {
             Some(path) => std::fs::read_to_string(path).with_context(|| path.display().to_string())?,
             None => night(&means)?,
@@ -190,7 +192,7 @@ impl House {
 }
 
 /// Makes the keys of everybody in the house, or finds those of a simulation that goes on.
-fn keys(folder: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+fn keys(folder: &Path, guests: usize) -> anyhow::Result<BTreeMap<String, String>> {
     let path = folder.join(KEYS);
     if let Ok(file) = File::open(&path) {
         return serde_json::from_reader(file).with_context(|| path.display().to_string());
@@ -203,8 +205,10 @@ fn keys(folder: &Path) -> anyhow::Result<BTreeMap<String, String>> {
         let scopes: &[Scope] = if at == OWNER { &[Scope::Chat, Scope::Metrics, Scope::Admin] } else { &[Scope::Chat] };
         keys.insert((*name).to_owned(), KeyRing::add(&state, name, scopes, true, now)?.0);
     }
-    for (name, consent) in [(GUEST, true), (EXAMINER, false), (PROBER, false)] {
-        keys.insert(name.to_owned(), KeyRing::add(&state, name, &[Scope::Chat], consent, now)?.0);
+    let others = [(EXAMINER.to_owned(), false), (PROBER.to_owned(), false)];
+    for (name, consent) in (0..guests).map(|at| (guest(at), true)).chain(others) {
+        let (key, _) = KeyRing::add(&state, &name, &[Scope::Chat], consent, now)?;
+        keys.insert(name, key);
     }
     write_durable(&path, &serde_json::to_vec(&keys)?)?;
     Ok(keys)
@@ -266,6 +270,7 @@ mod tests {
             gate_items: 60,
             gate_margin: Some(0.05),
             requests: 400,
+            guests: 1,
             seed: 9,
         };
         let made = Schedule::parse(&night(&means).unwrap(), "night.yaml").unwrap();
