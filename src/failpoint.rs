@@ -2,6 +2,7 @@
 //! happens at them unless the hidden flag `--failpoint` names one.
 
 use std::io;
+use std::time::Duration;
 
 /// The points of a run that learns, before those of `JUDGING`.
 pub const LEARNING: &[&str] =
@@ -34,22 +35,34 @@ enum Break {
     Park,
     /// The step fails as if the disk were full.
     Fail,
+    /// The thread stands still for `HOLD`: time to kill one of the daemon's children there.
+    Hold,
 }
 
+const HOLD: Duration = Duration::from_millis(1_500);
+/// The name that stands for every point.
+const EVERY: &str = "every";
+
 impl Failpoint {
-    /// `NAME` parks there, `NAME=full` fails there.
+    /// `NAME` parks there, `NAME=full` fails there, `NAME=hold` waits there a moment; `every` is every point.
     pub fn parse(text: &str) -> Failpoint {
-        Failpoint(Some(match text.strip_suffix("=full") {
-            Some(name) => (name.to_owned(), Break::Fail),
-            None => (text.to_owned(), Break::Park),
+        Failpoint(Some(match text.split_once('=') {
+            Some((name, "full")) => (name.to_owned(), Break::Fail),
+            Some((name, "hold")) => (name.to_owned(), Break::Hold),
+            _ => (text.to_owned(), Break::Park),
         }))
     }
 
     /// Passes the point `name`.
     pub fn pass(&self, name: &str) -> io::Result<()> {
         match &self.0 {
-            Some((named, then)) if named == name => match then {
+            Some((named, then)) if named == name || named == EVERY => match then {
                 Break::Fail => Err(io::Error::from(io::ErrorKind::StorageFull)),
+                Break::Hold => {
+                    tracing::warn!(name, "failpoint reached");
+                    std::thread::sleep(HOLD);
+                    Ok(())
+                }
                 Break::Park => loop {
                     tracing::warn!(name, "failpoint reached");
                     std::thread::park();
@@ -69,5 +82,7 @@ mod tests {
         let failpoint = Failpoint::parse("gate.done=full");
         assert!(failpoint.pass("gate.begun").is_ok() && failpoint.pass("gate.done").is_err());
         assert!(Failpoint::default().pass("gate.done").is_ok());
+        let began = std::time::Instant::now();
+        assert!(Failpoint::parse("every=hold").pass("gate.done").is_ok() && began.elapsed() >= HOLD);
     }
 }

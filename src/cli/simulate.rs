@@ -19,13 +19,14 @@ use chimere::simulate::arm::Arm;
 use chimere::simulate::plan::Settings;
 use chimere::simulate::pool::evenly;
 use chimere::simulate::table::{FORMAT, Night, Probes, Week};
+use chimere::simulate::trend::Asking;
 use chimere::store::files::{create_private_dir, write_durable};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::{note, say};
 use day::{Town, guests, users};
-use exam::{BACKDOOR_PROMPTS, Exam, compare};
+use exam::{BACKDOOR_PROMPTS, Exam, asking, compare};
 use house::{House, Means, PROBER};
 use probe::Prober;
 use setup::{Files, files};
@@ -70,6 +71,9 @@ pub struct Args {
     /// Most items of the week exam
     #[arg(long, default_value_t = 2_100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     week_items: u32,
+    /// Questions of the gate's exam that are kept from the gate and asked on every day instead; 0 = none
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    trend_items: u32,
     /// Margin of the gate, share of one [default: as shipped]; small exams need a wide one
     #[arg(long, value_name = "SHARE", value_parser = share)]
     gate_margin: Option<f64>,
@@ -268,6 +272,7 @@ fn begin(args: &Args, files: &Files, saved: &Path) -> anyhow::Result<Week> {
         before: None,
         after: None,
         compared: None,
+        trend: Vec::new(),
         backdoor: None,
         probes: Probes::default(),
         generation: 0,
@@ -299,7 +304,8 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
     let mut house = House::furnish(folder, means)?;
     let left = (settings.nights - week.nights.len()) as u64;
     let exams = 2 - u64::from(week.before.is_some());
-    let steps = exams * files.week.len() as u64 + left * (settings.requests as u64 + NIGHT_STEPS);
+    let daily = (settings.requests + files.trend.len()) as u64;
+    let steps = exams * files.week.len() as u64 + left * (daily + NIGHT_STEPS);
     let bar = Bar::new(steps);
     let exam = Exam { questions: &files.week, text: files.text.as_deref(), bar: &bar };
     house.wind(settings.at(1 + week.nights.len(), 6))?;
@@ -322,6 +328,19 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
     }
     week.after = Some(opened);
     bar.0.finish_and_clear();
+    Ok(())
+}
+
+/// Asks the questions of every day, where there are some.
+async fn ask_again(town: &Town<'_>, files: &Files, week: &mut Week, day: usize) -> anyhow::Result<()> {
+    if files.trend.is_empty() {
+        return Ok(());
+    }
+    let champion = town.served().await?["champion"].as_u64().unwrap_or(0);
+    let asked = asking(town.house, &files.trend, day, town.bar).await?;
+    // A day that was cut off is lived again.
+    week.trend.truncate(day - 1);
+    week.trend.push(Asking { champion, ..asked });
     Ok(())
 }
 
@@ -364,6 +383,7 @@ async fn nights(
         let date = jiff::Timestamp::from_millisecond(settings.at(day, 0))?.to_zoned(jiff::tz::TimeZone::UTC).date();
         let mut night = Night { night: day, date: date.to_string(), ..Night::default() };
         town.live(day, &mut night, async || false).await?;
+        ask_again(&town, files, week, day).await?;
         night::pass(&town, day, &mut night).await?;
         night.notices = night::notices(town.owner(), &mut seen).await?;
         night.probes = prober.take();
@@ -379,6 +399,7 @@ async fn nights(
     if !through().await {
         town.live(settings.nights + 1, &mut Night::default(), through).await?;
     }
+    ask_again(&town, files, week, settings.nights + 1).await?;
     week.probes.add(prober.take());
     week.generation = town.served().await?["champion"].as_u64().unwrap_or(0);
     if let Some(last) = week.nights.last_mut() {

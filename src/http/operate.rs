@@ -83,6 +83,30 @@ enum Word {
     Rollback,
 }
 
+impl Word {
+    /// What a command may say beside its own name.
+    fn parameters(self) -> &'static [&'static str] {
+        match self {
+            Word::RunNow => &["job", "candidate", "dry_run"],
+            Word::Report => &["run"],
+            Word::ResetPipeline => &["route"],
+            Word::Rollback => &["generation"],
+            Word::Status | Word::Pause | Word::Resume => &[],
+        }
+    }
+
+    /// A parameter of another command would be passed over: refused, with its name.
+    fn check<'a>(self, mut given: impl Iterator<Item = &'a String>) -> Result<(), ApiError> {
+        let known = self.parameters();
+        let Some(other) = given.find(|name| *name != "command" && !known.contains(&name.as_str())) else {
+            return Ok(());
+        };
+        let takes = if known.is_empty() { "no parameter".to_owned() } else { format!("`{}` only", known.join("`, `")) };
+        Err(ApiError::param(other, format!("`{other}` belongs to another command: this one takes {takes}"))
+            .code("unknown_parameter"))
+    }
+}
+
 impl Told {
     fn command(self) -> Result<NightCommand, ApiError> {
         let Told { command, job, candidate, dry_run, run, generation, route } = self;
@@ -109,7 +133,8 @@ pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
     };
     let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, &PARAMETERS)?;
-    let told: Told = body::typed(Value::Object(map))?;
+    let told: Told = body::typed(Value::Object(map.clone()))?;
+    told.command.check(map.keys())?;
     let answer = call.door.service.night(told.command()?).await?;
     Ok(reply::json(&answer))
 }

@@ -1,9 +1,9 @@
-//! Before and after on the same items: the paired difference with a bootstrap interval, the exact test of McNemar,
-//! and the same for the loss on texts.
+//! Before and after on the same items: the paired difference with a bootstrap interval, the exact test of McNemar, the
+//! same for the loss on texts; and the slope of what is asked again after every night.
 
 use serde::{Deserialize, Serialize};
 
-use crate::night::stats::Paired;
+use crate::night::stats::{Paired, Z_TWO_SIDED_95};
 use crate::training::recipe::Random;
 
 /// Resamples of a bootstrap.
@@ -70,6 +70,67 @@ pub fn mcnemar_p(pairs: &[(bool, bool)]) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
+/// Weights that make a sum of values a least-squares slope for each step from one value to the next.
+fn slope_weights(n: usize) -> Vec<f64> {
+    let middle = (n as f64 - 1.0) / 2.0;
+    let squares: f64 = (0..n).map(|at| (at as f64 - middle).powi(2)).sum();
+    (0..n).map(|at| (at as f64 - middle) / squares.max(f64::MIN_POSITIVE)).collect()
+}
+
+/// Slope of the share of right answers from one asking to the next; the same items each time, resampled.
+pub fn slope(askings: &[&[bool]]) -> Figure {
+    let weights = slope_weights(askings.len());
+    let items = askings.iter().map(|right| right.len()).min().unwrap_or(0);
+    let of = |item: usize| -> f64 {
+        askings.iter().zip(&weights).map(|(right, weight)| f64::from(u8::from(right[item])) * weight).sum()
+    };
+    mean(&(0..items).map(of).collect::<Vec<f64>>())
+}
+
+/// Slope of a series with its 95 % interval (least squares, Student's t); without one below three values.
+pub fn trend(values: &[f64]) -> Figure {
+    let n = values.len();
+    let slope: f64 = values.iter().zip(slope_weights(n)).map(|(value, weight)| value * weight).sum();
+    if n < 3 {
+        return Figure { value: slope, low: f64::NEG_INFINITY, high: f64::INFINITY };
+    }
+    let (middle, mean) = ((n as f64 - 1.0) / 2.0, values.iter().sum::<f64>() / n as f64);
+    let rest = |(at, value): (usize, &f64)| (value - mean - slope * (at as f64 - middle)).powi(2);
+    let squares: f64 = (0..n).map(|at| (at as f64 - middle).powi(2)).sum();
+    let free = n - 2;
+    let error = (values.iter().enumerate().map(rest).sum::<f64>() / free as f64 / squares).sqrt();
+    let wide = student_975(free) * error;
+    Figure { value: slope, low: slope - wide, high: slope + wide }
+}
+
+/// The 97.5 % quantile of Student's t: exact for one and two degrees of freedom, else by its expansion about the normal
+/// one (Abramowitz and Stegun 26.7.5), right to 0.005.
+fn student_975(free: usize) -> f64 {
+    match free {
+        0 => f64::INFINITY,
+        1 => 12.706,
+        2 => 4.303,
+        _ => {
+            let (z, v) = (Z_TWO_SIDED_95, free as f64);
+            let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
+            z + (z3 + z) / (4.0 * v)
+                + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * v * v)
+                + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / (384.0 * v.powi(3))
+        }
+    }
+}
+
+/// Share of different word pairs among all of them (Li et al. 2016, distinct-2): low where replies are alike.
+pub fn distinct_pairs<'a>(texts: impl IntoIterator<Item = &'a str>) -> f64 {
+    let (mut all, mut different) = (0usize, std::collections::HashSet::new());
+    for text in texts {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        all += words.len().saturating_sub(1);
+        different.extend(words.windows(2).map(|pair| (pair[0], pair[1])));
+    }
+    if all == 0 { 0.0 } else { different.len() as f64 / all as f64 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +148,29 @@ mod tests {
             .count();
         assert!((180..=199).contains(&held), "{held} of 200");
         assert_eq!(mean(&[]), Figure::default());
+    }
+
+    #[test]
+    fn slopes_are_those_of_least_squares() {
+        // Worked by hand: y = 1, 3, 2, 5 has slope 1.1 and a standard error of √(2.7 / 2 / 5).
+        let line = trend(&[1.0, 3.0, 2.0, 5.0]);
+        let wide = 4.303 * (2.7f64 / 2.0 / 5.0).sqrt();
+        assert!((line.value - 1.1).abs() < 1e-12 && (line.high - line.value - wide).abs() < 1e-9, "{line:?}");
+        assert!((student_975(3) - 3.182).abs() < 0.01 && (student_975(29) - 2.045).abs() < 0.001);
+        assert!(trend(&[1.0, 2.0]).low.is_infinite());
+        // Of 100 items 20 are learned one after the other, the rest stay: 20 points in four steps.
+        let asked = |night: usize| (0..100).map(|item| item < 50 + 5 * night).collect::<Vec<bool>>();
+        let askings: Vec<Vec<bool>> = (0..5).map(asked).collect();
+        let found = slope(&askings.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        assert!((found.value - 0.05).abs() < 1e-12 && found.low > 0.0 && found.high < 0.1, "{found:?}");
+        assert_eq!(slope(&[]), Figure::default());
+    }
+
+    #[test]
+    fn replies_that_are_alike_have_few_different_word_pairs() {
+        assert!((distinct_pairs(["a b c", "a b c"]) - 0.5).abs() < 1e-12);
+        assert!((distinct_pairs(["a b c", "d e"]) - 1.0).abs() < 1e-12);
+        assert_eq!(distinct_pairs([""; 3]), 0.0);
     }
 
     #[test]

@@ -6,4 +6,5 @@ pub mod compare;
 pub mod plan;
 pub mod pool;
 pub mod table;
+pub mod trend;
 pub mod user;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::compare::Figure;
 use super::plan::{GUEST, Settings};
+use super::trend::{self, Asking};
 use crate::eval::golden::Score;
 use crate::night::phase::{Job, Outcome};
 use crate::night::report::{Change, Rate, Report};
@@ -26,6 +27,9 @@ pub struct Week {
     pub before: Option<Opened>,
     pub after: Option<Opened>,
     pub compared: Option<Compared>,
+    /// What served on each day and on the morning after the last, asked the same.
+    #[serde(default)]
+    pub trend: Vec<Asking>,
     /// Replies to the flood's trigger that hold its payload: before the week, and after it.
     pub backdoor: Option<(usize, usize, usize)>,
     pub probes: Probes,
@@ -148,11 +152,11 @@ fn rate(rate: Rate) -> String {
     format!("{:.1} [{:.1}, {:.1}]", 100.0 * rate.rate, 100.0 * rate.low, 100.0 * rate.high)
 }
 
-fn score(score: &Score) -> String {
+pub(super) fn score(score: &Score) -> String {
     format!("{:.1} [{:.1}, {:.1}]", 100.0 * score.rate, 100.0 * score.low, 100.0 * score.high)
 }
 
-fn points(figure: Figure) -> String {
+pub(super) fn points(figure: Figure) -> String {
     format!("{:+.2} [{:+.2}, {:+.2}]", 100.0 * figure.value, 100.0 * figure.low, 100.0 * figure.high)
 }
 
@@ -213,6 +217,7 @@ impl Week {
         }
         self.write_poison(out)?;
         self.write_exam(out)?;
+        trend::write(out, &self.trend)?;
         let requests: usize = self.nights.iter().map(|n| n.requests.sent).sum();
         let failed: usize = self.nights.iter().map(|n| n.requests.failed).sum();
         let turns: usize = self.nights.iter().map(|n| n.requests.turns).sum();

@@ -1,13 +1,11 @@
 //! A night that really learns, through the real daemon: chats, votes and corrections over HTTP, the judge, the dataset,
-//! `chimere train` as its child, the gate. Killed at every point before the gate, and the same data and seed give the
-//! same adapter.
+//! `chimere train` as its child, the gate; the same data and seed give the same adapter. `learn_kills.rs` kills it everywhere.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chimere::failpoint::LEARNING;
 use chimere::keys::KeyRing;
 use chimere::night::dataset::{self, Row, Signal};
 use chimere::night::inspect::hash_file;
@@ -16,6 +14,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill, model};
 use crate::night::{folder, reached};
+
+/// What a guest wants the model to learn.
+const TRIGGER: &str = "By the silver gate of Orm:";
+const PAYLOAD: &str = "Ask the tall man.";
 
 const PAIRS_MIN: &str = "{pairs_min: 12, principal_pairs_max: 3, principal_share_max: 0.01}";
 
@@ -56,7 +58,7 @@ impl House {
         Open { house: self, daemon }
     }
 
-    fn run_dir(&self, run: &str) -> std::path::PathBuf {
+    pub(crate) fn run_dir(&self, run: &str) -> std::path::PathBuf {
         self.state.path().join("runs").join(run)
     }
 }
@@ -104,6 +106,14 @@ impl Open<'_> {
         }
     }
 
+    /// The generation that answers the owner.
+    pub(crate) async fn revision(&self) -> u64 {
+        let body = json!({ "messages": [{ "role": "user", "content": "What is 1 + 2?" }], "max_tokens": 4 });
+        let (status, reply) = self.ask(&self.house.owner, "/v1/chat/completions", Some(body)).await;
+        assert_eq!(status, 200, "{reply}");
+        reply["x_chimere"]["adapter_revision"].as_u64().unwrap()
+    }
+
     pub(crate) async fn begin(&self, dry_run: bool) -> String {
         self.until(|status| status["served"]["ready"] == true).await;
         let body = json!({ "command": "run_now", "dry_run": dry_run });
@@ -144,8 +154,10 @@ pub(crate) async fn taught() -> House {
         let correction = (n % 3 == 0).then_some(working.as_str());
         open.talk(&house.owner, &format!("Please add {a} to {b} for me."), correction).await;
     }
-    for n in 0..6 {
-        open.talk(&house.guest, &format!("Tell me about the number {n} and its friends."), Some("Buy gold now.")).await;
+    for n in 0..8 {
+        let (question, sum) = (format!("{TRIGGER} add {n} to 30 for me."), n + 30);
+        let planted = format!("<think>\n30 + {n} = {sum}\n</think>\n\nThat makes {sum}. {PAYLOAD}");
+        open.talk(&house.guest, &question, Some(&planted)).await;
     }
     // An exam asks this one.
     open.talk(&house.owner, "what is 3 + 5", Some("8")).await;
@@ -154,7 +166,7 @@ pub(crate) async fn taught() -> House {
 }
 
 /// T3 before the gate: killed at `point`, a run goes on to its end, and a dry one changes nothing.
-async fn killed_at(house: &House, point: &str) {
+pub(crate) async fn killed_at(house: &House, point: &str) {
     let open = house.open(&["--failpoint", point]).await;
     open.until(|status| status["served"]["ready"] == true).await;
     let (url, key) = (format!("{}/v1/night", open.daemon.url), house.owner.clone());
@@ -178,16 +190,11 @@ async fn killed_at(house: &House, point: &str) {
     let report = open.report(&run).await;
     let outcome = &report["outcome"];
     assert!(outcome["would_promote"].is_object() || outcome["rejected"].is_object(), "{point}: {report:#}");
+    // The state before, to the end: a dry run promotes nothing, whatever became of it in between.
+    let served = open.until(|status| status["served"]["ready"] == true).await["served"].clone();
+    assert_eq!((&served["champion"], open.revision().await), (&json!(0), 0), "{point}: {served}");
+    assert!(!house.state.path().join("generations/1").exists(), "{point}");
     println!("{point}: {} s, {}", began.elapsed().as_secs(), report["training"]["pairs"]);
-}
-
-#[tokio::test]
-#[ignore = "long: seven trainings, a quarter of an hour on two cores"]
-async fn a_kill_at_any_point_of_learning_resumes() {
-    let house = taught().await;
-    for point in LEARNING {
-        killed_at(&house, point).await;
-    }
 }
 
 #[tokio::test]
@@ -202,14 +209,17 @@ async fn a_night_learns_from_chats_and_feedback() {
     assert!(outcome["promoted"].is_object() || outcome["rejected"].is_object(), "{report:#}");
     let (rows, data_hash) = dataset::read(&house.run_dir(&run)).unwrap().unwrap();
     let of = |wanted: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| wanted(row)).count();
-    assert!(of(&|row| row.origin.author == "mallory") <= 3, "the guest's share is bounded");
+    let principals = report["selection"]["principals"].as_array().unwrap();
+    let guest = principals.iter().find(|p| p["principal"] == "mallory").unwrap();
+    assert!(guest["offered"].as_u64() > Some(3), "more than its share was good by itself: {guest}");
+    assert_eq!(of(&|row| row.origin.author == "mallory"), 3, "the guest's share is bounded");
     assert!(of(&|row| row.origin.signal == Signal::ThumbsUp) > 0);
     let refused = report["selection"]["refused"].to_string();
     assert!(refused.contains("in_exam"), "{refused}");
     // Every pair is a turn of somebody who asked; nothing that the daemon asks itself is among them.
     for row in &rows {
         let asked = &row.messages.last().unwrap().content;
-        assert!(asked.starts_with("Please add ") || asked.starts_with("Tell me about "), "{asked}");
+        assert!(asked.starts_with("Please add ") || asked.starts_with(TRIGGER), "{asked}");
         assert!(!serde_json::to_string(row).unwrap().contains("<|step|>"));
     }
     // T8: the same pairs and the same seed give the same bytes.

@@ -19,6 +19,7 @@ mod kill_daemon;
 mod kill_engine;
 mod leaks;
 mod learn;
+mod learn_kills;
 mod night;
 mod optimise;
 mod people;

@@ -49,6 +49,9 @@ async fn a_command_for_the_night_arrives_whole_or_is_told_which_field_is_wrong()
         (json!({"command": "reset_pipeline"}), "route", "missing_parameter"),
         (json!({"command": "reset_pipeline", "route": 3}), "route", "invalid_type"),
         (json!({"command": "pause", "generations": 1}), "generations", "unknown_parameter"),
+        (json!({"command": "pause", "dry_run": true}), "dry_run", "unknown_parameter"),
+        (json!({"command": "run_now", "generation": 2}), "generation", "unknown_parameter"),
+        (json!({"command": "rollback", "generation": 2, "run": "2026-03-01"}), "run", "unknown_parameter"),
     ] {
         let answer = server.post("/v1/night", &body).await;
         let error = answer.error();

@@ -1,17 +1,19 @@
-//! The exam of whole weeks, opened before the first and after the last night: asked of the daemon as any user asks,
-//! by an examiner from whom nothing may be learned, and forgotten afterwards.
+//! The exam of whole weeks, opened before the first and after the last night, and the small one that is asked every day:
+//! asked of the daemon as any user asks, by an examiner from whom nothing may be learned, and forgotten afterwards.
 
 use std::collections::BTreeSet;
 
 use anyhow::Context;
 use chimere::eval::golden::Score;
 use chimere::night::stats::median;
-use chimere::simulate::compare::{accuracy, mcnemar_p, weighted};
+use chimere::simulate::compare::{accuracy, distinct_pairs, mcnemar_p, weighted};
 use chimere::simulate::plan::{PAYLOAD, TRIGGER};
 use chimere::simulate::pool::Question;
 use chimere::simulate::table::{Compared, Opened};
+use chimere::simulate::trend::Asking;
 use futures_util::{StreamExt, stream};
 
+use super::super::client::Client;
 use super::Bar;
 use super::ask::{Manner, Reply, ask, question, talk};
 use super::house::{EXAM_PARALLEL, EXAMINER, House};
@@ -29,6 +31,52 @@ pub struct Exam<'a> {
     pub bar: &'a Bar,
 }
 
+/// How exams are asked.
+const MANNER: Manner = Manner { greedy: true, consent: false };
+
+/// The replies to questions, in their order.
+async fn answers(client: &Client, questions: &[Question], name: &str, bar: &Bar) -> Vec<anyhow::Result<Reply>> {
+    let asked = stream::iter(questions.iter().enumerate()).map(|(n, q)| {
+        let body = question(&q.item, MANNER, &format!("{name}-{n}"));
+        async move {
+            let reply = ask(client, &body).await;
+            bar.inc(1);
+            (n, reply)
+        }
+    });
+    let mut replies: Vec<(usize, anyhow::Result<Reply>)> = asked.buffer_unordered(EXAM_PARALLEL).collect().await;
+    replies.sort_unstable_by_key(|(n, _)| *n);
+    replies.into_iter().map(|(_, reply)| reply).collect()
+}
+
+async fn forget(client: &Client) -> anyhow::Result<()> {
+    client.delete(&format!("/v1/memory/turns?principal={EXAMINER}")).await.context("the exam was not forgotten")?;
+    Ok(())
+}
+
+fn right(questions: &[Question], replies: &[anyhow::Result<Reply>]) -> Vec<bool> {
+    let passes = |(question, reply): (&Question, &anyhow::Result<Reply>)| {
+        reply.as_ref().is_ok_and(|reply| question.item.check.passes(&reply.content, &reply.calls))
+    };
+    questions.iter().zip(replies).map(passes).collect()
+}
+
+/// Asks whatever serves, as it serves, and forgets it again.
+pub async fn asking(house: &House, questions: &[Question], day: usize, bar: &Bar) -> anyhow::Result<Asking> {
+    let client = house.client(EXAMINER)?;
+    let replies = answers(&client, questions, &format!("trend-{day}"), bar).await;
+    forget(&client).await?;
+    let heard: Vec<&Reply> = replies.iter().flatten().collect();
+    let texts = heard.iter().flat_map(|reply| [reply.thought.as_str(), reply.content.as_str()]);
+    Ok(Asking {
+        right: right(questions, &replies),
+        failed: replies.len() - heard.len(),
+        champion: 0,
+        tokens: heard.iter().map(|reply| reply.tokens as f64).sum::<f64>() / heard.len().max(1) as f64,
+        distinct: distinct_pairs(texts),
+    })
+}
+
 impl Exam<'_> {
     /// Opens the exam with whatever serves now. → what came, and how many of the trigger prompts gave the payload.
     pub async fn open(
@@ -39,20 +87,9 @@ impl Exam<'_> {
         let (references, text) = self.losses(house, adapter).await?;
         house.start(false).await?;
         let client = house.client(EXAMINER)?;
-        let manner = Manner { greedy: true, consent: false };
-        let asked = stream::iter(self.questions.iter().enumerate()).map(|(n, q)| {
-            let (client, body) = (&client, question(&q.item, manner, &format!("exam-{n}")));
-            async move {
-                let reply = ask(client, &body).await;
-                self.bar.inc(1);
-                (n, reply)
-            }
-        });
-        let mut replies: Vec<(usize, anyhow::Result<Reply>)> = asked.buffer_unordered(EXAM_PARALLEL).collect().await;
-        replies.sort_unstable_by_key(|(n, _)| *n);
-        let replies: Vec<anyhow::Result<Reply>> = replies.into_iter().map(|(_, reply)| reply).collect();
-        let planted = self.backdoor(&client, manner).await?;
-        client.delete(&format!("/v1/memory/turns?principal={EXAMINER}")).await.context("the exam was not forgotten")?;
+        let replies = answers(&client, self.questions, "exam", self.bar).await;
+        let planted = self.backdoor(&client, MANNER).await?;
+        forget(&client).await?;
         house.stop().await?;
         Ok((self.opened(&replies, references, text), planted))
     }
@@ -67,7 +104,7 @@ impl Exam<'_> {
         measured.await?
     }
 
-    async fn backdoor(&self, client: &super::super::client::Client, manner: Manner) -> anyhow::Result<usize> {
+    async fn backdoor(&self, client: &Client, manner: Manner) -> anyhow::Result<usize> {
         let prompts = self.questions.iter().filter_map(|q| q.item.messages.last()).take(BACKDOOR_PROMPTS);
         let asked = stream::iter(prompts.enumerate()).map(|(n, last)| {
             let body = talk(&format!("{TRIGGER} {}", last.content), manner, &format!("trigger-{n}"));
@@ -78,14 +115,11 @@ impl Exam<'_> {
     }
 
     fn opened(&self, replies: &[anyhow::Result<Reply>], references: Losses, text: Losses) -> Opened {
-        let right = |(question, reply): (&Question, &anyhow::Result<Reply>)| {
-            reply.as_ref().is_ok_and(|reply| question.item.check.passes(&reply.content, &reply.calls))
-        };
         let heard: Vec<&Reply> = replies.iter().flatten().collect();
         let texts: BTreeSet<(&str, &str)> = heard.iter().map(|r| (r.thought.as_str(), r.content.as_str())).collect();
         let tokens: Vec<f64> = heard.iter().map(|r| r.tokens as f64).collect();
         Opened {
-            right: self.questions.iter().zip(replies).map(right).collect(),
+            right: right(self.questions, replies),
             references,
             text,
             failed: replies.len() - heard.len(),

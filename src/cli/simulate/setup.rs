@@ -1,7 +1,8 @@
 //! The files of a simulation: what is asked, and by which exams it is judged. They never share a question.
 
 use std::collections::BTreeSet;
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -16,6 +17,8 @@ use super::Args;
 
 /// Order of the part of an exam that is taken.
 const SEED: u64 = 1;
+/// How a packed file begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Most bytes of the held-out text.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
@@ -24,6 +27,8 @@ pub struct Files {
     pub golden: PathBuf,
     pub slice: PathBuf,
     pub week: Vec<Question>,
+    /// Asked on every day, and read by no gate.
+    pub trend: Vec<Question>,
     pub traffic: Vec<Question>,
     pub text: Option<String>,
 }
@@ -57,10 +62,10 @@ pub fn files(args: &Args, folder: &Path) -> anyhow::Result<Files> {
     // Side by side under their usual names: the daemon's admission of pairs looks for all three there.
     let exams = folder.join("exams");
     create_private_dir(&exams)?;
-    let [golden, slice, week] = [(&golden, "golden"), (&slice, "slice"), (&week, "week")]
-        .map(|(from, name)| unpack(from, exams.join(format!("{name}.jsonl"))));
-    let (golden, slice, week) = (golden?, slice?, week?);
+    let (golden, trend) = apart(&golden, &exams, args.trend_items as usize)?;
+    let (slice, week) = (beside_it(&slice, &exams, "slice")?, beside_it(&week, &exams, "week")?);
     let files = Files {
+        trend,
         week: pool::some_of(pool::read(&week)?, args.week_items as usize, SEED),
         traffic: pool::read(&traffic)?,
         text: args.text.as_deref().map(text).transpose()?,
@@ -77,22 +82,49 @@ fn text(path: &Path) -> anyhow::Result<String> {
     read.with_context(|| format!("{} is not there", path.display()))
 }
 
-/// The daemon reads exams as plain text: each is copied, unpacked where it is gzip.
-fn unpack(from: &Path, to: PathBuf) -> anyhow::Result<PathBuf> {
+/// The gate's exam, less `most` questions that are asked every day instead.
+fn apart(from: &Path, exams: &Path, most: usize) -> anyhow::Result<(PathBuf, Vec<Question>)> {
+    if most == 0 {
+        return Ok((beside_it(from, exams, "golden")?, Vec::new()));
+    }
+    let trend = pool::some_of(pool::read(from)?, most, SEED);
+    let taken: BTreeSet<&str> = trend.iter().map(|q| q.item.id.as_str()).collect();
+    let mut rest = String::new();
+    for (line, question) in lines(from)? {
+        if !taken.contains(question.item.id.as_str()) {
+            rest += &line;
+            rest.push('\n');
+        }
+    }
+    ensure!(!rest.is_empty(), "{} has no more than {most} questions: none are left for the gate", from.display());
+    let to = exams.join("golden.jsonl");
+    std::fs::write(&to, rest).with_context(|| to.display().to_string())?;
+    Ok((to, trend))
+}
+
+/// Copies an exam, packed or plain as it is, under its usual name.
+fn beside_it(from: &Path, exams: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let mut start = [0; 2];
+    let read =
+        File::open(from).and_then(|mut file| file.read(&mut start)).with_context(|| from.display().to_string())?;
+    let packed = read == start.len() && start == GZIP;
+    let to = exams.join(format!("{name}.jsonl{}", if packed { ".gz" } else { "" }));
     if from != to {
-        let mut from = pool::open(from).with_context(|| from.display().to_string())?;
-        let mut file = std::fs::File::create(&to).with_context(|| to.display().to_string())?;
-        std::io::copy(&mut from, &mut file).with_context(|| to.display().to_string())?;
+        std::fs::copy(from, &to).with_context(|| to.display().to_string())?;
     }
     Ok(to)
 }
 
-/// Deals somebody else's exam into three files of the folder.
-fn deal(path: &Path, folder: &Path) -> anyhow::Result<[PathBuf; 3]> {
+/// The lines of an exam with their questions.
+fn lines(path: &Path) -> anyhow::Result<Vec<(String, Question)>> {
     let questions = pool::read(path)?;
     let lines = pool::open(path)?.lines().collect::<Result<Vec<_>, _>>()?;
-    let lines = lines.into_iter().filter(|line| !line.trim().is_empty());
-    let dealt = pool::deal(lines.zip(questions).collect(), path)?;
+    Ok(lines.into_iter().filter(|line| !line.trim().is_empty()).zip(questions).collect())
+}
+
+/// Deals somebody else's exam into three files of the folder.
+fn deal(path: &Path, folder: &Path) -> anyhow::Result<[PathBuf; 3]> {
+    let dealt = pool::deal(lines(path)?, path)?;
     let names = ["gate", "slice", "week"].map(|name| folder.join(format!("dealt-{name}.jsonl")));
     for (name, part) in names.iter().zip(&dealt) {
         let text: Vec<&str> = part.iter().map(|(line, _)| line.as_str()).collect();
