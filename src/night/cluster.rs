@@ -58,10 +58,10 @@ impl Cluster {
         let more = if authors.len() > NAMES_MAX { ", …" } else { "" };
         let asked = if asked.is_empty() { String::new() } else { format!(" to questions with `{asked}`") };
         format!(
-            "the same words `{words}` in {offered} of {of} replies{asked} vouched for by {} principals without the owner's \
+            "the same words `{words}` in {offered} of {of} replies{asked} vouched for by {} without the owner's \
              scope ({}{more}), in {elsewhere} of {others} others: {admitted} of them were admitted; `chimere memory forget \
              --principal NAME` takes a principal's out",
-            authors.len(),
+            if authors.len() == 1 { "one principal".to_owned() } else { format!("{} principals", authors.len()) },
             names.join(", "),
         )
     }

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::desk::{Desk, blocking};
 use super::examine::Examined;
 use super::host::{Contender, keep_only};
@@ -16,6 +18,9 @@ use crate::night::phase::Run;
 use crate::night::served::Served;
 
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Engines that may be lost under a promotion.
+const TRIES: usize = 3;
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// No engine has this number of starts.
 const NO_ENGINE: u64 = u64::MAX;
 
@@ -53,7 +58,7 @@ pub(super) async fn promote(
     let build = move || store.build(&candidate.path, &manifest, &|point| points.pass(point));
     blocking(build).await?.map_err(|error| error.to_string())?;
     let contender = contender(generations, number, &found.base_hash).await?;
-    contender.load(desk).await?;
+    load(desk, &contender).await?;
     desk.pass("promote.loaded").map_err(|error| error.to_string())?;
     let now = desk.clock.now_ms();
     let next = match rules.stages.first() {
@@ -113,6 +118,20 @@ async fn contender(generations: &Arc<Generations>, number: u64, base_hash: &str)
     blocking(move || Contender::generation(&store, number, &hash)).await?
 }
 
+/// Loads a generation in the engine, or in the successor of one that dies meanwhile.
+async fn load(desk: &Desk, contender: &Contender) -> Result<(), String> {
+    let mut loaded = contender.load(desk).await;
+    for _ in 1..TRIES {
+        if loaded.is_ok() {
+            break;
+        }
+        sleep(RETRY_PAUSE).await;
+        desk.base(ENGINE_TIMEOUT).await?;
+        loaded = contender.load(desk).await;
+    }
+    loaded
+}
+
 /// Replaces the pointer file, then tells the replies. An engine that died meanwhile holds nothing: its successor is
 /// recovered before anybody is answered.
 pub(super) async fn point(desk: &Desk, generations: &Arc<Generations>, next: &Pointer) -> Result<(), String> {
@@ -136,7 +155,7 @@ pub(super) async fn roll_back(
 ) -> Result<Pointer, String> {
     let target = wanted.unwrap_or(if pointer.canary.is_some() { pointer.champion } else { pointer.previous });
     let (_, base_hash) = desk.base(ENGINE_TIMEOUT).await?;
-    contender(generations, target, &base_hash).await?.load(desk).await?;
+    load(desk, &contender(generations, target, &base_hash).await?).await?;
     let previous = match target {
         same if same == pointer.champion => pointer.previous,
         0 => 0,
@@ -147,19 +166,25 @@ pub(super) async fn roll_back(
     Ok(next)
 }
 
-/// After an engine has started: verifies what the pointer names, loads it and tells the replies. What cannot be
-/// served is passed over, and the reason comes back.
-pub(super) async fn recover(
-    desk: &Desk,
-    generations: &Arc<Generations>,
-    engine: u64,
-) -> Result<(Pointer, Option<String>), String> {
+/// What an engine that came up can answer with.
+pub(super) struct Recovered {
+    /// The pointer file as it was read.
+    pub(super) read: Option<Pointer>,
+    /// What of it can be served, and why not all.
+    pub(super) pointer: Pointer,
+    pub(super) why: Option<String>,
+}
+
+/// After an engine has started: verifies what the pointer names and loads it. What cannot be served is passed over, and
+/// the reason comes back.
+pub(super) async fn recover(desk: &Desk, generations: &Arc<Generations>) -> Result<Recovered, String> {
     let (_, base_hash) = desk.base(ENGINE_TIMEOUT).await?;
     let (store, hash) = (generations.clone(), base_hash.clone());
-    let (mut pointer, mut why) = blocking(move || store.servable(&hash)).await?;
+    let found = blocking(move || (store.pointer().ok().flatten(), store.servable(&hash))).await?;
+    let (read, (mut pointer, mut why)) = found;
     for number in pointer.served() {
         let loaded = match contender(generations, number, &base_hash).await {
-            Ok(contender) => contender.load(desk).await,
+            Ok(contender) => load(desk, &contender).await,
             Err(error) => Err(error),
         };
         let Err(error) = loaded else { continue };
@@ -170,6 +195,5 @@ pub(super) async fn recover(
             break;
         }
     }
-    desk.board.serve(engine, Served::of(&pointer));
-    Ok((pointer, why))
+    Ok(Recovered { read, pointer, why })
 }

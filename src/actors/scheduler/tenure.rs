@@ -4,11 +4,13 @@
 use actix::fut::wrap_future;
 use actix::prelude::*;
 
-use super::{Scheduler, promote};
+use super::Scheduler;
+use super::promote::{self, Recovered};
 use crate::actors::memory::{List, MemoryError};
 use crate::night::canary::{Decision, Watched, decide};
 use crate::night::generation::{Canary, Pointer};
 use crate::night::phase::Event;
+use crate::night::served::Served;
 use crate::reply::first_turn_id;
 use crate::service::TurnFilter;
 use crate::turn::Turn;
@@ -54,10 +56,16 @@ impl Scheduler {
             self.recovered = Some(engine);
             return self.desk.board.serve(engine, Default::default());
         };
-        let desk = self.desk.clone();
-        let recover = async move { promote::recover(&desk, &generations, engine).await };
+        let (desk, store) = (self.desk.clone(), generations.clone());
+        let recover = async move { promote::recover(&desk, &store).await };
         context.spawn(wrap_future::<_, Self>(recover).map(move |found, this, context| match found {
-            Ok((pointer, why)) => {
+            // It was lost meanwhile: its successor has a recovery of its own.
+            _ if this.desk.board.starts() != engine => {}
+            // The pointer was moved meanwhile. It is replaced before anybody is told of it, so that what is told here
+            // is never older than what is told there.
+            Ok(Recovered { read, .. }) if generations.pointer().ok().flatten() != read => this.recover(context),
+            Ok(Recovered { pointer, why, .. }) => {
+                this.desk.board.serve(engine, Served::of(&pointer));
                 this.pointer = pointer;
                 if let Some(why) = why {
                     this.notice(format!("{why}; generation {} serves", pointer.champion));
