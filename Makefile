@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint kernels kernels-check openai page tasks bench-native simulate soak doc clean
+.PHONY: help setup build run test unit lint kernels kernels-check openai page tasks bench-native simulate thirty soak doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -86,6 +86,11 @@ SEED ?= 1
 simulate: build ## A week of seven nights through the real daemon, about an hour and a half on two cores (long tier)
 	$(BIN) simulate --nights 7 --gate-items 1050 --seed $(SEED) --arm $(ARM) --text tests/golden/data/oz.txt --json target/week-$(ARM)-$(SEED).json \
 		| tee target/week-$(ARM)-$(SEED).txt
+
+# Thirty small days of the frozen traffic, none of its questions twice, and 210 questions asked on every day.
+thirty: build ## Thirty nights on the frozen traffic: does what serves become worse, narrower or longer? (long tier)
+	$(BIN) simulate --nights 30 --requests 84 --arm adapter --flood-night 0 --poisoned-night 0 --gate-items 350 \
+		--week-items 210 --trend-items 210 --seed $(SEED) --json target/thirty-$(SEED).json | tee target/thirty-$(SEED).txt
 
 # Longer: make soak SECONDS=5400
 SECONDS ?= 300

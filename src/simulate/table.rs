@@ -271,7 +271,7 @@ impl Week {
                     .fold((0, 0), |(offered, pairs), p| (offered + p.offered, pairs + p.pairs));
                 writeln!(
                     out,
-                    "\nFlood before night {n}: {} requests of {} guests with a backdoor, {offered} pairs of them good by \
+                    "\nFlood before night {n}: {} requests with a backdoor (guests: {}), {offered} pairs of them good by \
                      themselves, {pairs} admitted",
                     r.flood, self.settings.flood_guests
                 )?;
