@@ -301,6 +301,9 @@ impl Work {
     }
 }
 
+/// How many pairs each principal offered.
+type Offered = BTreeMap<String, usize>;
+
 /// What a selection is made with.
 struct Classroom {
     rules: Rules,
@@ -313,8 +316,8 @@ struct Classroom {
 }
 
 impl Classroom {
-    /// The pairs, what became of the turns, and how many pairs each principal offered.
-    fn select(&self, turns: &[Turn], known: &Pairs) -> Result<(Vec<Row>, Selected, BTreeMap<String, usize>), String> {
+    /// The pairs, what became of the turns, and who offered how many.
+    fn select(&self, turns: &[Turn], known: &Pairs) -> Result<(Vec<Row>, Selected, Offered), String> {
         let (principals, exams) = (principals(&self.state_dir)?, exams(&self.exams)?);
         let retries = self.training.retries_max;
         let learned = known.questions(&self.line, retries);
