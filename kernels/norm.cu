@@ -2,7 +2,8 @@
 #include "product.cuh"
 
 // x[t] += Σ_k weight[t][k]·y[t·used + k] + shared[t]·y[tokens·used + t] (in this order) where y is given; then
-// n = x / √(mean x² + eps) · w, as floats and quantised. A block of 256 threads a token. Widths to 8,192.
+// n = x / √(mean x² + eps) · w, as floats and quantised. A block of 256 threads a token. Widths to 8,192, a
+// multiple of 4.
 struct NormArgs {
     Ptr<float> x;      // [tokens][width], written back if y is given
     Ptr<float> y;      // [tokens·(used + 1)][width] or null
@@ -16,35 +17,74 @@ struct NormArgs {
     u32 pad;
 };
 
+__device__ __forceinline__ float4 load_four(const float* from, u32 k, u32 width) {
+    return k < width ? *(const float4*)(from + k) : make_float4(0, 0, 0, 0);
+}
+
+// Eight lanes with four values each quantise a block of 32, as `quantize_block` does; `q` and `side` are the row's.
+// Every lane of the warp takes part; those with k ≥ width leave nothing.
+__device__ __forceinline__ void quantize_four(float4 v, u8* q, float4* side, u32 k, u32 width) {
+    float top = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    for (int step = 1; step < 8; step *= 2) top = fmaxf(top, __shfl_xor_sync(FULL, top, step));
+    float d = top / 127.0f, back = top > 0 ? 127.0f / top : 0.0f;
+    float a = rintf(v.x * back), b = rintf(v.y * back), c = rintf(v.z * back), e = rintf(v.w * back);
+    float half = a + b + (c + e);
+    half += __shfl_xor_sync(FULL, half, 1);
+    half += __shfl_xor_sync(FULL, half, 2);
+    float other = __shfl_xor_sync(FULL, half, 4);
+    if (k >= width) return;
+    u32 word = ((u32)(int)a & 255) | ((u32)(int)b & 255) << 8 | ((u32)(int)c & 255) << 16 | (u32)(int)e << 24;
+    *(u32*)(q + k / 32 * 32 + k / 4 % 4 * 8 + k / 16 % 2 * 4) = word;
+    if (k % 32 == 0) side[k / 32] = make_float4(d, d * (half + other), d * half, d * other);
+}
+
+// In round r, thread i holds values 4i + 1024r .. + 3; the norm's weights are in flight before the wait.
 KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
     __shared__ float scratch[8];
     u32 t = blockIdx.x;
+    float4 held[8], w[8];
+#pragma unroll
+    for (u32 r = 0; r < 8; r++) w[r] = load_four(a.w, 4 * threadIdx.x + 1024 * r, a.width);
     after_previous();
     float* x = a.x + (u64)t * a.width;
-    float held[32], square = 0;
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        u32 k = threadIdx.x + 256 * i;
-        if (k >= a.width) break;
-        float v = x[k];
-        if (a.y.at) {
-            for (u32 e = 0; e <= a.used; e++) {
-                u64 row = e < a.used ? (u64)t * a.used + e : (u64)a.tokens * a.used + t;
-                v = fmaf(a.weight[(u64)t * (a.used + 1) + e], a.y[row * a.width + k], v);
+    for (u32 r = 0; r < 8; r++) held[r] = load_four(x, 4 * threadIdx.x + 1024 * r, a.width);
+    if (a.y.at) {
+        for (u32 e = 0; e <= a.used; e++) {
+            u64 row = e < a.used ? (u64)t * a.used + e : (u64)a.tokens * a.used + t;
+            float weight = a.weight[(u64)t * (a.used + 1) + e];
+#pragma unroll
+            for (u32 r = 0; r < 8; r++) {
+                float4 y = load_four(a.y + row * a.width, 4 * threadIdx.x + 1024 * r, a.width);
+                held[r].x = fmaf(weight, y.x, held[r].x);
+                held[r].y = fmaf(weight, y.y, held[r].y);
+                held[r].z = fmaf(weight, y.z, held[r].z);
+                held[r].w = fmaf(weight, y.w, held[r].w);
             }
-            x[k] = v;
         }
-        held[i] = v;
-        square = fmaf(v, v, square);
+#pragma unroll
+        for (u32 r = 0; r < 8; r++) {
+            u32 k = 4 * threadIdx.x + 1024 * r;
+            if (k < a.width) *(float4*)(x + k) = held[r];
+        }
+    }
+    float square = 0;
+#pragma unroll
+    for (u32 r = 0; r < 8; r++) {
+        square = fmaf(held[r].x, held[r].x, square);
+        square = fmaf(held[r].y, held[r].y, square);
+        square = fmaf(held[r].z, held[r].z, square);
+        square = fmaf(held[r].w, held[r].w, square);
     }
     float scale = 1.0f / sqrtf(block_sum(square, scratch, 8) / (float)a.width + a.eps);
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        u32 k = threadIdx.x + 256 * i;
-        if (k - threadIdx.x % 32 >= a.width) break;
-        float v = k < a.width ? held[i] * scale * a.w[k] : 0;
-        if (a.n.at && k < a.width) a.n[(u64)t * a.stride + k] = v;
-        if (a.q.at) quantize_block(v, a.q, a.side, a.width, t, k / 32);
+    for (u32 r = 0; r < 8; r++) {
+        u32 k = 4 * threadIdx.x + 1024 * r;
+        if (1024 * r >= a.width) break;
+        float4 h = held[r];
+        float4 v = make_float4(h.x * scale * w[r].x, h.y * scale * w[r].y, h.z * scale * w[r].z, h.w * scale * w[r].w);
+        if (a.n.at && k < a.width) *(float4*)(a.n + (u64)t * a.stride + k) = v;
+        if (a.q.at) quantize_four(v, a.q + (u64)t * a.width, a.side + (u64)t * (a.width / 32), k, a.width);
     }
 }
 

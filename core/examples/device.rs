@@ -17,6 +17,10 @@ use clap::{Parser, Subcommand};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
+/// Those of the 35B's usual file.
+const TYPES: Types =
+    Types { experts: DType::IQ3_S, dense: DType::Q5_K, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
+
 /// Kernels and the CUDA backend on the card of this machine
 #[derive(Parser)]
 struct Cli {
@@ -38,6 +42,15 @@ enum What {
     Agree {
         model: PathBuf,
         #[arg(long, default_value_t = 200)]
+        tokens: usize,
+        /// Keys and values as halves
+        #[arg(long)]
+        halves: bool,
+    },
+    /// The same of a small model with random weights of the types of large ones, made in FOLDER
+    Small {
+        folder: PathBuf,
+        #[arg(long, default_value_t = 40)]
         tokens: usize,
         /// Keys and values as halves
         #[arg(long)]
@@ -99,6 +112,21 @@ fn run(cli: Cli) -> Outcome {
             let cache = Some(cli.cache);
             agree(&model, tokens, CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() })
         }
+        What::Small { folder, tokens, halves } => {
+            let path = folder.join("small.gguf");
+            let shape = Qwen35Moe {
+                width: 1_024,
+                heads: 8,
+                head_dim: 256,
+                experts: 12,
+                experts_used: 4,
+                expert_width: 512,
+                ..Qwen35Moe::small(TYPES)
+            };
+            shape.build()?.write(&path, 3, |_, _| {})?;
+            let cache = Some(cli.cache);
+            agree(&path, tokens, CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() })
+        }
         What::Bench { model, plan } => {
             let options = hosting(&plan, cli.cache);
             let began = Instant::now();
@@ -106,9 +134,7 @@ fn run(cli: Cli) -> Outcome {
             bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
         What::Synthetic { layers, pieces: count, floats, plan } => {
-            let types =
-                Types { experts: DType::IQ3_S, dense: DType::Q5_K, embedding: DType::Q4_K, head: Some(DType::Q6_K) };
-            let (header, len) = Qwen35Moe::slice_of_35b(layers, types).build()?.header();
+            let (header, len) = Qwen35Moe::slice_of_35b(layers, TYPES).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
             let options = CudaOptions { halves: !floats, ..hosting(&plan, cli.cache) };
             let began = Instant::now();

@@ -17,6 +17,8 @@
 #include "../gdn_walk.cu"
 #include "../attention.cu"
 #include "../attention_prefill.cu"
+#include "../attend.cu"
+#include "../each.cu"
 #include "../route.cu"
 #include "../sort.cu"
 #define Scratch ExpertScratch
@@ -235,6 +237,7 @@ const Entry TABLE[] = {
     ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(route_choose, RouteArgs), ENTRY(route_sort, RouteArgs),
     ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
     ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
+    ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),

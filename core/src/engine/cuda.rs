@@ -149,7 +149,8 @@ impl Cuda {
         let mut uploader = Uploader { device: &device, source, threads, embedding: None, seed: 1 };
         let weights = Weights::load(&hp, gguf, &mut uploader, progress).map_err(refused)?;
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
-        layers.enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
+        layers.clone().enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
+        let sizes = Sizes { packed: layers.into_iter().all(packed_experts), ..sizes };
         Ok(Cuda {
             trunk: stages::trunk(&hp),
             prediction: stages::prediction(&hp),
@@ -175,7 +176,9 @@ impl Cuda {
     /// Bytes of weights that the launches of a kernel read for one token, by its family.
     fn weight_bytes_of(&self, kernel: &str) -> Option<u64> {
         let bytes = TokenBytes::of(&self.weights, self.hp.moe.used);
-        let families = [("matmul", bytes.dense), ("experts_up", bytes.up), ("experts_down", bytes.down)];
+        let up = [("experts_up", bytes.up), ("each_up", bytes.up)];
+        let down = [("experts_down", bytes.down), ("each_down", bytes.down)];
+        let families = [&[("matmul", bytes.dense)][..], &up, &down].concat();
         families.iter().find(|(family, _)| kernel.starts_with(family)).map(|(_, bytes)| *bytes)
     }
 
@@ -347,7 +350,12 @@ fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), ModelError> {
             a.head_dim % 32 == 0 && a.head_dim <= 256,
             "a multiple of 32 up to 256 on this backend",
         ),
-        ("embedding_length", hp.width, hp.width <= norm::WIDTH_MAX, "at most 8192 on this backend"),
+        (
+            "embedding_length",
+            hp.width,
+            hp.width <= norm::WIDTH_MAX && hp.width % 4 == 0,
+            "a multiple of 4 and at most 8192 on this backend",
+        ),
         ("expert_count", hp.moe.experts, hp.moe.experts <= route::EXPERTS_MAX, "at most 1024 on this backend"),
         ("expert_used_count", hp.moe.used, hp.moe.used <= route::USED_MAX, "at most 32 on this backend"),
         (
@@ -377,6 +385,12 @@ fn one_packing(i: usize, layer: &Layer<OnDevice>) -> Result<(), ModelError> {
         name: format!("blk.{i}.ffn_up_exps.weight"),
         reason: "it is of another type than its gate, which this backend does not multiply by".into(),
     })
+}
+
+fn packed_experts(layer: &Layer<OnDevice>) -> bool {
+    let m = &layer.moe;
+    let shared = [&m.shared_gate, &m.shared_up, &m.shared_down];
+    [&m.gate, &m.up, &m.down].iter().all(|e| !e.packing.is_float()) && shared.iter().all(|e| !e.packing.is_float())
 }
 
 fn model_info(

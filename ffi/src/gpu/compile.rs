@@ -20,7 +20,7 @@ const HEADERS: [(&CStr, &str); 5] = [
 ];
 
 /// The files of kernels.
-pub(super) const FILES: [(&str, &str); 14] = [
+pub(super) const FILES: [(&str, &str); 16] = [
     ("embed.cu", include_str!("../../../kernels/embed.cu")),
     ("matmul.cu", include_str!("../../../kernels/matmul.cu")),
     ("gemm.cu", include_str!("../../../kernels/gemm.cu")),
@@ -29,6 +29,8 @@ pub(super) const FILES: [(&str, &str); 14] = [
     ("gdn_walk.cu", include_str!("../../../kernels/gdn_walk.cu")),
     ("attention.cu", include_str!("../../../kernels/attention.cu")),
     ("attention_prefill.cu", include_str!("../../../kernels/attention_prefill.cu")),
+    ("attend.cu", include_str!("../../../kernels/attend.cu")),
+    ("each.cu", include_str!("../../../kernels/each.cu")),
     ("route.cu", include_str!("../../../kernels/route.cu")),
     ("sort.cu", include_str!("../../../kernels/sort.cu")),
     ("experts.cu", include_str!("../../../kernels/experts.cu")),

@@ -7,6 +7,8 @@ use crate::gpu::{Device, GpuError};
 pub const PAGE: usize = 64;
 /// Chunks of one row that a launch works on side by side.
 const CHUNKS_BESIDE: u32 = 64;
+/// Tokens up to which the kernel for few of them serves.
+pub const FEW: usize = 32;
 
 args! {
     /// Norm and rotation of queries and keys; keys and values into the cache.
@@ -58,6 +60,35 @@ args! {
 }
 
 args! {
+    /// Attention of few tokens, norm and rotation included where each is the only one of its sequence (`settled`).
+    Attend {
+        q: u64,
+        query_gate: u64,
+        k: u64,
+        v: u64,
+        q_norm: u64,
+        k_norm: u64,
+        angles: u64,
+        keys: u64,
+        values: u64,
+        pages: u64,
+        slot: u64,
+        position: u64,
+        part: u64,
+        heads: u32,
+        kv_heads: u32,
+        dim: u32,
+        rope_dims: u32,
+        pages_max: u32,
+        chunk: u32,
+        chunks_max: u32,
+        settled: u32,
+        scale: f32,
+        eps: f32,
+    }
+}
+
+args! {
     /// Chunks joined, gated and quantised.
     Join {
         part: u64,
@@ -82,4 +113,12 @@ pub fn attend(d: &Device, a: &Attention, join: &Join, tokens: usize) -> Result<(
     let grid = [tokens as u32, a.kv_heads * groups, a.chunks_max.min(CHUNKS_BESIDE)];
     d.launch(Kernel::Attention, grid, 256, a)?;
     d.launch(Kernel::AttentionJoin, [tokens as u32, a.heads, 1], a.dim, join)
+}
+
+/// At most [`FEW`] tokens over a cache of halves.
+pub fn few(d: &Device, a: &Attend, join: &Join, tokens: usize) -> Result<(), GpuError> {
+    let groups = (a.heads / a.kv_heads).div_ceil(8);
+    let grid = [tokens as u32, a.kv_heads * groups, a.chunks_max.min(2 * CHUNKS_BESIDE)];
+    d.launch(Kernel::Attend, grid, 256, a)?;
+    d.launch(Kernel::AttendJoin, [tokens as u32, a.heads, 1], a.dim, join)
 }

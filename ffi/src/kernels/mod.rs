@@ -8,6 +8,7 @@ pub mod attention;
 pub mod attention_prefill;
 pub mod check;
 mod check_many;
+pub mod each;
 pub mod embed;
 pub mod experts;
 pub mod fill;
@@ -74,6 +75,8 @@ kernels! {
     AttentionJoin = "attention_join" in "attention.cu", attention::Join;
     AttentionPrefill128 = "attention_prefill_128" in "attention_prefill.cu", attention_prefill::Prefill;
     AttentionPrefill256 = "attention_prefill_256" in "attention_prefill.cu", attention_prefill::Prefill;
+    Attend = "attend" in "attend.cu", attention::Attend;
+    AttendJoin = "attend_join" in "attend.cu", attention::Join;
     Route = "route" in "route.cu", route::Route;
     RouteChoose = "route_choose" in "sort.cu", route::Route;
     RouteSort = "route_sort" in "sort.cu", route::Route;
@@ -86,6 +89,8 @@ kernels! {
     GroupedUp = "grouped_up" in "grouped.cu", grouped::Grouped;
     GroupedDown = "grouped_down" in "grouped.cu", grouped::Grouped;
     ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
+    EachUp = "each_up" in "each.cu", each::Each;
+    EachDown = "each_down" in "each.cu", each::Each;
     Argmax = "argmax" in "sample.cu", sample::Argmax;
     Fill = "fill" in "fill.cu", fill::Fill;
     Stream = "stream" in "fill.cu", fill::Stream;

@@ -16,6 +16,9 @@ const BANDWIDTH_BYTES: usize = 8 << 20;
 const BANDWIDTH_ROUNDS: usize = 5;
 /// Steps of the rate with logits to the host, whose spread is small.
 const HOST_STEPS_MAX: usize = 20;
+/// Tokens of one sequence fed together, as a draft is verified, and how often.
+const TOGETHER: [usize; 4] = [1, 2, 4, 8];
+const TOGETHER_ROUNDS: usize = 20;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -112,6 +115,8 @@ pub struct Report {
     pub rounds: usize,
     pub prefill: Vec<Prefill>,
     pub decode: Vec<Decode>,
+    /// Seconds of a pass over some tokens of one sequence that holds the first context, without the host.
+    pub together: Vec<(usize, f64)>,
     pub kernels: Vec<KernelTime>,
 }
 
@@ -156,6 +161,7 @@ pub fn run(
         rounds: plan.rounds,
         prefill,
         decode,
+        together: together(cuda, plan)?,
         kernels: kernels(cuda, plan, read_bandwidth)?,
     })
 }
@@ -230,6 +236,7 @@ fn decode_rates(
         let greedy = cuda.greedy(&seqs, &ids(vocab, batch, 9), plan.tokens)?;
         seqs.iter().for_each(|s| cuda.close(*s));
         let seqs = filled(cuda, batch, context)?;
+        cuda.device().wait().map_err(computing)?;
         let steps = plan.tokens.min(HOST_STEPS_MAX);
         let seconds = with_logits(cuda, &seqs, steps)?;
         seqs.iter().for_each(|s| cuda.close(*s));
@@ -252,6 +259,20 @@ fn with_logits(cuda: &mut Cuda, seqs: &[SeqId], steps: usize) -> Result<f64, Bac
         cuda.step(&chunks, &mut out)?;
     }
     Ok(began.elapsed().as_secs_f64())
+}
+
+fn together(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<(usize, f64)>, BackendError> {
+    let context = plan.contexts.first().copied().unwrap_or(1).max(1);
+    let fits = |tokens: &usize| context + tokens <= cuda.info().context_tokens;
+    let sizes: Vec<usize> = TOGETHER.into_iter().filter(fits).collect();
+    let mut found = Vec::new();
+    for tokens in sizes {
+        let seqs = filled(cuda, 1, context)?;
+        let seconds = cuda.together(seqs[0], &ids(cuda.info().vocab, tokens, 5), TOGETHER_ROUNDS);
+        seqs.iter().for_each(|s| cuda.close(*s));
+        found.push((tokens, seconds?));
+    }
+    Ok(found)
 }
 
 fn kernels(cuda: &mut Cuda, plan: &Plan, read_bandwidth: f64) -> Result<Vec<KernelTime>, BackendError> {
@@ -295,6 +316,10 @@ impl fmt::Display for Report {
                 Some(share) => writeln!(f, "; {:.0} % of the bandwidth", share * 100.0)?,
                 None => writeln!(f)?,
             }
+        }
+        for (tokens, seconds) in &self.together {
+            let share = seconds / self.together[0].1;
+            writeln!(f, "{tokens} tokens of one sequence: {:.3} ms a pass, {share:.2} of one", seconds * 1e3)?;
         }
         if let Some(longest) = self.prefill.iter().max_by_key(|p| p.prompt) {
             writeln!(f, "\na prompt of {} tokens, each launch alone:", longest.prompt)?;

@@ -60,6 +60,25 @@ impl Cuda {
         Ok(found)
     }
 
+    /// Seconds that a pass over some tokens of one sequence takes, once it is recorded; the mean of `rounds`. The
+    /// sequence's state is spoilt by the repetition.
+    pub fn together(&mut self, seq: SeqId, tokens: &[u32], rounds: usize) -> Result<f64, BackendError> {
+        let (rows, t) = (tokens.len(), plan_words(tokens.len()));
+        let slots = self.place(&[seq], &tokens[..1], rows)?;
+        let mut plan = vec![0_u32; 8 * t];
+        let held = self.slots.held(seq);
+        for (row, token) in tokens.iter().enumerate() {
+            (plan[row], plan[t + row], plan[2 * t + row], plan[3 * t + row]) =
+                (*token, slots[0] as u32, (held + row) as u32, row as u32);
+        }
+        plan[4 * t..4 * t + 4].copy_from_slice(&[slots[0] as u32, 0, rows as u32, held as u32]);
+        self.memory.plan.write_u32(0, &plan).map_err(computing)?;
+        let graph = self.device.record(|| self.launches(Part::Trunk, rows, rows, 1)).map_err(computing)?;
+        graph.replay().map_err(computing)?;
+        let seconds = self.device.time(|| (0..rounds).try_for_each(|_| graph.replay())).map_err(computing)?;
+        Ok(seconds / rounds as f64)
+    }
+
     /// Pages for all steps, and the plan of the first one.
     fn place(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Vec<usize>, BackendError> {
         let t = plan_words(seqs.len());

@@ -39,6 +39,8 @@ pub(super) struct Sizes {
     pub(super) kv_bytes: usize,
     /// Widest inner row of an expert.
     pub(super) inner: usize,
+    /// Whether the experts of every layer are packed, as the kernels for few rows want them.
+    pub(super) packed: bool,
 }
 
 impl Sizes {
@@ -59,6 +61,7 @@ impl Sizes {
             attention_rows: (PARTS_BYTES / row).clamp(1, rows),
             kv_bytes: if o.halves { 2 } else { 4 },
             inner: hp.moe.width.max(hp.moe.shared_width),
+            packed: false,
         }
     }
 

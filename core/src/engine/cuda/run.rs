@@ -13,7 +13,7 @@ use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Attention as AttentionWeights, Layer, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
-use chimere_ffi::kernels::{Quantised, attention, attention_prefill, embed, experts, gdn, matmul, norm, route};
+use chimere_ffi::kernels::{Quantised, attention, attention_prefill, each, embed, experts, gdn, matmul, norm, route};
 
 /// Launches of one pass.
 pub(super) struct Run<'a> {
@@ -219,6 +219,9 @@ impl<'a> Run<'a> {
 
     fn attention_cache(&mut self, i: usize) -> Result<(), GpuError> {
         let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
+        if self.few() && self.settled() {
+            return Ok(());
+        }
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let a = attention::Cache {
             query_gate: m.query_gate.at(),
@@ -246,6 +249,9 @@ impl<'a> Run<'a> {
     }
 
     fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
+        if self.few() {
+            return self.attention_few(i);
+        }
         let mut done = 0;
         for &(index, start, len) in &self.long {
             self.attend(i, done..start)?;
@@ -323,6 +329,60 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Whether the kernel for few rows serves, and whether each of them is the only one of its sequence.
+    fn few(&self) -> bool {
+        let s = &self.c.sizes;
+        s.kv_bytes == 2 && self.rows <= attention::FEW.min(s.attention_rows)
+    }
+
+    fn settled(&self) -> bool {
+        self.spans == self.rows
+    }
+
+    fn attention_few(&self, i: usize) -> Result<(), GpuError> {
+        let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
+        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
+        let (to, position) = (m.mixed.quantised(), m.plan.from(2 * self.list));
+        let a = attention::Attend {
+            q: m.q.at(),
+            query_gate: m.query_gate.at(),
+            k: m.k.at(),
+            v: m.v.at(),
+            q_norm: w.q_norm.at(),
+            k_norm: w.k_norm.at(),
+            angles: m.angles.at(),
+            keys: keys.at(),
+            values: values.at(),
+            pages: self.c.states.table.at(),
+            slot: m.plan.from(self.list),
+            position,
+            part: m.parts.at(),
+            heads: p.heads as u32,
+            kv_heads: p.kv_heads as u32,
+            dim: p.head_dim as u32,
+            rope_dims: p.rope_dims as u32,
+            pages_max: s.pages as u32,
+            chunk: s.chunk as u32,
+            chunks_max: s.chunks as u32,
+            settled: u32::from(self.settled()),
+            scale: 1.0 / (p.head_dim as f32).sqrt(),
+            eps: self.c.hp.rms_eps,
+        };
+        let join = attention::Join {
+            part: m.parts.at(),
+            query_gate: m.query_gate.at(),
+            position,
+            y: m.mixed.x.at(),
+            q: to.q,
+            side: to.side,
+            heads: p.heads as u32,
+            dim: p.head_dim as u32,
+            chunk: s.chunk as u32,
+            chunks_max: s.chunks as u32,
+        };
+        attention::few(&self.c.device, &a, &join, self.rows)
+    }
+
     fn mixer_output(&mut self, i: usize) -> Result<(), GpuError> {
         let (m, hp) = (&self.c.memory, &self.c.hp);
         let (w, inputs) = match &self.layer(i).mixer {
@@ -353,6 +413,9 @@ impl<'a> Run<'a> {
         self.norm(&layer.post_norm)?;
         let (m, p) = (&self.c.memory, &self.c.hp.moe);
         self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
+        if self.each() {
+            return Ok(());
+        }
         let a = route::Route {
             logits: m.router.at(),
             weight: m.weight.at(),
@@ -369,6 +432,9 @@ impl<'a> Run<'a> {
     }
 
     fn experts(&mut self, i: usize) -> Result<(), GpuError> {
+        if self.each() {
+            return self.each_experts(i);
+        }
         let (w, m, p) = (&self.layer(i).moe, &self.c.memory, &self.c.hp.moe);
         let routed = experts::Expert {
             gate: w.gate.buffer.at(),
@@ -417,6 +483,52 @@ impl<'a> Run<'a> {
         };
         self.pending = !experts::launch(&self.c.device, &a, p.experts)?;
         Ok(())
+    }
+
+    /// Whether each row chooses and reads its own experts.
+    fn each(&self) -> bool {
+        self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX && self.c.sizes.packed
+    }
+
+    fn each_experts(&self, i: usize) -> Result<(), GpuError> {
+        let (w, m, p) = (&self.layer(i).moe, &self.c.memory, &self.c.hp.moe);
+        let routed = each::Expert {
+            gate: w.gate.buffer.at(),
+            up: w.up.buffer.at(),
+            down: w.down.buffer.at(),
+            gate_bytes: w.gate.bytes as u64,
+            up_bytes: w.up.bytes as u64,
+            down_bytes: w.down.bytes as u64,
+            up_packing: w.gate.packing as u32,
+            down_packing: w.down.packing as u32,
+            width: p.width as u32,
+            pad: 0,
+        };
+        let shared = each::Expert {
+            gate: w.shared_gate.buffer.at(),
+            up: w.shared_up.buffer.at(),
+            down: w.shared_down.buffer.at(),
+            up_packing: w.shared_gate.packing as u32,
+            down_packing: w.shared_down.packing as u32,
+            width: p.shared_width as u32,
+            ..Default::default()
+        };
+        let (input, h) = (m.input.quantised(), m.h.quantised());
+        let a = each::Each {
+            routed,
+            shared,
+            logits: m.router.at(),
+            q: input.q,
+            side: input.side,
+            hq: h.q,
+            hside: h.side,
+            residual: self.x.at(),
+            inputs: self.c.hp.width as u32,
+            used: p.used as u32,
+            experts: p.experts as u32,
+            stride: self.c.sizes.inner as u32,
+        };
+        each::launch(&self.c.device, &a, self.rows)
     }
 
     /// The norm before the head, over all rows left.

@@ -17,9 +17,13 @@ fn options() -> CudaOptions {
 }
 
 fn cuda(path: &Path) -> Cuda {
+    with(path, &options())
+}
+
+fn with(path: &Path, options: &CudaOptions) -> Cuda {
     let file = File::open(path).unwrap();
     let gguf = Gguf::read_file(&file, path).unwrap();
-    Cuda::on(device(), &gguf, Source::File(&file), "tiny", &options(), &mut |_| {}).unwrap()
+    Cuda::on(device(), &gguf, Source::File(&file), "tiny", options, &mut |_| {}).unwrap()
 }
 
 fn cpu(path: &Path) -> Cpu {
@@ -156,6 +160,19 @@ fn quantised_weights_give_close_numbers_and_the_same_at_every_batch_size() {
     let whole = logits(&mut ours, &tokens, 0);
     check_close(&logits(&mut theirs, &tokens, 0), &whole, VOCAB as usize);
     check_pieces(&mut ours, &tokens, &whole);
+}
+
+/// A single token of a sequence makes its own place in the cache; of several tokens, others have made it before.
+#[test]
+fn few_tokens_over_a_cache_of_halves_give_close_numbers_and_the_same_in_pieces() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let mut ours = with(&file.path, &CudaOptions { halves: true, ..options() });
+    let tokens = Random(11).tokens(90);
+    let pieces = logits(&mut ours, &tokens, 30);
+    check_close(&logits(&mut cpu(&file.path), &tokens, 0), &pieces, VOCAB as usize);
+    for step in [1, 7] {
+        assert!(logits(&mut ours, &tokens, step) == pieces, "fed {step} at a time: other bits");
+    }
 }
 
 #[cfg(feature = "llama")]

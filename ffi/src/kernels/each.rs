@@ -1,0 +1,50 @@
+//! See `kernels/each.cu`.
+
+use super::{Kernel, args};
+use crate::gpu::{Device, GpuError};
+
+/// Tokens up to which each reads its own experts' matrices: they seldom share one.
+pub const TOKENS_MAX: usize = 8;
+/// Experts of a token, the shared one not counted.
+pub const USED_MAX: usize = 8;
+
+args! {
+    /// The three matrices of an expert, or of all routed ones; gate and up are of one packing.
+    Expert {
+        gate: u64,
+        up: u64,
+        down: u64,
+        gate_bytes: u64,
+        up_bytes: u64,
+        down_bytes: u64,
+        up_packing: u32,
+        down_packing: u32,
+        width: u32,
+        pad: u32,
+    }
+}
+
+args! {
+    /// The experts that each of few rows chooses.
+    Each {
+        routed: Expert,
+        shared: Expert,
+        logits: u64,
+        q: u64,
+        side: u64,
+        hq: u64,
+        hside: u64,
+        residual: u64,
+        inputs: u32,
+        used: u32,
+        experts: u32,
+        stride: u32,
+    }
+}
+
+/// Chooses experts from the router's logits and adds their results to the residual stream.
+pub fn launch(d: &Device, a: &Each, tokens: usize) -> Result<(), GpuError> {
+    let (width, tokens) = (a.routed.width.max(a.shared.width), tokens as u32);
+    d.launch(Kernel::EachUp, [width.div_ceil(32), a.used + 1, tokens], 256, a)?;
+    d.launch(Kernel::EachDown, [a.inputs.div_ceil(16), tokens, 1], 32 * (a.used + 1), a)
+}
