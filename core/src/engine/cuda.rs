@@ -176,9 +176,13 @@ impl Cuda {
     /// Bytes of weights that the launches of a kernel read for one token, by its family.
     fn weight_bytes_of(&self, kernel: &str) -> Option<u64> {
         let bytes = TokenBytes::of(&self.weights, self.hp.moe.used);
-        let up = [("experts_up", bytes.up), ("each_up", bytes.up)];
-        let down = [("experts_down", bytes.down), ("each_down", bytes.down)];
-        let families = [&[("matmul", bytes.dense)][..], &up, &down].concat();
+        let families = [
+            ("matmul", bytes.dense),
+            ("experts_up", bytes.up),
+            ("each_up", bytes.up),
+            ("experts_down", bytes.down),
+            ("each_down", bytes.down),
+        ];
         families.iter().find(|(family, _)| kernel.starts_with(family)).map(|(_, bytes)| *bytes)
     }
 
