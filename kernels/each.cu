@@ -150,20 +150,22 @@ template <class P>
 __device__ __forceinline__ void fall(const EachArgs& a, const EachExpert& e, u32 expert, u32 place, float* to) {
     u32 lane = threadIdx.x % 32, blocks = e.width / P::INPUTS, row = blockIdx.y * (a.used + 1) + place;
     const u8* rows = e.down + expert * e.down_bytes + (u64)blockIdx.x * blocks * P::BYTES;
-    P held[2] = {};
-    held[0].load(rows, lane);
-    if (blocks > 1) held[1].load(rows + P::BYTES, lane);
+    const int DEEP = sizeof(P) <= 120 ? 2 : 1;
+    P held[DEEP] = {};
+#pragma unroll
+    for (int d = 0; d < DEEP; d++)
+        if ((u32)d < blocks) held[d].load(rows + d * P::BYTES, lane);
     after_previous();
     const Columns<1, true> x({a.hq, a.hside, a.stride}, &row);
     float total[2] = {0, 0}, acc[1][4] = {{0, 0, 0, 0}};
     u32 part = 0;
 #pragma unroll 1
-    for (u32 i = 0; i < blocks; i += 2) {
+    for (u32 i = 0; i < blocks; i += DEEP) {
 #pragma unroll
-        for (int d = 0; d < 2; d++) {
+        for (int d = 0; d < DEEP; d++) {
             if (i + d >= blocks) break;
             block_product<P, 1, true>(held[d], x, i + d, acc);
-            if (i + d + 2 < blocks) held[d].load(rows + (u64)(i + d + 2) * P::BYTES, lane);
+            if (i + d + DEEP < blocks) held[d].load(rows + (u64)(i + d + DEEP) * P::BYTES, lane);
             while (part_start(part + 1, blocks) <= i + d) part++;
             if (part_start(part + 1, blocks) == i + d + 1)
                 total[0] += acc[0][0], total[1] += acc[0][2], acc[0][0] = acc[0][2] = 0;
