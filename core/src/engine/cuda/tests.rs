@@ -167,12 +167,10 @@ fn quantised_weights_give_close_numbers_and_the_same_at_every_batch_size() {
 fn few_tokens_over_a_cache_of_halves_give_close_numbers_and_the_same_in_pieces() {
     let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
     let mut ours = with(&file.path, &CudaOptions { halves: true, ..options() });
-    let tokens = Random(11).tokens(90);
+    let tokens = Random(11).tokens(44);
     let pieces = logits(&mut ours, &tokens, 30);
     check_close(&logits(&mut cpu(&file.path), &tokens, 0), &pieces, VOCAB as usize);
-    for step in [1, 7] {
-        assert!(logits(&mut ours, &tokens, step) == pieces, "fed {step} at a time: other bits");
-    }
+    check_pieces(&mut ours, &tokens, &pieces);
 }
 
 #[cfg(feature = "llama")]
