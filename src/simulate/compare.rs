@@ -103,13 +103,14 @@ pub fn trend(values: &[f64]) -> Figure {
     Figure { value: slope, low: slope - wide, high: slope + wide }
 }
 
-/// The 97.5 % quantile of Student's t: exact for one and two degrees of freedom, else by its expansion about the normal
-/// one (Abramowitz and Stegun 26.7.5), right to 0.005.
+/// The 97.5 % quantile of Student's t: from its table for one to three degrees of freedom, else by its expansion about
+/// the normal one (Abramowitz and Stegun 26.7.5), right to 0.01.
 fn student_975(free: usize) -> f64 {
     match free {
         0 => f64::INFINITY,
         1 => 12.706,
         2 => 4.303,
+        3 => 3.182,
         _ => {
             let (z, v) = (Z_TWO_SIDED_95, free as f64);
             let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
@@ -156,7 +157,7 @@ mod tests {
         let line = trend(&[1.0, 3.0, 2.0, 5.0]);
         let wide = 4.303 * (2.7f64 / 2.0 / 5.0).sqrt();
         assert!((line.value - 1.1).abs() < 1e-12 && (line.high - line.value - wide).abs() < 1e-9, "{line:?}");
-        assert!((student_975(3) - 3.182).abs() < 0.01 && (student_975(29) - 2.045).abs() < 0.001);
+        assert!((student_975(4) - 2.776).abs() < 0.01 && (student_975(29) - 2.045).abs() < 0.001);
         assert!(trend(&[1.0, 2.0]).low.is_infinite());
         // Of 100 items 20 are learned one after the other, the rest stay: 20 points in four steps.
         let asked = |night: usize| (0..100).map(|item| item < 50 + 5 * night).collect::<Vec<bool>>();
