@@ -48,6 +48,8 @@ use crate::reply::Replies;
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, TurnStore};
 
+/// Longest wait for the state folder: what is left of a daemon that was killed a moment ago.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Threads of the runtime: the engine computes elsewhere.
 const WORKERS_MAX: usize = 4;
 /// After the drain, how long replies that were cut may take to write their Turns.
@@ -118,7 +120,7 @@ pub fn run(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonErr
 async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), DaemonError> {
     let _ = http::install_recorder()?;
     meters::describe();
-    let _lock = StateLock::take(&config.state_dir)?;
+    let _lock = StateLock::take(&config.state_dir, LOCK_PATIENCE)?;
     let keys = KeyRing::load(&config.state_dir)?;
     if keys.is_empty() && !config.http.listen.ip().is_loopback() {
         return Err(DaemonError::Open(config.http.listen));

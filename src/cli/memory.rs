@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use chimere::config::Config;
@@ -174,7 +175,7 @@ impl Log {
                 "is not there, so nothing is kept in it: name another with --state-dir, or a daemon with --url";
             return Err(coded(EX_NOINPUT, format!("the state folder {} {message}", config.state_dir.display())));
         }
-        match StateLock::take(&config.state_dir) {
+        match StateLock::take(&config.state_dir, Duration::ZERO) {
             Ok(lock) => {
                 let turns = SledTurns::open(&config.state_dir.join(TURNS_DIR), config.memory.bytes_max)?;
                 Ok(Log::Disk { turns, _lock: lock })

@@ -68,17 +68,23 @@ impl ChangeLock {
             .truncate(false)
             .mode(0o600)
             .open(path.with_extension("lock"))?;
-        let began = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(ChangeLock { _file: file }),
-                Err(TryLockError::WouldBlock) if began.elapsed() < patience => thread::sleep(LOCK_RETRY),
-                Err(TryLockError::WouldBlock) => {
-                    let message = format!("another process is changing it, for {} s already", patience.as_secs());
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, message));
-                }
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
+        if !locked(&file, patience)? {
+            let message = format!("another process is changing it, for {} s already", patience.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        Ok(ChangeLock { _file: file })
+    }
+}
+
+/// Locks the file, waiting at most `patience` for who holds it; whether it could be had.
+fn locked(file: &File, patience: Duration) -> io::Result<bool> {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if began.elapsed() < patience => thread::sleep(LOCK_RETRY),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
 }
@@ -98,24 +104,20 @@ pub enum LockError {
 }
 
 impl StateLock {
-    pub fn take(state_dir: &Path) -> Result<StateLock, LockError> {
+    /// Waits at most `patience`: what a killed daemon was about to start holds its lock until it is a program of its own.
+    pub fn take(state_dir: &Path, patience: Duration) -> Result<StateLock, LockError> {
         let failed = |source| LockError::Io { path: state_dir.to_owned(), source };
         create_private_dir(state_dir).map_err(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(state_dir.join("daemon.lock")).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {
-                file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(failed)?;
-                Ok(StateLock { _file: file })
-            }
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.take(32).read_to_string(&mut holder);
-                Err(LockError::Held(if holder.is_empty() { "unknown".to_owned() } else { holder }))
-            }
-            Err(TryLockError::Error(error)) => Err(failed(error)),
+        if locked(&file, patience).map_err(failed)? {
+            file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(failed)?;
+            return Ok(StateLock { _file: file });
         }
+        let mut holder = String::new();
+        let _ = file.take(32).read_to_string(&mut holder);
+        Err(LockError::Held(if holder.is_empty() { "unknown".to_owned() } else { holder }))
     }
 }
 
@@ -165,10 +167,14 @@ mod tests {
     #[test]
     fn one_process_holds_the_state() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = StateLock::take(dir.path()).unwrap();
-        let error = StateLock::take(dir.path()).unwrap_err().to_string();
+        let lock = StateLock::take(dir.path(), Duration::ZERO).unwrap();
+        let error = StateLock::take(dir.path(), LOCK_RETRY).unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
-        drop(lock);
-        StateLock::take(dir.path()).unwrap();
+        let holder = thread::spawn(move || {
+            thread::sleep(5 * LOCK_RETRY);
+            drop(lock);
+        });
+        StateLock::take(dir.path(), Duration::from_secs(60)).unwrap();
+        holder.join().unwrap();
     }
 }
