@@ -2,7 +2,7 @@
 //!
 //! Where many tokens are fed, the experts' results are added to the residual stream by the norm that comes next.
 
-use std::ops::Range;
+mod attention;
 
 use super::memory::{HEAD_ROWS, LayerState};
 use super::weights::{Matrix, OnDevice};
@@ -10,10 +10,10 @@ use super::{Cuda, plan_words};
 use crate::engine::model::passes::Span;
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
-use crate::engine::model::weights::{Attention as AttentionWeights, Layer, Mixer};
+use crate::engine::model::weights::{Layer, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
-use chimere_ffi::kernels::{Quantised, attention, attention_prefill, each, embed, experts, gdn, matmul, norm, route};
+use chimere_ffi::kernels::{attention_prefill, each, embed, experts, gdn, matmul, norm, route};
 
 /// Launches of one pass.
 pub(super) struct Run<'a> {
@@ -200,187 +200,6 @@ impl<'a> Run<'a> {
             ..Default::default()
         };
         gdn::launch(&self.c.device, &a, self.spans)
-    }
-
-    fn attention_project(&mut self, i: usize) -> Result<(), GpuError> {
-        let layer = self.layer(i);
-        let Mixer::Attention(w) = &layer.mixer else { return Ok(()) };
-        self.norm(&layer.norm)?;
-        let m = &self.c.memory;
-        self.product(self.input(), &[(&w.q, &m.query_gate), (&w.k, &m.k), (&w.v, &m.v)], false)
-    }
-
-    fn attention_parts(&self, i: usize) -> Option<(&'a AttentionWeights<OnDevice>, &'a Buffer, &'a Buffer)> {
-        match (&self.layer(i).mixer, &self.c.states.layers[i]) {
-            (Mixer::Attention(w), LayerState::Kv { keys, values }) => Some((w, keys, values)),
-            _ => None,
-        }
-    }
-
-    fn attention_cache(&mut self, i: usize) -> Result<(), GpuError> {
-        let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
-        if self.few() && self.settled() {
-            return Ok(());
-        }
-        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let a = attention::Cache {
-            query_gate: m.query_gate.at(),
-            k: m.k.at(),
-            v: m.v.at(),
-            q_norm: w.q_norm.at(),
-            k_norm: w.k_norm.at(),
-            angles: m.angles.at(),
-            q: m.q.at(),
-            keys: keys.at(),
-            values: values.at(),
-            pages: self.c.states.table.at(),
-            slot: m.plan.from(self.list),
-            position: m.plan.from(2 * self.list),
-            heads: p.heads as u32,
-            kv_heads: p.kv_heads as u32,
-            dim: p.head_dim as u32,
-            rope_dims: p.rope_dims as u32,
-            pages_max: s.pages as u32,
-            halves: u32::from(s.kv_bytes == 2),
-            eps: self.c.hp.rms_eps,
-            pad: 0.0,
-        };
-        attention::cache(&self.c.device, &a, self.rows)
-    }
-
-    fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
-        if self.few() {
-            return self.attention_few(i);
-        }
-        let mut done = 0;
-        for &(index, start, len) in &self.long {
-            self.attend(i, done..start)?;
-            self.attend_long(i, index, start..start + len)?;
-            done = start + len;
-        }
-        self.attend(i, done..self.rows)
-    }
-
-    /// Attention of the rows of one long span.
-    fn attend_long(&self, i: usize, index: usize, rows: Range<usize>) -> Result<(), GpuError> {
-        let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
-        let (m, p, to) = (&self.c.memory, &self.c.hp.attention, self.c.memory.mixed.quantised());
-        let width = p.heads * p.head_dim;
-        let a = attention_prefill::Prefill {
-            q: m.q.at(),
-            keys: keys.at(),
-            values: values.at(),
-            pages: self.c.states.table.at(),
-            spans: m.plan.from(4 * self.list + 16 * index),
-            query_gate: m.query_gate.at(),
-            y: m.mixed.x.at(),
-            heads: p.heads as u32,
-            kv_heads: p.kv_heads as u32,
-            dim: p.head_dim as u32,
-            pages_max: self.c.sizes.pages as u32,
-            scale: 1.0 / (p.head_dim as f32).sqrt(),
-            pad: 0.0,
-        };
-        attention_prefill::launch(&self.c.device, &a, 1, rows.len())?;
-        let (q, side) = (to.q + (rows.start * width) as u64, to.side + (rows.start * width / 2) as u64);
-        let x = m.mixed.x.from(4 * rows.start * width);
-        norm::quantize(&self.c.device, x, rows.len(), width, Quantised { q, side })
-    }
-
-    fn attend(&self, i: usize, rows: Range<usize>) -> Result<(), GpuError> {
-        let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
-        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let (width, to) = (p.heads * p.head_dim, m.mixed.quantised());
-        for first in rows.clone().step_by(s.attention_rows) {
-            let count = s.attention_rows.min(rows.end - first);
-            let (slot, position) = (m.plan.from(self.list + 4 * first), m.plan.from(2 * self.list + 4 * first));
-            let a = attention::Attention {
-                q: m.q.from(4 * first * width),
-                keys: keys.at(),
-                values: values.at(),
-                pages: self.c.states.table.at(),
-                slot,
-                position,
-                part: m.parts.at(),
-                heads: p.heads as u32,
-                kv_heads: p.kv_heads as u32,
-                dim: p.head_dim as u32,
-                pages_max: s.pages as u32,
-                halves: u32::from(s.kv_bytes == 2),
-                chunk: s.chunk as u32,
-                chunks_max: s.chunks as u32,
-                scale: 1.0 / (p.head_dim as f32).sqrt(),
-                ..Default::default()
-            };
-            let join = attention::Join {
-                part: m.parts.at(),
-                query_gate: m.query_gate.from(8 * first * width),
-                position,
-                y: m.mixed.x.from(4 * first * width),
-                q: to.q + (first * width) as u64,
-                side: to.side + (first * width / 2) as u64,
-                heads: p.heads as u32,
-                dim: p.head_dim as u32,
-                chunk: s.chunk as u32,
-                chunks_max: s.chunks as u32,
-            };
-            attention::attend(&self.c.device, &a, &join, count)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the kernel for few rows serves, and whether each of them is the only one of its sequence.
-    fn few(&self) -> bool {
-        let s = &self.c.sizes;
-        s.kv_bytes == 2 && self.rows <= attention::FEW.min(s.attention_rows)
-    }
-
-    fn settled(&self) -> bool {
-        self.spans == self.rows
-    }
-
-    fn attention_few(&self, i: usize) -> Result<(), GpuError> {
-        let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
-        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let (to, position) = (m.mixed.quantised(), m.plan.from(2 * self.list));
-        let a = attention::Attend {
-            q: m.q.at(),
-            query_gate: m.query_gate.at(),
-            k: m.k.at(),
-            v: m.v.at(),
-            q_norm: w.q_norm.at(),
-            k_norm: w.k_norm.at(),
-            angles: m.angles.at(),
-            keys: keys.at(),
-            values: values.at(),
-            pages: self.c.states.table.at(),
-            slot: m.plan.from(self.list),
-            position,
-            part: m.parts.at(),
-            heads: p.heads as u32,
-            kv_heads: p.kv_heads as u32,
-            dim: p.head_dim as u32,
-            rope_dims: p.rope_dims as u32,
-            pages_max: s.pages as u32,
-            chunk: s.chunk as u32,
-            chunks_max: s.chunks as u32,
-            settled: u32::from(self.settled()),
-            scale: 1.0 / (p.head_dim as f32).sqrt(),
-            eps: self.c.hp.rms_eps,
-        };
-        let join = attention::Join {
-            part: m.parts.at(),
-            query_gate: m.query_gate.at(),
-            position,
-            y: m.mixed.x.at(),
-            q: to.q,
-            side: to.side,
-            heads: p.heads as u32,
-            dim: p.head_dim as u32,
-            chunk: s.chunk as u32,
-            chunks_max: s.chunks as u32,
-        };
-        attention::few(&self.c.device, &a, &join, self.rows)
     }
 
     fn mixer_output(&mut self, i: usize) -> Result<(), GpuError> {
