@@ -66,7 +66,7 @@ impl Default for Limits {
             kl_max: 0.5,
             update_rms_max: 0.02,
             speed_min: 0.8,
-            gain_alpha: 0.08,
+            gain_alpha: 0.02,
             items_min: 200,
         }
     }

@@ -24,6 +24,17 @@ const BYTES_MAX: u64 = 256 << 20;
 /// More nights than any setting tries again.
 const GIVEN_UP: u32 = u32::MAX;
 
+/// What the gate said of the night that brought some pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// Let in, as this generation.
+    Promoted(u64),
+    /// No improvement was shown.
+    Refused,
+    /// Clearly worse than the champion.
+    Harmful,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     #[error("the library of earlier pairs: {0}")]
@@ -98,17 +109,21 @@ impl Pairs {
         drawn.into_iter().map(|at| learned[at].clone()).collect()
     }
 
-    /// Files the new pairs of a run that was promoted (`Some`: as which generation) or refused. Those of suspects are
-    /// given up with the night that was refused: one poisoned night must not spoil the next.
-    pub fn file(&mut self, rows: Vec<Row>, promoted: Option<u64>, suspects: &BTreeSet<String>) {
+    /// Files the new pairs of a run that was judged. One poisoned night must not spoil the next: with a night that was
+    /// refused those of suspects are given up, and with one that did harm all that it was the first to try.
+    pub fn file(&mut self, rows: Vec<Row>, judged: Judged, suspects: &BTreeSet<String>) {
         for row in rows {
             let before = self.0.iter().position(|kept| kept.row.origin.question == row.origin.question);
             let nights = match before.map(|at| self.0.remove(at).status) {
                 _ if suspects.contains(&row.origin.author) => GIVEN_UP,
                 Some(Status::Refused { nights }) => nights.saturating_add(1),
+                None if judged == Judged::Harmful => GIVEN_UP,
                 Some(Status::Learned { .. }) | None => 1,
             };
-            let status = promoted.map_or(Status::Refused { nights }, |generation| Status::Learned { generation });
+            let status = match judged {
+                Judged::Promoted(generation) => Status::Learned { generation },
+                Judged::Refused | Judged::Harmful => Status::Refused { nights },
+            };
             self.0.push(Kept { status, row });
         }
         let surplus = self.0.len().saturating_sub(ROWS_MAX);
@@ -152,7 +167,7 @@ impl Library {
         &self,
         run: &str,
         rows: Vec<Row>,
-        promoted: Option<u64>,
+        judged: Judged,
         suspects: &BTreeSet<String>,
     ) -> Result<(), LibraryError> {
         let _alone = self.alone();
@@ -163,7 +178,7 @@ impl Library {
         });
         let filed = |row: &Row| pairs.0.iter().any(|kept| kept.row.id == row.id && kept.row.origin.run == run);
         let fresh: Vec<Row> = mine.filter(|row| !filed(row)).collect();
-        pairs.file(fresh, promoted, suspects);
+        pairs.file(fresh, judged, suspects);
         self.write(&pairs)
     }
 
@@ -229,9 +244,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let library = Library::new(dir.path());
         assert_eq!(library.load().unwrap(), Pairs::default());
-        library.file("a", rows(0..4), Some(1), &nobody()).unwrap();
-        library.file("b", rows(4..6), None, &nobody()).unwrap();
-        library.file("b", rows(4..6), None, &nobody()).unwrap();
+        library.file("a", rows(0..4), Judged::Promoted(1), &nobody()).unwrap();
+        library.file("b", rows(4..6), Judged::Refused, &nobody()).unwrap();
+        library.file("b", rows(4..6), Judged::Refused, &nobody()).unwrap();
         let pairs = library.load().unwrap();
         assert_eq!(pairs.0.len(), 6);
         assert_eq!(ids(&pairs.again(&line(&[1]), 2)), [4, 5]);
@@ -241,7 +256,7 @@ mod tests {
         assert_eq!((drawn.len(), &drawn), (2, &pairs.replay(&line(&[1]), 2, 7)));
         // Two nights more, and they are given up.
         for run in ["c", "d"] {
-            library.file(run, rows(4..6), None, &nobody()).unwrap();
+            library.file(run, rows(4..6), Judged::Refused, &nobody()).unwrap();
         }
         let pairs = library.load().unwrap();
         assert!(pairs.again(&line(&[1]), 2).is_empty());
@@ -251,8 +266,8 @@ mod tests {
     #[test]
     fn what_a_generation_learned_that_was_rolled_back_counts_as_refused() {
         let mut pairs = Pairs::default();
-        pairs.file(rows(0..2), Some(1), &nobody());
-        pairs.file(rows(2..4), Some(2), &nobody());
+        pairs.file(rows(0..2), Judged::Promoted(1), &nobody());
+        pairs.file(rows(2..4), Judged::Promoted(2), &nobody());
         let back = line(&[1]);
         assert_eq!((ids(&pairs.replay(&back, 9, 1)), ids(&pairs.again(&back, 2))), (vec![0, 1], vec![2, 3]));
         let old = Line { unknown_to: 2, ..Line::default() };
@@ -263,18 +278,29 @@ mod tests {
     fn what_suspects_said_in_a_refused_night_is_not_tried_again() {
         let mut pairs = Pairs::default();
         let rows = [rows(0..2), vec![row(7, "mallory")]].concat();
-        pairs.file(rows.clone(), None, &BTreeSet::from(["mallory".to_owned()]));
+        pairs.file(rows.clone(), Judged::Refused, &BTreeSet::from(["mallory".to_owned()]));
         assert_eq!(ids(&pairs.again(&line(&[]), 100)), [0, 1]);
         assert_eq!(pairs.questions(&line(&[]), 100).len(), 1, "settled, and not new in the next night");
-        pairs.file(rows, None, &nobody());
+        pairs.file(rows, Judged::Refused, &nobody());
         assert_eq!(ids(&pairs.again(&line(&[]), 100)), [0, 1], "for good");
+    }
+
+    #[test]
+    fn what_a_harmful_night_brought_is_given_up_and_what_came_along_is_not() {
+        let mut pairs = Pairs::default();
+        pairs.file(rows(0..2), Judged::Refused, &nobody());
+        pairs.file(rows(0..4), Judged::Harmful, &nobody());
+        assert_eq!(ids(&pairs.again(&line(&[]), 2)), [0, 1]);
+        assert_eq!(pairs.questions(&line(&[]), 2).len(), 2, "and not new in the next night");
+        pairs.file(rows(0..2), Judged::Refused, &nobody());
+        assert!(pairs.again(&line(&[]), 2).is_empty(), "a try is a try");
     }
 
     #[test]
     fn the_forgotten_is_gone_and_damage_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let library = Library::new(dir.path());
-        library.file("a", rows(0..4), Some(1), &nobody()).unwrap();
+        library.file("a", rows(0..4), Judged::Promoted(1), &nobody()).unwrap();
         let one = TurnFilter { turn: Some(TurnId("turn-0002".into())), ..TurnFilter::default() };
         assert_eq!((library.forget(&one).unwrap(), library.forget(&one).unwrap()), (1, 0));
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();

@@ -9,6 +9,8 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -24,6 +26,8 @@ use crate::turn::{Feedback, Judgement, Turn, TurnId};
 const HEAD_BYTES: usize = 9;
 /// Memory of sled's page cache, bytes.
 const CACHE_BYTES: u64 = 32 << 20;
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// Stands in a feedback's key between the turn's id and the rest; no id contains it.
 const FEEDBACK_MARK: u8 = b'/';
 /// Sorts before every id.
@@ -35,6 +39,24 @@ const CORRECTED_PREFIX: &str = "!corrected/";
 /// Bytes of a correction's SHA-256 in its key.
 const CORRECTION_BYTES: usize = 16;
 const UNSCORED_PREFIX: &str = "!unscored/";
+
+/// Opens the database, waiting at most `patience` for its lock: as long as what a killed daemon was about to start is not
+/// yet a program of its own, it holds the lock. One daemon has the folder (`StateLock`), so nobody else keeps it.
+fn open_db(folder: &Path, patience: Duration) -> sled::Result<Db> {
+    let began = Instant::now();
+    loop {
+        let config = sled::Config::new().path(folder).cache_capacity(CACHE_BYTES).flush_every_ms(Some(1_000));
+        match config.open() {
+            Err(sled::Error::Io(error)) if is_locked(&error) && began.elapsed() < patience => thread::sleep(LOCK_RETRY),
+            opened => return opened,
+        }
+    }
+}
+
+/// sled says it in words alone.
+fn is_locked(error: &io::Error) -> bool {
+    error.to_string().starts_with("could not acquire lock")
+}
 
 pub struct SledTurns {
     /// Open as long as this is.
@@ -55,12 +77,7 @@ struct State {
 impl SledTurns {
     /// Opens or makes the log in a folder; above `bytes_max` bytes of records the oldest are dropped.
     pub fn open(folder: &Path, bytes_max: u64) -> Result<Self, StoreError> {
-        let db = sled::Config::new()
-            .path(folder)
-            .cache_capacity(CACHE_BYTES)
-            .flush_every_ms(Some(1_000))
-            .open()
-            .map_err(disk)?;
+        let db = open_db(folder, LOCK_PATIENCE).map_err(disk)?;
         let meta = db.open_tree("meta").map_err(disk)?;
         match meta.get("format").map_err(disk)? {
             Some(found) if *found == [TURNS_FORMAT] => {}

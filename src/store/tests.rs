@@ -75,3 +75,19 @@ fn a_damaged_turn_can_be_forgotten() {
     assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 2, "what cannot be read can be forgotten");
     assert_eq!(log.counts().unwrap(), TurnCounts::default());
 }
+
+#[test]
+fn a_log_whose_lock_is_let_go_in_a_moment_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    before.append(&turn("turn-a", "p")).unwrap();
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(before);
+    });
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 1);
+    holder.join().unwrap();
+    let refused = SledTurns::open(dir.path(), 1 << 20).err().expect("the lock is kept").to_string();
+    assert!(refused.contains("could not acquire lock"), "{refused}");
+}

@@ -38,7 +38,7 @@ pub(crate) fn folder() -> Arc<tempfile::TempDir> {
     let mut text = shipped;
     for (from, to) in [
         ("items_min: 200", "items_min: 4"),
-        ("gain_alpha: 0.08", "gain_alpha: 1"),
+        ("gain_alpha: 0.02", "gain_alpha: 1"),
         ("margin: 0.01", "margin: 0.2"),
         ("speed_min: 0.8", "speed_min: 0.1"),
         ("    - {percent: 5, scored_turns: 50}\n    - {percent: 50, scored_turns: 200}\n", "    []\n"),

@@ -19,6 +19,7 @@ use crate::night::gate::{Pair, Speed};
 use crate::night::inspect::hash_file;
 use crate::night::report::Answered;
 use crate::night::stats::ratio_interval;
+use crate::training::recipe::Random;
 use crate::turn::{Role, Thinking, Timings, Usage};
 
 /// Longest wait for one item of both revisions; live requests go first.
@@ -43,16 +44,18 @@ pub(super) struct Asked {
     pub(super) reply_from: usize,
 }
 
-/// Reads an exam; its items in an order that takes the domains in turn, so that any first part is balanced.
-pub(super) fn read(path: &Path, items_max: usize) -> Result<Vec<Item>, String> {
+/// Reads an exam: its items in an order that takes the domains in turn, so that any first part is balanced, and those of a
+/// domain as the seed draws them. A night that asks a part of an exam asks another part than the night before: a champion
+/// was let in for its luck with some items as well, and its successors would be measured against that luck.
+pub(super) fn read(path: &Path, items_max: usize, seed: u64) -> Result<Vec<Item>, String> {
     let items = golden::read(path).map_err(|error| error.to_string())?;
     if items.iter().any(|item| item.id.starts_with("week")) {
         return Err(format!("{} is the exam of whole weeks: no night may read it", path.display()));
     }
     let mut seen = std::collections::HashMap::<String, usize>::new();
     let mut order: Vec<(usize, usize)> = Vec::with_capacity(items.len());
-    for (at, item) in items.iter().enumerate() {
-        let nth = seen.entry(item.domain.clone()).or_default();
+    for at in Random::new(seed).shuffled(items.len()) {
+        let nth = seen.entry(items[at].domain.clone()).or_default();
         order.push((*nth, at));
         *nth += 1;
     }
@@ -311,11 +314,17 @@ mod tests {
     #[test]
     fn any_first_part_is_balanced_and_the_week_is_not_read() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/golden");
-        let items = read(&golden.join("golden.jsonl.gz"), 70).unwrap();
+        let part = |seed| read(&golden.join("golden.jsonl.gz"), 70, seed).unwrap();
+        let items = part(1);
         let mut domains = BTreeMap::<&str, usize>::new();
         items.iter().for_each(|item| *domains.entry(&item.domain).or_default() += 1);
         assert!(domains.len() == 7 && domains.values().all(|n| *n == 10), "{domains:?}");
-        let refused = read(&golden.join("week.jsonl.gz"), 70).unwrap_err();
+        let ids = |items: &[Item]| items.iter().map(|item| item.id.clone()).collect::<Vec<_>>();
+        assert_eq!(ids(&items), ids(&part(1)), "a night that goes on asks the same");
+        let other = ids(&part(2));
+        let again = ids(&items).iter().filter(|id| other.contains(id)).count();
+        assert!(again < 20, "{again} of 70 items of 2,100 came again the next night");
+        let refused = read(&golden.join("week.jsonl.gz"), 70, 1).unwrap_err();
         assert!(refused.contains("no night may read it"), "{refused}");
     }
 }

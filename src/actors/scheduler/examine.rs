@@ -17,7 +17,7 @@ use crate::night::manifest::{AdapterFile, Metrics};
 use crate::night::phase::{Candidate, Run};
 use crate::night::report::Answered;
 use crate::night::schedule::Schedule;
-use crate::night::stats::{Z_ONE_SIDED_95, items_needed};
+use crate::night::stats::{Paired, Z_ONE_SIDED_95, Z_TWO_SIDED_95, items_needed};
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 
 pub const FORMAT: u32 = 1;
@@ -46,6 +46,12 @@ impl Examined {
     pub fn read(run_dir: &Path) -> Result<Option<Examined>, String> {
         let text = read_bounded(&run_dir.join(FILE), BYTES_MAX).map_err(|error| error.to_string())?;
         text.map(|text| serde_json::from_str(&text).map_err(|error| format!("{FILE} is damaged: {error}"))).transpose()
+    }
+
+    /// Whether the candidate was clearly worse than the champion: the whole 95 % interval of the difference lies below zero.
+    pub(super) fn harm(&self) -> bool {
+        let answered = self.golden.iter().chain(&self.slice).map(|item| (item.pair.champion, item.pair.candidate));
+        Paired::of(answered).interval(Z_TWO_SIDED_95).1 < 0.0
     }
 
     fn write(&self, run_dir: &Path) -> io::Result<()> {
@@ -107,8 +113,9 @@ impl Trial<'_> {
         answers: &mut (Vec<Answered>, Vec<Answered>),
     ) -> Result<(), String> {
         let (limits, exam) = (&self.schedule.gate, self.schedule.exam);
-        let golden = open(&self.desk.golden, exam.items_max).await?;
-        let slice = open(&self.desk.slice, exam.items_max).await?;
+        let seed = self.run.order.seed;
+        let golden = open(&self.desk.golden, exam.items_max, seed).await?;
+        let slice = open(&self.desk.slice, exam.items_max, seed).await?;
         self.champion_asked.load(self.desk).await?;
         if let Err(fault) = candidate.load(self.desk).await {
             evidence.file_fault = Some(format!("the engine refuses it: {fault}"));
@@ -225,12 +232,12 @@ fn metrics(evidence: &Evidence) -> Metrics {
     }
 }
 
-/// Reads an exam that the configuration names.
-pub(super) async fn open(path: &ExamPath, items_max: usize) -> Result<Vec<Item>, String> {
+/// Reads an exam that the configuration names, its items in an order that the seed draws.
+pub(super) async fn open(path: &ExamPath, items_max: usize, seed: u64) -> Result<Vec<Item>, String> {
     match path {
         Ok(path) => {
             let path = path.clone();
-            blocking(move || exam::read(&path, items_max)).await?
+            blocking(move || exam::read(&path, items_max, seed)).await?
         }
         Err(places) => {
             let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::desk::blocking;
+use super::examine::Examined;
 use super::measure::Prompted;
 use super::work::Work;
 use crate::actors::memory::{Get, List, Unscored};
@@ -18,7 +19,7 @@ use crate::keys::{KeyRing, OWNER};
 use crate::night::admission::{Admission, Chosen, Principals, Rules, choose};
 use crate::night::dataset::{self, Row};
 use crate::night::learning::{self, FORMAT, Mode, SELECTION, Selected, TRAINING, Trained, Training};
-use crate::night::library::{Line, Pairs};
+use crate::night::library::{Judged, Line, Pairs};
 use crate::night::likeness::Exams;
 use crate::night::phase::{Candidate, Event, Outcome};
 use crate::night::suspicion::{self, Measured};
@@ -295,7 +296,13 @@ impl Work {
             let fresh = rows.into_iter().filter(|row| !row.origin.replayed).collect();
             let selected: Option<Selected> = learning::read(&dir, SELECTION)?;
             let suspects = selected.map(|selected| selected.suspects).unwrap_or_default();
-            library.file(&run, fresh, promoted, &suspects).map_err(|e| e.to_string())
+            let harm = || Ok::<_, String>(Examined::read(&dir)?.is_some_and(|examined| examined.harm()));
+            let judged = match promoted {
+                Some(generation) => Judged::Promoted(generation),
+                None if harm()? => Judged::Harmful,
+                None => Judged::Refused,
+            };
+            library.file(&run, fresh, judged, &suspects).map_err(|e| e.to_string())
         });
         filed.await?
     }

@@ -11,7 +11,8 @@ use crate::night::dataset::{Row, Signal};
 use crate::night::served::revision;
 use crate::turn::{Thinking, Turn};
 
-/// Pairs of one principal that are measured.
+/// Of one principal's corrections, and of its confirmed replies, so many are measured, the newest first: a few of a bad day
+/// must not hide behind many of good ones.
 const SAMPLE_MAX: usize = 40;
 const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 const EVALUATE_TIMEOUT: Duration = Duration::from_secs(1_800);
@@ -42,11 +43,12 @@ impl Work {
         rows: &[Row],
         prompted: &BTreeMap<String, Prompted>,
     ) -> Result<BTreeMap<String, f64>, String> {
-        let mut taken = BTreeMap::<&str, usize>::new();
+        let mut taken = BTreeMap::<(&str, Signal), usize>::new();
         let (mut ids, mut asked) = (Vec::new(), Vec::new());
-        for row in rows.iter().filter(|row| !row.origin.replayed) {
+        // Turn ids sort by time, and so do the rows.
+        for row in rows.iter().rev().filter(|row| !row.origin.replayed) {
             let Some(turn) = prompted.get(&row.id) else { continue };
-            let count = taken.entry(&row.origin.author).or_default();
+            let count = taken.entry((&row.origin.author, row.origin.signal)).or_default();
             if *count == SAMPLE_MAX {
                 continue;
             }

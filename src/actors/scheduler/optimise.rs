@@ -41,7 +41,8 @@ impl Work {
         let (desk, settings) = (&self.desk, &self.schedule.optimise);
         let deadline = Instant::now() + Duration::from_secs_f64(60.0 * settings.minutes_max);
         let set = desk.pipelines.current();
-        let (slice, golden) = (open(&desk.slice, ITEMS_MAX).await?, open(&desk.golden, ITEMS_MAX).await?);
+        let seed = self.run.order.seed;
+        let (slice, golden) = (open(&desk.slice, ITEMS_MAX, seed).await?, open(&desk.golden, ITEMS_MAX, seed).await?);
         let (base, base_hash) = desk.base(ENGINE_TIMEOUT).await?;
         tracing::info!(model = base, "prompts are searched");
         let (store, hash, champion) = (self.generations.clone(), base_hash.clone(), self.pointer.champion);
