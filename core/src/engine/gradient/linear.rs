@@ -69,6 +69,11 @@ impl Changes {
         Changes { slots: self.slots.iter().map(zeros).collect(), ..*self }
     }
 
+    /// Adds the numbers of another of the same shapes.
+    pub fn add(&mut self, other: &Changes) {
+        self.values_mut().zip(other.values()).for_each(|(sum, v)| *sum += v);
+    }
+
     /// Every number, in a fixed order.
     pub fn values(&self) -> impl Iterator<Item = &f32> {
         self.slots.iter().flat_map(|c| c.a.iter().chain(&c.b))

@@ -5,6 +5,7 @@
 //! `engine::model`; each layer file states the formulas that it differentiates.
 
 mod attention;
+mod batch;
 mod delta;
 mod dense;
 mod experts;
@@ -15,6 +16,7 @@ mod ops;
 mod tests;
 
 use std::fs::File;
+use std::mem::take;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ use chimere_ffi::map::Map;
 use super::model::weights::{Layer, Mixer, Weights};
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
+pub use batch::Batch;
+
 use dense::{Dense, DensePacker};
 pub use linear::{Change, Changes};
 use linear::{Linear, Tools};
@@ -32,49 +36,6 @@ use ops::rms_norm_back;
 
 /// Rows of logits held at once.
 const HEAD_ROWS: usize = 64;
-
-/// Sequences of one step, one after another, and what each position should have said.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Batch {
-    pub tokens: Vec<u32>,
-    /// Rows of each sequence; together all of `tokens`.
-    pub spans: Vec<Range<usize>>,
-    /// Weight of each token as a target (of the row before it): 0 leaves it out, as for prompts.
-    pub weights: Vec<f32>,
-}
-
-impl Batch {
-    /// Adds a sequence whose tokens from `scored_from` on are targets, each of weight `weight`.
-    pub fn push(&mut self, tokens: &[u32], scored_from: usize, weight: f32) {
-        let start = self.tokens.len();
-        self.tokens.extend_from_slice(tokens);
-        self.weights.extend((0..tokens.len()).map(|i| if i >= scored_from.max(1) { weight } else { 0.0 }));
-        self.spans.push(start..self.tokens.len());
-    }
-
-    /// Sum of the target weights.
-    pub fn weight(&self) -> f64 {
-        self.weights.iter().map(|w| f64::from(*w)).sum()
-    }
-
-    /// Everything that is scored.
-    fn targets(&self) -> Vec<Target> {
-        let scored = self.spans.iter().enumerate().flat_map(|(i, s)| s.clone().skip(1).map(move |t| (i, t)));
-        scored
-            .filter(|(_, t)| self.weights[*t] != 0.0)
-            .map(|(sequence, t)| Target { row: t - 1, token: self.tokens[t], weight: self.weights[t], sequence })
-            .collect()
-    }
-}
-
-/// A token that is scored.
-struct Target {
-    /// The row of logits that should say it.
-    row: usize,
-    token: u32,
-    weight: f32,
-    sequence: usize,
-}
 
 /// How much an objective rises with the loss of each sequence.
 enum Slopes<'s> {
@@ -102,6 +63,30 @@ struct Kept {
     n2: Vec<f32>,
     mixer: MixerKept,
     experts: experts::Kept,
+}
+
+/// A part of a batch on its way through the layers.
+struct Part {
+    batch: Batch,
+    /// Its first sequence's place in the whole batch.
+    first: usize,
+    /// Residual stream behind the last layer.
+    x: Vec<f32>,
+    kept: Vec<Kept>,
+    /// Of each of its sequences.
+    nats: Vec<f64>,
+}
+
+impl Part {
+    fn all(batch: &Batch) -> Vec<Part> {
+        let parts = batch.parts().into_iter();
+        parts.map(|(first, batch)| Part { batch, first, x: Vec::new(), kept: Vec::new(), nats: Vec::new() }).collect()
+    }
+}
+
+/// Of every sequence of the batch.
+fn nats(parts: &[Part]) -> Vec<f64> {
+    parts.iter().flat_map(|part| part.nats.iter().copied()).collect()
 }
 
 enum MixerKept {
@@ -203,12 +188,12 @@ impl Trunk {
     /// Mean loss of the batch's targets under `changes`, nats a unit of weight.
     pub fn loss(&self, changes: &Changes, batch: &Batch) -> f64 {
         let tools = Tools { pool: &self.pool, changes };
-        let mut x = self.embed(batch);
-        for layer in &self.weights.layers {
-            x = self.layer(tools, layer, &batch.spans, x).0;
-        }
-        let nats = self.head(tools, &batch.targets(), batch.spans.len(), &x, None);
-        nats.iter().sum::<f64>() / batch.weight().max(f64::MIN_POSITIVE)
+        let mut parts = Part::all(batch);
+        self.pool.each(&mut parts, |_, part, _| {
+            self.forward(tools, part);
+            part.nats = self.head(tools, part, None);
+        });
+        nats(&parts).iter().sum::<f64>() / batch.weight().max(f64::MIN_POSITIVE)
     }
 
     /// Mean loss, and its gradient added to `grads`.
@@ -229,28 +214,46 @@ impl Trunk {
         self.backward(changes, batch, grads, Slopes::Of(slopes));
     }
 
+    /// Parts side by side, each with a gradient of its own, joined in the order of the batch: the products of a few sequences
+    /// are too small to share among many threads, and what is summed must not depend on how many there are.
     fn backward(&self, changes: &Changes, batch: &Batch, grads: &mut Changes, slopes: Slopes<'_>) -> Vec<f64> {
         let tools = Tools { pool: &self.pool, changes };
-        let mut x = self.embed(batch);
+        let mut parts = Part::all(batch);
+        self.pool.each(&mut parts, |_, part, _| part.kept = self.forward(tools, part));
+        let slopes = match slopes {
+            Slopes::Same(slope) => vec![slope; batch.spans.len()],
+            Slopes::Of(told) => {
+                self.pool.each(&mut parts, |_, part, _| part.nats = self.head(tools, part, None));
+                told(&nats(&parts))
+            }
+        };
+        let mut work: Vec<_> = parts.iter_mut().map(|part| (part, changes.zeros_like())).collect();
+        self.pool.each(&mut work, |_, (part, grads), _| self.back(tools, part, &slopes, grads));
+        work.iter().for_each(|(_, of_part)| grads.add(of_part));
+        nats(&parts)
+    }
+
+    /// The residual stream of a part behind the last layer, and what the layers with a gradient keep.
+    fn forward(&self, tools: Tools<'_>, part: &mut Part) -> Vec<Kept> {
+        let mut x = self.embed(&part.batch);
         let mut kept = Vec::with_capacity(self.weights.layers.len());
         for (n, layer) in self.weights.layers.iter().enumerate() {
-            let (next, k) = self.layer(tools, layer, &batch.spans, x);
+            let (next, k) = self.layer(tools, layer, &part.batch.spans, x);
             if n >= self.lowest {
                 kept.push(k);
             }
             x = next;
         }
-        let mut dx = vec![0.0; x.len()];
-        let (targets, sequences) = (batch.targets(), batch.spans.len());
-        let slopes = match slopes {
-            Slopes::Same(slope) => vec![slope; sequences],
-            Slopes::Of(told) => told(&self.head(tools, &targets, sequences, &x, None)),
-        };
-        let nats = self.head(tools, &targets, sequences, &x, Some((&mut dx, &slopes)));
-        for (layer, kept) in self.weights.layers.iter().skip(self.lowest).zip(&kept).rev() {
-            self.layer_back(tools, layer, &batch.spans, kept, &mut dx, grads);
+        part.x = x;
+        kept
+    }
+
+    fn back(&self, tools: Tools<'_>, part: &mut Part, slopes: &[f64], grads: &mut Changes) {
+        let mut dx = vec![0.0; part.x.len()];
+        part.nats = self.head(tools, part, Some((&mut dx, &slopes[part.first..])));
+        for (layer, kept) in self.weights.layers.iter().skip(self.lowest).zip(take(&mut part.kept)).rev() {
+            self.layer_back(tools, layer, &part.batch.spans, &kept, &mut dx, grads);
         }
-        nats
     }
 
     fn embed(&self, batch: &Batch) -> Vec<f32> {
@@ -308,21 +311,14 @@ impl Trunk {
         self.norm_back(&kept.x, &w.norm, &dn, dx);
     }
 
-    /// Weighted sum of the losses of each sequence's targets; with `back`, the gradient of their sum by `slopes`, which is
+    /// Weighted sum of the losses of the targets of each sequence of a part; with `back`, the gradient of their sum by `slopes`, which is
     /// written where targets are.
-    fn head(
-        &self,
-        tools: Tools<'_>,
-        targets: &[Target],
-        sequences: usize,
-        x: &[f32],
-        mut back: Option<(&mut Vec<f32>, &[f64])>,
-    ) -> Vec<f64> {
-        let (d, v) = (self.hp.width, self.hp.vocab);
-        let mut nats = vec![0.0; sequences];
+    fn head(&self, tools: Tools<'_>, part: &Part, mut back: Option<(&mut Vec<f32>, &[f64])>) -> Vec<f64> {
+        let (d, v, x) = (self.hp.width, self.hp.vocab, &part.x);
+        let mut nats = vec![0.0; part.batch.spans.len()];
         // The head takes no change: nothing is added to these.
         let mut none = Changes { rank: 0, scale: 0.0, slots: Vec::new() };
-        for targets in targets.chunks(HEAD_ROWS) {
+        for targets in part.batch.targets().chunks(HEAD_ROWS) {
             let rows: Vec<f32> = targets.iter().flat_map(|t| &x[t.row * d..][..d]).copied().collect();
             let normed = self.norm(&rows, &self.weights.output_norm);
             let mut logits = tools.forward(&self.weights.head, &normed);
