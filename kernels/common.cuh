@@ -96,6 +96,42 @@ __device__ __forceinline__ void copy_8(void* to, const void* from) {
 __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 __device__ __forceinline__ void copies_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// Waits for all groups but the newest `n`, at most 7 of them.
+__device__ __forceinline__ void copies_wait_but(u32 n) {
+    switch (n) {
+        case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+        case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+        case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+        case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+        case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+        case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+        case 6: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
+        default: asm volatile("cp.async.wait_group 7;" ::: "memory");
+    }
+}
+
+// Between blocks that run together: what this thread and those it met at a barrier wrote before `count_up` can be read
+// by whoever sees the count, and by those it meets at a barrier after that.
+__device__ __forceinline__ void count_up(u32* at) {
+    asm volatile("fence.acq_rel.gpu;\n\tred.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
+__device__ __forceinline__ u32 count_at(const u32* at) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
+}
+__device__ __forceinline__ u64 nanoseconds() {
+    u64 v;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v));
+    return v;
+}
+// Called while a thread waits for another block.
+__device__ __forceinline__ void spin() {}
+__device__ __forceinline__ void give_up() { asm volatile("trap;"); }
+
+// Shared memory whose size the launch says.
+extern __shared__ uint4 launch_memory[];
+__device__ __forceinline__ u8* shared_pool() { return (u8*)launch_memory; }
 
 // Streaming load: weights are read once.
 __device__ __forceinline__ uint4 load_once(const void* p) {
@@ -122,6 +158,11 @@ __device__ __forceinline__ void wait_previous() {
 #endif
 }
 #endif
+
+// What a function for several kernels waits for where it needs the results of the one before: here, that kernel's end.
+struct AfterKernel {
+    __device__ __forceinline__ void wait() { after_previous(); }
+};
 
 __device__ __forceinline__ float bf16_to_float(u16 h) { return __uint_as_float((u32)h << 16); }
 

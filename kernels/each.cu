@@ -1,7 +1,7 @@
 // The experts of few tokens, which seldom share one: every token reads its own. The kernels choose the experts
 // themselves, and the results go straight to the residual stream. The same operations in the same order as in
 // experts.cu and by `rms_norm`.
-#include "product.cuh"
+#include "pick.cuh"
 
 // Experts of a token, the shared one counted.
 #define EACH_MAX 9
@@ -22,44 +22,6 @@ struct EachArgs {
     Ptr<float> residual;  // [tokens][inputs]
     u32 inputs, used, experts, stride;
 };
-
-// Floats as integers in the same order, and back.
-__device__ __forceinline__ u32 key_of(float v) {
-    u32 u = __float_as_uint(v);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-__device__ __forceinline__ float of_key(u32 u) {
-    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
-}
-
-// One warp chooses, a lane N of the experts: lane n < used gets the n-th largest (the lowest index among equals) and its
-// weight, renormalised over the chosen, as `route` does.
-template <int N>
-__device__ __forceinline__ void pick(const float* logits, u32 experts, u32 used, u32& expert, float& weight) {
-    u32 lane = threadIdx.x % 32;
-    u32 p[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) p[i] = lane + 32 * i < experts ? key_of(logits[lane + 32 * i]) : 0;
-    float top = 0, picked = 0, mine = 0;
-    expert = 0;
-    for (u32 n = 0; n < used; n++) {
-        u32 best = 0, place = 0xffffffffu;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (p[i] > best) best = p[i], place = lane + 32 * i;
-        u32 highest = __reduce_max_sync(FULL, best);
-        place = __reduce_min_sync(FULL, best == highest ? place : 0xffffffffu);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (place == lane + 32 * i) p[i] = 0;
-        float logit = of_key(highest);
-        if (n == 0) top = logit;
-        float e = expf(logit - top);
-        picked += e;
-        if (lane == n) mine = e, expert = place;
-    }
-    weight = mine / picked;
-}
 
 // The expert of token t at place `place` in the order of the choice; `weight`: of the lane's own place.
 __device__ __forceinline__ u32 picked_at(const EachArgs& a, u32 t, u32 place, float& weight) {

@@ -38,6 +38,11 @@ __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+// Sixteen bytes of weights: from shared memory, or from where they are read once.
+template <bool SHARED> __device__ __forceinline__ uint4 fetch(const void* p) {
+    return SHARED ? *(const uint4*)p : load_once(p);
+}
+
 __device__ __forceinline__ u32 load_word(const void* p) { return *(const u32*)p; }
 
 // Nibbles of step t.
@@ -54,10 +59,10 @@ struct PackQ4 {
     static const int INPUTS = 256, BYTES = 2368, SUB = 32;
     uint4 w[4], sc, mn;
     u32 d, dm;
-    __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
-        sc = load_once(p + 2048 + lane / 4 * 16);
-        mn = load_once(p + 2176 + lane / 4 * 16);
+    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
+        sc = fetch<SHARED>(p + 2048 + lane / 4 * 16);
+        mn = fetch<SHARED>(p + 2176 + lane / 4 * 16);
         d = load_word(p + 2304 + lane / 4 * 4);
         dm = load_word(p + 2336 + lane / 4 * 4);
     }
@@ -77,9 +82,9 @@ struct PackIQ3 {
     static const int INPUTS = 256, BYTES = 2208, SUB = 32;
     uint4 w[4], sc;
     u32 d;
-    __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
-        sc = load_once(p + 2048 + lane / 4 * 16);
+    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
+        sc = fetch<SHARED>(p + 2048 + lane / 4 * 16);
         d = load_word(p + 2176 + lane / 4 * 4);
     }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
@@ -99,11 +104,11 @@ struct PackQ5 {
     static const int INPUTS = 256, BYTES = 2880, SUB = 32;
     uint4 w[4], h, sc, mn;
     u32 d, dm;
-    __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
-        h = load_once(p + 2048 + lane * 16);
-        sc = load_once(p + 2560 + lane / 4 * 16);
-        mn = load_once(p + 2688 + lane / 4 * 16);
+    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
+        h = fetch<SHARED>(p + 2048 + lane * 16);
+        sc = fetch<SHARED>(p + 2560 + lane / 4 * 16);
+        mn = fetch<SHARED>(p + 2688 + lane / 4 * 16);
         d = load_word(p + 2816 + lane / 4 * 4);
         dm = load_word(p + 2848 + lane / 4 * 4);
     }
@@ -130,10 +135,10 @@ struct PackQ6 {
     static const int INPUTS = 256, BYTES = 3360, SUB = 16;
     uint4 w[4], h[2], sc[2];
     u32 d;
-    __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
-        for (int i = 0; i < 2; i++) h[i] = load_once(p + 2048 + i * 512 + lane * 16);
-        for (int i = 0; i < 2; i++) sc[i] = load_once(p + 3072 + lane / 4 * 32 + i * 16);
+    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
+        for (int i = 0; i < 2; i++) h[i] = fetch<SHARED>(p + 2048 + i * 512 + lane * 16);
+        for (int i = 0; i < 2; i++) sc[i] = fetch<SHARED>(p + 3072 + lane / 4 * 32 + i * 16);
         d = load_word(p + 3328 + lane / 4 * 4);
     }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
@@ -156,8 +161,8 @@ struct PackB8 {
     static const int INPUTS = 32, BYTES = 640, SUB = 32;
     uint4 w;
     float d[2], m[2];
-    __device__ __forceinline__ void load(const u8* p, int lane) {
-        w = load_once(p + lane * 16);
+    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
+        w = fetch<SHARED>(p + lane * 16);
         for (int r = 0; r < 2; r++) {
             d[r] = __uint_as_float(load_word(p + 512 + lane / 4 * 8 + 4 * r));
             m[r] = __uint_as_float(load_word(p + 576 + lane / 4 * 8 + 4 * r));
@@ -179,17 +184,17 @@ struct PackK8 {
     const u8* w;  // read step by step: this layout is for what has no denser one
     uint4 sc[2], mn[2];
     float d[2], dm[2];
-    __device__ __forceinline__ void load(const u8* p, int lane) {
+    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
         w = p + lane * 16;
         for (int r = 0; r < 2; r++) {
-            sc[r] = load_once(p + 4096 + lane / 4 * 32 + r * 16);
-            mn[r] = load_once(p + 4352 + lane / 4 * 32 + r * 16);
+            sc[r] = fetch<SHARED>(p + 4096 + lane / 4 * 32 + r * 16);
+            mn[r] = fetch<SHARED>(p + 4352 + lane / 4 * 32 + r * 16);
             d[r] = __uint_as_float(load_word(p + 4608 + lane / 4 * 8 + 4 * r));
             dm[r] = __uint_as_float(load_word(p + 4672 + lane / 4 * 8 + 4 * r));
         }
     }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
-        uint4 v = load_once(w + t * 512);
+        uint4 v = *(const uint4*)(w + t * 512);
         for (int r = 0; r < 4; r++) a[r] = word_of(v, r);
     }
     __device__ __forceinline__ Scale scale(int t, int half) const {

@@ -140,10 +140,18 @@ template <int PACKING> __device__ __forceinline__ float float_at(const u8* weigh
     return PACKING == F16 ? half_to_float(v) : bf16_to_float(v);
 }
 
+// Rows of activations as floats.
+struct PlainRows {
+    const float* x;
+    u32 inputs;
+    __device__ __forceinline__ float4 four(u32 t, u32 k) const { return *(const float4*)(x + (u64)t * inputs + k); }
+    __device__ __forceinline__ float one(u32 t, u32 k) const { return x[(u64)t * inputs + k]; }
+};
+
 // One row of floats times TOKENS tokens by one warp: part `p` of 2 (the first and the second half of the inputs). Which
 // lane sums what depends on the number of inputs alone.
-template <int PACKING, int TOKENS>
-__device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 inputs, u32 p, const float* x,
+template <int PACKING, int TOKENS, class Rows>
+__device__ __forceinline__ void float_rows(const u8* weights, u64 row, u32 inputs, u32 p, const Rows& x,
                                            const u32* token, float acc[TOKENS]) {
     u32 lane = threadIdx.x % 32, half = (inputs + 1) / 2, end = p == 0 ? half : inputs;
 #pragma unroll
@@ -154,7 +162,7 @@ __device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 input
             const float4 w = *(const float4*)(weights + (row * inputs + k) * 4);
 #pragma unroll
             for (int n = 0; n < TOKENS; n++) {
-                const float4 v = *(const float4*)(x + (u64)token[n] * inputs + k);
+                const float4 v = x.four(token[n], k);
                 acc[n] = fmaf(w.x, v.x, acc[n]);
                 acc[n] = fmaf(w.y, v.y, acc[n]);
                 acc[n] = fmaf(w.z, v.z, acc[n]);
@@ -166,9 +174,15 @@ __device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 input
         for (u32 k = p * half + lane; k < end; k += 32) {
             float w = float_at<PACKING>(weights, row * inputs + k);
 #pragma unroll
-            for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x[(u64)token[n] * inputs + k], acc[n]);
+            for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x.one(token[n], k), acc[n]);
         }
     }
 #pragma unroll
     for (int n = 0; n < TOKENS; n++) acc[n] = warp_sum(acc[n]);
+}
+
+template <int PACKING, int TOKENS>
+__device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 inputs, u32 p, const float* x,
+                                           const u32* token, float acc[TOKENS]) {
+    float_rows<PACKING, TOKENS>(weights, row, inputs, p, PlainRows{x, inputs}, token, acc);
 }

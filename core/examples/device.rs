@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use chimere_core::engine::backend::{Backend, Chunk, Output, Rows};
 use chimere_core::engine::cpu::{Cpu, CpuOptions, KvType};
-use chimere_core::engine::cuda::{Cuda, CudaOptions, bench as measured};
+use chimere_core::engine::cuda::{Cuda, CudaOptions, Decode, bench as measured};
 use chimere_core::gguf::Gguf;
 use chimere_core::gguf::synthetic::{Qwen35Moe, Types};
 use chimere_ffi::DType;
@@ -30,6 +30,9 @@ struct Cli {
     /// The kernels compiled for the processor, in place of a card (see kernels/emulated)
     #[arg(long)]
     emulated: Option<PathBuf>,
+    /// How up to eight rows are decoded
+    #[arg(long, value_enum, default_value_t)]
+    decode: Decode,
     #[command(subcommand)]
     command: What,
 }
@@ -110,7 +113,11 @@ fn run(cli: Cli) -> Outcome {
         What::Checks => checks(&cli.cache, cli.emulated.as_deref()),
         What::Agree { model, tokens, halves } => {
             let cache = Some(cli.cache);
-            agree(&model, tokens, CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() })
+            agree(
+                &model,
+                tokens,
+                CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
+            )
         }
         What::Small { folder, tokens, halves } => {
             let path = folder.join("small.gguf");
@@ -125,10 +132,14 @@ fn run(cli: Cli) -> Outcome {
             };
             shape.build()?.write(&path, 3, |_, _| {})?;
             let cache = Some(cli.cache);
-            agree(&path, tokens, CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() })
+            agree(
+                &path,
+                tokens,
+                CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
+            )
         }
         What::Bench { model, plan } => {
-            let options = hosting(&plan, cli.cache);
+            let options = CudaOptions { decode: cli.decode, ..hosting(&plan, cli.cache) };
             let began = Instant::now();
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
@@ -136,7 +147,7 @@ fn run(cli: Cli) -> Outcome {
         What::Synthetic { layers, pieces: count, floats, plan } => {
             let (header, len) = Qwen35Moe::slice_of_35b(layers, TYPES).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
-            let options = CudaOptions { halves: !floats, ..hosting(&plan, cli.cache) };
+            let options = CudaOptions { halves: !floats, decode: cli.decode, ..hosting(&plan, cli.cache) };
             let began = Instant::now();
             let mut cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
             match count {

@@ -2,6 +2,7 @@
 //   c++ -O2 -std=c++17 -DEMULATE -ffp-contract=off -fPIC -shared -I kernels kernels/emulated/lib.cpp -o emulated.so
 #include "shim.hpp"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include "../attention_prefill.cu"
 #include "../attend.cu"
 #include "../each.cu"
+#include "../persistent.cu"
 #include "../route.cu"
 #include "../sort.cu"
 #define Scratch ExpertScratch
@@ -32,27 +34,48 @@ namespace emulated {
 dim3 thread, block, grid_size, block_size;
 
 namespace {
-enum State { Ready, AtBarrier, AtExchange, Done };
+enum State { Ready, AtBarrier, AtExchange, Spinning, Done };
 constexpr unsigned EXCHANGE_BYTES = 32;
 struct Warp {
     uint8_t slots[2][32 * EXCHANGE_BYTES];
     unsigned generation;
+};
+struct Copy {
+    void* to;
+    const void* from;
+    unsigned bytes, group;
 };
 struct Fiber {
     jmp_buf at;
     ucontext_t context;
     char* stack;
     dim3 id;
+    unsigned of;  // its block
     State state;
     bool begun;
+    std::vector<Copy> copies;
+    unsigned groups;
+};
+struct Block {
+    dim3 id;
+    unsigned first, live;  // its fibers
+    uint8_t* pool;
 };
 constexpr size_t STACK = 256 << 10;
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
+std::vector<Block> blocks;
 jmp_buf scheduler;
-unsigned current, threads, live;
+unsigned current, threads;
+uint64_t seed = 0x9E3779B97F4A7C15;
+bool eager;
 void (*entry)(const void*);
 const void* arguments;
+
+unsigned draw() {
+    seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+    return (unsigned)(seed >> 32);
+}
 
 void leave(State s) {
     fibers[current].state = s;
@@ -63,7 +86,7 @@ void leave(State s) {
 void body() {
     for (;;) {
         entry(arguments);
-        live--;
+        blocks[fibers[current].of].live--;
         leave(Done);
     }
 }
@@ -72,6 +95,7 @@ void resume(unsigned i) {
     current = i;
     Fiber& f = fibers[i];
     thread = f.id;
+    block = blocks[f.of].id;
     f.state = Ready;
     if (_setjmp(scheduler) == 0) {
         if (f.begun) _longjmp(f.at, 1);
@@ -80,71 +104,68 @@ void resume(unsigned i) {
     }
 }
 
-void run_block() {
-    live = threads;
-    for (unsigned i = 0; i < threads; i++) fibers[i].state = Ready;
-    for (auto& w : warps) w.generation = 0;
-    while (live > 0) {
-        bool moved = false;
-        for (unsigned i = 0; i < threads; i++) {
-            if (fibers[i].state == Ready) { resume(i); moved = true; }
-        }
+// Runs a block until its threads wait for those of other blocks, or end; whether anything moved.
+bool run_block(const Block& b) {
+    auto all = [&](auto act) {
+        for (unsigned i = b.first; i < b.first + threads; i++) act(i, fibers[i]);
+    };
+    bool ever = false;
+    all([](unsigned i, Fiber& f) {
+        if (f.state == Spinning) resume(i);
+    });
+    for (bool moved = true; moved && b.live > 0; ever |= moved) {
+        moved = false;
+        all([&](unsigned i, Fiber& f) {
+            if (f.state == Ready) { resume(i); moved = true; }
+        });
         // Whole warps at an exchange go on together; the block goes on when every live thread is at the barrier.
-        for (unsigned w = 0; w * 32 < threads; w++) {
-            unsigned at = 0, n = 0;
-            for (unsigned i = w * 32; i < threads && i < w * 32 + 32; i++) {
+        for (unsigned w = b.first / 32; w * 32 < b.first + threads; w++) {
+            unsigned at = 0, n = 0, end = std::min(w * 32 + 32, b.first + threads);
+            for (unsigned i = w * 32; i < end; i++) {
                 n += fibers[i].state != Done;
                 at += fibers[i].state == AtExchange;
             }
             if (n > 0 && at == n) {
                 warps[w].generation ^= 1;
-                for (unsigned i = w * 32; i < threads && i < w * 32 + 32; i++)
+                for (unsigned i = w * 32; i < end; i++)
                     if (fibers[i].state == AtExchange) fibers[i].state = Ready;
                 moved = true;
             }
         }
         unsigned at = 0;
-        for (unsigned i = 0; i < threads; i++) at += fibers[i].state == AtBarrier;
-        if (live > 0 && at == live) {
-            for (unsigned i = 0; i < threads; i++)
-                if (fibers[i].state == AtBarrier) fibers[i].state = Ready;
+        all([&](unsigned, Fiber& f) { at += f.state == AtBarrier; });
+        if (b.live > 0 && at == b.live) {
+            all([](unsigned, Fiber& f) {
+                if (f.state == AtBarrier) f.state = Ready;
+            });
             moved = true;
         }
-        if (!moved) {
-            std::fprintf(stderr, "emulated kernel: threads wait for each other in different places\n");
-            std::abort();
-        }
     }
-}
-}  // namespace
-
-void barrier() { leave(AtBarrier); thread = fibers[current].id; }
-
-const uint8_t* exchange(const void* mine, unsigned bytes) {
-    if (bytes > EXCHANGE_BYTES) std::abort();
-    Warp& w = warps[current / 32];
-    uint8_t* slots = w.slots[w.generation];
-    std::memcpy(slots + (current % 32) * bytes, mine, bytes);
-    leave(AtExchange);
-    thread = fibers[current].id;
-    return slots;
+    return ever;
 }
 
-void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
-    threads = size.x * size.y * size.z;
-    entry = kernel;
-    arguments = args;
-    grid_size = grid;
-    block_size = size;
-    while (fibers.size() < 1024) {
+void stuck() {
+    std::fprintf(stderr, "emulated kernel: threads wait for each other in different places\n");
+    std::abort();
+}
+
+// `count` blocks side by side, every fiber at the beginning.
+void prepare(unsigned count, dim3 size, unsigned shared_bytes) {
+    while (fibers.size() < (size_t)count * threads) {
         fibers.emplace_back();
-        Fiber& f = fibers.back();
-        f.begun = false;
-        f.stack = nullptr;
+        fibers.back().begun = false;
+        fibers.back().stack = nullptr;
     }
-    for (unsigned i = 0; i < threads; i++) {
+    for (Block& b : blocks) std::free(b.pool);
+    blocks.assign(count, Block());
+    for (unsigned i = 0; i < count * threads; i++) {
         Fiber& f = fibers[i];
-        f.id = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+        unsigned t = i % threads;
+        f.id = {t % size.x, t / size.x % size.y, t / size.x / size.y};
+        f.of = i / threads;
+        f.state = Ready;
+        f.copies.clear();
+        f.groups = 0;
         if (!f.stack) {
             f.stack = (char*)std::malloc(STACK);
             getcontext(&f.context);
@@ -154,13 +175,75 @@ void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args)
             makecontext(&f.context, body, 0);
         }
     }
-    warps.assign((threads + 31) / 32, Warp());
+    warps.assign((count * threads + 31) / 32, Warp());
+    for (unsigned i = 0; i < count; i++) {
+        blocks[i].first = i * threads;
+        blocks[i].live = threads;
+        blocks[i].pool = shared_bytes ? (uint8_t*)std::aligned_alloc(128, (shared_bytes + 127) / 128 * 128) : nullptr;
+        // What nobody wrote is no number.
+        if (shared_bytes) std::memset(blocks[i].pool, 0xff, shared_bytes);
+    }
+}
+}  // namespace
+
+void barrier() { leave(AtBarrier); }
+void spin() { leave(Spinning); }
+uint8_t* pool() { return blocks[fibers[current].of].pool; }
+
+const uint8_t* exchange(const void* mine, unsigned bytes) {
+    if (bytes > EXCHANGE_BYTES) std::abort();
+    Warp& w = warps[current / 32];
+    uint8_t* slots = w.slots[w.generation];
+    std::memcpy(slots + (current % 32) * bytes, mine, bytes);
+    leave(AtExchange);
+    return slots;
+}
+
+void copy(void* to, const void* from, unsigned bytes) {
+    if (eager) std::memcpy(to, from, bytes);
+    else fibers[current].copies.push_back({to, from, bytes, fibers[current].groups});
+}
+void copies_end() { fibers[current].groups++; }
+void copies_wait_but(unsigned n) {
+    Fiber& f = fibers[current];
+    size_t done = 0;
+    for (; done < f.copies.size() && f.copies[done].group + n < f.groups; done++)
+        std::memcpy(f.copies[done].to, f.copies[done].from, f.copies[done].bytes);
+    f.copies.erase(f.copies.begin(), f.copies.begin() + done);
+}
+
+void begin(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
+    threads = size.x * size.y * size.z;
+    entry = kernel;
+    arguments = args;
+    grid_size = grid;
+    block_size = size;
+    eager = draw() % 2;
+}
+
+void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
+    begin(kernel, grid, size, args);
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
-                block = {x, y, z};
-                run_block();
+                prepare(1, size, 0);
+                blocks[0].id = {x, y, z};
+                run_block(blocks[0]);
+                if (blocks[0].live > 0) stuck();
             }
+}
+
+// Blocks that wait for each other: whose turn it is is drawn each time.
+void launch_together(void (*kernel)(const void*), unsigned count, unsigned size, unsigned shared_bytes, const void* args) {
+    begin(kernel, {count, 1, 1}, {size, 1, 1}, args);
+    prepare(count, {size, 1, 1}, shared_bytes);
+    for (unsigned i = 0; i < count; i++) blocks[i].id = {i, 0, 0};
+    auto over = [](const Block& b) { return b.live == 0; };
+    unsigned idle = 0;
+    while (!std::all_of(blocks.begin(), blocks.end(), over)) {
+        idle = run_block(blocks[draw() % count]) ? 0 : idle + 1;
+        if (idle > 1000 * count) stuck();
+    }
 }
 }  // namespace emulated
 
@@ -240,6 +323,7 @@ const Entry TABLE[] = {
     ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs),
+    ENTRY(decode_one, PersistArgs), ENTRY(decode_few, PersistArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };
 std::mutex one;
@@ -258,6 +342,18 @@ extern "C" int emulated_launch(const char* name, const unsigned grid[3], const u
     for (const Entry& e : TABLE)
         if (!std::strcmp(e.name, name)) {
             emulated::launch(e.call, {grid[0], grid[1], grid[2]}, {size[0], size[1], size[2]}, args);
+            return 0;
+        }
+    return 1;
+}
+
+// The same for blocks that run together, with so much shared memory each.
+extern "C" int emulated_launch_together(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                                        const void* args) {
+    std::lock_guard<std::mutex> lock(one);
+    for (const Entry& e : TABLE)
+        if (!std::strcmp(e.name, name)) {
+            emulated::launch_together(e.call, blocks, threads, shared_bytes, args);
             return 0;
         }
     return 1;

@@ -1,9 +1,11 @@
 // Runs a kernel's source on the processor: the threads of a block are fibers that change places at barriers and at
-// warp operations. Verifies indices, layouts, arithmetic and the use of barriers; says nothing of speed, and nothing
+// warp operations; blocks run one after the other, or, launched together, turn by turn in a random order. Verifies indices, layouts, arithmetic and the use of barriers; says nothing of speed, and nothing
 // of what the device's memory model allows between barriers.
 #pragma once
 #include <math.h>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #define __global__
@@ -29,6 +31,13 @@ extern dim3 thread, block, grid_size, block_size;
 void barrier();
 // Every live lane of the warp leaves `bytes` bytes; returns those of all 32, in order of the lanes.
 const uint8_t* exchange(const void* mine, unsigned bytes);
+// Copies that run on their own: at once, or as late as a wait allows, as the launch drew.
+void copy(void* to, const void* from, unsigned bytes);
+void copies_end();
+void copies_wait_but(unsigned n);
+// Lets other blocks go on.
+void spin();
+uint8_t* pool();
 }  // namespace emulated
 
 #define threadIdx emulated::thread
@@ -88,11 +97,21 @@ static inline unsigned pack_halves(float low, float high) {
     return float_to_half(low) | (unsigned)float_to_half(high) << 16;
 }
 static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline void copy_16(void* to, const void* from) { std::memcpy(to, from, 16); }
-static inline void copy_8(void* to, const void* from) { std::memcpy(to, from, 8); }
-static inline void copies_end() {}
-static inline void copies_wait() {}
-static inline void copies_wait_all() {}
+static inline void copy_16(void* to, const void* from) { emulated::copy(to, from, 16); }
+static inline void copy_8(void* to, const void* from) { emulated::copy(to, from, 8); }
+static inline void copies_end() { emulated::copies_end(); }
+static inline void copies_wait() { emulated::copies_wait_but(1); }
+static inline void copies_wait_all() { emulated::copies_wait_but(0); }
+static inline void copies_wait_but(unsigned n) { emulated::copies_wait_but(n < 7 ? n : 7); }
+static inline unsigned atomicAdd(unsigned* at, unsigned n) { return (*at += n) - n; }
+static inline void count_up(unsigned* at) { *at += 1; }
+static inline unsigned count_at(const unsigned* at) { return *at; }
+static inline unsigned long long nanoseconds() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+static inline void spin() { emulated::spin(); }
+static inline void give_up() { std::abort(); }
+static inline uint8_t* shared_pool() { return emulated::pool(); }
 static inline uint4 load_once(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
 static inline void after_previous() {}
 static inline void wait_previous() {}

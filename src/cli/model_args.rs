@@ -6,6 +6,7 @@ use chimere::config::{Config, Flags};
 use chimere::daemon::DaemonError;
 use chimere::engine::adapter;
 use chimere::engine::backend::Adapted;
+use chimere::engine::cuda::Decode;
 use chimere::engine::load::{self, CardOptions, Kind, LoadOptions, Loaded};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -43,6 +44,9 @@ pub struct CardArgs {
     /// Device memory that may be used: `16GiB`, `900MiB` or bytes [default: what is free]
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, hide_default_value = true)]
     pub vram_max: u64,
+    /// How up to eight rows are decoded on a card
+    #[arg(long, value_enum, default_value_t)]
+    pub decode: Decode,
     /// The kernels compiled for the processor, in place of a card; for tests
     #[arg(long, hide = true, value_name = "FILE")]
     pub emulated: Option<PathBuf>,
@@ -58,6 +62,7 @@ impl CardArgs {
             cache: self.kernels,
             shipped: self.shipped_kernels,
             memory_bytes_max: self.vram_max,
+            decode: self.decode,
             adapters,
             emulated: self.emulated,
             fault: self.fault,

@@ -4,6 +4,7 @@
 pub mod bench;
 mod greedy;
 mod memory;
+mod persistent;
 mod profile;
 mod run;
 #[cfg(test)]
@@ -25,11 +26,13 @@ use super::model::weights::{Layer, Weights};
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
 use memory::{Memory, Sequence, Sizes, States};
+use persistent::Persistent;
 use run::Run;
 use weights::{OnDevice, Source, TokenBytes, Uploader, device_bytes};
 
 pub use greedy::Greedy;
 pub use memory::Placement;
+pub use persistent::{Decode, StepTime};
 
 /// Sequences that decode together in one recorded graph; more run launch by launch.
 const GRAPH_ROWS_MAX: usize = 32;
@@ -58,6 +61,8 @@ pub struct CudaOptions {
     pub halves: bool,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
+    /// How few rows are decoded.
+    pub decode: Decode,
     /// Folder for compiled kernels; absent: compiled at each start.
     pub cache: Option<PathBuf>,
     /// Folder of kernels that came with the program, for machines without a compiler.
@@ -77,6 +82,7 @@ impl Default for CudaOptions {
             sequences_max: 16,
             halves: true,
             memory_bytes_max: 0,
+            decode: Decode::default(),
             cache: None,
             shipped: None,
             emulated: None,
@@ -98,6 +104,8 @@ pub struct Cuda {
     pass: Pass,
     /// By number of sequences. Before the buffers, whose addresses they hold.
     graphs: HashMap<usize, Recording>,
+    /// Few rows as one launch, where that was asked for and can be.
+    persistent: Option<Persistent>,
     weights: Weights<OnDevice>,
     memory: Memory,
     states: States,
@@ -151,13 +159,14 @@ impl Cuda {
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
         layers.clone().enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
         let sizes = Sizes { packed: layers.into_iter().all(packed_experts), ..sizes };
-        Ok(Cuda {
+        let mut cuda = Cuda {
             trunk: stages::trunk(&hp),
             prediction: stages::prediction(&hp),
             slots: Slots::new(options.sequences_max, sizes.context),
             fed: Vec::new(),
             pass: Pass::default(),
             graphs: HashMap::new(),
+            persistent: None,
             memory: Memory::new(&device, &hp, &sizes).map_err(unusable)?,
             states: States::new(&device, &hp, &sizes).map_err(unusable)?,
             info: model_info(gguf, &hp, &weights, stem, &device, &sizes),
@@ -166,7 +175,9 @@ impl Cuda {
             placement,
             sizes,
             hp,
-        })
+        };
+        cuda.decode_by(options.decode).map_err(unusable)?;
+        Ok(cuda)
     }
 
     pub fn device(&self) -> &Device {
@@ -260,6 +271,11 @@ impl Cuda {
             self.hidden(pass, &self.memory.x, out)?;
             return self.logits(rows, out);
         }
+        if self.persistent.as_ref().is_some_and(|p| p.serves(part, rows, wanted)) {
+            self.launches(part, rows, wanted, pass.spans.len())?;
+            self.hidden(pass, &self.memory.x, out)?;
+            return self.logits(rows, out);
+        }
         let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans);
         let x = run.all()?;
         if wanted == 0 {
@@ -276,8 +292,11 @@ impl Cuda {
         Ok(())
     }
 
-    /// Everything from tokens to logits, for a pass of one row a sequence.
+    /// Everything from tokens to logits, for a pass whose rows are all wanted.
     fn launches(&self, part: Part, rows: usize, wanted: usize, spans: usize) -> Result<(), GpuError> {
+        if let Some(p) = self.persistent.as_ref().filter(|p| p.serves(part, rows, wanted)) {
+            return p.launch(&self.device, rows, spans, None);
+        }
         let mut run = Run::new(self, part, rows, wanted, spans);
         run.all()?;
         run.head_norm()?;

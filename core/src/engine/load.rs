@@ -9,7 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
-use super::cuda::CudaOptions;
+use super::cuda::{CudaOptions, Decode};
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
 use super::vocab::{Vocab, fingerprint};
@@ -53,6 +53,7 @@ impl LoadOptions {
             sequences_max: self.sequences_max,
             halves: !self.exact,
             memory_bytes_max: card.memory_bytes_max,
+            decode: card.decode,
             cache: card.cache,
             shipped: card.shipped,
             emulated: card.emulated,
@@ -70,6 +71,8 @@ pub struct CardOptions {
     pub shipped: Option<PathBuf>,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
+    /// How few rows are decoded.
+    pub decode: Decode,
     /// Adapters will be put on the model, which the card does not take yet: [`Kind::Auto`] then stays on the processor.
     pub adapters: bool,
     /// For tests: the kernels compiled for the processor, in place of a card, and the file whose presence fails it.

@@ -11,16 +11,24 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 5] = [
+const HEADERS: [(&CStr, &str); 13] = [
+    (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
+    (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),
+    (c"dense.cuh", include_str!("../../../kernels/dense.cuh")),
+    (c"embed.cuh", include_str!("../../../kernels/embed.cuh")),
+    (c"frame.cuh", include_str!("../../../kernels/frame.cuh")),
+    (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),
+    (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
+    (c"pick.cuh", include_str!("../../../kernels/pick.cuh")),
     (c"product.cuh", include_str!("../../../kernels/product.cuh")),
     (c"wide.cuh", include_str!("../../../kernels/wide.cuh")),
 ];
 
 /// The files of kernels.
-pub(super) const FILES: [(&str, &str); 16] = [
+pub(super) const FILES: [(&str, &str); 17] = [
     ("embed.cu", include_str!("../../../kernels/embed.cu")),
     ("matmul.cu", include_str!("../../../kernels/matmul.cu")),
     ("gemm.cu", include_str!("../../../kernels/gemm.cu")),
@@ -31,6 +39,7 @@ pub(super) const FILES: [(&str, &str); 16] = [
     ("attention_prefill.cu", include_str!("../../../kernels/attention_prefill.cu")),
     ("attend.cu", include_str!("../../../kernels/attend.cu")),
     ("each.cu", include_str!("../../../kernels/each.cu")),
+    ("persistent.cu", include_str!("../../../kernels/persistent.cu")),
     ("route.cu", include_str!("../../../kernels/route.cu")),
     ("sort.cu", include_str!("../../../kernels/sort.cu")),
     ("experts.cu", include_str!("../../../kernels/experts.cu")),

@@ -18,6 +18,7 @@ pub mod grouped;
 pub mod matmul;
 pub mod norm;
 pub mod pack;
+pub mod persistent;
 pub mod route;
 pub mod sample;
 
@@ -91,6 +92,8 @@ kernels! {
     ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
     EachUp = "each_up" in "each.cu", each::Each;
     EachDown = "each_down" in "each.cu", each::Each;
+    DecodeOne = "decode_one" in "persistent.cu", persistent::Persist;
+    DecodeFew = "decode_few" in "persistent.cu", persistent::Persist;
     Argmax = "argmax" in "sample.cu", sample::Argmax;
     Fill = "fill" in "fill.cu", fill::Fill;
     Stream = "stream" in "fill.cu", fill::Stream;

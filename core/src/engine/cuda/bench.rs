@@ -8,7 +8,7 @@ use std::time::Instant;
 use chimere_ffi::kernels::fill;
 use serde::Serialize;
 
-use super::{Cuda, Placement, computing};
+use super::{Cuda, Placement, StepTime, computing};
 use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
 
 /// Read by each multiprocessor when the bandwidth is measured: together much more than any cache holds.
@@ -19,6 +19,8 @@ const HOST_STEPS_MAX: usize = 20;
 /// Tokens of one sequence fed together, as a draft is verified, and how often.
 const TOGETHER: [usize; 4] = [1, 2, 4, 8];
 const TOGETHER_ROUNDS: usize = 20;
+/// Rows up to which a pass may be one launch.
+const STEPS_ROWS_MAX: usize = 8;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -118,6 +120,10 @@ pub struct Report {
     /// Seconds of a pass over some tokens of one sequence that holds the first context, without the host.
     pub together: Vec<(usize, f64)>,
     pub kernels: Vec<KernelTime>,
+    /// How few rows are decoded, and where that is one launch, what its steps take of a token: at one sequence, and at
+    /// the largest batch that it serves.
+    pub decodes_by: String,
+    pub steps: Vec<(usize, Vec<StepTime>)>,
 }
 
 /// Measures `cuda`, which took `load_seconds` to load; `progress` is told after each round.
@@ -163,7 +169,22 @@ pub fn run(
         decode,
         together: together(cuda, plan)?,
         kernels: kernels(cuda, plan, read_bandwidth)?,
+        decodes_by: cuda.decodes_by(),
+        steps: steps(cuda, plan)?,
     })
+}
+
+fn steps(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<(usize, Vec<StepTime>)>, BackendError> {
+    let context = plan.contexts.first().copied().unwrap_or(1).max(1);
+    let largest = plan.batches.iter().copied().filter(|n| *n <= STEPS_ROWS_MAX).max().unwrap_or(1);
+    let mut found = Vec::new();
+    for rows in [1, largest].into_iter().take(if largest > 1 { 2 } else { 1 }) {
+        let seqs = filled(cuda, rows, context)?;
+        let times = cuda.step_times(&seqs, &ids(cuda.info().vocab, rows, 7));
+        seqs.iter().for_each(|s| cuda.close(*s));
+        found.push((rows, times?));
+    }
+    Ok(found)
 }
 
 /// Bytes per second that the device reads, in a buffer of its own.
@@ -299,6 +320,7 @@ impl fmt::Display for Report {
         writeln!(f, "model      {}, loaded in {:.1} s", self.model, self.load_seconds)?;
         writeln!(f, "device     {}; kernels: {}", self.device, self.kernels_from)?;
         writeln!(f, "placement  {}", self.placement)?;
+        writeln!(f, "decoding   {}", self.decodes_by)?;
         let (bytes, read) = (self.bytes_per_token as f64 / 1e9, self.read_bandwidth / 1e9);
         writeln!(f, "reads      {bytes:.3} GB of weights a token; {read:.0} GB/s measured; {} rounds\n", self.rounds)?;
         for p in &self.prefill {
@@ -326,7 +348,24 @@ impl fmt::Display for Report {
             table(f, &longest.kernels)?;
         }
         writeln!(f, "\none token of one sequence, each launch alone:")?;
-        table(f, &self.kernels)
+        table(f, &self.kernels)?;
+        for (rows, steps) in self.steps.iter().filter(|(_, steps)| !steps.is_empty()) {
+            let sum: f64 = steps.iter().map(|s| s.total).sum();
+            writeln!(
+                f,
+                "\nsteps of one launch for {rows} rows, {sum:.1} µs: total, of it barrier; a block, longest block:"
+            )?;
+            for s in steps {
+                let [total, barrier, mean, longest] =
+                    [s.total, s.barrier, s.mean, s.longest].map(|t| t / f64::from(s.count));
+                writeln!(
+                    f,
+                    "  {:18} {:5} × {total:7.2} µs ({barrier:5.2}) = {:8.1} µs; {mean:7.2} {longest:7.2}",
+                    s.step, s.count, s.total
+                )?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -80,7 +80,7 @@ impl Cuda {
     }
 
     /// Pages for all steps, and the plan of the first one.
-    fn place(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Vec<usize>, BackendError> {
+    pub(super) fn place(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Vec<usize>, BackendError> {
         let t = plan_words(seqs.len());
         let mut plan = vec![0_u32; 8 * t];
         let mut slots = Vec::with_capacity(seqs.len());

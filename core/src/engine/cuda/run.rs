@@ -178,7 +178,18 @@ impl<'a> Run<'a> {
             };
             return gdn::walk(&self.c.device, &a, self.spans);
         }
-        let a = gdn::Gdn {
+        self.gdn(i).map_or(Ok(()), |a| gdn::launch(&self.c.device, &a, self.spans))
+    }
+
+    /// The recurrent mix of few rows.
+    pub(super) fn gdn(&self, i: usize) -> Option<gdn::Gdn> {
+        let (Mixer::Gdn(w), LayerState::Gdn { state, window }) = (&self.layer(i).mixer, &self.c.states.layers[i])
+        else {
+            return None;
+        };
+        let (m, p) = (&self.c.memory, &self.c.hp.gdn);
+        let to = m.mixed.quantised();
+        Some(gdn::Gdn {
             qkv: m.qkv.at(),
             z: m.z.at(),
             alpha: m.alpha.at(),
@@ -198,8 +209,7 @@ impl<'a> Run<'a> {
             channels: p.channels() as u32,
             eps: self.c.hp.rms_eps,
             ..Default::default()
-        };
-        gdn::launch(&self.c.device, &a, self.spans)
+        })
     }
 
     fn mixer_output(&mut self, i: usize) -> Result<(), GpuError> {

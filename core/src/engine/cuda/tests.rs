@@ -1,5 +1,7 @@
 //! The backend on the emulated device: its numbers against the processor's, and what must not change a number.
 
+mod one_launch;
+
 use super::*;
 use crate::engine::backend::{Chunk, Rows};
 use crate::engine::cpu::{Cpu, CpuOptions, KvType};

@@ -27,12 +27,17 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn attention_cache(&mut self, i: usize) -> Result<(), GpuError> {
-        let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         if self.few() && self.settled() {
             return Ok(());
         }
+        self.cache(i).map_or(Ok(()), |a| attention::cache(&self.c.device, &a, self.rows))
+    }
+
+    /// Norm, rotation and cache of every row.
+    pub(in crate::engine::cuda) fn cache(&self, i: usize) -> Option<attention::Cache> {
+        let (w, keys, values) = self.attention_parts(i)?;
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let a = attention::Cache {
+        Some(attention::Cache {
             query_gate: m.query_gate.at(),
             k: m.k.at(),
             v: m.v.at(),
@@ -53,13 +58,13 @@ impl<'a> Run<'a> {
             halves: u32::from(s.kv_bytes == 2),
             eps: self.c.hp.rms_eps,
             pad: 0.0,
-        };
-        attention::cache(&self.c.device, &a, self.rows)
+        })
     }
 
     pub(super) fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
         if self.few() {
-            return self.attention_few(i);
+            let few = self.attend_few(i);
+            return few.map_or(Ok(()), |(a, join)| attention::few(&self.c.device, &a, &join, self.rows));
         }
         let mut done = 0;
         for &(index, start, len) in &self.long {
@@ -148,8 +153,9 @@ impl<'a> Run<'a> {
         self.spans == self.rows
     }
 
-    fn attention_few(&self, i: usize) -> Result<(), GpuError> {
-        let Some((w, keys, values)) = self.attention_parts(i) else { return Ok(()) };
+    /// Attention of few rows, and how its chunks are joined.
+    pub(in crate::engine::cuda) fn attend_few(&self, i: usize) -> Option<(attention::Attend, attention::Join)> {
+        let (w, keys, values) = self.attention_parts(i)?;
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let (to, position) = (m.mixed.quantised(), m.plan.from(2 * self.list));
         let a = attention::Attend {
@@ -189,6 +195,6 @@ impl<'a> Run<'a> {
             chunk: s.chunk as u32,
             chunks_max: s.chunks as u32,
         };
-        attention::few(&self.c.device, &a, &join, self.rows)
+        Some((a, join))
     }
 }

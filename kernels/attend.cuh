@@ -1,0 +1,276 @@
+// Attention of few tokens over a paged cache of halves: the numbers of attention.cu, 64 positions at a time, with the
+// keys and values that lie there already in flight before the wait.
+#pragma once
+#include "product.cuh"
+
+#define PAGE 64
+
+// `settled`: every token is the only one of its sequence, so that all earlier positions were written by earlier passes;
+// the kernel then normalises and rotates queries and keys itself and puts the new position into the cache.
+struct AttendArgs {
+    Ptr<float> q;           // [tokens][heads][dim], normalised and rotated; read where not settled
+    Ptr<float> query_gate;  // [tokens][heads][2][dim], as k, v and what follows read where settled
+    Ptr<float> k, v;        // [tokens][kv_heads][dim]
+    Ptr<float> q_norm, k_norm;
+    Ptr<float> angles;      // [positions][rope_dims / 2][cos, sin]
+    Ptr<u8> keys, values;
+    Ptr<u32> pages, slot, position;
+    Ptr<float> part;        // [tokens][heads][chunks_max][dim + 2]: Σ p·v, maximum, Σ p
+    u32 heads, kv_heads, dim, rope_dims, pages_max, chunk, chunks_max, settled;
+    float scale, eps;
+};
+
+// Norm and rotation of one head by a warp: lane holds values lane, lane + 32 …
+__device__ __forceinline__ void turn_head(float x[8], const AttendArgs& a, const float w[8], const float2 angle[8]) {
+    u32 lane = threadIdx.x % 32;
+    float square = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) square = fmaf(x[i], x[i], square);
+    float scale = 1.0f / sqrtf(warp_sum(square) / (float)a.dim + a.eps);
+    float y[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) y[i] = lane + 32 * i < a.dim ? x[i] * scale * w[i] : 0;
+    u32 pairs = a.rope_dims / 2;
+    // The partner of value k is k ± pairs, on lane (lane ± pairs) mod 32 and, for whole 32s, in another register.
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        x[i] = y[i];
+        if (32 * (u32)i >= a.rope_dims) continue;
+        float other = 0;
+        u32 k = lane + 32 * i, partner = k < pairs ? k + pairs : k - pairs;
+#pragma unroll
+        for (int from = 0; from < 8; from++) {
+            if (32 * (u32)from >= a.rope_dims) continue;
+            float seen = __shfl_sync(FULL, y[from], (int)(partner % 32));
+            if ((u32)from == partner / 32) other = seen;
+        }
+        if (k < a.rope_dims) {
+            float c = angle[i].x, s = angle[i].y;
+            x[i] = k < pairs ? y[i] * c - other * s : y[i] * c + other * s;
+        }
+    }
+}
+
+__device__ __forceinline__ void load_head(float x[8], const float* from, u32 dim) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        u32 k = threadIdx.x % 32 + 32 * i;
+        x[i] = k < dim ? from[k] : 0;
+    }
+}
+
+__device__ __forceinline__ void eight_floats(const uint4& v, float f[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 w = i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+        f[2 * i] = half_to_float((u16)w);
+        f[2 * i + 1] = half_to_float((u16)(w >> 16));
+    }
+}
+
+// Rows from .. to of a page's keys or values; warp w owns rows w, w + 8 …, a lane eight values.
+__device__ __forceinline__ void load_rows(uint4 held[8], const u8* base, u32 step, u32 from, u32 to, bool mine) {
+    u32 warp = threadIdx.x / 32;
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) {
+        u32 r = warp + 8 * j;
+        if (mine && r >= from && r < to) held[j] = *(const uint4*)(base + 2 * ((u64)r * step + 8 * (threadIdx.x % 32)));
+    }
+}
+
+#define ROW_HALVES 264
+
+__device__ __forceinline__ void store_rows(const uint4 held[8], u16 (*tile)[ROW_HALVES], u32 to, bool mine) {
+#pragma unroll
+    for (u32 j = 0; j < 8; j++)
+        if (mine && threadIdx.x / 32 + 8 * j < to) *(uint4*)(tile[threadIdx.x / 32 + 8 * j] + 8 * (threadIdx.x % 32)) = held[j];
+}
+
+// A page's first rows at once.
+__device__ __forceinline__ void copy_rows(u16 (*tile)[ROW_HALVES], const u8* base, u32 step, u32 rows, bool mine) {
+    for (u32 r = threadIdx.x / 32; r < rows; r += 8)
+        if (mine) copy_16(tile[r] + 8 * (threadIdx.x % 32), base + 2 * ((u64)r * step + 8 * (threadIdx.x % 32)));
+    copies_end();
+    copies_wait_all();
+}
+
+// The new position over what was loaded in its row, by the warp that owns the row.
+__device__ __forceinline__ void put_new(const u16 row[8], u16 (*tile)[ROW_HALVES], bool fresh, u32 at, u32 dim) {
+    if (!fresh || at >= PAGE) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (threadIdx.x % 32 + 32 * i < dim) tile[at][threadIdx.x % 32 + 32 * i] = row[i];
+}
+
+struct AttendScratch {
+    float queries[8][256];
+    uint4 tile[PAGE * ROW_HALVES / 8];
+};
+
+// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps, one query head each. LEAN, for
+// rows that are not settled: keys and values are copied to where they are read, without registers.
+template <bool LEAN, class Edge>
+__device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u32 t, u32 y, u32 z, u32 zs,
+                                            AttendScratch& m, Edge& edge) {
+    float(*queries)[256] = m.queries;
+    u16(*tile)[ROW_HALVES] = (u16(*)[ROW_HALVES])m.tile;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 group = a.heads / a.kv_heads, groups = (group + 7) / 8, kv = y / groups;
+    u32 member = y % groups * 8 + warp, head = kv * group + min(member, group - 1);
+    u32 length = a.position[t] + 1, step = a.kv_heads * a.dim;
+    const u32* pages = a.pages + (u64)a.slot[t] * a.pages_max;
+    bool mine = 8 * lane < a.dim, waited = false;
+    uint4 k[8], v[8];
+    // One warp makes the new position, which the block with its chunk alone needs, and puts it into the cache.
+    bool owner = settled && warp == 7 && (length - 1) / a.chunk % zs == z;
+    u16 new_key[8], new_value[8];
+    float w[8], u[8];
+    float2 angle[8];
+    if (settled) {
+        load_head(w, a.q_norm, a.dim);
+        if (owner) load_head(u, a.k_norm, a.dim);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            u32 at = lane + 32 * i, p = at < a.rope_dims / 2 ? at : at - a.rope_dims / 2;
+            if (at < a.rope_dims) angle[i] = *(const float2*)(a.angles + (u64)(length - 1) * a.rope_dims + 2 * p);
+        }
+    }
+    if ((u64)z * a.chunk >= length) return edge.wait();
+    for (u32 chunk = z; (u64)chunk * a.chunk < length; chunk += zs) {
+        float top = -INFINITY, sum = 0, out[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) out[i] = 0;
+        u32 end = min(length, (chunk + 1) * a.chunk);
+        bool fresh = owner && end == length;
+        for (u32 first = chunk * a.chunk; first < end; first += PAGE) {
+            u64 base = 2 * (((u64)pages[first / PAGE] * PAGE * a.kv_heads + kv) * a.dim);
+            u32 rows = min((u32)PAGE, end - first), old = settled ? min(rows, length - 1 - first) : 0;
+            if (!LEAN) load_rows(k, a.keys + base, step, 0, old, mine);
+            if (!LEAN) load_rows(v, a.values + base, step, 0, old, mine);
+            if (!waited) {
+                waited = true;
+                edge.wait();
+                float x[8], key[8], value[8];
+                if (!settled) {
+                    load_head(x, a.q + ((u64)t * a.heads + head) * a.dim, a.dim);
+                } else {
+                    load_head(x, a.query_gate + ((u64)t * a.heads + head) * 2 * a.dim, a.dim);
+                    if (owner) {
+                        load_head(key, a.k + ((u64)t * a.kv_heads + kv) * a.dim, a.dim);
+                        load_head(value, a.v + ((u64)t * a.kv_heads + kv) * a.dim, a.dim);
+                    }
+                    turn_head(x, a, w, angle);
+                    if (owner) {
+                        turn_head(key, a, u, angle);
+#pragma unroll
+                        for (int i = 0; i < 8; i++) new_key[i] = float_to_half(key[i]), new_value[i] = float_to_half(value[i]);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++) queries[warp][lane + 32 * i] = x[i] * a.scale;
+            }
+            if (fresh && length <= first + rows && y % groups == 0) {
+                u64 to = base + 2 * (u64)(length - 1 - first) * step;
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    if (lane + 32 * i < a.dim) {
+                        ((u16*)(a.keys + to))[lane + 32 * i] = new_key[i];
+                        ((u16*)(a.values + to))[lane + 32 * i] = new_value[i];
+                    }
+            }
+            u32 late = settled ? rows : 0, held = settled ? old : rows;
+            if (!LEAN) load_rows(k, a.keys + base, step, late, rows, mine);
+            if (!LEAN) load_rows(v, a.values + base, step, late, rows, mine);
+            __syncthreads();
+            if (LEAN) copy_rows(tile, a.keys + base, step, rows, mine);
+            else store_rows(k, tile, held, mine);
+            put_new(new_key, tile, fresh, length - 1 - first, a.dim);
+            __syncthreads();
+            float score[2] = {0, 0};
+#pragma unroll 4
+            for (u32 c = 0; c < a.dim / 8; c++) {
+                const float4 low = *(const float4*)(queries[warp] + 8 * c), high = *(const float4*)(queries[warp] + 8 * c + 4);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    float f[8];
+                    eight_floats(*(const uint4*)(tile[32 * h + lane] + 8 * c), f);
+                    score[h] = fmaf(f[0], low.x, score[h]);
+                    score[h] = fmaf(f[1], low.y, score[h]);
+                    score[h] = fmaf(f[2], low.z, score[h]);
+                    score[h] = fmaf(f[3], low.w, score[h]);
+                    score[h] = fmaf(f[4], high.x, score[h]);
+                    score[h] = fmaf(f[5], high.y, score[h]);
+                    score[h] = fmaf(f[6], high.z, score[h]);
+                    score[h] = fmaf(f[7], high.w, score[h]);
+                }
+            }
+            __syncthreads();
+            if (LEAN) copy_rows(tile, a.values + base, step, rows, mine);
+            else store_rows(v, tile, held, mine);
+            put_new(new_value, tile, fresh, length - 1 - first, a.dim);
+            __syncthreads();
+#pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                if (32 * h >= rows) break;
+                u32 some = min(32u, rows - 32 * h);
+                float s = lane < some ? score[h] : -INFINITY;
+                float highest = fmaxf(top, warp_max(s));
+                float p = expf(s - highest), fade = expf(top - highest);
+                sum = fmaf(sum, fade, warp_sum(p));
+                top = highest;
+#pragma unroll
+                for (int i = 0; i < 8; i++) out[i] *= fade;
+#pragma unroll 8
+                for (u32 r = 0; r < some; r++) {
+                    float weight = __shfl_sync(FULL, p, (int)r), f[8];
+                    eight_floats(*(const uint4*)(tile[32 * h + r] + 8 * (lane % (a.dim / 8))), f);
+#pragma unroll
+                    for (int i = 0; i < 8; i++) out[i] = fmaf(weight, f[i], out[i]);
+                }
+            }
+        }
+        if (member < group) {
+            float* to = a.part + (((u64)t * a.heads + head) * a.chunks_max + chunk) * (a.dim + 2);
+            if (mine)
+#pragma unroll
+                for (int i = 0; i < 8; i += 2) *(float2*)(to + 8 * lane + i) = make_float2(out[i], out[i + 1]);
+            if (lane == 0) to[a.dim] = top, to[a.dim + 1] = sum;
+        }
+    }
+}
+
+// Joins the chunks in order, applies the gate and quantises.
+struct AttendJoinArgs {
+    Ptr<float> part, query_gate;
+    Ptr<u32> position;
+    Ptr<float> y;     // [tokens][heads·dim]
+    Ptr<u8> q;        // or null
+    Ptr<float4> side;
+    u32 heads, dim, chunk, chunks_max;
+};
+
+// Value k of a head of token t.
+template <class Edge>
+__device__ __forceinline__ void join_head(const AttendJoinArgs& a, u32 t, u32 head, u32 k, Edge& edge) {
+    u32 lane = k % 32;
+    u32 chunks = a.position[t] / a.chunk + 1, step = a.dim + 2;
+    const float* from = a.part + ((u64)t * a.heads + head) * a.chunks_max * step;
+    edge.wait();
+    float gate = a.query_gate[(((u64)t * a.heads + head) * 2 + 1) * a.dim + k];
+    float top = -INFINITY, sum = 0, out = 0;
+    for (u32 c = lane; c < chunks; c += 32) top = fmaxf(top, from[c * step + a.dim]);
+    top = warp_max(top);
+    for (u32 first = 0; first < chunks; first += 32) {
+        u32 c = min(first + lane, chunks - 1);
+        float weight = expf(from[c * step + a.dim] - top), share = from[c * step + a.dim + 1];
+#pragma unroll 8
+        for (u32 i = 0; i < min(32u, chunks - first); i++) {
+            float w = __shfl_sync(FULL, weight, (int)i);
+            sum = fmaf(w, __shfl_sync(FULL, share, (int)i), sum);
+            out = fmaf(w, from[(first + i) * step + k], out);
+        }
+    }
+    float y = out / sum * sigmoid(gate);
+    a.y[((u64)t * a.heads + head) * a.dim + k] = y;
+    if (a.q.at) quantize_block(y, a.q, a.side, a.heads * a.dim, t, (head * a.dim + k) / 32);
+}
