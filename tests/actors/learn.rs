@@ -127,7 +127,8 @@ fn a_night_learns_from_what_was_confirmed_and_shows_it_again() {
 fn a_poisoner_is_capped_and_a_refused_nights_pairs_are_tried_again_and_then_given_up() {
     run(async {
         let state = folder();
-        taught(&state, 20);
+        // As good as the champion: no improvement, and no harm.
+        taught(&state, 60);
         KeyRing::add(state.path(), "mallory", &[Scope::Chat], true, jiff::Timestamp::UNIX_EPOCH).unwrap();
         let night = NightStage::new(&state, options()).await;
         night.confirmed("owner", questions(0..40), |_| {}).await;
@@ -135,7 +136,7 @@ fn a_poisoner_is_capped_and_a_refused_nights_pairs_are_tried_again_and_then_give
         night.confirmed("stranger", questions(2_000..2_010), |_| {}).await;
         for (new, retried) in [(60, 0), (0, 60), (0, 60)] {
             let report = night.learn().await;
-            assert_eq!(report["outcome"]["rejected"]["rule"], "overall", "{report:#}");
+            assert_eq!(report["outcome"]["rejected"]["rule"], "improvement", "{report:#}");
             let rows = night.dataset(&report);
             let of = |name: &str| rows.iter().filter(|row| row.origin.principal == name).count();
             assert!(of("mallory") <= 20 && of("stranger") == 0, "{} {}", of("mallory"), of("stranger"));
@@ -145,6 +146,23 @@ fn a_poisoner_is_capped_and_a_refused_nights_pairs_are_tried_again_and_then_give
         // What was refused three times is not tried a fourth time.
         let library = Library::new(state.path()).load().unwrap();
         assert!(library.0.iter().any(|kept| kept.status == Status::Refused { nights: 3 }));
+        assert_eq!(night.status().await["served"]["champion"], 0);
+    });
+}
+
+#[test]
+fn what_a_clearly_harmful_night_brought_is_not_tried_again() {
+    run(async {
+        let state = folder();
+        taught(&state, 20);
+        let night = NightStage::new(&state, options()).await;
+        night.confirmed("owner", questions(0..50), |_| {}).await;
+        let report = night.learn().await;
+        assert_eq!(report["outcome"]["rejected"]["rule"], "overall", "{report:#}");
+        let report = night.learn().await;
+        assert!(report["outcome"]["nothing"].is_object(), "{report:#}");
+        let selection = &report["selection"];
+        assert_eq!((&selection["new"], &selection["retried"]), (&json!(0), &json!(0)), "{selection}");
         assert_eq!(night.status().await["served"]["champion"], 0);
     });
 }
