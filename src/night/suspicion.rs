@@ -11,8 +11,10 @@ use super::likeness::key;
 
 /// Pairs of a principal, and of the others, that are enough to compare.
 const PAIRS_MIN: usize = 5;
-/// A principal stands out when its mean loss is higher by so many nats a token and so many standard errors.
+/// A principal stands out when its mean loss is higher by so many nats a token, by such a share of that of all others, and
+/// by so many standard errors.
 const NATS_MIN: f64 = 0.5;
+const SHARE_MIN: f64 = 0.5;
 const DEVIATIONS_MIN: f64 = 4.0;
 /// One reply to so many questions, and to this share of them, is named; replies of fewer words are common by nature.
 const SAME_MIN: usize = 10;
@@ -86,7 +88,8 @@ fn strange<'a>(pairs: &[Measured<'a>]) -> Vec<(&'a str, String)> {
                 continue;
             }
             let more = mean(&own) - mean(&others);
-            if more >= NATS_MIN && more >= DEVIATIONS_MIN * (spread(&own) + spread(&others)).sqrt() {
+            let error = (spread(&own) + spread(&others)).sqrt();
+            if more >= NATS_MIN && more >= SHARE_MIN * mean(&others) && more >= DEVIATIONS_MIN * error {
                 let words = format!(
                     "the {what} of {author} stand out: {:.2} nats a token under the champion, {:.2} those of all others \
                      (n = {} and {}); `chimere memory forget --principal {author}` takes them out",
@@ -148,6 +151,11 @@ mod tests {
         assert_eq!((flags.len(), suspects.into_iter().collect::<Vec<_>>()), (1, vec!["mallory".to_owned()]));
         assert!(flags[0].contains("corrections of mallory") && flags[0].contains("n = 15 and 68"), "{flags:?}");
         assert!(super::flags(&measured(&all, |n, _| 0.9 + wobble(n)), &[]).0.is_empty());
+        let foreign = |n: usize, row: &Row| if row.origin.author == "mallory" { 8.3 } else { 7.6 } + wobble(n);
+        assert!(
+            super::flags(&measured(&all, foreign), &[]).0.is_empty(),
+            "where everything is strange nobody stands out"
+        );
         let offered = BTreeMap::from([("mallory".to_owned(), 90), ("none".to_owned(), 3)]);
         let shares = by_principal(&pairs, &offered);
         assert_eq!((shares[0].principal.as_str(), shares[0].pairs), ("owner", 60));
