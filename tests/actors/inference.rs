@@ -53,6 +53,9 @@ fn a_killed_engine_costs_its_requests_an_error_and_comes_back() {
         for events in [collect(first).await, collect(second).await] {
             let last = events.last().unwrap();
             assert!(matches!(last, ReplyEvent::Failed(ServiceError::Unavailable { .. })), "{last:?}");
+            // Whoever tries again at once is not sent to the dead one.
+            let another = stage.board.engine_pid().is_some_and(|pid| pid != old);
+            assert!(another || stage.board.hosted().is_none());
         }
         // The next one waits for the new engine and is answered.
         let events = collect(stage.replies.start(chat("hello")).await.unwrap()).await;

@@ -25,6 +25,19 @@ impl Stage {
         }
     }
 
+    /// The scorer's status, once it says that it scored `count` turns: that is counted after the log has them.
+    async fn counted(&self, count: u64) -> serde_json::Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let status = self.scorer_status().await;
+            if status["scored"].as_u64() >= Some(count) {
+                return status;
+            }
+            assert!(Instant::now() < until, "{status}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     async fn scorer_status(&self) -> serde_json::Value {
         self.scorer.as_ref().unwrap().send_within(ScorerStatus, PATIENCE).await.unwrap()
     }
@@ -64,7 +77,7 @@ fn replies_on_every_path_get_one_verdict() {
         assert!(turns.iter().any(|turn| turn.generations[0].finish_reason == FinishReason::Aborted));
         let thought = turns[2].judgement.as_ref().unwrap();
         assert_eq!((thought.choices[0].thought_steps, thought.choices[0].steps.len()), (1, 2));
-        let status = stage.scorer_status().await;
+        let status = stage.counted(6).await;
         assert_eq!(
             (status["scored"].as_u64(), status["failed"].as_u64(), status["queue"].as_u64()),
             (Some(6), Some(0), Some(0))
@@ -84,7 +97,7 @@ fn what_does_not_fit_into_the_queue_is_found_in_the_log() {
         }
         stage.judged_by(JUDGE);
         stage.scored(6).await;
-        let status = stage.scorer_status().await;
+        let status = stage.counted(6).await;
         assert_eq!((status["overflowed"].as_u64(), status["scored"].as_u64()), (Some(4), Some(6)));
     });
 }
@@ -114,7 +127,7 @@ fn a_judge_that_dies_again_and_again_costs_time_and_no_verdict() {
             collect(stage.replies.start(chat("plain")).await.unwrap()).await;
         }
         stage.scored(24).await;
-        let status = stage.scorer_status().await;
+        let status = stage.counted(24).await;
         assert_eq!((status["scored"].as_u64(), status["failed"].as_u64()), (Some(24), Some(0)), "{status}");
         assert!(status["engine"]["starts"].as_u64().unwrap() >= 3, "{status}");
     });
@@ -131,7 +144,7 @@ fn several_turns_are_judged_at_once_and_a_judge_that_dies_with_them_loses_none()
         stage.judged_by(CROWDED_JUDGE);
         let turns = stage.scored(8).await;
         assert!(turns.iter().all(|turn| turn.judgement.as_ref().unwrap().choices.len() == 1));
-        let status = stage.scorer_status().await;
+        let status = stage.counted(8).await;
         assert_eq!((status["scored"].as_u64(), status["failed"].as_u64()), (Some(8), Some(0)), "{status}");
         // It dies of four requests at once and of nothing else: four turns, of one step each, were in hand together.
         assert!((2..=3).contains(&status["engine"]["starts"].as_u64().unwrap()), "{status}");

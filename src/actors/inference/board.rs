@@ -296,11 +296,16 @@ impl Board {
         self.pid.store(pid.unwrap_or(0).into(), Ordering::Relaxed);
     }
 
-    /// The engine of that process id is gone; another may have been started meanwhile.
-    pub(super) fn ended(&self, pid: Option<u32>) {
+    /// Nobody talks to the engine of that process id any more; another may have been started meanwhile. This is said
+    /// before anyone hears that their request was lost: who tries again at once waits for the next engine.
+    pub(super) fn ended(&self, pid: Option<u32>, message: &str) {
         let pid = u64::from(pid.unwrap_or(0));
-        if self.pid.compare_exchange(pid, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            self.set_stats(EngineStats::default());
+        if self.pid.compare_exchange(pid, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        self.set_stats(EngineStats::default());
+        if self.hosted().is_some() {
+            self.set(EngineState::Restarting { pause: Duration::ZERO, message: message.to_owned() });
         }
     }
 }

@@ -100,6 +100,15 @@ enum End {
     Kill(String),
 }
 
+impl End {
+    fn why(&self) -> &str {
+        match self {
+            End::Asked => "the engine was stopped",
+            End::Pipe(why) | End::Kill(why) => why,
+        }
+    }
+}
+
 impl Session {
     pub(super) fn new(
         (spec, board): (Arc<EngineSpec>, Arc<Board>),
@@ -157,16 +166,16 @@ pub(super) async fn run(
     let writer = tokio::spawn(write_all(stdin, queue));
     let mut session = Session::new((spec, board.clone()), reports.clone(), writes, pause);
     let end = session.converse(stdout, &mut commands, &alive).await;
+    board.ended(pid, end.why());
     // Nothing more is taken; closing the pipe tells a healthy engine to end.
     commands.close();
     let Session { writes, registry, fatal, served, ready, born, .. } = session;
     drop(writes);
     writer.abort();
     let exit = reap(&mut child, matches!(end, End::Kill(_))).await;
-    board.ended(pid);
     let message = match (&fatal, &end) {
         (Some(fatal), _) => fatal.clone(),
-        (None, End::Asked) => "the engine was stopped".to_owned(),
+        (None, End::Asked) => end.why().to_owned(),
         (None, End::Pipe(why) | End::Kill(why)) => format!("{why} ({exit})"),
     };
     if board.metered() {
