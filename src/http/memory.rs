@@ -22,11 +22,12 @@ const PAGE_TURNS_DEFAULT: usize = 100;
 /// Turns read at once by the export.
 const EXPORT_TURNS: usize = 64;
 
+pub(super) const FEEDBACK: Parameters =
+    Parameters { known: &[&["turn", "vote", "correction"]], ignored: &[], unsupported: &[] };
+
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
-    const PARAMETERS: Parameters =
-        Parameters { known: &[&["turn", "vote", "correction"]], ignored: &[], unsupported: &[] };
     let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, &PARAMETERS)?;
+    body::check(&mut map, &FEEDBACK)?;
     let request: FeedbackRequest = body::typed(Value::Object(map))?;
     if request.vote.is_none() && request.correction.is_none() {
         return Err(ApiError::param("vote", "feedback needs a `vote` (\"up\" or \"down\"), a `correction`, or both"));

@@ -24,6 +24,7 @@ mod limits;
 mod memory;
 mod metrics;
 mod models;
+mod openapi;
 mod operate;
 mod page;
 mod reply;
@@ -35,7 +36,7 @@ mod wire;
 
 pub use limits::HttpLimits;
 pub use metrics::{MetricsError, install_recorder};
-pub use routes::{Access, ROUTES, Route, Takes};
+pub use routes::{Access, ROUTES, Route};
 
 /// Serves `service` on `listener` until `shutdown` is cancelled and the drain is over. Limits that are replaced
 /// meanwhile hold for connections and requests from then on.

@@ -57,6 +57,12 @@ pub(crate) async fn resume(call: Call) -> Result<Response, ApiError> {
     Ok(reply::json(&json!({"paused": false})))
 }
 
+pub(super) const NIGHT: Parameters = Parameters {
+    known: &[&["command", "job", "candidate", "dry_run", "run", "generation", "route"]],
+    ignored: &[],
+    unsupported: &[],
+};
+
 /// The body of a command for the night, field by field: inside a tagged enum an error could not name its field.
 #[derive(Deserialize)]
 struct Told {
@@ -126,13 +132,8 @@ impl Told {
 }
 
 pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
-    const PARAMETERS: Parameters = Parameters {
-        known: &[&["command", "job", "candidate", "dry_run", "run", "generation", "route"]],
-        ignored: &[],
-        unsupported: &[],
-    };
     let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, &PARAMETERS)?;
+    body::check(&mut map, &NIGHT)?;
     let told: Told = body::typed(Value::Object(map.clone()))?;
     told.command.check(map.keys())?;
     let answer = call.door.service.night(told.command()?).await?;

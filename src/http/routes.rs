@@ -15,13 +15,13 @@ use hyper::{Method, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::accept::Ends;
-use super::body::{Budget, Held};
+use super::body::{Budget, Held, Parameters};
 use super::connections::Connections;
 use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
 use super::watch::AdmissionTicket;
-use super::{body, chat, completions, memory, models, operate, page, text};
+use super::{body, chat, completions, memory, models, openapi, operate, page, text, wire};
 use crate::config::Live;
 use crate::service::{Principal, Scope, Service};
 
@@ -34,33 +34,33 @@ pub enum Access {
     Key(Scope),
 }
 
-/// What body a route takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
-    Nothing,
-    Json,
-}
-
 type Handler = fn(Call) -> BoxFuture<'static, Result<Response, ApiError>>;
 
-/// One route.
+/// One route: who may use it, and what body it takes.
 #[derive(Clone, Copy)]
 pub struct Route {
     pub method: &'static str,
     /// In axum's form: `{*id}` takes the rest of the path.
     pub path: &'static str,
     pub access: Access,
-    pub takes: Takes,
+    /// What its JSON body may say; `None`: it takes none.
+    pub(super) parameters: Option<&'static Parameters>,
     handler: Handler,
 }
 
 macro_rules! route {
-    ($method:literal $path:literal, $access:expr, $takes:ident, $handler:path) => {
+    ($method:literal $path:literal, $access:expr, Nothing, $handler:path) => {
+        route!($method $path, $access, None, $handler)
+    };
+    ($method:literal $path:literal, $access:expr, Json($parameters:path), $handler:path) => {
+        route!($method $path, $access, Some(&$parameters), $handler)
+    };
+    ($method:literal $path:literal, $access:expr, $parameters:expr, $handler:path) => {
         Route {
             method: $method,
             path: $path,
             access: $access,
-            takes: Takes::$takes,
+            parameters: $parameters,
             handler: |call| Box::pin($handler(call)),
         }
     };
@@ -70,21 +70,28 @@ const CHAT: Access = Access::Key(Scope::Chat);
 const METRICS: Access = Access::Key(Scope::Metrics);
 const ADMIN: Access = Access::Key(Scope::Admin);
 
+impl Route {
+    pub fn takes_json(&self) -> bool {
+        self.parameters.is_some()
+    }
+}
+
 /// Every route there is.
 pub static ROUTES: &[Route] = &[
     route!("GET" "/", Access::Open, Nothing, page::index),
     route!("GET" "/page/{*id}", Access::Open, Nothing, page::file),
+    route!("GET" "/openapi.json", Access::Open, Nothing, openapi::document),
     route!("GET" "/health", Access::Open, Nothing, operate::health),
     route!("GET" "/metrics", METRICS, Nothing, operate::metrics),
     route!("GET" "/v1/status", METRICS, Nothing, operate::status),
     route!("GET" "/v1/models", CHAT, Nothing, models::list),
     route!("GET" "/v1/models/{*id}", CHAT, Nothing, models::get),
-    route!("POST" "/v1/chat/completions", CHAT, Json, chat::create),
-    route!("POST" "/v1/completions", CHAT, Json, completions::create),
-    route!("POST" "/tokenize", CHAT, Json, text::tokenize),
-    route!("POST" "/detokenize", CHAT, Json, text::detokenize),
-    route!("POST" "/apply-template", CHAT, Json, text::apply_template),
-    route!("POST" "/v1/feedback", CHAT, Json, memory::feedback),
+    route!("POST" "/v1/chat/completions", CHAT, Json(wire::chat::PARAMETERS), chat::create),
+    route!("POST" "/v1/completions", CHAT, Json(wire::completion::PARAMETERS), completions::create),
+    route!("POST" "/tokenize", CHAT, Json(text::TOKENIZE), text::tokenize),
+    route!("POST" "/detokenize", CHAT, Json(text::DETOKENIZE), text::detokenize),
+    route!("POST" "/apply-template", CHAT, Json(text::APPLY_TEMPLATE), text::apply_template),
+    route!("POST" "/v1/feedback", CHAT, Json(memory::FEEDBACK), memory::feedback),
     route!("GET" "/v1/memory/turns", CHAT, Nothing, memory::list),
     route!("DELETE" "/v1/memory/turns", CHAT, Nothing, memory::forget),
     route!("GET" "/v1/memory/export", CHAT, Nothing, memory::export),
@@ -92,7 +99,7 @@ pub static ROUTES: &[Route] = &[
     route!("POST" "/v1/admin/resume", ADMIN, Nothing, operate::resume),
     route!("GET" "/v1/night", METRICS, Nothing, operate::night_status),
     route!("GET" "/v1/night/report", ADMIN, Nothing, operate::night_report),
-    route!("POST" "/v1/night", ADMIN, Json, operate::night),
+    route!("POST" "/v1/night", ADMIN, Json(operate::NIGHT), operate::night),
 ];
 
 /// What all requests share.
@@ -194,9 +201,9 @@ async fn admit(
     }
     let limits = door.limits.get();
     let (parts, incoming) = request.into_parts();
-    let body = match route.takes {
-        Takes::Nothing => Held::default(),
-        Takes::Json => body::read(&parts.headers, incoming, &limits, &door.bodies).await?,
+    let body = match route.parameters {
+        None => Held::default(),
+        Some(_) => body::read(&parts.headers, incoming, &limits, &door.bodies).await?,
     };
     if let Some(ticket) = parts.extensions.get::<AdmissionTicket>() {
         ticket.admit();

@@ -17,6 +17,18 @@ use crate::turn::Thinking;
 /// Most ids in one `/detokenize`.
 const IDS_MAX: usize = 1 << 20;
 
+pub(super) const TOKENIZE: Parameters = Parameters {
+    known: &[&["content", "add_special", "parse_special", "with_pieces"]],
+    ignored: &[],
+    unsupported: &[],
+};
+pub(super) const DETOKENIZE: Parameters = Parameters { known: &[&["tokens"]], ignored: &[], unsupported: &[] };
+pub(super) const APPLY_TEMPLATE: Parameters = Parameters {
+    known: &[&["messages", "tools", "chat_template_kwargs", "add_generation_prompt"]],
+    ignored: &["model"],
+    unsupported: &[("chat_template", "a template never comes from a request")],
+};
+
 fn read<T: serde::de::DeserializeOwned>(call: &Call, parameters: &Parameters) -> Result<T, ApiError> {
     let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, parameters)?;
@@ -34,12 +46,7 @@ struct Tokenize {
 }
 
 pub(crate) async fn tokenize(call: Call) -> Result<Response, ApiError> {
-    const PARAMETERS: Parameters = Parameters {
-        known: &[&["content", "add_special", "parse_special", "with_pieces"]],
-        ignored: &[],
-        unsupported: &[],
-    };
-    let request: Tokenize = read(&call, &PARAMETERS)?;
+    let request: Tokenize = read(&call, &TOKENIZE)?;
     if request.add_special == Some(true) {
         return Err(ApiError::unsupported("add_special", "`add_special: true` is not supported"));
     }
@@ -59,8 +66,7 @@ struct Detokenize {
 }
 
 pub(crate) async fn detokenize(call: Call) -> Result<Response, ApiError> {
-    const PARAMETERS: Parameters = Parameters { known: &[&["tokens"]], ignored: &[], unsupported: &[] };
-    let request: Detokenize = read(&call, &PARAMETERS)?;
+    let request: Detokenize = read(&call, &DETOKENIZE)?;
     if request.tokens.len() > IDS_MAX {
         return Err(ApiError::param("tokens", format!("`tokens` has more than {IDS_MAX} ids")));
     }
@@ -77,12 +83,7 @@ struct ApplyTemplate {
 }
 
 pub(crate) async fn apply_template(call: Call) -> Result<Response, ApiError> {
-    const PARAMETERS: Parameters = Parameters {
-        known: &[&["messages", "tools", "chat_template_kwargs", "add_generation_prompt"]],
-        ignored: &["model"],
-        unsupported: &[("chat_template", "a template never comes from a request")],
-    };
-    let request: ApplyTemplate = read(&call, &PARAMETERS)?;
+    let request: ApplyTemplate = read(&call, &APPLY_TEMPLATE)?;
     let limits = &call.limits;
     let arguments = request.chat_template_kwargs.unwrap_or_default();
     let chat = ChatInput {

@@ -14,7 +14,7 @@ use crate::http::limits::HttpLimits;
 use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest};
 use crate::turn::{EngramChoice, Tier};
 
-const PARAMETERS: Parameters = Parameters {
+pub(crate) const PARAMETERS: Parameters = Parameters {
     known: &[
         sampling::KNOWN,
         &[

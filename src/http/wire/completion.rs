@@ -10,7 +10,7 @@ use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
 use crate::service::{Principal, ReplyInput, ReplyRequest};
 
-const PARAMETERS: Parameters = Parameters {
+pub(crate) const PARAMETERS: Parameters = Parameters {
     known: &[sampling::KNOWN, &["prompt", "model", "echo", "logprobs", "best_of", "suffix", "chimere", "x_chimere"]],
     ignored: super::IGNORED,
     unsupported: &[
