@@ -8,6 +8,7 @@ pub mod log;
 mod notify;
 mod reload;
 mod tables;
+mod vectors;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -99,6 +100,7 @@ pub struct Daemon {
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
     lease: face::LeaseHolder,
+    embedding: vectors::Places,
     clock: Clock,
     started_ms: i64,
 }
@@ -178,6 +180,7 @@ impl Daemon {
             replies,
             keys: watch::Sender::new(Arc::new(keys)),
             lease: face::LeaseHolder::default(),
+            embedding: vectors::Places::default(),
             started_ms: clock.now_ms(),
             clock,
         })

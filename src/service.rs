@@ -240,6 +240,29 @@ pub struct FeedbackRequest {
     pub correction: Option<String>,
 }
 
+/// Texts in one request for embeddings.
+pub const EMBED_TEXTS_MAX: usize = 2_048;
+
+/// Texts as vectors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Embedded {
+    pub model: String,
+    /// One for each text, one long; zero for a text without a token.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of all texts, as the embedding model counts them.
+    pub tokens: u32,
+}
+
+/// The embedding model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EmbedModel {
+    pub name: String,
+    /// Values of a vector.
+    pub width: usize,
+    /// Tokens of a text that it reads.
+    pub tokens_max: usize,
+}
+
 /// Ids of a text, and the text that each stands for.
 pub type TokenPieces = (Vec<u32>, Vec<String>);
 
@@ -254,6 +277,16 @@ pub trait Service: Send + Sync + 'static {
     fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>>;
     fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>>;
     fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>>;
+
+    /// The embedding model, where there is one.
+    fn embed_model(&self) -> Option<EmbedModel>;
+    /// Texts to vectors by the embedding model. A text that is too long for it is an error, unless it may be `cut`.
+    fn embed(
+        &self,
+        model: Option<String>,
+        texts: Vec<String>,
+        cut: bool,
+    ) -> BoxFuture<'_, Result<Embedded, ServiceError>>;
 
     /// Actor states, engine state, queues, pipelines: the body of `/v1/status`.
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>>;

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
 
-use super::Daemon;
+use super::{Daemon, vectors};
 use crate::actors::inference::{Ask, EngineState, InferenceError, Lease, Pause};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
@@ -17,8 +17,8 @@ use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_BYTES_MAX, FeedbackRequest, NightCommand, Principal, ReplyEvent, ReplyRequest, Scope,
-    Service, ServiceError, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, NightCommand, Principal, ReplyEvent,
+    ReplyRequest, Scope, Service, ServiceError, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Turn, TurnId};
@@ -149,6 +149,19 @@ impl Service for Daemon {
             chat.date = self.clock.date();
         }
         Box::pin(async move { text(self.ask(Ask::ApplyTemplate { chat }).await?) })
+    }
+
+    fn embed_model(&self) -> Option<EmbedModel> {
+        vectors::model(&self.replies.examples)
+    }
+
+    fn embed(
+        &self,
+        model: Option<String>,
+        texts: Vec<String>,
+        cut: bool,
+    ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
+        Box::pin(vectors::embed(self, model, texts, cut))
     }
 
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>> {

@@ -30,6 +30,7 @@ const BLOCK_BYTES: usize = 2 + BLOCK;
 
 /// Token vectors and the tokenizer that they belong to.
 pub struct Embedder {
+    name: String,
     width: usize,
     vectors: Vec<f32>,
     vocab: Bpe,
@@ -77,7 +78,13 @@ impl Embedder {
         if vocab.len() as u64 != tensor.rows() {
             return Err(wrong("it has not one vector for each of its tokens"));
         }
-        Ok(Embedder { width, vectors, vocab, digest: Sha256::digest(bytes).into() })
+        let name = gguf.optional("general.name")?.unwrap_or(ARCHITECTURE).to_owned();
+        Ok(Embedder { name, width, vectors, vocab, digest: Sha256::digest(bytes).into() })
+    }
+
+    /// What the file calls itself.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Values of a vector.
@@ -101,8 +108,13 @@ impl Embedder {
 
     /// The text's direction, one long; zero where it has no token.
     pub fn embed(&self, text: &str) -> Vec<f32> {
+        self.embed_tokens(&self.tokens(text))
+    }
+
+    /// The same of a text's tokens.
+    pub fn embed_tokens(&self, ids: &[u32]) -> Vec<f32> {
         let mut sum = vec![0.0f32; self.width];
-        for id in self.tokens(text).into_iter().take(TOKENS_MAX) {
+        for &id in ids.iter().take(TOKENS_MAX) {
             let at = id as usize * self.width;
             let Some(vector) = self.vectors.get(at..at + self.width) else { continue };
             sum.iter_mut().zip(vector).for_each(|(s, v)| *s += v);

@@ -18,6 +18,7 @@ mod body;
 mod chat;
 mod completions;
 mod connections;
+mod embeddings;
 mod error;
 mod gate;
 mod limits;

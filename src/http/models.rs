@@ -1,4 +1,4 @@
-//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token.
+//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token, and the embedding model.
 
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -7,6 +7,7 @@ use super::error::ApiError;
 use super::reply;
 use super::routes::{Call, Door};
 use crate::engine::protocol::Hosted;
+use crate::service::EmbedModel;
 
 fn entry(hosted: &Hosted, created_unix_s: i64) -> Value {
     json!({
@@ -28,8 +29,23 @@ fn entry(hosted: &Hosted, created_unix_s: i64) -> Value {
     })
 }
 
+fn embedder(model: &EmbedModel, created_unix_s: i64) -> Value {
+    json!({
+        "id": model.name,
+        "object": "model",
+        "created": created_unix_s,
+        "owned_by": "chimere",
+        "x_chimere": {"embeds": true, "width": model.width, "context_tokens": model.tokens_max},
+    })
+}
+
+/// The model that chats first: clients take the first one.
 fn entries(door: &Door) -> Vec<Value> {
-    door.service.hosted().map(|hosted| entry(&hosted, door.started_unix_s)).into_iter().collect()
+    let Some(hosted) = door.service.hosted() else { return Vec::new() };
+    let embeds = door.service.embed_model();
+    let mut entries = vec![entry(&hosted, door.started_unix_s)];
+    entries.extend(embeds.map(|model| embedder(&model, door.started_unix_s)));
+    entries
 }
 
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {

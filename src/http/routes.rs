@@ -21,7 +21,7 @@ use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
 use super::watch::AdmissionTicket;
-use super::{body, chat, completions, memory, models, openapi, operate, page, text, wire};
+use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, text, wire};
 use crate::config::Live;
 use crate::service::{Principal, Scope, Service};
 
@@ -88,6 +88,8 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/models/{*id}", CHAT, Nothing, models::get),
     route!("POST" "/v1/chat/completions", CHAT, Json(wire::chat::PARAMETERS), chat::create),
     route!("POST" "/v1/completions", CHAT, Json(wire::completion::PARAMETERS), completions::create),
+    route!("POST" "/v1/embeddings", CHAT, Json(embeddings::EMBEDDINGS), embeddings::create),
+    route!("POST" "/v1/rerank", CHAT, Json(embeddings::RERANK), embeddings::rerank),
     route!("POST" "/tokenize", CHAT, Json(text::TOKENIZE), text::tokenize),
     route!("POST" "/detokenize", CHAT, Json(text::DETOKENIZE), text::detokenize),
     route!("POST" "/apply-template", CHAT, Json(text::APPLY_TEMPLATE), text::apply_template),

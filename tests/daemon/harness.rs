@@ -90,6 +90,8 @@ impl Daemon {
             {
                 return;
             }
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+            assert!(!stat.contains(") Z "), "it ended:\n{}", self.log.lock().unwrap().join("\n"));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         panic!("not ready after {PATIENCE:?}:\n{}", self.log.lock().unwrap().join("\n"));

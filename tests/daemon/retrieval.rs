@@ -100,3 +100,50 @@ async fn verified_exchanges_are_shown_to_those_they_belong_to() {
     job(&daemon, root, INDEX);
     assert_eq!(shown(&daemon, ada, COMMON.0).await.len(), 1);
 }
+
+/// The value of a vector's likeness to another.
+fn likeness(a: &Value, b: &Value) -> f64 {
+    let values = |vector: &Value| vector.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>();
+    values(a).iter().zip(values(b)).map(|(x, y)| x * y).sum()
+}
+
+#[tokio::test]
+async fn texts_are_embedded_and_documents_ranked() {
+    let daemon = Daemon::start(&[]).await;
+    let texts = [
+        "How do I stretch my hamstrings after running?",
+        "An attacker sends a crafted packet to overflow the buffer.",
+        "Sit on the floor with your legs straight and reach for your toes.",
+    ];
+    let (status, answer) = daemon.post("/v1/embeddings", &json!({"input": texts, "model": "nano-embed"})).await;
+    assert_eq!(status, 200, "{answer}");
+    let vector = |n: usize| &answer["data"][n]["embedding"];
+    assert!((likeness(vector(0), vector(0)) - 1.0).abs() < 1e-4, "each is one long");
+    assert!(likeness(vector(0), vector(2)) > likeness(vector(0), vector(1)) + 0.1);
+    let body = json!({"query": texts[0], "documents": texts[1..]});
+    let (status, ranked) = daemon.post("/v1/rerank", &body).await;
+    assert_eq!(status, 200, "{ranked}");
+    assert_eq!(ranked["results"][0]["index"], 1);
+    let score = ranked["results"][0]["relevance_score"].as_f64().unwrap();
+    assert!((score - likeness(vector(0), vector(2))).abs() < 1e-5, "{ranked}");
+    let (status, refused) = daemon.post("/v1/embeddings", &json!({"input": "word ".repeat(300)})).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("input")), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("256"), "{refused}");
+    let (status, other) = daemon.post("/v1/embeddings", &json!({"input": "a", "model": "nano"})).await;
+    assert_eq!(status, 404, "{other}");
+    assert!(other["error"]["message"].as_str().unwrap().contains("nano-embed"), "{other}");
+    // Nothing of it is kept.
+    assert_eq!(daemon.get("/v1/memory/turns").await.1["data"], json!([]));
+}
+
+#[tokio::test]
+async fn without_an_embedding_model_the_answer_says_why() {
+    let state = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let daemon = Daemon::launch_with(state, &[], &[("CHIMERE_EMBED_MODEL", "/nonexistent/embed.gguf")]);
+    daemon.ready().await;
+    let (status, answer) = daemon.post("/v1/embeddings", &json!({"input": "a"})).await;
+    assert_eq!((status, &answer["error"]["code"]), (501, &json!("not_built")), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("/nonexistent/embed.gguf"), "{answer}");
+    let models = daemon.get("/v1/models").await.1;
+    assert_eq!(models["data"].as_array().unwrap().len(), 1, "{models}");
+}

@@ -8,8 +8,8 @@ use std::time::Duration;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use chimere::service::{
-    AuthError, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest,
-    Scope, Service, ServiceError, TokenPieces, TurnFilter,
+    AuthError, EmbedModel, Embedded, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent,
+    ReplyInput, ReplyRequest, Scope, Service, ServiceError, TokenPieces, TurnFilter,
 };
 use chimere::turn::{
     FinishReason, Generation, Quality, QualityOutcome, Sampling, Thinking, Tier, Timings, ToolCall, Turn, TurnId, Usage,
@@ -31,6 +31,7 @@ pub struct Fake {
     pub locked: AtomicBool,
     pub stopping: AtomicBool,
     pub loading: AtomicBool,
+    pub without_embeddings: AtomicBool,
     pub turn_ids: AtomicU64,
     /// Replies whose client left before the end.
     pub cancelled: Arc<AtomicU64>,
@@ -350,6 +351,32 @@ impl Service for Fake {
 
     fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>> {
         Box::pin(async move { Ok(ids.iter().map(|id| format!("<{id}>")).collect()) })
+    }
+
+    fn embed_model(&self) -> Option<EmbedModel> {
+        let there = !self.without_embeddings.load(Ordering::SeqCst);
+        there.then(|| EmbedModel { name: "fake-embed".to_owned(), width: 2, tokens_max: 4 })
+    }
+
+    /// The first letter against the others; four words at most.
+    fn embed(
+        &self,
+        model: Option<String>,
+        texts: Vec<String>,
+        cut: bool,
+    ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
+        Box::pin(async move {
+            let Some(own) = self.embed_model() else { return Err(ServiceError::NotBuilt("no embeddings".to_owned())) };
+            if model.is_some_and(|name| name != own.name) {
+                return Err(ServiceError::NoSuchModel("another model".to_owned()));
+            }
+            if !cut && texts.iter().any(|text| words(text).len() > own.tokens_max) {
+                return Err(ServiceError::Invalid { message: "too long".to_owned(), param: Some("input".to_owned()) });
+            }
+            let vector = |text: &String| if text.starts_with('a') { vec![1.0, 0.0] } else { vec![0.0, 1.0] };
+            let tokens = texts.iter().map(|text| words(text).len().min(own.tokens_max) as u32).sum();
+            Ok(Embedded { model: own.name, vectors: texts.iter().map(vector).collect(), tokens })
+        })
     }
 
     fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>> {

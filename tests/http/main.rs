@@ -7,6 +7,7 @@ mod auth;
 mod chat;
 mod cli;
 mod edge;
+mod embeddings;
 mod fake;
 mod http2;
 mod json;

@@ -51,6 +51,21 @@ class Chat(Case):
             self.client.models.retrieve("no-such-model")
         self.assertEqual(caught.exception.code, "model_not_found")
 
+    def test_embeddings_in_both_encodings(self):
+        texts = ["How do I stretch?", "A buffer overflow."]
+        # The client asks for base64 by itself and reads it.
+        packed = self.client.embeddings.create(model="nano-embed", input=texts)
+        plain = self.client.embeddings.create(model="nano-embed", input=texts, encoding_format="float")
+        self.assertEqual([entry.index for entry in packed.data], [0, 1])
+        for a, b in zip(packed.data, plain.data):
+            self.assertAlmostEqual(sum(x * x for x in a.embedding), 1, places=4)
+            for x, y in zip(a.embedding, b.embedding):
+                self.assertAlmostEqual(x, y, places=6)
+        self.assertEqual(packed.usage.total_tokens, packed.usage.prompt_tokens)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.embeddings.create(model="nano-embed", input="word " * 300)
+        self.assertEqual(caught.exception.param, "input")
+
     def test_a_wrong_model_and_a_wrong_route_say_which_parameter_it_was(self):
         with self.assertRaises(openai.NotFoundError) as caught:
             self.client.chat.completions.create(model="gpt-9", messages=SUM)

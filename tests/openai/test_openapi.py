@@ -114,6 +114,10 @@ class Document(unittest.TestCase):
         self.assertIn("<html", self.check("GET", "/"))
         model = self.check("GET", "/v1/models")["data"][0]["id"]
         self.check("GET", f"/v1/models/{model}", template="/v1/models/{id}")
+        self.check("GET", "/v1/models/nano-embed", template="/v1/models/{id}")
+        self.check("POST", "/v1/embeddings", {"input": ["a", "b"]})
+        self.check("POST", "/v1/embeddings", {"input": "a", "encoding_format": "base64", "dimensions": 96})
+        self.check("POST", "/v1/rerank", {"query": "a", "documents": ["b", {"text": "a"}], "return_documents": True})
         ids = self.check("POST", "/tokenize", {"content": "a word"})["tokens"]
         self.check("POST", "/tokenize", {"content": "a word", "with_pieces": True})
         self.assertEqual(self.check("POST", "/detokenize", {"tokens": ids})["content"], "a word")
