@@ -103,6 +103,12 @@ impl Client {
         self.json(self.request(reqwest::Method::GET, path)).await
     }
 
+    /// The text of an answer.
+    pub async fn text(&self, path: &str) -> anyhow::Result<String> {
+        let response = self.send(self.request(reqwest::Method::GET, path)).await?;
+        response.text().await.map_err(|error| self.unreachable(&error))
+    }
+
     pub async fn delete(&self, path: &str) -> anyhow::Result<Value> {
         self.json(self.request(reqwest::Method::DELETE, path)).await
     }

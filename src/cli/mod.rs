@@ -25,6 +25,7 @@ mod pipeline;
 mod quantize;
 mod serve;
 mod simulate;
+mod top;
 mod train;
 
 use exit::EX_USAGE;
@@ -55,6 +56,8 @@ enum Cmd {
     Pipeline(pipeline::Args),
     /// Talk to the daemon
     Chat(chat::Args),
+    /// Watch the daemon: load, speed, latency, the night
+    Top(top::Args),
     /// Check the configuration and what it names
     Check(check::Args),
     /// Measure prefill and decode speed, with bytes per token and the share of memory bandwidth
@@ -108,6 +111,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Rollback(args) => night::roll_back(args),
         Cmd::Pipeline(args) => pipeline::run(args),
         Cmd::Chat(args) => chat::run(args),
+        Cmd::Top(args) => top::run(args),
         Cmd::Check(args) => check::run(args),
         Cmd::Train(args) => train::run(args),
         Cmd::Simulate(args) => simulate::run(*args),

@@ -53,6 +53,11 @@ fn describe() {
         "Connections refused or closed by the daemon, by reason."
     );
     describe_histogram!("chimere_reply_first_event_seconds", Unit::Seconds, "From a reply request to its first token.");
+    describe_histogram!(
+        "chimere_reply_inter_token_seconds",
+        Unit::Seconds,
+        "From one piece of a choice's text to the next, as they leave: most pieces are a token."
+    );
     describe_histogram!("chimere_reply_duration_seconds", Unit::Seconds, "From a reply request to its last token.");
     describe_counter!("chimere_reply_tokens_total", Unit::Count, "Tokens of finished replies, by kind.");
     describe_counter!("chimere_replies_total", Unit::Count, "Replies that ended, by outcome.");
@@ -75,6 +80,10 @@ pub(crate) fn connection_closed(reason: &'static str) {
 
 pub(crate) fn reply_first_event(took: Duration) {
     histogram!("chimere_reply_first_event_seconds").record(took.as_secs_f64());
+}
+
+pub(crate) fn reply_inter_token(took: Duration) {
+    histogram!("chimere_reply_inter_token_seconds").record(took.as_secs_f64());
 }
 
 pub(crate) fn reply_ended(outcome: &'static str, took: Duration, usage: Option<&crate::turn::Usage>) {

@@ -16,7 +16,7 @@ use super::routes::Door;
 use super::wire::chunk::broke_off;
 use super::wire::reply::{Choice, Head};
 use crate::engine::protocol::Channel;
-use crate::service::{ReplyEvent, ReplyRequest, ServiceError};
+use crate::service::{CHOICES_MAX, ReplyEvent, ReplyRequest, ServiceError};
 use crate::turn::{Generation, Usage};
 
 /// A reply under way.
@@ -34,12 +34,14 @@ pub(crate) struct Running {
 pub(crate) struct ReplyClock {
     started: Instant,
     first_seen: bool,
+    /// When each choice last said something.
+    said: [Option<Instant>; CHOICES_MAX as usize],
     stopped: bool,
 }
 
 impl ReplyClock {
     fn start() -> Self {
-        ReplyClock { started: Instant::now(), first_seen: false, stopped: false }
+        ReplyClock { started: Instant::now(), first_seen: false, said: Default::default(), stopped: false }
     }
 
     /// To be told of each event.
@@ -48,6 +50,12 @@ impl ReplyClock {
         if !self.first_seen && !early {
             self.first_seen = true;
             metrics::reply_first_event(self.started.elapsed());
+        }
+        if let ReplyEvent::Delta { choice, .. } | ReplyEvent::ToolArguments { choice, .. } = event
+            && let Some(said) = self.said.get_mut(*choice as usize)
+            && let Some(before) = said.replace(Instant::now())
+        {
+            metrics::reply_inter_token(before.elapsed());
         }
     }
 

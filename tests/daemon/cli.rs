@@ -248,3 +248,30 @@ async fn output_ends_quietly_when_its_reader_leaves_and_errors_have_their_codes(
         assert!(said.starts_with("chimere: ") && said.lines().count() == 1, "{args:?}: {said}");
     }
 }
+
+#[tokio::test]
+async fn top_shows_what_the_daemon_is_doing() {
+    let daemon = Daemon::start(&[]).await;
+    let url = daemon.url.clone();
+    // One look while a reply is under way, and one in words.
+    let watching = tokio::task::spawn_blocking(move || {
+        let json = stdout(&run(&["top", "--url", &url, "--once", "--interval", "5", "--json"]));
+        (
+            serde_json::from_str::<Value>(&json).unwrap(),
+            stdout(&run(&["top", "--url", &url, "--once", "--interval", "0.1"])),
+        )
+    });
+    while !watching.is_finished() {
+        daemon.chat("What is 17 + 25?").await;
+    }
+    let (seen, text) = watching.await.unwrap();
+    assert!(seen["tokens_per_s"]["generated"].as_f64().unwrap() > 0.0, "{seen}");
+    assert!(seen["first_token"]["count"].as_u64().unwrap() > 0 && seen["first_token"]["p99_s"].is_number(), "{seen}");
+    assert!(seen["next_token"]["count"].as_u64().unwrap() > 0, "{seen}");
+    assert_eq!((&seen["engine"]["state"], &seen["model"]), (&"ready".into(), &"nano".into()));
+    for line in ["engine       ready", "first token", "actors       all running"] {
+        assert!(text.contains(line), "{text}");
+    }
+    let nowhere = run(&["top", "--url", "127.0.0.1:9", "--once"]);
+    assert_eq!(nowhere.status.code(), Some(69), "{}", String::from_utf8_lossy(&nowhere.stderr));
+}
