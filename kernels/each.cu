@@ -1,19 +1,14 @@
 // The experts of few tokens, which seldom share one: every token reads its own. The kernels choose the experts
 // themselves, and the results go straight to the residual stream. The same operations in the same order as in
 // experts.cu and by `rms_norm`.
+#include "expert.cuh"
 #include "pick.cuh"
 
 // Experts of a token, the shared one counted.
 #define EACH_MAX 9
 
-struct EachExpert {
-    Ptr<u8> gate, up, down;  // matrices follow each other
-    u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
-    u32 up_packing, down_packing, width, pad;
-};
-
 struct EachArgs {
-    EachExpert routed, shared;
+    Expert routed, shared;
     Ptr<float> logits;    // [tokens][experts + 1]
     Ptr<u8> q;            // [tokens][inputs]
     Ptr<float4> side;
@@ -37,7 +32,7 @@ template <class P> __device__ __forceinline__ constexpr int in_flight() { return
 
 // 32 rows (x) of gate and up of one expert (y), the shared one last, of token z; a warp owns a part of the inputs.
 template <class P>
-__device__ __forceinline__ void rise(const EachArgs& a, const EachExpert& e, u32 expert, bool shared,
+__device__ __forceinline__ void rise(const EachArgs& a, const Expert& e, u32 expert, bool shared,
                                      float (&sums)[4][PARTS][16]) {
     const int DEEP = in_flight<P>();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS, t = blockIdx.z;
@@ -78,14 +73,14 @@ KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
     __shared__ float sums[4][PARTS][16];
     bool shared = blockIdx.y == a.used;
     u32 expert = 0;
-    const EachExpert& e = shared ? a.shared : a.routed;
+    const Expert& e = shared ? a.shared : a.routed;
     if (!shared) {
         float weight;
         after_previous();
         expert = picked_at(a, blockIdx.z, blockIdx.y, weight);
     }
     if (32 * blockIdx.x >= e.width) return;
-    switch (e.up_packing) {
+    switch (e.gate_packing) {
 #if HAS(Q4)
         case Q4: return rise<PackQ4>(a, e, expert, shared, sums);
 #endif
@@ -109,7 +104,7 @@ KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
 
 // One tile of 16 rows of an expert by one warp.
 template <class P>
-__device__ __forceinline__ void fall(const EachArgs& a, const EachExpert& e, u32 expert, u32 place, float* to) {
+__device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 expert, u32 place, float* to) {
     u32 lane = threadIdx.x % 32, blocks = e.width / P::INPUTS, row = blockIdx.y * (a.used + 1) + place;
     const u8* rows = e.down + expert * e.down_bytes + (u64)blockIdx.x * blocks * P::BYTES;
     const int DEEP = sizeof(P) <= 120 ? 2 : 1;
@@ -142,7 +137,7 @@ KERNEL(__launch_bounds__(32 * EACH_MAX, 2) each_down, EachArgs) {
     __shared__ float sums[EACH_MAX][16];
     u32 lane = threadIdx.x % 32, place = threadIdx.x / 32, t = blockIdx.y, row = 16 * blockIdx.x + lane;
     bool shared = place == a.used, mine = place == 0 && lane < 16 && row < a.inputs;
-    const EachExpert& e = shared ? a.shared : a.routed;
+    const Expert& e = shared ? a.shared : a.routed;
     // Both were written before the kernel that this one has to wait for began.
     float weight, v = mine ? a.residual[(u64)t * a.inputs + row] : 0.0f;
     float gate = sigmoid(a.logits[(u64)t * (a.experts + 1) + a.experts]);

@@ -2,15 +2,10 @@
 // by `norm`, in the order of the choices.
 //
 // Pairs 0 .. tokens·used − 1 are the routed ones (token·used + choice), tokens·used + t the shared expert of token t.
-// y: the expert, in the order of `active`; the last one is the shared expert. _one: one token; _1: eight at a time, _2: 16.
+// y: the expert, in the order of `active`; the last one is the shared expert. _one: one token; _1: eight at a time, _2: 16;
+// _joined: eight at a time, with what the tokens' adapters add.
 // Limits: widths a multiple of 32 and of the packing's block. Shared memory: 33 KB at most.
-#include "product.cuh"
-
-struct Expert {
-    Ptr<u8> gate, up, down;  // matrices follow each other
-    u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
-    u32 gate_packing, up_packing, down_packing, width;
-};
+#include "expert.cuh"
 
 struct ExpertsArgs {
     Expert routed, shared;
@@ -27,12 +22,14 @@ struct ExpertsArgs {
     Ptr<u32> chosen;      // [tokens][used], likewise
     Ptr<uint4> work;      // read by grouped.cu
     u32 inputs, tokens, used, stride;
+    Joint joint;          // read by _joined
 };
 
 // What one block works on: an expert's matrices and its list of pairs.
 struct Work {
     const u8 *gate, *up, *down;
     u32 packing, width, first, count;
+    u32 expert;  // 0 for the shared one
     bool shared;
 };
 
@@ -41,11 +38,11 @@ __device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w, bool down) {
     if (w.shared) {
         w.gate = a.shared.gate, w.up = a.shared.up, w.down = a.shared.down;
         w.packing = down ? a.shared.down_packing : a.shared.gate_packing;
-        w.width = a.shared.width, w.first = a.tokens * a.used, w.count = a.tokens;
+        w.width = a.shared.width, w.first = a.tokens * a.used, w.count = a.tokens, w.expert = 0;
         return true;
     }
     if (blockIdx.y >= a.active[0]) return false;
-    u32 expert = a.active[1 + blockIdx.y];
+    u32 expert = w.expert = a.active[1 + blockIdx.y];
     w.gate = a.routed.gate + expert * a.routed.gate_bytes;
     w.up = a.routed.up + expert * a.routed.up_bytes;
     w.down = a.routed.down + expert * a.routed.down_bytes;
@@ -74,7 +71,7 @@ template <int NT> struct Scratch {
 };
 
 // 32 rows of gate and up (x) for the block's tokens; warps share the inputs by parts.
-template <class P, int NT, bool ONE>
+template <class P, int NT, bool ONE, bool JOINED>
 __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     const u8* gate = w.gate + (u64)2 * blockIdx.x * blocks * P::BYTES;
@@ -110,6 +107,8 @@ __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<
                 g += m.sums[p][lane / 16][n][r][from], u += m.sums[p][2 + lane / 16][n][r][from];
             if (first + 8 * n + warp < w.count) {
                 u32 to = m.pair[8 * n + warp];
+                if (JOINED)
+                    join(a.joint, m.token[8 * n + warp], to, w.shared, w.expert, w.width, 32 * blockIdx.x + lane, g, u);
                 float v = silu(g) * u;
                 a.h[(u64)to * a.stride + 32 * blockIdx.x + lane] = v;
                 quantize_block(v, a.hq, a.hside, a.stride, to, blockIdx.x);
@@ -119,7 +118,7 @@ __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<
 }
 
 // The same for matrices of floats: eight warps take the 32 rows in turn.
-template <int PACKING, int NT>
+template <int PACKING, int NT, bool JOINED>
 __device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u8 *gate = w.gate, *rise = w.up;
@@ -135,7 +134,10 @@ __device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, S
                 float_part<PACKING, 1>(rise, 32 * blockIdx.x + r, a.inputs, p, a.x, &token, acc);
                 u[p] = acc[0];
             }
-            if (lane == 0) m.values[r] = silu(g[0] + g[1]) * (u[0] + u[1]);
+            float gate = g[0] + g[1], up = u[0] + u[1];
+            if (JOINED && lane == 0)
+                join(a.joint, token, pair, w.shared, w.expert, w.width, 32 * blockIdx.x + r, gate, up);
+            if (lane == 0) m.values[r] = silu(gate) * up;
         }
         __syncthreads();
         if (warp == 0) {
@@ -261,38 +263,38 @@ KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
 }
 
 // Gate and up are of one packing in every file seen; other pairs are refused when a model is loaded.
-template <int NT, bool ONE> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
+template <int NT, bool ONE, bool JOINED> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
     __shared__ Scratch<NT> m;
     Work w;
     after_previous();
     if (!find(a, w, false) || 32 * blockIdx.x >= w.width) return;
     switch (w.packing) {
 #if HAS(F32)
-        case F32: return up_floats<F32, NT>(a, w, m);
+        case F32: return up_floats<F32, NT, JOINED>(a, w, m);
 #endif
 #if HAS(F16)
-        case F16: return up_floats<F16, NT>(a, w, m);
+        case F16: return up_floats<F16, NT, JOINED>(a, w, m);
 #endif
 #if HAS(BF16)
-        case BF16: return up_floats<BF16, NT>(a, w, m);
+        case BF16: return up_floats<BF16, NT, JOINED>(a, w, m);
 #endif
 #if HAS(Q4)
-        case Q4: return up<PackQ4, NT, ONE>(a, w, m);
+        case Q4: return up<PackQ4, NT, ONE, JOINED>(a, w, m);
 #endif
 #if HAS(IQ3)
-        case IQ3: return up<PackIQ3, NT, ONE>(a, w, m);
+        case IQ3: return up<PackIQ3, NT, ONE, JOINED>(a, w, m);
 #endif
 #if HAS(Q5)
-        case Q5: return up<PackQ5, NT, ONE>(a, w, m);
+        case Q5: return up<PackQ5, NT, ONE, JOINED>(a, w, m);
 #endif
 #if HAS(Q6)
-        case Q6: return up<PackQ6, NT, ONE>(a, w, m);
+        case Q6: return up<PackQ6, NT, ONE, JOINED>(a, w, m);
 #endif
 #if HAS(B8)
-        case B8: return up<PackB8, NT, ONE>(a, w, m);
+        case B8: return up<PackB8, NT, ONE, JOINED>(a, w, m);
 #endif
 #if HAS(K8)
-        case K8: return up<PackK8, NT, ONE>(a, w, m);
+        case K8: return up<PackK8, NT, ONE, JOINED>(a, w, m);
 #endif
     }
 }
@@ -333,8 +335,9 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
     }
 }
 
-KERNEL(__launch_bounds__(256, 4) experts_up_one, ExpertsArgs) { up_any<1, true>(a); }
-KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1, false>(a); }
-KERNEL(__launch_bounds__(256, 2) experts_up_2, ExpertsArgs) { up_any<2, false>(a); }
+KERNEL(__launch_bounds__(256, 4) experts_up_one, ExpertsArgs) { up_any<1, true, false>(a); }
+KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1, false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) experts_up_2, ExpertsArgs) { up_any<2, false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) experts_up_joined, ExpertsArgs) { up_any<1, false, true>(a); }
 KERNEL(__launch_bounds__(256, 2) experts_down_1, ExpertsArgs) { down_any<1>(a); }
 KERNEL(__launch_bounds__(256, 2) experts_down_2, ExpertsArgs) { down_any<2>(a); }

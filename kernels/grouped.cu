@@ -1,18 +1,14 @@
 // The experts over many tokens: what experts.cu computes, with its bits, but a block multiplies 64 rows of gate and up,
 // or 128 of down, by up to 64 of the tokens that chose its expert. Matrices of floats are left to experts.cu.
+// _joined: with what the tokens' adapters add.
 //
 // y: a place of the list that `route_work` made, then the shared expert's tokens, 64 each.
 // Limits: as in experts.cu. Shared memory: 44 KB.
+#include "expert.cuh"
 #include "wide.cuh"
 
-struct GroupExpert {
-    Ptr<u8> gate, up, down;  // matrices follow each other
-    u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
-    u32 gate_packing, up_packing, down_packing, width;
-};
-
 struct GroupedArgs {
-    GroupExpert routed, shared;
+    Expert routed, shared;
     Ptr<uint4> work;  // [0].x: how many follow; expert, first of its pairs, how many of them
     Ptr<u32> pairs;
     Ptr<u8> q;
@@ -22,30 +18,33 @@ struct GroupedArgs {
     Ptr<float> y;  // [pairs][inputs]
     u32 inputs, tokens, used, stride;
     u32 lists, pad;  // places of the list that have blocks
+    Joint joint;     // read by _joined
+    Ptr<float> h;    // inner values as floats, written by it
 };
 
 // What one block works on.
 struct Group {
     const u8 *gate, *up, *down;
     u32 packing, width, first, count;
+    u32 expert;  // 0 for the shared one
     bool shared;
 };
 
 __device__ __forceinline__ bool find_group(const GroupedArgs& a, Group& w, bool down) {
     w.shared = blockIdx.y >= a.lists;
-    const GroupExpert& e = w.shared ? a.shared : a.routed;
-    u32 expert = 0;
+    const Expert& e = w.shared ? a.shared : a.routed;
+    w.expert = 0;
     if (w.shared) {
         u32 at = (blockIdx.y - a.lists) * WIDE_TOKENS;
         w.first = a.tokens * a.used + at, w.count = min((u32)WIDE_TOKENS, a.tokens - at);
     } else {
         if (blockIdx.y >= a.work[0].x) return false;
         uint4 place = a.work[1 + blockIdx.y];
-        expert = place.x, w.first = place.y, w.count = place.z;
+        w.expert = place.x, w.first = place.y, w.count = place.z;
     }
-    w.gate = e.gate + expert * e.gate_bytes;
-    w.up = e.up + expert * e.up_bytes;
-    w.down = e.down + expert * e.down_bytes;
+    w.gate = e.gate + w.expert * e.gate_bytes;
+    w.up = e.up + w.expert * e.up_bytes;
+    w.down = e.down + w.expert * e.down_bytes;
     w.packing = down ? e.down_packing : e.gate_packing;
     w.width = e.width;
     return true;
@@ -56,7 +55,7 @@ union GroupedScratch {
     float sums[2][64][WIDE_TOKENS + 1];  // gate and up of row, token
 };
 
-template <class P>
+template <class P, bool JOINED>
 __device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, GroupedScratch& m, const u32* pair,
                                          const u32* token) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = 4 * blockIdx.x + warp % 4;
@@ -74,7 +73,11 @@ __device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, G
     for (u32 at = warp; at < 2 * w.count; at += 8) {
         u32 half = at % 2, t = at / 2;
         if (64 * blockIdx.x + 32 * half >= w.width) continue;
-        float v = silu(m.sums[0][32 * half + lane][t]) * m.sums[1][32 * half + lane][t];
+        float gate = m.sums[0][32 * half + lane][t], up = m.sums[1][32 * half + lane][t];
+        u32 row = 64 * blockIdx.x + 32 * half + lane;
+        if (JOINED) join(a.joint, token[t], pair[t], w.shared, w.expert, w.width, row, gate, up);
+        float v = silu(gate) * up;
+        if (JOINED) a.h[(u64)pair[t] * a.stride + row] = v;
         quantize_block(v, a.hq, a.hside, a.stride, pair[t], 2 * blockIdx.x + half);
     }
 }
@@ -96,7 +99,7 @@ __device__ __forceinline__ void group_down(const GroupedArgs& a, const Group& w,
         }
 }
 
-template <bool DOWN> __device__ __forceinline__ void grouped(const GroupedArgs& a) {
+template <bool DOWN, bool JOINED> __device__ __forceinline__ void grouped(const GroupedArgs& a) {
     __shared__ GroupedScratch m;
     __shared__ u32 pair[WIDE_TOKENS], token[WIDE_TOKENS];
     Group w;
@@ -108,7 +111,7 @@ template <bool DOWN> __device__ __forceinline__ void grouped(const GroupedArgs& 
         token[threadIdx.x] = w.shared ? p - a.tokens * a.used : p / a.used;
     }
     __syncthreads();
-#define GROUPED(P) return DOWN ? group_down<P>(a, w, m, pair) : group_up<P>(a, w, m, pair, token)
+#define GROUPED(P) return DOWN ? group_down<P>(a, w, m, pair) : group_up<P, JOINED>(a, w, m, pair, token)
     switch (w.packing) {
 #if HAS(Q4)
         case Q4: GROUPED(PackQ4);
@@ -131,5 +134,6 @@ template <bool DOWN> __device__ __forceinline__ void grouped(const GroupedArgs& 
     }
 }
 
-KERNEL(__launch_bounds__(256, 2) grouped_up, GroupedArgs) { grouped<false>(a); }
-KERNEL(__launch_bounds__(256, 2) grouped_down, GroupedArgs) { grouped<true>(a); }
+KERNEL(__launch_bounds__(256, 2) grouped_up, GroupedArgs) { grouped<false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) grouped_up_joined, GroupedArgs) { grouped<false, true>(a); }
+KERNEL(__launch_bounds__(256, 2) grouped_down, GroupedArgs) { grouped<true, false>(a); }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use chimere_core::engine::backend::{Backend, Chunk, Output, Rows};
+use chimere_core::engine::adapter::{Adapter, AdapterError, BaseModel, Recipe, TARGETS};
+use chimere_core::engine::backend::{Adapted, Backend, Chunk, Output, Rows};
 use chimere_core::engine::cpu::{Cpu, CpuOptions, KvType};
 use chimere_core::engine::cuda::{Cuda, CudaOptions, Decode, bench as measured};
 use chimere_core::gguf::Gguf;
@@ -49,6 +50,9 @@ enum What {
         /// Keys and values as halves
         #[arg(long)]
         halves: bool,
+        /// Under a random adapter of this rank, of every matrix that one may change
+        #[arg(long)]
+        adapter: Option<usize>,
     },
     /// The same of a small model with random weights of the types of large ones, made in FOLDER
     Small {
@@ -58,6 +62,9 @@ enum What {
         /// Keys and values as halves
         #[arg(long)]
         halves: bool,
+        /// Under a random adapter of this rank, of every matrix that one may change
+        #[arg(long)]
+        adapter: Option<usize>,
     },
     /// Rates of a model file
     Bench {
@@ -75,6 +82,9 @@ enum What {
         /// Keys and values as floats
         #[arg(long)]
         floats: bool,
+        /// Under a random adapter of this rank, of every mixer and shared expert
+        #[arg(long)]
+        adapter: Option<usize>,
         #[command(flatten)]
         plan: Plan,
     },
@@ -111,15 +121,16 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Outcome {
     match cli.command {
         What::Checks => checks(&cli.cache, cli.emulated.as_deref()),
-        What::Agree { model, tokens, halves } => {
+        What::Agree { model, tokens, halves, adapter } => {
             let cache = Some(cli.cache);
             agree(
                 &model,
                 tokens,
+                adapter,
                 CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
             )
         }
-        What::Small { folder, tokens, halves } => {
+        What::Small { folder, tokens, halves, adapter } => {
             let path = folder.join("small.gguf");
             let shape = Qwen35Moe {
                 width: 1_024,
@@ -135,6 +146,7 @@ fn run(cli: Cli) -> Outcome {
             agree(
                 &path,
                 tokens,
+                adapter,
                 CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
             )
         }
@@ -144,12 +156,16 @@ fn run(cli: Cli) -> Outcome {
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
-        What::Synthetic { layers, pieces: count, floats, plan } => {
+        What::Synthetic { layers, pieces: count, floats, adapter, plan } => {
             let (header, len) = Qwen35Moe::slice_of_35b(layers, TYPES).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
             let options = CudaOptions { halves: !floats, decode: cli.decode, ..hosting(&plan, cli.cache) };
             let began = Instant::now();
             let mut cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
+            if let Some(rank) = adapter {
+                let usual: Vec<&str> = TARGETS.into_iter().filter(|t| !t.ends_with("_exps")).collect();
+                cuda.always(&random_adapter(&gguf, rank, &usual)?)?;
+            }
             match count {
                 Some(count) => pieces(&mut cuda, count),
                 None => bench(cuda, &plan, began.elapsed().as_secs_f64()),
@@ -198,6 +214,11 @@ fn checks(cache: &Path, emulated: Option<&Path>) -> Outcome {
     }
 }
 
+fn random_adapter(gguf: &Gguf, rank: usize, targets: &[&str]) -> Result<Adapter, AdapterError> {
+    let targets = targets.iter().map(|t| (*t).to_owned()).collect();
+    Recipe { rank, scale: 0.05, seed: 1, targets, last_layers: 0 }.make(&BaseModel::new(gguf, ""))
+}
+
 fn ids(vocab: usize, count: usize, seed: usize) -> Vec<u32> {
     let id =
         |i: usize| ((i as u64 * 31 + seed as u64 * 7_919).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab as u64;
@@ -222,11 +243,11 @@ fn log_softmax(row: &[f32]) -> Vec<f64> {
     row.iter().map(|v| f64::from(*v) - max - sum.ln()).collect()
 }
 
-fn agree(model: &Path, tokens: usize, options: CudaOptions) -> Outcome {
+fn agree(model: &Path, tokens: usize, rank: Option<usize>, options: CudaOptions) -> Outcome {
     let context = (tokens + 1).next_multiple_of(64);
     let options = CudaOptions { context_tokens: context, sequences_max: 2, ..options };
     let began = Instant::now();
-    let mut ours = Cuda::load(model, &options, &mut |_| {})?;
+    let ours = Cuda::load(model, &options, &mut |_| {})?;
     println!(
         "{} on {}: loaded in {:.1} s; {}",
         model.display(),
@@ -235,10 +256,15 @@ fn agree(model: &Path, tokens: usize, options: CudaOptions) -> Outcome {
         ours.placement()
     );
     let cpu = CpuOptions { context_tokens: context, sequences_max: 2, kv: KvType::F32, ..Default::default() };
-    let mut theirs = Cpu::load(model, &cpu, &mut |_| {})?;
+    let theirs = Cpu::load(model, &cpu, &mut |_| {})?;
+    let (mut ours, mut theirs): (Box<dyn Backend>, Box<dyn Backend>) = (Box::new(ours), Box::new(theirs));
+    if let Some(rank) = rank {
+        let adapter = random_adapter(&Gguf::open(model)?, rank, &[])?;
+        (ours, theirs) = (Box::new(Adapted::new(ours, &adapter)?), Box::new(Adapted::new(theirs, &adapter)?));
+    }
     let vocab = ours.info().vocab;
     let list = ids(vocab, tokens, 1);
-    let (whole, reference) = (logits(&mut ours, &list, tokens)?, logits(&mut theirs, &list, tokens)?);
+    let (whole, reference) = (logits(ours.as_mut(), &list, tokens)?, logits(theirs.as_mut(), &list, tokens)?);
     let (mut sum, mut top, mut differ, mut clear) = (0.0_f64, 0.0_f64, 0, 0);
     for (a, b) in reference.chunks(vocab).zip(whole.chunks(vocab)) {
         let (p, q) = (log_softmax(a), log_softmax(b));
@@ -255,7 +281,7 @@ fn agree(model: &Path, tokens: usize, options: CudaOptions) -> Outcome {
         sum / tokens as f64
     );
     for step in [1, 7, 64] {
-        let same = logits(&mut ours, &list, step)?.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
+        let same = logits(ours.as_mut(), &list, step)?.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
         println!("fed {step} at a time: {}", if same { "the same bits" } else { "OTHER BITS" });
     }
     Ok(())

@@ -27,6 +27,7 @@
 #include "../experts.cu"
 #undef Scratch
 #include "../grouped.cu"
+#include "../lora.cu"
 #include "../sample.cu"
 #include "../fill.cu"
 
@@ -322,7 +323,8 @@ const Entry TABLE[] = {
     ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
-    ENTRY(experts_down_each, ExpertsArgs),
+    ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
+    ENTRY(lora_inner, LoraArgs), ENTRY(lora_add, LoraArgs),
     ENTRY(decode_one, PersistArgs), ENTRY(decode_few, PersistArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };

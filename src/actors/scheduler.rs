@@ -224,16 +224,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether the engine that serves can do what the job asks of it.
-    fn able(&self, job: Job) -> Result<(), String> {
-        let on_card = self.desk.board.hosted().is_some_and(|hosted| hosted.model.backend == "cuda");
-        if job == Job::Train && on_card {
-            let words = "the model is served on a card, which computes no adapters yet: with engine.backend = \"cpu\", or night.enabled = true and engine.backend = \"auto\", it can learn";
-            return Err(words.to_owned());
-        }
-        Ok(())
-    }
-
     fn begin(
         &mut self,
         job: Job,
@@ -272,10 +262,7 @@ impl Scheduler {
             let handled = *self.record.jobs.entry(*job).or_insert(Handled { until_ms: conditions.now_ms });
             if let Due::Now { due_ms } = entry.due(handled, conditions, &self.desk.zone) {
                 self.record.jobs.insert(*job, Handled { until_ms: due_ms });
-                match self.able(*job) {
-                    Ok(()) => drop(self.begin(*job, None, false, context)),
-                    Err(words) => self.notice(words),
-                }
+                drop(self.begin(*job, None, false, context));
                 return;
             }
         }
@@ -370,10 +357,9 @@ impl Handler<Night> for Scheduler {
     fn handle(&mut self, Night(command): Night, context: &mut Self::Context) -> Self::Result {
         let answer = match command {
             NightCommand::Status => Ok(self.status()),
-            NightCommand::RunNow { job, candidate, dry_run } => match (self.free(), self.able(job)) {
-                (Ok(()), Ok(())) => Ok(json!({ "run": self.begin(job, candidate, dry_run, context) })),
-                (_, Err(message)) => Err(ServiceError::Invalid { message, param: None }),
-                (Err(message), _) => Err(ServiceError::Busy { message, retry_after_s: 10 }),
+            NightCommand::RunNow { job, candidate, dry_run } => match self.free() {
+                Ok(()) => Ok(json!({ "run": self.begin(job, candidate, dry_run, context) })),
+                Err(message) => Err(ServiceError::Busy { message, retry_after_s: 10 }),
             },
             NightCommand::Pause => self.set_paused(true),
             NightCommand::Resume => self.set_paused(false),

@@ -44,7 +44,7 @@ pub struct Args {
     /// Tokens fed in one step, prompts and decoding together
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65536))]
     step_tokens: u32,
-    /// Adapters will be put on the model: `auto` then stays on the processor
+    /// Adapters will be put on the model: a card without room for them is refused
     #[arg(long)]
     adapters: bool,
     #[command(flatten)]

@@ -41,6 +41,9 @@ pub struct CardArgs {
     /// Folder of kernels that came with the program [default: `kernels` beside it]
     #[arg(long, value_name = "FOLDER")]
     pub shipped_kernels: Option<PathBuf>,
+    /// `auto` stays on the processor: the card belongs to another engine
+    #[arg(long)]
+    pub spare_card: bool,
     /// Device memory that may be used: `16GiB`, `900MiB` or bytes [default: what is free]
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, hide_default_value = true)]
     pub vram_max: u64,
@@ -64,6 +67,7 @@ impl CardArgs {
             memory_bytes_max: self.vram_max,
             decode: self.decode,
             adapters,
+            spared: self.spare_card,
             emulated: self.emulated,
             fault: self.fault,
         }

@@ -82,6 +82,11 @@ fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     let mut args: Vec<OsString> = vec!["engine".into(), "--model".into(), model.into()];
     args.extend(config.low_priority.then(|| "--background".into()));
     args.push("--adapters".into());
+    args.push("--spare-card".into());
+    args.extend(["--kernels".into(), config.kernels_cache().into_os_string()]);
+    if let Some(folder) = &config.engine.kernels {
+        args.extend(["--shipped-kernels".into(), folder.clone().into_os_string()]);
+    }
     // One more: background work leaves a sequence free, for answers that a client waits for.
     let (threads, sequences) = (scorer.threads.to_string(), (scorer.sequences.get() + 1).to_string());
     for (name, value) in [("--backend", scorer.backend.as_str()), ("--threads", &threads), ("--sequences", &sequences)]

@@ -1,5 +1,5 @@
-//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, what a card cannot do yet, a device
-//! that faults, one that is missing or too small.
+//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, a night, a device that faults, one
+//! that is missing or too small.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, model, sse};
+use crate::learn::taught;
+use crate::night::write_adapter;
+use crate::resident::settings;
 
 /// Small, so that little memory is cleared at each start; the emulated device takes its time.
 const SMALL: [(&str, &str); 4] = [
@@ -64,10 +67,6 @@ async fn a_chat_is_served_and_a_fault_costs_its_own_requests_alone() {
     at_once.ready().await;
     assert_eq!(first, reply(&at_once).await, "a pass in one launch");
 
-    let (code, refused) = daemon.post("/v1/night", &json!({ "command": "run_now" })).await;
-    assert_eq!(code, 400, "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("computes no adapters yet"), "{refused}");
-
     let url = format!("{}/v1/chat/completions", daemon.url);
     let answer = reqwest::Client::new().post(url).json(&question(200, true)).send().await.unwrap();
     let (mut body, mut text) = (answer.bytes_stream(), String::new());
@@ -116,8 +115,50 @@ async fn auto_takes_the_processor_and_says_why() {
     };
     let line = daemon(vec![("CHIMERE_ENGINE_VRAM_BYTES_MAX", "1048576")]).await;
     assert!(line.contains("GiB of device memory: weights") && line.contains("0.00 free"), "{line}");
-    let line = daemon(vec![("CHIMERE_NIGHT_ENABLED", "true")]).await;
-    assert!(line.contains("adapters are not computed on a card yet"), "{line}");
+    let small = vec![("CHIMERE_NIGHT_ENABLED", "true"), ("CHIMERE_ENGINE_VRAM_BYTES_MAX", "1048576")];
+    let line = daemon(small).await;
+    assert!(line.contains("adapters 0.") && line.contains("0.00 free"), "{line}");
+}
+
+/// A day's corrections, and a night on the card: the engine that serves probes a population between its replies, and
+/// judges what became of it as an adapter. What a run was given by hand is then let in, and answers.
+#[tokio::test]
+async fn a_night_learns_and_is_judged_on_the_card() {
+    let house = taught().await;
+    settings(&house, "steps_max: 1 ");
+    // The emulated device takes its time: four questions an exam.
+    for exam in ["golden.jsonl", "slice.jsonl"] {
+        let path = house.state.path().join(exam);
+        let few: Vec<String> = fs::read_to_string(&path).unwrap().lines().take(4).map(str::to_owned).collect();
+        fs::write(&path, few.join("\n")).unwrap();
+    }
+    let config = house.state.path().join("night-test.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    // `auto`: the night does not keep it from the card.
+    let engine = "[engine]\nsequences = 3\ncontext_tokens = 512\n[replies]\nstart_timeout_ms = 200000\n";
+    fs::write(&config, format!("{text}{engine}").replace("[night]\n", "[night]\nenabled = true\n")).unwrap();
+    let arguments = emulated(&[]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let open = house.open(&arguments).await;
+    let (_, status) = open.ask(&house.owner, "/v1/status", None).await;
+    assert_eq!(status["engine"]["hosted"]["model"]["backend"], "cuda", "{status}");
+
+    let run = open.begin(true).await;
+    let report = open.report(&run).await;
+    let outcome = &report["outcome"];
+    assert!(outcome["would_promote"].is_object() || outcome["rejected"].is_object(), "{report:#}");
+    assert_eq!((&report["training"]["method"], &report["training"]["steps"]), (&json!("population"), &json!(1)));
+
+    let candidate = house.state.path().join("given.gguf");
+    let (_, models) = open.ask(&house.owner, "/v1/models", None).await;
+    write_adapter(&candidate, models["data"][0]["x_chimere"]["model_hash"].as_str().unwrap());
+    open.until(|status| status["served"]["ready"] == true).await;
+    let body = json!({ "command": "run_now", "candidate": candidate });
+    let (status, answer) = open.ask(&house.owner, "/v1/night", Some(body)).await;
+    assert_eq!(status, 200, "{answer}");
+    let report = open.report(answer["run"].as_str().unwrap()).await;
+    assert!(report["outcome"]["promoted"].is_object(), "{report:#}");
+    assert_eq!(open.revision().await, 1);
 }
 
 /// Runs until it ends.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
 
 /// An adapter for nano that changes next to nothing.
-fn write_adapter(path: &Path, base_hash: &str) {
+pub(crate) fn write_adapter(path: &Path, base_hash: &str) {
     let base = BaseModel::new(&Gguf::open(&model()).unwrap(), base_hash);
     let recipe = Recipe { rank: 2, scale: 1e-3, seed: 1, last_layers: 0, targets: vec!["attn_q".to_owned()] };
     recipe.make(&base).unwrap().write(path).unwrap();

@@ -113,6 +113,10 @@ pub enum BackendError {
     Load(String),
     #[error("cannot load the adapter: {0}")]
     Adapter(String),
+    #[error(
+        "no room is left for the adapter: it takes {needed} bytes, and of {room} for all adapters {free} are free: drop one first"
+    )]
+    AdapterRoom { needed: usize, free: usize, room: usize },
     #[error("the compute step failed: {0}")]
     Compute(String),
     #[error("the device cannot be used: {0}")]

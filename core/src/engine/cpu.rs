@@ -212,11 +212,10 @@ impl Backend for Cpu {
 
     fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
         let pairs = Pairs::pack(adapter, self.hp.layers.len())?;
-        let bytes = pairs.bytes + self.adapters.iter().map(|(_, p)| p.bytes).sum::<usize>();
-        if bytes > ADAPTER_BYTES_MAX {
-            return Err(BackendError::Adapter(format!(
-                "all adapters together would take {bytes} bytes, over the limit of {ADAPTER_BYTES_MAX}: drop one first"
-            )));
+        let taken = self.adapters.iter().map(|(_, p)| p.bytes).sum::<usize>();
+        let (needed, room) = (pairs.bytes, ADAPTER_BYTES_MAX);
+        if needed > room - taken {
+            return Err(BackendError::AdapterRoom { needed, free: room - taken, room });
         }
         let id = AdapterId(self.next_adapter);
         self.next_adapter = self.next_adapter.wrapping_add(1);

@@ -1,12 +1,14 @@
 //! The native backend on an NVIDIA card: packed weights, the stages of `model::stages` as kernels, one recorded graph
 //! for each number of decoding sequences. Owns the weights, the sequences and the buffers of the model it loaded.
 
+mod adapters;
 pub mod bench;
 mod greedy;
 mod memory;
 mod persistent;
 mod profile;
 mod run;
+mod supported;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -14,20 +16,24 @@ mod weights;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use chimere_ffi::gpu::{Buffer, Device, Folders, GpuError, Recording};
-use chimere_ffi::kernels::{Packing, attention, norm, route};
+use chimere_ffi::kernels::attention;
 
-use super::backend::{Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
+use super::adapter::Adapter;
+use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
 use super::model::passes::{Cursor, Fed, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
-use super::model::weights::{Layer, Weights};
+use super::model::weights::Weights;
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
+use adapters::{Adapters, Held, Touched, standard_bytes};
 use memory::{Memory, Sequence, Sizes, States};
 use persistent::Persistent;
 use run::Run;
+use supported::{one_packing, packed_experts, supported};
 use weights::{OnDevice, Source, TokenBytes, Uploader, device_bytes};
 
 pub use greedy::Greedy;
@@ -36,6 +42,10 @@ pub use persistent::{Decode, StepTime};
 
 /// Sequences that decode together in one recorded graph; more run launch by launch.
 const GRAPH_ROWS_MAX: usize = 32;
+/// Recorded graphs with adapters, beside those without.
+const ADAPTED_GRAPHS_MAX: usize = 4 * GRAPH_ROWS_MAX;
+/// Adapters of the usual kind that room is made for: where there is plenty of memory, and at least.
+const ADAPTERS: (usize, usize) = (8, 4);
 /// Positions below which the context is not cut to fit the memory.
 const CONTEXT_TOKENS_MIN: usize = 4096;
 /// Rows of a pass, where the memory allows: at 2,048 each of 256 experts has 64 tokens to multiply its weights with.
@@ -63,6 +73,8 @@ pub struct CudaOptions {
     pub memory_bytes_max: u64,
     /// How few rows are decoded.
     pub decode: Decode,
+    /// Adapters will be put on the model: without room for some it is refused.
+    pub adapters: bool,
     /// Folder for compiled kernels; absent: compiled at each start.
     pub cache: Option<PathBuf>,
     /// Folder of kernels that came with the program, for machines without a compiler.
@@ -83,6 +95,7 @@ impl Default for CudaOptions {
             halves: true,
             memory_bytes_max: 0,
             decode: Decode::default(),
+            adapters: false,
             cache: None,
             shipped: None,
             emulated: None,
@@ -102,10 +115,13 @@ pub struct Cuda {
     slots: Slots<Sequence>,
     fed: Vec<Fed>,
     pass: Pass,
-    /// By number of sequences. Before the buffers, whose addresses they hold.
-    graphs: HashMap<usize, Recording>,
+    /// By number of sequences and what adapters change. Before the buffers, whose addresses they hold.
+    graphs: HashMap<(usize, Touched), Recording>,
     /// Few rows as one launch, where that was asked for and can be.
     persistent: Option<Persistent>,
+    adapters: Adapters,
+    /// Every sequence is put under it when it is opened.
+    always: Option<Arc<Held>>,
     weights: Weights<OnDevice>,
     memory: Memory,
     states: States,
@@ -167,6 +183,8 @@ impl Cuda {
             pass: Pass::default(),
             graphs: HashMap::new(),
             persistent: None,
+            always: None,
+            adapters: Adapters::new(&device, hp.layers.len(), sizes.sequences, sizes.adapters).map_err(unusable)?,
             memory: Memory::new(&device, &hp, &sizes).map_err(unusable)?,
             states: States::new(&device, &hp, &sizes).map_err(unusable)?,
             info: model_info(gguf, &hp, &weights, stem, &device, &sizes),
@@ -237,6 +255,7 @@ impl Cuda {
             if span.position == 0 && part == Part::Trunk {
                 self.states.clear(span.slot)?;
             }
+            self.adapters.seat(span.slot, self.slots.state(span.slot).adapter.as_ref())?;
             self.states.grow(span.slot, self.slots.state_mut(span.slot), span.position + span.len)?;
             for (row, token) in span.rows().zip(&tokens(span.chunk)[span.tokens()]) {
                 plan[row] = *token;
@@ -260,23 +279,30 @@ impl Cuda {
     fn run(&mut self, part: Part, pass: &Pass, out: &mut Output) -> Result<(), GpuError> {
         let (rows, wanted) = (pass.rows, pass.wanted.len());
         let decoding = part == Part::Trunk && rows == pass.spans.len() && rows == wanted && rows <= GRAPH_ROWS_MAX;
+        // The prediction block runs without adapters.
+        let under = pass.spans.iter().map(|span| span.slot).filter(|_| part == Part::Trunk);
+        let touched = self.touched(under);
         if decoding {
-            if !self.graphs.contains_key(&rows) {
-                let recording = self.device.record(|| self.launches(part, rows, wanted, rows).map(|_| ()))?;
-                self.graphs.insert(rows, recording);
+            let key = (rows, touched);
+            if !self.graphs.contains_key(&key) {
+                if self.graphs.len() >= GRAPH_ROWS_MAX + ADAPTED_GRAPHS_MAX {
+                    self.graphs.retain(|(_, touched), _| touched.is_empty());
+                }
+                let recording = self.device.record(|| self.launches(part, rows, wanted, rows, key.1.clone()))?;
+                self.graphs.insert(key.clone(), recording);
             }
-            if let Some(graph) = self.graphs.get(&rows) {
+            if let Some(graph) = self.graphs.get(&key) {
                 graph.replay()?;
             }
             self.hidden(pass, &self.memory.x, out)?;
             return self.logits(rows, out);
         }
-        if self.persistent.as_ref().is_some_and(|p| p.serves(part, rows, wanted)) {
-            self.launches(part, rows, wanted, pass.spans.len())?;
+        if self.one_launch(part, rows, wanted, &touched).is_some() {
+            self.launches(part, rows, wanted, pass.spans.len(), touched)?;
             self.hidden(pass, &self.memory.x, out)?;
             return self.logits(rows, out);
         }
-        let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans);
+        let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans).under(touched);
         let x = run.all()?;
         if wanted == 0 {
             return Ok(());
@@ -293,11 +319,11 @@ impl Cuda {
     }
 
     /// Everything from tokens to logits, for a pass whose rows are all wanted.
-    fn launches(&self, part: Part, rows: usize, wanted: usize, spans: usize) -> Result<(), GpuError> {
-        if let Some(p) = self.persistent.as_ref().filter(|p| p.serves(part, rows, wanted)) {
+    fn launches(&self, part: Part, rows: usize, wanted: usize, spans: usize, touched: Touched) -> Result<(), GpuError> {
+        if let Some(p) = self.one_launch(part, rows, wanted, &touched) {
             return p.launch(&self.device, rows, spans, None);
         }
-        let mut run = Run::new(self, part, rows, wanted, spans);
+        let mut run = Run::new(self, part, rows, wanted, spans).under(touched);
         run.all()?;
         run.head_norm()?;
         run.head(0).map(|_| ())
@@ -341,15 +367,18 @@ fn place(
     let limit = if options.memory_bytes_max == 0 { free } else { free.min(options.memory_bytes_max) };
     let mut options = options.clone();
     let free_choice = options.context_tokens == 0;
+    let (plenty, least) = ADAPTERS;
+    let none = if options.adapters { least } else { 0 };
+    let tries = [(ROWS_MAX, plenty), (SHORT_ROWS_MAX, plenty), (SHORT_ROWS_MAX, least), (SHORT_ROWS_MAX, none)];
     loop {
-        let placed = [ROWS_MAX, SHORT_ROWS_MAX].map(|rows| {
-            let sizes = Sizes::new(hp, &options, rows);
+        let placed = tries.map(|(rows, adapters)| {
+            let sizes = Sizes::new(hp, &options, rows, adapters * standard_bytes(gguf));
             (sizes, Placement::new(hp, &sizes, device_bytes(gguf), limit))
         });
         if let Some(found) = placed.iter().find(|(_, placement)| placement.total() <= limit) {
             return Ok(*found);
         }
-        let (sizes, placement) = placed[1];
+        let (sizes, placement) = placed[tries.len() - 1];
         if !free_choice || sizes.context < 2 * CONTEXT_TOKENS_MIN {
             let advice = "choose fewer sequences or a shorter context";
             return Err(BackendError::Device(format!(
@@ -359,61 +388,6 @@ fn place(
         }
         options.context_tokens = sizes.context / 2;
     }
-}
-
-/// What the kernels need of a model beyond what the architecture allows.
-fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), ModelError> {
-    let a = &hp.attention;
-    let rules = [
-        ("ssm.conv_kernel", hp.gdn.conv_kernel, hp.gdn.conv_kernel == 4, "4 on this backend"),
-        ("ssm.state_size", hp.gdn.head_dim, hp.gdn.head_dim == 128, "128 on this backend"),
-        (
-            "attention.key_length",
-            a.head_dim,
-            a.head_dim % 32 == 0 && a.head_dim <= 256,
-            "a multiple of 32 up to 256 on this backend",
-        ),
-        (
-            "embedding_length",
-            hp.width,
-            hp.width <= norm::WIDTH_MAX && hp.width % 4 == 0,
-            "a multiple of 4 and at most 8192 on this backend",
-        ),
-        ("expert_count", hp.moe.experts, hp.moe.experts <= route::EXPERTS_MAX, "at most 1024 on this backend"),
-        ("expert_used_count", hp.moe.used, hp.moe.used <= route::USED_MAX, "at most 32 on this backend"),
-        (
-            "expert_feed_forward_length",
-            hp.moe.width,
-            hp.moe.width % 32 == 0 && hp.moe.shared_width % 32 == 0,
-            "a multiple of 32 on this backend",
-        ),
-        ("sequences_max", options.sequences_max, (1..=SHORT_ROWS_MAX).contains(&options.sequences_max), "1 to 512"),
-    ];
-    match rules.iter().find(|r| !r.2) {
-        Some((key, found, _, wanted)) => {
-            Err(ModelError::Value { key: (*key).into(), found: found.to_string(), wanted })
-        }
-        None => Ok(()),
-    }
-}
-
-/// The kernel that multiplies by gate and up reads one packing.
-fn one_packing(i: usize, layer: &Layer<OnDevice>) -> Result<(), ModelError> {
-    let m = &layer.moe;
-    let same = |a: Packing, b: Packing| a == b;
-    if same(m.gate.packing, m.up.packing) && same(m.shared_gate.packing, m.shared_up.packing) {
-        return Ok(());
-    }
-    Err(ModelError::Tensor {
-        name: format!("blk.{i}.ffn_up_exps.weight"),
-        reason: "it is of another type than its gate, which this backend does not multiply by".into(),
-    })
-}
-
-fn packed_experts(layer: &Layer<OnDevice>) -> bool {
-    let m = &layer.moe;
-    let shared = [&m.shared_gate, &m.shared_up, &m.shared_down];
-    [&m.gate, &m.up, &m.down].iter().all(|e| !e.packing.is_float()) && shared.iter().all(|e| !e.packing.is_float())
 }
 
 fn model_info(
@@ -452,7 +426,11 @@ impl Backend for Cuda {
 
     fn open(&mut self) -> Result<SeqId, BackendError> {
         let states = &self.states;
-        self.slots.open(|| states.sequence())
+        let seq = self.slots.open(|| states.sequence())?;
+        if let Some(slot) = self.slots.find(seq) {
+            self.slots.state_mut(slot).adapter = self.always.clone();
+        }
+        Ok(seq)
     }
 
     fn close(&mut self, seq: SeqId) {
@@ -461,6 +439,24 @@ impl Backend for Cuda {
 
     fn held(&self, seq: SeqId) -> usize {
         self.slots.held(seq)
+    }
+
+    fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        self.adapters.load(adapter)
+    }
+
+    fn drop_adapter(&mut self, adapter: AdapterId) {
+        self.adapters.discard(adapter);
+    }
+
+    fn adapt(&mut self, seq: SeqId, adapter: AdapterId) -> Result<(), BackendError> {
+        let held = self.adapters.find(adapter).ok_or(BackendError::UnknownAdapter(adapter.0))?;
+        let slot = self.slots.find(seq).ok_or(BackendError::UnknownSequence(seq.0))?;
+        if self.slots.held(seq) > 0 {
+            return Err(BackendError::TooLate(seq.0));
+        }
+        self.slots.state_mut(slot).adapter = Some(held);
+        Ok(())
     }
 
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {

@@ -119,7 +119,7 @@ impl Backend for Counting {
     }
 }
 
-struct Letters;
+pub(super) struct Letters;
 
 impl Vocab for Letters {
     fn len(&self) -> usize {

@@ -54,6 +54,7 @@ impl LoadOptions {
             halves: !self.exact,
             memory_bytes_max: card.memory_bytes_max,
             decode: card.decode,
+            adapters: card.adapters,
             cache: card.cache,
             shipped: card.shipped,
             emulated: card.emulated,
@@ -73,8 +74,10 @@ pub struct CardOptions {
     pub memory_bytes_max: u64,
     /// How few rows are decoded.
     pub decode: Decode,
-    /// Adapters will be put on the model, which the card does not take yet: [`Kind::Auto`] then stays on the processor.
+    /// Adapters will be put on the model: a card without room for some is refused.
     pub adapters: bool,
+    /// The card belongs to another engine: [`Kind::Auto`] stays on the processor.
+    pub spared: bool,
     /// For tests: the kernels compiled for the processor, in place of a card, and the file whose presence fails it.
     pub emulated: Option<PathBuf>,
     pub fault: Option<PathBuf>,
@@ -174,8 +177,8 @@ fn native_auto(
     options: &LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Parts, LoadError> {
-    let reason = match options.card.adapters {
-        true => "adapters are not computed on a card yet".to_owned(),
+    let reason = match options.card.spared {
+        true => "the card is left to the model that serves".to_owned(),
         false => match native_cuda(path, gguf, options, progress) {
             Ok(parts) => return Ok(parts),
             Err(error) => error.to_string(),

@@ -41,6 +41,8 @@ pub(super) struct Candidates {
     list: Vec<(String, Arc<Candidate>)>,
     probing: VecDeque<Probing>,
     made: u64,
+    /// The backend has room for no more adapters until one of ours is dropped.
+    full: bool,
 }
 
 impl Candidates {
@@ -120,15 +122,26 @@ impl Candidates {
         Ok(())
     }
 
-    /// Starts the next probe; false if none is left to start.
+    /// Starts the next probe; false if none is left to start, or one under way must end first to make room.
     pub(super) fn start(
         &mut self,
         evaluations: &mut Evaluations,
         backend: &mut dyn Backend,
     ) -> Result<bool, (RequestId, BackendError)> {
+        let alone = self.probing.iter().all(|p| p.open.is_empty());
         let Some(p) = self.probing.iter_mut().find(|p| p.next < p.probes.len()) else { return Ok(false) };
+        if self.full && !alone {
+            return Ok(false);
+        }
         let Probe { seed, size } = p.probes[p.next];
-        let adapter = backend.load_adapter(&p.candidate.perturbed(seed, size)).map_err(|e| (p.id, e))?;
+        let adapter = match backend.load_adapter(&p.candidate.perturbed(seed, size)) {
+            Ok(adapter) => adapter,
+            Err(BackendError::AdapterRoom { .. }) if !alone => {
+                self.full = true;
+                return Ok(false);
+            }
+            Err(error) => return Err((p.id, error)),
+        };
         let evaluation = OURS | self.made;
         self.made += 1;
         p.open.push(Open { evaluation, probe: p.next, adapter });
@@ -148,6 +161,7 @@ impl Candidates {
         let at = p.open.iter().position(|o| o.evaluation == *id)?;
         let open = p.open.swap_remove(at);
         backend.drop_adapter(open.adapter);
+        self.full = false;
         if let Event::Evaluated { rows, .. } = event {
             let tokens: f64 = rows.iter().map(|r| f64::from(r.tokens)).sum();
             p.losses[open.probe] = Some(rows.iter().map(|r| r.nll).sum::<f64>() / tokens.max(1.0));
@@ -166,6 +180,7 @@ impl Candidates {
             evaluations.cancel(open.evaluation, backend);
             backend.drop_adapter(open.adapter);
         }
+        self.full = false;
         true
     }
 

@@ -11,15 +11,17 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 13] = [
+const HEADERS: [(&CStr, &str); 15] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),
     (c"dense.cuh", include_str!("../../../kernels/dense.cuh")),
     (c"embed.cuh", include_str!("../../../kernels/embed.cuh")),
+    (c"expert.cuh", include_str!("../../../kernels/expert.cuh")),
     (c"frame.cuh", include_str!("../../../kernels/frame.cuh")),
     (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),
+    (c"lora.cuh", include_str!("../../../kernels/lora.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
     (c"pick.cuh", include_str!("../../../kernels/pick.cuh")),
@@ -28,7 +30,7 @@ const HEADERS: [(&CStr, &str); 13] = [
 ];
 
 /// The files of kernels.
-pub(super) const FILES: [(&str, &str); 17] = [
+pub(super) const FILES: [(&str, &str); 18] = [
     ("embed.cu", include_str!("../../../kernels/embed.cu")),
     ("matmul.cu", include_str!("../../../kernels/matmul.cu")),
     ("gemm.cu", include_str!("../../../kernels/gemm.cu")),
@@ -44,6 +46,7 @@ pub(super) const FILES: [(&str, &str); 17] = [
     ("sort.cu", include_str!("../../../kernels/sort.cu")),
     ("experts.cu", include_str!("../../../kernels/experts.cu")),
     ("grouped.cu", include_str!("../../../kernels/grouped.cu")),
+    ("lora.cu", include_str!("../../../kernels/lora.cu")),
     ("sample.cu", include_str!("../../../kernels/sample.cu")),
     ("fill.cu", include_str!("../../../kernels/fill.cu")),
 ];

@@ -1,129 +1,30 @@
 //! The kernels for many tokens against plain arithmetic, and against those for few, whose bits they must give.
 
-use super::check::{Finding, floats, matrix, read, rounded, worst};
-use super::{Packing, Quantised, attention_prefill, experts, gdn, grouped, norm};
-use crate::DType;
+use super::check::{Finding, floats, read, worst};
+use super::{attention_prefill, gdn};
 use crate::gpu::{Buffer, Device, GpuError};
 use crate::samples::Random;
 
 pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
-    let mut found = Vec::new();
-    for dtype in [DType::Q4_K, DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::Q2_K] {
-        found.push(groups(d, dtype)?);
-    }
-    found.push(walk(d)?);
+    let mut found = vec![walk(d)?];
     for dim in [128, 256] {
         found.push(attention(d, dim)?);
     }
     Ok(found)
 }
 
-fn words(d: &Device, values: &[u32]) -> Result<Buffer, GpuError> {
+pub(super) fn words(d: &Device, values: &[u32]) -> Result<Buffer, GpuError> {
     let buffer = d.allocate(4 * values.len())?;
     buffer.write_u32(0, values)?;
     Ok(buffer)
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
-fn same(a: &[f32], b: &[f32]) -> bool {
+pub(super) fn same(a: &[f32], b: &[f32]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-}
-
-/// One routed expert of three has most tokens, one none; the shared expert has all.
-fn groups(d: &Device, dtype: DType) -> Result<Finding, GpuError> {
-    let (inputs, width, tokens, few) = (512, 256, 75, 30);
-    let (up, up_values) = matrix(d, dtype, 3 * width, inputs)?;
-    let (down, down_values) = matrix(d, dtype, 3 * inputs, width)?;
-    let packing = Packing::of(dtype);
-    let (up_bytes, down_bytes) = (packing.bytes(width, inputs) as u64, packing.bytes(inputs, width) as u64);
-    let expert = experts::Expert {
-        gate: up.at(),
-        up: up.at(),
-        down: down.at(),
-        gate_bytes: up_bytes,
-        up_bytes,
-        down_bytes,
-        gate_packing: packing as u32,
-        up_packing: packing as u32,
-        down_packing: packing as u32,
-        width: width as u32,
-    };
-    let x = Random(4).normals(tokens * inputs);
-    let run = |tokens: usize| -> Result<Vec<f32>, GpuError> {
-        // Two choices: every fifth token goes to expert 0 besides expert 2, the others to 2 twice.
-        let chosen: Vec<u32> = (0..2 * tokens).map(|p| if p % 10 == 1 { 0 } else { 2 }).collect();
-        let pairs: Vec<u32> =
-            [0, 2].iter().flat_map(|e| (0..2 * tokens as u32).filter(|p| chosen[*p as usize] == *e)).collect();
-        let zeros = chosen.iter().filter(|e| **e == 0).count() as u32;
-        let start = [0, zeros, zeros, 2 * tokens as u32];
-        let mut list = vec![[0; 4]];
-        for e in [0, 2] {
-            for first in (start[e]..start[e + 1]).step_by(grouped::GROUP) {
-                list.push([e as u32, first, (start[e + 1] - first).min(grouped::GROUP as u32), 0]);
-            }
-        }
-        list[0][0] = list.len() as u32 - 1;
-        let (xs, q, side) =
-            (floats(d, &x[..tokens * inputs])?, d.zeroed(tokens * inputs)?, d.zeroed(tokens * inputs / 2)?);
-        norm::quantize(d, xs.at(), tokens, inputs, Quantised { q: q.at(), side: side.at() })?;
-        let all = 3 * tokens;
-        let (h, hq, hside) = (d.zeroed(4 * all * width)?, d.zeroed(all * width)?, d.zeroed(all * width / 2)?);
-        let (y, active) = (d.zeroed(4 * all * inputs)?, words(d, &[2, 0, 2, 0])?);
-        let (start, pairs, work) = (words(d, &start)?, words(d, &pairs)?, words(d, &list.concat())?);
-        let a = experts::Experts {
-            routed: expert,
-            shared: expert,
-            active: active.at(),
-            start: start.at(),
-            pairs: pairs.at(),
-            x: xs.at(),
-            q: q.at(),
-            side: side.at(),
-            h: h.at(),
-            hq: hq.at(),
-            hside: hside.at(),
-            y: y.at(),
-            work: work.at(),
-            inputs: inputs as u32,
-            tokens: tokens as u32,
-            used: 2,
-            stride: width as u32,
-            ..Default::default()
-        };
-        experts::launch(d, &a, 3)?;
-        read(&y, all * inputs)
-    };
-    let (many, little) = (run(tokens)?, run(few)?);
-    let mut bits = same(&many[..2 * few * inputs], &little[..2 * few * inputs]);
-    bits &= same(&many[2 * tokens * inputs..][..few * inputs], &little[2 * few * inputs..]);
-    let used = rounded(&x);
-    let mut error = if bits { 0.0 } else { f64::INFINITY };
-    for pair in [0, 1, 2 * tokens - 2, 2 * tokens, 3 * tokens - 1] {
-        let (token, e) = match pair {
-            p if p >= 2 * tokens => (p - 2 * tokens, 0),
-            p => (p / 2, if p % 10 == 1 { 0 } else { 2 }),
-        };
-        let row = &used[token * inputs..][..inputs];
-        let inner = |r: usize| {
-            let v = dot(&up_values[(e * width + r) * inputs..][..inputs], row);
-            (v / (1.0 + (-v).exp()) * v) as f32
-        };
-        let inner = rounded(&(0..width).map(inner).collect::<Vec<_>>());
-        let size = dot(&inner, &inner).sqrt();
-        for r in 0..inputs {
-            let weights = &down_values[(e * inputs + r) * width..][..width];
-            let wanted = dot(weights, &inner);
-            let scale = size * dot(weights, weights).sqrt();
-            error = worst(error, (f64::from(many[pair * inputs + r]) - wanted).abs() / scale);
-        }
-    }
-    // A value of the inner row may fall on the other side of a rounding step.
-    Ok(Finding {
-        kernel: "grouped", what: format!("{dtype:?} {inputs}→{width}, {tokens} tokens"), error, limit: 5e-3
-    })
 }
 
 struct Gdn<'a> {

@@ -1,5 +1,6 @@
 //! See `kernels/each.cu`.
 
+use super::experts::Expert;
 use super::{Kernel, args};
 use crate::gpu::{Device, GpuError};
 
@@ -7,22 +8,6 @@ use crate::gpu::{Device, GpuError};
 pub const TOKENS_MAX: usize = 8;
 /// Experts of a token, the shared one not counted.
 pub const USED_MAX: usize = 8;
-
-args! {
-    /// The three matrices of an expert, or of all routed ones; gate and up are of one packing.
-    Expert {
-        gate: u64,
-        up: u64,
-        down: u64,
-        gate_bytes: u64,
-        up_bytes: u64,
-        down_bytes: u64,
-        up_packing: u32,
-        down_packing: u32,
-        width: u32,
-        pad: u32,
-    }
-}
 
 args! {
     /// The experts that each of few rows chooses.

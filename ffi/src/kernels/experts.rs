@@ -1,10 +1,11 @@
 //! See `kernels/experts.cu`.
 
+use super::lora::Joint;
 use super::{Kernel, args, grouped, matmul};
 use crate::gpu::{Device, GpuError};
 
 args! {
-    /// The three matrices of an expert, or of all routed ones.
+    /// The three matrices of an expert, or of all routed ones; gate and up are of one packing.
     Expert {
         gate: u64,
         up: u64,
@@ -42,6 +43,7 @@ args! {
         tokens: u32,
         used: u32,
         stride: u32,
+        joint: Joint,
     }
 }
 
@@ -50,25 +52,42 @@ const EACH_TOKENS_MAX: u32 = 2;
 /// Experts of a token, the shared one counted, that have a warp of one block each.
 const EACH_EXPERTS_MAX: u32 = 16;
 
-/// `experts`: how many the layer has. True if the results were added to the residual stream; else they lie in `y`.
-pub fn launch(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
-    if a.tokens as usize > matmul::NARROW_TOKENS_MAX && grouped::fits(a) {
-        grouped::launch(d, a, experts)?;
-        return Ok(false);
+/// Inner values of the experts: gate and up, with what adapters add to them. `experts`: how many the layer has.
+pub fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
+    if many(a) {
+        return grouped::up(d, a, experts);
     }
     let up = match a.tokens {
+        _ if a.joint.any() => Kernel::ExpertsUpJoined,
         0..=1 => Kernel::ExpertsUpOne,
         2..=32 => Kernel::ExpertsUp1,
         _ => Kernel::ExpertsUp2,
     };
-    let lists = (a.tokens * a.used).min(experts as u32) + 1;
-    d.launch(up, [a.routed.width.max(a.shared.width).div_ceil(32), lists, 1], 256, a)?;
-    if a.tokens <= EACH_TOKENS_MAX && a.used < EACH_EXPERTS_MAX {
+    d.launch(up, [a.routed.width.max(a.shared.width).div_ceil(32), lists(a, experts), 1], 256, a)
+}
+
+/// Results of the experts. True if they were added to the residual stream, which is not done where adapters add to
+/// them; else they lie in `y`.
+pub fn down(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
+    if many(a) {
+        grouped::down(d, a, experts)?;
+        return Ok(false);
+    }
+    if a.tokens <= EACH_TOKENS_MAX && a.used < EACH_EXPERTS_MAX && !a.joint.any() {
         let grid = [a.inputs.div_ceil(16), a.tokens, 1];
         d.launch(Kernel::ExpertsDownEach, grid, 32 * (a.used + 1), a)?;
         return Ok(true);
     }
     let down = if a.tokens > 32 { Kernel::ExpertsDown2 } else { Kernel::ExpertsDown1 };
-    d.launch(down, [a.inputs.div_ceil(128), lists, 1], 256, a)?;
+    d.launch(down, [a.inputs.div_ceil(128), lists(a, experts), 1], 256, a)?;
     Ok(false)
+}
+
+fn many(a: &Experts) -> bool {
+    a.tokens as usize > matmul::NARROW_TOKENS_MAX && grouped::fits(a)
+}
+
+/// Lists of pairs that can be full, the shared expert's among them.
+fn lists(a: &Experts, experts: usize) -> u32 {
+    (a.tokens * a.used).min(experts as u32) + 1
 }

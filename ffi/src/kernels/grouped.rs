@@ -1,6 +1,7 @@
 //! See `kernels/grouped.cu`.
 
 use super::experts::{Expert, Experts};
+use super::lora::Joint;
 use super::{Kernel, Packing, args};
 use crate::gpu::{Device, GpuError};
 
@@ -25,6 +26,8 @@ args! {
         stride: u32,
         lists: u32,
         pad: u32,
+        joint: Joint,
+        h: u64,
     }
 }
 
@@ -39,8 +42,20 @@ pub(super) fn fits(a: &Experts) -> bool {
     [a.routed, a.shared].iter().all(|e| packed(e.gate_packing) && packed(e.down_packing))
 }
 
-/// `work`: the list made by `route`.
-pub(super) fn launch(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
+/// Gate and up. `work`: the list made by `route`.
+pub(super) fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
+    let (g, lists) = of(a, experts);
+    let kernel = if a.joint.any() { Kernel::GroupedUpJoined } else { Kernel::GroupedUp };
+    d.launch(kernel, [a.routed.width.max(a.shared.width).div_ceil(64), lists, 1], 256, &g)
+}
+
+pub(super) fn down(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
+    let (g, lists) = of(a, experts);
+    d.launch(Kernel::GroupedDown, [a.inputs.div_ceil(128), lists, 1], 256, &g)
+}
+
+/// As these kernels take it, and how many lists there are with the shared expert's.
+fn of(a: &Experts, experts: usize) -> (Grouped, u32) {
     let lists = lists_max(a.tokens as usize, a.used as usize, experts) as u32;
     let g = Grouped {
         routed: a.routed,
@@ -58,8 +73,8 @@ pub(super) fn launch(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuE
         stride: a.stride,
         lists,
         pad: 0,
+        joint: a.joint,
+        h: a.h,
     };
-    let y = lists + a.tokens.div_ceil(GROUP as u32);
-    d.launch(Kernel::GroupedUp, [a.routed.width.max(a.shared.width).div_ceil(64), y, 1], 256, &g)?;
-    d.launch(Kernel::GroupedDown, [a.inputs.div_ceil(128), y, 1], 256, &g)
+    (g, lists + a.tokens.div_ceil(GROUP as u32))
 }

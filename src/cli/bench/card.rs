@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use chimere::engine::adapter::{self, BaseModel};
 use chimere::engine::cuda::bench::{Plan, run as measure};
 use chimere::engine::cuda::{Cuda, CudaOptions};
+use chimere::engine::load::model_hash;
 use chimere::gguf::Gguf;
 use chimere::gguf::synthetic::Qwen35Moe;
 
@@ -33,6 +35,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         decode: card.decode,
         cache: card.cache,
         shipped: card.shipped,
+        adapters: card.adapters,
         emulated: card.emulated,
         ..CudaOptions::default()
     };
@@ -59,7 +62,14 @@ fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<Cuda> {
         Cuda::random(&Gguf::read(&header[..], len)?, options, &mut told)?
     } else {
         let args = super::make_synthetic(args.clone())?;
-        Cuda::load(&args.model.path()?, options, &mut told)?
+        let path = args.model.path()?;
+        let mut cuda = Cuda::load(&path, options, &mut told)?;
+        if let Some(file) = &args.model.adapter {
+            let gguf = Gguf::open(&path)?;
+            let base = BaseModel::new(&gguf, &model_hash(&path, &gguf)?);
+            cuda.always(&adapter::read(file, &base)?.0)?;
+        }
+        cuda
     };
     progress.finish_and_clear();
     Ok(cuda)

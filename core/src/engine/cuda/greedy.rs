@@ -27,7 +27,7 @@ impl Cuda {
         let slots = self.place(seqs, first, steps)?;
         let history = self.device.zeroed(4 * rows * steps).map_err(computing)?;
         let step = self.device.zeroed(4 * rows).map_err(computing)?;
-        let m = &self.memory;
+        let (m, touched) = (&self.memory, self.touched(slots.iter().copied()));
         let argmax = Argmax {
             logits: m.logits.at(),
             token: m.plan.at(),
@@ -38,7 +38,7 @@ impl Cuda {
             steps_max: steps as u32,
         };
         let whole = || {
-            self.launches(Part::Trunk, rows, rows, rows)?;
+            self.launches(Part::Trunk, rows, rows, rows, touched.clone())?;
             sample::argmax(&self.device, &argmax, rows)
         };
         let graph: Recording = self.device.record(whole).map_err(computing)?;
@@ -55,7 +55,8 @@ impl Cuda {
     pub fn profile(&mut self, seqs: &[SeqId], first: &[u32]) -> Result<Vec<(&'static str, u32, f64)>, BackendError> {
         let slots = self.place(seqs, first, 1)?;
         let rows = slots.len();
-        let found = self.device.profile(|| self.launches(Part::Trunk, rows, rows, rows)).map_err(computing)?;
+        let touched = self.touched(slots.iter().copied());
+        let found = self.device.profile(|| self.launches(Part::Trunk, rows, rows, rows, touched)).map_err(computing)?;
         slots.into_iter().for_each(|slot| self.slots.advance(slot, Part::Trunk, 1));
         Ok(found)
     }
@@ -73,7 +74,8 @@ impl Cuda {
         }
         plan[4 * t..4 * t + 4].copy_from_slice(&[slots[0] as u32, 0, rows as u32, held as u32]);
         self.memory.plan.write_u32(0, &plan).map_err(computing)?;
-        let graph = self.device.record(|| self.launches(Part::Trunk, rows, rows, 1)).map_err(computing)?;
+        let touched = self.touched(slots.iter().copied());
+        let graph = self.device.record(|| self.launches(Part::Trunk, rows, rows, 1, touched)).map_err(computing)?;
         graph.replay().map_err(computing)?;
         let seconds = self.device.time(|| (0..rounds).try_for_each(|_| graph.replay())).map_err(computing)?;
         Ok(seconds / rounds as f64)
@@ -94,6 +96,7 @@ impl Cuda {
             if held == 0 {
                 self.states.clear(slot).map_err(computing)?;
             }
+            self.adapters.seat(slot, self.slots.state(slot).adapter.as_ref()).map_err(computing)?;
             self.states.grow(slot, self.slots.state_mut(slot), held + steps).map_err(computing)?;
             (plan[row], plan[t + row], plan[2 * t + row]) = (*token, slot as u32, held as u32);
             plan[4 * t + 4 * row..][..4].copy_from_slice(&[slot as u32, row as u32, 1, held as u32]);

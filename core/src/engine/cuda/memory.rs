@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
 use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
-use chimere_ffi::kernels::{Quantised, grouped, norm};
+use chimere_ffi::kernels::{Quantised, grouped, lora, norm};
 use serde::Serialize;
 
+use super::adapters::{Held, table_bytes};
 use super::{CudaOptions, ROWS_MAX, SHORT_ROWS_MAX};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::state::SequenceState;
@@ -41,11 +42,13 @@ pub(super) struct Sizes {
     pub(super) inner: usize,
     /// Whether the experts of every layer are packed, as the kernels for few rows want them.
     pub(super) packed: bool,
+    /// Bytes that adapters have room in; 0: none can be loaded.
+    pub(super) adapters: usize,
 }
 
 impl Sizes {
-    /// `rows`: most rows of a pass.
-    pub(super) fn new(hp: &HParams, o: &CudaOptions, rows: usize) -> Sizes {
+    /// `rows`: most rows of a pass; `adapters`: bytes of their room.
+    pub(super) fn new(hp: &HParams, o: &CudaOptions, rows: usize, adapters: usize) -> Sizes {
         let context = if o.context_tokens == 0 { hp.trained_context_tokens } else { o.context_tokens };
         let chunk = context.div_ceil(CHUNKS_MAX).next_multiple_of(PAGE);
         let chunks = context.div_ceil(chunk);
@@ -62,6 +65,7 @@ impl Sizes {
             kv_bytes: if o.halves { 2 } else { 4 },
             inner: hp.moe.width.max(hp.moe.shared_width),
             packed: false,
+            adapters,
         }
     }
 
@@ -69,6 +73,11 @@ impl Sizes {
     fn cache_bytes(&self, hp: &HParams) -> usize {
         let row = hp.attention.kv_heads * hp.attention.head_dim * self.kv_bytes;
         self.sequences * self.pages * PAGE * row
+    }
+
+    /// Inner values of adapters: gate and up of every pair at most, or four matrices of every row.
+    fn lora_rows(&self, hp: &HParams) -> usize {
+        if self.adapters == 0 { 0 } else { self.rows * (2 * (hp.moe.used + 1)).max(lora::PARTS_MAX) }
     }
 }
 
@@ -79,6 +88,8 @@ pub struct Placement {
     pub weights: u64,
     pub kv: u64,
     pub states: u64,
+    /// Room for adapters.
+    pub adapters: u64,
     pub scratch: u64,
     pub free: u64,
 }
@@ -92,13 +103,14 @@ impl Placement {
             weights,
             kv: (2 * attention * sizes.cache_bytes(hp)) as u64,
             states: (recurrent * sizes.sequences * state) as u64,
+            adapters: (sizes.adapters + table_bytes(hp.layers.len(), sizes.sequences)) as u64,
             scratch: scratch_bytes(hp, sizes) as u64,
             free,
         }
     }
 
     pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.states + self.scratch
+        self.weights + self.kv + self.states + self.adapters + self.scratch
     }
 }
 
@@ -107,11 +119,12 @@ impl fmt::Display for Placement {
         let gib = |n: u64| n as f64 / f64::from(1 << 30);
         write!(
             f,
-            "{:.2} GiB of device memory: weights {:.2}, KV cache {:.2}, states {:.2}, activations {:.2}; {:.2} free",
+            "{:.2} GiB of device memory: weights {:.2}, KV cache {:.2}, states {:.2}, adapters {:.2}, activations {:.2}; {:.2} free",
             gib(self.total()),
             gib(self.weights),
             gib(self.kv),
             gib(self.states),
+            gib(self.adapters),
             gib(self.scratch),
             gib(self.free)
         )
@@ -173,6 +186,8 @@ pub(super) struct Memory {
     /// Inner values of the experts [T·(K+1), inner], and their results [T·(K+1), D].
     pub(super) h: Activation,
     pub(super) y: Buffer,
+    /// Inner values of adapters [rows][`lora::RANK_MAX`].
+    pub(super) inner: Buffer,
     pub(super) logits: Buffer,
     /// Cosines and sines [positions, rope_dims].
     pub(super) angles: Buffer,
@@ -190,6 +205,7 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + t * (g.channels() + 8 * g.value_heads)
         + t * (m.used + 1) * d
         + HEAD_ROWS * hp.vocab
+        + s.lora_rows(hp) * lora::RANK_MAX
         + s.context * a.rope_dims;
     4 * floats
         + activation(t, d)
@@ -232,6 +248,7 @@ impl Memory {
             gates: floats(8 * t * g.value_heads)?,
             h: Activation::new(d, pairs, s.inner)?,
             y: floats(pairs * hp.width)?,
+            inner: floats(s.lora_rows(hp) * lora::RANK_MAX)?,
             logits: floats(HEAD_ROWS * hp.vocab)?,
             angles: angles(d, hp, s.context)?,
         })
@@ -280,11 +297,13 @@ pub(super) type FreePages = Arc<Mutex<Vec<u32>>>;
 pub(super) struct Sequence {
     pages: Vec<u32>,
     free: FreePages,
+    pub(super) adapter: Option<Arc<Held>>,
 }
 
 impl SequenceState for Sequence {
     fn wipe(&mut self) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.pages);
+        self.adapter = None;
     }
 }
 
@@ -312,7 +331,7 @@ impl States {
     }
 
     pub(super) fn sequence(&self) -> Sequence {
-        Sequence { pages: Vec::new(), free: Arc::clone(&self.free) }
+        Sequence { pages: Vec::new(), free: Arc::clone(&self.free), adapter: None }
     }
 
     /// Zeroes the recurrent states of a slot, before its first token.

@@ -6,6 +6,7 @@ use chimere_ffi::kernels::embed::Embed;
 use chimere_ffi::kernels::persistent::{self, Dense, Experts, Kind, Persist, Placed, Program, ROWS_MAX, Reach};
 use serde::Serialize;
 
+use super::adapters::Touched;
 use super::run::Run;
 use super::weights::Matrix;
 use super::{Cuda, computing};
@@ -245,6 +246,11 @@ fn experts(c: &Cuda, i: usize, gate: &Buffer, up: &Buffer) -> Experts {
 }
 
 impl Cuda {
+    /// What runs such a pass as one launch, if anything does; adapters are computed launch by launch.
+    pub(super) fn one_launch(&self, part: Part, rows: usize, wanted: usize, touched: &Touched) -> Option<&Persistent> {
+        self.persistent.as_ref().filter(|p| touched.is_empty() && p.serves(part, rows, wanted))
+    }
+
     /// Takes the way of decoding that was asked for, where it can be.
     pub(super) fn decode_by(&mut self, decode: Decode) -> Result<(), GpuError> {
         if decode == Decode::Persistent {

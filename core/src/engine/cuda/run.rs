@@ -3,7 +3,9 @@
 //! Where many tokens are fed, the experts' results are added to the residual stream by the norm that comes next.
 
 mod attention;
+mod lora;
 
+use super::adapters::{Target, Touched};
 use super::memory::{HEAD_ROWS, LayerState};
 use super::weights::{Matrix, OnDevice};
 use super::{Cuda, plan_words};
@@ -32,12 +34,22 @@ pub(super) struct Run<'a> {
     x: &'a Buffer,
     /// The experts' results wait to be added to it.
     pending: bool,
+    /// Only the wanted rows are left.
+    narrowed: bool,
+    /// What the adapters of the pass change.
+    touched: Touched,
 }
 
 impl<'a> Run<'a> {
     pub(super) fn new(c: &'a Cuda, part: Part, rows: usize, wanted: usize, spans: usize) -> Run<'a> {
         let list = 4 * plan_words(rows);
-        Run { c, part, rows, wanted, spans, long: Vec::new(), list, x: &c.memory.x, pending: false }
+        let (x, touched) = (&c.memory.x, Touched::default());
+        Run { c, part, rows, wanted, spans, long: Vec::new(), list, x, pending: false, narrowed: false, touched }
+    }
+
+    /// The same run under adapters, which change these matrices.
+    pub(super) fn under(self, touched: Touched) -> Run<'a> {
+        Run { touched, ..self }
     }
 
     /// The same run, which knows where long spans lie.
@@ -139,7 +151,9 @@ impl<'a> Run<'a> {
         self.norm(&layer.norm)?;
         let m = &self.c.memory;
         let products = [(&w.qkv, &m.qkv), (&w.gate, &m.z), (&w.alpha, &m.alpha), (&w.beta, &m.beta)];
-        self.product(self.input(), &products, false)
+        self.product(self.input(), &products, false)?;
+        let targets = [Target::Qkv, Target::Z, Target::Alpha, Target::Beta];
+        self.adapt(i, self.input(), &with_targets(targets, products))
     }
 
     fn gdn_mix(&mut self, i: usize) -> Result<(), GpuError> {
@@ -214,12 +228,13 @@ impl<'a> Run<'a> {
 
     fn mixer_output(&mut self, i: usize) -> Result<(), GpuError> {
         let (m, hp) = (&self.c.memory, &self.c.hp);
-        let (w, inputs) = match &self.layer(i).mixer {
-            Mixer::Gdn(w) => (&w.out, hp.gdn.value_dim()),
-            Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim),
+        let (w, inputs, target) = match &self.layer(i).mixer {
+            Mixer::Gdn(w) => (&w.out, hp.gdn.value_dim(), Target::GdnOut),
+            Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim, Target::AttentionOut),
         };
         let input = matmul::Input { x: m.mixed.x.at(), quantised: m.mixed.quantised(), inputs, tokens: self.rows };
-        self.product(input, &[(w, self.x)], true)
+        self.product(input, &[(w, self.x)], true)?;
+        self.adapt(i, input, &[(target, w, self.x)])
     }
 
     fn narrow(&mut self) -> Result<(), GpuError> {
@@ -233,7 +248,7 @@ impl<'a> Run<'a> {
         let m = &self.c.memory;
         let rows = m.plan.from(3 * self.list);
         norm::gather(&self.c.device, self.x.at(), rows, self.rows, self.c.hp.width, m.narrow.at())?;
-        self.x = &m.narrow;
+        (self.x, self.narrowed) = (&m.narrow, true);
         Ok(())
     }
 
@@ -242,7 +257,7 @@ impl<'a> Run<'a> {
         self.norm(&layer.post_norm)?;
         let (m, p) = (&self.c.memory, &self.c.hp.moe);
         self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
-        if self.each() {
+        if self.each(i) {
             return Ok(());
         }
         let a = route::Route {
@@ -261,10 +276,49 @@ impl<'a> Run<'a> {
     }
 
     fn experts(&mut self, i: usize) -> Result<(), GpuError> {
-        if self.each() {
+        if self.each(i) {
             return self.each_experts(i);
         }
-        let (w, m, p) = (&self.layer(i).moe, &self.c.memory, &self.c.hp.moe);
+        let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
+        let (input, h) = (self.input(), m.h.quantised());
+        let a = experts::Experts {
+            routed,
+            shared,
+            active: m.active.at(),
+            start: m.start.at(),
+            pairs: m.pairs.at(),
+            x: input.x,
+            q: input.quantised.q,
+            side: input.quantised.side,
+            h: m.h.x.at(),
+            hq: h.q,
+            hside: h.side,
+            y: m.y.at(),
+            weight: m.weight.at(),
+            residual: self.x.at(),
+            chosen: m.chosen.at(),
+            work: m.work.at(),
+            inputs: self.c.hp.width as u32,
+            tokens: self.rows as u32,
+            used: self.c.hp.moe.used as u32,
+            stride: self.c.sizes.inner as u32,
+            joint,
+        };
+        let count = self.c.hp.moe.experts;
+        experts::up(&self.c.device, &a, count)?;
+        self.pending = !experts::down(&self.c.device, &a, count)?;
+        self.adapt_down(i)
+    }
+
+    /// Whether each row chooses and reads its own experts, which no adapter changes.
+    fn each(&self, i: usize) -> bool {
+        let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
+        few && self.c.sizes.packed && !self.adapts_experts(i)
+    }
+
+    /// The routed experts of layer `i`, and the shared one.
+    fn matrices(&self, i: usize) -> (experts::Expert, experts::Expert) {
+        let (w, p) = (&self.layer(i).moe, &self.c.hp.moe);
         let routed = experts::Expert {
             gate: w.gate.buffer.at(),
             up: w.up.buffer.at(),
@@ -287,61 +341,11 @@ impl<'a> Run<'a> {
             width: p.shared_width as u32,
             ..Default::default()
         };
-        let (input, h) = (self.input(), m.h.quantised());
-        let a = experts::Experts {
-            routed,
-            shared,
-            active: m.active.at(),
-            start: m.start.at(),
-            pairs: m.pairs.at(),
-            x: input.x,
-            q: input.quantised.q,
-            side: input.quantised.side,
-            h: m.h.x.at(),
-            hq: h.q,
-            hside: h.side,
-            y: m.y.at(),
-            weight: m.weight.at(),
-            residual: self.x.at(),
-            chosen: m.chosen.at(),
-            work: m.work.at(),
-            inputs: self.c.hp.width as u32,
-            tokens: self.rows as u32,
-            used: p.used as u32,
-            stride: self.c.sizes.inner as u32,
-        };
-        self.pending = !experts::launch(&self.c.device, &a, p.experts)?;
-        Ok(())
-    }
-
-    /// Whether each row chooses and reads its own experts.
-    fn each(&self) -> bool {
-        self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX && self.c.sizes.packed
+        (routed, shared)
     }
 
     fn each_experts(&self, i: usize) -> Result<(), GpuError> {
-        let (w, m, p) = (&self.layer(i).moe, &self.c.memory, &self.c.hp.moe);
-        let routed = each::Expert {
-            gate: w.gate.buffer.at(),
-            up: w.up.buffer.at(),
-            down: w.down.buffer.at(),
-            gate_bytes: w.gate.bytes as u64,
-            up_bytes: w.up.bytes as u64,
-            down_bytes: w.down.bytes as u64,
-            up_packing: w.gate.packing as u32,
-            down_packing: w.down.packing as u32,
-            width: p.width as u32,
-            pad: 0,
-        };
-        let shared = each::Expert {
-            gate: w.shared_gate.buffer.at(),
-            up: w.shared_up.buffer.at(),
-            down: w.shared_down.buffer.at(),
-            up_packing: w.shared_gate.packing as u32,
-            down_packing: w.shared_down.packing as u32,
-            width: p.shared_width as u32,
-            ..Default::default()
-        };
+        let (m, (routed, shared)) = (&self.c.memory, self.matrices(i));
         let (input, h) = (m.input.quantised(), m.h.quantised());
         let a = each::Each {
             routed,
@@ -353,8 +357,8 @@ impl<'a> Run<'a> {
             hside: h.side,
             residual: self.x.at(),
             inputs: self.c.hp.width as u32,
-            used: p.used as u32,
-            experts: p.experts as u32,
+            used: self.c.hp.moe.used as u32,
+            experts: self.c.hp.moe.experts as u32,
             stride: self.c.sizes.inner as u32,
         };
         each::launch(&self.c.device, &a, self.rows)
@@ -384,6 +388,15 @@ impl<'a> Run<'a> {
         input.quantised.side += (first * d / 2) as u64;
         input.tokens = count;
         self.product(input, &[(head, &m.logits)], false)?;
+        self.adapt_head(first, input, head.rows)?;
         Ok(count)
     }
+}
+
+/// Products with what adapters call their matrices.
+fn with_targets<'b, const N: usize>(
+    targets: [Target; N],
+    products: [(&'b Matrix, &'b Buffer); N],
+) -> [(Target, &'b Matrix, &'b Buffer); N] {
+    std::array::from_fn(|n| (targets[n], products[n].0, products[n].1))
 }

@@ -1,5 +1,6 @@
 //! The backend on the emulated device: its numbers against the processor's, and what must not change a number.
 
+mod adapters;
 mod one_launch;
 
 use super::*;

@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::Run;
+use super::{Run, with_targets};
+use crate::engine::cuda::adapters::Target;
 use crate::engine::cuda::memory::LayerState;
 use crate::engine::cuda::weights::OnDevice;
 use crate::engine::model::weights::{Attention as AttentionWeights, Mixer};
@@ -16,7 +17,9 @@ impl<'a> Run<'a> {
         let Mixer::Attention(w) = &layer.mixer else { return Ok(()) };
         self.norm(&layer.norm)?;
         let m = &self.c.memory;
-        self.product(self.input(), &[(&w.q, &m.query_gate), (&w.k, &m.k), (&w.v, &m.v)], false)
+        let products = [(&w.q, &m.query_gate), (&w.k, &m.k), (&w.v, &m.v)];
+        self.product(self.input(), &products, false)?;
+        self.adapt(i, self.input(), &with_targets([Target::Q, Target::K, Target::V], products))
     }
 
     fn attention_parts(&self, i: usize) -> Option<(&'a AttentionWeights<OnDevice>, &'a Buffer, &'a Buffer)> {

@@ -1,0 +1,273 @@
+//! Adapters on the emulated device: the processor's numbers, neighbours and batches that change nothing, the room that
+//! they lie in, and a population's steps through the step loop.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use super::*;
+use crate::engine::adapter::{self, Adapter, BaseModel, Candidate, Recipe, Sides, TARGETS};
+use crate::engine::backend::AdapterId;
+use crate::engine::host::{Host, HostLimits, Input as HostInput};
+use crate::engine::host_tests::Letters;
+use crate::engine::protocol::{Command, EvalRow, Event, Probe};
+use crate::training::pairs::Pair;
+use crate::training::recipe::{Method, Recipe as TrainingRecipe};
+use crate::training::zeroth::{Ask, Walk};
+
+fn adapter(path: &Path, rank: usize, targets: &[&str], seed: u64) -> Adapter {
+    let base = BaseModel::new(&Gguf::open(path).unwrap(), "hash");
+    let targets = targets.iter().map(|t| (*t).to_owned()).collect();
+    Recipe { rank, scale: 0.3, seed, targets, last_layers: 0 }.make(&base).unwrap()
+}
+
+/// As [`logits`], under an adapter.
+fn under(backend: &mut dyn Backend, adapter: Option<AdapterId>, tokens: &[u32], step: usize) -> Vec<f32> {
+    let seq = backend.open().unwrap();
+    adapter.into_iter().for_each(|a| backend.adapt(seq, a).unwrap());
+    let (mut all, mut out) = (Vec::new(), Output::default());
+    for tokens in tokens.chunks(if step == 0 { tokens.len() } else { step }) {
+        backend.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut out).unwrap();
+        all.extend_from_slice(&out.logits);
+    }
+    backend.close(seq);
+    all
+}
+
+#[test]
+fn every_target_gives_the_processor_s_numbers_and_pieces_those_of_the_whole() {
+    let file = Tiny::default().write();
+    let (mut ours, mut theirs) = (cuda(&file.path), cpu(&file.path));
+    let (tokens, v) = (Random(1).tokens(36), VOCAB as usize);
+    let base = logits(&mut ours, &tokens, 0);
+    for target in TARGETS.into_iter().chain(["output"]) {
+        let adapter = adapter(&file.path, 5, &[target], 1);
+        let (a, b) = (ours.load_adapter(&adapter).unwrap(), theirs.load_adapter(&adapter).unwrap());
+        let whole = under(&mut ours, Some(a), &tokens, 0);
+        assert!(kl(&base, &whole, v)[35] > 1e-7, "{target} changes nothing");
+        let all = kl(&under(&mut theirs, Some(b), &tokens, 0), &whole, v);
+        assert!(all[35] < FLOATS_KL_MAX, "{target}: {:e}", all[35]);
+        for step in [1, 9] {
+            let pieces = under(&mut ours, Some(a), &tokens[..18], step);
+            assert!(pieces == whole[..18 * v], "{target}: fed {step} at a time: other bits");
+        }
+        ours.drop_adapter(a);
+        theirs.drop_adapter(b);
+    }
+    assert!(base == logits(&mut ours, &tokens, 0), "after the drop");
+}
+
+#[test]
+fn sequences_under_different_adapters_share_steps_bit_for_bit() {
+    for dtype in [DType::F32, DType::Q8_0] {
+        let file = Tiny { dtype, ..Tiny::default() }.write();
+        let mut c = with(&file.path, &CudaOptions { sequences_max: 4, halves: true, ..options() });
+        let one = c.load_adapter(&adapter(&file.path, 5, &[], 1)).unwrap();
+        let two = c.load_adapter(&adapter(&file.path, 9, &["ssm_out", "attn_q", "ffn_up_exps"], 2)).unwrap();
+        // Wholly zero: what was added must be nothing at all.
+        let mut nothing = adapter(&file.path, 3, &["attn_k", "ffn_gate_shexp", "ffn_down_exps"], 3);
+        nothing.factors.iter_mut().for_each(|f| f.b.fill(0.0));
+        let nothing = c.load_adapter(&nothing).unwrap();
+        let mut random = Random(9);
+        let texts = [random.tokens(20), random.tokens(7), random.tokens(40), random.tokens(9)];
+        let (next, v) = (random.tokens(4), VOCAB as usize);
+        let whom = [None, Some(one), Some(two), Some(nothing)];
+        let alone: Vec<_> = (0..4).map(|i| under(&mut c, whom[i], &texts[i], 0)).collect();
+        assert!(alone[3] == logits(&mut c, &texts[3], 0), "{dtype:?}: an adapter of zeros");
+        let seqs = whom.map(|whom| {
+            let seq = c.open().unwrap();
+            whom.into_iter().for_each(|a| c.adapt(seq, a).unwrap());
+            seq
+        });
+        let chunk = |i: usize| Chunk { seq: seqs[i], tokens: &texts[i], rows: Rows::All, hidden: false };
+        let mut out = Output::default();
+        c.step(&[chunk(3), chunk(1), chunk(0), chunk(2)], &mut out).unwrap();
+        assert!(out.logits == [3, 1, 0, 2].map(|i| alone[i].as_slice()).concat(), "{dtype:?}: prefill");
+        // Dropped, replaced in its room by another, and still theirs.
+        c.drop_adapter(one);
+        let other = c.load_adapter(&adapter(&file.path, 5, &[], 7)).unwrap();
+        let last = |i: usize| Chunk { tokens: &next[i..=i], rows: Rows::Last, ..chunk(i) };
+        c.step(&[0, 1, 2, 3].map(last), &mut out).unwrap();
+        let together = out.logits.clone();
+        seqs.iter().for_each(|s| c.close(*s));
+        c.drop_adapter(other);
+        let again = c.load_adapter(&adapter(&file.path, 5, &[], 1)).unwrap();
+        for i in 0..4 {
+            let seq = c.open().unwrap();
+            whom[i].map(|a| if a == one { again } else { a }).into_iter().for_each(|a| c.adapt(seq, a).unwrap());
+            c.step(&[Chunk { seq, rows: Rows::Last, ..chunk(i) }], &mut out).unwrap();
+            c.step(&[Chunk { seq, ..last(i) }], &mut out).unwrap();
+            assert!(out.logits == together[i * v..][..v], "{dtype:?}: decode {i}");
+            c.close(seq);
+        }
+    }
+}
+
+#[test]
+fn an_adapter_is_chosen_first_and_room_that_is_full_says_so() {
+    let file = Tiny::default().write();
+    let mut c = cuda(&file.path);
+    let wide = adapter(&file.path, 40, &["attn_qkv", "attn_gate", "ssm_out", "ffn_up_shexp"], 1);
+    let id = c.load_adapter(&wide).unwrap();
+    let seq = c.open().unwrap();
+    c.step(&[Chunk { seq, tokens: &[1], rows: Rows::None, hidden: false }], &mut Output::default()).unwrap();
+    assert!(matches!(c.adapt(seq, id), Err(BackendError::TooLate(_))));
+    let other = c.open().unwrap();
+    assert!(matches!(c.adapt(other, AdapterId(77)), Err(BackendError::UnknownAdapter(77))));
+    c.adapt(other, id).unwrap();
+    // As many as there is room for.
+    let mut more = Vec::new();
+    let refused = loop {
+        match c.load_adapter(&wide) {
+            Ok(id) => more.push(id),
+            Err(error) => break error,
+        }
+    };
+    let words = refused.to_string();
+    let BackendError::AdapterRoom { needed, free, room } = refused else { panic!("{words}") };
+    assert!(!more.is_empty() && free < needed && needed < room && words.contains("drop one first"), "{words}");
+    assert!(c.placement().adapters as usize > room);
+    // What a sequence uses is no room for others yet.
+    c.drop_adapter(id);
+    assert!(c.load_adapter(&wide).is_err());
+    c.close(other);
+    c.load_adapter(&wide).unwrap();
+    c.drop_adapter(more[0]);
+    c.load_adapter(&wide).unwrap();
+    let mut foreign = adapter(&file.path, 2, &["attn_q"], 1);
+    foreign.factors[0].tensor = "blk.9.attn_q.weight".to_owned();
+    assert!(c.load_adapter(&foreign).unwrap_err().to_string().contains("no such layer"));
+}
+
+#[test]
+fn a_card_too_small_for_adapters_takes_them_only_where_none_are_announced() {
+    let file = Tiny::default().write();
+    let gguf = Gguf::open(&file.path).unwrap();
+    let hp = HParams::read(&gguf).unwrap();
+    let device = device();
+    let (mut small, mut announced) = (options(), CudaOptions { adapters: true, ..options() });
+    let (_, plenty) = place(&device, &gguf, &hp, &announced).unwrap();
+    assert!(plenty.adapters > 8 * standard_bytes(&gguf) as u64 && plenty.to_string().contains("adapters"));
+    let bare = Placement::new(&hp, &Sizes::new(&hp, &small, SHORT_ROWS_MAX, 0), device_bytes(&gguf), 0).total();
+    (small.memory_bytes_max, announced.memory_bytes_max) = (bare, bare);
+    assert_eq!(place(&device, &gguf, &hp, &small).unwrap().0.adapters, 0);
+    let refused = place(&device, &gguf, &hp, &announced).err().unwrap().to_string();
+    assert!(refused.contains("adapters") && refused.contains("fewer sequences"), "{refused}");
+    let mut c = with(&file.path, &small);
+    let refused = c.load_adapter(&adapter(&file.path, 2, &["attn_q"], 1)).unwrap_err();
+    assert!(matches!(refused, BackendError::AdapterRoom { free: 0, room: 0, .. }), "{refused}");
+}
+
+/// A step loop on a thread of its own.
+struct Engine {
+    inputs: SyncSender<HostInput>,
+    events: Receiver<Vec<Event>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    fn of(backend: Box<dyn Backend>) -> Engine {
+        let host = Host::new(backend, Arc::new(Letters), HostLimits { waiting_max: 4, step_tokens_max: 256 });
+        let (inputs, from_us) = sync_channel(8);
+        let (to_us, events) = sync_channel(64);
+        let thread = Some(std::thread::spawn(move || host.run(&from_us, &to_us).unwrap()));
+        Engine { inputs, events, thread }
+    }
+
+    /// The answer to the only question under way.
+    fn ask(&self, input: HostInput) -> Event {
+        self.inputs.send(input).unwrap();
+        let answer = self.events.recv().unwrap().remove(0);
+        assert!(!matches!(answer, Event::Failed { .. }), "{answer:?}");
+        answer
+    }
+
+    fn losses(&self, probes: Vec<Probe>, rows: Vec<EvalRow>) -> Vec<f64> {
+        let command = Command::ProbeCandidate { id: 1, candidate: "night".to_owned(), probes, rows };
+        match self.ask(HostInput::Command(command)) {
+            Event::CandidateProbed { losses, .. } => losses.into_iter().map(Option::unwrap).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.inputs.send(HostInput::Command(Command::Exit));
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+/// A step is θ ← θ − η·(L − mean)/deviation along each direction. The losses of both backends agree to some 1e-6 nats (two
+/// orders of summing floats), a population's deviate by 1e-3 and more, so steps agree to 1e-3 of their length.
+const STEPS_APART_MAX: f64 = 1e-2;
+/// Nats a token.
+const LOSSES_APART_MAX: f64 = 2e-5;
+
+#[test]
+fn a_population_goes_where_it_goes_on_the_processor() {
+    let file = Tiny::default().write();
+    let base = BaseModel::new(&Gguf::open(&file.path).unwrap(), "hash");
+    let start = adapter(&file.path, 4, &["attn_q", "ssm_out", "ffn_gate_shexp", "ffn_down_shexp"], 3);
+    let pair = |n: u64| Pair { ids: Random(n).tokens(12), scored_from: 5, weight: 1.0, rejected: None };
+    let pairs: Vec<Pair> = (0..12).map(pair).collect();
+    let recipe = TrainingRecipe {
+        directions: 6,
+        step_tokens: 50,
+        steps_max: 2,
+        held_out_percent: 20,
+        ..TrainingRecipe::of(Method::Population, 3)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let backends: [(&str, Box<dyn Backend>); 2] =
+        [("cuda", Box::new(cuda(&file.path))), ("cpu", Box::new(cpu(&file.path)))];
+    let ends = backends.map(|(name, backend)| {
+        let engine = Engine::of(backend);
+        let path = dir.path().join(name);
+        let mut walk = Walk::new(&recipe, pairs.clone(), 3, None, path.clone()).unwrap();
+        let candidate = Candidate { adapter: start.clone(), sides: Sides::Out };
+        while let Some(ask) = walk.ask() {
+            let input = match ask {
+                Ask::Begin(_) => {
+                    let candidate = Box::new(candidate.clone());
+                    HostInput::Candidate { id: 1, name: "night".to_owned(), candidate }
+                }
+                ask => HostInput::Command(ask.command(1, "night")),
+            };
+            walk.take(&engine.ask(input)).unwrap();
+        }
+        let outcome = walk.outcome();
+        assert_eq!(outcome.steps.len(), 2);
+        (adapter::read(&path, &base).unwrap().0, outcome)
+    });
+    let [(ours, on_card), (theirs, on_processor)] = ends;
+    let losses = |o: &crate::training::Outcome| {
+        let steps = o.steps.iter().map(|s| s.loss);
+        steps.chain([o.loss_before.unwrap(), o.loss_after.unwrap()]).collect::<Vec<f64>>()
+    };
+    let apart = losses(&on_card).iter().zip(losses(&on_processor)).fold(0.0_f64, |m, (a, b)| m.max((a - b).abs()));
+    let distance = |a: &Adapter, b: &Adapter| {
+        let pairs = a.factors.iter().zip(&b.factors).flat_map(|(a, b)| a.b.iter().zip(&b.b));
+        pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+    };
+    let (way, between) = (distance(&start, &theirs), distance(&ours, &theirs));
+    println!("losses apart by {apart:e}; {way} gone, {between:e} apart");
+    assert!(way > 0.1 && between < STEPS_APART_MAX * way, "{way} gone, {between:e} apart");
+    assert!(apart < LOSSES_APART_MAX, "{apart:e}");
+}
+
+/// Probes for which there is no room wait for those under way.
+#[test]
+fn a_population_larger_than_the_room_is_probed_all_the_same() {
+    let file = Tiny::default().write();
+    let wide = adapter(&file.path, 40, &["attn_qkv", "attn_gate", "ssm_out", "ffn_up_shexp"], 1);
+    let candidate = Box::new(Candidate { adapter: wide, sides: Sides::Out });
+    let many = with(&file.path, &CudaOptions { sequences_max: 16, ..options() });
+    let row = |n: u64| EvalRow { ids: Random(n).tokens(6), scored_from: 2 };
+    let probes: Vec<Probe> = (0..14).map(|seed| Probe { seed: seed % 7, size: 0.1 }).collect();
+    let engine = Engine::of(Box::new(many));
+    engine.ask(HostInput::Candidate { id: 1, name: "night".to_owned(), candidate });
+    let losses = engine.losses(probes, vec![row(1)]);
+    assert!(losses[..7] == losses[7..], "the same probes in other company");
+    assert!(losses[1..7].iter().all(|l| l.is_finite() && *l != losses[0]));
+}

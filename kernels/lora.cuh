@@ -1,0 +1,56 @@
+// What adapters add to products, y += scale·B·(A·x), as every kernel that takes part sees it: whose adapter a row is
+// under, and the factors of a matrix. The sums of a row depend on the row and its factors alone.
+#pragma once
+#include "product.cuh"
+
+#define RANK_MAX 64
+#define NO_ADAPTER 0xffffffffu
+
+// The factors of one matrix, or of one for each expert: A [experts][rank][inputs], B [experts][rank][outputs].
+struct LowRank {
+    Ptr<float> a, b;  // null: the adapter leaves the matrix as it is
+    u32 rank;
+    float scale;
+};
+
+// The adapter of each row.
+struct Who {
+    Ptr<LowRank> factors;  // [adapters][places]; null: no row has one
+    Ptr<u32> adapter;      // of each slot
+    Ptr<u32> slot;         // of each row of the pass
+    Ptr<u32> rows;         // which of them are computed; null: all, in order
+    u32 places, pad;
+};
+
+// The factors that row t has for the matrix at `place`; null if none.
+__device__ __forceinline__ const LowRank* factors_of(const Who& w, u32 t, u32 place) {
+    u32 adapter = w.adapter[w.slot[w.rows.at ? w.rows[t] : t]];
+    if (adapter == NO_ADAPTER) return nullptr;
+    const LowRank* f = w.factors.get() + (u64)adapter * w.places + place;
+    return f->a.at ? f : nullptr;
+}
+
+// What is added to gate and up of the experts before they are joined.
+struct Joint {
+    Who who;
+    Ptr<float> gate, up;  // scale·A·x of each pair [pairs][RANK_MAX]
+    u32 gate_place, up_place, shared_gate_place, shared_up_place;
+};
+
+__device__ __forceinline__ float join_one(const Who& who, u32 t, u32 place, const float* inner, u32 expert, u32 width,
+                                          u32 row, float v) {
+    const LowRank* f = factors_of(who, t, place);
+    if (!f) return v;
+    const float* b = f->b.get() + (u64)expert * f->rank * width + row;
+#pragma unroll 1
+    for (u32 r = 0; r < f->rank; r++) v = fmaf(b[(u64)r * width], inner[r], v);
+    return v;
+}
+
+// Adds to gate and up of row `row` (of `width`) for a pair of token t and an expert; the shared one has a single matrix.
+__device__ __forceinline__ void join(const Joint& j, u32 t, u32 pair, bool shared, u32 expert, u32 width, u32 row,
+                                     float& gate, float& up) {
+    u64 at = (u64)pair * RANK_MAX;
+    gate = join_one(j.who, t, shared ? j.shared_gate_place : j.gate_place, j.gate + at, expert, width, row, gate);
+    up = join_one(j.who, t, shared ? j.shared_up_place : j.up_place, j.up + at, expert, width, row, up);
+}
