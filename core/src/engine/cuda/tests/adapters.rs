@@ -46,10 +46,9 @@ fn every_target_gives_the_processor_s_numbers_and_pieces_those_of_the_whole() {
         assert!(kl(&base, &whole, v)[35] > 1e-7, "{target} changes nothing");
         let all = kl(&under(&mut theirs, Some(b), &tokens, 0), &whole, v);
         assert!(all[35] < FLOATS_KL_MAX, "{target}: {:e}", all[35]);
-        for step in [1, 9] {
-            let pieces = under(&mut ours, Some(a), &tokens[..18], step);
-            assert!(pieces == whole[..18 * v], "{target}: fed {step} at a time: other bits");
-        }
+        // Four, four and one: the kernels for few rows and for one.
+        let pieces = under(&mut ours, Some(a), &tokens[..9], 4);
+        assert!(pieces == whole[..9 * v], "{target}: fed in pieces: other bits");
         ours.drop_adapter(a);
         theirs.drop_adapter(b);
     }
@@ -209,13 +208,13 @@ fn a_population_goes_where_it_goes_on_the_processor() {
     let file = Tiny::default().write();
     let base = BaseModel::new(&Gguf::open(&file.path).unwrap(), "hash");
     let start = adapter(&file.path, 4, &["attn_q", "ssm_out", "ffn_gate_shexp", "ffn_down_shexp"], 3);
-    let pair = |n: u64| Pair { ids: Random(n).tokens(12), scored_from: 5, weight: 1.0, rejected: None };
-    let pairs: Vec<Pair> = (0..12).map(pair).collect();
+    let pair = |n: u64| Pair { ids: Random(n).tokens(9), scored_from: 5, weight: 1.0, rejected: None };
+    let pairs: Vec<Pair> = (0..10).map(pair).collect();
     let recipe = TrainingRecipe {
-        directions: 6,
-        step_tokens: 50,
+        directions: 4,
+        step_tokens: 40,
         steps_max: 2,
-        held_out_percent: 20,
+        held_out_percent: 10,
         ..TrainingRecipe::of(Method::Population, 3)
     };
     let dir = tempfile::tempdir().unwrap();
