@@ -1,6 +1,6 @@
 // An expert's three matrices, or those of all routed ones: what every kernel of the experts is told of them.
 #pragma once
-#include "lora.cuh"
+#include "product.cuh"
 
 struct Expert {
     Ptr<u8> gate, up, down;  // matrices follow each other

@@ -6,6 +6,7 @@
 // _joined: eight at a time, with what the tokens' adapters add.
 // Limits: widths a multiple of 32 and of the packing's block. Shared memory: 33 KB at most.
 #include "expert.cuh"
+#include "lora.cuh"
 
 struct ExpertsArgs {
     Expert routed, shared;

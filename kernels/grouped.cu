@@ -5,6 +5,7 @@
 // y: a place of the list that `route_work` made, then the shared expert's tokens, 64 each.
 // Limits: as in experts.cu. Shared memory: 44 KB.
 #include "expert.cuh"
+#include "lora.cuh"
 #include "wide.cuh"
 
 struct GroupedArgs {

@@ -8,18 +8,12 @@
 #include "cache.cuh"
 #include "dense.cuh"
 #include "embed.cuh"
+#include "expert.cuh"
 #include "gdn.cuh"
 #include "pick.cuh"
 
-// An expert's matrices, or those of all routed ones, which follow each other.
-struct Reach {
-    Ptr<u8> gate, up, down;
-    u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
-    u32 up_packing, down_packing, width, pad;
-};
-
 struct ReachArgs {
-    Reach routed, shared;
+    Expert routed, shared;
     Ptr<float> logits;            // [rows][experts + 1]
     Ptr<float> h;                 // inner values of the routed [rows][used + 1][stride]
     Ptr<float> gate, up;          // of the shared expert [rows][its width], not yet multiplied
@@ -82,7 +76,7 @@ __device__ __forceinline__ void up(const ReachArgs& a, const PersistArgs& p, Fra
     }
     __syncthreads();
     const DenseScratch m(scratch, p, a.inputs);
-    switch (a.routed.up_packing) {
+    switch (a.routed.gate_packing) {
 #if HAS(Q4)
         case Q4: return rise_rows<PackQ4>(a, f, p.rows, m);
 #endif
@@ -123,7 +117,7 @@ __device__ __forceinline__ void inner_row(const ReachArgs& a, u32 t, u32 place, 
 
 // Sixteen rows of one expert by one warp, whose weights are on their way before the wait.
 template <class P>
-__device__ __forceinline__ void fall_rows(const ReachArgs& a, const Reach& e, u32 expert, u32 t, u32 tile, u32 place,
+__device__ __forceinline__ void fall_rows(const ReachArgs& a, const Expert& e, u32 expert, u32 t, u32 tile, u32 place,
                                           u8* q, float* to, Barrier& edge) {
     u32 lane = threadIdx.x % 32, blocks = e.width / P::INPUTS, zero = 0;
     const u8* rows = e.down + expert * e.down_bytes + (u64)tile * blocks * P::BYTES;
@@ -155,7 +149,7 @@ __device__ __forceinline__ void fall_rows(const ReachArgs& a, const Reach& e, u3
 
 __device__ __forceinline__ void fall_any(const ReachArgs& a, u32 expert, u32 t, u32 tile, u32 place, u8* q, float* to,
                                          Barrier& edge) {
-    const Reach& e = place == a.used ? a.shared : a.routed;
+    const Expert& e = place == a.used ? a.shared : a.routed;
     switch (e.down_packing) {
 #if HAS(Q4)
         case Q4: return fall_rows<PackQ4>(a, e, expert, t, tile, place, q, to, edge);

@@ -1,6 +1,7 @@
 //! See `kernels/persistent.cu`: a pass of few rows as a list of steps that blocks go through together, the tiles of
 //! weights that each block will read, and how its shared memory is divided.
 
+use super::experts::Expert;
 use super::matmul::Weight;
 use super::{Args, Kernel, Packing, args, attention, embed, gdn};
 use crate::gpu::{Device, GpuError, Together};
@@ -41,26 +42,10 @@ args! {
 }
 
 args! {
-    /// The three matrices of an expert, or of all routed ones; gate and up are of one packing.
-    Reach {
-        gate: u64,
-        up: u64,
-        down: u64,
-        gate_bytes: u64,
-        up_bytes: u64,
-        down_bytes: u64,
-        up_packing: u32,
-        down_packing: u32,
-        width: u32,
-        pad: u32,
-    }
-}
-
-args! {
     /// The experts that each row chooses; the shared one's gate and up are products of the step before.
     Experts {
-        routed: Reach,
-        shared: Reach,
+        routed: Expert,
+        shared: Expert,
         logits: u64,
         h: u64,
         gate: u64,

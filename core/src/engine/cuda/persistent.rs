@@ -3,7 +3,7 @@
 
 use chimere_ffi::gpu::{Buffer, Device, GpuError, Together};
 use chimere_ffi::kernels::embed::Embed;
-use chimere_ffi::kernels::persistent::{self, Dense, Experts, Kind, Persist, Placed, Program, ROWS_MAX, Reach};
+use chimere_ffi::kernels::persistent::{self, Dense, Experts, Kind, Persist, Placed, Program, ROWS_MAX};
 use serde::Serialize;
 
 use super::adapters::Touched;
@@ -203,7 +203,7 @@ fn program(c: &Cuda, gate: &Buffer, up: &Buffer) -> Program {
                 let shared = [(&moe.shared_gate, gate.at()), (&moe.shared_up, up.at())];
                 p.dense(normed(&w.layers[i].post_norm), &list(&[(&moe.router, m.router.at()), shared[0], shared[1]]));
             }
-            Stage::Experts(i) => p.experts(&experts(c, i, gate, up)),
+            Stage::Experts(i) => p.experts(&experts(c, &run, i, gate, up)),
             Stage::Head => p.dense(normed(&w.output_norm), &list(&[(&w.head, m.logits.at())])),
             // The cache is filled with the mix; nothing is narrowed where every row is wanted.
             Stage::AttentionCache(_) | Stage::Narrow(_) | Stage::Combine => {}
@@ -212,27 +212,11 @@ fn program(c: &Cuda, gate: &Buffer, up: &Buffer) -> Program {
     p
 }
 
-fn experts(c: &Cuda, i: usize, gate: &Buffer, up: &Buffer) -> Experts {
-    let (w, m, p) = (&c.weights.layers[i].moe, &c.memory, &c.hp.moe);
+fn experts(c: &Cuda, run: &Run<'_>, i: usize, gate: &Buffer, up: &Buffer) -> Experts {
+    let (m, p, (routed, shared)) = (&c.memory, &c.hp.moe, run.matrices(i));
     Experts {
-        routed: Reach {
-            gate: w.gate.buffer.at(),
-            up: w.up.buffer.at(),
-            down: w.down.buffer.at(),
-            gate_bytes: w.gate.bytes as u64,
-            up_bytes: w.up.bytes as u64,
-            down_bytes: w.down.bytes as u64,
-            up_packing: w.gate.packing as u32,
-            down_packing: w.down.packing as u32,
-            width: p.width as u32,
-            pad: 0,
-        },
-        shared: Reach {
-            down: w.shared_down.buffer.at(),
-            down_packing: w.shared_down.packing as u32,
-            width: p.shared_width as u32,
-            ..Default::default()
-        },
+        routed,
+        shared,
         logits: m.router.at(),
         h: m.h.x.at(),
         gate: gate.at(),

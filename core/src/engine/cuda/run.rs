@@ -317,7 +317,7 @@ impl<'a> Run<'a> {
     }
 
     /// The routed experts of layer `i`, and the shared one.
-    fn matrices(&self, i: usize) -> (experts::Expert, experts::Expert) {
+    pub(super) fn matrices(&self, i: usize) -> (experts::Expert, experts::Expert) {
         let (w, p) = (&self.layer(i).moe, &self.c.hp.moe);
         let routed = experts::Expert {
             gate: w.gate.buffer.at(),
