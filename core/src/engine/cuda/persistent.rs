@@ -252,11 +252,11 @@ impl Cuda {
         self.persistent.as_ref().map_or_else(|| "a launch for each kernel".into(), Persistent::describe)
     }
 
-    /// What each step of one pass of these sequences takes; nothing where passes are no single launch.
+    /// What each step of one pass of these sequences takes; nothing where it is no single launch.
     pub fn step_times(&mut self, seqs: &[SeqId], first: &[u32]) -> Result<Vec<StepTime>, BackendError> {
         let slots = self.place(seqs, first, 1)?;
         let rows = slots.len();
-        let Some(p) = self.persistent.as_ref().filter(|p| p.serves(Part::Trunk, rows, rows)) else {
+        let Some(p) = self.one_launch(Part::Trunk, rows, rows, &self.touched(slots.iter().copied())) else {
             return Ok(Vec::new());
         };
         let words = 2 * p.kinds.len() * p.together.blocks as usize;

@@ -1,6 +1,12 @@
 //! One launch for a pass of few rows: the bits of a launch for each kernel, whatever the rows are.
 
+use std::ops::Range;
+
+use super::adapters::{Engine, adapter};
 use super::*;
+use crate::engine::adapter::{Candidate, Sides};
+use crate::engine::host::Input as HostInput;
+use crate::engine::protocol::{EvalRow, Probe};
 use chimere_ffi::kernels::persistent::ROWS_MAX;
 
 fn hosted(path: &Path, decode: Decode) -> Cuda {
@@ -89,4 +95,57 @@ fn a_model_that_does_not_fit_is_decoded_launch_by_launch() {
     let c = hosted(&file.path, Decode::Persistent);
     assert!(c.persistent.is_none());
     assert_eq!(c.decodes_by(), "a launch for each kernel");
+}
+
+/// The launch knows no adapters: a pass in which a row has one goes kernel by kernel, and no recording of a pass without
+/// stands for it.
+#[test]
+fn rows_under_an_adapter_get_the_same_bits() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let (changes, tokens, v) = (adapter(&file.path, 5, &[], 1), Random(3).tokens(12), VOCAB as usize);
+    // Without, with, and both at once; the same tokens for both sequences.
+    let steps: [(Range<usize>, &[usize]); 7] =
+        [(0..6, &[0]), (0..6, &[1]), (6..7, &[0]), (6..7, &[1]), (7..8, &[0, 1]), (8..11, &[1, 0]), (11..12, &[1, 0])];
+    let [apart, one] = [Decode::Launches, Decode::Persistent].map(|decode| {
+        let mut c = hosted(&file.path, decode);
+        assert_eq!(c.persistent.is_some(), decode == Decode::Persistent);
+        let id = c.load_adapter(&changes).unwrap();
+        let seqs = [c.open().unwrap(), c.open().unwrap()];
+        c.adapt(seqs[1], id).unwrap();
+        let (mut found, mut out) = ([const { Vec::new() }; 2], Output::default());
+        for (range, who) in &steps {
+            let chunk = |i: &usize| {
+                let tokens = &tokens[range.clone()];
+                Chunk { seq: seqs[*i], tokens, rows: Rows::All, hidden: false }
+            };
+            c.step(&who.iter().map(chunk).collect::<Vec<_>>(), &mut out).unwrap();
+            who.iter().zip(out.logits.chunks(range.len() * v)).for_each(|(i, rows)| found[*i].extend_from_slice(rows));
+        }
+        let chosen = c.greedy(&seqs, &[5, 7], 3).unwrap().tokens;
+        assert!(c.step_times(&seqs, &[1, 2]).unwrap().is_empty(), "what is launched kernel by kernel");
+        (found, chosen)
+    });
+    let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for i in 0..2 {
+        assert_eq!(bits(&apart.0[i]), bits(&one.0[i]), "sequence {i}");
+    }
+    assert_eq!(apart.1, one.1, "chosen on the device");
+    let mut rows = apart.0[0].chunks(v).zip(apart.0[1].chunks(v));
+    assert!(rows.len() == tokens.len() && rows.all(|(without, with)| without != with));
+}
+
+/// Rows of a few tokens that are all scored: as wide as a pass that would be one launch.
+#[test]
+fn probes_of_a_population_get_the_same_losses() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let start = adapter(&file.path, 4, &["attn_q", "ssm_out"], 3);
+    let [apart, one] = [Decode::Launches, Decode::Persistent].map(|decode| {
+        let engine = Engine::of(Box::new(hosted(&file.path, decode)));
+        let candidate = Box::new(Candidate { adapter: start.clone(), sides: Sides::Out });
+        engine.ask(HostInput::Candidate { id: 1, name: "night".to_owned(), candidate });
+        let row = EvalRow { ids: Random(5).tokens(3), scored_from: 1 };
+        engine.losses((0..3).map(|seed| Probe { seed, size: 0.1 }).collect(), vec![row])
+    });
+    assert_eq!(apart, one);
+    assert!(one[0] != one[1] && one[1] != one[2] && one[0] != one[2], "{one:?}");
 }
