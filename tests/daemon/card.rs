@@ -126,7 +126,12 @@ async fn auto_takes_the_processor_and_says_why() {
 async fn a_night_learns_and_is_judged_on_the_card() {
     let house = taught().await;
     settings(&house, "steps_max: 1 ");
-    // The emulated device takes its time: four questions an exam.
+    // The emulated device takes its time: few directions over few tokens, four questions an exam.
+    let yaml = house.state.path().join("pipelines/night.yaml");
+    let text = fs::read_to_string(&yaml).unwrap();
+    let text = text.replace("directions: 4 ", "directions: 2 ").replace("step_tokens: 200\n", "step_tokens: 64\n");
+    assert!(text.contains("directions: 2 ") && text.contains("step_tokens: 64\n"), "{text}");
+    fs::write(&yaml, text).unwrap();
     for exam in ["golden.jsonl", "slice.jsonl"] {
         let path = house.state.path().join(exam);
         let few: Vec<String> = fs::read_to_string(&path).unwrap().lines().take(4).map(str::to_owned).collect();
@@ -135,9 +140,10 @@ async fn a_night_learns_and_is_judged_on_the_card() {
     let config = house.state.path().join("night-test.toml");
     let text = fs::read_to_string(&config).unwrap();
     // `auto`: the night does not keep it from the card.
-    let engine = "[engine]\nsequences = 3\ncontext_tokens = 512\n[replies]\nstart_timeout_ms = 200000\n";
+    let engine = "[engine]\nsequences = 3\ncontext_tokens = 512\nstall_timeout_ms = 600000\n";
+    let engine = format!("{engine}[replies]\nstart_timeout_ms = 200000\n");
     fs::write(&config, format!("{text}{engine}").replace("[night]\n", "[night]\nenabled = true\n")).unwrap();
-    let arguments = emulated(&[]);
+    let arguments = emulated(&["--step-tokens", "64"]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let open = house.open(&arguments).await;
     let (_, status) = open.ask(&house.owner, "/v1/status", None).await;
