@@ -1,4 +1,4 @@
-//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, a night, a device that faults, one
+//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, a candidate of the night, a device that faults, one
 //! that is missing or too small.
 
 use std::fs;
@@ -12,9 +12,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, model, sse};
-use crate::learn::taught;
-use crate::night::write_adapter;
-use crate::resident::settings;
+use crate::night::{begin, folder, launch, until};
 
 /// Small, so that little memory is cleared at each start; the emulated device takes its time.
 const SMALL: [(&str, &str); 4] = [
@@ -120,51 +118,32 @@ async fn auto_takes_the_processor_and_says_why() {
     assert!(line.contains("adapters 0.") && line.contains("0.00 free"), "{line}");
 }
 
-/// A day's corrections, and a night on the card: the engine that serves probes a population between its replies, and
-/// judges what became of it as an adapter. What a run was given by hand is then let in, and answers.
+/// A candidate is asked the exams beside the champion, on the card that serves, is let in, and answers. `auto`: an
+/// enabled night does not keep it from the card.
 #[tokio::test]
-async fn a_night_learns_and_is_judged_on_the_card() {
-    let house = taught().await;
-    settings(&house, "steps_max: 1 ");
-    // The emulated device takes its time: few directions over few tokens, four questions an exam.
-    let yaml = house.state.path().join("pipelines/night.yaml");
-    let text = fs::read_to_string(&yaml).unwrap();
-    let text = text.replace("directions: 4 ", "directions: 2 ").replace("step_tokens: 200\n", "step_tokens: 64\n");
-    assert!(text.contains("directions: 2 ") && text.contains("step_tokens: 64\n"), "{text}");
-    fs::write(&yaml, text).unwrap();
+async fn a_candidate_is_judged_on_the_card_and_serves_there() {
+    let state = folder();
+    // The emulated device takes its time: four questions an exam, short steps, long patience.
     for exam in ["golden.jsonl", "slice.jsonl"] {
-        let path = house.state.path().join(exam);
+        let path = state.path().join(exam);
         let few: Vec<String> = fs::read_to_string(&path).unwrap().lines().take(4).map(str::to_owned).collect();
         fs::write(&path, few.join("\n")).unwrap();
     }
-    let config = house.state.path().join("night-test.toml");
-    let text = fs::read_to_string(&config).unwrap();
-    // `auto`: the night does not keep it from the card.
+    let config = state.path().join("night-test.toml");
+    let text = fs::read_to_string(&config).unwrap().replace("[night]\n", "[night]\nenabled = true\n");
     let engine = "[engine]\nsequences = 3\ncontext_tokens = 512\nstall_timeout_ms = 600000\n";
-    let engine = format!("{engine}[replies]\nstart_timeout_ms = 200000\n");
-    fs::write(&config, format!("{text}{engine}").replace("[night]\n", "[night]\nenabled = true\n")).unwrap();
+    fs::write(&config, format!("{text}{engine}[replies]\nstart_timeout_ms = 200000\n")).unwrap();
     let arguments = emulated(&["--step-tokens", "64"]);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let open = house.open(&arguments).await;
-    let (_, status) = open.ask(&house.owner, "/v1/status", None).await;
+    let daemon = launch(&state, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    daemon.ready().await;
+    let (_, status) = daemon.get("/v1/status").await;
     assert_eq!(status["engine"]["hosted"]["model"]["backend"], "cuda", "{status}");
 
-    let run = open.begin(true).await;
-    let report = open.report(&run).await;
-    let outcome = &report["outcome"];
-    assert!(outcome["would_promote"].is_object() || outcome["rejected"].is_object(), "{report:#}");
-    assert_eq!((&report["training"]["method"], &report["training"]["steps"]), (&json!("population"), &json!(1)));
-
-    let candidate = house.state.path().join("given.gguf");
-    let (_, models) = open.ask(&house.owner, "/v1/models", None).await;
-    write_adapter(&candidate, models["data"][0]["x_chimere"]["model_hash"].as_str().unwrap());
-    open.until(|status| status["served"]["ready"] == true).await;
-    let body = json!({ "command": "run_now", "candidate": candidate });
-    let (status, answer) = open.ask(&house.owner, "/v1/night", Some(body)).await;
-    assert_eq!(status, 200, "{answer}");
-    let report = open.report(answer["run"].as_str().unwrap()).await;
-    assert!(report["outcome"]["promoted"].is_object(), "{report:#}");
-    assert_eq!(open.revision().await, 1);
+    begin(&daemon, &state.path().join("candidate.gguf")).await;
+    let status = until(&daemon, |status| status["run"].is_null() && status["last"].is_object()).await;
+    assert!(status["last"]["outcome"]["promoted"].is_object(), "{status:#}");
+    let (code, reply) = daemon.post("/v1/chat/completions", &question(2, false)).await;
+    assert_eq!((code, &reply["x_chimere"]["adapter_revision"]), (200, &json!(1)), "{reply}");
 }
 
 /// Runs until it ends.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
 
 /// An adapter for nano that changes next to nothing.
-pub(crate) fn write_adapter(path: &Path, base_hash: &str) {
+fn write_adapter(path: &Path, base_hash: &str) {
     let base = BaseModel::new(&Gguf::open(&model()).unwrap(), base_hash);
     let recipe = Recipe { rank: 2, scale: 1e-3, seed: 1, last_layers: 0, targets: vec!["attn_q".to_owned()] };
     recipe.make(&base).unwrap().write(path).unwrap();
@@ -64,7 +64,7 @@ pub(crate) fn launch(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
     Daemon::launch(state.clone(), &arguments)
 }
 
-async fn begin(daemon: &Daemon, candidate: &Path) -> String {
+pub(crate) async fn begin(daemon: &Daemon, candidate: &Path) -> String {
     let (_, models) = daemon.get("/v1/models").await;
     write_adapter(candidate, models["data"][0]["x_chimere"]["model_hash"].as_str().unwrap());
     let began = Instant::now();

@@ -11,7 +11,7 @@ use crate::learn::{House, Open, taught};
 /// So many steps that a test can look into them.
 const LONG: &str = "steps_max: 4000 ";
 
-pub(crate) fn settings(house: &House, steps: &str) {
+fn settings(house: &House, steps: &str) {
     let yaml = house.state.path().join("pipelines/night.yaml");
     let mut text = fs::read_to_string(&yaml).unwrap();
     for (from, to) in [
