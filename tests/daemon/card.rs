@@ -1,4 +1,4 @@
-//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, a candidate of the night, a device that faults, one
+//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, a learned generation, a device that faults, one
 //! that is missing or too small.
 
 use std::fs;
@@ -118,30 +118,27 @@ async fn auto_takes_the_processor_and_says_why() {
     assert!(line.contains("adapters 0.") && line.contains("0.00 free"), "{line}");
 }
 
-/// A candidate is asked the exams beside the champion, on the card that serves, is let in, and answers. `auto`: an
-/// enabled night does not keep it from the card.
+/// What a night let in on the processor answers on the card. `auto`: an enabled night does not keep it from the card.
 #[tokio::test]
-async fn a_candidate_is_judged_on_the_card_and_serves_there() {
+async fn a_generation_is_served_on_the_card() {
     let state = folder();
-    // The emulated device takes its time: four questions an exam, short steps, long patience.
-    for exam in ["golden.jsonl", "slice.jsonl"] {
-        let path = state.path().join(exam);
-        let few: Vec<String> = fs::read_to_string(&path).unwrap().lines().take(4).map(str::to_owned).collect();
-        fs::write(&path, few.join("\n")).unwrap();
-    }
+    let daemon = launch(&state, &[]);
+    daemon.ready().await;
+    begin(&daemon, &state.path().join("candidate.gguf")).await;
+    until(&daemon, |status| status["last"]["outcome"]["promoted"].is_object()).await;
+    drop(daemon);
+
     let config = state.path().join("night-test.toml");
     let text = fs::read_to_string(&config).unwrap().replace("[night]\n", "[night]\nenabled = true\n");
-    let engine = "[engine]\nsequences = 3\ncontext_tokens = 512\nstall_timeout_ms = 600000\n";
-    fs::write(&config, format!("{text}{engine}[replies]\nstart_timeout_ms = 200000\n")).unwrap();
-    let arguments = emulated(&["--step-tokens", "64"]);
+    // The emulated device takes its time.
+    let engine = "[engine]\nsequences = 2\ncontext_tokens = 256\n[replies]\nstart_timeout_ms = 200000\n";
+    fs::write(&config, format!("{text}{engine}")).unwrap();
+    let arguments = emulated(&[]);
     let daemon = launch(&state, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     daemon.ready().await;
+    until(&daemon, |status| status["served"]["ready"] == true).await;
     let (_, status) = daemon.get("/v1/status").await;
     assert_eq!(status["engine"]["hosted"]["model"]["backend"], "cuda", "{status}");
-
-    begin(&daemon, &state.path().join("candidate.gguf")).await;
-    let status = until(&daemon, |status| status["run"].is_null() && status["last"].is_object()).await;
-    assert!(status["last"]["outcome"]["promoted"].is_object(), "{status:#}");
     let (code, reply) = daemon.post("/v1/chat/completions", &question(2, false)).await;
     assert_eq!((code, &reply["x_chimere"]["adapter_revision"]), (200, &json!(1)), "{reply}");
 }
