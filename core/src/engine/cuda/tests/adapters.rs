@@ -253,7 +253,6 @@ fn a_population_goes_where_it_goes_on_the_processor() {
         pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
     };
     let (way, between) = (distance(&start, &theirs), distance(&ours, &theirs));
-    println!("losses apart by {apart:e}; {way} gone, {between:e} apart");
     assert!(way > 0.1 && between < STEPS_APART_MAX * way, "{way} gone, {between:e} apart");
     assert!(apart < LOSSES_APART_MAX, "{apart:e}");
 }
