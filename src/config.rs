@@ -60,6 +60,10 @@ pub struct EngineConfig {
     pub context_tokens: Option<NonZeroUsize>,
     /// Sequences decoded together.
     pub sequences: NonZeroUsize,
+    /// Tokens fed in one step while a reply is being written; what suits the device where absent.
+    pub step_tokens: Option<NonZeroUsize>,
+    /// Memory of kept prompt prefixes; 0 = none are kept.
+    pub snapshot_bytes_max: u64,
     /// The engine is killed when loading gives no sign of life for so long.
     pub load_timeout: Duration,
     /// The engine is killed when it answers nothing for so long.
@@ -280,6 +284,7 @@ fn flags_layer(flags: &Flags) -> RawConfig {
 fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, ConfigError> {
     let cores = env.cores as u64;
     let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=1 << 21, "engine.context_tokens")).transpose()?;
+    let step = raw.step_tokens.map(|f| number(Some(f), 0, 64..=65_536, "engine.step_tokens")).transpose()?;
     Ok(EngineConfig {
         backend: one_of(raw.backend, "auto", &["auto", "cpu", "cuda", "llama"], "engine.backend")?,
         vram_bytes_max: number(raw.vram_bytes_max, 0, 0..=1 << 44, "engine.vram_bytes_max")?,
@@ -287,6 +292,8 @@ fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, Co
         threads: nonzero(number(raw.threads, cores.min(THREADS_MAX), 1..=THREADS_MAX, "engine.threads")?),
         context_tokens: context.map(nonzero),
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
+        step_tokens: step.map(nonzero),
+        snapshot_bytes_max: number(raw.snapshot_bytes_max, 1 << 30, 0..=1 << 44, "engine.snapshot_bytes_max")?,
         load_timeout: millis(raw.load_timeout_ms, 120_000, "engine.load_timeout_ms")?,
         stall_timeout: millis(raw.stall_timeout_ms, 120_000, "engine.stall_timeout_ms")?,
         first_start_attempts: number(raw.first_start_attempts, 5, 1..=1_000, "engine.first_start_attempts")? as u32,
@@ -374,12 +381,9 @@ fn read_text(path: &Path, required: bool) -> Result<Option<String>, ConfigError>
     fs::read_to_string(path).map(Some).map_err(fail)
 }
 
-fn number(
-    field: Option<Field<u64>>,
-    default: u64,
-    range: RangeInclusive<u64>,
-    key: &'static str,
-) -> Result<u64, ConfigError> {
+type Number = Option<Field<u64>>;
+
+fn number(field: Number, default: u64, range: RangeInclusive<u64>, key: &'static str) -> Result<u64, ConfigError> {
     let Some(field) = field else { return Ok(default) };
     if range.contains(&field.value) {
         return Ok(field.value);
@@ -393,7 +397,7 @@ fn number(
 }
 
 /// A duration of 1 ms to 1 day.
-fn millis(field: Option<Field<u64>>, default: u64, key: &'static str) -> Result<Duration, ConfigError> {
+fn millis(field: Number, default: u64, key: &'static str) -> Result<Duration, ConfigError> {
     number(field, default, 1..=86_400_000, key).map(Duration::from_millis)
 }
 

@@ -3,6 +3,7 @@
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
+use crate::engine::protocol::EngineStats;
 use crate::turn::{Timings, Usage};
 
 const TOKENS_CACHED: &str = "chimere_prompt_tokens_cached_total";
@@ -13,6 +14,9 @@ const ENGINE_READY: &str = "chimere_engine_ready";
 const ENGINE_RUNNING: &str = "chimere_engine_requests_running";
 const ENGINE_WAITING: &str = "chimere_engine_requests_waiting";
 const ENGINE_RESIDENT: &str = "chimere_engine_resident_bytes";
+const SNAPSHOTS: &str = "chimere_engine_snapshots";
+const SNAPSHOT_BYTES: &str = "chimere_engine_snapshot_bytes";
+const PREFIX_HITS: &str = "chimere_prefix_hits_total";
 const ACTOR_RESTARTS: &str = "chimere_actor_restarts_total";
 const TURNS_APPENDED: &str = "chimere_turns_appended_total";
 const TURNS_LOST: &str = "chimere_turns_lost_total";
@@ -27,7 +31,8 @@ const RELOADS: &str = "chimere_reloads_total";
 
 /// Says what each metric means; after the recorder is installed.
 pub fn describe() {
-    describe_counter!(TOKENS_CACHED, Unit::Count, "Prompt tokens found in the prefix cache.");
+    describe_counter!(TOKENS_CACHED, Unit::Count, "Prompt tokens that a kept prefix held.");
+    describe_counter!(PREFIX_HITS, Unit::Count, "Replies whose prompt began with a kept prefix.");
     describe_histogram!(QUEUED_SECONDS, Unit::Seconds, "Waiting in the engine before the prompt is read.");
     describe_counter!(ENGINE_STARTS, Unit::Count, "Engine processes started.");
     describe_counter!(ENGINE_ENDS, Unit::Count, "Engine processes that ended, by why.");
@@ -35,6 +40,8 @@ pub fn describe() {
     describe_gauge!(ENGINE_RUNNING, Unit::Count, "Requests decoding in the engine.");
     describe_gauge!(ENGINE_WAITING, Unit::Count, "Requests queued in the engine.");
     describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine.");
+    describe_gauge!(SNAPSHOTS, Unit::Count, "Prompt prefixes that the engine keeps.");
+    describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Memory of the prompt prefixes that the engine keeps.");
     describe_counter!(ACTOR_RESTARTS, Unit::Count, "Actor lives that ended, by actor.");
     describe_counter!(TURNS_APPENDED, Unit::Count, "Turns flushed to the turn log.");
     describe_counter!(TURNS_LOST, Unit::Count, "Turns that could not be written.");
@@ -58,6 +65,7 @@ pub fn actor_restarted(actor: &'static str) {
 
 pub fn reply_finished(usage: &Usage, timings: &Timings) {
     counter!(TOKENS_CACHED).increment(usage.cached_tokens.into());
+    counter!(PREFIX_HITS).increment((usage.cached_tokens > 0).into());
     histogram!(QUEUED_SECONDS).record(timings.queued_ms / 1e3);
 }
 
@@ -77,10 +85,12 @@ pub fn engine_ready(ready: bool) {
     gauge!(ENGINE_READY).set(if ready { 1.0 } else { 0.0 });
 }
 
-pub fn engine_load(running: u32, waiting: u32, resident_bytes: u64) {
-    gauge!(ENGINE_RUNNING).set(running);
-    gauge!(ENGINE_WAITING).set(waiting);
-    gauge!(ENGINE_RESIDENT).set(resident_bytes as f64);
+pub fn engine_load(stats: &EngineStats) {
+    gauge!(ENGINE_RUNNING).set(stats.running);
+    gauge!(ENGINE_WAITING).set(stats.waiting);
+    gauge!(ENGINE_RESIDENT).set(stats.resident_bytes as f64);
+    gauge!(SNAPSHOTS).set(stats.snapshots);
+    gauge!(SNAPSHOT_BYTES).set(stats.snapshot_bytes as f64);
 }
 
 pub fn turn_appended() {

@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use chimere::daemon::log;
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions};
+use chimere::engine::prefix::PrefixLimits;
 use chimere::engine::process::{self, ProcessError};
 use chimere::engine::protocol::{Event, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
 
 use super::exit::{EX_IOERR, code_of, coded, note, say};
-use super::model_args::CardArgs;
+use super::model_args::{CardArgs, size};
 
 /// Host one model and speak frames over standard input and output
 #[derive(clap::Args)]
@@ -41,9 +42,12 @@ pub struct Args {
     /// Requests that may wait for a sequence
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(0..=4096))]
     waiting: u16,
-    /// Tokens fed in one step, prompts and decoding together
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=65536))]
+    /// Tokens fed in one step while a reply is being written, prompts and decoding together; 0 = what suits the device
+    #[arg(long, default_value_t = 0, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(0..=65536))]
     step_tokens: u32,
+    /// Memory of kept prompt prefixes: `2GiB`, `900MiB` or bytes; 0 = none are kept
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
+    snapshots_max: u64,
     /// Adapters will be put on the model: a card without room for them is refused
     #[arg(long)]
     adapters: bool,
@@ -86,7 +90,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(code_of(&error.into())));
         }
     };
-    let limits = HostLimits { waiting_max: args.waiting.into(), step_tokens_max: args.step_tokens as usize };
+    let limits = HostLimits {
+        waiting_max: args.waiting.into(),
+        step_tokens_max: args.step_tokens as usize,
+        prefixes: PrefixLimits { bytes_max: args.snapshots_max, ..PrefixLimits::default() },
+    };
     match process::serve(loaded, limits, io::stdin(), events) {
         Err(error @ ProcessError::Lost(_)) => Err(coded(EX_IOERR, error.to_string())),
         ended => Ok(ended.map(|()| ExitCode::SUCCESS)?),

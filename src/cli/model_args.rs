@@ -75,7 +75,7 @@ impl CardArgs {
 }
 
 /// Bytes, with or without a binary unit.
-fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("", 0)];
     let (number, shift) = units.iter().find_map(|(unit, n)| Some((text.strip_suffix(unit)?, *n))).unwrap_or((text, 0));
     let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));

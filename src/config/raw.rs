@@ -124,6 +124,10 @@ section! {
         threads: u64,
         context_tokens: u64,
         sequences: u64,
+        /// Absent: what suits the device.
+        step_tokens: u64,
+        /// Memory of kept prompt prefixes; 0: none are kept.
+        snapshot_bytes_max: u64,
         load_timeout_ms: u64,
         stall_timeout_ms: u64,
         first_start_attempts: u64,

@@ -73,6 +73,7 @@ fn chosen(key: &str, config: &Config) -> String {
         }
         "engine.threads" => config.engine.threads.to_string(),
         "engine.context_tokens" => "as the model was trained".to_owned(),
+        "engine.step_tokens" => "as suits the device".to_owned(),
         "pipelines.dir" => config.pipelines.shipped.as_deref().map_or_else(|| "compiled in".to_owned(), path),
         "night.golden" => config.night.golden.as_deref().map_or_else(|_| "none found".to_owned(), path),
         "night.slice" => config.night.slice.as_deref().map_or_else(|_| "none found".to_owned(), path),

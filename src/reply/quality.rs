@@ -32,6 +32,7 @@ struct Trial<'a> {
     plan: &'a Plan,
     gate: QualityGate,
     adapter: Option<String>,
+    principal: &'a str,
     deadline: Instant,
     attempts: Vec<Attempt>,
 }
@@ -50,7 +51,8 @@ pub(super) async fn gate(
     let deadline = reply_deadline.min(began + Duration::from_millis(gate.timeout_ms));
     let first = Attempt { generation: choice.generation.clone(), logprobs: Vec::new(), judgement: None };
     let adapter = revision(reply.opening.generation);
-    let mut trial = Trial { replies, plan: &reply.plan, gate, adapter, deadline, attempts: vec![first] };
+    let (plan, principal) = (&reply.plan, reply.opening.principal.as_str());
+    let mut trial = Trial { replies, plan, gate, adapter, principal, deadline, attempts: vec![first] };
     let because = match refusal(&choice.generation, reply.streamed) {
         Some(why) => Some(why.to_owned()),
         None => tokio::select! {
@@ -136,7 +138,7 @@ impl Trial<'_> {
         let before = &self.attempts[self.best()].generation;
         let messages = reflection(&self.plan.messages, &before.content, &before.tool_calls);
         let prompt = chat_prompt(self.plan, messages, self.replies.clock.date());
-        let mut request = generate(self.plan, prompt, 0, self.adapter.clone());
+        let mut request = generate(self.plan, prompt, 0, self.adapter.clone(), self.principal);
         // The same dice would fall the same way wherever the model is sure of itself.
         let seed = self.attempts[0].generation.seed.wrapping_add(retry.into());
         request.sampling.seed = Some(seed);

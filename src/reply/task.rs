@@ -98,8 +98,8 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         ReplyInput::Chat { .. } => chat_prompt(&plan, plan.messages.clone(), replies.clock.date()),
     };
     let adapter = revision(opening.generation);
-    let generates =
-        (0..request.choices).map(|choice| generate(&plan, prompt.clone(), choice, adapter.clone())).collect();
+    let ask = |choice| generate(&plan, prompt.clone(), choice, adapter.clone(), &opening.principal);
+    let generates = (0..request.choices).map(ask).collect();
     let submitted =
         replies.inference.send_within(Submit { choices: generates }, replies.config.get().start_timeout).await;
     let stream = match submitted {
@@ -129,7 +129,7 @@ pub(super) fn chat_prompt(plan: &Plan, messages: Vec<Message>, date: String) -> 
     Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt: true })
 }
 
-pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>) -> Generate {
+pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>, principal: &str) -> Generate {
     let mut sampling = plan.sampling.clone();
     sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(choice.into()));
     Generate {
@@ -137,6 +137,7 @@ pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option
         thinking: plan.thinking,
         adapter,
         engram: plan.engram.clone(),
+        prefix_owner: Some(principal.to_owned()),
         ..Generate::new(prompt, sampling, plan.max_tokens)
     }
 }

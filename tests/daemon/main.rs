@@ -25,6 +25,7 @@ mod optimise;
 mod people;
 mod pipelines;
 mod poison;
+mod prefixes;
 mod quality;
 mod reload;
 mod repl;

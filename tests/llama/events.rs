@@ -28,7 +28,7 @@ fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
     let loaded = load::load(path, &options, &mut |_| {}).unwrap();
     assert_eq!(loaded.hosted.model.backend, "llama");
     let (to_us, events) = sync_channel(64);
-    let limits = HostLimits { waiting_max: 8, step_tokens_max: 64 };
+    let limits = HostLimits { waiting_max: 8, step_tokens_max: 64, ..HostLimits::default() };
     (process::start(loaded, limits, to_us).unwrap(), events)
 }
 

@@ -64,6 +64,38 @@ impl Output {
     }
 }
 
+/// What a sequence held at one length, in bytes that only the backend that wrote them can read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Saved {
+    /// Keys and values of 64 positions each.
+    pub blocks: Vec<Vec<u8>>,
+    /// What the recurrent layers hold after the last of them.
+    pub state: Vec<u8>,
+}
+
+/// Everything that a sequence held at one length, from its first position on.
+#[derive(Clone, Debug, Default)]
+pub struct Kept<'a> {
+    pub blocks: Vec<&'a [u8]>,
+    pub state: &'a [u8],
+}
+
+/// Bytes of the parts of a [`Saved`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedSize {
+    pub block: usize,
+    pub state: usize,
+}
+
+/// Tokens that suit a step of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTokens {
+    /// Where somebody waits for the next token of a reply.
+    pub beside: usize,
+    /// Where nobody does, if that is more.
+    pub alone: usize,
+}
+
 /// Facts about a loaded model that the rest of the engine may rely on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
@@ -155,6 +187,28 @@ pub trait Backend: Send {
     /// Feeds every chunk and fills `out` (cleared first). On an error that names a sequence nothing was fed.
     /// A row's numbers do not depend on which other chunks share the step, nor on the adapters of other sequences.
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError>;
+
+    /// Tokens that one step should feed at most where nobody says otherwise.
+    fn step_tokens(&self) -> StepTokens {
+        StepTokens { beside: 256, alone: 0 }
+    }
+
+    /// How much [`Backend::save`] would give; `None`: this backend saves nothing.
+    fn saved_size(&self) -> Option<SavedSize> {
+        None
+    }
+
+    /// Copies out what a sequence holds, of keys and values the positions from block `first` on. It holds a multiple of
+    /// 64 tokens, by the trunk alone.
+    fn save(&mut self, _seq: SeqId, _first: usize) -> Result<Saved, BackendError> {
+        Err(BackendError::Unsupported("saving a sequence"))
+    }
+
+    /// Lets an empty sequence hold what was saved of another one under the same adapter. What is fed after it gets the
+    /// numbers that it would have got in the other.
+    fn restore(&mut self, _seq: SeqId, _kept: &Kept<'_>) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("restoring a sequence"))
+    }
 
     /// Runs the multi-token-prediction layer.
     fn draft(&mut self, _batch: &[DraftChunk<'_>], _out: &mut Output) -> Result<(), BackendError> {

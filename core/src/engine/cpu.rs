@@ -11,8 +11,10 @@ mod sequence;
 mod weights;
 
 use super::adapter::Adapter;
-use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
-use super::model::passes::{Cursor, Fed, Pass};
+use super::backend::{
+    AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Output, Saved, SavedSize, SeqId,
+};
+use super::model::passes::{Cursor, Fed, GRID, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::{Layer, Mixer, Weights};
@@ -246,6 +248,22 @@ impl Backend for Cpu {
             self.slots.check(Part::Trunk, self.hp.vocab, input, &mut self.fed)?;
         }
         self.feed(Part::Trunk, Source::Trunk(batch), out)
+    }
+
+    fn saved_size(&self) -> Option<SavedSize> {
+        Some(Sequence::saved_size(&self.hp, self.kv))
+    }
+
+    fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
+        let (slot, blocks) = self.slots.whole(seq, first)?;
+        Ok(self.slots.state(slot).save(self.hp.layers.len(), blocks))
+    }
+
+    fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
+        let slot = self.slots.empty(seq, kept, Sequence::saved_size(&self.hp, self.kv))?;
+        self.slots.state_mut(slot).restore(self.hp.layers.len(), self.kv, kept);
+        self.slots.advance(slot, Part::Trunk, kept.blocks.len() * GRID);
+        Ok(())
     }
 
     fn draft(&mut self, batch: &[DraftChunk<'_>], out: &mut Output) -> Result<(), BackendError> {

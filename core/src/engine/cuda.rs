@@ -22,8 +22,10 @@ use chimere_ffi::gpu::{Buffer, Device, Folders, GpuError, Recording};
 use chimere_ffi::kernels::attention;
 
 use super::adapter::Adapter;
-use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, SeqId};
-use super::model::passes::{Cursor, Fed, Pass};
+use super::backend::{
+    AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Output, Saved, SavedSize, SeqId, StepTokens,
+};
+use super::model::passes::{Cursor, Fed, GRID, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::Weights;
@@ -50,6 +52,9 @@ const ADAPTERS: (usize, usize) = (8, 4);
 const CONTEXT_TOKENS_MIN: usize = 4096;
 /// Rows of a pass, where the memory allows: at 2,048 each of 256 experts has 64 tokens to multiply its weights with.
 const ROWS_MAX: usize = 2_048;
+/// Tokens of a step beside replies under way: as many of them as one graph takes, and two blocks of a prompt, which cost
+/// little more than the reading of the experts that one block reads as well.
+const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
 
@@ -251,7 +256,7 @@ impl Cuda {
     ) -> Result<(), GpuError> {
         let t = plan_words(pass.rows);
         let mut plan = vec![0_u32; 8 * t];
-        for (i, span) in pass.spans.iter().enumerate() {
+        for span in &pass.spans {
             if span.position == 0 && part == Part::Trunk {
                 self.states.clear(span.slot)?;
             }
@@ -262,13 +267,15 @@ impl Cuda {
                 plan[t + row] = span.slot as u32;
                 plan[2 * t + row] = (span.position + row - span.start) as u32;
             }
-            let words = [span.slot, span.start, span.len, span.position].map(|n| n as u32);
-            plan[4 * t + 4 * i..][..4].copy_from_slice(&words);
             if part == Part::Prediction {
                 let d = self.hp.width;
                 let rows = &hidden(span.chunk)[span.offset * d..][..span.len * d];
                 self.memory.narrow.write_f32(span.start * d, rows)?;
             }
+        }
+        for (i, span) in pass.spans.iter().chain(&run::long(self, &pass.spans)).enumerate() {
+            let words = [span.slot, span.start, span.len, span.position].map(|n| n as u32);
+            plan[4 * t + 4 * i..][..4].copy_from_slice(&words);
         }
         for (i, wanted) in pass.wanted.iter().enumerate() {
             plan[3 * t + i] = wanted.row as u32;
@@ -417,7 +424,7 @@ fn model_info(
     }
 }
 
-const _: () = assert!(attention::PAGE == super::model::passes::GRID, "the cuts of a prefill fall between pages");
+const _: () = assert!(attention::PAGE == GRID, "the cuts of a prefill fall between pages");
 
 impl Backend for Cuda {
     fn info(&self) -> &ModelInfo {
@@ -467,6 +474,27 @@ impl Backend for Cuda {
             self.slots.check(Part::Trunk, self.hp.vocab, input, &mut self.fed)?;
         }
         self.feed(Part::Trunk, |i| batch[i].tokens, |_| &[], out)
+    }
+
+    fn step_tokens(&self) -> StepTokens {
+        StepTokens { beside: STEP_TOKENS, alone: self.sizes.rows }
+    }
+
+    fn saved_size(&self) -> Option<SavedSize> {
+        Some(self.states.saved_size(self.hp.layers.len()))
+    }
+
+    fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
+        let (slot, blocks) = self.slots.whole(seq, first)?;
+        self.states.save(self.hp.layers.len(), slot, self.slots.state(slot), blocks).map_err(computing)
+    }
+
+    fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
+        let layers = self.hp.layers.len();
+        let slot = self.slots.empty(seq, kept, self.states.saved_size(layers))?;
+        self.states.restore(layers, slot, self.slots.state_mut(slot), kept).map_err(computing)?;
+        self.slots.advance(slot, Part::Trunk, kept.blocks.len() * GRID);
+        Ok(())
     }
 
     fn draft(&mut self, batch: &[DraftChunk<'_>], out: &mut Output) -> Result<(), BackendError> {

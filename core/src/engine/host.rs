@@ -10,6 +10,7 @@
 //! a sequence stays free, and a live request that finds no free one takes that of the youngest.
 
 mod background;
+mod prefixes;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use super::adapter::Candidate;
 use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
-use super::batch::{self, Share};
+use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
+use super::prefix::{PrefixLimits, Prefixes};
 use super::probe::Candidates;
 use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
 use super::revisions::{Arrived, Revisions};
@@ -41,12 +43,14 @@ pub enum Input {
 }
 
 /// Limits of the loop.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct HostLimits {
     /// Requests waiting for a sequence, live and background each; more are refused as busy.
     pub waiting_max: usize,
-    /// Tokens fed in one step, prompts and decoding together.
+    /// Tokens fed in one step while a reply is being written, prompts and decoding together; 0 = what suits the backend.
+    /// So a reply waits for no more than so many tokens of somebody's prompt between two of its own.
     pub step_tokens_max: usize,
+    pub prefixes: PrefixLimits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,7 @@ pub struct Host {
     evaluations: Evaluations,
     candidates: Candidates,
     revisions: Revisions,
+    prefixes: Prefixes,
     output: Output,
     stats: EngineStats,
     /// Why the loop cannot go on.
@@ -93,6 +98,7 @@ impl Host {
             evaluations: Evaluations::default(),
             candidates: Candidates::default(),
             revisions: Revisions::default(),
+            prefixes: Prefixes::new(limits.prefixes),
             output: Output::default(),
             stats: EngineStats::default(),
             lost: None,
@@ -196,7 +202,8 @@ impl Host {
         }
         match job.adapter.as_deref().map(|revision| self.revisions.enter(revision)).transpose() {
             Ok(adapter) => {
-                queue.push_back(Slot::new(job, adapter));
+                let content = |handle| self.revisions.content(handle).unwrap_or_default().to_owned();
+                queue.push_back(Slot::new(job, adapter.map(|handle| (handle, content(handle)))));
                 out.push(Event::Queued { id });
             }
             Err(message) => refuse(FailureKind::Invalid, message),
@@ -260,11 +267,7 @@ impl Host {
     }
 
     fn start(&mut self, mut slot: Slot, out: &mut Vec<Event>) {
-        let opened = self.backend.open().and_then(|seq| match slot.adapter {
-            Some(adapter) => self.backend.adapt(seq, adapter).map(|()| seq),
-            None => Ok(seq),
-        });
-        match opened {
+        match self.begin(&mut slot) {
             Ok(seq) => {
                 out.extend(slot.admit(seq));
                 self.slots.push(slot);
@@ -272,6 +275,9 @@ impl Host {
             Err(error) => {
                 out.push(slot.failed(FailureKind::Internal, format!("no sequence could be opened: {error}")));
                 self.leave(slot.adapter, out);
+                if matches!(error, BackendError::Lost(_)) {
+                    self.lose(error, out);
+                }
             }
         }
     }
@@ -279,7 +285,7 @@ impl Host {
     /// One step for every admitted request that has something to feed, evaluations after the others.
     fn step(&mut self, out: &mut Vec<Event>) {
         let demands: Vec<_> = self.slots.iter().map(Slot::demand).chain(self.evaluations.demands()).collect();
-        let shares = batch::plan(&demands, self.limits.step_tokens_max);
+        let shares = batch::plan(&demands, self.step_tokens(&demands));
         if shares.is_empty() {
             return;
         }
@@ -293,8 +299,17 @@ impl Host {
             Err(error @ BackendError::Lost(_)) => self.lose(error, out),
             Err(_) => self.step_one_by_one(&shares, out),
         }
+        self.keep_prefixes(out);
         self.stats.steps += 1;
         self.stats.step_ms_sum += began.elapsed().as_secs_f64() * 1e3;
+    }
+
+    /// How many tokens the next step may feed.
+    fn step_tokens(&self, demands: &[Demand]) -> usize {
+        let suits = self.backend.step_tokens();
+        let beside = if self.limits.step_tokens_max > 0 { self.limits.step_tokens_max } else { suits.beside };
+        let waited_for = demands.iter().any(|d| d.decoding && !d.background);
+        if waited_for { beside } else { beside.max(suits.alone) }
     }
 
     fn feed(&mut self, shares: &[Share]) -> Result<(), BackendError> {
@@ -446,6 +461,8 @@ impl Host {
             adapters: self.revisions.len() as u32,
             background: (self.background.len() + running + self.evaluations.len() + self.candidates.len()) as u32,
             resident_bytes: resident_bytes(),
+            snapshots: self.prefixes.len() as u32,
+            snapshot_bytes: self.prefixes.bytes(),
             ..self.stats
         }
     }

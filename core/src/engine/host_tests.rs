@@ -24,7 +24,7 @@ const VOCAB: usize = 64;
 const POISON: u32 = 40;
 /// Feeding this id loses the device.
 const FATAL: u32 = 900;
-const END: u32 = 63;
+pub(super) const END: u32 = 63;
 /// What is waited for comes at once on an idle machine; only a test that fails waits for so long on a busy one.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -194,7 +194,11 @@ impl Rig {
             under: HashMap::new(),
             seen: seen_by_backend.clone(),
         };
-        let host = Host::new(Box::new(backend), Arc::new(Letters), HostLimits { waiting_max, step_tokens_max: 64 });
+        let host = Host::new(
+            Box::new(backend),
+            Arc::new(Letters),
+            HostLimits { waiting_max, step_tokens_max: 64, ..HostLimits::default() },
+        );
         let (inputs, from_us) = sync_channel(64);
         let (to_us, events) = sync_channel(4096);
         let thread = std::thread::spawn(move || host.run(&from_us, &to_us));
@@ -218,6 +222,7 @@ impl Rig {
             received: Instant::now(),
             adapter: adapter.map(str::to_owned),
             background,
+            prefix_owner: None,
         };
         self.inputs.send(Input::Prepared(Box::new(job))).unwrap();
     }

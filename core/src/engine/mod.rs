@@ -16,6 +16,9 @@ mod host_tests;
 pub mod llama;
 pub mod load;
 pub mod model;
+pub mod prefix;
+#[cfg(test)]
+mod prefix_tests;
 pub mod prepare;
 mod probe;
 pub mod process;

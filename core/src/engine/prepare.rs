@@ -9,8 +9,8 @@ use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
 use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
 use super::protocol::{
-    CandidateStart, ChatInput, Command, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, REVISION_BYTES_MAX,
-    RequestId,
+    CandidateStart, ChatInput, Command, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt, PromptPart,
+    REVISION_BYTES_MAX, RequestId,
 };
 use super::revisions::Arrived;
 use super::sampler::Sampler;
@@ -84,6 +84,9 @@ impl Preparer {
         if self.embedding_only {
             return Err(Refusal::invalid("this model gives embeddings and cannot generate text"));
         }
+        if request.prefix_owner.as_ref().is_some_and(|owner| owner.len() > OWNER_BYTES_MAX) {
+            return Err(Refusal::invalid(format!("a prefix's owner is named by at most {OWNER_BYTES_MAX} bytes")));
+        }
         let Tokenised { ids, thinking_open } = self.tokenise(request.prompt)?;
         let room = self.room(&ids)?;
         let sampler = Sampler::new(&request.sampling, self.width, &ids)?;
@@ -105,6 +108,7 @@ impl Preparer {
             received,
             adapter: request.adapter,
             background: request.background,
+            prefix_owner: request.prefix_owner,
         })
     }
 

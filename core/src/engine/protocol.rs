@@ -80,6 +80,10 @@ pub struct Generate {
     /// Tables mixed into the answer; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramChoice>,
+    /// Requests that name the same owner may begin with what was kept of each other's prompts; absent: it begins empty
+    /// and leaves nothing. The reply is the same, bit by bit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_owner: Option<String>,
 }
 
 impl Generate {
@@ -97,6 +101,7 @@ impl Generate {
             adapter: None,
             background: false,
             engram: None,
+            prefix_owner: None,
         }
     }
 }
@@ -109,6 +114,8 @@ pub const STOP_BYTES_MAX: usize = 256;
 pub const ADAPTERS_MAX: usize = 16;
 /// Bytes of a revision's name.
 pub const REVISION_BYTES_MAX: usize = 128;
+/// Bytes of the name of a prefix's owner.
+pub const OWNER_BYTES_MAX: usize = 1_024;
 /// Rows of one evaluation.
 pub const EVAL_ROWS_MAX: usize = 65_536;
 /// Tokens of all rows of one evaluation.
@@ -331,6 +338,11 @@ pub struct EngineStats {
     /// Background requests and evaluations, waiting or under way.
     #[serde(default)]
     pub background: u32,
+    /// Prompt prefixes kept, and the bytes of all of them.
+    #[serde(default)]
+    pub snapshots: u32,
+    #[serde(default)]
+    pub snapshot_bytes: u64,
 }
 
 /// Why one request failed. The others go on.

@@ -63,6 +63,11 @@ impl Revisions {
         }
     }
 
+    /// The SHA-256 of what stands behind a handle.
+    pub(super) fn content(&self, handle: AdapterId) -> Option<&str> {
+        self.entries.iter().find(|e| e.handle == handle).map(|e| e.facts.sha256.as_str())
+    }
+
     /// The handle of a revision for one more request.
     pub(super) fn enter(&mut self, revision: &str) -> Result<AdapterId, String> {
         let entry = self.entries.iter_mut().find(|e| e.revision == revision && e.dropping.is_empty());

@@ -1,11 +1,13 @@
 //! One admitted request: its sequence, what it still has to feed, how it samples and what it has said.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::backend::{AdapterId, Chunk, SeqId};
 use super::batch::{CUT_TOKENS, Demand, Share, Wants};
 use super::control::engram::Engram;
 use super::control::{Advance, Finish, ReplyControl};
+use super::prefix::Scope;
 use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
 use super::sampler::{Choice, Sampler, SamplerError};
 use super::vocab::Vocab;
@@ -23,11 +25,13 @@ pub struct Prepared {
     /// Revision of the adapter.
     pub adapter: Option<String>,
     pub background: bool,
+    /// Whose prompts' prefixes it may begin from, and may leave its own to.
+    pub prefix_owner: Option<String>,
 }
 
-/// Longest chunk of a reply that is fed again: shorter than a block of the chunked delta rule, so that each token
-/// gets the numbers it had when it was fed alone.
-const REPLAY_TOKENS_MAX: usize = CUT_TOKENS - 1;
+/// Longest chunk of a reply that is fed again: as few as every backend computes like one alone, so that each token gets
+/// the numbers it had when it was fed alone.
+const REPLAY_TOKENS_MAX: usize = CUT_TOKENS / 2;
 
 pub(super) struct Slot {
     pub(super) id: RequestId,
@@ -42,6 +46,12 @@ pub(super) struct Slot {
     /// How much of it some sequence has held before: it is fed again after a suspension.
     replayed: usize,
     prompt_tokens: usize,
+    /// Where snapshots of its prompt are kept, if they are.
+    scope: Option<Scope>,
+    /// How much of its prompt such a snapshot held.
+    cached: usize,
+    /// Lengths at which one is to be taken, ascending, all of them before the prompt's end.
+    marks: VecDeque<usize>,
     seed: u64,
     sampler: Sampler,
     control: ReplyControl,
@@ -52,8 +62,15 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(job: Prepared, adapter: Option<AdapterId>) -> Slot {
+    /// `adapter`: its handle, and the SHA-256 of its file.
+    pub(super) fn new(job: Prepared, adapter: Option<(AdapterId, String)>) -> Slot {
+        let (adapter, content) = adapter.unzip();
+        // What nobody waits for pushes out nothing that somebody may wait for.
+        let owner = job.prefix_owner.filter(|_| !job.background);
         Slot {
+            scope: owner.map(|owner| Scope { owner, adapter: content }),
+            cached: 0,
+            marks: VecDeque::new(),
             id: job.id,
             seq: None,
             adapter,
@@ -72,7 +89,23 @@ impl Slot {
         }
     }
 
-    /// Gives it an empty sequence; the event is told once.
+    /// Where snapshots of its prompt are kept, and the prompt.
+    pub(super) fn prefix(&self) -> Option<(&Scope, &[u32])> {
+        self.scope.as_ref().map(|scope| (scope, &self.history[..self.prompt_tokens]))
+    }
+
+    /// Its sequence holds the first `held` tokens of the prompt by a snapshot; others are to be taken at `marks`.
+    pub(super) fn resume(&mut self, held: usize, marks: Vec<usize>) {
+        (self.held, self.cached, self.marks) = (held, held, marks.into());
+    }
+
+    /// What is to be kept now, once: its sequence, where, and the tokens that it holds.
+    pub(super) fn mark(&mut self) -> Option<(SeqId, &Scope, &[u32])> {
+        self.marks.pop_front_if(|mark| *mark == self.held)?;
+        Some((self.seq?, self.scope.as_ref()?, &self.history[..self.held]))
+    }
+
+    /// Gives it a sequence, empty or with what was kept of its prompt; the event is told once.
     pub(super) fn admit(&mut self, seq: SeqId) -> Option<Event> {
         self.seq = Some(seq);
         if self.admitted.is_some() {
@@ -80,7 +113,8 @@ impl Slot {
         }
         self.admitted = Some(Instant::now());
         let prompt_ids = self.history.clone();
-        Some(Event::Started { id: self.id, prompt_ids, cached_tokens: 0, seed: self.seed })
+        let cached_tokens = self.cached as u32;
+        Some(Event::Started { id: self.id, prompt_ids, cached_tokens, seed: self.seed })
     }
 
     /// Takes its sequence away; it goes on from the same token in another one.
@@ -92,7 +126,11 @@ impl Slot {
 
     pub(super) fn demand(&self) -> Demand {
         let reply = self.held >= self.prompt_tokens;
-        let end = if reply { self.history.len() } else { self.prompt_tokens };
+        let end = match self.marks.front() {
+            _ if reply => self.history.len(),
+            Some(mark) => *mark,
+            None => self.prompt_tokens,
+        };
         let left = end - self.held;
         let pending = if reply { left.min(REPLAY_TOKENS_MAX) } else { left };
         let wants = if self.held + pending == self.history.len() { Wants::Last } else { Wants::None };
@@ -190,7 +228,7 @@ impl Slot {
         };
         let usage = Usage {
             prompt_tokens: self.prompt_tokens as u32,
-            cached_tokens: 0,
+            cached_tokens: self.cached as u32,
             completion_tokens: self.control.tokens(),
             thinking_tokens: self.control.thinking_tokens(),
         };

@@ -52,6 +52,28 @@ impl Store {
             Store::F16(s) => s[at] = half::f16::from_f32(v).to_bits(),
         }
     }
+
+    fn save(&self, to: &mut Vec<u8>) {
+        let at = to.len();
+        match self {
+            Store::F32(s) => {
+                to.resize(at + 4 * s.len(), 0);
+                to[at..].as_chunks_mut().0.iter_mut().zip(s).for_each(|(b, v)| *b = v.to_le_bytes());
+            }
+            Store::F16(s) => {
+                to.resize(at + 2 * s.len(), 0);
+                to[at..].as_chunks_mut().0.iter_mut().zip(s).for_each(|(b, v)| *b = v.to_le_bytes());
+            }
+        }
+    }
+
+    /// `bytes` holds exactly the values.
+    fn restore(&mut self, bytes: &[u8]) {
+        match self {
+            Store::F32(s) => s.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = f32::from_le_bytes(*b)),
+            Store::F16(s) => s.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, b)| *v = u16::from_le_bytes(*b)),
+        }
+    }
 }
 
 impl KvBlock {
@@ -77,10 +99,28 @@ impl KvBlock {
         }
     }
 
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        let width = if matches!(self.keys, Store::F32(_)) { 4 } else { 2 };
-        2 * self.kv_heads * self.head_dim * KV_BLOCK * width
+    /// Bytes of memory of a block of this shape, and of its saved form.
+    pub fn bytes_of(kv_heads: usize, head_dim: usize, kind: KvType) -> usize {
+        let width = if kind == KvType::F32 { 4 } else { 2 };
+        2 * kv_heads * head_dim * KV_BLOCK * width
+    }
+
+    /// Appends keys and values as bytes.
+    pub fn save(&self, to: &mut Vec<u8>) {
+        self.keys.save(to);
+        self.values.save(to);
+    }
+
+    /// The block of this shape that [`KvBlock::save`] wrote; `None` if these are not as many bytes.
+    pub fn restored(kv_heads: usize, head_dim: usize, kind: KvType, bytes: &[u8]) -> Option<KvBlock> {
+        if bytes.len() != KvBlock::bytes_of(kv_heads, head_dim, kind) {
+            return None;
+        }
+        let mut block = KvBlock::new(kv_heads, head_dim, kind);
+        let (keys, values) = bytes.split_at(bytes.len() / 2);
+        block.keys.restore(keys);
+        block.values.restore(values);
+        Some(block)
     }
 }
 

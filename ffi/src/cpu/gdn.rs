@@ -123,9 +123,33 @@ impl GdnState {
         self.heads.fill(0.0);
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory, and of the saved form.
     pub fn bytes(&self) -> usize {
         4 * (self.conv.len() + self.heads.len())
+    }
+
+    /// The same of any state of this shape.
+    pub fn bytes_of(shape: GdnShape) -> usize {
+        4 * ((TAPS - 1) * shape.channels() + shape.value_heads * DIM * DIM)
+    }
+
+    /// Appends the state as bytes.
+    pub fn save(&self, to: &mut Vec<u8>) {
+        for values in [&self.conv, &self.heads] {
+            let at = to.len();
+            to.resize(at + 4 * values.len(), 0);
+            to[at..].as_chunks_mut().0.iter_mut().zip(values).for_each(|(b, v)| *b = v.to_le_bytes());
+        }
+    }
+
+    /// Takes the state that [`GdnState::save`] wrote; false, and nothing taken, if these are not as many bytes.
+    pub fn restore(&mut self, bytes: &[u8]) -> bool {
+        let (values, rest) = bytes.as_chunks();
+        if !rest.is_empty() || values.len() != self.conv.len() + self.heads.len() {
+            return false;
+        }
+        self.conv.iter_mut().chain(&mut self.heads).zip(values).for_each(|(v, b)| *v = f32::from_le_bytes(*b));
+        true
     }
 }
 

@@ -282,7 +282,7 @@ impl Board {
 
     pub(super) fn set_stats(&self, stats: EngineStats) {
         if self.metered {
-            meters::engine_load(stats.running, stats.waiting, stats.resident_bytes);
+            meters::engine_load(&stats);
         }
         self.stats.send_replace(stats);
     }

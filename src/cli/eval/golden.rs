@@ -48,7 +48,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (model, hash) = (loaded.hosted.model.name.clone(), loaded.hosted.model_hash.clone());
     let tables = engram_tables(&args.engram, &loaded)?;
     let (to_us, events) = sync_channel(64);
-    let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
+    let engine = process::start(
+        loaded,
+        HostLimits { waiting_max: parallel, step_tokens_max: 512, ..HostLimits::default() },
+        to_us,
+    )?;
     let engram = exam_tables(&args, &tables, &engine)?;
     let bar = bar(items.len() as u64, "asking");
     let outcomes =

@@ -57,7 +57,11 @@ impl JudgeArgs {
         let loaded = self.model.load(self.backend, parallel, false)?;
         let (model_hash, labels) = (loaded.hosted.model_hash.clone(), labels(&loaded)?);
         let (to_us, events) = sync_channel(64);
-        let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
+        let engine = process::start(
+            loaded,
+            HostLimits { waiting_max: parallel, step_tokens_max: 512, ..HostLimits::default() },
+            to_us,
+        )?;
         let court = Court { engine, events, labels, reading, model_hash, parallel };
         court.load_adapter(path)?;
         Ok(court)

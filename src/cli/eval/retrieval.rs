@@ -59,7 +59,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown: Vec<Shown> =
         items.iter().map(|item| retrieval::shown(&embedder, &index, item, &wanted, context)).collect();
     let (to_us, events) = sync_channel(64);
-    let engine = process::start(loaded, HostLimits { waiting_max: parallel, step_tokens_max: 512 }, to_us)?;
+    let engine = process::start(
+        loaded,
+        HostLimits { waiting_max: parallel, step_tokens_max: 512, ..HostLimits::default() },
+        to_us,
+    )?;
     let answer = |items: &[Item]| -> anyhow::Result<Vec<Outcome>> {
         let bar = bar(items.len() as u64, "asking");
         let exam = Exam { thinking, parallel, ..Exam::default() };

@@ -86,7 +86,8 @@ fn reply(question: &Question) -> Message {
 
 fn evaluate(loaded: chimere::engine::load::Loaded, rows: Vec<EvalRow>) -> anyhow::Result<Losses> {
     let (to_us, events) = sync_channel(64);
-    let engine = process::start(loaded, HostLimits { waiting_max: 1, step_tokens_max: 512 }, to_us)?;
+    let engine =
+        process::start(loaded, HostLimits { waiting_max: 1, step_tokens_max: 512, ..HostLimits::default() }, to_us)?;
     let command = Command::Evaluate { id: 1, adapter: None, rows, with_kl: false };
     engine.commands.send((command, Instant::now())).context("the engine ended")?;
     while let Ok(batch) = events.recv() {

@@ -26,7 +26,11 @@ pub struct Here {
 impl Here {
     pub fn start(loaded: Loaded) -> anyhow::Result<Here> {
         let (events, from_engine) = sync_channel(EVENT_BATCHES_MAX);
-        let running = process::start(loaded, HostLimits { waiting_max: 1, step_tokens_max: STEP_TOKENS }, events)?;
+        let running = process::start(
+            loaded,
+            HostLimits { waiting_max: 1, step_tokens_max: STEP_TOKENS, ..HostLimits::default() },
+            events,
+        )?;
         Ok(Here { running, events: from_engine, asked: 0 })
     }
 

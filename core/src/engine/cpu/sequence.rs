@@ -1,10 +1,12 @@
 //! What the CPU keeps for one sequence: a GDN state or a growing KV cache for each layer, and its adapter.
 
 use super::adapter::Pairs;
+use crate::engine::backend::{Kept, Saved, SavedSize};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::passes::GRID;
 use crate::engine::model::state::SequenceState;
 use chimere_ffi::cpu::{GdnShape, GdnState, KV_BLOCK, KvBlock, KvType};
+use std::ops::Range;
 use std::sync::Arc;
 
 const _: () = assert!(KV_BLOCK == GRID, "the cuts of a prefill fall between KV blocks");
@@ -53,6 +55,52 @@ impl Sequence {
             blocks.push(KvBlock::new(kind.heads, kind.head_dim, kind.kv));
         }
         blocks[position / KV_BLOCK].write(position % KV_BLOCK, k, v);
+    }
+}
+
+/// What is saved of a sequence: the states of the main layers, each block of keys and values by itself.
+impl Sequence {
+    pub(super) fn saved_size(hp: &HParams, kind: KvShape) -> SavedSize {
+        let attention = hp.attention_layers();
+        SavedSize {
+            block: attention * KvBlock::bytes_of(kind.heads, kind.head_dim, kind.kv),
+            state: (hp.layers.len() - attention) * GdnState::bytes_of(gdn_shape(hp)),
+        }
+    }
+
+    pub(super) fn save(&self, layers: usize, blocks: Range<usize>) -> Saved {
+        let mut saved = Saved { blocks: vec![Vec::new(); blocks.len()], state: Vec::new() };
+        for layer in &self.layers[..layers] {
+            match layer {
+                LayerState::Gdn(state) => state.save(&mut saved.state),
+                LayerState::Kv(held) => {
+                    let held = held.get(blocks.clone()).unwrap_or_default();
+                    saved.blocks.iter_mut().zip(held).for_each(|(to, block)| block.save(to));
+                }
+            }
+        }
+        saved
+    }
+
+    /// Takes what was saved, which is of the size of [`Sequence::saved_size`].
+    pub(super) fn restore(&mut self, layers: usize, kind: KvShape, kept: &Kept<'_>) {
+        let bytes = KvBlock::bytes_of(kind.heads, kind.head_dim, kind.kv);
+        let (mut state, mut at) = (kept.state, 0);
+        for layer in &mut self.layers[..layers] {
+            match layer {
+                LayerState::Gdn(to) => {
+                    let (own, rest) = state.split_at(to.bytes());
+                    to.restore(own);
+                    state = rest;
+                }
+                LayerState::Kv(held) => {
+                    let block =
+                        |all: &&[u8]| KvBlock::restored(kind.heads, kind.head_dim, kind.kv, &all[at..at + bytes]);
+                    *held = kept.blocks.iter().filter_map(block).collect();
+                    at += bytes;
+                }
+            }
+        }
     }
 }
 

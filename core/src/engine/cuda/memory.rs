@@ -1,6 +1,8 @@
 //! What lies on the device beside the weights: activations of a pass, states and caches of the sequences, and the
 //! plan that says how much of everything there is.
 
+mod snapshot;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -338,9 +340,8 @@ impl States {
     pub(super) fn clear(&self, slot: usize) -> Result<(), GpuError> {
         for layer in &self.layers {
             if let LayerState::Gdn { state, window } = layer {
-                let range = |floats: usize| 4 * slot * self.heads * floats..4 * (slot + 1) * self.heads * floats;
-                state.zero(range(STATE_FLOATS))?;
-                window.zero(range(WINDOW_FLOATS))?;
+                state.zero(self.of_slot(slot, STATE_FLOATS))?;
+                window.zero(self.of_slot(slot, WINDOW_FLOATS))?;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use super::adapters::{Target, Touched};
 use super::memory::{HEAD_ROWS, LayerState};
 use super::weights::{Matrix, OnDevice};
 use super::{Cuda, plan_words};
-use crate::engine::model::passes::Span;
+use crate::engine::model::passes::{GRID, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Layer, Mixer};
@@ -25,9 +25,8 @@ pub(super) struct Run<'a> {
     rows: usize,
     wanted: usize,
     spans: usize,
-    /// Spans whose attention runs on tensor cores: index, first row and length. Decided by the span alone, so that no
-    /// neighbour changes a sequence's numbers.
-    long: Vec<(usize, usize, usize)>,
+    /// Parts of spans whose attention runs on tensor cores, as the plan has them behind the spans.
+    long: Vec<Span>,
     /// Bytes between two lists of the plan.
     list: usize,
     /// The residual stream: the pass's own, or that of the wanted rows.
@@ -38,6 +37,26 @@ pub(super) struct Run<'a> {
     narrowed: bool,
     /// What the adapters of the pass change.
     touched: Touched,
+}
+
+/// The part of each span whose attention runs on tensor cores, for those that have one. They are fewer than the rows that
+/// are no span's first, so that the plan has place for them behind the spans.
+pub(super) fn long(c: &Cuda, spans: &[Span]) -> Vec<Span> {
+    let p = &c.hp.attention;
+    if c.sizes.kv_bytes != 2 || !attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
+        return Vec::new();
+    }
+    spans.iter().map(|span| Span { len: long_rows(span), ..*span }).filter(|span| span.len > 0).collect()
+}
+
+/// Leading rows of a span that make many together: those of whole blocks of the grid, and those behind the last of them
+/// unless they are few. A prompt is cut on the grid alone, so which rows these are depends on its length and on nothing
+/// else: not on how much of it a step feeds, on what was kept of it, or on a neighbour.
+fn long_rows(span: &Span) -> usize {
+    let behind = (span.position + span.len) % GRID;
+    let few = matmul::NARROW_TOKENS_MAX;
+    let rows = if behind > few { span.len } else { span.len.saturating_sub(behind) };
+    if rows > few { rows } else { 0 }
 }
 
 impl<'a> Run<'a> {
@@ -54,11 +73,7 @@ impl<'a> Run<'a> {
 
     /// The same run, which knows where long spans lie.
     pub(super) fn with(mut self, spans: &[Span]) -> Run<'a> {
-        let p = &self.c.hp.attention;
-        if self.c.sizes.kv_bytes == 2 && attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
-            let long = spans.iter().enumerate().filter(|(_, s)| s.len > matmul::NARROW_TOKENS_MAX);
-            self.long = long.map(|(i, s)| (i, s.start, s.len)).collect();
-        }
+        self.long = long(self.c, spans);
         self
     }
 

@@ -1,7 +1,9 @@
 //! Bookkeeping of open sequences: handles, how much each holds, and the checks of a step before anything is fed.
 
-use super::passes::Fed;
-use crate::engine::backend::{BackendError, Rows, SeqId};
+use std::ops::Range;
+
+use super::passes::{Fed, GRID};
+use crate::engine::backend::{BackendError, Kept, Rows, SavedSize, SeqId};
 
 /// What a backend keeps for one sequence.
 pub trait SequenceState {
@@ -107,6 +109,32 @@ impl<S: SequenceState> Slots<S> {
             Part::Trunk => self.slots[slot].held += rows,
             Part::Prediction => self.slots[slot].drafted += rows,
         }
+    }
+
+    /// Slot of a sequence that can be saved, and its blocks from `first` on.
+    pub fn whole(&self, seq: SeqId, first: usize) -> Result<(usize, Range<usize>), BackendError> {
+        let slot = self.find(seq).ok_or(BackendError::UnknownSequence(seq.0))?;
+        let held = self.slots[slot].held;
+        if !held.is_multiple_of(GRID) || held < first * GRID {
+            return Err(BackendError::Compute(format!(
+                "a sequence of {held} tokens cannot be saved from block {first}"
+            )));
+        }
+        Ok((slot, first..held / GRID))
+    }
+
+    /// Slot of an empty sequence that can take what was kept.
+    pub fn empty(&self, seq: SeqId, kept: &Kept<'_>, size: SavedSize) -> Result<usize, BackendError> {
+        let slot = self.find(seq).ok_or(BackendError::UnknownSequence(seq.0))?;
+        let (held, tokens) = (self.slots[slot].held, kept.blocks.len() * GRID);
+        if held > 0 || tokens > self.context_tokens {
+            let capacity = self.context_tokens;
+            return Err(BackendError::ContextFull { held, fed: tokens, capacity });
+        }
+        if kept.state.len() != size.state || kept.blocks.iter().any(|block| block.len() != size.block) {
+            return Err(BackendError::Compute("what was kept is not of this model".to_owned()));
+        }
+        Ok(slot)
     }
 
     /// Checks one chunk of a step and adds it to `fed`, which holds the chunks before it.

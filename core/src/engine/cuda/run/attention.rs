@@ -70,15 +70,15 @@ impl<'a> Run<'a> {
             return few.map_or(Ok(()), |(a, join)| attention::few(&self.c.device, &a, &join, self.rows));
         }
         let mut done = 0;
-        for &(index, start, len) in &self.long {
-            self.attend(i, done..start)?;
-            self.attend_long(i, index, start..start + len)?;
-            done = start + len;
+        for (n, span) in self.long.iter().enumerate() {
+            self.attend(i, done..span.start)?;
+            self.attend_long(i, self.spans + n, span.rows())?;
+            done = span.start + span.len;
         }
         self.attend(i, done..self.rows)
     }
 
-    /// Attention of the rows of one long span.
+    /// Attention of the rows of the span at `index` of the plan.
     fn attend_long(&self, i: usize, index: usize, rows: Range<usize>) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         let (m, p, to) = (&self.c.memory, &self.c.hp.attention, self.c.memory.mixed.quantised());

@@ -1,0 +1,54 @@
+//! The part of the step loop that keeps prompt prefixes: a sequence begins with what is kept of its prompt, and what it
+//! holds on the way is kept for others.
+
+use super::Host;
+use crate::engine::backend::{BackendError, SeqId};
+use crate::engine::protocol::Event;
+use crate::engine::slot::Slot;
+
+impl Host {
+    /// Opens a sequence for a request, under its adapter, with the longest prefix of its prompt that is kept.
+    pub(super) fn begin(&mut self, slot: &mut Slot) -> Result<SeqId, BackendError> {
+        let seq = self.backend.open()?;
+        let begun = self.fill(seq, slot);
+        if begun.is_err() {
+            self.backend.close(seq);
+        }
+        begun.map(|()| seq)
+    }
+
+    fn fill(&mut self, seq: SeqId, slot: &mut Slot) -> Result<(), BackendError> {
+        if let Some(adapter) = slot.adapter {
+            self.backend.adapt(seq, adapter)?;
+        }
+        if self.backend.saved_size().is_none() {
+            return Ok(());
+        }
+        let Some((scope, prompt)) = slot.prefix() else { return Ok(()) };
+        let found = self.prefixes.find(scope, prompt);
+        if let Some(node) = found.node {
+            self.backend.restore(seq, &self.prefixes.kept(node))?;
+        }
+        let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found);
+        slot.resume(found.held, marks);
+        Ok(())
+    }
+
+    /// Takes the snapshots that are due after a step.
+    pub(super) fn keep_prefixes(&mut self, out: &mut Vec<Event>) {
+        let Some(size) = self.backend.saved_size() else { return };
+        for slot in &mut self.slots {
+            let Some((seq, scope, tokens)) = slot.mark() else { continue };
+            let Some(first) = self.prefixes.room(scope, tokens, size) else { continue };
+            match self.backend.save(seq, first) {
+                Ok(saved) => self.prefixes.put(scope, tokens, saved),
+                Err(error @ BackendError::Lost(_)) => return self.lose(error, out),
+                // The request goes on without it.
+                Err(error) => {
+                    tracing::warn!(%error, "a prompt's prefix is not kept");
+                    self.prefixes.give_up(scope, tokens);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Prompt prefixes that outlive their requests: what sequences held at exact lengths, in a tree of blocks of 64 tokens.
+//! A later request whose prompt begins with the same tokens starts from the longest of them.
+//!
+//! A node is one block: its tokens, its keys and values, and, where a snapshot was taken, the recurrent state after it.
+//! Keys and values are shared by everything that goes on from them; a state is as large as thousands of tokens, so states
+//! are what is counted out: the one that was not used for longest goes first, and with it every block that leads to no
+//! other. A tree belongs to one [`Scope`]; no tree is ever looked at for another.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::backend::{Kept, Saved, SavedSize};
+use super::batch::CUT_TOKENS;
+
+/// How much is kept, and at which lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixLimits {
+    /// Bytes of all snapshots; 0 = none are taken.
+    pub bytes_max: u64,
+    /// Tokens that a snapshot must save over the one before it: fewer are read again sooner than copied.
+    pub gain_tokens_min: usize,
+    /// Snapshots of a long prompt lie so far apart.
+    pub stride_tokens: usize,
+}
+
+impl Default for PrefixLimits {
+    fn default() -> PrefixLimits {
+        PrefixLimits { bytes_max: 0, gain_tokens_min: 256, stride_tokens: 2_048 }
+    }
+}
+
+/// Whose prompts, under what: requests of one scope may begin from each other's prefixes, and no others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope {
+    pub owner: String,
+    /// SHA-256 of the adapter's file; absent: the base weights.
+    pub adapter: Option<String>,
+}
+
+type NodeId = u64;
+type Tokens = Arc<[u32]>;
+
+/// Bytes that a node takes beside what it keeps: its tokens twice over, and its places in two maps.
+const NODE_BYTES: usize = 1_024;
+
+struct Node {
+    /// Absent: the root of a scope, which has no tokens.
+    parent: Option<NodeId>,
+    tokens: Tokens,
+    children: HashMap<Tokens, NodeId>,
+    block: Vec<u8>,
+    state: Option<State>,
+}
+
+struct State {
+    bytes: Vec<u8>,
+    /// When it was taken or used last: its key in `Prefixes::ages`.
+    used: u64,
+}
+
+/// What is known of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Tokens that a snapshot holds, and where it is.
+    pub held: usize,
+    pub node: Option<NodeId>,
+    /// Tokens that some other prompt began with, by whole blocks.
+    pub common: usize,
+}
+
+pub struct Prefixes {
+    limits: PrefixLimits,
+    roots: HashMap<Scope, NodeId>,
+    nodes: HashMap<NodeId, Node>,
+    /// Nodes with a state, the one unused for longest first.
+    ages: BTreeMap<u64, NodeId>,
+    bytes: u64,
+    next: u64,
+}
+
+impl Prefixes {
+    pub fn new(limits: PrefixLimits) -> Prefixes {
+        let (roots, nodes, ages) = Default::default();
+        Prefixes { limits, roots, nodes, ages, bytes: 0, next: 0 }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Snapshots kept.
+    pub fn len(&self) -> usize {
+        self.ages.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ages.is_empty()
+    }
+
+    /// The longest snapshot that leaves at least one token of the prompt to be fed.
+    pub fn find(&mut self, scope: &Scope, prompt: &[u32]) -> Found {
+        let path = self.walk(scope, prompt);
+        let usable = &path[..path.len().min(prompt.len().saturating_sub(1) / CUT_TOKENS)];
+        let has_state = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state.is_some());
+        let last = usable.iter().rposition(has_state);
+        let node = last.map(|at| usable[at]);
+        node.into_iter().for_each(|id| self.touch(id));
+        Found { held: last.map_or(0, |at| (at + 1) * CUT_TOKENS), node, common: path.len() * CUT_TOKENS }
+    }
+
+    /// What is kept at a node that was found.
+    pub fn kept(&self, node: NodeId) -> Kept<'_> {
+        let state = self.nodes.get(&node).and_then(|n| n.state.as_ref()).map_or(&[][..], |s| s.bytes.as_slice());
+        let mut blocks = Vec::new();
+        let mut at = self.nodes.get(&node);
+        while let Some(node) = at {
+            let parent = node.parent.and_then(|id| self.nodes.get(&id));
+            if parent.is_some() {
+                blocks.push(node.block.as_slice());
+            }
+            at = parent;
+        }
+        blocks.reverse();
+        Kept { blocks, state }
+    }
+
+    /// Lengths of a prompt at which a snapshot is worth taking, ascending: where the next turn of the conversation will
+    /// part from this one, where another prompt parted from it, behind the first message, and every so often. `ends` are
+    /// the tokens that end a message.
+    pub fn marks(&self, prompt: &[u32], ends: &[u32], found: &Found) -> Vec<usize> {
+        if self.limits.bytes_max == 0 {
+            return Vec::new();
+        }
+        let boundary = |(at, token): (usize, &u32)| ends.contains(token).then_some(at + 1);
+        let last = prompt.iter().enumerate().rev().find_map(boundary).unwrap_or(prompt.len());
+        let first = prompt.iter().enumerate().find_map(boundary).unwrap_or(0);
+        let strides = (1..).map(|n| n * self.limits.stride_tokens).take_while(|at| *at < prompt.len());
+        let gain = self.limits.gain_tokens_min;
+        let mut marks = BTreeSet::new();
+        // In order of worth: each is taken that lies far enough from those before it.
+        for at in [last, found.common, first].into_iter().chain(strides) {
+            let at = at.min(prompt.len().saturating_sub(1)) / CUT_TOKENS * CUT_TOKENS;
+            if at >= found.held + gain && marks.iter().all(|mark: &usize| mark.abs_diff(at) >= gain) {
+                marks.insert(at);
+            }
+        }
+        marks.into_iter().collect()
+    }
+
+    /// Makes room for a snapshot of `tokens`, whole blocks of them: how many are there already. `None`: it is there, or
+    /// it is larger than everything together may be.
+    pub fn room(&mut self, scope: &Scope, tokens: &[u32], size: SavedSize) -> Option<usize> {
+        let (path, blocks) = (self.walk(scope, tokens), tokens.len() / CUT_TOKENS);
+        let keep = path.last().copied();
+        let there = path.len() == blocks && keep.and_then(|id| self.nodes.get(&id)).is_some_and(|n| n.state.is_some());
+        let needed = |blocks: usize| (blocks * (size.block + NODE_BYTES) + size.state) as u64;
+        if there || needed(blocks) > self.limits.bytes_max {
+            return None;
+        }
+        while self.bytes + needed(blocks - path.len()) > self.limits.bytes_max {
+            let (_, oldest) = self.ages.pop_first()?;
+            if let Some(state) = self.nodes.get_mut(&oldest).and_then(|n| n.state.take()) {
+                self.bytes -= state.bytes.len() as u64;
+            }
+            self.prune(oldest, keep);
+        }
+        Some(path.len())
+    }
+
+    /// Keeps a snapshot of `tokens`, for which room was made: what was saved behind the blocks that were there.
+    pub fn put(&mut self, scope: &Scope, tokens: &[u32], saved: Saved) {
+        let path = self.walk(scope, tokens);
+        let mut at = match (path.last(), self.roots.get(scope)) {
+            (Some(id), _) | (None, Some(id)) => *id,
+            (None, None) => {
+                let root = self.insert(None, &[], Vec::new());
+                self.roots.insert(scope.clone(), root);
+                root
+            }
+        };
+        for (tokens, block) in tokens.chunks(CUT_TOKENS).skip(path.len()).zip(saved.blocks) {
+            at = self.insert(Some(at), tokens, block);
+        }
+        self.next += 1;
+        if let Some(node) = self.nodes.get_mut(&at) {
+            self.bytes += saved.state.len() as u64;
+            node.state = Some(State { bytes: saved.state, used: self.next });
+            self.ages.insert(self.next, at);
+        }
+    }
+
+    /// Room was made for a snapshot that could not be taken.
+    pub fn give_up(&mut self, scope: &Scope, tokens: &[u32]) {
+        if let Some(last) = self.walk(scope, tokens).last() {
+            self.prune(*last, None);
+        }
+    }
+
+    /// The nodes that these tokens lead through, a whole block each.
+    fn walk(&self, scope: &Scope, tokens: &[u32]) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let mut at = self.roots.get(scope).and_then(|id| self.nodes.get(id));
+        for block in tokens.chunks_exact(CUT_TOKENS) {
+            let Some(id) = at.and_then(|node| node.children.get(block)) else { break };
+            path.push(*id);
+            at = self.nodes.get(id);
+        }
+        path
+    }
+
+    fn insert(&mut self, parent: Option<NodeId>, tokens: &[u32], block: Vec<u8>) -> NodeId {
+        self.next += 1;
+        let (id, tokens) = (self.next, Tokens::from(tokens));
+        if let Some(parent) = parent.and_then(|id| self.nodes.get_mut(&id)) {
+            parent.children.insert(tokens.clone(), id);
+            self.bytes += (block.len() + NODE_BYTES) as u64;
+        }
+        self.nodes.insert(id, Node { parent, tokens, children: HashMap::new(), block, state: None });
+        id
+    }
+
+    fn touch(&mut self, id: NodeId) {
+        self.next += 1;
+        if let Some(state) = self.nodes.get_mut(&id).and_then(|n| n.state.as_mut()) {
+            self.ages.remove(&state.used);
+            state.used = self.next;
+            self.ages.insert(self.next, id);
+        }
+    }
+
+    /// Lets go of a node and those above it, as far as they lead to no state; not of `keep`, which is about to.
+    fn prune(&mut self, mut id: NodeId, keep: Option<NodeId>) {
+        while Some(id) != keep
+            && let Some(node) = self.nodes.get(&id)
+            && node.state.is_none()
+            && node.children.is_empty()
+        {
+            let Some(node) = self.nodes.remove(&id) else { return };
+            let Some(parent) = node.parent else {
+                return self.roots.retain(|_, root| *root != id);
+            };
+            self.bytes -= (node.block.len() + NODE_BYTES) as u64;
+            if let Some(above) = self.nodes.get_mut(&parent) {
+                above.children.remove(&node.tokens);
+            }
+            id = parent;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

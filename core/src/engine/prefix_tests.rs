@@ -1,0 +1,241 @@
+//! The step loop over tiny models on both native backends: a reply is the same, bit by bit, whatever was kept of its
+//! prompt.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use chimere_ffi::gpu::build_emulated;
+
+use super::adapter::{Adapter, BaseModel, Recipe};
+use super::backend::*;
+use super::control::{ReplyControl, ReplyLimits};
+use super::cpu::{Cpu, CpuOptions, KvType};
+use super::cuda::{Cuda, CudaOptions};
+use super::host::{Host, HostLimits, Input};
+use super::host_tests::{END, Letters};
+use super::model::tiny::{Random, Tiny};
+use super::prefix::PrefixLimits;
+use super::protocol::Event;
+use super::revisions::Arrived;
+use super::sampler::Sampler;
+use super::slot::Prepared;
+use crate::gguf::Gguf;
+use crate::turn::{Sampling, Thinking};
+
+const CONTEXT_TOKENS: usize = 512;
+/// The emulated card is slow, and a busy machine slower.
+const PATIENCE: Duration = Duration::from_secs(1_200);
+/// Snapshots wherever they may lie.
+const KEEP: PrefixLimits = PrefixLimits { bytes_max: 1 << 30, gain_tokens_min: 64, stride_tokens: 128 };
+
+fn on_processor(path: &Path) -> Box<dyn Backend> {
+    let options = CpuOptions { threads: 2, context_tokens: CONTEXT_TOKENS, sequences_max: 4, kv: KvType::F32 };
+    Box::new(Cpu::load(path, &options, &mut |_| {}).unwrap())
+}
+
+#[cfg_attr(not(feature = "llama"), allow(dead_code))]
+fn on_card(path: &Path) -> Box<dyn Backend> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let emulated = Some(build_emulated(&root.join("kernels"), &root.join("target")).unwrap());
+    let (context_tokens, sequences_max) = (CONTEXT_TOKENS, 4);
+    let options = CudaOptions { threads: 2, context_tokens, sequences_max, emulated, ..Default::default() };
+    Box::new(Cuda::load(path, &options, &mut |_| {}).unwrap())
+}
+
+/// What a request got: tokens with the bits of their likelihoods and of the next likeliest, and how much was kept.
+#[derive(Debug, Default, PartialEq)]
+struct Answer {
+    tokens: Vec<(u32, u32, Vec<(u32, u32)>)>,
+    cached: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Ask<'a> {
+    seed: Option<u64>,
+    owner: Option<&'a str>,
+    adapter: Option<&'a str>,
+    tokens: u32,
+}
+
+struct Rig {
+    vocab: usize,
+    inputs: SyncSender<Input>,
+    events: Receiver<Vec<Event>>,
+    seen: Vec<Event>,
+    thread: Option<JoinHandle<Result<(), BackendError>>>,
+}
+
+impl Rig {
+    fn start(backend: Box<dyn Backend>, prefixes: PrefixLimits, step_tokens_max: usize) -> Rig {
+        let limits = HostLimits { waiting_max: 64, step_tokens_max, prefixes };
+        let vocab = backend.info().vocab;
+        let host = Host::new(backend, Arc::new(Letters), limits);
+        let (inputs, from_us) = sync_channel(64);
+        let (to_us, events) = sync_channel(1 << 16);
+        let thread = std::thread::spawn(move || host.run(&from_us, &to_us));
+        Rig { vocab, inputs, events, seen: Vec::new(), thread: Some(thread) }
+    }
+
+    fn send(&self, id: u64, ids: &[u32], ask: Ask<'_>) {
+        let temperature = if ask.seed.is_some() { 1.0 } else { 0.0 };
+        let sampling = Sampling { temperature, seed: ask.seed, logprobs: Some(3), ..Sampling::default() };
+        let limits = ReplyLimits { max_tokens: ask.tokens, stop: &[], thinking: Thinking::Template, ignore_end: true };
+        let job = Prepared {
+            id,
+            ids: ids.to_vec(),
+            seed: 0,
+            sampler: Sampler::new(&sampling, self.vocab, ids).unwrap(),
+            control: ReplyControl::new(&Letters, limits, false).unwrap(),
+            engram: None,
+            received: Instant::now(),
+            adapter: ask.adapter.map(str::to_owned),
+            background: false,
+            prefix_owner: ask.owner.map(str::to_owned),
+        };
+        self.inputs.send(Input::Prepared(Box::new(job))).unwrap();
+    }
+
+    fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
+        while !self.seen.iter().any(&wanted) {
+            let events = self.events.recv_timeout(PATIENCE).unwrap();
+            self.seen.extend(events);
+        }
+    }
+
+    fn answer(&mut self, id: u64) -> Answer {
+        self.until(|e| matches!(e, Event::Finished { id: i, .. } | Event::Failed { id: i, .. } if *i == id));
+        let mut answer = Answer::default();
+        for event in &self.seen {
+            match event {
+                Event::Token(t) if t.id == id => {
+                    let top = t.top.iter().map(|l| (l.id, l.logprob.to_bits())).collect();
+                    let own = t.logprob.as_ref().map_or(0, |l| l.logprob.to_bits());
+                    answer.tokens.push((t.token, own, top));
+                }
+                Event::Started { id: i, cached_tokens, .. } if *i == id => answer.cached = *cached_tokens,
+                Event::Finished { id: i, usage, .. } if *i == id => assert_eq!(usage.cached_tokens, answer.cached),
+                Event::Failed { id: i, message, .. } if *i == id => panic!("{message}"),
+                _ => {}
+            }
+        }
+        answer
+    }
+
+    fn ask(&mut self, id: u64, ids: &[u32], ask: Ask<'_>) -> Answer {
+        self.send(id, ids, ask);
+        self.answer(id)
+    }
+
+    fn load(&mut self, id: u64, revision: &str, adapter: Adapter) {
+        let facts = Box::new(adapter.facts(1, revision));
+        self.inputs.send(Input::Adapter(Box::new(Arrived { id, revision: revision.into(), adapter, facts }))).unwrap();
+        self.until(|e| matches!(e, Event::AdapterLoaded { id: i, .. } if *i == id));
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = self.inputs.send(Input::Command(super::protocol::Command::Exit));
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+/// A conversation of three turns, each the one before and more, and one that parts from it within the second. A message
+/// ends in each.
+fn prompts() -> [Vec<u32>; 4] {
+    let mut words: Vec<u32> = Random(21).tokens(290).iter().map(|t| t % END).collect();
+    for at in [70, 139, 215, 280] {
+        words[at] = END;
+    }
+    let other = Random(22).tokens(100).into_iter().map(|t| t % END);
+    let mut parted: Vec<u32> = words[..130].iter().copied().chain(other).collect();
+    parted[200] = END;
+    [words[..150].to_vec(), words[..230].to_vec(), words.clone(), parted]
+}
+
+/// Asks them by turns, and what was kept is to change nothing; returns how many tokens were kept each time.
+fn same_bits(path: &Path, backend: fn(&Path) -> Box<dyn Backend>, prompts: &[Vec<u32>]) -> Vec<u32> {
+    let mut cold = Rig::start(backend(path), PrefixLimits::default(), 0);
+    let mut warm = Rig::start(backend(path), KEEP, 64);
+    let (mut id, mut kept) = (0, Vec::new());
+    for prompt in prompts {
+        for seed in [None, Some(5)] {
+            id += 1;
+            let ask = Ask { seed, owner: Some("me"), tokens: 4, ..Ask::default() };
+            let (without, with) = (cold.ask(id, prompt, ask), warm.ask(id, prompt, ask));
+            assert_eq!(without.cached, 0);
+            assert_eq!(without.tokens, with.tokens, "{} tokens, {} kept", prompt.len(), with.cached);
+            kept.push(with.cached);
+        }
+    }
+    kept
+}
+
+#[test]
+fn nobody_else_finds_what_was_kept() {
+    let file = Tiny::default().write();
+    let mut rig = Rig::start(on_processor(&file.path), KEEP, 0);
+    let prompt = &prompts()[1];
+    let mine = rig.ask(1, prompt, Ask { owner: Some("me"), tokens: 4, ..Ask::default() });
+    for (id, owner) in [(2, Some("you")), (3, None)] {
+        assert_eq!(rig.ask(id, prompt, Ask { owner, tokens: 4, ..Ask::default() }), mine);
+    }
+    let again = rig.ask(4, prompt, Ask { owner: Some("me"), tokens: 4, ..Ask::default() });
+    assert_eq!((mine.cached, again.cached), (0, 192));
+}
+
+/// Messages end at 71, 140 and 216 of the first two prompts, and at 281 of the third; the fourth parts at 130.
+#[test]
+fn replies_on_the_processor_are_the_same_bits_whatever_was_kept() {
+    let kept = same_bits(&Tiny::default().write().path, on_processor, &prompts());
+    assert_eq!(kept, [0, 128, 128, 192, 192, 256, 128, 192]);
+}
+
+/// Quantised, with heads whose attention of many tokens runs on tensor cores, over a cache of halves.
+#[cfg(feature = "llama")]
+#[test]
+fn replies_on_a_card_are_the_same_bits_whatever_was_kept() {
+    use crate::gguf::synthetic::{Qwen35Moe, Types};
+    use chimere_ffi::DType;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.gguf");
+    let types = Types { experts: DType::Q8_0, dense: DType::Q8_0, embedding: DType::Q8_0, head: Some(DType::Q8_0) };
+    Qwen35Moe::small(types).build().unwrap().write(&path, 3, |_, _| {}).unwrap();
+    let [short, _, _, parted] = prompts();
+    // 22 tokens lie behind the last whole block of the first, which go another way than those before them.
+    assert_eq!(same_bits(&path, on_card, &[short, parted]), [0, 128, 128, 192]);
+}
+
+#[test]
+fn what_was_kept_under_one_adapter_serves_no_other() {
+    let file = Tiny::default().write();
+    let base = BaseModel::new(&Gguf::open(&file.path).unwrap(), "hash");
+    let adapter = |seed| Recipe { rank: 3, scale: 0.5, seed, targets: Vec::new(), last_layers: 0 }.make(&base).unwrap();
+    let (mut cold, mut warm) = (
+        Rig::start(on_processor(&file.path), PrefixLimits::default(), 0),
+        Rig::start(on_processor(&file.path), KEEP, 0),
+    );
+    for rig in [&mut cold, &mut warm] {
+        rig.load(100, "one", adapter(1));
+        rig.load(101, "two", adapter(2));
+    }
+    let prompt = &prompts()[0];
+    let mut said = Vec::new();
+    for (id, (adapter, kept)) in
+        [(None, 0), (Some("one"), 0), (Some("two"), 0), (Some("one"), 128), (None, 128), (Some("two"), 128)]
+            .into_iter()
+            .enumerate()
+    {
+        let ask = Ask { owner: Some("me"), adapter, tokens: 3, ..Ask::default() };
+        let (without, with) = (cold.ask(id as u64, prompt, ask), warm.ask(id as u64, prompt, ask));
+        assert_eq!((&without.tokens, kept), (&with.tokens, with.cached), "{adapter:?}");
+        said.push(with.tokens);
+    }
+    assert!(said[0] != said[1] && said[1] != said[2] && said[0] != said[2], "the adapters do something");
+}

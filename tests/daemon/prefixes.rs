@@ -1,0 +1,77 @@
+//! Prompt prefixes kept between requests, over HTTP: a conversation reads only what is new, its replies are those of a
+//! daemon that keeps nothing, and nobody finds anything of somebody else's.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use chimere::keys::KeyRing;
+use chimere::service::Scope;
+use serde_json::{Value, json};
+
+use crate::harness::Daemon;
+
+fn key(state: &Path, name: &str) -> String {
+    KeyRing::add(state, name, &[Scope::Chat, Scope::Metrics], true, jiff::Timestamp::now()).unwrap().0
+}
+
+async fn daemon(snapshot_bytes: &str) -> (Daemon, String, String) {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let (anna, bob) = (key(state.path(), "anna"), key(state.path(), "bob"));
+    let variables = [("CHIMERE_ENGINE_SNAPSHOT_BYTES_MAX", snapshot_bytes)];
+    let daemon = Daemon::launch_with(state, &[], &variables);
+    daemon.ready().await;
+    (daemon, anna, bob)
+}
+
+/// The answer to a conversation, and how many tokens of its prompt were kept, and were there.
+async fn ask(daemon: &Daemon, key: &str, messages: &Value, seed: Option<u64>) -> (Value, u64, u64) {
+    let temperature = if seed.is_some() { 0.8 } else { 0.0 };
+    let body = json!({
+        "messages": messages, "temperature": temperature, "seed": seed, "max_tokens": 24, "logprobs": true,
+        "top_logprobs": 3,
+    });
+    let url = format!("{}/v1/chat/completions", daemon.url);
+    let answer = reqwest::Client::new().post(url).bearer_auth(key).json(&body).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let reply: Value = answer.json().await.unwrap();
+    let usage = &reply["usage"];
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let choice = json!([reply["choices"][0]["message"], reply["choices"][0]["logprobs"]]);
+    (choice, cached, usage["prompt_tokens"].as_u64().unwrap())
+}
+
+async fn page(daemon: &Daemon, key: &str, path: &str) -> String {
+    let url = format!("{}{path}", daemon.url);
+    reqwest::Client::new().get(url).bearer_auth(key).send().await.unwrap().text().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_conversation_reads_only_what_is_new_and_nobody_else_finds_it() {
+    let (keeps, anna, bob) = daemon("268435456").await;
+    let (forgets, anna_there, _) = daemon("0").await;
+    let rules = "Answer in one short sentence. Numbers are written as digits, names with a capital letter. ".repeat(20);
+    let mut messages = vec![json!({ "role": "system", "content": rules })];
+    let (mut read_before, mut hits) = (0, 0);
+    for question in ["What is 17 + 25?", "And 9 * 7?", "Who are you?"] {
+        messages.push(json!({ "role": "user", "content": question }));
+        let conversation = Value::from(messages.clone());
+        for seed in [None, Some(11)] {
+            let (with, cached, prompt) = ask(&keeps, &anna, &conversation, seed).await;
+            let (without, none, _) = ask(&forgets, &anna_there, &conversation, seed).await;
+            assert_eq!((&with, none), (&without, 0), "{cached} of {prompt} tokens were kept");
+            assert!(cached % 64 == 0 && cached < prompt, "{cached} of {prompt}");
+            assert_eq!(cached > 0, read_before > 0, "{question}");
+            // Of a prompt that was read before, all but what lies behind its last message and the last whole block.
+            assert!(cached + 256 + 64 > read_before, "{cached} kept of the {read_before} before");
+            (read_before, hits) = (read_before.max(prompt), hits + u64::from(cached > 0));
+        }
+        let (answer, ..) = ask(&forgets, &anna_there, &conversation, None).await;
+        messages.push(json!({ "role": "assistant", "content": answer[0]["content"] }));
+    }
+    messages.pop();
+    let (_, cached, prompt) = ask(&keeps, &bob, &Value::from(messages), None).await;
+    assert_eq!(cached, 0, "bob's first prompt, {prompt} tokens that anna sent before");
+    let metrics = page(&keeps, &anna, "/metrics").await;
+    assert!(metrics.lines().any(|line| line == format!("chimere_prefix_hits_total {hits}")), "{metrics}");
+    assert!(metrics.contains("chimere_engine_snapshot_bytes "), "{metrics}");
+}
