@@ -350,7 +350,9 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     flag("--threads", engine.threads.to_string());
     flag("--context", engine.context_tokens.map_or(0, usize::from).to_string());
     flag("--sequences", engine.sequences.to_string());
-    flag("--step-tokens", engine.step_tokens.map_or(0, usize::from).to_string());
+    if let Some(tokens) = engine.step_tokens {
+        flag("--step-tokens", tokens.to_string());
+    }
     flag("--snapshots-max", engine.snapshot_bytes_max.to_string());
     // Every admitted reply may wait, with all its choices.
     flag("--waiting", (config.replies.requests_max * crate::service::CHOICES_MAX as usize).min(4_096).to_string());

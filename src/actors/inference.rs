@@ -38,6 +38,8 @@ const MAILBOX_MAX: usize = 256;
 const PAUSE_TIMEOUT_MS: u64 = 10_000;
 /// Longest wait for the answer to a question.
 const ASK_TIMEOUT_MS: u64 = 10_000;
+/// The same where it comes behind a step.
+const STEP_TIMEOUT_MS: u64 = 30_000;
 const BACK_OFF_FIRST_MS: u64 = 100;
 const BACK_OFF_MAX_MS: u64 = 30_000;
 /// Events of a reply beside its tokens.
@@ -66,19 +68,40 @@ pub struct Submit {
 #[derive(Message)]
 #[rtype(result = "Result<Event, InferenceError>")]
 pub enum Ask {
-    Tokenize { text: String, specials: bool },
-    Detokenize { ids: Vec<u32> },
-    ApplyTemplate { chat: ChatInput },
-    LoadAdapter { revision: String, path: PathBuf, sha256: String },
+    Tokenize {
+        text: String,
+        specials: bool,
+    },
+    Detokenize {
+        ids: Vec<u32>,
+    },
+    ApplyTemplate {
+        chat: ChatInput,
+    },
+    LoadAdapter {
+        revision: String,
+        path: PathBuf,
+        sha256: String,
+    },
+    /// Of one owner, or of everybody.
+    ForgetPrefixes {
+        owner: Option<String>,
+    },
 }
 
 impl Ask {
+    /// What the step loop answers comes after the step under way.
+    fn patience_ms(&self) -> u64 {
+        if matches!(self, Ask::ForgetPrefixes { .. }) { STEP_TIMEOUT_MS } else { ASK_TIMEOUT_MS }
+    }
+
     fn command(self, id: RequestId) -> Command {
         match self {
             Ask::Tokenize { text, specials } => Command::Tokenize { id, text, specials },
             Ask::Detokenize { ids } => Command::Detokenize { id, ids },
             Ask::ApplyTemplate { chat } => Command::ApplyTemplate { id, chat },
             Ask::LoadAdapter { revision, path, sha256 } => Command::LoadAdapter { id, revision, path, sha256 },
+            Ask::ForgetPrefixes { owner } => Command::ForgetPrefixes { id, owner },
         }
     }
 }
@@ -229,7 +252,8 @@ impl Handler<Ask> for Inference {
     type Result = Answer;
 
     fn handle(&mut self, ask: Ask, _: &mut Self::Context) -> Self::Result {
-        self.question(|id| ask.command(id), ASK_TIMEOUT_MS)
+        let patience_ms = ask.patience_ms();
+        self.question(|id| ask.command(id), patience_ms)
     }
 }
 

@@ -52,6 +52,21 @@ impl Daemon {
         }
     }
 
+    /// Drops what the engine keeps of the prompts of the principal whose turns are forgotten, or of everybody's: which
+    /// turn a prefix came from is not known, and it is soon read again.
+    async fn forget_prefixes(&self, owner: Option<String>) -> Result<(), ServiceError> {
+        let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
+        let answer = self.cast.inference.send_within(Ask::ForgetPrefixes { owner }, within).await;
+        match answer.map_err(|error| link(&error))? {
+            Ok(Event::PrefixesForgotten { .. }) => Ok(()),
+            // An engine that is gone has taken them along.
+            Err(InferenceError::NotRunning(_)) => Ok(()),
+            Ok(Event::Failed { message, .. }) => Err(ServiceError::Internal(message)),
+            Ok(_) => Err(strange()),
+            Err(error) => Err(engine(&error, self.board.retry_after_s())),
+        }
+    }
+
     async fn turn(&self, id: TurnId) -> Result<Turn, ServiceError> {
         let found = self.cast.memory.send(Get(id.clone())).await.map_err(|error| link(&error))?;
         found.map_err(memory)?.ok_or_else(|| memory(StoreError::Unknown(id.0).into()))
@@ -184,6 +199,7 @@ impl Service for Daemon {
             let pairs = self.cast.scheduler.send_within(ForgetPairs(filter.clone()), within).await;
             pairs.map_err(|error| link(&error))?.map_err(ServiceError::Internal)?;
             self.forget_examples(filter.clone()).await?;
+            self.forget_prefixes(filter.principal.clone()).await?;
             let forgotten = self.cast.memory.send_within(Forget(filter.clone()), within).await;
             let forgotten = forgotten.map_err(|error| link(&error))?.map_err(memory)?;
             // An index that was made in between knew them still.

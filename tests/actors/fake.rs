@@ -249,6 +249,7 @@ impl Child {
             Command::LoadTable { id, name, .. } => {
                 self.say(&Event::TableLoaded { id, name, contexts: 1, entries: 1 });
             }
+            Command::ForgetPrefixes { id, .. } => self.say(&Event::PrefixesForgotten { id, snapshots: 0 }),
             Command::DropTable { id, name } => self.say(&Event::TableDropped { id, name }),
             Command::Exit => {}
         }

@@ -1,5 +1,5 @@
 //! Prompt prefixes kept between requests, over HTTP: a conversation reads only what is new, its replies are those of a
-//! daemon that keeps nothing, and nobody finds anything of somebody else's.
+//! daemon that keeps nothing, nobody finds anything of somebody else's, and what is forgotten is gone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -74,4 +74,25 @@ async fn a_conversation_reads_only_what_is_new_and_nobody_else_finds_it() {
     let metrics = page(&keeps, &anna, "/metrics").await;
     assert!(metrics.lines().any(|line| line == format!("chimere_prefix_hits_total {hits}")), "{metrics}");
     assert!(metrics.contains("chimere_engine_snapshot_bytes "), "{metrics}");
+}
+
+#[tokio::test]
+async fn forgetting_a_turn_drops_what_was_kept_of_its_principal_and_of_nobody_else() {
+    let (daemon, anna, bob) = daemon("268435456").await;
+    let rules = "Answer in one short sentence. Numbers are written as digits, names with a capital letter. ".repeat(20);
+    let conversation = json!([{ "role": "system", "content": rules }, { "role": "user", "content": "Who are you?" }]);
+    let cached = async |key: &str| ask(&daemon, key, &conversation, None).await.1;
+    for key in [&anna, &bob] {
+        assert_eq!(cached(key).await, 0);
+        assert!(cached(key).await >= 256);
+    }
+    let turns: Value = serde_json::from_str(&page(&daemon, &anna, "/v1/memory/turns").await).unwrap();
+    let turn = turns["data"][0]["id"].as_str().unwrap();
+    let url = format!("{}/v1/memory/turns?turn={turn}", daemon.url);
+    let forgotten = reqwest::Client::new().delete(url).bearer_auth(&anna).send().await.unwrap();
+    assert_eq!(forgotten.status(), 200);
+    assert_eq!(forgotten.json::<Value>().await.unwrap()["turns"], 1);
+    assert_eq!(cached(&anna).await, 0, "the same request, read again from its first token");
+    assert!(cached(&bob).await >= 256, "nobody else's");
+    assert!(cached(&anna).await >= 256, "what is asked after it is kept again");
 }

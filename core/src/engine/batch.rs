@@ -150,6 +150,35 @@ mod tests {
         assert_eq!(plan(&demands, 4).last().unwrap().tokens, 64);
     }
 
+    /// A prompt of 8,192 beside replies: what a budget is for.
+    #[test]
+    fn replies_get_their_token_in_every_step_and_a_long_prompt_no_more_than_the_budget_beside_them() {
+        const PROMPT: usize = 8_192;
+        for budget in [64, 100, 160, 256, 512, 2_048] {
+            for replies in [1, 8, 31, 32, 150] {
+                let (mut held, mut steps) = (0, 0);
+                while held < PROMPT {
+                    let rows = (0..replies).map(|n| decoding(100 + n + steps));
+                    // A second prompt and background work that wait as well.
+                    let more = [prompt(held, PROMPT - held), prompt(0, 700), background(prompt(0, 5_000))];
+                    let demands: Vec<_> = rows.chain(more).collect();
+                    let shares = plan(&demands, budget);
+                    let (own, prompts) = shares.split_at(replies);
+                    assert!(own.iter().enumerate().all(|(n, s)| (s.slot, s.tokens, s.rows) == (n, 1, Rows::Last)));
+                    let beside: usize = prompts.iter().map(|s| s.tokens).sum();
+                    assert!(beside <= budget, "{beside} of {budget} beside {replies}");
+                    // More than the budget only where the replies alone leave less than one cut.
+                    assert!(replies + beside <= budget.max(replies + CUT_TOKENS), "{beside} of {budget}");
+                    assert_eq!(prompts[0].slot, replies, "in order of arrival");
+                    held += prompts[0].tokens;
+                    steps += 1;
+                }
+                let a_step = (budget.saturating_sub(replies) / CUT_TOKENS).max(1) * CUT_TOKENS;
+                assert_eq!(steps, PROMPT.div_ceil(a_step), "{budget} beside {replies}");
+            }
+        }
+    }
+
     #[test]
     fn background_work_follows_and_adds_one_cut_at_most_beside_live_work() {
         let idle: Vec<_> = [background(prompt(0, 1000)); 4].to_vec();

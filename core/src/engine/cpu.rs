@@ -256,7 +256,7 @@ impl Backend for Cpu {
 
     fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
         let (slot, blocks) = self.slots.whole(seq, first)?;
-        Ok(self.slots.state(slot).save(self.hp.layers.len(), blocks))
+        Ok(self.slots.state(slot).save(self.hp.layers.len(), blocks, Sequence::saved_size(&self.hp, self.kv)))
     }
 
     fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {

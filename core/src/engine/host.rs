@@ -38,7 +38,7 @@ pub enum Input {
         name: String,
         candidate: Box<Candidate>,
     },
-    /// A command that needs the loop: cancel, pause, resume, stats, exit, drop, evaluate, candidates.
+    /// A command that needs the loop: cancel, pause, resume, stats, exit, drop, evaluate, forget, candidates.
     Command(Command),
 }
 
@@ -178,6 +178,7 @@ impl Host {
                 self.state = State::Running;
                 out.push(Event::Resumed);
             }
+            Input::Command(Command::ForgetPrefixes { id, owner }) => self.forget_prefixes(id, owner.as_deref(), out),
             Input::Command(Command::Stats { id }) => out.push(Event::Stats { id, stats: self.stats() }),
             Input::Command(Command::Exit) => self.state = State::Finished,
             Input::Command(other) => {

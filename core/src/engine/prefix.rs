@@ -196,6 +196,24 @@ impl Prefixes {
         }
     }
 
+    /// Lets go of all that is kept of an owner's prompts, or of everybody's; how many snapshots that were.
+    pub fn forget(&mut self, owner: Option<&str>) -> usize {
+        let before = self.len();
+        let theirs = self.roots.extract_if(|scope, _| owner.is_none_or(|owner| scope.owner == owner));
+        let mut gone: Vec<NodeId> = theirs.map(|(_, root)| root).collect();
+        while let Some(node) = gone.pop().and_then(|id| self.nodes.remove(&id)) {
+            if node.parent.is_some() {
+                self.bytes -= (node.block.len() + NODE_BYTES) as u64;
+            }
+            if let Some(state) = node.state {
+                self.bytes -= state.bytes.len() as u64;
+                self.ages.remove(&state.used);
+            }
+            gone.extend(node.children.into_values());
+        }
+        before - self.len()
+    }
+
     /// The nodes that these tokens lead through, a whole block each.
     fn walk(&self, scope: &Scope, tokens: &[u32]) -> Vec<NodeId> {
         let mut path = Vec::new();

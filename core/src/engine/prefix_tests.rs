@@ -1,9 +1,9 @@
 //! The step loop over tiny models on both native backends: a reply is the same, bit by bit, whatever was kept of its
-//! prompt.
+//! prompt, and no reply waits while somebody's prompt is read.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::host::{Host, HostLimits, Input};
 use super::host_tests::{END, Letters};
 use super::model::tiny::{Random, Tiny};
 use super::prefix::PrefixLimits;
-use super::protocol::Event;
+use super::protocol::{Command, Event};
 use super::revisions::Arrived;
 use super::sampler::Sampler;
 use super::slot::Prepared;
@@ -45,10 +45,13 @@ fn on_card(path: &Path) -> Box<dyn Backend> {
     Box::new(Cuda::load(path, &options, &mut |_| {}).unwrap())
 }
 
-/// What a request got: tokens with the bits of their likelihoods and of the next likeliest, and how much was kept.
+/// A token, the bits of its likelihood, and the next likeliest with theirs.
+type Said = (u32, u32, Vec<(u32, u32)>);
+
+/// What a request got, and how much was kept.
 #[derive(Debug, Default, PartialEq)]
 struct Answer {
-    tokens: Vec<(u32, u32, Vec<(u32, u32)>)>,
+    tokens: Vec<Said>,
     cached: u32,
 }
 
@@ -80,6 +83,14 @@ impl Rig {
     }
 
     fn send(&self, id: u64, ids: &[u32], ask: Ask<'_>) {
+        self.inputs.send(self.job(id, ids, ask)).unwrap();
+    }
+
+    fn command(&self, command: Command) {
+        self.inputs.send(Input::Command(command)).unwrap();
+    }
+
+    fn job(&self, id: u64, ids: &[u32], ask: Ask<'_>) -> Input {
         let temperature = if ask.seed.is_some() { 1.0 } else { 0.0 };
         let sampling = Sampling { temperature, seed: ask.seed, logprobs: Some(3), ..Sampling::default() };
         let limits = ReplyLimits { max_tokens: ask.tokens, stop: &[], thinking: Thinking::Template, ignore_end: true };
@@ -95,7 +106,7 @@ impl Rig {
             background: false,
             prefix_owner: ask.owner.map(str::to_owned),
         };
-        self.inputs.send(Input::Prepared(Box::new(job))).unwrap();
+        Input::Prepared(Box::new(job))
     }
 
     fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
@@ -138,7 +149,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        let _ = self.inputs.send(Input::Command(super::protocol::Command::Exit));
+        let _ = self.inputs.send(Input::Command(Command::Exit));
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
             assert!(ended.is_ok() || std::thread::panicking());
@@ -160,12 +171,17 @@ fn prompts() -> [Vec<u32>; 4] {
 }
 
 /// Asks them by turns, and what was kept is to change nothing; returns how many tokens were kept each time.
-fn same_bits(path: &Path, backend: fn(&Path) -> Box<dyn Backend>, prompts: &[Vec<u32>]) -> Vec<u32> {
+fn same_bits(
+    path: &Path,
+    backend: fn(&Path) -> Box<dyn Backend>,
+    prompts: &[Vec<u32>],
+    seeds: &[Option<u64>],
+) -> Vec<u32> {
     let mut cold = Rig::start(backend(path), PrefixLimits::default(), 0);
     let mut warm = Rig::start(backend(path), KEEP, 64);
     let (mut id, mut kept) = (0, Vec::new());
     for prompt in prompts {
-        for seed in [None, Some(5)] {
+        for &seed in seeds {
             id += 1;
             let ask = Ask { seed, owner: Some("me"), tokens: 4, ..Ask::default() };
             let (without, with) = (cold.ask(id, prompt, ask), warm.ask(id, prompt, ask));
@@ -193,7 +209,7 @@ fn nobody_else_finds_what_was_kept() {
 /// Messages end at 71, 140 and 216 of the first two prompts, and at 281 of the third; the fourth parts at 130.
 #[test]
 fn replies_on_the_processor_are_the_same_bits_whatever_was_kept() {
-    let kept = same_bits(&Tiny::default().write().path, on_processor, &prompts());
+    let kept = same_bits(&Tiny::default().write().path, on_processor, &prompts(), &[None, Some(5)]);
     assert_eq!(kept, [0, 128, 128, 192, 192, 256, 128, 192]);
 }
 
@@ -207,9 +223,10 @@ fn replies_on_a_card_are_the_same_bits_whatever_was_kept() {
     let path = dir.path().join("small.gguf");
     let types = Types { experts: DType::Q8_0, dense: DType::Q8_0, embedding: DType::Q8_0, head: Some(DType::Q8_0) };
     Qwen35Moe::small(types).build().unwrap().write(&path, 3, |_, _| {}).unwrap();
-    let [short, _, _, parted] = prompts();
-    // 22 tokens lie behind the last whole block of the first, which go another way than those before them.
-    assert_eq!(same_bits(&path, on_card, &[short, parted]), [0, 128, 128, 192]);
+    // A message ends at 71. Behind the last whole block lie 46 tokens of the first, fed together in one rig and by
+    // themselves in the other, and 26 of the second, which go another way than those before them.
+    let words = &prompts()[2];
+    assert_eq!(same_bits(&path, on_card, &[words[..110].to_vec(), words[..90].to_vec()], &[Some(5)]), [0, 64]);
 }
 
 #[test]
@@ -238,4 +255,98 @@ fn what_was_kept_under_one_adapter_serves_no_other() {
         said.push(with.tokens);
     }
     assert!(said[0] != said[1] && said[1] != said[2] && said[0] != said[2], "the adapters do something");
+}
+
+#[test]
+fn what_is_forgotten_is_read_again_and_what_was_under_way_leaves_nothing() {
+    let file = Tiny::default().write();
+    let mut rig = Rig::start(on_processor(&file.path), KEEP, 0);
+    let (prompt, mine) = (&prompts()[1], Ask { owner: Some("me"), tokens: 2, ..Ask::default() });
+    let yours = Ask { owner: Some("you"), ..mine };
+    let said = rig.ask(1, prompt, mine).tokens;
+    rig.ask(2, prompt, yours);
+    assert_eq!([rig.ask(3, prompt, mine).cached, rig.ask(4, prompt, yours).cached], [192, 192]);
+    // Asked before it is forgotten, and read after that: nothing is computed while the loop is paused.
+    let other = &prompts()[3];
+    rig.command(Command::Pause);
+    rig.send(5, other, mine);
+    rig.command(Command::ForgetPrefixes { id: 6, owner: Some("me".to_owned()) });
+    rig.command(Command::Resume);
+    rig.until(|e| matches!(e, Event::PrefixesForgotten { id: 6, snapshots } if *snapshots > 0));
+    assert_eq!(rig.answer(5).cached, 0);
+    assert_eq!([rig.ask(7, other, mine).cached, rig.ask(8, other, mine).cached], [0, 192], "only what came after it");
+    let again = rig.ask(9, prompt, mine);
+    assert_eq!((again.tokens, rig.ask(10, prompt, yours).cached), (said, 192), "nobody else's");
+    rig.command(Command::ForgetPrefixes { id: 11, owner: None });
+    assert_eq!([rig.ask(12, prompt, mine).cached, rig.ask(13, prompt, yours).cached], [0, 0], "everybody's");
+}
+
+/// Tokens of each chunk of a step.
+type Steps = Arc<Mutex<Vec<Vec<usize>>>>;
+/// What arrives as soon as two replies are being written, and where it arrives.
+type Later = Arc<Mutex<Option<(SyncSender<Input>, Input)>>>;
+
+/// A model that notes what it is fed, and wants few tokens beside replies and many alone.
+struct Watched {
+    model: Box<dyn Backend>,
+    steps: Steps,
+    later: Later,
+}
+
+impl Backend for Watched {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        self.model.open()
+    }
+    fn close(&mut self, seq: SeqId) {
+        self.model.close(seq);
+    }
+    fn held(&self, seq: SeqId) -> usize {
+        self.model.held(seq)
+    }
+    fn step_tokens(&self) -> StepTokens {
+        StepTokens { beside: 130, alone: 400 }
+    }
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        let fed: Vec<usize> = batch.iter().map(|c| c.tokens.len()).collect();
+        if fed == [1, 1]
+            && let Some((to, input)) = self.later.lock().unwrap().take()
+        {
+            to.send(input).unwrap();
+        }
+        self.steps.lock().unwrap().push(fed);
+        self.model.step(batch, out)
+    }
+}
+
+#[test]
+fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
+    let file = Tiny::default().write();
+    let long: Vec<u32> = Random(3).tokens(300).iter().map(|t| t % END).collect();
+    for (step_tokens_max, wanted) in [(0, &[128, 128, 44][..]), (66, &[64, 64, 64, 64, 44])] {
+        let (steps, later) = (Steps::default(), Later::default());
+        let (model, own) = (on_processor(&file.path), (steps.clone(), later.clone()));
+        let watched = Watched { model, steps: own.0, later: own.1 };
+        let mut rig = Rig::start(Box::new(watched), PrefixLimits::default(), step_tokens_max);
+        let alone = rig.ask(1, &long, Ask { tokens: 1, ..Ask::default() });
+        assert_eq!(steps.lock().unwrap()[..], [[300]], "nobody waits: it is read at once");
+        *later.lock().unwrap() = Some((rig.inputs.clone(), rig.job(4, &long, Ask { tokens: 1, ..Ask::default() })));
+        // Both begin in the same step, however late this thread is.
+        rig.command(Command::Pause);
+        for id in [2, 3] {
+            rig.send(id, &[id as u32, 7], Ask { tokens: 20, ..Ask::default() });
+        }
+        rig.command(Command::Resume);
+        assert_eq!(rig.answer(4).tokens, alone.tokens, "its numbers do not depend on how it is cut");
+        for id in [2, 3] {
+            assert_eq!(rig.answer(id).tokens.len(), 20);
+        }
+        let steps = steps.lock().unwrap();
+        assert_eq!(steps[1..3], [vec![2, 2], vec![1, 1]]);
+        let reading: Vec<Vec<usize>> = wanted.iter().map(|tokens| vec![1, 1, *tokens]).collect();
+        assert_eq!(steps[3..3 + wanted.len()], reading);
+        assert!(steps[3 + wanted.len()..].iter().all(|step| *step == [1, 1]), "{steps:?}");
+    }
 }

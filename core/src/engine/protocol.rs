@@ -264,6 +264,13 @@ pub enum Command {
         id: RequestId,
         candidate: String,
     },
+    /// Drops the prompt prefixes kept for an owner, or everybody's where none is named; also of requests under way nothing
+    /// more is kept. Told as `PrefixesForgotten`; requests sent after this find nothing.
+    ForgetPrefixes {
+        id: RequestId,
+        #[serde(default)]
+        owner: Option<String>,
+    },
     /// Asks for `Stats`.
     Stats {
         id: RequestId,
@@ -442,6 +449,10 @@ pub enum Event {
     CandidateSaved {
         id: RequestId,
         facts: AdapterFacts,
+    },
+    PrefixesForgotten {
+        id: RequestId,
+        snapshots: u32,
     },
     Stats {
         id: RequestId,

@@ -99,6 +99,13 @@ impl Slot {
         (self.held, self.cached, self.marks) = (held, held, marks.into());
     }
 
+    /// Nothing more is kept of it where its owner, or everybody, is forgotten: it was asked before that.
+    pub(super) fn forget(&mut self, owner: Option<&str>) {
+        if self.scope.as_ref().is_some_and(|scope| owner.is_none_or(|owner| scope.owner == owner)) {
+            (self.scope, self.marks) = (None, VecDeque::new());
+        }
+    }
+
     /// What is to be kept now, once: its sequence, where, and the tokens that it holds.
     pub(super) fn mark(&mut self) -> Option<(SeqId, &Scope, &[u32])> {
         self.marks.pop_front_if(|mark| *mark == self.held)?;

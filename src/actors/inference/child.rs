@@ -292,6 +292,7 @@ impl Session {
             | Event::Evaluated { id, .. }
             | Event::TableLoaded { id, .. }
             | Event::TableDropped { id, .. }
+            | Event::PrefixesForgotten { id, .. }
             | Event::CandidateStands { id, .. }
             | Event::CandidateProbed { id, .. }
             | Event::CandidateSaved { id, .. } => self.finish(id, event).await?,

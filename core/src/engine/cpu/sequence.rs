@@ -68,8 +68,12 @@ impl Sequence {
         }
     }
 
-    pub(super) fn save(&self, layers: usize, blocks: Range<usize>) -> Saved {
-        let mut saved = Saved { blocks: vec![Vec::new(); blocks.len()], state: Vec::new() };
+    /// `size`: of [`Sequence::saved_size`]. Room for exactly that is taken, as it is what a budget is told of.
+    pub(super) fn save(&self, layers: usize, blocks: Range<usize>, size: SavedSize) -> Saved {
+        let mut saved = Saved {
+            blocks: blocks.clone().map(|_| Vec::with_capacity(size.block)).collect(),
+            state: Vec::with_capacity(size.state),
+        };
         for layer in &self.layers[..layers] {
             match layer {
                 LayerState::Gdn(state) => state.save(&mut saved.state),

@@ -1,9 +1,9 @@
 //! The part of the step loop that keeps prompt prefixes: a sequence begins with what is kept of its prompt, and what it
-//! holds on the way is kept for others.
+//! holds on the way is kept for others, until its owner is forgotten.
 
 use super::Host;
 use crate::engine::backend::{BackendError, SeqId};
-use crate::engine::protocol::Event;
+use crate::engine::protocol::{Event, RequestId};
 use crate::engine::slot::Slot;
 
 impl Host {
@@ -32,6 +32,13 @@ impl Host {
         let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found);
         slot.resume(found.held, marks);
         Ok(())
+    }
+
+    /// Forgets what was kept of an owner's prompts, or of everybody's, and keeps nothing of those that were asked before.
+    pub(super) fn forget_prefixes(&mut self, id: RequestId, owner: Option<&str>, out: &mut Vec<Event>) {
+        self.slots.iter_mut().chain(&mut self.waiting).for_each(|slot| slot.forget(owner));
+        let snapshots = self.prefixes.forget(owner) as u32;
+        out.push(Event::PrefixesForgotten { id, snapshots });
     }
 
     /// Takes the snapshots that are due after a step.

@@ -70,6 +70,25 @@ fn owners_and_adapters_see_their_own_alone() {
 }
 
 #[test]
+fn forgetting_takes_an_owners_whole_and_nothing_of_others() {
+    let mut all = Prefixes::new(limits(10));
+    let adapted = Scope { adapter: Some("a".to_owned()), ..scope("me") };
+    let long = text(1, 0, 6);
+    for (scope, blocks) in [(&scope("me"), 2), (&scope("me"), 5), (&adapted, 3), (&scope("you"), 3)] {
+        assert!(take(&mut all, scope, &long[..blocks * CUT_TOKENS]));
+    }
+    assert_eq!(all.forget(Some("nobody")), 0);
+    assert_eq!((all.forget(Some("me")), all.len(), all.bytes()), (3, 1, counted(&all)));
+    for mine in [scope("me"), adapted] {
+        assert_eq!(all.find(&mine, &long), Found::default());
+    }
+    assert_eq!(held(&mut all, &scope("you"), &long), 192);
+    assert!(take(&mut all, &scope("me"), &long[..128]), "what is said after it is kept again");
+    assert_eq!((all.forget(None), all.bytes()), (2, 0));
+    assert!(all.nodes.is_empty() && all.roots.is_empty() && all.ages.is_empty());
+}
+
+#[test]
 fn what_prompts_share_is_kept_once_and_tells_where_they_part() {
     let (mut all, me) = (Prefixes::new(limits(10)), scope("me"));
     assert!(take(&mut all, &me, &text(1, 2, 3)));

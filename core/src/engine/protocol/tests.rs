@@ -80,6 +80,7 @@ fn every_message_with_an_id_says_it_first() {
         Command::Evaluate { id: 7, adapter: None, rows: Vec::new(), with_kl: false },
         Command::DropTable { id: 7, name: String::new() },
         Command::ProbeCandidate { id: 7, candidate: String::new(), probes: Vec::new(), rows: Vec::new() },
+        Command::ForgetPrefixes { id: 7, owner: None },
         Command::Stats { id: 7 },
     ] {
         pipe.clear();
@@ -91,6 +92,7 @@ fn every_message_with_an_id_says_it_first() {
         Event::Text { id: 7, text: String::new() },
         Event::Tokens { id: 7, ids: Vec::new(), pieces: Vec::new() },
         Event::Evaluated { id: 7, rows: Vec::new() },
+        Event::PrefixesForgotten { id: 7, snapshots: 0 },
         Event::Failed { id: 7, kind: FailureKind::Busy, message: String::new() },
     ] {
         pipe.clear();

@@ -168,7 +168,8 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn of(backend: Box<dyn Backend>) -> Engine {
-        let host = Host::new(backend, Arc::new(Letters), HostLimits { waiting_max: 4, step_tokens_max: 256 });
+        let limits = HostLimits { waiting_max: 4, step_tokens_max: 256, ..HostLimits::default() };
+        let host = Host::new(backend, Arc::new(Letters), limits);
         let (inputs, from_us) = sync_channel(8);
         let (to_us, events) = sync_channel(64);
         let thread = Some(std::thread::spawn(move || host.run(&from_us, &to_us).unwrap()));

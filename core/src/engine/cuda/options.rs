@@ -1,0 +1,51 @@
+//! What whoever hosts a model on a card may choose, and what is chosen where nobody does.
+
+use std::path::PathBuf;
+
+use super::Decode;
+
+/// How a model is hosted.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Threads that pack weights.
+    pub threads: usize,
+    /// Positions that one sequence may hold; 0 = as many as the model was trained for.
+    pub context_tokens: usize,
+    /// Sequences that can be open at once.
+    pub sequences_max: usize,
+    /// Keys and values as halves, not floats.
+    pub halves: bool,
+    /// Device memory that may be used; 0 = what is free.
+    pub memory_bytes_max: u64,
+    /// How few rows are decoded.
+    pub decode: Decode,
+    /// Adapters will be put on the model: without room for some it is refused.
+    pub adapters: bool,
+    /// Folder for compiled kernels; absent: compiled at each start.
+    pub cache: Option<PathBuf>,
+    /// Folder of kernels that came with the program, for machines without a compiler.
+    pub shipped: Option<PathBuf>,
+    /// The kernels compiled for the processor, in place of a card: for checks on machines without one.
+    pub emulated: Option<PathBuf>,
+    /// The emulated device fails for good once this file is there.
+    pub fault: Option<PathBuf>,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        CudaOptions {
+            threads,
+            context_tokens: 0,
+            sequences_max: 16,
+            halves: true,
+            memory_bytes_max: 0,
+            decode: Decode::default(),
+            adapters: false,
+            cache: None,
+            shipped: None,
+            emulated: None,
+            fault: None,
+        }
+    }
+}
