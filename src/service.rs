@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use crate::night::phase::Job;
 use crate::turn::{
@@ -99,6 +100,8 @@ pub struct ReplyRequest {
     pub engram: EngramWish,
     /// Judge the answer before the reply ends, and try a poor one again. Absent: the pipeline decides.
     pub quality_gate: Option<bool>,
+    /// What the answer must be; absent: any text.
+    pub grammar: Option<Grammar>,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }

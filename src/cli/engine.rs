@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use chimere::daemon::log;
+use chimere::engine::grammar::{self, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX};
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions};
 use chimere::engine::prefix::PrefixLimits;
@@ -19,11 +20,14 @@ use super::model_args::{CardArgs, size};
 #[derive(clap::Args)]
 pub struct Args {
     /// Model file (GGUF)
-    #[arg(long, value_name = "FILE", required_unless_present = "vet")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["vet", "vet_grammar"])]
     model: Option<PathBuf>,
     /// Only judge the chat template on standard input (a throw-away process of the loader)
     #[arg(long, hide = true)]
     vet: bool,
+    /// Only examine the grammar on standard input (a throw-away process of the engine)
+    #[arg(long, hide = true)]
+    vet_grammar: bool,
     /// Leave the machine to everybody else: lowest useful priority
     #[arg(long)]
     background: bool,
@@ -56,7 +60,9 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Some(model) = args.model.as_deref() else { return judge() };
+    let Some(model) = args.model.as_deref() else {
+        return if args.vet_grammar { judge_grammar() } else { judge() };
+    };
     log::install_in_child();
     if args.background {
         // Before the first thread: they inherit it. Where it is forbidden, slow background work is better than none.
@@ -98,6 +104,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match process::serve(loaded, limits, io::stdin(), events) {
         Err(error @ ProcessError::Lost(_)) => Err(coded(EX_IOERR, error.to_string())),
         ended => Ok(ended.map(|()| ExitCode::SUCCESS)?),
+    }
+}
+
+/// Examines the grammar on standard input under a bounded address space and time: an error in one line, or nothing.
+fn judge_grammar() -> anyhow::Result<ExitCode> {
+    chimere_ffi::limits::bound_address_space(grammar::VET_ADDRESS_SPACE_BYTES_MAX)?;
+    chimere_ffi::limits::bound_cpu_time(VET_CPU_S_MAX)?;
+    let mut source = String::new();
+    io::stdin().take(VET_SOURCE_BYTES_MAX as u64 + 1).read_to_string(&mut source)?;
+    match grammar::vet(&source) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            say!("{error}");
+            Ok(ExitCode::FAILURE)
+        }
     }
 }
 

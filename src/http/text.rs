@@ -88,7 +88,7 @@ pub(crate) async fn apply_template(call: Call) -> Result<Response, ApiError> {
     let arguments = request.chat_template_kwargs.unwrap_or_default();
     let chat = ChatInput {
         messages: messages(request.messages, limits)?,
-        tools: tools(request.tools, None, limits)?,
+        tools: tools(request.tools, None, limits)?.list,
         thinking: thinking(None, TemplateArguments::default(), arguments)?.unwrap_or(Thinking::Template),
         date: jiff::Zoned::now().date().to_string(),
         add_generation_prompt: request.add_generation_prompt.unwrap_or(true),

@@ -19,6 +19,8 @@ pub(super) struct Choice {
     pub(super) finished: bool,
     channel: Channel,
     logprobs: bool,
+    /// The parameter that asks a form of the answer.
+    pub(super) form: Option<&'static str>,
     /// Where the request offers tools.
     tools: Option<ToolCallParser>,
     /// The call being written: id, name, arguments so far.
@@ -50,6 +52,7 @@ impl Choice {
             finished: false,
             channel: Channel::Answer,
             logprobs,
+            form: None,
             tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools)),
             call: None,
         }
@@ -71,7 +74,7 @@ impl Choice {
                 self.generation.engram = engram.map(|told| *told);
                 self.finish(reason, text, usage, timings, out);
             }
-            FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(failure(kind, message)),
+            FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(self.failure(kind, message)),
             FromEngine::Lost(message) => {
                 return Err(unavailable(&format!("the engine was lost with the reply in hand: {message}"), 2));
             }
@@ -193,6 +196,16 @@ impl Choice {
         });
     }
 
+    fn failure(&self, kind: FailureKind, message: String) -> ServiceError {
+        match kind {
+            FailureKind::Invalid => ServiceError::Invalid { message, param: None },
+            FailureKind::Form => ServiceError::Invalid { message, param: self.form.map(str::to_owned) },
+            FailureKind::Context => ServiceError::Context(message),
+            FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },
+            FailureKind::Internal => ServiceError::Internal(message),
+        }
+    }
+
     /// Nothing more will come of it.
     pub(super) fn break_off(&mut self, reason: FinishReason, error: Option<&str>) {
         if !self.finished {
@@ -201,15 +214,6 @@ impl Choice {
             self.generation.finish_reason = reason;
             self.generation.error = error.map(str::to_owned);
         }
-    }
-}
-
-fn failure(kind: FailureKind, message: String) -> ServiceError {
-    match kind {
-        FailureKind::Invalid => ServiceError::Invalid { message, param: None },
-        FailureKind::Context => ServiceError::Context(message),
-        FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },
-        FailureKind::Internal => ServiceError::Internal(message),
     }
 }
 

@@ -128,6 +128,7 @@ mod tests {
             consent: asked,
             engram: Default::default(),
             quality_gate: None,
+            grammar: None,
             streamed: false,
         }
     }

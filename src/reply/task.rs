@@ -15,6 +15,7 @@ use super::{Replies, new_turn_id, quality, unavailable};
 use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::memory::Append;
+use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{ChatInput, Generate, Hosted, Prompt};
 use crate::meters;
 use crate::night::served::revision;
@@ -97,9 +98,21 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         ReplyInput::Ids(ids) => Prompt::Ids(ids),
         ReplyInput::Chat { .. } => chat_prompt(&plan, plan.messages.clone(), replies.clock.date()),
     };
-    let adapter = revision(opening.generation);
-    let ask = |choice| generate(&plan, prompt.clone(), choice, adapter.clone(), &opening.principal);
-    let generates = (0..request.choices).map(ask).collect();
+    let (adapter, grammar) = (revision(opening.generation), request.grammar);
+    let form = grammar.as_ref().map(|grammar| match grammar {
+        Grammar::Json(_) => "response_format",
+        Grammar::Calls(_) => "tools",
+    });
+    if form.is_some() {
+        // Another attempt would follow the first in a stream, and two JSON texts are none.
+        plan.quality_gate = None;
+    }
+    let generates = (0..request.choices)
+        .map(|choice| Generate {
+            grammar: grammar.clone(),
+            ..generate(&plan, prompt.clone(), choice, adapter.clone(), &opening.principal)
+        })
+        .collect();
     let submitted =
         replies.inference.send_within(Submit { choices: generates }, replies.config.get().start_timeout).await;
     let stream = match submitted {
@@ -114,8 +127,9 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     };
     let seed = plan.sampling.seed.unwrap_or(0);
     let logprobs = plan.sampling.logprobs.is_some();
-    let choices =
+    let mut choices: Vec<Choice> =
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
+    choices.iter_mut().for_each(|choice| choice.form = form);
     Ok((Reply { opening, plan, hosted, choices, streamed: request.streamed, judgement: None }, stream))
 }
 

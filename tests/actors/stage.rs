@@ -150,6 +150,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         consent: None,
         engram: Default::default(),
         quality_gate: None,
+        grammar: None,
         streamed: false,
     }
 }

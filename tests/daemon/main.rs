@@ -12,6 +12,7 @@ mod chat;
 mod cli;
 mod dressed;
 mod engram;
+mod form;
 mod frames;
 mod full_disk;
 mod hostile;

@@ -66,8 +66,10 @@ async fn tool_calls_and_their_choice() {
     assert_eq!(one["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
     let none = server.chat("tools", json!({"tools": tools, "tool_choice": "none"})).await.json();
     assert_eq!(none["choices"][0]["finish_reason"], "stop");
-    let forced = server.chat("tools", json!({"tools": tools, "tool_choice": "required"})).await;
-    assert_eq!((forced.status, &forced.error()["param"]), (400, &json!("tool_choice")));
+    for choice in [json!({"type": "function", "function": {"name": "get_time"}}), json!("must")] {
+        let forced = server.chat("tools", json!({"tools": tools, "tool_choice": choice})).await;
+        assert_eq!((forced.status, &forced.error()["param"]), (400, &json!("tool_choice")));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -125,7 +125,8 @@ async fn wrong_shapes_name_the_parameter() {
         ("tools[0].type", chat_body("x", json!({"tools": [{}]}))),
         ("n", chat_body("x", json!({"n": 100}))),
         ("stream_options.usage", chat_body("x", json!({"stream": true, "stream_options": {"usage": true}}))),
-        ("response_format", chat_body("x", json!({"response_format": {"type": "json_object"}}))),
+        ("response_format.type", chat_body("x", json!({"response_format": {"type": "xml"}}))),
+        ("response_format.json_schema", chat_body("x", json!({"response_format": {"type": "json_schema"}}))),
         ("logit_bias", chat_body("x", json!({"logit_bias": [1]}))),
     ] {
         let answer = server.post("/v1/chat/completions", &body).await;

@@ -251,13 +251,27 @@ class Tools(Case):
         self.assertEqual(json.loads("".join(call.function.arguments or "" for call in calls)), {"city": "Paris"})
         self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
 
-    def test_none_forbids_and_forcing_is_refused(self):
+    def test_none_forbids_and_forcing_forces(self):
         none = self.ask(WEATHER, tools=[WEATHER_TOOL], tool_choice="none")
         self.assertIsNone(none.choices[0].message.tool_calls)
         for forced in ("required", {"type": "function", "function": {"name": "get_weather"}}):
-            with self.assertRaises(openai.BadRequestError) as caught:
-                self.ask(WEATHER, tools=[WEATHER_TOOL], tool_choice=forced)
-            self.assertEqual(caught.exception.param, "tool_choice")
+            reply = self.ask(SUM, tools=[WEATHER_TOOL], tool_choice=forced)
+            self.assertEqual(reply.choices[0].finish_reason, "tool_calls")
+            self.assertEqual(reply.choices[0].message.tool_calls[0].function.name, "get_weather")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(WEATHER, tools=[WEATHER_TOOL], tool_choice={"type": "function", "function": {"name": "other"}})
+        self.assertEqual(caught.exception.param, "tool_choice")
+
+    def test_answers_by_a_schema(self):
+        schema = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 999}},
+                  "required": ["sum"], "additionalProperties": False}
+        named = {"type": "json_schema", "json_schema": {"name": "sum", "strict": True, "schema": schema}}
+        reply = self.ask(SUM, response_format=named)
+        self.assertEqual(reply.choices[0].finish_reason, "stop")
+        self.assertEqual(list(json.loads(reply.choices[0].message.content)), ["sum"])
+        chunks = list(self.ask(SUM, response_format=named, stream=True))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        self.assertEqual(text, reply.choices[0].message.content)
 
 
 class Completions(Case):
@@ -297,9 +311,11 @@ class Errors(Case):
         self.assertEqual(error.code, "unknown_parameter")
         self.assertIn("temperature", error.message)
 
-    def test_what_is_not_built_says_so(self):
-        error = self.refused(openai.BadRequestError, response_format={"type": "json_object"})
-        self.assertIn("not built yet", error.message)
+    def test_a_schema_that_cannot_be_enforced_says_why(self):
+        schema = {"type": "json_schema", "json_schema": {"name": "set", "schema": {"uniqueItems": True}}}
+        error = self.refused(openai.BadRequestError, response_format=schema)
+        self.assertEqual(error.param, "response_format")
+        self.assertIn("uniqueItems", error.message)
 
     def test_an_image_is_refused(self):
         part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}

@@ -219,6 +219,7 @@ impl Rig {
             control: ReplyControl::new(&Letters, limits, false).unwrap(),
             ids,
             engram: None,
+            constraint: None,
             received: Instant::now(),
             adapter: adapter.map(str::to_owned),
             background,

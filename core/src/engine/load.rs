@@ -91,6 +91,8 @@ pub struct Loaded {
     pub hosted: Hosted,
     /// What adapters must fit.
     pub base: BaseModel,
+    /// As in [`LoadOptions`]: it also examines the forms that requests ask of their answers (`engine --vet-grammar`).
+    pub vet_with: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -141,7 +143,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         chats: template.is_some(),
         load_ms: began.elapsed().as_millis() as u64,
     };
-    Ok(Loaded { backend, vocab, template, hosted, base })
+    Ok(Loaded { backend, vocab, template, hosted, base, vet_with: options.vet_with.clone() })
 }
 
 /// A native model's tokenizer and chat template, without its weights. `vet_with` as in [`LoadOptions`].

@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod cuda;
 mod evaluate;
 pub mod gradient;
+pub mod grammar;
 pub mod host;
 #[cfg(test)]
 mod host_tests;

@@ -105,6 +105,7 @@ impl Preparer {
             sampler,
             control,
             engram,
+            constraint: None,
             received,
             adapter: request.adapter,
             background: request.background,

@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::backend::BackendError;
+use super::grammar::Desk;
 use super::host::{Events, Host, HostLimits, Input};
 use super::load::Loaded;
 use super::prepare::Preparer;
@@ -44,10 +45,11 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
     let (to_loop, from_text) = sync_channel(COMMANDS_MAX);
     let _ = events.send(vec![Event::Ready(Box::new(loaded.hosted.clone()))]);
     let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted, loaded.base);
+    let desk = Desk::start(Arc::clone(&loaded.vocab), loaded.vet_with, to_loop.clone(), events.clone())?;
     let text_events = events.clone();
     named("text")
         .stack_size(TEXT_STACK_BYTES)
-        .spawn(move || prepare(preparer, &from_client, &to_loop, &text_events))?;
+        .spawn(move || prepare(preparer, &desk, &from_client, &to_loop, &text_events))?;
     let host = Host::new(loaded.backend, loaded.vocab, limits);
     let steps = named("steps").spawn(move || host.run(&from_text, &events))?;
     Ok(Running { commands, steps })
@@ -112,12 +114,28 @@ fn not_understood(id: RequestId) -> Event {
 }
 
 /// Turns commands into inputs of the step loop, answering by itself those that are only about text.
-fn prepare(mut preparer: Preparer, from: &Receiver<(Command, Instant)>, to: &SyncSender<Input>, events: &Events) {
+fn prepare(
+    mut preparer: Preparer,
+    desk: &Desk,
+    from: &Receiver<(Command, Instant)>,
+    to: &SyncSender<Input>,
+    events: &Events,
+) {
     while let Ok((command, received)) = from.recv() {
         let input = match command {
-            Command::Generate(request) => contained(request.id, || {
-                preparer.generate(*request, received).map(|job| Input::Prepared(Box::new(job)))
-            }),
+            Command::Generate(mut request) => {
+                let (id, grammar) = (request.id, request.grammar.take());
+                let made =
+                    contained(id, || preparer.generate(*request, received).map(|job| Input::Prepared(Box::new(job))));
+                match (made, grammar) {
+                    (Ok(Input::Prepared(job)), Some(grammar)) => match desk.take(job, grammar) {
+                        Ok(()) => continue,
+                        Err(event) => Err(event),
+                    },
+                    (made, _) => made,
+                }
+            }
+            Command::Cancel { id } => desk.cancel(id).map_or(Ok(Input::Command(command)), Err),
             Command::LoadAdapter { id, revision, path, sha256 } => contained(id, || {
                 preparer.adapter(id, revision, &path, &sha256).map(|arrived| Input::Adapter(Box::new(arrived)))
             }),

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::adapter::{AdapterFacts, Sides};
 use super::backend::ModelInfo;
+use super::grammar::Grammar;
 use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
 pub use frame::{FRAME_BYTES_MAX, Frame, FrameError, encode, id_of, next_frame, read_frame, write_frame};
@@ -84,6 +85,9 @@ pub struct Generate {
     /// and leaves nothing. The reply is the same, bit by bit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_owner: Option<String>,
+    /// What the answer must be; absent: any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grammar: Option<Grammar>,
 }
 
 impl Generate {
@@ -102,6 +106,7 @@ impl Generate {
             background: false,
             engram: None,
             prefix_owner: None,
+            grammar: None,
         }
     }
 }
@@ -360,6 +365,8 @@ pub enum FailureKind {
     Invalid,
     /// Prompt and reply do not fit the context.
     Context,
+    /// The form that the request asks of its answer cannot be had: the client's mistake as well.
+    Form,
     /// Queue full: try again later.
     Busy,
     /// The engine's own fault.

@@ -7,9 +7,10 @@ use super::backend::{AdapterId, Chunk, SeqId};
 use super::batch::{CUT_TOKENS, Demand, Share, Wants};
 use super::control::engram::Engram;
 use super::control::{Advance, Finish, ReplyControl};
+use super::grammar::{Constraint, GrammarError};
 use super::prefix::Scope;
 use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
-use super::sampler::{Choice, Sampler, SamplerError};
+use super::sampler::{Choice, Sampler};
 use super::vocab::Vocab;
 use crate::turn::{FinishReason, Timings, Usage};
 
@@ -21,6 +22,8 @@ pub struct Prepared {
     pub sampler: Sampler,
     pub control: ReplyControl,
     pub engram: Option<Engram>,
+    /// Holds the answer to its form.
+    pub constraint: Option<Constraint>,
     pub received: Instant,
     /// Revision of the adapter.
     pub adapter: Option<String>,
@@ -56,6 +59,7 @@ pub(super) struct Slot {
     sampler: Sampler,
     control: ReplyControl,
     engram: Option<Engram>,
+    constraint: Option<Constraint>,
     received: Instant,
     admitted: Option<Instant>,
     first_row: Option<Instant>,
@@ -83,6 +87,7 @@ impl Slot {
             sampler: job.sampler,
             control: job.control,
             engram: job.engram,
+            constraint: job.constraint,
             received: job.received,
             admitted: None,
             first_row: None,
@@ -178,8 +183,8 @@ impl Slot {
         if self.control.forced().is_none() {
             match self.choose(row) {
                 Ok(choice) => sampled = Some(choice),
-                Err(error) => {
-                    events.push(self.failed(FailureKind::Internal, format!("sampling failed: {error}")));
+                Err((kind, message)) => {
+                    events.push(self.failed(kind, message));
                     return true;
                 }
             }
@@ -193,8 +198,13 @@ impl Slot {
             if let Some(engram) = &mut self.engram {
                 engram.took(id);
             }
-            let advance = self.control.push(vocab, id);
+            let mut advance = self.control.push(vocab, id);
+            let formed = self.follow(&mut advance, id, choice.is_none());
             events.push(token_event(self.id, id, &advance, choice, vocab));
+            if let Err(error) = formed {
+                events.push(self.failed(FailureKind::Form, error.to_string()));
+                return true;
+            }
             if let Some(end) = advance.finish {
                 events.push(self.finished(end));
                 return true;
@@ -203,11 +213,29 @@ impl Slot {
         false
     }
 
-    /// Samples from the model's row, with what tables propose mixed in while an answer is written.
-    fn choose(&mut self, row: &mut [f32]) -> Result<Choice, SamplerError> {
+    /// Tells the answer's form of a token; the reply ends where the form is complete.
+    fn follow(&mut self, advance: &mut Advance, id: u32, forced: bool) -> Result<(), GrammarError> {
+        let Some(constraint) = &mut self.constraint else { return Ok(()) };
+        constraint.took(advance.channel, id, forced)?;
+        if constraint.complete() {
+            match &mut advance.finish {
+                Some(end) => end.reason = FinishReason::Stop,
+                None => advance.finish = Some(self.control.finish(FinishReason::Stop)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples from what the answer's form leaves of the model's row, with what tables propose mixed in while an answer
+    /// is written.
+    fn choose(&mut self, row: &mut [f32]) -> Result<Choice, (FailureKind, String)> {
         let channel = self.control.channel();
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(channel, row).map_err(|e| (FailureKind::Form, e.to_string()))?;
+        }
         let proposal = self.engram.as_mut().and_then(|engram| engram.propose(channel));
-        let choice = self.sampler.sample_with(row, proposal.as_ref().map(|(p, lambda)| (p, *lambda)))?;
+        let choice = self.sampler.sample_with(row, proposal.as_ref().map(|(p, lambda)| (p, *lambda)));
+        let choice = choice.map_err(|error| (FailureKind::Internal, format!("sampling failed: {error}")))?;
         if let (Some(engram), Some((mixed, changed))) = (&mut self.engram, choice.mixed) {
             engram.mixed(mixed, changed);
         }

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::format::{ResponseFormat, grammar, schema};
 use super::message::{RawMessage, messages};
 use super::sampling::{self, Common, TOP_LOGPROBS_MAX};
 use super::thinking::{Effort, TemplateArguments, thinking};
@@ -42,8 +43,8 @@ pub(crate) const PARAMETERS: Parameters = Parameters {
         ("audio", "this model reads and writes text only"),
         ("web_search_options", "web search is not built yet"),
         ("verbosity", "ask for a length in the messages"),
-        ("grammar", "structured output is not built yet"),
-        ("json_schema", "structured output is not built yet"),
+        ("grammar", "use `response_format` with a JSON Schema"),
+        ("json_schema", "use `response_format`"),
         ("chat_template", "a template never comes from a request"),
     ],
 };
@@ -68,12 +69,6 @@ struct Raw {
     modalities: Option<Vec<String>>,
     #[serde(alias = "x_chimere")]
     chimere: Option<Extension>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    #[serde(rename = "type")]
-    kind: String,
 }
 
 /// What a client may ask of this daemon beyond OpenAI's API.
@@ -158,11 +153,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     let mut common = sampling::take(&mut map)?;
     let raw: Raw = body::typed(Value::Object(map))?;
     common.sampling.logprobs = logprobs(raw.logprobs, raw.top_logprobs)?;
-    if let Some(format) = &raw.response_format
-        && format.kind != "text"
-    {
-        return Err(ApiError::unsupported("response_format", "structured output is not built yet: only `text` is"));
-    }
+    let schema = schema(raw.response_format)?;
     if raw.modalities.is_some_and(|list| list != ["text"]) {
         return Err(ApiError::unsupported("modalities", "this model writes text only"));
     }
@@ -170,17 +161,17 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     extension.check()?;
     let top = TemplateArguments { enable_thinking: raw.enable_thinking, thinking_budget: raw.thinking_budget };
     let thinking = thinking(raw.reasoning_effort, top, raw.chat_template_kwargs.unwrap_or_default())?;
-    let input = ReplyInput::Chat {
-        messages: messages(raw.messages, limits)?,
-        tools: tools(raw.tools, raw.tool_choice, limits)?,
-    };
+    let tools = tools(raw.tools, raw.tool_choice, limits)?;
+    let grammar = grammar(&tools, schema, raw.parallel_tool_calls == Some(false))?;
+    let input = ReplyInput::Chat { messages: messages(raw.messages, limits)?, tools: tools.list };
     let form = Form {
         stream: common.stream,
         include_usage: common.include_usage,
         logprobs: common.sampling.logprobs.is_some(),
         one_tool_call: raw.parallel_tool_calls == Some(false),
     };
-    Ok((request(principal, input, raw.model, common, extension, thinking), form))
+    let request = request(principal, input, raw.model, common, extension, thinking);
+    Ok((ReplyRequest { grammar, ..request }, form))
 }
 
 /// Puts the checked parts together.
@@ -207,6 +198,7 @@ pub(crate) fn request(
         consent: extension.consent,
         engram: RawEngram::wish(extension.engram),
         quality_gate: extension.quality_gate,
+        grammar: None,
         streamed: common.stream,
     }
 }
@@ -230,6 +222,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::grammar::Grammar;
     use crate::turn::Thinking;
 
     fn of(extra: Value) -> Result<(ReplyRequest, Form), ApiError> {
@@ -272,7 +265,8 @@ mod tests {
     #[test]
     fn what_cannot_be_honoured_is_refused() {
         for (param, body) in [
-            ("response_format", json!({"response_format": {"type": "json_object"}})),
+            ("response_format.type", json!({"response_format": {"type": "yaml"}})),
+            ("tool_choice", json!({"tool_choice": "required"})),
             ("response_format", json!({"response_format": {"type": "json_schema", "json_schema": {}}})),
             ("modalities", json!({"modalities": ["text", "audio"]})),
             ("top_logprobs", json!({"top_logprobs": 1})),
@@ -291,6 +285,7 @@ mod tests {
             let place = error.param.clone().unwrap_or(error.message.clone());
             assert!(place.contains(param), "{body}: {error:?}");
         }
-        assert!(of(json!({"response_format": {"type": "text"}})).is_ok());
+        let grammar = |format: &str| of(json!({"response_format": {"type": format}})).unwrap().0.grammar;
+        assert_eq!((grammar("text"), grammar("json_object")), (None, Some(Grammar::Json(json!({"type": "object"})))));
     }
 }

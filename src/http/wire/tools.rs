@@ -8,13 +8,28 @@ use crate::http::limits::HttpLimits;
 /// Longest name of a function, bytes (OpenAI's limit).
 const NAME_BYTES_MAX: usize = 64;
 
-/// Checks the tools and applies `tool_choice`: `none` hides them, `auto` leaves the choice to the model.
-/// Forcing a call needs a grammar, and is refused until there is one.
-pub(crate) fn tools(
-    tools: Option<Vec<Value>>,
-    choice: Option<Value>,
-    limits: &HttpLimits,
-) -> Result<Vec<Value>, ApiError> {
+/// Whether the answer calls a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// As the model likes.
+    Auto,
+    /// It does not: the tools are not shown.
+    None,
+    /// It does.
+    Required,
+    /// This one.
+    Function(String),
+}
+
+/// The tools that the model is shown, and the choice among them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tools {
+    pub(crate) list: Vec<Value>,
+    pub(crate) choice: Choice,
+}
+
+/// Checks the tools and `tool_choice`.
+pub(crate) fn tools(tools: Option<Vec<Value>>, choice: Option<Value>, limits: &HttpLimits) -> Result<Tools, ApiError> {
     let tools = tools.unwrap_or_default();
     if tools.len() > limits.tools_max {
         return Err(ApiError::param("tools", format!("`tools` has more than {} tools", limits.tools_max)));
@@ -26,16 +41,42 @@ pub(crate) fn tools(
             return Err(ApiError::param(format!("tools[{at}].function.name"), "two tools have this name"));
         }
     }
-    match choice.as_ref().and_then(Value::as_str) {
-        None if choice.is_none() => Ok(tools),
-        Some("auto") => Ok(tools),
-        Some("none") => Ok(Vec::new()),
-        Some("required") | None => Err(ApiError::unsupported(
-            "tool_choice",
-            "forcing a tool call is not built yet: use `tool_choice` \"auto\" or \"none\"",
-        )),
-        Some(_) => Err(ApiError::param("tool_choice", "`tool_choice` must be \"auto\" or \"none\"")),
+    let choice = choice.map_or(Ok(Choice::Auto), |choice| chosen(&choice))?;
+    let wrong = |message: String| Err(ApiError::param("tool_choice", message));
+    match &choice {
+        Choice::None => return Ok(Tools { list: Vec::new(), choice }),
+        Choice::Required if tools.is_empty() => {
+            return wrong("`tool_choice` forces a call, but there are no tools".into());
+        }
+        Choice::Function(name) if !names.contains(name.as_str()) => {
+            return wrong(format!("`tool_choice` names `{name}`, which is not among the tools"));
+        }
+        _ => {}
     }
+    Ok(Tools { list: tools, choice })
+}
+
+fn chosen(choice: &Value) -> Result<Choice, ApiError> {
+    let form =
+        "`tool_choice` must be \"auto\", \"none\", \"required\", or an object of `type` \"function\" with the name";
+    let named = |name: &Value| name.as_str().map(|name| Choice::Function(name.chars().take(NAME_BYTES_MAX).collect()));
+    let found = match choice {
+        Value::String(word) => match word.as_str() {
+            "auto" => Some(Choice::Auto),
+            "none" => Some(Choice::None),
+            "required" => Some(Choice::Required),
+            _ => None,
+        },
+        Value::Object(map) if map.get("type").is_some_and(|kind| kind == "allowed_tools" || kind == "custom") => {
+            let message = "only functions can be forced, one by its name or all of them by \"required\"";
+            return Err(ApiError::unsupported("tool_choice", message));
+        }
+        Value::Object(map) if map.get("type").is_some_and(|kind| kind == "function") => {
+            named(&choice["function"]["name"])
+        }
+        _ => None,
+    };
+    found.ok_or_else(|| ApiError::param("tool_choice", form))
 }
 
 fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
@@ -46,9 +87,8 @@ fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
     let Some(function) = tool.get("function").and_then(Value::as_object) else {
         return wrong(".function", "a tool needs an object `function`");
     };
-    if function.get("strict").and_then(Value::as_bool) == Some(true) {
-        let message = "strict arguments are not built yet: leave `strict` out";
-        return Err(ApiError::unsupported(format!("tools[{at}].function.strict"), message));
+    if function.get("strict").is_some_and(|strict| !strict.is_boolean() && !strict.is_null()) {
+        return wrong(".function.strict", "`strict` must be a boolean");
     }
     if function.get("parameters").is_some_and(|p| !p.is_object() && !p.is_null()) {
         return wrong(".function.parameters", "the parameters must be a JSON Schema object");
@@ -72,16 +112,22 @@ mod tests {
         let limits = HttpLimits::default();
         let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {}}});
         let of = |list: &[Value], choice: Option<Value>| tools(Some(list.to_vec()), choice, &limits);
-        assert_eq!(of(&[tool("f"), tool("g-1")], None).unwrap().len(), 2);
-        assert_eq!(of(&[tool("f")], Some(json!("auto"))).unwrap().len(), 1);
-        assert_eq!(of(&[tool("f")], Some(json!("none"))).unwrap().len(), 0);
-        for choice in [json!("required"), json!({"type": "function", "function": {"name": "f"}}), json!("maybe")] {
+        assert_eq!(of(&[tool("f"), tool("g-1")], None).unwrap().list.len(), 2);
+        assert_eq!(of(&[tool("f")], Some(json!("auto"))).unwrap().list.len(), 1);
+        assert_eq!(of(&[tool("f")], Some(json!("none"))).unwrap().list.len(), 0);
+        assert_eq!(of(&[tool("f")], Some(json!("required"))).unwrap().choice, Choice::Required);
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        assert_eq!(of(&[tool("f")], Some(named("f"))).unwrap().choice, Choice::Function("f".to_owned()));
+        for choice in
+            [named("g"), json!("maybe"), json!({"type": "allowed_tools"}), json!({"type": "function"}), json!(3)]
+        {
             assert_eq!(of(&[tool("f")], Some(choice)).unwrap_err().param.as_deref(), Some("tool_choice"));
         }
+        assert_eq!(of(&[], Some(json!("required"))).unwrap_err().param.as_deref(), Some("tool_choice"));
         assert!(of(&[tool("f"), tool("f")], None).is_err());
         assert!(of(&[tool("a b")], None).is_err());
         assert!(of(&[json!({"type": "retrieval"})], None).is_err());
-        let strict = json!({"type": "function", "function": {"name": "f", "strict": true}});
-        assert_eq!(of(&[strict], None).unwrap_err().code, Some("unsupported_parameter"));
+        let strict = json!({"type": "function", "function": {"name": "f", "strict": "very"}});
+        assert_eq!(of(&[strict], None).unwrap_err().param.as_deref(), Some("tools[0].function.strict"));
     }
 }

@@ -1,0 +1,49 @@
+//! From a [`Grammar`] to a matcher of the grammar library.
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Map, Value, json};
+
+use super::calls::{self, Marks};
+use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened};
+
+/// Compiles; also what the step loop needs first, so that a grammar that cannot be followed at all is known here.
+pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<Matcher, GrammarError> {
+    grammar.schemas().into_iter().try_for_each(check_schema)?;
+    let top = match grammar {
+        Grammar::Json(schema) => TopLevelGrammar::from_json_schema(guided(schema, false)),
+        Grammar::Calls(calls) if calls.functions.len() > FUNCTIONS_MAX => {
+            return Err(GrammarError::Schema(format!("more than {FUNCTIONS_MAX} functions")));
+        }
+        Grammar::Calls(calls) => TopLevelGrammar::from_lark(calls::lark(calls, marks)?),
+    };
+    let mut matcher = Matcher::new(factory.create_parser(top));
+    if let Some(error) = matcher.get_error() {
+        return Err(GrammarError::Schema(in_words(&error)));
+    }
+    matcher.compute_mask().map_err(|e| GrammarError::Schema(in_words(&e.to_string())))?;
+    Ok(matcher)
+}
+
+/// A schema with our terms: at most one blank after a colon or a comma and none elsewhere, or a weak model would write
+/// blanks without end. `lenient`: what cannot be enforced is passed over.
+pub(super) fn guided(schema: &Value, lenient: bool) -> Value {
+    let mut own = match schema {
+        Value::Object(map) => map.clone(),
+        _ => Map::from_iter([("type".to_owned(), json!("object"))]),
+    };
+    let terms = json!({
+        "whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?", "lenient": lenient,
+    });
+    own.insert("x-guidance".to_owned(), terms);
+    Value::Object(own)
+}
+
+/// The library's message without its advice on options that no client can reach.
+fn in_words(error: &str) -> String {
+    if error.contains("oneOf constraints are not supported") {
+        return "`oneOf` whose alternatives may hold together is not supported: use `anyOf`".to_owned();
+    }
+    let cause = error.split("caused by:").next().unwrap_or(error);
+    shortened(cause).replace("Unimplemented keys:", "these keywords are not supported:")
+}

@@ -1,0 +1,179 @@
+//! Where requests with a grammar wait for it to be compiled: a thread of its own, so that no schema holds up requests
+//! without one, nor the step loop. It keeps what was compiled lately, and what was refused.
+
+use std::collections::HashSet;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use llguidance::{Matcher, ParserFactory};
+use sha2::{Digest, Sha256};
+
+use super::calls::Marks;
+use super::constraint::{Constraint, Landmarks};
+use super::vet::{STACK_BYTES, vet_apart};
+use super::{Grammar, GrammarError, compile, words};
+use crate::engine::host::{Events, Input};
+use crate::engine::protocol::{Event, FailureKind, RequestId};
+use crate::engine::slot::Prepared;
+use crate::engine::vocab::Vocab;
+
+/// Requests that wait for their grammar; more are refused as busy.
+const WAITING_MAX: usize = 64;
+/// Grammars kept, compiled or refused.
+const KEPT_MAX: usize = 32;
+
+struct Job {
+    job: Box<Prepared>,
+    grammar: Grammar,
+}
+
+/// Ids of the requests at the desk. Whoever takes an id out answers for the request.
+type Pending = Arc<Mutex<HashSet<RequestId>>>;
+
+/// The side of whoever prepares requests.
+pub struct Desk {
+    jobs: SyncSender<Job>,
+    pending: Pending,
+}
+
+impl Desk {
+    /// Starts the thread, which ends with this. `vet_with`: the program of ours that examines a grammar in a process
+    /// apart (`engine --vet-grammar`); absent: compiled here at once.
+    pub fn start(
+        vocab: Arc<dyn Vocab>,
+        vet_with: Option<PathBuf>,
+        to: SyncSender<Input>,
+        events: Events,
+    ) -> io::Result<Desk> {
+        let (jobs, from_desk) = sync_channel(WAITING_MAX);
+        let pending = Pending::default();
+        let own = Arc::clone(&pending);
+        thread::Builder::new().name("engine-grammar".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            serve(Compiler::new(vocab, vet_with), &from_desk, &own, &to, &events);
+        })?;
+        Ok(Desk { jobs, pending })
+    }
+
+    /// Has a request go on to the step loop once its grammar is compiled; or the event that tells why it cannot.
+    pub fn take(&self, job: Box<Prepared>, grammar: Grammar) -> Result<(), Event> {
+        let id = job.id;
+        held(&self.pending).insert(id);
+        let refused = match self.jobs.try_send(Job { job, grammar }) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Full(_)) => {
+                (FailureKind::Busy, format!("{WAITING_MAX} requests wait for their grammar: try again later"))
+            }
+            Err(TrySendError::Disconnected(_)) => {
+                (FailureKind::Internal, "the engine no longer compiles grammars".to_owned())
+            }
+        };
+        held(&self.pending).remove(&id);
+        Err(Event::Failed { id, kind: refused.0, message: refused.1 })
+    }
+
+    /// Ends a request that is still here; the event tells so. `None`: it is elsewhere.
+    pub fn cancel(&self, id: RequestId) -> Option<Event> {
+        let message = "the request was cancelled".to_owned();
+        held(&self.pending).remove(&id).then_some(Event::Failed { id, kind: FailureKind::Invalid, message })
+    }
+}
+
+fn held(pending: &Pending) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &SyncSender<Input>, events: &Events) {
+    while let Ok(Job { mut job, grammar }) = from.recv() {
+        if !held(pending).contains(&job.id) {
+            continue;
+        }
+        let made = compiler.constraint(&grammar);
+        // Held while the request is passed on, so that a cancel comes either before or behind it.
+        let mut pending = held(pending);
+        if !pending.remove(&job.id) {
+            continue;
+        }
+        let passed = match made {
+            Ok(constraint) => {
+                job.constraint = Some(constraint);
+                to.send(Input::Prepared(job)).is_ok()
+            }
+            Err(error) => {
+                let kind = match error {
+                    GrammarError::Vet(_) => FailureKind::Internal,
+                    _ => FailureKind::Form,
+                };
+                events.send(vec![Event::Failed { id: job.id, kind, message: error.to_string() }]).is_ok()
+            }
+        };
+        if !passed {
+            return;
+        }
+    }
+}
+
+/// What grammars are compiled with, made when the first one comes.
+struct Tools {
+    factory: ParserFactory,
+    marks: Marks,
+    landmarks: Arc<Landmarks>,
+}
+
+pub(super) struct Compiler {
+    vocab: Arc<dyn Vocab>,
+    vet_with: Option<PathBuf>,
+    tools: Option<Tools>,
+    /// By the hash of the grammar, the latest used last.
+    kept: Vec<([u8; 32], Result<Matcher, GrammarError>)>,
+}
+
+impl Compiler {
+    pub(super) fn new(vocab: Arc<dyn Vocab>, vet_with: Option<PathBuf>) -> Compiler {
+        Compiler { vocab, vet_with, tools: None, kept: Vec::new() }
+    }
+
+    /// A constraint at its beginning. What it learns of its grammar stays its own: no reply depends on another.
+    pub(super) fn constraint(&mut self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
+        let source = serde_json::to_vec(grammar).map_err(|e| GrammarError::Vet(e.to_string()))?;
+        let hash: [u8; 32] = Sha256::digest(&source).into();
+        let found = match self.kept.iter().position(|(own, _)| *own == hash) {
+            Some(at) => self.kept.remove(at).1,
+            None => catch_unwind(AssertUnwindSafe(|| self.compile(grammar)))
+                .unwrap_or_else(|_| Err(GrammarError::Schema("its compiler has a defect".to_owned()))),
+        };
+        let made = match (&found, &self.tools) {
+            (Ok(matcher), Some(tools)) => Ok(Constraint::new(matcher.deep_clone(), Arc::clone(&tools.landmarks))),
+            (Err(error), _) => Err(error.clone()),
+            (Ok(_), None) => Err(GrammarError::Vet("no tools".to_owned())),
+        };
+        // A failure of this machine says nothing of the grammar.
+        if !matches!(found, Err(GrammarError::Vet(_))) {
+            self.kept.push((hash, found));
+            if self.kept.len() > KEPT_MAX {
+                drop(self.kept.remove(0));
+            }
+        }
+        made
+    }
+
+    fn compile(&mut self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
+        grammar.schemas().into_iter().try_for_each(super::check_schema)?;
+        if let Some(program) = &self.vet_with {
+            vet_apart(program, &["engine", "--vet-grammar"], grammar)?;
+        }
+        let tools = match self.tools.take() {
+            Some(tools) => tools,
+            None => {
+                let marks = Marks::of(self.vocab.as_ref());
+                let landmarks = Arc::new(Landmarks::of(self.vocab.as_ref(), marks.open()));
+                Tools { factory: words::factory(Arc::clone(&self.vocab))?, marks, landmarks }
+            }
+        };
+        let tools = self.tools.insert(tools);
+        compile::compile(&tools.factory, grammar, &tools.marks)
+    }
+}

@@ -1,0 +1,154 @@
+//! The form of an answer: JSON by a schema, or calls of the request's functions. A request brings a [`Grammar`]; the
+//! `desk` has it compiled, away from the step loop, into a [`Constraint`], which forbids in each row of logits what
+//! cannot come next. The thought before an answer is free.
+//!
+//! A schema is a stranger's: its size is checked before anything else (`check_schema`, also at the daemon's door), then
+//! it is compiled in a process apart with little time and memory (`vet`), and only then in the engine.
+
+mod calls;
+mod compile;
+mod constraint;
+mod desk;
+#[cfg(test)]
+mod tests;
+mod vet;
+mod words;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use constraint::Constraint;
+pub use desk::Desk;
+pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX, vet};
+
+/// Bytes of a schema, written as JSON.
+pub const SCHEMA_BYTES_MAX: usize = 256 << 10;
+/// Arrays and objects of a schema within one another.
+pub const SCHEMA_DEPTH_MAX: usize = 64;
+/// Properties that a schema names, at all levels together.
+pub const SCHEMA_PROPERTIES_MAX: usize = 500;
+/// Functions that a grammar may call.
+pub const FUNCTIONS_MAX: usize = 128;
+/// Bytes of a message about a schema, which may repeat parts of it.
+const MESSAGE_BYTES_MAX: usize = 400;
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grammar {
+    /// One JSON value that satisfies the schema.
+    Json(Value),
+    /// Calls of functions, in the form of the model's family.
+    Calls(Calls),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calls {
+    /// Those that may be called, at most `FUNCTIONS_MAX`.
+    pub functions: Vec<Function>,
+    /// Nothing but calls; otherwise text may stand before them or in their place.
+    pub required: bool,
+    /// One call at most.
+    pub single: bool,
+    /// What an answer without a call must be; absent: any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Function {
+    pub name: String,
+    /// Schema of the arguments; null: any object.
+    #[serde(default)]
+    pub parameters: Value,
+    /// Keywords of the schema that cannot be enforced are an error, and are passed over otherwise.
+    pub strict: bool,
+}
+
+impl Grammar {
+    /// Every schema in it.
+    fn schemas(&self) -> Vec<&Value> {
+        match self {
+            Grammar::Json(schema) => vec![schema],
+            Grammar::Calls(calls) => {
+                calls.functions.iter().map(|f| &f.parameters).filter(|p| !p.is_null()).chain(&calls.answer).collect()
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GrammarError {
+    #[error("the schema has {bytes} bytes, over the limit of {SCHEMA_BYTES_MAX}")]
+    Large { bytes: usize },
+    #[error("the schema nests deeper than {SCHEMA_DEPTH_MAX} levels")]
+    Deep,
+    #[error("the schema names {found} properties, over the limit of {SCHEMA_PROPERTIES_MAX}")]
+    Properties { found: usize },
+    #[error("the schema refers to `{0}`: only what stands in the schema itself (`#/…`) can be referred to")]
+    Remote(String),
+    #[error("the schema must be an object")]
+    NoObject,
+    #[error("the schema cannot be enforced: {0}")]
+    Schema(String),
+    #[error(
+        "the schema is too complex to be enforced: it takes more than {VET_CPU_S_MAX} s or too much memory to compile"
+    )]
+    Costly,
+    #[error("this model cannot be held to a form: {0}")]
+    Vocabulary(String),
+    #[error("the answer can no longer be held to its form, which is too complex: {0}")]
+    Lost(String),
+    #[error("a schema could not be examined: {0}")]
+    Vet(String),
+    /// In the words of the process that examined it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Checks a schema's size and references, without compiling it.
+pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
+    if !schema.is_object() {
+        return Err(GrammarError::NoObject);
+    }
+    let mut properties = 0;
+    walk(schema, SCHEMA_DEPTH_MAX, &mut properties)?;
+    let bytes = schema.to_string().len();
+    match (bytes, properties) {
+        (bytes, _) if bytes > SCHEMA_BYTES_MAX => Err(GrammarError::Large { bytes }),
+        (_, found) if found > SCHEMA_PROPERTIES_MAX => Err(GrammarError::Properties { found }),
+        _ => Ok(()),
+    }
+}
+
+/// Counts the properties of a schema `levels` deep at most, and looks at its references.
+fn walk(schema: &Value, levels: usize, properties: &mut usize) -> Result<(), GrammarError> {
+    let inner = || levels.checked_sub(1).ok_or(GrammarError::Deep);
+    match schema {
+        Value::Array(items) => {
+            let inner = inner()?;
+            items.iter().try_for_each(|item| walk(item, inner, properties))
+        }
+        Value::Object(map) => {
+            let inner = inner()?;
+            for (key, value) in map {
+                match (key.as_str(), value) {
+                    ("$ref", Value::String(to)) if !to.starts_with('#') => {
+                        return Err(GrammarError::Remote(shortened(to)));
+                    }
+                    ("properties" | "patternProperties", Value::Object(own)) => *properties += own.len(),
+                    _ => {}
+                }
+                walk(value, inner, properties)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A message about a schema, in one line of bounded length.
+fn shortened(message: &str) -> String {
+    let line = message.lines().map(str::trim).find(|l| !l.is_empty()).unwrap_or_default();
+    line[..line.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned()
+}

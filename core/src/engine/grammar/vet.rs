@@ -1,0 +1,79 @@
+//! Examining a grammar in a process apart, whose time and memory the system bounds: whatever a schema does to its
+//! compiler, it does it there first.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::calls::Marks;
+use super::{Calls, Grammar, GrammarError, compile, shortened, words};
+
+/// Address space that the examining process should give itself.
+pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 1 << 30;
+/// Seconds of computing that it should give itself.
+pub const VET_CPU_S_MAX: u64 = 1;
+/// Bytes of a grammar as JSON: many functions of many schemas.
+pub const VET_SOURCE_BYTES_MAX: usize = 4 << 20;
+/// Longest wait for it: more than it may compute, so that a busy machine does not make a good schema look bad.
+const VET_TIMEOUT: Duration = Duration::from_secs(5);
+/// Stack to compile on, there and in the engine: a chain of references is followed by recursion.
+pub(super) const STACK_BYTES: usize = 128 << 20;
+
+/// Compiles a grammar, written as JSON, as the engine will, without a model.
+pub fn vet(source: &str) -> Result<(), GrammarError> {
+    let grammar: Grammar = serde_json::from_str(source).map_err(|e| GrammarError::Vet(e.to_string()))?;
+    // No model, no token for a call: what needs one is checked in the engine.
+    let grammar = match grammar {
+        Grammar::Calls(calls) if calls.answer.is_none() => Grammar::Calls(Calls { required: true, ..calls }),
+        grammar => grammar,
+    };
+    let work = move || compile::compile(&words::plain_factory()?, &grammar, &Marks::default()).map(drop);
+    let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
+    let thread = thread.map_err(|e| GrammarError::Vet(e.to_string()))?;
+    thread.join().unwrap_or(Err(GrammarError::Costly))
+}
+
+/// Vets in a child: `program` with `arguments` must read the grammar on its standard input, bound its own address space
+/// and time, call [`vet`], print an error on its standard output and exit with 1 for it, with 0 where there is none.
+pub(super) fn vet_apart(program: &Path, arguments: &[&str], grammar: &Grammar) -> Result<(), GrammarError> {
+    let failed = |e: std::io::Error| GrammarError::Vet(e.to_string());
+    let source = serde_json::to_vec(grammar).map_err(|e| GrammarError::Vet(e.to_string()))?;
+    if source.len() > VET_SOURCE_BYTES_MAX {
+        return Err(GrammarError::Large { bytes: source.len() });
+    }
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A child that does not read is killed below, which ends this thread.
+        thread::spawn(move || stdin.write_all(&source));
+    }
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if started.elapsed() > VET_TIMEOUT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(GrammarError::Costly);
+            }
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let _ = stdout.take(4096).read_to_string(&mut said);
+    }
+    match (status.success(), shortened(&said)) {
+        (true, _) => Ok(()),
+        // Killed by its limits, or by what it compiled.
+        (false, said) if said.is_empty() => Err(GrammarError::Costly),
+        (false, said) => Err(GrammarError::Refused(said)),
+    }
+}
