@@ -45,7 +45,6 @@ impl Marks {
 /// The grammar in Lark's notation.
 pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError> {
     let (open, close) = marks.terms();
-    let more = if calls.single { 0 } else { CALLS_MAX - 1 };
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
         (false, Some(schema)) => format!("start: calls | answer\nanswer: %json {}\n", guided(schema, false)),
@@ -56,7 +55,10 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
         // Text that spells the mark with other tokens would be read as a call.
         (false, None) => "start: TEXT? calls?\nTEXT: /(?s:.+)/ & ~/(?s:.*)<tool_call>(?s:.*)/\n".to_owned(),
     };
-    let _ = writeln!(text, "calls: call ({} call){{0,{more}}}", quoted("\n"));
+    match calls.single {
+        true => text += "calls: call\n",
+        false => drop(writeln!(text, "calls: call ({} call){{0,{}}}", quoted("\n"), CALLS_MAX - 1)),
+    }
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();
     let _ = writeln!(text, "call: {open} ({}) {close}", names.join(" | "));
     for (at, function) in calls.functions.iter().enumerate() {

@@ -1,3 +1,5 @@
+//! What forms allow and refuse, token by token, over a vocabulary of one token a byte.
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
