@@ -175,7 +175,7 @@ fn as_type(text: &str, kind: &str) -> Option<Value> {
     match kind {
         "integer" => {
             let whole = text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
-            whole.ok().or_else(|| whole_float(text)).map(Value::Number)
+            whole.ok().or_else(|| whole_float(text)).or_else(|| long_integer(text)).map(Value::Number)
         }
         "number" => match serde_json::from_str(text) {
             Ok(Value::Number(n)) => Some(Value::Number(n)),
@@ -191,6 +191,13 @@ fn as_type(text: &str, kind: &str) -> Option<Value> {
         "array" => serde_json::from_str(text).ok().filter(Value::is_array),
         _ => None,
     }
+}
+
+/// An integer beyond those of the machine: the nearest number, as in any JSON.
+fn long_integer(text: &str) -> Option<Number> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    whole.then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 /// `3.0` where an integer is wanted.

@@ -84,6 +84,8 @@ fn what_does_not_fit_its_type_stays_a_string() {
     assert_eq!(calls[0].1, json!({"i": 3, "n": -2}));
     let (_, calls) = read(&tagged(&[("i", "9223372036854775808"), ("any", "-7")]));
     assert_eq!(calls[0].1, json!({"i": 9223372036854775808u64, "any": -7}));
+    let (_, calls) = read(&tagged(&[("i", "-100000000000000000000000")]));
+    assert_eq!(calls[0].1, json!({"i": -1e23}));
 }
 
 #[test]

@@ -15,7 +15,7 @@ const TOKEN_BYTES_MAX: usize = 512;
 /// Bytes of all tokens together that the tree holds.
 const WORDS_BYTES_MAX: usize = 4 << 20;
 /// States of a grammar's lexer: 1 to 2 KiB each.
-const LEXER_STATES_MAX: usize = 16_000;
+const LEXER_STATES_MAX: usize = 32_000;
 
 struct Words {
     vocab: Arc<dyn Vocab>,
