@@ -101,6 +101,7 @@ impl Rig {
             sampler: Sampler::new(&sampling, self.vocab, ids).unwrap(),
             control: ReplyControl::new(&Letters, limits, false).unwrap(),
             engram: None,
+            constraint: None,
             received: Instant::now(),
             adapter: ask.adapter.map(str::to_owned),
             background: false,
