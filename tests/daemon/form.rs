@@ -293,7 +293,7 @@ async fn schemas_that_explode_are_refused_in_time_and_hurt_nobody() {
         let message = value["error"]["message"].as_str().unwrap();
         assert_eq!(value["error"]["type"], "invalid_request_error", "{name}: {value}");
         assert!(message.len() > 20 && message.len() < 600, "{name}: {message}");
-        assert!(began.elapsed() < Duration::from_secs(20), "{name}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{name}: {:?}", began.elapsed());
         assert_eq!(neighbour["choices"][0]["message"], before["choices"][0]["message"], "{name}");
     }
     // What can be followed after all is, or is given up with an error.

@@ -105,6 +105,7 @@ fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &S
             Err(error) => {
                 let kind = match error {
                     GrammarError::Vet(_) => FailureKind::Internal,
+                    GrammarError::Late => FailureKind::Busy,
                     _ => FailureKind::Form,
                 };
                 events.send(vec![Event::Failed { id: job.id, kind, message: error.to_string() }]).is_ok()
@@ -151,7 +152,7 @@ impl Compiler {
             (Ok(_), None) => Err(GrammarError::Vet("no tools".to_owned())),
         };
         // A failure of this machine says nothing of the grammar.
-        if !matches!(found, Err(GrammarError::Vet(_))) {
+        if !matches!(found, Err(GrammarError::Vet(_) | GrammarError::Late)) {
             self.kept.push((hash, found));
             if self.kept.len() > KEPT_MAX {
                 drop(self.kept.remove(0));

@@ -99,6 +99,8 @@ pub enum GrammarError {
     Vocabulary(String),
     #[error("the answer can no longer be held to its form, which is too complex: {0}")]
     Lost(String),
+    #[error("this machine is too busy to examine the schema: try again later")]
+    Late,
     #[error("a schema could not be examined: {0}")]
     Vet(String),
     /// In the words of the process that examined it.

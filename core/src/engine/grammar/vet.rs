@@ -16,8 +16,8 @@ pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 1 << 30;
 pub const VET_CPU_S_MAX: u64 = 1;
 /// Bytes of a grammar as JSON: many functions of many schemas.
 pub const VET_SOURCE_BYTES_MAX: usize = 4 << 20;
-/// Longest wait for it: more than it may compute, so that a busy machine does not make a good schema look bad.
-const VET_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for it: far more than it may compute, for a busy machine says nothing of a schema.
+const VET_TIMEOUT: Duration = Duration::from_secs(30);
 /// Stack to compile on, there and in the engine: a chain of references is followed by recursion.
 pub(super) const STACK_BYTES: usize = 128 << 20;
 
@@ -61,7 +61,7 @@ pub(super) fn vet_apart(program: &Path, arguments: &[&str], grammar: &Grammar) -
             None if started.elapsed() > VET_TIMEOUT => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(GrammarError::Costly);
+                return Err(GrammarError::Late);
             }
             None => thread::sleep(Duration::from_millis(1)),
         }
