@@ -5,7 +5,7 @@ use chimere::engine::llama::Llama;
 use chimere::eval::agree::{divergence, top};
 use chimere::eval::logits::rows;
 
-use crate::models::{GENERATORS, VOCAB, load, make};
+use crate::models::{GENERATORS, VOCAB, alone, load, make};
 
 /// Largest KL between two ways of feeding the same tokens in f32, nats.
 const KL_SAME: f64 = 1e-8;
@@ -32,6 +32,7 @@ fn greedy(model: &mut Llama, prompt: &[u32], tokens: usize) -> Vec<u32> {
 
 #[test]
 fn every_way_of_feeding_gives_the_same_rows() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     for architecture in GENERATORS {
         let (mut model, _) = load(&make(dir.path(), architecture));
@@ -54,6 +55,7 @@ fn every_way_of_feeding_gives_the_same_rows() {
 
 #[test]
 fn a_closed_sequence_leaves_nothing_to_the_next() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     for architecture in GENERATORS {
         let (mut model, _) = load(&make(dir.path(), architecture));
@@ -66,6 +68,7 @@ fn a_closed_sequence_leaves_nothing_to_the_next() {
 
 #[test]
 fn wrong_requests_are_named_and_change_nothing() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     for architecture in GENERATORS {
         let (mut model, _) = load(&make(dir.path(), architecture));
@@ -93,6 +96,7 @@ fn wrong_requests_are_named_and_change_nothing() {
 
 #[test]
 fn rows_come_in_the_order_of_the_batch() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (mut model, _) = load(&make(dir.path(), "qwen2"));
     let (a, b, c) = (model.open().unwrap(), model.open().unwrap(), model.open().unwrap());
@@ -115,6 +119,7 @@ fn rows_come_in_the_order_of_the_batch() {
 
 #[test]
 fn hidden_states_and_drafts_need_a_prediction_layer() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (mut model, _) = load(&make(dir.path(), "qwen2"));
     let seq = model.open().unwrap();

@@ -3,10 +3,11 @@
 use chimere::engine::backend::{Backend, BackendError, Chunk, Output, Rows};
 use chimere::engine::vocab::Vocab;
 
-use crate::models::{load, make};
+use crate::models::{alone, load, make};
 
 #[test]
 fn bert_embeds_and_refuses_to_write() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (mut model, vocab) = load(&make(dir.path(), "bert"));
     assert!(model.info().embedding_only);
@@ -30,6 +31,7 @@ fn bert_embeds_and_refuses_to_write() {
 
 #[test]
 fn a_model_that_writes_does_not_embed() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (mut model, _) = load(&make(dir.path(), "qwen2"));
     assert!(matches!(model.embed(&[1, 2]), Err(BackendError::Unsupported(_))));

@@ -11,7 +11,7 @@ use chimere::engine::process::{self, Running};
 use chimere::engine::protocol::{ChatInput, Command, Event, FailureKind, Generate, Prompt};
 use chimere::turn::{FinishReason, Message, Role, Sampling};
 
-use crate::models::{GENERATORS, VOCAB, make};
+use crate::models::{GENERATORS, VOCAB, alone, make};
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -77,6 +77,7 @@ fn replies(events: &Receiver<Vec<Event>>, requests: usize, mut each: impl FnMut(
 
 #[test]
 fn replies_stream_and_neighbours_do_not_change_them() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     for architecture in GENERATORS {
         let (engine, events) = start(&make(dir.path(), architecture));
@@ -103,6 +104,7 @@ fn replies_stream_and_neighbours_do_not_change_them() {
 
 #[test]
 fn cancel_pause_and_a_failing_request_leave_the_others_alone() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (engine, events) = start(&make(dir.path(), "qwen2"));
     let ids = |len: usize| Prompt::Ids((0..len as u32).map(|i| i % 256).collect());
@@ -139,6 +141,7 @@ fn cancel_pause_and_a_failing_request_leave_the_others_alone() {
 
 #[test]
 fn the_files_template_and_end_tokens_are_used() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (engine, events) = start(&make(dir.path(), "qwen2"));
     let chat = || ChatInput {
@@ -161,6 +164,7 @@ fn the_files_template_and_end_tokens_are_used() {
 
 #[test]
 fn a_model_that_only_embeds_refuses_to_write() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (engine, events) = start(&make(dir.path(), "bert"));
     send(&engine, Command::Generate(Box::new(ask(1, Prompt::Text("hello".into()), 5))));

@@ -2,10 +2,11 @@
 
 use chimere::engine::vocab::{TokenKind, Vocab};
 
-use crate::models::{VOCAB, load, make};
+use crate::models::{VOCAB, alone, load, make};
 
 #[test]
 fn special_tokens_are_recognised_only_when_asked_for() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     let (_, vocab) = load(&make(dir.path(), "qwen2"));
     let (start, end) = (VOCAB as u32 - 2, VOCAB as u32 - 1);
@@ -35,6 +36,7 @@ fn special_tokens_are_recognised_only_when_asked_for() {
 
 #[test]
 fn a_million_characters_of_any_kind_are_tokenised_whole() {
+    let _turn = alone();
     let dir = tempfile::tempdir().unwrap();
     for architecture in ["qwen2", "mamba2"] {
         let (_, vocab) = load(&make(dir.path(), architecture));
