@@ -15,8 +15,8 @@ pub(crate) const PARAMETERS: Parameters = Parameters {
     ignored: super::IGNORED,
     unsupported: &[
         ("messages", "send them to /v1/chat/completions"),
-        ("grammar", "structured output is not built yet"),
-        ("json_schema", "structured output is not built yet"),
+        ("grammar", "a form is asked of /v1/chat/completions, as `response_format`"),
+        ("json_schema", "a form is asked of /v1/chat/completions, as `response_format`"),
     ],
 };
 
