@@ -2,6 +2,7 @@
 //! no HTTP, no actors, no store and no wall clock; its public face is `protocol`.
 
 pub mod adapter;
+mod apart;
 pub mod backend;
 pub mod batch;
 pub mod control;

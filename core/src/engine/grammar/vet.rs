@@ -1,14 +1,13 @@
 //! Examining a grammar in a process apart, whose time and memory the system bounds: whatever a schema does to its
 //! compiler, it does it there first.
 
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::calls::Marks;
 use super::{Calls, Grammar, GrammarError, compile, shortened, words};
+use crate::engine::apart::{self, Examined};
 
 /// Address space that the examining process should give itself.
 pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 1 << 30;
@@ -43,37 +42,11 @@ pub(super) fn vet_apart(program: &Path, arguments: &[&str], grammar: &Grammar) -
     if source.len() > VET_SOURCE_BYTES_MAX {
         return Err(GrammarError::Large { bytes: source.len() });
     }
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A child that does not read is killed below, which ends this thread.
-        thread::spawn(move || stdin.write_all(&source));
-    }
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None if started.elapsed() > VET_TIMEOUT => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(GrammarError::Late);
-            }
-            None => thread::sleep(Duration::from_millis(1)),
-        }
-    };
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        let _ = stdout.take(4096).read_to_string(&mut said);
-    }
-    match (status.success(), shortened(&said)) {
-        (true, _) => Ok(()),
+    match apart::examine(program, arguments, source, VET_TIMEOUT).map_err(failed)? {
+        Examined::Good => Ok(()),
+        Examined::Late => Err(GrammarError::Late),
         // Killed by its limits, or by what it compiled.
-        (false, said) if said.is_empty() => Err(GrammarError::Costly),
-        (false, said) => Err(GrammarError::Refused(said)),
+        Examined::Bad { said, .. } if said.is_empty() => Err(GrammarError::Costly),
+        Examined::Bad { said, .. } => Err(GrammarError::Refused(shortened(&said))),
     }
 }

@@ -1,15 +1,13 @@
 //! Vetting: a template is rendered on sample conversations before a model is served with it, first in a
 //! process apart whose memory and time are bounded by the system, whatever this module's own limits miss.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
 use super::{ChatTemplate, SOURCE_BYTES_MAX, TemplateError};
+use crate::engine::apart::{self, Examined};
 
 /// Address space that the vetting process should give itself before it reads the template.
 pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 256 << 20;
@@ -71,38 +69,11 @@ pub fn vet_apart(program: &Path, arguments: &[&str], source: &str) -> Result<(),
         return Err(TemplateError::TooLarge { what: "source", bytes: source.len(), limit: SOURCE_BYTES_MAX });
     }
     let failed = |e: std::io::Error| TemplateError::Failed(format!("vetting could not run: {e}"));
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        let source = source.to_owned();
-        // A child that does not read is killed below, which ends this thread; one that died is judged by its
-        // exit status.
-        thread::spawn(move || stdin.write_all(source.as_bytes()));
+    let refused = |why: String| Err(TemplateError::Refused(why));
+    match apart::examine(program, arguments, source.as_bytes().to_vec(), VET_TIMEOUT).map_err(failed)? {
+        Examined::Good => Ok(()),
+        Examined::Late => refused(format!("vetting took over {} ms", VET_TIMEOUT.as_millis())),
+        Examined::Bad { said, status } if said.is_empty() => refused(format!("vetting ended with {status}")),
+        Examined::Bad { said, .. } => refused(said),
     }
-    let started = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None if started.elapsed() > VET_TIMEOUT => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(TemplateError::Refused(format!("vetting took over {} ms", VET_TIMEOUT.as_millis())));
-            }
-            None => thread::sleep(Duration::from_millis(2)),
-        }
-    };
-    if status.success() {
-        return Ok(());
-    }
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        let _ = std::io::Read::read_to_string(&mut std::io::Read::take(stdout, 4096), &mut said);
-    }
-    let said = said.trim();
-    Err(TemplateError::Refused(if said.is_empty() { format!("vetting ended with {status}") } else { said.to_owned() }))
 }
