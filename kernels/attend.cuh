@@ -44,10 +44,7 @@ __device__ __forceinline__ void turn_head(float x[8], const AttendArgs& a, const
             float seen = __shfl_sync(FULL, y[from], (int)(partner % 32));
             if ((u32)from == partner / 32) other = seen;
         }
-        if (k < a.rope_dims) {
-            float c = angle[i].x, s = angle[i].y;
-            x[i] = k < pairs ? y[i] * c - other * s : y[i] * c + other * s;
-        }
+        if (k < a.rope_dims) x[i] = rotated(y[i], other, angle[i], k < pairs);
     }
 }
 

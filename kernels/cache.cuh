@@ -25,68 +25,48 @@ __device__ __forceinline__ void put_cached(u8* to, u64 at, float v, u32 halves) 
     else ((float*)to)[at] = v;
 }
 
-// Norm and rotation of one head by a warp: lane holds values lane, lane + 32 …
-__device__ __forceinline__ void turn(float x[8], const CacheArgs& a, const float* w, const float* angles) {
-    u32 lane = threadIdx.x % 32;
+// Norm and rotation of the head at `from` by a warp: lane holds values lane, lane + 32 … The partner of a rotated value is
+// loaded and normalised a second time, which is less than to find it on another lane.
+__device__ __forceinline__ void turn(float x[8], const CacheArgs& a, const float* from, const float* w, const float* angles) {
+    u32 lane = threadIdx.x % 32, pairs = a.rope_dims / 2;
     float square = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) square = fmaf(x[i], x[i], square);
-    float scale = 1.0f / sqrtf(warp_sum(square) / (float)a.dim + a.eps);
-    float y[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         u32 k = lane + 32 * i;
-        y[i] = k < a.dim ? x[i] * scale * w[k] : 0;
+        x[i] = k < a.dim ? from[k] : 0;
+        square = fmaf(x[i], x[i], square);
     }
-    u32 pairs = a.rope_dims / 2;
-    // The partner of value k is k ± pairs, on lane (lane ± pairs) mod 32 and, for whole 32s, in another register.
+    float scale = 1.0f / sqrtf(warp_sum(square) / (float)a.dim + a.eps);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float other = 0;
-        u32 k = lane + 32 * i, partner = k < pairs ? k + pairs : k - pairs;
-#pragma unroll
-        for (int from = 0; from < 8; from++) {
-            float seen = __shfl_sync(FULL, y[from], (int)(partner % 32));
-            if ((u32)from == partner / 32) other = seen;
-        }
-        x[i] = y[i];
+        u32 k = lane + 32 * i;
+        float y = k < a.dim ? x[i] * scale * w[k] : 0;
         if (k < a.rope_dims) {
-            u32 p = k < pairs ? k : k - pairs;
-            float c = angles[2 * p], s = angles[2 * p + 1];
-            x[i] = k < pairs ? y[i] * c - other * s : y[i] * c + other * s;
+            u32 partner = k < pairs ? k + pairs : k - pairs;
+            float other = from[partner] * scale * w[partner];
+            y = rotated(y, other, *(const float2*)(angles + 2 * min(k, partner)), k < pairs);
         }
+        x[i] = y;
     }
 }
 
 // One warp: token t and a head, first the query heads, then the KV heads.
 __device__ __forceinline__ void cache_head(const CacheArgs& a, u32 t, u32 head) {
-    u32 lane = threadIdx.x % 32;
-    u32 position = a.position[t];
-    const float* angles = a.angles + (u64)position * a.rope_dims;
+    u32 lane = threadIdx.x % 32, position = a.position[t];
+    bool query = head < a.heads;
+    if (!query) head -= a.heads;
+    const float* from = query ? a.query_gate + ((u64)t * a.heads + head) * 2 * a.dim
+                              : a.k + ((u64)t * a.kv_heads + head) * a.dim;
+    u64 page = query ? 0 : a.pages[(u64)a.slot[t] * a.pages_max + position / PAGE];
+    u64 at = ((page * PAGE + position % PAGE) * a.kv_heads + head) * a.dim;
+    const float* value = a.v + ((u64)t * a.kv_heads + head) * a.dim;
+    float* to = a.q + ((u64)t * a.heads + head) * a.dim;
     float x[8];
-    if (head < a.heads) {
-        const float* from = a.query_gate + ((u64)t * a.heads + head) * 2 * a.dim;
+    turn(x, a, from, query ? a.q_norm : a.k_norm, a.angles + (u64)position * a.rope_dims);
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = lane + 32 * i < a.dim ? from[lane + 32 * i] : 0;
-        turn(x, a, a.q_norm, angles);
-        float* to = a.q + ((u64)t * a.heads + head) * a.dim;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (lane + 32 * i < a.dim) to[lane + 32 * i] = x[i];
-        return;
+    for (int i = 0; i < 8; i++) {
+        u32 k = lane + 32 * i;
+        if (k < a.dim && query) to[k] = x[i];
+        if (k < a.dim && !query) put_cached(a.keys, at + k, x[i], a.halves), put_cached(a.values, at + k, value[k], a.halves);
     }
-    head -= a.heads;
-    const float* from = a.k + ((u64)t * a.kv_heads + head) * a.dim;
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = lane + 32 * i < a.dim ? from[lane + 32 * i] : 0;
-    turn(x, a, a.k_norm, angles);
-    u64 page = a.pages[(u64)a.slot[t] * a.pages_max + position / PAGE];
-    u64 to = ((page * PAGE + position % PAGE) * a.kv_heads + head) * a.dim;
-    from = a.v + ((u64)t * a.kv_heads + head) * a.dim;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (lane + 32 * i < a.dim) {
-            put_cached(a.keys, to + lane + 32 * i, x[i], a.halves);
-            put_cached(a.values, to + lane + 32 * i, from[lane + 32 * i], a.halves);
-        }
 }

@@ -90,6 +90,17 @@ __device__ __forceinline__ void load_matrices_transposed(u32 m[4], const void* r
 __device__ __forceinline__ void copy_16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
+// What is read once a pass, weights: it leaves the second-level cache first, so that what is read again stays there.
+__device__ __forceinline__ u64 read_once() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void copy_16_once(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)),
+                 "l"(from), "l"(read_once())
+                 : "memory");
+}
 __device__ __forceinline__ void copy_8(void* to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
@@ -109,6 +120,34 @@ __device__ __forceinline__ void copies_wait_but(u32 n) {
         default: asm volatile("cp.async.wait_group 7;" ::: "memory");
     }
 }
+
+// Whole runs of bytes, multiples of 16, by the copy engine of 9.0 and later: one thread asks, no other takes part, and
+// `landing` counts the bytes. Waits are by turns: a landing's first use is turn 0, its next one 1, then 0 again.
+#if __CUDA_ARCH__ >= 900
+#define BULK_COPIES 1
+__device__ __forceinline__ void landing_begin(u64* landing) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(
+                     (u32)__cvta_generic_to_shared(landing))
+                 : "memory");
+}
+__device__ __forceinline__ void copy_run_once(void* to, const void* from, u32 bytes, u64* landing) {
+    u32 at = (u32)__cvta_generic_to_shared(landing);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            (u32)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(bytes), "r"(at), "l"(read_once())
+        : "memory");
+}
+__device__ __forceinline__ void landed(u64* landing, u32 turn) {
+    asm volatile(
+        "{\n\t.reg .pred there;\n\tagain:\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n\t@!there bra again;\n\t}" ::"r"(
+            (u32)__cvta_generic_to_shared(landing)),
+        "r"(turn)
+        : "memory");
+}
+#endif
 
 // Between blocks that run together: what this thread and those it met at a barrier wrote before `count_up` can be read
 // by whoever sees the count, and by those it meets at a barrier after that.
@@ -136,9 +175,9 @@ __device__ __forceinline__ u8* shared_pool() { return (u8*)launch_memory; }
 // Streaming load: weights are read once.
 __device__ __forceinline__ uint4 load_once(const void* p) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
+                 : "l"(p), "l"(read_once()));
     return v;
 }
 
@@ -185,6 +224,12 @@ __device__ __forceinline__ float block_sum(float v, float* scratch, int warps) {
     v = 0;
     for (int w = 0; w < warps; w++) v += scratch[w];
     return v;
+}
+
+// A value of a rotated pair, `first` the one of the lower half; its operations are named, for several kernels must round alike.
+__device__ __forceinline__ float rotated(float value, float partner, float2 angle, bool first) {
+    float across = partner * angle.y;
+    return fmaf(value, angle.x, first ? -across : across);
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

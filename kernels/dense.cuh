@@ -35,19 +35,19 @@ struct DenseScratch {
         : q(scratch), side((float4*)(scratch + ROWS_MAX * inputs)), sums((float*)(scratch + a.rows_bytes)) {}
 };
 
-// Quantises norm(x) of every row; `scale` stays for those who read floats.
-template <bool ONE>
+// Quantises norm(x) of every row; `scale` stays for those who read floats. A thread has 4·R values of a row.
+template <bool ONE, int R>
 __device__ __forceinline__ void normalise(const DenseArgs& d, u32 rows, Frame& f, const DenseScratch& m, Barrier& edge) {
     u32 width = d.inputs, warp = threadIdx.x / 32;
-    float4 w[8];
+    float4 w[R];
 #pragma unroll
-    for (u32 r = 0; r < 8; r++) w[r] = load_four(d.norm, 4 * threadIdx.x + 1024 * r, width);
+    for (u32 r = 0; r < R; r++) w[r] = load_four(d.norm, 4 * threadIdx.x + 1024 * r, width);
     edge.wait();
-    float4 held[ONE ? 8 : 1];
+    float4 held[ONE ? R : 1];
     for (u32 t = 0; t < (ONE ? 1 : rows); t++) {
         float square = 0;
 #pragma unroll
-        for (u32 r = 0; r < 8; r++) {
+        for (u32 r = 0; r < R; r++) {
             float4 h = load_four(d.x + (u64)t * width, 4 * threadIdx.x + 1024 * r, width);
             if (ONE) held[r] = h;
             square = fmaf(h.x, h.x, square);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void normalise(const DenseArgs& d, u32 rows, Frame& f
         float scale = 1.0f / sqrtf(total / (float)width + d.eps);
         if (threadIdx.x == 0) f.scale[t] = scale;
 #pragma unroll
-        for (u32 r = 0; r < 8; r++) {
+        for (u32 r = 0; r < R; r++) {
             u32 k = 4 * threadIdx.x + 1024 * r;
             if (1024 * r >= width) break;
             float4 h = ONE ? held[r] : load_four(d.x + (u64)t * width, k, width);
@@ -98,20 +98,13 @@ __device__ __forceinline__ void tiles_product(const DensePart& p, u32 inputs, u3
 #pragma unroll 1
     for (u32 j = 0; j < n; j++) {
         float acc[1][4] = {{0, 0, 0, 0}};
-        if (p.staged) {
-            const u8* rows = ring.item(j);
+        // One copy of the product for both places: the code of a whole pass must stay in the processor's own cache.
+        const u8* rows = p.staged ? ring.item(j) : p.weights + (u64)(tile + j * gridDim.x) * blocks * P::BYTES;
 #pragma unroll 1
-            for (u32 at = part_start(warp, blocks); at < part_start(warp + 1, blocks); at++) {
-                P held;
-                held.template load<true>(rows + at * P::BYTES, (int)lane);
-                block_product<P, 1, ONE>(held, x, at, acc);
-            }
-        } else {
-            const u8* rows = p.weights + (u64)(tile + j * gridDim.x) * blocks * P::BYTES;
-            P held = {};
-            if (part_start(warp, blocks) < part_start(warp + 1, blocks))
-                held.load(rows + (u64)part_start(warp, blocks) * P::BYTES, (int)lane);
-            part_product<P, 1, ONE>(rows, warp, blocks, held, x, acc);
+        for (u32 at = part_start(warp, blocks); at < part_start(warp + 1, blocks); at++) {
+            P held;
+            held.template load<true>(rows + at * P::BYTES, (int)lane);
+            block_product<P, 1, ONE>(held, x, at, acc);
         }
 #pragma unroll
         for (int i = 0; i < 4; i += ONE ? 2 : 1) sums[((j * PARTS + warp) * 4 + i) * 32 + lane] = acc[0][i];
@@ -200,7 +193,8 @@ template <bool ONE>
 __device__ __forceinline__ void dense(const DenseArgs& d, const PersistArgs& a, Frame& f, u8* scratch, Ring& ring,
                                       Barrier& edge) {
     const DenseScratch m(scratch, a, d.inputs);
-    if (d.norm.at) normalise<ONE>(d, a.rows, f, m, edge);
+    if (d.norm.at && d.inputs <= 2048) normalise<ONE, 2>(d, a.rows, f, m, edge);
+    else if (d.norm.at) normalise<ONE, 8>(d, a.rows, f, m, edge);
     else edge.wait();
     const Quantised in = d.norm.at ? Quantised{m.q, m.side, d.inputs} : Quantised{d.q, d.side, d.inputs};
     u32 i = 0;
@@ -219,7 +213,7 @@ __device__ __forceinline__ void dense(const DenseArgs& d, const PersistArgs& a, 
         // Tiles a grid apart within the part.
         any_product<ONE>(d, p, tile - p.tile, n, ring, in, f, m.sums);
         __syncthreads();
-        if (p.staged) ring.release(n);
         put_sums<ONE>(d, p, a.rows, tile - p.tile, n, m.sums);
+        if (p.staged) ring.release(n);
     }
 }

@@ -33,8 +33,9 @@ struct Frame {
     float scale[ROWS_MAX];     // of each row's norm
     u32 chosen[ROWS_MAX][8];   // experts of each row
     float share[ROWS_MAX][9];  // their weights, the shared one's after the last
+    u64 landing[8];            // of the items in the ring, where they are copied in one run
 };
-static_assert(sizeof(Frame) == 1136, "as the launcher counts");
+static_assert(sizeof(Frame) == 1200, "as the launcher counts");
 
 // Seconds after which a block no longer waits for the others: one of them is lost.
 #define PATIENCE_NS 4000000000ull
@@ -88,16 +89,24 @@ struct Barrier {
 // ahead as it holds them.
 struct Ring {
     u8* base;
-    u32* at;
+    Frame& f;
     const u64* items;
     u32 size, total, issued, taken, head;
+
+    __device__ __forceinline__ void begin() {
+#ifdef BULK_COPIES
+        if (threadIdx.x < 8) landing_begin(f.landing + threadIdx.x);
+        __syncthreads();
+#endif
+        fill();
+    }
 
     __device__ __forceinline__ void fill() {
         while (issued < total && issued - taken < 7) {
             u64 item = items[issued];
             u32 bytes = (u32)(item >> 48) * 16, to = 0;
             if (issued > taken) {
-                u32 tail = at[taken % 8];
+                u32 tail = f.at[taken % 8];
                 if (head > tail) {
                     if (size - head >= bytes) to = head;
                     else if (tail < bytes) return;
@@ -107,9 +116,14 @@ struct Ring {
                 }
             }
             const u8* from = (const u8*)(item & 0xffffffffffffull);
-            for (u32 i = 16 * threadIdx.x; i < bytes; i += 16 * BLOCK) copy_16(base + to + i, from + i);
+#ifdef BULK_COPIES
+            // By a warp that has no sums to put out.
+            if (threadIdx.x == BLOCK - 32) copy_run_once(base + to, from, bytes, f.landing + issued % 8);
+#else
+            for (u32 i = 16 * threadIdx.x; i < bytes; i += 16 * BLOCK) copy_16_once(base + to + i, from + i);
             copies_end();
-            at[issued % 8] = to;  // the same by every thread
+#endif
+            f.at[issued % 8] = to;  // the same by every thread
             head = to + bytes;
             issued++;
         }
@@ -118,10 +132,14 @@ struct Ring {
     __device__ __forceinline__ u32 held() const { return issued - taken; }
     // Waits for the next `n` items; then `item(i)` is the i-th of them, until `release(n)`.
     __device__ __forceinline__ void ready(u32 n) {
+#ifdef BULK_COPIES
+        for (u32 i = taken; i < taken + n; i++) landed(f.landing + i % 8, i / 8 % 2);
+#else
         copies_wait_but(issued - taken - n);
+#endif
         __syncthreads();
     }
-    __device__ __forceinline__ const u8* item(u32 i) const { return base + at[(taken + i) % 8]; }
+    __device__ __forceinline__ const u8* item(u32 i) const { return base + f.at[(taken + i) % 8]; }
     __device__ __forceinline__ void release(u32 n) {
         taken += n;
         fill();

@@ -21,43 +21,42 @@ struct ReachArgs {
     u32 inputs, used, experts, stride;
 };
 
-// Sixteen rows of gate and up of one chosen expert a block; the next ones' weights are loaded before these are joined.
+// Sixteen rows of gate and up of one chosen expert a block, one matrix after the other; the two that come next are on
+// their way. The product stands here once: the code of a pass must stay in the processor's own cache.
 template <class P>
 __device__ __forceinline__ void rise_rows(const ReachArgs& a, const Frame& f, u32 rows, const DenseScratch& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS, tiles = a.routed.width / 16;
     u32 units = rows * a.used * tiles, first = part_start(warp, blocks), zero = 0;
     bool some = first < part_start(warp + 1, blocks);
     u64 bytes = (u64)blocks * P::BYTES;
-    float acc[1][4];
-    auto row_of = [&](u32 u) { return u / tiles / a.used; };
-    auto place = [&](u32 u) { return u / tiles % a.used; };
-    auto matrix = [&](const u8* of, u64 step, u32 u) {
-        return of + f.chosen[row_of(u)][place(u)] * step + u % tiles * bytes;
+    u32 count = blockIdx.x < units ? 2 * ((units - blockIdx.x + gridDim.x - 1) / gridDim.x) : 0;
+    auto unit = [&](u32 n) { return blockIdx.x + n / 2 * gridDim.x; };
+    auto matrix = [&](u32 n) {
+        u32 u = unit(n), expert = f.chosen[u / tiles / a.used][u / tiles % a.used];
+        const u8* of = n % 2 == 0 ? a.routed.gate + expert * a.routed.gate_bytes : a.routed.up + expert * a.routed.up_bytes;
+        return of + u % tiles * bytes;
     };
-    P gate = {}, up = {};
-    if (blockIdx.x < units && some) {
-        gate.load(matrix(a.routed.gate, a.routed.gate_bytes, blockIdx.x) + first * P::BYTES, (int)lane);
-        up.load(matrix(a.routed.up, a.routed.up_bytes, blockIdx.x) + first * P::BYTES, (int)lane);
+    P held = {}, next = {};
+    if (count > 0 && some) {
+        held.load(matrix(0) + first * P::BYTES, (int)lane);
+        next.load(matrix(1) + first * P::BYTES, (int)lane);
     }
-    u32 turn = 0;
 #pragma unroll 1
-    for (u32 u = blockIdx.x; u < units; u += gridDim.x, turn ^= 1) {
-        u32 t = row_of(u), next = u + gridDim.x;
-        float* sums = m.sums + turn * 2 * PARTS * 16;
+    for (u32 n = 0; n < count; n++) {
+        u32 u = unit(n), t = u / tiles / a.used, place = u / tiles % a.used;
+        float acc[1][4], *sums = m.sums + n % 4 * PARTS * 16;
         const Columns<1, true> x({m.q + t * a.inputs, m.side + t * (a.inputs / 32), a.inputs}, &zero);
-        part_product<P, 1, true>(matrix(a.routed.gate, a.routed.gate_bytes, u), warp, blocks, gate, x, acc);
+        part_product<P, 1, true>(matrix(n), warp, blocks, held, x, acc);
         if (lane % 4 == 0) sums[16 * warp + lane / 4] = acc[0][0], sums[16 * warp + lane / 4 + 8] = acc[0][2];
-        if (next < units && some) gate.load(matrix(a.routed.gate, a.routed.gate_bytes, next) + first * P::BYTES, (int)lane);
-        part_product<P, 1, true>(matrix(a.routed.up, a.routed.up_bytes, u), warp, blocks, up, x, acc);
-        if (lane % 4 == 0)
-            sums[16 * (PARTS + warp) + lane / 4] = acc[0][0], sums[16 * (PARTS + warp) + lane / 4 + 8] = acc[0][2];
-        if (next < units && some) up.load(matrix(a.routed.up, a.routed.up_bytes, next) + first * P::BYTES, (int)lane);
+        held = next;
+        if (n + 2 < count && some) next.load(matrix(n + 2) + first * P::BYTES, (int)lane);
+        if (n % 2 == 0) continue;
         __syncthreads();
         if (threadIdx.x >= 16) continue;
-        float g = sums[lane], v = sums[16 * PARTS + lane];
+        float v = sums[lane], g = sums[lane - PARTS * 16];
 #pragma unroll
-        for (int p = 1; p < PARTS; p++) g += sums[16 * p + lane], v += sums[16 * (PARTS + p) + lane];
-        a.h[((u64)t * (a.used + 1) + place(u)) * a.stride + 16 * (u % tiles) + lane] = silu(g) * v;
+        for (int p = 1; p < PARTS; p++) g += sums[16 * p + lane - PARTS * 16], v += sums[16 * p + lane];
+        a.h[((u64)t * (a.used + 1) + place) * a.stride + 16 * (u % tiles) + lane] = silu(g) * v;
     }
 }
 
@@ -98,99 +97,150 @@ __device__ __forceinline__ void up(const ReachArgs& a, const PersistArgs& p, Fra
     }
 }
 
-// A warp quantises the inner values of one expert, as whoever made them would have.
-__device__ __forceinline__ void inner_row(const ReachArgs& a, u32 t, u32 place, bool shared, u32 width, u8* q) {
+// A warp quantises inner values of one expert, from `k` to before `end`, as whoever made them would have.
+template <bool SHARED>
+__device__ __forceinline__ void inner_row(const ReachArgs& a, u32 t, u32 place, u32 k, u32 end, u32 width, u8* q) {
     float4* side = (float4*)(q + width);
-    for (u32 from = 0; from < width; from += 128) {
-        u32 k = from + threadIdx.x % 32 * 4;
-        float4 v = make_float4(0, 0, 0, 0);
-        if (k < width && shared) {
-            const float4 g = *(const float4*)(a.gate + (u64)t * width + k), u = *(const float4*)(a.up + (u64)t * width + k);
-            v = make_float4(silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w);
-        } else if (k < width) {
-            v = *(const float4*)(a.h + ((u64)t * (a.used + 1) + place) * a.stride + k);
+    const int AT_ONCE = SHARED ? 2 : 4;
+#pragma unroll 1
+    for (k += threadIdx.x % 32 * 4; k - threadIdx.x % 32 * 4 < end; k += AT_ONCE * 128) {
+        // All loads before the first store, which the compiler must take for one to the same place.
+        float4 v[AT_ONCE], u[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            v[i] = u[i] = make_float4(0, 0, 0, 0);
+            if (k + 128 * i >= end) continue;
+            if (SHARED) {
+                v[i] = *(const float4*)(a.gate + (u64)t * width + k + 128 * i);
+                u[i] = *(const float4*)(a.up + (u64)t * width + k + 128 * i);
+            } else {
+                v[i] = *(const float4*)(a.h + ((u64)t * (a.used + 1) + place) * a.stride + k + 128 * i);
+            }
         }
-        quantize_four(v, q, side, k, width);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (SHARED) {
+                v[i] = make_float4(silu(v[i].x) * u[i].x, silu(v[i].y) * u[i].y, silu(v[i].z) * u[i].z, silu(v[i].w) * u[i].w);
+            }
+            quantize_four(v[i], q, side, k + 128 * i, end);
+        }
     }
     __syncwarp();
 }
 
-// Sixteen rows of one expert by one warp, whose weights are on their way before the wait.
+// Sixteen rows of a chosen expert by one warp, whose weights are on their way before the wait.
 template <class P>
-__device__ __forceinline__ void fall_rows(const ReachArgs& a, const Expert& e, u32 expert, u32 t, u32 tile, u32 place,
-                                          u8* q, float* to, Barrier& edge) {
-    u32 lane = threadIdx.x % 32, blocks = e.width / P::INPUTS, zero = 0;
-    const u8* rows = e.down + expert * e.down_bytes + (u64)tile * blocks * P::BYTES;
-    const int DEEP = sizeof(P) <= 120 ? 2 : 1;
-    P held[DEEP] = {};
-#pragma unroll
-    for (int d = 0; d < DEEP; d++)
-        if ((u32)d < blocks) held[d].load(rows + d * P::BYTES, (int)lane);
+__device__ __forceinline__ void fall_rows(const ReachArgs& a, u32 expert, u32 t, u32 tile, u32 place, u8* q, float* to,
+                                          Barrier& edge) {
+    u32 lane = threadIdx.x % 32, width = a.routed.width, blocks = width / P::INPUTS, zero = 0, part = 0;
+    const u8* rows = a.routed.down + expert * a.routed.down_bytes + (u64)tile * blocks * P::BYTES;
+    P held = {}, next = {};
+    held.load(rows, (int)lane);
+    if (1 < blocks) next.load(rows + P::BYTES, (int)lane);
     edge.wait();
-    inner_row(a, t, place, place == a.used, e.width, q);
-    const Columns<1, true> x({q, (const float4*)(q + e.width), e.width}, &zero);
+    inner_row<false>(a, t, place, 0, width, width, q);
+    const Columns<1, true> x({q, (const float4*)(q + width), width}, &zero);
     float total[2] = {0, 0}, acc[1][4] = {{0, 0, 0, 0}};
-    u32 part = 0;
 #pragma unroll 1
-    for (u32 i = 0; i < blocks; i += DEEP) {
-#pragma unroll
-        for (int d = 0; d < DEEP; d++) {
-            if (i + d >= blocks) break;
-            block_product<P, 1, true>(held[d], x, i + d, acc);
-            if (i + d + DEEP < blocks) held[d].load(rows + (u64)(i + d + DEEP) * P::BYTES, (int)lane);
-            while (part_start(part + 1, blocks) <= i + d) part++;
-            if (part_start(part + 1, blocks) == i + d + 1)
-                total[0] += acc[0][0], total[1] += acc[0][2], acc[0][0] = acc[0][2] = 0;
-        }
+    for (u32 i = 0; i < blocks; i++) {
+        block_product<P, 1, true>(held, x, i, acc);
+        held = next;
+        if (i + 2 < blocks) next.load(rows + (u64)(i + 2) * P::BYTES, (int)lane);
+        while (part_start(part + 1, blocks) <= i) part++;
+        if (part_start(part + 1, blocks) == i + 1)
+            total[0] += acc[0][0], total[1] += acc[0][2], acc[0][0] = acc[0][2] = 0;
     }
     if (lane % 4 == 0) to[lane / 4] = total[0], to[lane / 4 + 8] = total[1];
     __syncwarp();
 }
 
+// The same rows of the shared expert, a warp a part of its inputs. Its inner values were made a step earlier than those of
+// the chosen ones, so this is done while others still make those.
+template <class P>
+__device__ __forceinline__ void fall_shared(const ReachArgs& a, u32 t, u32 tile, u8* q, float* to) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, width = a.shared.width, blocks = width / P::INPUTS, zero = 0;
+    u32 first = part_start(warp, blocks), end = part_start(warp + 1, blocks);
+    const u8* rows = a.shared.down + (u64)tile * blocks * P::BYTES;
+    float acc[1][4] = {{0, 0, 0, 0}};
+    if (first < end) {
+        P held;
+        held.load(rows + (u64)first * P::BYTES, (int)lane);
+        inner_row<true>(a, t, 0, first * P::INPUTS, end * P::INPUTS, width, q);
+        const Columns<1, true> x({q, (const float4*)(q + width), width}, &zero);
+        part_product<P, 1, true>(rows, warp, blocks, held, x, acc);
+    }
+    if (lane % 4 == 0) to[16 * warp + lane / 4] = acc[0][0], to[16 * warp + lane / 4 + 8] = acc[0][2];
+    __syncwarp();
+}
+
 __device__ __forceinline__ void fall_any(const ReachArgs& a, u32 expert, u32 t, u32 tile, u32 place, u8* q, float* to,
                                          Barrier& edge) {
-    const Expert& e = place == a.used ? a.shared : a.routed;
-    switch (e.down_packing) {
+    switch (a.routed.down_packing) {
 #if HAS(Q4)
-        case Q4: return fall_rows<PackQ4>(a, e, expert, t, tile, place, q, to, edge);
+        case Q4: return fall_rows<PackQ4>(a, expert, t, tile, place, q, to, edge);
 #endif
 #if HAS(IQ3)
-        case IQ3: return fall_rows<PackIQ3>(a, e, expert, t, tile, place, q, to, edge);
+        case IQ3: return fall_rows<PackIQ3>(a, expert, t, tile, place, q, to, edge);
 #endif
 #if HAS(Q5)
-        case Q5: return fall_rows<PackQ5>(a, e, expert, t, tile, place, q, to, edge);
+        case Q5: return fall_rows<PackQ5>(a, expert, t, tile, place, q, to, edge);
 #endif
 #if HAS(Q6)
-        case Q6: return fall_rows<PackQ6>(a, e, expert, t, tile, place, q, to, edge);
+        case Q6: return fall_rows<PackQ6>(a, expert, t, tile, place, q, to, edge);
 #endif
 #if HAS(B8)
-        case B8: return fall_rows<PackB8>(a, e, expert, t, tile, place, q, to, edge);
+        case B8: return fall_rows<PackB8>(a, expert, t, tile, place, q, to, edge);
 #endif
 #if HAS(K8)
-        case K8: return fall_rows<PackK8>(a, e, expert, t, tile, place, q, to, edge);
+        case K8: return fall_rows<PackK8>(a, expert, t, tile, place, q, to, edge);
 #endif
     }
 }
 
-// A block owns 16 rows of a row's result, each warp one of the chosen experts (the first one the shared one as well, if
-// there are eight others); the sum goes to the residual stream.
+__device__ __forceinline__ void fall_shared_any(const ReachArgs& a, u32 t, u32 tile, u8* q, float* to) {
+    switch (a.shared.down_packing) {
+#if HAS(Q4)
+        case Q4: return fall_shared<PackQ4>(a, t, tile, q, to);
+#endif
+#if HAS(IQ3)
+        case IQ3: return fall_shared<PackIQ3>(a, t, tile, q, to);
+#endif
+#if HAS(Q5)
+        case Q5: return fall_shared<PackQ5>(a, t, tile, q, to);
+#endif
+#if HAS(Q6)
+        case Q6: return fall_shared<PackQ6>(a, t, tile, q, to);
+#endif
+#if HAS(B8)
+        case B8: return fall_shared<PackB8>(a, t, tile, q, to);
+#endif
+#if HAS(K8)
+        case K8: return fall_shared<PackK8>(a, t, tile, q, to);
+#endif
+    }
+}
+
+// A block owns 16 rows of a row's result, each warp one of the chosen experts and a part of the shared one; the sum goes
+// to the residual stream.
 __device__ __forceinline__ void down(const ReachArgs& a, const PersistArgs& p, const Frame& f, u8* scratch, Barrier& edge) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = (a.inputs + 15) / 16, turn = 0;
-    float* sums = (float*)scratch;  // [2][9][16]
-    u8* q = scratch + 2 * 9 * 16 * sizeof(float) + warp * (a.stride + a.stride / 2);
+    float* sums = (float*)scratch;  // [2][8 chosen, 8 parts of the shared one][16]
+    u8* q = scratch + 2 * 16 * 16 * sizeof(float) + warp * (a.stride + a.stride / 2);
 #pragma unroll 1
     for (u32 job = blockIdx.x; job < p.rows * tiles; job += gridDim.x, turn ^= 1) {
         u32 t = job / tiles, tile = job % tiles, row = 16 * tile + lane;
-        float* to = sums + turn * 9 * 16;
-        for (u32 place = warp; place <= a.used; place += 8)
-            fall_any(a, place < a.used ? f.chosen[t][place] : 0, t, tile, place, q, to + 16 * place, edge);
+        float* to = sums + turn * 16 * 16;
+        fall_shared_any(a, t, tile, q, to + 8 * 16);
+        if (warp < a.used) fall_any(a, f.chosen[t][warp], t, tile, warp, q, to + 16 * warp, edge);
         edge.wait();
         __syncthreads();
         if (warp > 0 || lane >= 16 || row >= a.inputs) continue;
         float* out = a.residual + (u64)t * a.inputs + row;
-        float v = *out;
-        for (u32 i = 0; i <= a.used; i++) v = fmaf(f.share[t][i], to[16 * i + lane], v);
-        *out = v;
+        float v = *out, shared = 0;
+        for (u32 i = 0; i < a.used; i++) v = fmaf(f.share[t][i], to[16 * i + lane], v);
+#pragma unroll
+        for (u32 i = 0; i < PARTS; i++) shared += to[16 * (8 + i) + lane];
+        *out = fmaf(f.share[t][a.used], shared, v);
     }
 }
 
@@ -251,8 +301,8 @@ template <bool ONE> __device__ __forceinline__ void pass(const PersistArgs& a) {
     if (threadIdx.x < STAGE_WORDS) ((u32*)&f.stage[0])[threadIdx.x] = stages[threadIdx.x];
     if (threadIdx.x < ROWS_MAX) f.token[threadIdx.x] = min(threadIdx.x, a.rows - 1);
     __syncthreads();
-    Ring ring{scratch + a.scratch_bytes, f.at, items + 1, a.ring_bytes, (u32)items[0], 0, 0, 0};
-    ring.fill();
+    Ring ring{scratch + a.scratch_bytes, f, items + 1, a.ring_bytes, (u32)items[0], 0, 0, 0};
+    ring.begin();
     Barrier edge;
     edge.begin(a.state);
 #pragma unroll 1

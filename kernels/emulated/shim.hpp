@@ -98,6 +98,7 @@ static inline unsigned pack_halves(float low, float high) {
 }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline void copy_16(void* to, const void* from) { emulated::copy(to, from, 16); }
+static inline void copy_16_once(void* to, const void* from) { emulated::copy(to, from, 16); }
 static inline void copy_8(void* to, const void* from) { emulated::copy(to, from, 8); }
 static inline void copies_end() { emulated::copies_end(); }
 static inline void copies_wait() { emulated::copies_wait_but(1); }

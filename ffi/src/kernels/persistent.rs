@@ -14,7 +14,7 @@ pub const USED_MAX: usize = 8;
 pub const THREADS: u32 = 256;
 
 /// Bytes of `Frame` and of `AttendScratch`, and of a dense step's sums.
-const FRAME_BYTES: usize = 1_136;
+const FRAME_BYTES: usize = 1_200;
 const ATTEND_BYTES: usize = 8 * 256 * 4 + 64 * 264 * 2;
 const SUMS_BYTES: usize = 4 * 8 * 4 * 32 * 4;
 const PAYLOAD_WORDS: usize = 30;
@@ -205,7 +205,7 @@ impl Program {
         }
         let items_max = (items.into_iter().max()? + 1_usize).next_multiple_of(2);
         let rows_bytes = (ROWS_MAX * self.width * 3 / 2).next_multiple_of(16);
-        let down = 2 * 9 * 16 * 4 + 8 * self.inner * 3 / 2;
+        let down = 2 * 16 * 16 * 4 + 8 * self.inner * 3 / 2;
         let scratch_bytes = ATTEND_BYTES.max(rows_bytes + SUMS_BYTES).max(down).next_multiple_of(16);
         let ring_bytes = shared_bytes.checked_sub(FRAME_BYTES + 8 * items_max + scratch_bytes)? / 16 * 16;
         Some(Layout { items_max, rows_bytes, scratch_bytes, ring_bytes })

@@ -19,6 +19,9 @@ const HOST_STEPS_MAX: usize = 20;
 /// Tokens of one sequence fed together, as a draft is verified, and how often.
 const TOGETHER: [usize; 4] = [1, 2, 4, 8];
 const TOGETHER_ROUNDS: usize = 20;
+/// A prompt read while a reply is written: its tokens, and how many of them a step takes beside the reply's one.
+const BESIDE_PROMPT: usize = 8_192;
+const BESIDE_STEPS: [usize; 3] = [64, 128, 512];
 /// Rows up to which a pass may be one launch.
 const STEPS_ROWS_MAX: usize = 8;
 
@@ -91,6 +94,16 @@ pub struct Decode {
     pub bandwidth_share: Option<f64>,
 }
 
+/// Seconds of a step that takes some tokens of a long prompt beside one token of a reply.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Beside {
+    pub prompt_tokens: usize,
+    pub median: f64,
+    pub p99: f64,
+    /// The same reply's steps with nothing beside them, median.
+    pub quiet: f64,
+}
+
 /// What the launches of a kernel take, each launched alone.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelTime {
@@ -119,6 +132,8 @@ pub struct Report {
     pub decode: Vec<Decode>,
     /// Seconds of a pass over some tokens of one sequence that holds the first context, without the host.
     pub together: Vec<(usize, f64)>,
+    /// What a reply waits for a token while a prompt of 8,192 tokens is read; nothing where the context is too short.
+    pub beside: Vec<Beside>,
     pub kernels: Vec<KernelTime>,
     /// How few rows are decoded, and where that is one launch, what its steps take of a token: at one sequence, and at
     /// the largest batch that it serves.
@@ -168,6 +183,7 @@ pub fn run(
         prefill,
         decode,
         together: together(cuda, plan)?,
+        beside: beside(cuda, plan)?,
         kernels: kernels(cuda, plan, read_bandwidth)?,
         decodes_by: cuda.decodes_by(),
         steps: steps(cuda, plan)?,
@@ -296,6 +312,38 @@ fn together(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<(usize, f64)>, BackendEr
     Ok(found)
 }
 
+fn beside(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<Beside>, BackendError> {
+    let context = plan.contexts.first().copied().unwrap_or(1).max(1);
+    let fits = cuda.info().context_tokens >= BESIDE_PROMPT.max(context + BESIDE_PROMPT / BESIDE_STEPS[0]);
+    if !fits || plan.sequences() < 2 {
+        return Ok(Vec::new());
+    }
+    let prompt = ids(cuda.info().vocab, BESIDE_PROMPT, 4);
+    let mut found = Vec::new();
+    for each in BESIDE_STEPS {
+        let (reply, reader) = (filled(cuda, 1, context)?[0], cuda.open()?);
+        let mut out = Output::default();
+        let mut step = |cuda: &mut Cuda, tokens: &[u32]| -> Result<f64, BackendError> {
+            let chunks = [
+                Chunk { seq: reply, tokens: &[7], rows: Rows::Last, hidden: false },
+                Chunk { seq: reader, tokens, rows: Rows::None, hidden: false },
+            ];
+            let began = Instant::now();
+            cuda.step(&chunks[..if tokens.is_empty() { 1 } else { 2 }], &mut out)?;
+            Ok(began.elapsed().as_secs_f64())
+        };
+        let mut quiet = (0..HOST_STEPS_MAX).map(|_| step(cuda, &[])).collect::<Result<Vec<_>, _>>()?;
+        let mut taken = prompt.chunks(each).map(|part| step(cuda, part)).collect::<Result<Vec<_>, _>>()?;
+        [reply, reader].into_iter().for_each(|s| cuda.close(s));
+        quiet.sort_by(f64::total_cmp);
+        taken.sort_by(f64::total_cmp);
+        let at = |sorted: &[f64], share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
+        let (median, p99, quiet) = (at(&taken, 0.5), at(&taken, 0.99), at(&quiet, 0.5));
+        found.push(Beside { prompt_tokens: each, median, p99, quiet });
+    }
+    Ok(found)
+}
+
 fn kernels(cuda: &mut Cuda, plan: &Plan, read_bandwidth: f64) -> Result<Vec<KernelTime>, BackendError> {
     let context = plan.contexts.first().copied().unwrap_or(1).max(1);
     let seqs = filled(cuda, 1, context)?;
@@ -342,6 +390,17 @@ impl fmt::Display for Report {
         for (tokens, seconds) in &self.together {
             let share = seconds / self.together[0].1;
             writeln!(f, "{tokens} tokens of one sequence: {:.3} ms a pass, {share:.2} of one", seconds * 1e3)?;
+        }
+        for b in &self.beside {
+            writeln!(
+                f,
+                "a token beside {:4} of a prompt of {BESIDE_PROMPT}: {:.3} ms, p99 {:.3} ms, {:.2} of the quiet {:.3} ms",
+                b.prompt_tokens,
+                b.median * 1e3,
+                b.p99 * 1e3,
+                b.p99 / b.quiet,
+                b.quiet * 1e3
+            )?;
         }
         if let Some(longest) = self.prefill.iter().max_by_key(|p| p.prompt) {
             writeln!(f, "\na prompt of {} tokens, each launch alone:", longest.prompt)?;

@@ -118,7 +118,7 @@ impl Persistent {
         let mut found: Vec<StepTime> = Vec::new();
         let mut over = blocks.iter().map(|b| b[0]).min().unwrap_or(0);
         for (s, kind) in self.kinds.iter().enumerate() {
-            let name = name(*kind, s + 1 == steps);
+            let name = name(*kind, self.kinds.get(s + 1).copied());
             let at = found.iter().position(|t| t.step == name).unwrap_or(found.len());
             if at == found.len() {
                 found.push(StepTime { step: name, count: 0, total: 0.0, barrier: 0.0, mean: 0.0, longest: 0.0 });
@@ -137,17 +137,21 @@ impl Persistent {
     }
 }
 
-fn name(kind: Kind, last: bool) -> &'static str {
-    match kind {
-        Kind::Embed => "embed",
-        Kind::Dense if last => "head",
-        Kind::Dense => "dense",
-        Kind::Gdn => "gdn",
-        Kind::Cache => "cache",
-        Kind::Attend => "attend",
-        Kind::Join => "join",
-        Kind::Up => "experts up",
-        Kind::Down => "experts down",
+/// A product is called after what comes next.
+fn name(kind: Kind, next: Option<Kind>) -> &'static str {
+    match (kind, next) {
+        (Kind::Embed, _) => "embed",
+        (Kind::Dense, None) => "head",
+        (Kind::Dense, Some(Kind::Gdn)) => "project, gdn",
+        (Kind::Dense, Some(Kind::Cache)) => "project, attention",
+        (Kind::Dense, Some(Kind::Dense)) => "mixer's output",
+        (Kind::Dense, Some(_)) => "router and shared",
+        (Kind::Gdn, _) => "gdn",
+        (Kind::Cache, _) => "cache",
+        (Kind::Attend, _) => "attend",
+        (Kind::Join, _) => "join",
+        (Kind::Up, _) => "experts up",
+        (Kind::Down, _) => "experts down",
     }
 }
 
