@@ -98,7 +98,7 @@ __device__ __forceinline__ void tiles_product(const DensePart& p, u32 inputs, u3
 #pragma unroll 1
     for (u32 j = 0; j < n; j++) {
         float acc[1][4] = {{0, 0, 0, 0}};
-        // One copy of the product for both places: the code of a whole pass must stay in the processor's own cache.
+        // From shared memory or from where it lies, by one copy of the product.
         const u8* rows = p.staged ? ring.item(j) : p.weights + (u64)(tile + j * gridDim.x) * blocks * P::BYTES;
 #pragma unroll 1
         for (u32 at = part_start(warp, blocks); at < part_start(warp + 1, blocks); at++) {

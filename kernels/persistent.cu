@@ -22,7 +22,7 @@ struct ReachArgs {
 };
 
 // Sixteen rows of gate and up of one chosen expert a block, one matrix after the other; the two that come next are on
-// their way. The product stands here once: the code of a pass must stay in the processor's own cache.
+// their way.
 template <class P>
 __device__ __forceinline__ void rise_rows(const ReachArgs& a, const Frame& f, u32 rows, const DenseScratch& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS, tiles = a.routed.width / 16;

@@ -53,6 +53,9 @@ enum What {
         /// Under a random adapter of this rank, of every matrix that one may change
         #[arg(long)]
         adapter: Option<usize>,
+        /// Also against logits that another engine wrote (floats [tokens][vocabulary], as `peer logits` makes them)
+        #[arg(long)]
+        against: Option<PathBuf>,
     },
     /// The same of a small model with random weights of the types of large ones, made in FOLDER
     Small {
@@ -121,12 +124,13 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Outcome {
     match cli.command {
         What::Checks => checks(&cli.cache, cli.emulated.as_deref()),
-        What::Agree { model, tokens, halves, adapter } => {
+        What::Agree { model, tokens, halves, adapter, against } => {
             let cache = Some(cli.cache);
             agree(
                 &model,
                 tokens,
                 adapter,
+                against.as_deref(),
                 CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
             )
         }
@@ -147,6 +151,7 @@ fn run(cli: Cli) -> Outcome {
                 &path,
                 tokens,
                 adapter,
+                None,
                 CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
             )
         }
@@ -243,7 +248,33 @@ fn log_softmax(row: &[f32]) -> Vec<f64> {
     row.iter().map(|v| f64::from(*v) - max - sum.ln()).collect()
 }
 
-fn agree(model: &Path, tokens: usize, rank: Option<usize>, options: CudaOptions) -> Outcome {
+/// How far `ours` is from `reference`, both [tokens][vocab].
+fn print_divergence(from: &str, reference: &[f32], ours: &[f32], vocab: usize) {
+    let tokens = ours.len() / vocab;
+    let (mut sum, mut top, mut differ, mut clear) = (0.0_f64, 0.0_f64, 0, 0);
+    for (a, b) in reference.chunks(vocab).zip(ours.chunks(vocab)) {
+        let (p, q) = (log_softmax(a), log_softmax(b));
+        let kl: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
+        (sum, top) = (sum + kl, top.max(kl));
+        let (mine, best) = (chimere_ffi::cpu::argmax(b), chimere_ffi::cpu::argmax(a));
+        if mine != best {
+            differ += 1;
+            clear += usize::from(p[best] - p[mine] > 0.1);
+        }
+    }
+    println!(
+        "KL from {from}: mean {:.2e}, largest {top:.2e}; top-1 differs at {differ} of {tokens}, {clear} of them clear (over 0.1 nat)",
+        sum / tokens as f64
+    );
+}
+
+fn agree(
+    model: &Path,
+    tokens: usize,
+    rank: Option<usize>,
+    against: Option<&Path>,
+    options: CudaOptions,
+) -> Outcome {
     let context = (tokens + 1).next_multiple_of(64);
     let options = CudaOptions { context_tokens: context, sequences_max: 2, ..options };
     let began = Instant::now();
@@ -265,21 +296,15 @@ fn agree(model: &Path, tokens: usize, rank: Option<usize>, options: CudaOptions)
     let vocab = ours.info().vocab;
     let list = ids(vocab, tokens, 1);
     let (whole, reference) = (logits(ours.as_mut(), &list, tokens)?, logits(theirs.as_mut(), &list, tokens)?);
-    let (mut sum, mut top, mut differ, mut clear) = (0.0_f64, 0.0_f64, 0, 0);
-    for (a, b) in reference.chunks(vocab).zip(whole.chunks(vocab)) {
-        let (p, q) = (log_softmax(a), log_softmax(b));
-        let kl: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
-        (sum, top) = (sum + kl, top.max(kl));
-        let (mine, best) = (chimere_ffi::cpu::argmax(b), chimere_ffi::cpu::argmax(a));
-        if mine != best {
-            differ += 1;
-            clear += usize::from(p[best] - p[mine] > 0.1);
+    print_divergence("the processor", &reference, &whole, vocab);
+    if let Some(file) = against {
+        let bytes = std::fs::read(file)?;
+        let theirs: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        if theirs.len() != whole.len() {
+            return Err(format!("{} holds {} values, not {}", file.display(), theirs.len(), whole.len()).into());
         }
+        print_divergence(&file.display().to_string(), &theirs, &whole, vocab);
     }
-    println!(
-        "KL from the processor: mean {:.2e}, largest {top:.2e}; top-1 differs at {differ} of {tokens}, {clear} of them clear (over 0.1 nat)",
-        sum / tokens as f64
-    );
     for step in [1, 7, 64] {
         let same = logits(ours.as_mut(), &list, step)?.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
         println!("fed {step} at a time: {}", if same { "the same bits" } else { "OTHER BITS" });
