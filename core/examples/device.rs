@@ -268,13 +268,7 @@ fn print_divergence(from: &str, reference: &[f32], ours: &[f32], vocab: usize) {
     );
 }
 
-fn agree(
-    model: &Path,
-    tokens: usize,
-    rank: Option<usize>,
-    against: Option<&Path>,
-    options: CudaOptions,
-) -> Outcome {
+fn agree(model: &Path, tokens: usize, rank: Option<usize>, against: Option<&Path>, options: CudaOptions) -> Outcome {
     let context = (tokens + 1).next_multiple_of(64);
     let options = CudaOptions { context_tokens: context, sequences_max: 2, ..options };
     let began = Instant::now();

@@ -379,6 +379,9 @@ pub struct Turn {
     pub consent: bool,
     /// Text from the web, files or tools took part: never training data.
     pub taint: bool,
+    /// Its form was enforced (a schema, a call that had to be made): what it says is not what the model would have said.
+    #[serde(default)]
+    pub formed: bool,
     pub route: String,
     pub tier: Tier,
     pub pipeline_version: String,

@@ -64,6 +64,7 @@ impl Default for Rules {
 pub enum Refusal {
     NoConsent,
     Tainted,
+    Formed,
     UnknownPrincipal,
     NoChat,
     Internal,
@@ -90,6 +91,7 @@ impl Refusal {
         match self {
             Refusal::NoConsent => "no consent",
             Refusal::Tainted => "text of tools or files took part",
+            Refusal::Formed => "its form was enforced",
             Refusal::UnknownPrincipal => "its principal has no key any more",
             Refusal::NoChat => "no chat",
             Refusal::Internal => "a prompt of the daemon itself, or a forgery of one",
@@ -137,6 +139,7 @@ impl Admission<'_> {
         let refuse = |wrong: bool, why: Refusal| if wrong { Err(why) } else { Ok(()) };
         refuse(!turn.consent, Refusal::NoConsent)?;
         refuse(turn.taint, Refusal::Tainted)?;
+        refuse(turn.formed, Refusal::Formed)?;
         refuse(!self.principals.known.contains(&turn.principal), Refusal::UnknownPrincipal)?;
         let ends_with_user = turn.messages.last().is_some_and(|m| m.role == Role::User);
         refuse(turn.prompt_ids.is_empty() || turn.pipeline_version == "none" || !ends_with_user, Refusal::NoChat)?;

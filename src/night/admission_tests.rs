@@ -42,6 +42,7 @@ fn turn() -> Turn {
         principal: "anna".to_owned(),
         consent: true,
         taint: false,
+        formed: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),
@@ -105,6 +106,7 @@ fn each_rule_refuses_what_it_is_for() {
     let cases: Vec<(Refusal, Change)> = vec![
         (Refusal::NoConsent, Box::new(|t| t.consent = false)),
         (Refusal::Tainted, Box::new(|t| t.taint = true)),
+        (Refusal::Formed, Box::new(|t| t.formed = true)),
         (Refusal::UnknownPrincipal, Box::new(|t| t.principal = "stranger".to_owned())),
         (Refusal::UnknownPrincipal, Box::new(|t| t.principal = String::new())),
         (Refusal::NoChat, Box::new(|t| t.pipeline_version = "none".to_owned())),

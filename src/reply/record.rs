@@ -14,6 +14,8 @@ pub(super) struct Opening {
     pub(super) consent: bool,
     /// The generation that answers; 0 = the base model.
     pub(super) generation: u64,
+    /// A grammar holds the answers to a form.
+    pub(super) formed: bool,
     /// Verified exchanges put before the conversation, for the client.
     pub(super) examples: Vec<ShownExample>,
     /// The prompt of a completion, in place of messages.
@@ -27,6 +29,7 @@ impl Opening {
             conversation: request.conversation.clone().unwrap_or_else(|| id.0.clone()),
             principal: request.principal.name.clone(),
             generation: 0,
+            formed: request.grammar.is_some(),
             examples: Vec::new(),
             consent: request.principal.consent && request.consent != Some(false),
             text: match &request.input {
@@ -65,6 +68,7 @@ impl Opening {
             consent: self.consent,
             // Passages are texts from elsewhere that shaped the answer.
             taint: tainted(&messages) || plan.engram.is_some_and(|engram| !engram.passages.is_empty()),
+            formed: self.formed,
             route: plan.route,
             tier: plan.tier,
             pipeline_version: plan.pipeline_version,

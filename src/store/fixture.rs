@@ -12,6 +12,7 @@ pub(super) fn turn(id: &str, principal: &str) -> Turn {
         principal: principal.to_owned(),
         consent: true,
         taint: false,
+        formed: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

@@ -81,6 +81,7 @@ fn turn(id: &str) -> Box<Turn> {
         principal: "p".to_owned(),
         consent: false,
         taint: false,
+        formed: false,
         route: "default".to_owned(),
         tier: Tier::Fast,
         pipeline_version: "1".to_owned(),

@@ -91,6 +91,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         principal: "p".to_owned(),
         consent: true,
         taint: false,
+        formed: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

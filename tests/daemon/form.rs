@@ -126,6 +126,18 @@ async fn answer(daemon: &Daemon, mut body: Value, streamed: bool) -> (String, St
 }
 
 #[tokio::test]
+async fn the_turn_says_whether_a_form_was_enforced() {
+    let daemon = Daemon::start(&[]).await;
+    for (format, formed) in [("text", false), ("json_object", true)] {
+        let (status, reply) = daemon.post(CHAT, &ask("What is 17 + 25?", json!({"type": format}))).await;
+        assert_eq!(status, 200, "{reply}");
+        let turn = reply["x_chimere"]["turn"].as_str().unwrap();
+        let (_, turns) = daemon.get(&format!("/v1/memory/turns?turn={turn}")).await;
+        assert_eq!(turns["data"][0]["formed"], json!(formed), "{format}: {turns}");
+    }
+}
+
+#[tokio::test]
 async fn every_answer_of_a_schema_satisfies_it() {
     let daemon = Daemon::start(&[]).await;
     let mut whole = 0;

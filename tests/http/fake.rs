@@ -259,6 +259,7 @@ fn turn(index: usize) -> Turn {
         principal: if index.is_multiple_of(2) { "chatter" } else { "somebody" }.to_owned(),
         consent: true,
         taint: false,
+        formed: false,
         route: "default".to_owned(),
         tier: Tier::Fast,
         pipeline_version: "1".to_owned(),
