@@ -53,9 +53,10 @@ __device__ __forceinline__ void rise_rows(const ReachArgs& a, const Frame& f, u3
         if (n % 2 == 0) continue;
         __syncthreads();
         if (threadIdx.x >= 16) continue;
-        float v = sums[lane], g = sums[lane - PARTS * 16];
+        const float* gates = sums - PARTS * 16;
+        float v = sums[lane], g = gates[lane];
 #pragma unroll
-        for (int p = 1; p < PARTS; p++) g += sums[16 * p + lane - PARTS * 16], v += sums[16 * p + lane];
+        for (int p = 1; p < PARTS; p++) g += gates[16 * p + lane], v += sums[16 * p + lane];
         a.h[((u64)t * (a.used + 1) + place) * a.stride + 16 * (u % tiles) + lane] = silu(g) * v;
     }
 }
