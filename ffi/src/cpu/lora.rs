@@ -1,9 +1,10 @@
 //! Low-rank additions to matrix products: y += scale · B·(A·x) for the rows that have a pair of factors, each row
 //! with its own.
 //!
-//! Owns the packed factors and the order of their sums: h = A·x as every F32 product, then y = fma(B[·][r],
-//! scale·h[r], y) for r ascending. A row's numbers depend on that row and its factors alone; a row without factors
-//! is neither read nor written.
+//! Owns the packed factors and the order of their sums: h = scale · (A·x), A·x as every F32 product, then
+//! y = fma(B[·][r], h[r], y) for r ascending, before a residual is added. The few values of h are computed for all
+//! products of a stage in one dispatch; B joins each group of outputs where the product itself leaves it, so that it is
+//! spread over the threads like the weights. A row's numbers depend on that row and its factors alone.
 
 use super::lanes::{LANES, Lanes, lanes};
 use super::pack::{GROUP, Matrix, PackError};
@@ -19,7 +20,7 @@ pub const LORA_RANK_MAX: usize = 64;
 pub struct LowRank {
     /// `[rank, inputs]`.
     a: Matrix,
-    /// Bᵀ `[rank, outputs]`: a row is what one inner value adds to.
+    /// `[groups, rank, GROUP]`: what a group of outputs needs lies together; zeros after the last output.
     b: Vec<f32>,
     rank: usize,
     outputs: usize,
@@ -44,128 +45,177 @@ impl LowRank {
         }
         let bytes: Vec<u8> = a.iter().flat_map(|v| v.to_ne_bytes()).collect();
         let a = Matrix::pack(DType::F32, rank, inputs, &bytes)?;
-        let mut transposed = vec![0.0; b.len()];
+        let mut grouped = vec![0.0; outputs.div_ceil(GROUP) * rank * GROUP];
         for (o, row) in b.chunks_exact(rank).enumerate() {
-            row.iter().enumerate().for_each(|(r, v)| transposed[r * outputs + o] = *v);
+            let group = &mut grouped[o / GROUP * rank * GROUP..][..rank * GROUP];
+            row.iter().enumerate().for_each(|(r, v)| group[r * GROUP + o % GROUP] = *v);
         }
-        Ok(LowRank { a, b: transposed, rank, outputs, scale })
+        Ok(LowRank { a, b: grouped, rank, outputs, scale })
     }
 
     /// Bytes of both factors.
     pub fn bytes(&self) -> usize {
         self.a.bytes() + 4 * self.b.len()
     }
+
+    /// The part of B that group `g` of the outputs needs.
+    fn group(&self, g: usize) -> &[f32] {
+        &self.b[g * self.rank * GROUP..][..self.rank * GROUP]
+    }
 }
 
 /// Which factors an output row has.
-pub type Pick<'a> = dyn Fn(usize) -> Option<&'a LowRank> + Sync + 'a;
+pub type Pick<'a> = dyn Fn(usize) -> Option<&'a LowRank> + 'a;
 
-/// One addition over the rows of a step.
-pub struct Addition<'a> {
-    /// `[_, inputs]`; output row t reads row t / `fan`.
-    pub x: &'a [f32],
-    pub fan: usize,
-    /// `[T, outputs]`.
-    pub out: &'a mut [f32],
-    pub outputs: usize,
-    pub pick: &'a Pick<'a>,
+/// What the rows of one product have added: their factors, and h once [`narrow`] has run.
+pub(super) struct Plus<'a> {
+    factors: Vec<Option<&'a LowRank>>,
+    /// `[rows, width]`, width being the largest rank among them.
+    inner: Vec<f32>,
+    width: usize,
 }
 
-/// Rows of one task: few, so that the handful of rows of a decode step keeps more than one thread busy.
-const ROWS_A_TASK: usize = BLOCK;
+impl<'a> Plus<'a> {
+    /// The additions to a product of `rows` rows from `inputs` to `outputs` values; `None` where no row has any.
+    pub(super) fn of<P>(rows: usize, inputs: usize, outputs: usize, pick: &P) -> Option<Plus<'a>>
+    where
+        P: Fn(usize) -> Option<&'a LowRank> + ?Sized,
+    {
+        let factors: Vec<_> = (0..rows).map(pick).collect();
+        let width = factors.iter().flatten().map(|f| f.rank).max()?;
+        let fits = |f: &&LowRank| f.a.cols() == inputs && f.outputs == outputs;
+        assert!(factors.iter().flatten().all(fits), "the factors do not fit the product");
+        Some(Plus { factors, inner: vec![0.0; rows * width], width })
+    }
 
-/// Runs every addition in one dispatch.
-pub fn low_rank(pool: &Pool, additions: &mut [Addition<'_>]) {
-    let mut jobs = Vec::with_capacity(additions.len());
+    /// Adds to group `g` of the rows `rows` of a tile.
+    pub(super) fn join(&self, g: usize, rows: &[u32], tile: &mut Tile) {
+        let of = |row: u32| self.factors[row as usize];
+        let mut at = 0;
+        while at < rows.len() {
+            let Some(f) = of(rows[at]) else {
+                at += 1;
+                continue;
+            };
+            // Neighbours with the same factors share their reads.
+            let same = |row: &&u32| of(**row).is_some_and(|other| std::ptr::eq(other, f));
+            let n = 1 + rows[at + 1..].iter().take(BLOCK - 1).take_while(same).count();
+            let h: [&[f32]; BLOCK] = std::array::from_fn(|i| {
+                let row = rows[at + i.min(n - 1)] as usize;
+                &self.inner[row * self.width..][..f.rank]
+            });
+            // SAFETY: a group has `rank` times GROUP values, h `rank` each.
+            unsafe { spread(f.group(g), &h, &mut tile[at..at + n]) };
+            at += n;
+        }
+    }
+}
+
+/// One product's share of [`narrow`]: output row t reads row t / `fan` of `x` `[_, inputs]`.
+pub(super) struct Narrow<'p, 'a> {
+    pub(super) plus: &'p mut Plus<'a>,
+    pub(super) x: &'p [f32],
+    pub(super) fan: usize,
+}
+
+/// Output rows that share a read of a factor, and rows of one task: few, so that the handful of rows of a decode step
+/// keeps more than one thread busy.
+const BLOCK: usize = 4;
+
+/// Computes h for every product in one dispatch.
+pub(super) fn narrow(pool: &Pool, parts: &mut [Narrow<'_, '_>]) {
+    let mut jobs = Vec::with_capacity(parts.len());
     let mut tasks = 0;
-    for a in additions.iter_mut() {
-        assert!(a.fan > 0 && a.out.len().is_multiple_of(a.outputs), "whole rows of output");
-        let rows = a.out.len() / a.outputs;
-        jobs.push((tasks, rows, a.x, a.fan, a.outputs, Shared1(a.out.as_mut_ptr()), a.pick));
-        tasks += rows.div_ceil(ROWS_A_TASK);
+    for Narrow { plus, x, fan } in parts.iter_mut() {
+        let to = Shared1(plus.inner.as_mut_ptr());
+        jobs.push((tasks, &plus.factors[..], *x, *fan, to, plus.width));
+        tasks += plus.factors.len().div_ceil(BLOCK);
     }
     pool.run(tasks, |task, _| {
-        let (first, rows, x, fan, outputs, out, pick) = &jobs[jobs.partition_point(|job| job.0 <= task) - 1];
-        let start = (task - first) * ROWS_A_TASK;
-        let end = (start + ROWS_A_TASK).min(*rows);
+        let (first, factors, x, fan, to, width) = &jobs[jobs.partition_point(|job| job.0 <= task) - 1];
+        let start = (task - first) * BLOCK;
+        let end = (start + BLOCK).min(factors.len());
         let mut t = start;
         while t < end {
-            let Some(factors) = pick(t) else {
+            let Some(f) = factors[t] else {
                 t += 1;
                 continue;
             };
-            assert_eq!(factors.outputs, *outputs, "the factors do not fit the output");
-            // Neighbours with the same factors share their reads.
-            let same = |t: &usize| pick(*t).is_some_and(|other| std::ptr::eq(other, factors));
-            let n = 1 + (t + 1..end).take(TILE - 1).take_while(same).count();
-            // SAFETY: rows t..t+n of `out` belong to this task alone and lie inside it.
-            unsafe { apply(factors, x, *fan, t, n, *out) };
+            let same = |other: &&Option<&LowRank>| other.is_some_and(|other| std::ptr::eq(other, f));
+            let n = 1 + factors[t + 1..end].iter().take_while(same).count();
+            // SAFETY: rows t..t+n of `inner` belong to this task alone and are `width` ≥ rank values wide.
+            unsafe { inner(f, x, *fan, t, n, *to, *width) };
             t += n;
         }
     });
 }
 
-/// Adds to rows `t..t + n` (n ≤ [`TILE`]) of `out`.
+/// h of rows `t..t + n` (n ≤ [`TILE`]).
 ///
 /// # Safety
-/// The rows lie inside `out` and no other thread touches them.
-unsafe fn apply(f: &LowRank, x: &[f32], fan: usize, t: usize, n: usize, out: Shared1<f32>) {
+/// `to` has these rows, `width` ≥ rank values each, and no other thread touches them.
+unsafe fn inner(f: &LowRank, x: &[f32], fan: usize, t: usize, n: usize, to: Shared1<f32>, width: usize) {
     let cols = f.a.cols();
     let mut from = [0u32; TILE];
     from.iter_mut().take(n).enumerate().for_each(|(i, row)| *row = ((t + i) / fan) as u32);
     assert!(((t + n - 1) / fan + 1) * cols <= x.len(), "an input row for each output row");
     let input = Input::Float { rows: x.as_ptr(), cols };
-    let mut inner = [[0f32; LORA_RANK_MAX]; TILE];
     let mut values: Tile = [[0.0; GROUP]; TILE];
     for g in 0..f.a.groups() {
         // SAFETY: the rows of `from` are rows of `x`, checked above.
         unsafe { product::tile(&f.a, g, &input, &from[..n], &mut values) };
         let count = GROUP.min(f.rank - g * GROUP);
-        for (inner, values) in inner.iter_mut().zip(&values).take(n) {
-            let to = &mut inner[g * GROUP..][..count];
-            to.iter_mut().zip(values).for_each(|(h, v)| *h = f.scale * v);
+        for (i, values) in values.iter().take(n).enumerate() {
+            // SAFETY: vouched for by the caller.
+            let h = unsafe { std::slice::from_raw_parts_mut(to.at((t + i) * width + g * GROUP), count) };
+            h.iter_mut().zip(values).for_each(|(h, v)| *h = f.scale * v);
         }
     }
-    // SAFETY: vouched for by the caller; B has `rank` rows of `outputs` values.
-    unsafe { spread(&f.b, f.rank, &inner[..n], out.at(t * f.outputs), f.outputs) };
 }
-
-/// Output rows that share a read of B.
-const BLOCK: usize = 4;
 
 /// # Safety
-/// `out` has `inner.len()` rows of `outputs` values; see [`Lanes`].
+/// `b` holds `h[i].len()` times GROUP values; see [`Lanes`].
 #[inline(always)]
-unsafe fn spread_body<L: Lanes>(b: &[f32], rank: usize, inner: &[[f32; LORA_RANK_MAX]], out: *mut f32, outputs: usize) {
-    debug_assert_eq!(b.len(), rank * outputs);
-    for at in (0..outputs).step_by(LANES) {
-        let n = LANES.min(outputs - at);
-        for (block, inner) in inner.chunks(BLOCK).enumerate() {
-            // Rows past the end repeat the last one; their results are dropped.
-            let row = |i: usize| out.wrapping_add((block * BLOCK + i.min(inner.len() - 1)) * outputs + at);
-            // SAFETY: `n` values of rows inside `out` and `b`.
-            unsafe {
-                let mut acc: [L; BLOCK] = std::array::from_fn(|i| L::load_part(row(i), n, 0.0));
-                for r in 0..rank {
-                    let w = L::load_part(b.as_ptr().wrapping_add(r * outputs + at), n, 0.0);
-                    for (i, acc) in acc.iter_mut().enumerate() {
-                        *acc = w.fma(L::splat(inner[i.min(inner.len() - 1)][r]), *acc);
-                    }
-                }
-                for (i, acc) in acc.into_iter().enumerate().take(inner.len()) {
-                    acc.store_part(row(i), n);
-                }
-            }
+unsafe fn spread_body<L: Lanes>(b: &[f32], h: &[&[f32]; BLOCK], tile: &mut [[f32; GROUP]]) {
+    // SAFETY: passed on from the caller; the tile has as many rows as are named.
+    unsafe {
+        match tile.len() {
+            1 => spread_rows::<L, 1>(b, h, tile),
+            2 => spread_rows::<L, 2>(b, h, tile),
+            3 => spread_rows::<L, 3>(b, h, tile),
+            _ => spread_rows::<L, BLOCK>(b, h, tile),
         }
     }
 }
 
-lanes! { unsafe fn spread(b: &[f32], rank: usize, inner: &[[f32; LORA_RANK_MAX]], out: *mut f32, outputs: usize) = spread_body }
+/// # Safety
+/// As [`spread_body`], for a tile of `N` rows.
+#[inline(always)]
+unsafe fn spread_rows<L: Lanes, const N: usize>(b: &[f32], h: &[&[f32]; BLOCK], tile: &mut [[f32; GROUP]]) {
+    const { assert!(GROUP == LANES) };
+    // SAFETY: sixteen values of a row of the tile or of `b`.
+    unsafe {
+        let mut acc: [L; N] = std::array::from_fn(|i| L::load(tile[i].as_ptr()));
+        for (r, w) in b.chunks_exact(GROUP).enumerate() {
+            let w = L::load(w.as_ptr());
+            for (h, acc) in h.iter().zip(&mut acc) {
+                *acc = w.fma(L::splat(h[r]), *acc);
+            }
+        }
+        for (row, acc) in tile.iter_mut().zip(acc) {
+            acc.store(row.as_mut_ptr());
+        }
+    }
+}
+
+lanes! { unsafe fn spread(b: &[f32], h: &[&[f32]; BLOCK], tile: &mut [[f32; GROUP]]) = spread_body }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::samples::Random;
+    use crate::cpu::act::{Act, Forms};
+    use crate::cpu::product::{Product, matmul_adapted};
+    use crate::cpu::samples::{Random, weights};
 
     fn factors(rank: usize, inputs: usize, outputs: usize, seed: u64) -> (LowRank, Vec<f32>, Vec<f32>) {
         let mut random = Random(seed);
@@ -173,29 +223,41 @@ mod tests {
         (LowRank::new(rank, inputs, outputs, &a, &b, 0.5).unwrap(), a, b)
     }
 
+    /// 0.25 + W·x and what `pick` adds to it, W of `dtype`.
+    fn run(w: &Matrix, x: &[f32], pick: &Pick<'_>) -> Vec<f32> {
+        let pool = Pool::new(2).unwrap();
+        let mut act = Act::new(w.cols());
+        act.load(&pool, x, Forms::of(&[w]));
+        let mut out = vec![0.25; x.len() / w.cols() * w.rows()];
+        matmul_adapted(&pool, &act, &mut [Product { weight: w, out: &mut out, add: true }], &[pick]);
+        out
+    }
+
+    fn matrix(dtype: DType, rows: usize, cols: usize) -> Matrix {
+        Matrix::pack(dtype, rows, cols, &weights(dtype, rows * cols, 7)).unwrap()
+    }
+
     #[test]
     fn rows_get_the_formula_and_others_nothing() {
-        let pool = Pool::new(2).unwrap();
         for (rank, inputs, outputs) in [(1, 5, 3), (8, 64, 48), (17, 100, 33), (64, 32, 16)] {
             let (one, a1, b1) = factors(rank, inputs, outputs, 1);
             let (two, a2, b2) = factors(rank, inputs, outputs, 2);
-            let (t, fan) = (45usize, 2);
-            let x = Random(3).normals(t.div_ceil(fan) * inputs);
-            let mut out = vec![0.25; t * outputs];
-            let which = |t: usize| [Some((&one, &a1, &b1)), None, Some((&two, &a2, &b2))][t / 4 % 3];
-            let pick = |t: usize| which(t).map(|w| w.0);
-            low_rank(&pool, &mut [Addition { x: &x, fan, out: &mut out, outputs, pick: &pick }]);
-            for (i, row) in out.chunks(outputs).enumerate() {
+            let (w, t) = (matrix(DType::F32, outputs, inputs), 45usize);
+            let x = Random(3).normals(t * inputs);
+            let which = |t: usize| [Some((&one, &a1, &b1)), None, Some((&two, &a2, &b2))][t / 3 % 3];
+            let out = run(&w, &x, &|t| which(t).map(|w| w.0));
+            let plain = run(&w, &x, &|_| None);
+            for (i, (row, plain)) in out.chunks(outputs).zip(plain.chunks(outputs)).enumerate() {
                 let Some((_, a, b)) = which(i) else {
-                    assert!(row.iter().all(|v| *v == 0.25));
+                    assert_eq!(row, plain);
                     continue;
                 };
-                let x = &x[i / fan * inputs..][..inputs];
+                let x = &x[i * inputs..][..inputs];
                 let dot =
                     |u: &[f32], v: &[f32]| u.iter().zip(v).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
                 let h: Vec<f32> = a.chunks(inputs).map(|a| dot(a, x) as f32).collect();
-                for (v, b) in row.iter().zip(b.chunks(rank)) {
-                    let want = 0.25 + 0.5 * dot(b, &h);
+                for ((v, plain), b) in row.iter().zip(plain).zip(b.chunks(rank)) {
+                    let want = f64::from(*plain) + 0.5 * dot(b, &h);
                     assert!((f64::from(*v) - want).abs() < 1e-4 * (1.0 + want.abs()), "{v} {want}");
                 }
             }
@@ -204,21 +266,15 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_alone_and_among_others() {
-        let pool = Pool::new(2).unwrap();
-        let (rank, inputs, outputs, t) = (9, 70, 50, 37);
+        let (rank, inputs, outputs, t) = (9, 96, 50, 37);
         let (one, ..) = factors(rank, inputs, outputs, 1);
         let (two, ..) = factors(rank, inputs, outputs, 2);
+        let w = matrix(DType::Q8_0, outputs, inputs);
         let x = Random(3).normals(t * inputs);
-        let run = |x: &[f32], rows: usize, every: usize| {
-            let mut out = vec![0.1; rows * outputs];
-            let pick = |t: usize| Some(if t.is_multiple_of(every) { &one } else { &two });
-            low_rank(&pool, &mut [Addition { x, fan: 1, out: &mut out, outputs, pick: &pick }]);
-            out
-        };
-        let all = run(&x, t, 1);
-        let mixed = run(&x, t, 5);
+        let with = |x: &[f32], every: usize| run(&w, x, &|t| Some(if t.is_multiple_of(every) { &one } else { &two }));
+        let (all, mixed) = (with(&x, 1), with(&x, 5));
         for i in 0..t {
-            let alone = run(&x[i * inputs..][..inputs], 1, 1);
+            let alone = with(&x[i * inputs..][..inputs], 1);
             assert_eq!(alone, all[i * outputs..][..outputs]);
             if i % 5 == 0 {
                 assert_eq!(alone, mixed[i * outputs..][..outputs]);

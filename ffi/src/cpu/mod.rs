@@ -41,7 +41,7 @@ pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, at
 pub use buffer::Buffer;
 pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
 pub use gemm::{Left, Panels, multiply};
-pub use lora::{Addition, LORA_RANK_MAX, LowRank, Pick, low_rank};
+pub use lora::{LORA_RANK_MAX, LowRank, Pick};
 pub use moe::{ExpertFactors, FactorsOf, Moe, MoeScratch, Routes, Shared, moe, moe_adapted, route};
 pub use norm::{
     add, add_scaled, argmax, l2_norm, mul_silu, mul_silu_slope, rms_norm, rms_norm_into, sigmoid, sigmoid_mul, silu,
@@ -49,6 +49,6 @@ pub use norm::{
 };
 pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};
-pub use product::{Product, matmul};
+pub use product::{Product, matmul, matmul_adapted};
 pub use rope::{Angles, Rope};
 pub use wide::{Wide, wide};

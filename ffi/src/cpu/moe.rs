@@ -5,7 +5,7 @@
 //! y = Σ_j w_j · down_j(silu(gate_j x) · up_j x) + s · shared(x); the result is added to the residual.
 
 use super::act::{Act, Forms};
-use super::lora::{Addition, LowRank, low_rank};
+use super::lora::{LowRank, Narrow, Plus, narrow};
 use super::norm;
 use super::pack::{Experts, GROUP, Matrix};
 use super::pool::{Pool, Shared1};
@@ -58,26 +58,6 @@ pub struct ExpertFactors<'a> {
 /// Which additions row t has.
 pub type FactorsOf<'a> = dyn Fn(usize) -> Option<ExpertFactors<'a>> + Sync + 'a;
 
-/// What is added to gate and up before they are joined, for marked rows of `[_, ff]`.
-#[derive(Default)]
-struct Joint {
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    marked: Vec<bool>,
-}
-
-impl Joint {
-    /// Zeros for `rows` rows of `width`, none marked.
-    fn clear(&mut self, rows: usize, width: usize) {
-        for v in [&mut self.gate, &mut self.up] {
-            v.clear();
-            v.resize(rows * width, 0.0);
-        }
-        self.marked.clear();
-        self.marked.resize(rows, false);
-    }
-}
-
 /// Buffers of [`moe`], reusable from layer to layer.
 pub struct MoeScratch {
     /// Rows grouped by expert: for each expert with rows, its range in `pairs`.
@@ -91,9 +71,6 @@ pub struct MoeScratch {
     /// `[T·k, hidden]` and `[T, hidden]`.
     down: Vec<f32>,
     shared_down: Vec<f32>,
-    /// Used only by steps with additions.
-    joint: Joint,
-    shared_joint: Joint,
 }
 
 impl Default for MoeScratch {
@@ -114,8 +91,6 @@ impl MoeScratch {
             shared_hidden: Act::new(0),
             down: Vec::new(),
             shared_down: Vec::new(),
-            joint: Joint::default(),
-            shared_joint: Joint::default(),
         }
     }
 
@@ -151,19 +126,11 @@ struct Piece<'a> {
     from: &'a [u32],
     to: &'a [u32],
     out: Shared1<f32>,
-    /// Added to gate and up of the marked rows of `to`.
-    joint: Option<&'a Joint>,
+    /// Added to the rows of `to`, and to those of `up`.
+    plus: Option<&'a Plus<'a>>,
+    plus_up: Option<&'a Plus<'a>>,
     first: usize,
     per_task: usize,
-}
-
-/// Adds columns `at..` of the marked rows `to` of `[_, width]` to a tile.
-fn join(tile: &mut Tile, to: &[u32], marked: &[bool], from: &[f32], width: usize, at: usize) {
-    let n = GROUP.min(width - at);
-    for (values, t) in tile.iter_mut().zip(to).filter(|(_, t)| marked[**t as usize]) {
-        let add = &from[*t as usize * width + at..][..n];
-        values.iter_mut().zip(add).for_each(|(v, a)| *v += a);
-    }
 }
 
 /// Cuts the pieces into tasks and runs them: gate/up pieces write silu(gate)·up.
@@ -188,12 +155,13 @@ fn run_pieces(pool: &Pool, pieces: &mut [Piece<'_>]) {
                 // group g of this piece's rows belong to this task alone.
                 unsafe {
                     product::tile(p.weight, g, &p.input, from, &mut values);
+                    if let Some(plus) = p.plus {
+                        plus.join(g, to, &mut values);
+                    }
                     if let Some(up) = p.up {
                         product::tile(up, g, &p.input, from, &mut second);
-                        if let Some(j) = p.joint {
-                            let (width, at) = (p.weight.rows(), g * GROUP);
-                            join(&mut values, to, &j.marked, &j.gate, width, at);
-                            join(&mut second, to, &j.marked, &j.up, width, at);
+                        if let Some(plus) = p.plus_up {
+                            plus.join(g, to, &mut second);
                         }
                         let n = from.len() * GROUP;
                         let gate = values;
@@ -237,18 +205,14 @@ pub fn moe_adapted(
         resize(&mut scratch.shared_hidden, s.gate.rows(), rows);
         scratch.shared_down.resize(scratch.shared_down.len().max(rows * hidden), 0.0);
     }
-    if let Some(of) = factors {
-        add_gate_up(pool, w, x, routes, of, scratch);
-    }
-    gate_up(pool, w, x, scratch, factors.is_some());
+    let plus = factors.map(|of| GateUp::of(pool, w, x, routes, of)).unwrap_or_default();
+    gate_up(pool, w, x, scratch, &plus);
     scratch.hidden.quantize(pool, Forms::of_experts(w.down));
     if let Some(s) = &w.shared {
         scratch.shared_hidden.quantize(pool, Forms::of(&[s.down]));
     }
-    down(pool, w, scratch);
-    if let Some(of) = factors {
-        add_down(pool, w, routes, of, scratch);
-    }
+    let plus = factors.map(|of| Down::of(pool, w, routes, of, scratch)).unwrap_or_default();
+    down(pool, w, scratch, &plus);
     combine(pool, routes, scratch, w.shared.is_some(), hidden, out);
 }
 
@@ -260,50 +224,58 @@ fn resize(act: &mut Act, cols: usize, rows: usize) {
     act.set_rows(rows);
 }
 
-/// The additions to gate and up, and the marks of the rows that have them.
-fn add_gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, routes: &Routes<'_>, of: &FactorsOf<'_>, scratch: &mut MoeScratch) {
-    let (k, rows, ff) = (routes.k, x.rows(), w.gate.rows());
-    let j = &mut scratch.joint;
-    j.clear(rows * k, ff);
-    for (pairs, t) in j.marked.chunks_exact_mut(k).zip(0..rows) {
-        pairs.fill(of(t).is_some_and(|f| f.gate.is_some() || f.up.is_some()));
-    }
-    let gate = |p: usize| of(p / k)?.gate?.get(routes.experts[p] as usize);
-    let up = |p: usize| of(p / k)?.up?.get(routes.experts[p] as usize);
-    let mut additions = vec![
-        Addition { x: x.data(), fan: k, out: &mut j.gate, outputs: ff, pick: &gate },
-        Addition { x: x.data(), fan: k, out: &mut j.up, outputs: ff, pick: &up },
-    ];
-    let shared_gate = |t: usize| of(t)?.shared_gate;
-    let shared_up = |t: usize| of(t)?.shared_up;
-    if let Some(s) = &w.shared {
-        let (j, width) = (&mut scratch.shared_joint, s.gate.rows());
-        j.clear(rows, width);
-        for (mark, t) in j.marked.iter_mut().zip(0..rows) {
-            *mark = of(t).is_some_and(|f| f.shared_gate.is_some() || f.shared_up.is_some());
-        }
-        additions.push(Addition { x: x.data(), fan: 1, out: &mut j.gate, outputs: width, pick: &shared_gate });
-        additions.push(Addition { x: x.data(), fan: 1, out: &mut j.up, outputs: width, pick: &shared_up });
-    }
-    low_rank(pool, &mut additions);
+/// The additions to gate and up, routed `[T·k, ff]` and shared `[T, ff]`.
+#[derive(Default)]
+struct GateUp<'a> {
+    routed: [Option<Plus<'a>>; 2],
+    shared: [Option<Plus<'a>>; 2],
 }
 
-/// The additions to down, before the weighted sum.
-fn add_down(pool: &Pool, w: &Moe<'_>, routes: &Routes<'_>, of: &FactorsOf<'_>, scratch: &mut MoeScratch) {
-    let (k, outputs) = (routes.k, w.down.rows());
-    let pairs = routes.experts.len();
-    let down = |p: usize| of(p / k)?.down?.get(routes.experts[p] as usize);
-    let shared_down = |t: usize| of(t)?.shared_down;
-    let out = &mut scratch.down[..pairs * outputs];
-    let mut additions = vec![Addition { x: scratch.hidden.data(), fan: 1, out, outputs, pick: &down }];
-    if w.shared.is_some() {
-        let out = &mut scratch.shared_down[..pairs / k * outputs];
-        additions.push(Addition { x: scratch.shared_hidden.data(), fan: 1, out, outputs, pick: &shared_down });
+impl<'a> GateUp<'a> {
+    fn of(pool: &Pool, w: &Moe<'_>, x: &Act, routes: &Routes<'_>, of: &FactorsOf<'a>) -> GateUp<'a> {
+        let (k, rows, cols) = (routes.k, x.rows(), x.cols());
+        let gate = |p: usize| of(p / k)?.gate?.get(routes.experts[p] as usize);
+        let up = |p: usize| of(p / k)?.up?.get(routes.experts[p] as usize);
+        let (ff, shared_ff) = (w.gate.rows(), w.shared.map_or(0, |s| s.gate.rows()));
+        let mut plus = GateUp {
+            routed: [Plus::of(rows * k, cols, ff, &gate), Plus::of(rows * k, cols, ff, &up)],
+            shared: [
+                Plus::of(rows, cols, shared_ff, &|t| of(t)?.shared_gate),
+                Plus::of(rows, cols, shared_ff, &|t| of(t)?.shared_up),
+            ],
+        };
+        let part = |fan| move |plus| Narrow { plus, x: x.data(), fan };
+        let routed = plus.routed.iter_mut().flatten().map(part(k));
+        let shared = plus.shared.iter_mut().flatten().map(part(1));
+        narrow(pool, &mut routed.chain(shared).collect::<Vec<_>>());
+        plus
     }
-    low_rank(pool, &mut additions);
 }
 
-fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch, joined: bool) {
+/// The additions to down, routed `[T·k, hidden]` and shared `[T, hidden]`, before the weighted sum.
+#[derive(Default)]
+struct Down<'a> {
+    routed: Option<Plus<'a>>,
+    shared: Option<Plus<'a>>,
+}
+
+impl<'a> Down<'a> {
+    fn of(pool: &Pool, w: &Moe<'_>, routes: &Routes<'_>, of: &FactorsOf<'a>, scratch: &MoeScratch) -> Down<'a> {
+        let (k, hidden, pairs) = (routes.k, w.down.rows(), routes.experts.len());
+        let down = |p: usize| of(p / k)?.down?.get(routes.experts[p] as usize);
+        let shared_ff = w.shared.map_or(0, |s| s.down.cols());
+        let mut plus = Down {
+            routed: Plus::of(pairs, w.down.cols(), hidden, &down),
+            shared: Plus::of(pairs / k, shared_ff, hidden, &|t| of(t)?.shared_down),
+        };
+        let routed = plus.routed.iter_mut().map(|plus| Narrow { plus, x: scratch.hidden.data(), fan: 1 });
+        let shared = plus.shared.iter_mut().map(|plus| Narrow { plus, x: scratch.shared_hidden.data(), fan: 1 });
+        narrow(pool, &mut routed.chain(shared).collect::<Vec<_>>());
+        plus
+    }
+}
+
+fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch, plus: &GateUp<'_>) {
     let to = Shared1(scratch.hidden.data_mut().as_mut_ptr());
     let to_shared = Shared1(scratch.shared_hidden.data_mut().as_mut_ptr());
     let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(scratch.groups.len() + 1);
@@ -316,7 +288,8 @@ fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch, joined: 
             from: &scratch.tokens[*from..*end],
             to: &scratch.pairs[*from..*end],
             out: to,
-            joint: joined.then_some(&scratch.joint),
+            plus: plus.routed[0].as_ref(),
+            plus_up: plus.routed[1].as_ref(),
             first: 0,
             per_task: 1,
         });
@@ -330,7 +303,8 @@ fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch, joined: 
             from: &scratch.every,
             to: &scratch.every,
             out: to_shared,
-            joint: joined.then_some(&scratch.shared_joint),
+            plus: plus.shared[0].as_ref(),
+            plus_up: plus.shared[1].as_ref(),
             first: 0,
             per_task: 1,
         });
@@ -338,7 +312,7 @@ fn gate_up(pool: &Pool, w: &Moe<'_>, x: &Act, scratch: &mut MoeScratch, joined: 
     run_pieces(pool, &mut pieces);
 }
 
-fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch) {
+fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch, plus: &Down<'_>) {
     let to = Shared1(scratch.down.as_mut_ptr());
     let to_shared = Shared1(scratch.shared_down.as_mut_ptr());
     let mut pieces: Vec<Piece<'_>> = Vec::with_capacity(scratch.groups.len() + 1);
@@ -352,7 +326,8 @@ fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch) {
             from: rows,
             to: rows,
             out: to,
-            joint: None,
+            plus: plus.routed.as_ref(),
+            plus_up: None,
             first: 0,
             per_task: 1,
         });
@@ -366,7 +341,8 @@ fn down(pool: &Pool, w: &Moe<'_>, scratch: &mut MoeScratch) {
             from: &scratch.every,
             to: &scratch.every,
             out: to_shared,
-            joint: None,
+            plus: plus.shared.as_ref(),
+            plus_up: None,
             first: 0,
             per_task: 1,
         });

@@ -11,6 +11,7 @@
 //! inputs, then [`lane_sum`](super::norm::lane_sum).
 
 use super::act::{Act, View};
+use super::lora::{Narrow, Pick, Plus, narrow};
 use super::pack::{GROUP, Kind, Layout, Matrix};
 use super::pool::{Pool, Shared1};
 use super::{float, isa, kernel};
@@ -113,31 +114,54 @@ pub(super) fn groups_per_task(groups: usize, group_bytes: usize, rows: usize, th
     fair.max(least).min(groups.div_ceil(threads).max(1))
 }
 
+/// One product as its tasks see it.
+struct Job<'a> {
+    first: usize,
+    per_task: usize,
+    weight: &'a Matrix,
+    input: Input,
+    out: Shared1<f32>,
+    add: bool,
+    plus: Option<Plus<'a>>,
+}
+
 /// out = weight · x (or out += weight · x) for every product, all rows of `x`.
 pub fn matmul(pool: &Pool, x: &Act, products: &mut [Product<'_>]) {
+    matmul_adapted(pool, x, products, &[]);
+}
+
+/// As [`matmul`], with low-rank additions to the rows of each product for which its `Pick` has factors; the others keep
+/// their bits.
+pub fn matmul_adapted(pool: &Pool, x: &Act, products: &mut [Product<'_>], picks: &[&Pick<'_>]) {
     let rows: Vec<u32> = (0..x.rows() as u32).collect();
     let mut jobs = Vec::with_capacity(products.len());
     let mut tasks = 0;
-    for p in products.iter_mut() {
-        assert_eq!(p.out.len(), rows.len() * p.weight.rows(), "the output does not fit {:?}", p.weight);
-        let groups = p.weight.groups();
-        let per_task = groups_per_task(groups, p.weight.bytes() / groups, rows.len(), pool.threads());
-        let first = tasks;
+    for (i, p) in products.iter_mut().enumerate() {
+        let (weight, first) = (p.weight, tasks);
+        assert_eq!(p.out.len(), rows.len() * weight.rows(), "the output does not fit {weight:?}");
+        let groups = weight.groups();
+        let per_task = groups_per_task(groups, weight.bytes() / groups, rows.len(), pool.threads());
         tasks += groups.div_ceil(per_task);
-        jobs.push((first, per_task, p.weight, Input::of(x, p.weight), Shared1(p.out.as_mut_ptr()), p.add));
+        let plus = picks.get(i).and_then(|pick| Plus::of(rows.len(), weight.cols(), weight.rows(), *pick));
+        let (input, out) = (Input::of(x, weight), Shared1(p.out.as_mut_ptr()));
+        jobs.push(Job { first, per_task, weight, input, out, add: p.add, plus });
     }
-    let work: usize = jobs.iter().map(|job| job.2.bytes() * rows.len()).sum();
+    let parts = jobs.iter_mut().filter_map(|job| Some(Narrow { plus: job.plus.as_mut()?, x: x.data(), fan: 1 }));
+    narrow(pool, &mut parts.collect::<Vec<_>>());
+    let work: usize = jobs.iter().map(|job| job.weight.bytes() * rows.len()).sum();
     let run = |task: usize, _: usize| {
-        let last = jobs.partition_point(|job| job.0 <= task) - 1;
-        let (first, per_task, weight, input, out, add) = &jobs[last];
-        let start = (task - first) * per_task;
+        let job = &jobs[jobs.partition_point(|job| job.first <= task) - 1];
+        let (weight, start) = (job.weight, (task - job.first) * job.per_task);
         let mut values: Tile = [[0.0; GROUP]; TILE];
-        for g in start..weight.groups().min(start + per_task) {
+        for g in start..weight.groups().min(start + job.per_task) {
             for chunk in rows.chunks(TILE) {
                 // SAFETY: `rows` counts the rows of `x`; group g of this product belongs to this task alone.
                 unsafe {
-                    tile(weight, g, input, chunk, &mut values);
-                    store(&values, chunk, *out, weight.rows(), g * GROUP, *add);
+                    tile(weight, g, &job.input, chunk, &mut values);
+                    if let Some(plus) = &job.plus {
+                        plus.join(g, chunk, &mut values);
+                    }
+                    store(&values, chunk, job.out, weight.rows(), g * GROUP, job.add);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::engine::adapter::{Adapter, Factors, HEAD, block_of, target_of};
 use crate::engine::backend::BackendError;
-use chimere_ffi::cpu::{ExpertFactors, LowRank};
+use chimere_ffi::cpu::{ExpertFactors, LowRank, Pick};
 use std::sync::Arc;
 
 /// Bytes of packed factors that all loaded adapters may take together.
@@ -116,6 +116,11 @@ pub(super) struct Who(pub(super) Vec<Option<Arc<Pairs>>>);
 impl Who {
     pub(super) fn any(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// `all`, or none where no row has an adapter.
+    pub(super) fn picks<'p, 'a>(&self, all: &'p [&'p Pick<'a>]) -> &'p [&'p Pick<'a>] {
+        if self.any() { all } else { &[] }
     }
 
     /// What row `t` adds to layer `i`.

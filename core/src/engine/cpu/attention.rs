@@ -6,8 +6,7 @@ use super::weights::Packed;
 use crate::engine::model::passes::Span;
 use crate::engine::model::weights::{Attention, Mixer};
 use chimere_ffi::cpu::{
-    Act, Addition, Angles, AttentionShape, AttentionSpan, Forms, Pool, Product, attention, low_rank, matmul, rms_norm,
-    sigmoid_mul,
+    Act, Angles, AttentionShape, AttentionSpan, Forms, Pool, Product, attention, matmul_adapted, rms_norm, sigmoid_mul,
 };
 
 /// Rows that one thread prepares at a time.
@@ -35,22 +34,13 @@ impl Run<'_> {
             Product { weight: &w.k, out: &mut b.k, add: false },
             Product { weight: &w.v, out: &mut b.v, add: false },
         ];
-        matmul(self.pool, &b.input, &mut products);
-        if self.who.any() {
-            let (who, x) = (&self.who, b.input.data());
-            let kv = p.kv_heads * p.head_dim;
-            let (q, k, v) = (
-                |t: usize| who.layer(t, i)?.q.as_ref(),
-                |t: usize| who.layer(t, i)?.k.as_ref(),
-                |t: usize| who.layer(t, i)?.v.as_ref(),
-            );
-            let mut additions = [
-                Addition { x, fan: 1, out: &mut b.query_gate, outputs: 2 * p.heads * p.head_dim, pick: &q },
-                Addition { x, fan: 1, out: &mut b.k, outputs: kv, pick: &k },
-                Addition { x, fan: 1, out: &mut b.v, outputs: kv, pick: &v },
-            ];
-            low_rank(self.pool, &mut additions);
-        }
+        let who = &self.who;
+        let (q, k, v) = (
+            |t: usize| who.layer(t, i)?.q.as_ref(),
+            |t: usize| who.layer(t, i)?.k.as_ref(),
+            |t: usize| who.layer(t, i)?.v.as_ref(),
+        );
+        matmul_adapted(self.pool, &b.input, &mut products, who.picks(&[&q, &k, &v]));
     }
 
     pub(super) fn attention_cache(&mut self, i: usize) {

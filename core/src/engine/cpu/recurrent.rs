@@ -7,7 +7,7 @@ use super::sequence::{LayerState, Sequence};
 use crate::engine::model::passes::{GRID, Span};
 use crate::engine::model::state::Slots;
 use crate::engine::model::weights::Mixer;
-use chimere_ffi::cpu::{Addition, GdnRows, GdnSpan, Product, gdn, low_rank, matmul};
+use chimere_ffi::cpu::{GdnRows, GdnSpan, Product, gdn, matmul_adapted};
 
 impl Run<'_> {
     pub(super) fn gdn_project(&mut self, i: usize) {
@@ -25,23 +25,14 @@ impl Run<'_> {
             Product { weight: &w.alpha, out: &mut b.alpha, add: false },
             Product { weight: &w.beta, out: &mut b.beta, add: false },
         ];
-        matmul(self.pool, &b.input, &mut products);
-        if self.who.any() {
-            let (who, x) = (&self.who, b.input.data());
-            let (qkv, z, alpha, beta) = (
-                |t: usize| who.layer(t, i)?.qkv.as_ref(),
-                |t: usize| who.layer(t, i)?.z.as_ref(),
-                |t: usize| who.layer(t, i)?.alpha.as_ref(),
-                |t: usize| who.layer(t, i)?.beta.as_ref(),
-            );
-            let mut additions = [
-                Addition { x, fan: 1, out: &mut b.qkv, outputs: p.channels(), pick: &qkv },
-                Addition { x, fan: 1, out: &mut b.z, outputs: p.value_dim(), pick: &z },
-                Addition { x, fan: 1, out: &mut b.alpha, outputs: p.value_heads, pick: &alpha },
-                Addition { x, fan: 1, out: &mut b.beta, outputs: p.value_heads, pick: &beta },
-            ];
-            low_rank(self.pool, &mut additions);
-        }
+        let who = &self.who;
+        let (qkv, z, alpha, beta) = (
+            |t: usize| who.layer(t, i)?.qkv.as_ref(),
+            |t: usize| who.layer(t, i)?.z.as_ref(),
+            |t: usize| who.layer(t, i)?.alpha.as_ref(),
+            |t: usize| who.layer(t, i)?.beta.as_ref(),
+        );
+        matmul_adapted(self.pool, &b.input, &mut products, who.picks(&[&qkv, &z, &alpha, &beta]));
     }
 
     /// The kernel uses the chunked form for every 64 rows from the start of a span, so a span that starts off the
@@ -78,12 +69,9 @@ impl Run<'_> {
                 (&b.attention_out, &w.out)
             }
         };
-        matmul(pool, act, &mut [Product { weight, out: &mut b.x, add: true }]);
-        if self.who.any() {
-            let pick = |t: usize| self.who.layer(t, i)?.out.as_ref();
-            let (x, outputs) = (act.data(), self.hp.width);
-            low_rank(pool, &mut [Addition { x, fan: 1, out: &mut b.x, outputs, pick: &pick }]);
-        }
+        let pick = |t: usize| self.who.layer(t, i)?.out.as_ref();
+        let mut product = [Product { weight, out: &mut b.x, add: true }];
+        matmul_adapted(pool, act, &mut product, self.who.picks(&[&pick]));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::engine::model::passes::{Pass, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Slots;
 use crate::engine::model::weights::{Layer, Mixer, Weights};
-use chimere_ffi::cpu::{Addition, Angles, Forms, Gdn, Pool, Product, Rope, low_rank, matmul, rms_norm_into};
+use chimere_ffi::cpu::{Angles, Forms, Gdn, Pool, Product, Rope, matmul, matmul_adapted, rms_norm_into};
 
 /// Where the rows of a pass come from.
 #[derive(Clone, Copy)]
@@ -216,12 +216,9 @@ impl<'a> Run<'a> {
         let done = self.out.logits.len();
         self.out.logits.resize(done + self.rows * v, 0.0);
         let out = &mut self.out.logits[done..];
-        matmul(self.pool, &self.b.input, &mut [Product { weight: head, out, add: false }]);
-        if self.who.any() {
-            let out = &mut self.out.logits[done..];
-            let pick = |t: usize| self.who.head(t);
-            low_rank(self.pool, &mut [Addition { x: self.b.input.data(), fan: 1, out, outputs: v, pick: &pick }]);
-        }
+        let pick = |t: usize| self.who.head(t);
+        let mut product = [Product { weight: head, out, add: false }];
+        matmul_adapted(self.pool, &self.b.input, &mut product, self.who.picks(&[&pick]));
     }
 }
 
