@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint kernels kernels-check openai page tasks bench-native simulate thirty soak doc clean
+.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai page tasks bench-native simulate thirty soak doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ run: build ## Install what is missing, build, start the daemon, ask it a questio
 
 # The client and browser tests take the daemon that the Rust tests just built.
 test: lint unit ## Everything that must pass: lints, unit, golden, actor, end-to-end, client and browser tests
-	$(MAKE) BUILD= openai page tasks kernels-check
+	$(MAKE) BUILD= openai page archive-test tasks kernels-check
 	@echo "all tests passed"
 
 lint: setup ## Formatting and lints
@@ -62,6 +62,12 @@ openai: $(BUILD) $(VENV)/ready ## The official OpenAI client against the daemon
 page: $(BUILD) ## The chat page in headless Chromium, against the daemon
 	@deploy/setup.sh browser
 	tests/page/run.sh $(BIN)
+
+archive: build ## A release in target/archive: program, models, tables, pipelines, unit and installer in one file
+	deploy/archive.sh $(BIN) target/archive
+
+archive-test: $(BUILD) ## What a stranger does with the archive: unpack, ask, install, uninstall
+	tests/archive/run.sh $(BIN)
 
 tasks: ## The exams are as pinned, and their generators keep their promises
 	cd nano && $(PYTHON) -m tasks verify && $(PYTHON) -m unittest discover -s tasks/tests -t .
