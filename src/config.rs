@@ -32,6 +32,8 @@ const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most threads of an engine.
 const THREADS_MAX: u64 = 64;
+/// Most other names of the model.
+const ALIASES_MAX: usize = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
 
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +102,8 @@ pub struct RepliesConfig {
     pub reply_timeout: Duration,
     /// A client that takes no event for so long counts as gone.
     pub client_stall_timeout: Duration,
+    /// Names beside its own that a request may give the model.
+    pub model_aliases: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -237,7 +241,7 @@ impl Config {
             model: env.find_model(raw.model.path.map(|f| f.value)),
             engine: engine(raw.engine, env)?,
             http: http(raw.http)?,
-            replies: replies(raw.replies)?,
+            replies: replies(raw.replies, raw.model.aliases)?,
             memory: MemoryConfig {
                 bytes_max: number(raw.memory.bytes_max, 2 << 30, 1 << 20..=1 << 44, "memory.bytes_max")?,
                 append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
@@ -328,13 +332,35 @@ fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
     })
 }
 
-fn replies(raw: raw::RepliesSection) -> Result<RepliesConfig, ConfigError> {
+/// Other names of the model: printable, without blanks, none twice.
+fn aliases(field: Option<raw::Field<Vec<String>>>) -> Result<Vec<String>, ConfigError> {
+    let Some(field) = field else { return Ok(Vec::new()) };
+    let refuse = |value: String, wanted: String| {
+        Err(ConfigError::Range { origin: field.origin.clone(), key: "model.aliases", value, wanted })
+    };
+    let names = &field.value;
+    if names.len() > ALIASES_MAX {
+        return refuse(format!("{} names", names.len()), format!("at most {ALIASES_MAX}"));
+    }
+    for (i, name) in names.iter().enumerate() {
+        if name.is_empty() || name.len() > 128 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+            return refuse(format!("`{}`", name.escape_debug()), "1 to 128 visible ASCII characters".to_owned());
+        }
+        if names[..i].contains(name) {
+            return refuse(format!("`{name}` twice"), "each name once".to_owned());
+        }
+    }
+    Ok(field.value)
+}
+
+fn replies(raw: raw::RepliesSection, names: Option<raw::Field<Vec<String>>>) -> Result<RepliesConfig, ConfigError> {
     Ok(RepliesConfig {
         requests_max: number(raw.requests_max, 64, 1..=65_536, "replies.requests_max")? as usize,
         max_tokens: number(raw.max_tokens, 1_024, 1..=1 << 21, "replies.max_tokens")? as u32,
         start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
         reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
         client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,
+        model_aliases: aliases(names)?,
     })
 }
 

@@ -276,6 +276,8 @@ pub trait Service: Send + Sync + 'static {
 
     /// The hosted model, once it can produce a token.
     fn hosted(&self) -> Option<std::sync::Arc<Hosted>>;
+    /// Names beside its own that the hosted model answers to.
+    fn aliases(&self) -> Vec<String>;
 
     fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>>;
     fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>>;

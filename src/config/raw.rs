@@ -111,6 +111,8 @@ section! {
     ModelSection {
         /// A GGUF file. Absent: the installation's nano model.
         path: PathBuf,
+        /// Other names that requests may give the model.
+        aliases: Vec<String>,
     }
 }
 

@@ -11,6 +11,7 @@ const SHIPPED: &str = include_str!("../../systemd/config.toml");
 /// Keys that a running daemon takes over when it reads its configuration again. Limits of connections hold for
 /// those accepted from then on, limits of replies for those that begin from then on.
 pub const LIVE: &[&str] = &[
+    "model.aliases",
     "http.connections_max",
     "http.connections_per_address_max",
     "http.body_bytes_max",

@@ -166,6 +166,10 @@ impl Service for Daemon {
         Box::pin(async move { text(self.ask(Ask::ApplyTemplate { chat }).await?) })
     }
 
+    fn aliases(&self) -> Vec<String> {
+        self.replies.config.get().model_aliases.clone()
+    }
+
     fn embed_model(&self) -> Option<EmbedModel> {
         vectors::model(&self.replies.examples)
     }

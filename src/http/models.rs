@@ -1,4 +1,5 @@
-//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token, and the embedding model.
+//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token, under each of its names, and the
+//! embedding model.
 
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -43,8 +44,18 @@ fn embedder(model: &EmbedModel, created_unix_s: i64) -> Value {
 fn entries(door: &Door) -> Vec<Value> {
     let Some(hosted) = door.service.hosted() else { return Vec::new() };
     let embeds = door.service.embed_model();
-    let mut entries = vec![entry(&hosted, door.started_unix_s)];
+    let main = entry(&hosted, door.started_unix_s);
+    let mut entries = vec![main.clone()];
     entries.extend(embeds.map(|model| embedder(&model, door.started_unix_s)));
+    for alias in door.service.aliases() {
+        // A name stands for one model: that of a model itself goes before an alias.
+        if entries.iter().all(|entry| entry["id"] != alias.as_str()) {
+            let mut entry = main.clone();
+            entry["id"] = json!(alias);
+            entry["x_chimere"]["alias_of"] = main["id"].clone();
+            entries.push(entry);
+        }
+    }
     entries
 }
 

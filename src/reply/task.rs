@@ -78,8 +78,12 @@ pub(super) async fn run(
 /// Everything before the engine: model name, plan, admission.
 async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream), ServiceError> {
     let hosted = replies.hosted().await?;
-    if let Some(wanted) = request.model.as_ref().filter(|m| **m != hosted.model.name) {
-        let message = format!("the model `{wanted}` is not served here; `{}` is", hosted.model.name);
+    let config = replies.config.get();
+    let served = |name: &String| *name == hosted.model.name || config.model_aliases.contains(name);
+    if let Some(wanted) = request.model.as_ref().filter(|name| !served(name)) {
+        let names: Vec<String> =
+            std::iter::once(&hosted.model.name).chain(&config.model_aliases).map(|n| format!("`{n}`")).collect();
+        let message = format!("the model `{wanted}` is not served here; {} is", names.join(" or "));
         return Err(ServiceError::NoSuchModel(message));
     }
     let now_ms = replies.clock.now_ms();

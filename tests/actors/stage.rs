@@ -81,6 +81,7 @@ impl Stage {
             start_timeout: PATIENCE,
             reply_timeout: PATIENCE,
             client_stall_timeout: PATIENCE,
+            model_aliases: vec!["another".to_owned()],
         };
         change(&mut config);
         let (shared_board, spec, shared) = (board.clone(), Arc::new(spec), pipelines.clone());

@@ -72,6 +72,44 @@ async fn limits_hold_at_once_and_the_rest_is_named() {
     assert_eq!(daemon.engines().len(), 1);
 }
 
+async fn ask_by_name(daemon: &Daemon, model: &str) -> (u16, Value) {
+    let body = json!({ "model": model, "messages": [{ "role": "user", "content": "Hello" }], "max_tokens": 1 });
+    daemon.post("/v1/chat/completions", &body).await
+}
+
+#[tokio::test]
+async fn the_model_answers_to_its_other_names() {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let file = state.path().join("daemon.conf");
+    fs::write(&file, "[model]\naliases = ['gpt-4o-mini']\n").unwrap();
+    let daemon = Daemon::launch(Arc::clone(&state), &["--config", file.to_str().unwrap()]);
+    daemon.ready().await;
+    let (status, reply) = ask_by_name(&daemon, "gpt-4o-mini").await;
+    assert_eq!((status, &reply["model"]), (200, &json!("nano")), "{reply}");
+    let (status, refused) = ask_by_name(&daemon, "mine").await;
+    assert_eq!(
+        (status, &refused["error"]["code"], &refused["error"]["param"]),
+        (404, &json!("model_not_found"), &json!("model"))
+    );
+    let words = refused["error"]["message"].as_str().unwrap();
+    assert!(words.ends_with("`nano` or `gpt-4o-mini` is"), "{words}");
+
+    fs::write(&file, "[model]\naliases = ['mine']\n").unwrap();
+    assert_eq!(hang_up(&daemon).await["applied"], json!(["model.aliases"]));
+    assert_eq!(ask_by_name(&daemon, "mine").await.0, 200);
+    assert_eq!(ask_by_name(&daemon, "gpt-4o-mini").await.0, 404);
+    let (_, models) = daemon.get("/v1/models").await;
+    let alias = models["data"].as_array().unwrap().iter().find(|m| m["id"] == "mine").unwrap();
+    assert_eq!(alias["x_chimere"]["alias_of"], "nano");
+
+    for (wrong, why) in [("['a b']", "`a b`"), ("['x', 'x']", "`x` twice"), ("['']", "``")] {
+        fs::write(&file, format!("[model]\naliases = {wrong}\n")).unwrap();
+        let now = hang_up(&daemon).await;
+        assert!(now["refused"].as_str().unwrap().contains(&format!(":2:11: model.aliases is {why}")), "{now}");
+    }
+    assert_eq!(ask_by_name(&daemon, "mine").await.0, 200);
+}
+
 fn settings(file: &Path) -> Value {
     let output = chimere().args(["check", "--json", "--listen", "127.0.0.1:9", "--config"]).arg(file).output().unwrap();
     serde_json::from_slice(&output.stdout).unwrap()

@@ -354,6 +354,10 @@ impl Service for Fake {
         Box::pin(async move { Ok(ids.iter().map(|id| format!("<{id}>")).collect()) })
     }
 
+    fn aliases(&self) -> Vec<String> {
+        vec!["other-name".to_owned(), "fake-embed".to_owned()]
+    }
+
     fn embed_model(&self) -> Option<EmbedModel> {
         let there = !self.without_embeddings.load(Ordering::SeqCst);
         there.then(|| EmbedModel { name: "fake-embed".to_owned(), width: 2, tokens_max: 4 })
