@@ -18,7 +18,7 @@ const BANDWIDTH_ROUNDS: usize = 5;
 const HOST_STEPS_MAX: usize = 20;
 /// Tokens of one sequence fed together, as a draft is verified, and how often.
 const TOGETHER: [usize; 4] = [1, 2, 4, 8];
-const TOGETHER_ROUNDS: usize = 20;
+const TOGETHER_A_ROUND: usize = 4;
 /// A prompt read while a reply is written: its tokens, and how many of them a step takes beside the reply's one.
 const BESIDE_PROMPT: usize = 8_192;
 const BESIDE_STEPS: [usize; 3] = [64, 128, 512];
@@ -305,7 +305,7 @@ fn together(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<(usize, f64)>, BackendEr
     let mut found = Vec::new();
     for tokens in sizes {
         let seqs = filled(cuda, 1, context)?;
-        let seconds = cuda.together(seqs[0], &ids(cuda.info().vocab, tokens, 5), TOGETHER_ROUNDS);
+        let seconds = cuda.together(seqs[0], &ids(cuda.info().vocab, tokens, 5), TOGETHER_A_ROUND * plan.rounds);
         seqs.iter().for_each(|s| cuda.close(*s));
         found.push((tokens, seconds?));
     }
