@@ -55,16 +55,28 @@ template <int N> __device__ __forceinline__ void dots(const float* a, const floa
 #pragma unroll
     for (int n = 0; n < N; n++) sum[n] = 0;
     if (inputs % 4 == 0) {
+        // A row alone has few loads a step, so it takes four steps' at once.
+        constexpr u32 AHEAD = N == 1 ? 4 : 1;
 #pragma unroll 1
-        for (u32 k = 4 * lane; k < inputs; k += 128) {
-            const float4 w = *(const float4*)(a + k);
+        for (u32 k = 4 * lane; k < inputs; k += 128 * AHEAD) {
+            float4 w[AHEAD], v[AHEAD][N];
 #pragma unroll
-            for (int n = 0; n < N; n++) {
-                const float4 v = *(const float4*)(x[n] + k);
-                sum[n] = fmaf(w.x, v.x, sum[n]);
-                sum[n] = fmaf(w.y, v.y, sum[n]);
-                sum[n] = fmaf(w.z, v.z, sum[n]);
-                sum[n] = fmaf(w.w, v.w, sum[n]);
+            for (u32 i = 0; i < AHEAD; i++) {
+                if (k + 128 * i >= inputs) break;
+                w[i] = *(const float4*)(a + k + 128 * i);
+#pragma unroll
+                for (int n = 0; n < N; n++) v[i][n] = *(const float4*)(x[n] + k + 128 * i);
+            }
+#pragma unroll
+            for (u32 i = 0; i < AHEAD; i++) {
+                if (k + 128 * i >= inputs) break;
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    sum[n] = fmaf(w[i].x, v[i][n].x, sum[n]);
+                    sum[n] = fmaf(w[i].y, v[i][n].y, sum[n]);
+                    sum[n] = fmaf(w[i].z, v[i][n].z, sum[n]);
+                    sum[n] = fmaf(w[i].w, v[i][n].w, sum[n]);
+                }
             }
         }
     } else {
@@ -146,10 +158,7 @@ KERNEL(__launch_bounds__(LORA_OUTPUTS) lora_add, LoraArgs) {
 #pragma unroll 1
     for (u32 n = 0; n < count; n++) {
         if (!m.at[n]) continue;
-        const float* b = (const float*)m.at[n] + out;
-        float v = to[(u64)n * s.outputs];
-#pragma unroll 4
-        for (u32 r = 0; r < m.rank[n]; r++) v = fmaf(b[(u64)r * s.outputs], inner[n][r], v);
-        to[(u64)n * s.outputs] = v;
+        float* one = to + (u64)n * s.outputs;
+        *one = add_ranks<16>((const float*)m.at[n] + out, s.outputs, inner[n], m.rank[n], *one);
     }
 }

@@ -30,6 +30,24 @@ __device__ __forceinline__ const LowRank* factors_of(const Who& w, u32 t, u32 pl
     return f->a.at ? f : nullptr;
 }
 
+// v + B·inner for one output, `b` being its first value and `stride` the distance to that of the next rank. The values of
+// DEEP ranks are asked for together: one after the other each would cost a trip to memory.
+template <int DEEP>
+__device__ __forceinline__ float add_ranks(const float* b, u64 stride, const float* inner, u32 rank, float v) {
+    u32 r = 0;
+#pragma unroll 1
+    for (; r + DEEP <= rank; r += DEEP, b += DEEP * stride) {
+        float w[DEEP];
+#pragma unroll
+        for (u32 i = 0; i < DEEP; i++) w[i] = b[i * stride];
+#pragma unroll
+        for (u32 i = 0; i < DEEP; i++) v = fmaf(w[i], inner[r + i], v);
+    }
+#pragma unroll 1
+    for (; r < rank; r++, b += stride) v = fmaf(*b, inner[r], v);
+    return v;
+}
+
 // What is added to gate and up of the experts before they are joined.
 struct Joint {
     Who who;
@@ -41,10 +59,7 @@ __device__ __forceinline__ float join_one(const Who& who, u32 t, u32 place, cons
                                           u32 row, float v) {
     const LowRank* f = factors_of(who, t, place);
     if (!f) return v;
-    const float* b = f->b.get() + (u64)expert * f->rank * width + row;
-#pragma unroll 1
-    for (u32 r = 0; r < f->rank; r++) v = fmaf(b[(u64)r * width], inner[r], v);
-    return v;
+    return add_ranks<8>(f->b.get() + (u64)expert * f->rank * width + row, width, inner, f->rank, v);
 }
 
 // Adds to gate and up of row `row` (of `width`) for a pair of token t and an expert; the shared one has a single matrix.
