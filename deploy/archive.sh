@@ -25,6 +25,7 @@ cp -r "$root/pipelines" "$share/pipelines"
 if [ -d "$root/target/release/kernels" ]; then cp -r "$root/target/release/kernels" "$share/kernels"; fi
 install -m 644 "$root"/systemd/chimere.service "$root"/systemd/chimere.sysusers "$root"/systemd/config.toml "$share/systemd/"
 install -m 755 "$root/deploy/install.sh" "$top/install.sh"
+install -m 644 "$root/deploy/INSTALL.md" "$top/INSTALL.md"
 install -m 644 "$root/LICENSE" "$root/CHANGELOG.md" "$root/deploy/grafana.json" "$root/docs/api.md" "$root/docs/security.md" "$doc/"
 for card in "$root"/nano/*_CARD.md "$root/nano/ATTRIBUTION.md"; do install -m 644 "$card" "$doc/"; done
 python3 "$root/deploy/licences.py" "$root" > "$doc/THIRD-PARTY.txt"

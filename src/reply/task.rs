@@ -79,7 +79,9 @@ pub(super) async fn run(
 async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream), ServiceError> {
     let hosted = replies.hosted().await?;
     let config = replies.config.get();
-    let served = |name: &String| *name == hosted.model.name || config.model_aliases.contains(name);
+    // As in the list of models: the embedding model's name stays its own.
+    let embeds = |name: &String| replies.examples.embedder().is_ok_and(|embedder| embedder.name() == name);
+    let served = |name: &String| *name == hosted.model.name || (config.model_aliases.contains(name) && !embeds(name));
     if let Some(wanted) = request.model.as_ref().filter(|name| !served(name)) {
         let names: Vec<String> =
             std::iter::once(&hosted.model.name).chain(&config.model_aliases).map(|n| format!("`{n}`")).collect();

@@ -46,6 +46,10 @@ wait $!
 grep -q 'data: \[DONE\]' "$work/answer" || fail "the answer did not end: $(tail -c 300 "$work/answer")"
 # The judge, the embedding model, the tables and the pipelines are found too.
 fresh "$top/bin/chimere" check >"$work/check" || { cat "$work/check" >&2; fail "chimere check refuses what was unpacked"; }
+grep -Eq "pipelines.dir += \"$top/share/chimere/pipelines\"" "$work/check" || { cat "$work/check" >&2; fail "the pipelines were not found"; }
+status=$(curl -sf "http://127.0.0.1:$port/v1/status")
+curl -sf "http://127.0.0.1:$port/v1/embeddings" -H 'content-type: application/json' -d '{"input": "a"}' >/dev/null || fail "the embedding model was not found"
+grep -q '"kine"' <<<"$status" || fail "the shipped tables were not found: $status"
 curl -sf "http://127.0.0.1:$port/v1/models" | grep -q nano || fail "nano is not among the models"
 kill "$daemon"
 wait "$daemon" || fail "the daemon did not end well"

@@ -81,18 +81,22 @@ async fn ask_by_name(daemon: &Daemon, model: &str) -> (u16, Value) {
 async fn the_model_answers_to_its_other_names() {
     let state = Arc::new(tempfile::tempdir().unwrap());
     let file = state.path().join("daemon.conf");
-    fs::write(&file, "[model]\naliases = ['gpt-4o-mini']\n").unwrap();
+    fs::write(&file, "[model]\naliases = ['gpt-4o-mini', 'nano-embed']\n").unwrap();
     let daemon = Daemon::launch(Arc::clone(&state), &["--config", file.to_str().unwrap()]);
     daemon.ready().await;
     let (status, reply) = ask_by_name(&daemon, "gpt-4o-mini").await;
     assert_eq!((status, &reply["model"]), (200, &json!("nano")), "{reply}");
+    let plain = json!({ "model": "gpt-4o-mini", "prompt": "Hello", "max_tokens": 1 });
+    assert_eq!(daemon.post("/v1/completions", &plain).await.0, 200);
+    // That name is the embedding model's.
+    assert_eq!(ask_by_name(&daemon, "nano-embed").await.0, 404);
     let (status, refused) = ask_by_name(&daemon, "mine").await;
     assert_eq!(
         (status, &refused["error"]["code"], &refused["error"]["param"]),
         (404, &json!("model_not_found"), &json!("model"))
     );
     let words = refused["error"]["message"].as_str().unwrap();
-    assert!(words.ends_with("`nano` or `gpt-4o-mini` is"), "{words}");
+    assert!(words.contains("`nano` or `gpt-4o-mini`"), "{words}");
 
     fs::write(&file, "[model]\naliases = ['mine']\n").unwrap();
     assert_eq!(hang_up(&daemon).await["applied"], json!(["model.aliases"]));
