@@ -85,6 +85,8 @@ pub struct ReplyRequest {
     /// Absent = the served model; another name is an error.
     pub model: Option<String>,
     pub conversation: Option<String>,
+    /// Goes on with this session and moves it to the new turn; begins it where there is none.
+    pub session: Option<String>,
     /// Asks for a route by name instead of the cascade.
     pub route: Option<String>,
     pub tier: Option<Tier>,
@@ -120,6 +122,16 @@ pub struct PlanSummary {
     /// Verified exchanges that the model was shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<ShownExample>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionUse>,
+}
+
+/// The session that a reply belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionUse {
+    pub name: String,
+    /// Messages of the session that were put in front of the request's.
+    pub messages: usize,
 }
 
 /// A verified exchange that was put before the conversation.
@@ -204,6 +216,9 @@ pub enum ServiceError {
     /// 404, code `model_not_found`
     #[error("{0}")]
     NoSuchModel(String),
+    /// 409
+    #[error("{0}")]
+    Conflict(String),
     /// 429 with Retry-After
     #[error("{message}")]
     Busy { message: String, retry_after_s: u32 },
@@ -229,6 +244,37 @@ pub struct TurnFilter {
     pub limit: Option<usize>,
     /// Continue after this turn.
     pub after: Option<TurnId>,
+}
+
+/// A conversation under a name: the turn that it has come to. What was said is that turn's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    pub principal: String,
+    pub name: String,
+    pub turn: TurnId,
+    /// Unix milliseconds.
+    pub created_ms: i64,
+    pub updated_ms: i64,
+}
+
+/// Where a session is to stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionAt {
+    /// At a turn of one's own.
+    Turn(TurnId),
+    /// Where another of one's sessions stands.
+    Session(String),
+}
+
+/// Longest name of a session, bytes.
+pub const SESSION_NAME_BYTES_MAX: usize = 64;
+
+/// What a session may be called: it is a part of an address.
+pub const SESSION_NAMES: &str = "1 to 64 letters, digits, `.`, `_` and `-`, not dots alone";
+
+pub fn is_session_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=SESSION_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) && !name.chars().all(|c| c == '.')
 }
 
 /// Longest correction, bytes.
@@ -300,6 +346,21 @@ pub trait Service: Send + Sync + 'static {
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;
+
+    /// The sessions of a principal, by name.
+    fn sessions(&self, principal: String) -> BoxFuture<'_, Result<Vec<Session>, ServiceError>>;
+    /// A session and what was said in it.
+    fn session(&self, principal: String, name: String) -> BoxFuture<'_, Result<(Session, Vec<Message>), ServiceError>>;
+    /// Sets a session to a turn; one of that name is moved only where it may be replaced.
+    fn save_session(
+        &self,
+        principal: String,
+        name: String,
+        at: SessionAt,
+        replace: bool,
+    ) -> BoxFuture<'_, Result<Session, ServiceError>>;
+    /// Takes a name away; what was said stays in the log.
+    fn delete_session(&self, principal: String, name: String) -> BoxFuture<'_, Result<(), ServiceError>>;
 
     /// Pause and resume of the engine, and the night's commands: answers `NotBuilt` where nothing stands behind.
     fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>>;

@@ -1,6 +1,8 @@
 //! Memory owns the turn log. An append is answered when the turn is flushed; when the disk fails, writing
 //! stops and serving goes on, and the log is reopened after a while.
 
+mod sessions;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +16,8 @@ use crate::meters;
 use crate::service::TurnFilter;
 use crate::store::{StoreError, TurnStore, rest_of_list};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
+
+pub use sessions::{AppendTo, DeleteSession, Resume, SaveSession, Sessions};
 
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
 const REOPEN_FIRST_MS: u64 = 250;
@@ -231,16 +235,17 @@ impl Handler<Append> for Memory {
     type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
 
     fn handle(&mut self, Append(turn): Append, _: &mut Self::Context) -> Self::Result {
-        Box::pin(self.write(move |log| log.append(&turn)).map(move |result, _, _| {
-            let dropped = result?;
-            if dropped > 0 {
-                tracing::warn!(dropped, "the turn log is over its limit: the oldest turns were dropped");
-                meters::turns_dropped(dropped);
-            }
-            meters::turn_appended();
-            Ok(())
-        }))
+        Box::pin(self.write(move |log| log.append(&turn)).map(|result, _, _| result.map(note_appended)))
     }
+}
+
+/// Counts a turn that was kept, and those dropped for it.
+fn note_appended(dropped: u64) {
+    if dropped > 0 {
+        tracing::warn!(dropped, "the turn log is over its limit: the oldest turns were dropped");
+        meters::turns_dropped(dropped);
+    }
+    meters::turn_appended();
 }
 
 impl Handler<AddFeedback> for Memory {

@@ -3,11 +3,12 @@
 
 pub mod files;
 mod flusher;
+mod sessions;
 mod sled_turns;
 
 use futures_util::future::BoxFuture;
 
-use crate::service::TurnFilter;
+use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 pub use sled_turns::SledTurns;
@@ -20,6 +21,8 @@ pub const TURN_VERSION: u32 = 1;
 pub const LIST_LIMIT: usize = 1_000;
 /// Turns that one piece of a listing or a forgetting looks at, however few of them pass.
 pub const PIECE_TURNS: usize = 1_000;
+/// Named sessions that one principal may have.
+pub const SESSIONS_MAX: usize = 1_000;
 /// Most feedback on one turn.
 pub const FEEDBACK_MAX: usize = 100;
 
@@ -37,6 +40,12 @@ pub enum StoreError {
     Unknown(String),
     #[error("turn {0} has {FEEDBACK_MAX} votes and corrections, and no more are kept")]
     FeedbackFull(String),
+    #[error("there is no session `{0}`: `chimere session list` shows those that there are")]
+    NoSession(String),
+    #[error("there is a session `{0}` already: choose another name, or say that it may be replaced")]
+    SessionExists(String),
+    #[error("there are {SESSIONS_MAX} named sessions, and no more are kept: delete one that is not needed")]
+    SessionsFull,
     #[error("turn of {bytes} bytes is larger than the whole log may be ({bytes_max} bytes)")]
     TooLarge { bytes: u64, bytes_max: u64 },
 }
@@ -87,7 +96,8 @@ pub trait TurnStore: Send + Sync + 'static {
     /// Turns in the order of time, at most `limit` or `LIST_LIMIT`, of the next `PIECE_TURNS`.
     fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError>;
 
-    /// Removes those that pass of the next `PIECE_TURNS`, and their feedback; how many turns. `limit` is not read.
+    /// Removes those that pass of the next `PIECE_TURNS`, and their feedback; how many turns. `limit` is not read. The last
+    /// piece also removes the sessions that had come to a turn that is gone.
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError>;
 
     /// As `list_piece`, to the end of the log or the limit.
@@ -111,6 +121,21 @@ pub trait TurnStore: Send + Sync + 'static {
         }
         Ok(removed)
     }
+
+    /// Writes a session whose turn is there, in place of the one of that name.
+    fn put_session(&self, session: &Session) -> Result<(), StoreError>;
+
+    /// `None`: there is none of that name, or its turn is gone.
+    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError>;
+
+    /// Those of a principal whose turn is there, by name.
+    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError>;
+
+    /// An error where a principal has as many as are kept.
+    fn room_for_session(&self, principal: &str) -> Result<(), StoreError>;
+
+    /// False: there was none.
+    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError>;
 
     fn counts(&self) -> Result<TurnCounts, StoreError>;
 

@@ -1,6 +1,6 @@
 //! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback; `!counts` →
 //! size of the log; `!judged/` and turn id → judgement; `!corrected/`, turn id, `/` and the correction's hash → the
-//! judgement of that correction; `!unscored/` and turn id → nothing, while it has none) and `meta` (`format`). A
+//! judgement of that correction; `!unscored/` and turn id → nothing, while it has none), `sessions` and `meta` (`format`). A
 //! record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do keys; a turn's
 //! feedback follows it.
 //!
@@ -19,8 +19,9 @@ use sha2::{Digest, Sha256};
 use sled::{Batch, Db, Tree};
 
 use super::flusher::Flusher;
+use super::sessions::Sessions;
 use super::{FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
-use crate::service::TurnFilter;
+use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 const HEAD_BYTES: usize = 9;
@@ -63,6 +64,7 @@ pub struct SledTurns {
     _db: Arc<Db>,
     flusher: Flusher,
     log: Tree,
+    sessions: Sessions,
     state: Mutex<State>,
     bytes_max: u64,
 }
@@ -89,9 +91,10 @@ impl SledTurns {
             Some(counts) => unpack(COUNTS_KEY, &counts)?,
             None => count(&log)?,
         };
+        let sessions = Sessions::new(db.open_tree("sessions").map_err(disk)?);
         let db = Arc::new(db);
         let flusher = Flusher::start(&db).map_err(|error| StoreError::Disk(error.to_string()))?;
-        Ok(SledTurns { _db: db, flusher, log, state: Mutex::new(State { counts, serial: 0 }), bytes_max })
+        Ok(SledTurns { _db: db, flusher, log, sessions, state: Mutex::new(State { counts, serial: 0 }), bytes_max })
     }
 
     /// A panic while the lock was held left at worst the counts a little off.
@@ -124,6 +127,11 @@ impl SledTurns {
         };
         self.apply(state, batch, counts)?;
         Ok(true)
+    }
+
+    /// Is the turn that a session has come to still kept.
+    fn there(&self, session: &Session) -> Result<bool, StoreError> {
+        Ok(is_turn(session.turn.0.as_bytes()) && self.log.contains_key(&session.turn.0).map_err(disk)?)
     }
 
     fn feedback_bytes(&self, id: &[u8]) -> Result<u64, StoreError> {
@@ -331,7 +339,44 @@ impl TurnStore for SledTurns {
         for id in chosen {
             value += usize::from(self.remove(&mut self.state(), &id)?);
         }
+        if next.is_none() {
+            self.sessions.retain(|session| self.there(session))?;
+        }
         Ok(Piece { value, next })
+    }
+
+    fn put_session(&self, session: &Session) -> Result<(), StoreError> {
+        // Under the lock of the changes: no forgetting comes in between.
+        let _state = self.state();
+        if !self.there(session)? {
+            return Err(StoreError::Unknown(session.turn.0.clone()));
+        }
+        self.sessions.put(session)
+    }
+
+    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError> {
+        let Some(session) = self.sessions.get(principal, name)? else { return Ok(None) };
+        Ok(self.there(&session)?.then_some(session))
+    }
+
+    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError> {
+        let mut sessions = self.sessions.of(principal)?;
+        let mut failed = Ok(());
+        sessions.retain(|session| {
+            self.there(session).unwrap_or_else(|error| {
+                failed = Err(error);
+                false
+            })
+        });
+        failed.map(|()| sessions)
+    }
+
+    fn room_for_session(&self, principal: &str) -> Result<(), StoreError> {
+        self.sessions.room(principal)
+    }
+
+    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError> {
+        self.sessions.remove(principal, name)
     }
 
     fn counts(&self) -> Result<TurnCounts, StoreError> {
@@ -378,7 +423,7 @@ fn prefix(id: &[u8]) -> Vec<u8> {
     [id, &[FEEDBACK_MARK]].concat()
 }
 
-fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
+pub(super) fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
     let mut record = vec![TURNS_FORMAT; HEAD_BYTES];
     serde_json::to_writer(&mut record, value).map_err(|error| StoreError::Disk(error.to_string()))?;
     let sum = Sha256::digest(&record[HEAD_BYTES..]);
@@ -386,7 +431,7 @@ fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
     Ok(record)
 }
 
-fn unpack<T: DeserializeOwned>(id: &[u8], record: &[u8]) -> Result<T, StoreError> {
+pub(super) fn unpack<T: DeserializeOwned>(id: &[u8], record: &[u8]) -> Result<T, StoreError> {
     let damaged = |why: String| StoreError::Damaged { id: String::from_utf8_lossy(id).into_owned(), why };
     let Some((head, body)) = record.split_at_checked(HEAD_BYTES) else {
         return Err(damaged("the record is cut short".to_owned()));
@@ -400,7 +445,7 @@ fn unpack<T: DeserializeOwned>(id: &[u8], record: &[u8]) -> Result<T, StoreError
     serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))
 }
 
-fn disk(error: sled::Error) -> StoreError {
+pub(super) fn disk(error: sled::Error) -> StoreError {
     StoreError::Disk(error.to_string())
 }
 

@@ -91,3 +91,44 @@ fn a_log_whose_lock_is_let_go_in_a_moment_opens() {
     let refused = SledTurns::open(dir.path(), 1 << 20).err().expect("the lock is kept").to_string();
     assert!(refused.contains("could not acquire lock"), "{refused}");
 }
+
+fn session(name: &str, turn: &str) -> Session {
+    let (principal, turn) = ("p".to_owned(), TurnId(turn.to_owned()));
+    Session { principal, name: name.to_owned(), turn, created_ms: 1, updated_ms: 2 }
+}
+
+#[test]
+fn sessions_stand_at_turns_that_are_there_and_go_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    for id in ["turn-a", "turn-b"] {
+        log.append(&turn(id, "p")).unwrap();
+    }
+    assert!(matches!(log.put_session(&session("x", "turn-c")), Err(StoreError::Unknown(_))));
+    assert!(matches!(log.put_session(&session("x", "!counts")), Err(StoreError::Unknown(_))));
+    log.put_session(&session("x", "turn-a")).unwrap();
+    log.put_session(&session("x", "turn-b")).unwrap();
+    log.put_session(&session("y", "turn-a")).unwrap();
+    assert_eq!(log.session("p", "x").unwrap(), Some(session("x", "turn-b")));
+    // Neither the beginning of a name nor of a principal's is enough.
+    assert_eq!((log.session("p", "").unwrap(), log.sessions("").unwrap()), (None, Vec::new()));
+    let forgotten = TurnFilter { turn: Some(TurnId("turn-a".to_owned())), ..TurnFilter::default() };
+    assert_eq!(log.forget(&forgotten).unwrap(), 1);
+    assert_eq!(log.sessions("p").unwrap(), [session("x", "turn-b")]);
+    assert!(!log.remove_session("p", "y").unwrap(), "its name went with its turn");
+    assert!(log.remove_session("p", "x").unwrap());
+    assert_eq!(log.sessions("p").unwrap(), []);
+}
+
+#[test]
+fn a_principal_has_room_for_so_many_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    log.append(&turn("turn-a", "p")).unwrap();
+    for n in 0..SESSIONS_MAX {
+        log.room_for_session("p").unwrap();
+        log.put_session(&session(&n.to_string(), "turn-a")).unwrap();
+    }
+    assert!(matches!(log.room_for_session("p"), Err(StoreError::SessionsFull)));
+    log.room_for_session("q").unwrap();
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chimere::actors::memory::{Append, Memory, MemoryError, MemoryStatus, OpenStore};
 use chimere::actors::supervisor::{Place, supervise};
-use chimere::service::TurnFilter;
+use chimere::service::{Session, TurnFilter};
 use chimere::store::{Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
 use futures_util::future::BoxFuture;
@@ -63,6 +63,21 @@ impl TurnStore for Flaky {
     }
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
         self.inner.forget_piece(filter)
+    }
+    fn put_session(&self, session: &Session) -> Result<(), StoreError> {
+        self.inner.put_session(session)
+    }
+    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError> {
+        self.inner.session(principal, name)
+    }
+    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError> {
+        self.inner.sessions(principal)
+    }
+    fn room_for_session(&self, principal: &str) -> Result<(), StoreError> {
+        self.inner.room_for_session(principal)
+    }
+    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError> {
+        self.inner.remove_session(principal, name)
     }
     fn counts(&self) -> Result<TurnCounts, StoreError> {
         self.inner.counts()

@@ -1,0 +1,128 @@
+//! Named sessions in the turn log: going on with one, setting one to a turn, listing, taking a name away. Everything is done
+//! in one piece of work on the log, so that what was read still holds when it is written.
+
+use actix::prelude::*;
+
+use super::{Memory, MemoryError, note_appended};
+use crate::service::{Session, SessionAt};
+use crate::store::{StoreError, TurnStore};
+use crate::turn::{Turn, TurnId};
+
+/// Keeps a turn and moves the session that it belongs to; answered when both are flushed.
+#[derive(Message)]
+#[rtype(result = "Result<(), MemoryError>")]
+pub struct AppendTo(pub Box<Turn>, pub Session);
+
+/// The session of a principal and the turn that it has come to.
+#[derive(Message)]
+#[rtype(result = "Result<Option<(Session, Turn)>, MemoryError>")]
+pub struct Resume {
+    pub principal: String,
+    pub name: String,
+    /// Where there is none it will be begun: an error where there is no room for one more.
+    pub begins: bool,
+}
+
+/// The sessions of a principal, by name.
+#[derive(Message)]
+#[rtype(result = "Result<Vec<Session>, MemoryError>")]
+pub struct Sessions(pub String);
+
+/// Sets a session; answered when it is flushed.
+#[derive(Message)]
+#[rtype(result = "Result<Session, MemoryError>")]
+pub struct SaveSession {
+    pub principal: String,
+    pub name: String,
+    pub at: SessionAt,
+    pub replace: bool,
+    /// Unix milliseconds.
+    pub now_ms: i64,
+}
+
+/// Takes a name away; answered when that is flushed. False: there was none.
+#[derive(Message)]
+#[rtype(result = "Result<bool, MemoryError>")]
+pub struct DeleteSession {
+    pub principal: String,
+    pub name: String,
+}
+
+impl SaveSession {
+    fn save(self, log: &dyn TurnStore) -> Result<Session, StoreError> {
+        let SaveSession { principal, name, at, replace, now_ms } = self;
+        let before = log.session(&principal, &name)?;
+        if before.is_some() && !replace {
+            return Err(StoreError::SessionExists(name));
+        }
+        if before.is_none() {
+            log.room_for_session(&principal)?;
+        }
+        let turn = match at {
+            SessionAt::Turn(id) => own_turn(log, &principal, id)?,
+            SessionAt::Session(from) => {
+                let from = log.session(&principal, &from)?.ok_or(StoreError::NoSession(from))?;
+                from.turn
+            }
+        };
+        let created_ms = before.map_or(now_ms, |before| before.created_ms);
+        let session = Session { principal, name, turn, created_ms, updated_ms: now_ms };
+        log.put_session(&session)?;
+        Ok(session)
+    }
+}
+
+/// Somebody else's turn is not there, as far as this principal may know; one without messages is no conversation.
+fn own_turn(log: &dyn TurnStore, principal: &str, id: TurnId) -> Result<TurnId, StoreError> {
+    let turn = log.get(&id)?.filter(|turn| turn.principal == principal && !turn.messages.is_empty());
+    turn.map(|turn| turn.id).ok_or(StoreError::Unknown(id.0))
+}
+
+impl Handler<AppendTo> for Memory {
+    type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
+
+    fn handle(&mut self, AppendTo(turn, session): AppendTo, _: &mut Self::Context) -> Self::Result {
+        let appended = self.write(move |log| {
+            let dropped = log.append(&turn)?;
+            log.put_session(&session)?;
+            Ok(dropped)
+        });
+        Box::pin(appended.map(|result, _, _| result.map(note_appended)))
+    }
+}
+
+impl Handler<Resume> for Memory {
+    type Result = ResponseFuture<Result<Option<(Session, Turn)>, MemoryError>>;
+
+    fn handle(&mut self, Resume { principal, name, begins }: Resume, _: &mut Self::Context) -> Self::Result {
+        self.read(move |log| match log.session(&principal, &name)? {
+            Some(session) => Ok(log.get(&session.turn)?.map(|turn| (session, turn))),
+            None if begins => log.room_for_session(&principal).map(|()| None),
+            None => Ok(None),
+        })
+    }
+}
+
+impl Handler<Sessions> for Memory {
+    type Result = ResponseFuture<Result<Vec<Session>, MemoryError>>;
+
+    fn handle(&mut self, Sessions(principal): Sessions, _: &mut Self::Context) -> Self::Result {
+        self.read(move |log| log.sessions(&principal))
+    }
+}
+
+impl Handler<SaveSession> for Memory {
+    type Result = ResponseActFuture<Self, Result<Session, MemoryError>>;
+
+    fn handle(&mut self, save: SaveSession, _: &mut Self::Context) -> Self::Result {
+        self.write(move |log| save.save(log))
+    }
+}
+
+impl Handler<DeleteSession> for Memory {
+    type Result = ResponseActFuture<Self, Result<bool, MemoryError>>;
+
+    fn handle(&mut self, DeleteSession { principal, name }: DeleteSession, _: &mut Self::Context) -> Self::Result {
+        self.write(move |log| log.remove_session(&principal, &name))
+    }
+}
