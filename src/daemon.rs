@@ -7,6 +7,7 @@ mod judge;
 pub mod log;
 mod notify;
 mod reload;
+mod sessions;
 mod tables;
 mod vectors;
 
@@ -157,6 +158,7 @@ impl Daemon {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
             memory: cast.memory.clone(),
+            sessions: Arc::default(),
             inbox: cast.inbox.clone(),
             scorer: Some(cast.scorer.clone()),
             board: board.clone(),

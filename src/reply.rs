@@ -6,6 +6,7 @@ mod examples;
 mod id;
 mod quality;
 mod record;
+mod session;
 mod task;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use id::{first_turn_id, new_turn_id};
+pub use session::{UnderWay, said};
 
 use crate::actors::inference::{Board, Inference};
 use crate::actors::link::Link;
@@ -28,7 +30,7 @@ use crate::engine::protocol::Hosted;
 use crate::engram::learned::{NAME, own_name};
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
-use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
+use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, SESSION_NAMES, ServiceError, is_session_name};
 use crate::turn::Plan;
 
 /// Events on their way to the client.
@@ -44,6 +46,8 @@ pub struct Replies {
     pub inference: Link<Inference>,
     pub orchestrator: Link<Orchestrator>,
     pub memory: Link<Memory>,
+    /// The sessions that a reply is under way in.
+    pub sessions: Arc<UnderWay>,
     /// Where kept turns wait for their verdict.
     pub inbox: Arc<Inbox>,
     /// Judges an answer before its reply ends; absent: there is no judge.
@@ -169,6 +173,14 @@ fn check(request: &ReplyRequest) -> Result<(), ServiceError> {
     }
     if request.conversation.as_ref().is_some_and(|c| c.len() > CONVERSATION_BYTES_MAX || c.is_empty()) {
         return invalid("conversation", format!("conversation must have 1 to {CONVERSATION_BYTES_MAX} bytes"));
+    }
+    if let Some(name) = &request.session {
+        if !is_session_name(name) {
+            return invalid("chimere.session", format!("`{name}` is no name of a session: {SESSION_NAMES}"));
+        }
+        if request.choices != 1 {
+            return invalid("n", "a session goes on with one answer: n must be 1".to_owned());
+        }
     }
     match &request.input {
         ReplyInput::Chat { messages, .. } if messages.is_empty() => {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
 
-use super::{Daemon, vectors};
+use super::{Daemon, sessions, vectors};
 use crate::actors::inference::{Ask, EngineState, InferenceError, Lease, Pause};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
@@ -18,10 +18,10 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
     AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, NightCommand, Principal, ReplyEvent,
-    ReplyRequest, Scope, Service, ServiceError, TokenPieces, TurnFilter,
+    ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
-use crate::turn::{Feedback, Turn, TurnId};
+use crate::turn::{Feedback, Message, Turn, TurnId};
 
 /// Questions to the engine, and pauses.
 const ENGINE_TIMEOUT_MS: u64 = 15_000;
@@ -212,6 +212,28 @@ impl Service for Daemon {
         })
     }
 
+    fn sessions(&self, principal: String) -> BoxFuture<'_, Result<Vec<Session>, ServiceError>> {
+        Box::pin(sessions::list(self, principal))
+    }
+
+    fn session(&self, principal: String, name: String) -> BoxFuture<'_, Result<(Session, Vec<Message>), ServiceError>> {
+        Box::pin(sessions::show(self, principal, name))
+    }
+
+    fn save_session(
+        &self,
+        principal: String,
+        name: String,
+        at: SessionAt,
+        replace: bool,
+    ) -> BoxFuture<'_, Result<Session, ServiceError>> {
+        Box::pin(sessions::save(self, principal, name, at, replace))
+    }
+
+    fn delete_session(&self, principal: String, name: String) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(sessions::delete(self, principal, name))
+    }
+
     fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {
         let sent = self.cast.scheduler.send_within(Night(command), Duration::from_millis(NIGHT_TIMEOUT_MS));
         Box::pin(async move { sent.await.map_err(|error| link(&error))? })
@@ -285,7 +307,7 @@ fn strange() -> ServiceError {
     ServiceError::Internal("the engine answered something else than was asked".to_owned())
 }
 
-fn link(error: &LinkError) -> ServiceError {
+pub(super) fn link(error: &LinkError) -> ServiceError {
     ServiceError::Unavailable { message: error.to_string(), retry_after_s: 1 }
 }
 
@@ -298,13 +320,19 @@ fn engine(error: &InferenceError, retry_after_s: u32) -> ServiceError {
     }
 }
 
-fn memory(error: MemoryError) -> ServiceError {
+pub(super) fn memory(error: MemoryError) -> ServiceError {
     match error {
         MemoryError::Stopped(_) => ServiceError::Unavailable { message: error.to_string(), retry_after_s: 10 },
         MemoryError::Store(StoreError::FeedbackFull(_)) => {
             ServiceError::Invalid { message: error.to_string(), param: Some("turn".to_owned()) }
         }
-        MemoryError::Store(StoreError::Unknown(_)) => ServiceError::NotFound(error.to_string()),
+        MemoryError::Store(StoreError::SessionsFull) => {
+            ServiceError::Invalid { message: error.to_string(), param: Some("name".to_owned()) }
+        }
+        MemoryError::Store(StoreError::SessionExists(_)) => ServiceError::Conflict(error.to_string()),
+        MemoryError::Store(StoreError::Unknown(_) | StoreError::NoSession(_)) => {
+            ServiceError::NotFound(error.to_string())
+        }
         MemoryError::Store(_) => ServiceError::Internal(error.to_string()),
     }
 }

@@ -100,6 +100,9 @@ impl From<ServiceError> for ApiError {
             ServiceError::Context(message) => Self::param("messages", message).code("context_length_exceeded"),
             ServiceError::NotFound(message) => Self::not_found(message),
             ServiceError::NoSuchModel(message) => Self::no_such_model(message),
+            ServiceError::Conflict(message) => {
+                Self::new(StatusCode::CONFLICT, "invalid_request_error", message).code("conflict")
+            }
             ServiceError::Busy { message, retry_after_s } => {
                 let mut api = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
                 api.retry_after_s = Some(retry_after_s.max(1));
@@ -151,6 +154,7 @@ mod tests {
             (ServiceError::Context(text()), 400),
             (ServiceError::NotFound(text()), 404),
             (ServiceError::NoSuchModel(text()), 404),
+            (ServiceError::Conflict(text()), 409),
             (ServiceError::Busy { message: text(), retry_after_s: 0 }, 429),
             (ServiceError::Unavailable { message: text(), retry_after_s: 3 }, 503),
             (ServiceError::NotBuilt(text()), 501),

@@ -30,6 +30,7 @@ mod operate;
 mod page;
 mod reply;
 mod routes;
+mod sessions;
 mod sse;
 mod text;
 mod watch;

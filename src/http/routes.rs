@@ -21,7 +21,7 @@ use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
 use super::watch::AdmissionTicket;
-use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, text, wire};
+use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, sessions, text, wire};
 use crate::config::Live;
 use crate::service::{Principal, Scope, Service};
 
@@ -97,6 +97,10 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/memory/turns", CHAT, Nothing, memory::list),
     route!("DELETE" "/v1/memory/turns", CHAT, Nothing, memory::forget),
     route!("GET" "/v1/memory/export", CHAT, Nothing, memory::export),
+    route!("GET" "/v1/sessions", CHAT, Nothing, sessions::list),
+    route!("POST" "/v1/sessions", CHAT, Json(sessions::SAVE), sessions::save),
+    route!("GET" "/v1/sessions/{*id}", CHAT, Nothing, sessions::get),
+    route!("DELETE" "/v1/sessions/{*id}", CHAT, Nothing, sessions::delete),
     route!("POST" "/v1/admin/pause", ADMIN, Nothing, operate::pause),
     route!("POST" "/v1/admin/resume", ADMIN, Nothing, operate::resume),
     route!("GET" "/v1/night", METRICS, Nothing, operate::night_status),

@@ -122,6 +122,7 @@ mod tests {
             input: ReplyInput::Text("t".into()),
             model: None,
             conversation: None,
+            session: None,
             route: None,
             tier: None,
             thinking: None,

@@ -11,16 +11,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::choice::Choice;
 use super::record::{Opening, total_usage};
+use super::session::Held;
 use super::{Replies, new_turn_id, quality, unavailable};
 use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
 use crate::actors::link::LinkError;
-use crate::actors::memory::Append;
+use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{ChatInput, Generate, Hosted, Prompt};
 use crate::meters;
 use crate::night::served::revision;
-use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError};
-use crate::turn::{FinishReason, Judgement, Message, Plan, Thinking};
+use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError, Session};
+use crate::turn::{FinishReason, Judgement, Message, Plan, Thinking, Turn};
 
 /// After a cancel, how long the engine's own account (usage, timings) is waited for, so that an aborted reply's Turn is
 /// durable within a second wherever the disk is.
@@ -43,6 +44,7 @@ pub(super) struct Reply {
     pub(super) streamed: bool,
     /// Of its first choice, where the quality gate asked for one.
     judgement: Option<Judgement>,
+    session: Option<Held>,
 }
 
 /// Runs a reply to its end. `opened` hears once whether the engine has taken it.
@@ -88,6 +90,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         let message = format!("the model `{wanted}` is not served here; {} is", names.join(" or "));
         return Err(ServiceError::NoSuchModel(message));
     }
+    let session = replies.resume(&mut request).await?;
     let now_ms = replies.clock.now_ms();
     let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
     // An engine that has just started is waited for with its adapters: the base model is not what was being served.
@@ -136,7 +139,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let mut choices: Vec<Choice> =
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
     choices.iter_mut().for_each(|choice| choice.form = form);
-    Ok((Reply { opening, plan, hosted, choices, streamed: request.streamed, judgement: None }, stream))
+    Ok((Reply { opening, plan, hosted, choices, streamed: request.streamed, judgement: None, session }, stream))
 }
 
 fn stopping() -> End {
@@ -173,6 +176,7 @@ impl Reply {
                 pipeline_version: self.plan.pipeline_version.clone(),
                 adapter_revision: self.opening.generation,
                 examples: self.opening.examples.clone(),
+                session: self.session.as_ref().map(Held::told),
             },
             model: self.hosted.model.name.clone(),
             created_unix_s: replies.clock.now_ms() / 1_000,
@@ -261,8 +265,8 @@ impl Reply {
     }
 
     /// Writes the Turn, then tells the client how it ended.
-    async fn close(self, replies: &Replies, end: End, events: mpsc::Sender<ReplyEvent>) {
-        let Reply { opening, plan, hosted, mut choices, judgement, .. } = self;
+    async fn close(self, replies: &Replies, mut end: End, events: mpsc::Sender<ReplyEvent>) {
+        let Reply { opening, plan, hosted, mut choices, judgement, session, .. } = self;
         let refused = matches!(
             end,
             End::Failed(ServiceError::Invalid { .. } | ServiceError::Context(_) | ServiceError::Busy { .. })
@@ -276,8 +280,17 @@ impl Reply {
             let mut turn = opening.turn(plan, &hosted, prompt_ids, generations.clone());
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
-            keep(replies, turn).await;
+            // A reply that broke off leaves its session where it was.
+            let session = session.as_ref().filter(|_| matches!(end, End::Complete));
+            let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
+            let in_session = moved.is_some();
+            if !keep(replies, turn, moved).await && in_session {
+                let message = "the turn log is not writing: the reply is told, but the session stays where it was";
+                end = End::Failed(unavailable(message, 10));
+            }
         }
+        // Whoever has heard the end may go on at once.
+        drop(session);
         let last = match end {
             End::Complete => ReplyEvent::Done { usage, generations },
             End::Failed(error) => ReplyEvent::Failed(error),
@@ -287,20 +300,27 @@ impl Reply {
     }
 }
 
-/// Appends a Turn, of an aborted reply with no less patience than of any other. Memory may be down: the reply goes on,
-/// and the loss is counted.
-async fn keep(replies: &Replies, turn: crate::turn::Turn) {
+/// Appends a Turn, of an aborted reply with no less patience than of any other, and moves its session. Memory may be
+/// down: the reply goes on, and the loss is counted. False: the turn is not kept.
+async fn keep(replies: &Replies, turn: Turn, session: Option<Session>) -> bool {
     let (id, verdict, patience) = (turn.id.clone(), turn.verdict, *replies.append_timeout.get());
-    let lost = match replies.memory.send_within(Append(Box::new(turn)), patience).await {
+    let turn = Box::new(turn);
+    let kept = match session {
+        Some(session) => replies.memory.send_within(AppendTo(turn, session), patience).await,
+        None => replies.memory.send_within(Append(turn), patience).await,
+    };
+    let lost = match kept {
         Ok(Ok(())) => {
-            return match verdict {
+            match verdict {
                 Some(verdict) => replies.inbox.scored(verdict),
                 None => replies.inbox.put(id),
-            };
+            }
+            return true;
         }
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
     tracing::error!(turn = id.0, error = lost, "turn not kept");
     meters::turn_lost();
+    false
 }

@@ -57,6 +57,11 @@ async fn chats_are_answered_and_the_loss_is_told() {
         let answer = daemon.chat("What is 17 + 25?").await;
         assert_eq!(answer["choices"][0]["message"], reply["choices"][0]["message"]);
     }
+    // A session cannot go on from a reply that is not kept: it is no success.
+    let chat = json!({ "messages": [{ "role": "user", "content": "Hello" }], "chimere": { "session": "trip" } });
+    let (status, refused) = daemon.post("/v1/chat/completions", &chat).await;
+    assert_eq!((status, &refused["error"]["code"]), (503, &json!("service_unavailable")), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("turn log"), "{refused}");
     // What hangs in the store holds nobody up for longer than a moment.
     let began = Instant::now();
     daemon.chat("What is 17 + 25?").await;

@@ -33,6 +33,7 @@ mod repl;
 mod resident;
 mod retrieval;
 mod scorer;
+mod sessions;
 mod simulate;
 mod soak;
 mod train;

@@ -9,10 +9,11 @@ use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use chimere::service::{
     AuthError, EmbedModel, Embedded, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent,
-    ReplyInput, ReplyRequest, Scope, Service, ServiceError, TokenPieces, TurnFilter,
+    ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse, TokenPieces, TurnFilter,
 };
 use chimere::turn::{
-    FinishReason, Generation, Quality, QualityOutcome, Sampling, Thinking, Tier, Timings, ToolCall, Turn, TurnId, Usage,
+    FinishReason, Generation, Message, Quality, QualityOutcome, Role, Sampling, Thinking, Tier, Timings, ToolCall,
+    Turn, TurnId, Usage,
 };
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -39,6 +40,8 @@ pub struct Fake {
     pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
     pub forgets: Mutex<Vec<TurnFilter>>,
     pub nights: Mutex<Vec<NightCommand>>,
+    /// Sessions that were saved: for whom, under which name, where, and whether in the place of another.
+    pub saved: Mutex<Vec<(String, String, SessionAt, bool)>>,
 }
 
 /// What one choice says.
@@ -101,6 +104,7 @@ fn early(order: &str) -> Option<ServiceError> {
         "unavailable" => ServiceError::Unavailable { message: message(), retry_after_s: 3 },
         "not-built" => ServiceError::NotBuilt(message()),
         "not-found" => ServiceError::NotFound(message()),
+        "conflict" => ServiceError::Conflict(message()),
         "invalid" => ServiceError::Invalid { message: message(), param: Some("model".to_owned()) },
         _ => return None,
     })
@@ -118,6 +122,10 @@ fn apply_stops(answer: Vec<String>, stops: &[String]) -> Vec<String> {
     let text: String = answer.concat();
     let Some(at) = stops.iter().filter_map(|stop| text.find(stop.as_str())).min() else { return answer };
     words(&text[..at])
+}
+
+fn session(principal: String, name: String) -> Session {
+    Session { principal, name, turn: TurnId("turn-000001".to_owned()), created_ms: 1, updated_ms: 2 }
 }
 
 struct Reply {
@@ -147,6 +155,7 @@ impl Reply {
             pipeline_version: "1".to_owned(),
             adapter_revision: 0,
             examples: Vec::new(),
+            session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
         };
         let started = ReplyEvent::Started { plan, model: "fake-1".to_owned(), created_unix_s: 1_700_000_000 };
         to.send(started).await.ok()?;
@@ -415,6 +424,41 @@ impl Service for Fake {
         let count = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).count();
         self.forgets.lock().unwrap().push(filter);
         Box::pin(async move { Ok(count) })
+    }
+
+    fn sessions(&self, principal: String) -> BoxFuture<'_, Result<Vec<Session>, ServiceError>> {
+        Box::pin(async move { Ok(vec![session(principal, "fake-1".to_owned())]) })
+    }
+
+    fn session(&self, principal: String, name: String) -> BoxFuture<'_, Result<(Session, Vec<Message>), ServiceError>> {
+        Box::pin(async move {
+            let call = ToolCall { id: "call-1".to_owned(), name: "look".to_owned(), arguments: json!({"at": 1}) };
+            let asked = Message { tool_calls: vec![call], ..Message::new(Role::Assistant, "") };
+            let told = Message { tool_call_id: Some("call-1".to_owned()), ..Message::new(Role::Tool, "42") };
+            Ok((session(principal, name), vec![Message::new(Role::User, "Look"), asked, told]))
+        })
+    }
+
+    fn save_session(
+        &self,
+        principal: String,
+        name: String,
+        at: SessionAt,
+        replace: bool,
+    ) -> BoxFuture<'_, Result<Session, ServiceError>> {
+        self.saved.lock().unwrap().push((principal.clone(), name.clone(), at, replace));
+        Box::pin(async move {
+            if name == "taken" && !replace {
+                return Err(ServiceError::Conflict("there is a session `taken` already".to_owned()));
+            }
+            Ok(session(principal, name))
+        })
+    }
+
+    fn delete_session(&self, _: String, name: String) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async move {
+            if name == "none" { Err(ServiceError::NotFound("there is no session `none`".to_owned())) } else { Ok(()) }
+        })
     }
 
     fn night(&self, command: NightCommand) -> BoxFuture<'_, Result<Value, ServiceError>> {

@@ -16,6 +16,7 @@ mod lint;
 mod memory;
 mod observe;
 mod page;
+mod sessions;
 mod stream;
 mod timing;
 mod volume;

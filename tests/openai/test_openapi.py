@@ -102,6 +102,17 @@ class Document(unittest.TestCase):
                 self.check("POST", path, {**short, **more, "stream": True})
                 self.check("POST", path, {**short, **more, "stream": True, "stream_options": {"include_usage": True}})
 
+    def test_sessions(self):
+        said = {"messages": SUM, "temperature": 0, "max_tokens": 8, "chimere": {"session": "trip"}}
+        for stream in [False, True]:
+            self.check("POST", "/v1/chat/completions", {**said, "stream": stream})
+        self.check("POST", "/v1/sessions", {"name": "fork", "from": "trip"})
+        self.assertEqual([s["name"] for s in self.check("GET", "/v1/sessions")["data"]], ["fork", "trip"])
+        told = self.check("GET", "/v1/sessions/trip", template="/v1/sessions/{id}")
+        self.assertEqual(len(told["messages"]), 4)
+        for name in ["fork", "trip"]:
+            self.check("DELETE", f"/v1/sessions/{name}", template="/v1/sessions/{id}")
+
     def test_completions_in_every_form(self):
         for more in [{}, {"logprobs": 2, "n": 2}, {"echo": True}, {"prompt": [5, 6, 7]}]:
             with self.subTest(more):

@@ -80,6 +80,8 @@ pub(crate) struct Extension {
     pub(crate) tier: Option<Tier>,
     /// Turns of one conversation are kept under one name.
     pub(crate) conversation: Option<String>,
+    /// Goes on with what was said under this name.
+    pub(crate) session: Option<String>,
     /// May this turn be learned from.
     pub(crate) consent: Option<bool>,
     /// `false`, or the tables to use.
@@ -188,6 +190,7 @@ pub(crate) fn request(
         input,
         model: model.filter(|name| !name.is_empty()),
         conversation: extension.conversation,
+        session: extension.session,
         route: extension.route,
         tier: extension.tier,
         thinking,

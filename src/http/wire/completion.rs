@@ -69,6 +69,12 @@ pub(crate) fn read(
         let message = "completions go through no pipeline: no route, no tier and no quality gate";
         return Err(ApiError::unsupported("chimere", message));
     }
+    if extension.session.is_some() {
+        return Err(ApiError::unsupported(
+            "chimere.session",
+            "a session is of chat messages: use `/v1/chat/completions`",
+        ));
+    }
     let form = Form {
         stream: common.stream,
         include_usage: common.include_usage,

@@ -1,7 +1,7 @@
 //! Chat messages as OpenAI's clients send them, read into `turn::Message`.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::http::body;
 use crate::http::error::ApiError;
@@ -103,6 +103,24 @@ fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, Ap
         tool_call_id: raw.tool_call_id,
         name: raw.name,
     })
+}
+
+/// A message as a client sends it.
+pub(crate) fn sent(message: &Message) -> Value {
+    let Message { role, content, reasoning_content, tool_calls, tool_call_id, name } = message;
+    let mut value = json!({"role": role, "content": content});
+    let calls = (!tool_calls.is_empty()).then(|| tool_calls.iter().map(super::reply::tool_call).collect());
+    for (field, given) in [
+        ("reasoning_content", reasoning_content.clone().map(Value::from)),
+        ("tool_calls", calls),
+        ("tool_call_id", tool_call_id.clone().map(Value::from)),
+        ("name", name.clone().map(Value::from)),
+    ] {
+        if let Some(given) = given {
+            value[field] = given;
+        }
+    }
+    value
 }
 
 /// A string, or an array of text parts, which are joined.

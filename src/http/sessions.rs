@@ -1,0 +1,66 @@
+//! Named sessions: conversations that this daemon remembers, so that a client sends what is new. Each key has its own.
+
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::body::{self, Parameters};
+use super::error::ApiError;
+use super::reply;
+use super::routes::Call;
+use super::wire;
+use crate::service::{Session, SessionAt};
+use crate::turn::TurnId;
+
+pub(super) const SAVE: Parameters =
+    Parameters { known: &[&["name", "turn", "from", "replace"]], ignored: &[], unsupported: &[] };
+
+#[derive(Deserialize)]
+struct Wanted {
+    name: String,
+    turn: Option<TurnId>,
+    from: Option<String>,
+    #[serde(default)]
+    replace: bool,
+}
+
+fn object(session: &Session) -> Value {
+    let Session { name, turn, created_ms, updated_ms, .. } = session;
+    json!({"object": "session", "name": name, "turn": turn, "created_ms": created_ms, "updated_ms": updated_ms})
+}
+
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    let sessions = call.door.service.sessions(call.principal.name).await?;
+    let data: Vec<Value> = sessions.iter().map(object).collect();
+    Ok(reply::json(&json!({"object": "list", "data": data})))
+}
+
+pub(crate) async fn get(call: Call) -> Result<Response, ApiError> {
+    let (session, said) = call.door.service.session(call.principal.name, call.id.unwrap_or_default()).await?;
+    let mut value = object(&session);
+    value["messages"] = said.iter().map(wire::message::sent).collect();
+    Ok(reply::json(&value))
+}
+
+/// Saves a session at a turn, or forks one.
+pub(crate) async fn save(call: Call) -> Result<Response, ApiError> {
+    let mut map = body::object(&call.body, &call.limits)?;
+    body::check(&mut map, &SAVE)?;
+    let wanted: Wanted = body::typed(Value::Object(map))?;
+    let at = match (wanted.turn, wanted.from) {
+        (Some(turn), None) => SessionAt::Turn(turn),
+        (None, Some(from)) => SessionAt::Session(from),
+        _ => {
+            let message = "say where the session is to stand: a `turn` of yours, or `from`, another session";
+            return Err(ApiError::param("turn", message));
+        }
+    };
+    let saved = call.door.service.save_session(call.principal.name, wanted.name, at, wanted.replace).await?;
+    Ok(reply::json(&object(&saved)))
+}
+
+pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
+    let name = call.id.unwrap_or_default();
+    call.door.service.delete_session(call.principal.name, name.clone()).await?;
+    Ok(reply::json(&json!({"object": "session.deleted", "name": name, "deleted": true})))
+}

@@ -1,0 +1,100 @@
+//! A reply that goes on with a named session: what was said in it is put in front of the request's messages, and no other
+//! reply goes on with it meanwhile. The session moves to the new turn when that is kept.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Replies;
+use crate::actors::memory::{MemoryError, Resume};
+use crate::service::{ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
+use crate::store::StoreError;
+use crate::turn::{Message, Role, Turn, TurnId};
+
+/// Sessions, by principal and name, that a reply is under way in: at most one for each reply.
+#[derive(Default)]
+pub struct UnderWay(Mutex<HashSet<(String, String)>>);
+
+impl UnderWay {
+    fn all(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A session that a reply holds until it ends.
+pub(super) struct Held {
+    under_way: Arc<UnderWay>,
+    principal: String,
+    name: String,
+    /// `None`: this reply begins it.
+    created_ms: Option<i64>,
+    messages: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.under_way.all().remove(&(self.principal.clone(), self.name.clone()));
+    }
+}
+
+impl Held {
+    /// For the client.
+    pub(super) fn told(&self) -> SessionUse {
+        SessionUse { name: self.name.clone(), messages: self.messages }
+    }
+
+    /// The session once it has come to a turn.
+    pub(super) fn at(&self, turn: TurnId, now_ms: i64) -> Session {
+        let (principal, name) = (self.principal.clone(), self.name.clone());
+        Session { principal, name, turn, created_ms: self.created_ms.unwrap_or(now_ms), updated_ms: now_ms }
+    }
+}
+
+impl Replies {
+    /// Takes the session that a request names and puts what was said in it in front.
+    pub(super) async fn resume(&self, request: &mut ReplyRequest) -> Result<Option<Held>, ServiceError> {
+        let Some(name) = request.session.clone() else { return Ok(None) };
+        let principal = request.principal.name.clone();
+        if !self.sessions.all().insert((principal.clone(), name.clone())) {
+            let message =
+                format!("a reply is under way in the session `{name}`: wait for its end, or fork the session");
+            return Err(ServiceError::Conflict(message));
+        }
+        let under_way = self.sessions.clone();
+        let mut held =
+            Held { under_way, principal: principal.clone(), name: name.clone(), created_ms: None, messages: 0 };
+        let resume = Resume { principal, name: name.clone(), begins: true };
+        let found = self.memory.send_within(resume, *self.append_timeout.get()).await;
+        let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;
+        request.conversation.get_or_insert(name);
+        if let (Some((session, turn)), ReplyInput::Chat { messages, .. }) = (found, &mut request.input) {
+            let said = said(turn);
+            (held.created_ms, held.messages) = (Some(session.created_ms), said.len());
+            // The system's text is the request's own affair; it stays in front.
+            let own = messages.iter().take_while(|m| m.role == Role::System).count();
+            messages.splice(own..own, said);
+        }
+        Ok(Some(held))
+    }
+}
+
+/// What was said up to the end of a turn, as a client would send it: without the system's text and without examples.
+pub fn said(turn: Turn) -> Vec<Message> {
+    let mut messages: Vec<Message> = turn.conversation().cloned().collect();
+    let answer = turn.generations.into_iter().next().map(|answer| Message {
+        reasoning_content: Some(answer.thinking).filter(|thought| !thought.is_empty()),
+        tool_calls: answer.tool_calls,
+        ..Message::new(Role::Assistant, answer.content)
+    });
+    messages.extend(answer);
+    messages
+}
+
+fn refused(error: MemoryError) -> ServiceError {
+    match error {
+        MemoryError::Store(StoreError::SessionsFull) => {
+            ServiceError::Invalid { message: error.to_string(), param: Some("chimere.session".to_owned()) }
+        }
+        MemoryError::Stopped(_) => super::unavailable(&error.to_string(), 10),
+        MemoryError::Store(_) => ServiceError::Internal(error.to_string()),
+    }
+}

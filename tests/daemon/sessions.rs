@@ -1,0 +1,214 @@
+//! Named sessions through the daemon: it remembers what was said, one reply at a time goes on with it, each key has its own,
+//! and what is forgotten of the log is gone from every session.
+
+use std::sync::Arc;
+
+use chimere::keys::KeyRing;
+use chimere::service::Scope;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, kill};
+use crate::people::told;
+
+struct Home {
+    daemon: Daemon,
+    state: Arc<tempfile::TempDir>,
+    anna: String,
+    bob: String,
+}
+
+impl Home {
+    async fn new() -> Home {
+        let state = Arc::new(tempfile::tempdir().unwrap());
+        let key = |name| KeyRing::add(state.path(), name, &[Scope::Chat], true, jiff::Timestamp::now()).unwrap().0;
+        let (anna, bob) = (key("anna"), key("bob"));
+        let daemon = Daemon::launch(Arc::clone(&state), &[]);
+        daemon.ready().await;
+        Home { daemon, state, anna, bob }
+    }
+
+    async fn send(&self, key: &str, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
+        let request = reqwest::Client::new().request(method, format!("{}{path}", self.daemon.url)).bearer_auth(key);
+        let request = if let Some(body) = body { request.json(&body) } else { request };
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    async fn get(&self, key: &str, path: &str) -> (u16, Value) {
+        self.send(key, Method::GET, path, None).await
+    }
+
+    async fn post(&self, key: &str, path: &str, body: Value) -> (u16, Value) {
+        self.send(key, Method::POST, path, Some(body)).await
+    }
+
+    async fn delete(&self, key: &str, path: &str) -> (u16, Value) {
+        self.send(key, Method::DELETE, path, None).await
+    }
+
+    async fn ask(&self, key: &str, session: Option<&str>, messages: Value) -> Value {
+        let own = session.map_or(json!({}), |name| json!({ "session": name }));
+        let body = json!({ "messages": messages, "temperature": 0, "max_tokens": 24, "chimere": own });
+        let (status, reply) = self.post(key, "/v1/chat/completions", body).await;
+        assert_eq!(status, 200, "{reply}");
+        reply
+    }
+
+    /// What was said in a session.
+    async fn said(&self, key: &str, session: &str) -> Vec<Value> {
+        let (status, told) = self.get(key, &format!("/v1/sessions/{session}")).await;
+        assert_eq!(status, 200, "{told}");
+        told["messages"].as_array().unwrap().clone()
+    }
+
+    async fn names(&self, key: &str) -> Vec<String> {
+        let (_, list) = self.get(key, "/v1/sessions").await;
+        list["data"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+#[tokio::test]
+async fn a_session_goes_on_as_if_everything_had_been_sent_again() {
+    let home = Home::new().await;
+    let anna = home.anna.as_str();
+    let rules = "Answer in one short sentence. Numbers are written as digits, names with a capital letter. ".repeat(20);
+    let system = json!({ "role": "system", "content": rules });
+    let first = home.ask(anna, Some("trip"), json!([system, user("What is 17 + 25?")])).await;
+    assert_eq!(first["x_chimere"]["session"], json!({ "name": "trip", "messages": 0 }));
+    let second = home.ask(anna, Some("trip"), json!([system, user("And 9 * 7?")])).await;
+    assert_eq!(second["x_chimere"]["session"], json!({ "name": "trip", "messages": 2 }));
+
+    // The same, sent whole by a client that remembers everything itself.
+    let answer = |reply: &Value| {
+        let message = &reply["choices"][0]["message"];
+        json!({
+            "role": "assistant", "content": message["content"], "reasoning_content": message["reasoning_content"],
+        })
+    };
+    let whole = json!([system, user("What is 17 + 25?"), answer(&first), user("And 9 * 7?")]);
+    let without = home.ask(anna, None, whole).await;
+    assert_eq!(second["choices"][0]["message"], without["choices"][0]["message"]);
+    assert_eq!(second["usage"]["prompt_tokens"], without["usage"]["prompt_tokens"]);
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= 256, "{cached} tokens of the session's prompt were kept");
+
+    let said = home.said(anna, "trip").await;
+    let roles: Vec<_> = said.iter().map(|m| m["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "user", "assistant"], "the system's text is the request's own");
+    assert_eq!(said[3]["content"], second["choices"][0]["message"]["content"]);
+    let (_, turns) = home.get(anna, "/v1/memory/turns?conversation=trip").await;
+    assert_eq!(turns["data"].as_array().unwrap().len(), 2, "a session is a conversation of its name");
+}
+
+#[tokio::test]
+async fn sessions_are_forked_moved_back_and_deleted_and_outlive_the_daemon() {
+    let mut home = Home::new().await;
+    let anna = home.anna.clone();
+    let first = home.ask(&anna, Some("trip"), json!([user("What is 17 + 25?")])).await;
+    home.ask(&anna, Some("trip"), json!([user("And 9 * 7?")])).await;
+    let forked = told(&home.daemon, &["session", "fork", "trip", "other"], &anna);
+    assert!(forked.starts_with("other  "), "{forked}");
+    home.ask(&anna, Some("other"), json!([user("Who are you?")])).await;
+    assert_eq!((home.said(&anna, "trip").await.len(), home.said(&anna, "other").await.len()), (4, 6));
+
+    let turn = first["x_chimere"]["turn"].as_str().unwrap();
+    let save = json!({ "name": "trip", "turn": turn });
+    let (status, refused) = home.post(&anna, "/v1/sessions", save).await;
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("conflict")));
+    told(&home.daemon, &["session", "save", "trip", "--turn", turn, "--replace"], &anna);
+    assert_eq!(home.said(&anna, "trip").await.len(), 2, "back to its first turn");
+
+    kill(home.daemon.pid());
+    home.daemon = Daemon::launch(Arc::clone(&home.state), &[]);
+    home.daemon.ready().await;
+    assert_eq!(home.names(&anna).await, ["other", "trip"]);
+    let shown = told(&home.daemon, &["session", "show", "trip"], &anna);
+    assert!(shown.starts_with("user: What is 17 + 25?\nassistant: "), "{shown}");
+    let on = home.ask(&anna, Some("trip"), json!([user("And 9 * 7?")])).await;
+    assert_eq!(on["x_chimere"]["session"]["messages"], 2);
+
+    told(&home.daemon, &["session", "delete", "trip"], &anna);
+    assert_eq!(home.get(&anna, "/v1/sessions/trip").await.0, 404);
+    assert_eq!(home.delete(&anna, "/v1/sessions/trip").await.0, 404);
+    let listed = told(&home.daemon, &["session", "list"], &anna);
+    assert!(listed.lines().count() == 1 && listed.starts_with("other  "), "{listed}");
+    let (_, turns) = home.get(&anna, &format!("/v1/memory/turns?turn={turn}")).await;
+    assert_eq!(turns["data"].as_array().unwrap().len(), 1, "a name was taken away, and nothing that was said");
+    // Two messages of one command after the other, and of nobody else's.
+    for (question, messages) in [("What is 3 + 4?", 2), ("And 5 + 6?", 4)] {
+        told(&home.daemon, &["chat", "--session", "cli", "--temperature", "0", question], &anna);
+        assert_eq!(home.said(&anna, "cli").await.len(), messages);
+    }
+}
+
+#[tokio::test]
+async fn nobody_reaches_a_session_of_somebody_else() {
+    let home = Home::new().await;
+    let (anna, bob) = (home.anna.as_str(), home.bob.as_str());
+    let reply = home.ask(anna, Some("trip"), json!([user("What is 17 + 25?")])).await;
+    let turn = reply["x_chimere"]["turn"].clone();
+    assert_eq!(home.get(bob, "/v1/sessions/trip").await.0, 404);
+    assert_eq!(home.delete(bob, "/v1/sessions/trip").await.0, 404);
+    assert_eq!(home.names(bob).await, Vec::<String>::new());
+    assert_eq!(home.post(bob, "/v1/sessions", json!({ "name": "mine", "turn": turn })).await.0, 404);
+    assert_eq!(home.post(bob, "/v1/sessions", json!({ "name": "mine", "from": "trip" })).await.0, 404);
+    let his = home.ask(bob, Some("trip"), json!([user("Who are you?")])).await;
+    assert_eq!(his["x_chimere"]["session"]["messages"], 0, "one of his own under the same name");
+    assert_eq!(home.said(anna, "trip").await[0]["content"], "What is 17 + 25?");
+
+    // What is forgotten is gone from every session, and its name with it.
+    home.post(anna, "/v1/sessions", json!({ "name": "kept", "from": "trip" })).await;
+    let path = format!("/v1/memory/turns?turn={}", turn.as_str().unwrap());
+    assert_eq!(home.delete(anna, &path).await.1["turns"], 1);
+    assert_eq!(home.names(anna).await, Vec::<String>::new());
+    assert_eq!(home.get(anna, "/v1/sessions/kept").await.0, 404);
+    assert_eq!(home.names(bob).await, ["trip"]);
+    let anew = home.ask(anna, Some("trip"), json!([user("What is 3 + 4?")])).await;
+    assert_eq!(anew["x_chimere"]["session"]["messages"], 0);
+}
+
+#[tokio::test]
+async fn one_reply_at_a_time_and_what_breaks_off_leaves_the_session_where_it_was() {
+    let home = Home::new().await;
+    let anna = home.anna.as_str();
+    home.ask(anna, Some("trip"), json!([user("What is 17 + 25?")])).await;
+    let long = json!({
+        "messages": [user("Tell me a story.")], "stream": true, "logit_bias": { "0": -100, "2": -100 }, "max_tokens": 3000,
+        "temperature": 0, "chimere": { "session": "trip" },
+    });
+    let url = format!("{}/v1/chat/completions", home.daemon.url);
+    let mut stream = reqwest::Client::new().post(&url).bearer_auth(anna).json(&long).send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    stream.chunk().await.unwrap();
+    let body = json!({ "messages": [user("And 9 * 7?")], "chimere": { "session": "trip" } });
+    let (status, refused) = home.post(anna, "/v1/chat/completions", body.clone()).await;
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("conflict")), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("`trip`"), "{refused}");
+    drop(stream);
+    // The client left: the session is free again, and stands where it stood.
+    let on = loop {
+        let (status, reply) = home.post(anna, "/v1/chat/completions", body.clone()).await;
+        match status {
+            409 => tokio::task::yield_now().await,
+            _ => break reply,
+        }
+    };
+    assert_eq!(on["x_chimere"]["session"], json!({ "name": "trip", "messages": 2 }), "{on}");
+
+    for (param, wrong) in [
+        ("chimere.session", json!({ "messages": [user("a")], "chimere": { "session": "a/b" } })),
+        ("chimere.session", json!({ "messages": [user("a")], "chimere": { "session": "" } })),
+        ("chimere.session", json!({ "messages": [user("a")], "chimere": { "session": ".." } })),
+        ("n", json!({ "messages": [user("a")], "n": 2, "chimere": { "session": "trip" } })),
+    ] {
+        let (status, refused) = home.post(anna, "/v1/chat/completions", wrong).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+    }
+    assert_eq!(home.get(anna, "/v1/sessions/a%20b").await.0, 400);
+    assert_eq!(home.post(anna, "/v1/sessions", json!({ "name": "a b", "from": "trip" })).await.0, 400);
+}
