@@ -38,6 +38,9 @@ pub struct Args {
     target: Where,
     #[command(flatten)]
     place: Place,
+    /// Begin or go on with the session of this name, which the daemon remembers
+    #[arg(long, value_name = "NAME", value_parser = super::session::name)]
+    session: Option<String>,
     /// System prompt
     #[arg(long)]
     system: Option<String>,
@@ -71,6 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut session =
         Session::new(Settings { temperature: args.temperature, max_tokens: args.max_tokens, seed: args.seed });
     session.system = args.system;
+    session.remembered = args.session;
     session.route = args.route;
     session.model = args.model;
     session.think = args.think;
@@ -242,6 +246,12 @@ impl Prompt {
             Command::New => {
                 self.session.reset();
                 say!("a new conversation");
+            }
+            Command::Session(None) => say!("session: {}", self.session.remembered.as_deref().unwrap_or("none")),
+            Command::Session(Some(name)) => {
+                self.session.reset();
+                self.session.remembered = name;
+                say!("session: {}", self.session.remembered.as_deref().unwrap_or("none"));
             }
             Command::System(text) => set("system prompt", &mut self.session.system, text, ""),
             Command::Route(name) => set("route", &mut self.session.route, name, "auto"),

@@ -24,6 +24,7 @@ mod pipeline;
 #[cfg(feature = "llama")]
 mod quantize;
 mod serve;
+mod session;
 mod simulate;
 mod top;
 mod train;
@@ -48,6 +49,8 @@ enum Cmd {
     Keys(keys::Args),
     /// What is remembered of the conversations: list, export, forget
     Memory(memory::Args),
+    /// Conversations under a name: list, show, save, fork, delete
+    Session(session::Args),
     /// The daemon's work on itself: run, status, report, pause, resume
     Night(night::Args),
     /// Serve an earlier generation again
@@ -107,6 +110,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Serve(args) => serve::run(args),
         Cmd::Keys(args) => keys::run(args),
         Cmd::Memory(args) => memory::run(args),
+        Cmd::Session(args) => session::run(args),
         Cmd::Night(args) => night::run(args),
         Cmd::Rollback(args) => night::roll_back(args),
         Cmd::Pipeline(args) => pipeline::run(args),

@@ -30,6 +30,8 @@ impl std::str::FromStr for Think {
 pub enum Command {
     Help,
     New,
+    /// `None` shows it; `Some(None)` leaves it.
+    Session(Option<Option<String>>),
     /// `None` shows it, an empty text removes it.
     System(Option<String>),
     Route(Option<String>),
@@ -44,6 +46,7 @@ pub enum Command {
 
 pub const HELP: &str = "\
 /new             begin a new conversation
+/session [NAME]  show the session or change to another, which the daemon remembers; /session - leaves it
 /system [TEXT]   show or set the system prompt; /system - removes it
 /route [NAME]    show or choose the route; /route auto lets the daemon choose
 /model [NAME]    list the models or choose one
@@ -66,6 +69,11 @@ pub fn parse(line: &str) -> Result<Command, String> {
     Ok(match name {
         "/help" | "/?" => Command::Help,
         "/new" => Command::New,
+        "/session" => match rest {
+            "" => Command::Session(None),
+            "-" => Command::Session(Some(None)),
+            name => Command::Session(Some(Some(crate::cli::session::name(name)?))),
+        },
         "/system" => Command::System(some().map(|text| if text == "-" { String::new() } else { text })),
         "/route" => Command::Route(some()),
         "/model" => Command::Model(some()),

@@ -31,6 +31,8 @@ pub struct Session {
     pub model: Option<String>,
     pub think: Think,
     pub messages: Vec<Value>,
+    /// Session in which the daemon remembers what was said: only what is new is sent.
+    pub remembered: Option<String>,
     /// Name under which the daemon keeps these turns together.
     conversation: String,
 }
@@ -54,6 +56,7 @@ impl Session {
             model: None,
             think: Think::Auto,
             messages: Vec::new(),
+            remembered: None,
             conversation: fresh_name(),
         }
     }
@@ -86,7 +89,11 @@ impl Session {
         if let Some(system) = &self.system {
             messages.push(json!({"role": "system", "content": system}));
         }
-        messages.extend(self.messages.iter().cloned());
+        let new = match self.remembered {
+            Some(_) => self.messages.iter().rposition(|m| m["role"] == "assistant").map_or(0, |at| at + 1),
+            None => 0,
+        };
+        messages.extend(self.messages[new..].iter().cloned());
         let mut body = Map::new();
         body.insert("messages".into(), messages.into());
         if stream {
@@ -105,7 +112,10 @@ impl Session {
             Think::Off => drop(put("enable_thinking", Some(false.into()))),
             Think::Budget(tokens) => drop(put("thinking_budget", Some(tokens.into()))),
         }
-        let mut own = json!({"conversation": self.conversation});
+        let mut own = match &self.remembered {
+            Some(name) => json!({"session": name}),
+            None => json!({"conversation": self.conversation}),
+        };
         if let Some(route) = &self.route {
             own["route"] = json!(route);
         }
