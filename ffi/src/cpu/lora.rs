@@ -122,16 +122,21 @@ pub(super) struct Narrow<'p, 'a> {
 /// keeps more than one thread busy.
 const BLOCK: usize = 4;
 
-/// Computes h for every product in one dispatch.
+/// Multiply-adds of all products together that the caller does alone: to hand a job to a dozen threads costs about three
+/// microseconds, and so little work is done in one or two.
+const ALONE_MAX: usize = 1 << 17;
+
+/// Computes h for every product, in one dispatch where that is worth its while.
 pub(super) fn narrow(pool: &Pool, parts: &mut [Narrow<'_, '_>]) {
     let mut jobs = Vec::with_capacity(parts.len());
-    let mut tasks = 0;
+    let (mut tasks, mut work) = (0, 0);
     for Narrow { plus, x, fan } in parts.iter_mut() {
+        work += plus.factors.iter().flatten().map(|f| f.rank * f.a.cols()).sum::<usize>();
         let to = Shared1(plus.inner.as_mut_ptr());
         jobs.push((tasks, &plus.factors[..], *x, *fan, to, plus.width));
         tasks += plus.factors.len().div_ceil(BLOCK);
     }
-    pool.run(tasks, |task, _| {
+    let compute = |task: usize, _: usize| {
         let (first, factors, x, fan, to, width) = &jobs[jobs.partition_point(|job| job.0 <= task) - 1];
         let start = (task - first) * BLOCK;
         let end = (start + BLOCK).min(factors.len());
@@ -147,7 +152,12 @@ pub(super) fn narrow(pool: &Pool, parts: &mut [Narrow<'_, '_>]) {
             unsafe { inner(f, x, *fan, t, n, *to, *width) };
             t += n;
         }
-    });
+    };
+    if work <= ALONE_MAX {
+        (0..tasks).for_each(|task| compute(task, 0));
+    } else {
+        pool.run(tasks, compute);
+    }
 }
 
 /// h of rows `t..t + n` (n ≤ [`TILE`]).
@@ -239,7 +249,7 @@ mod tests {
 
     #[test]
     fn rows_get_the_formula_and_others_nothing() {
-        for (rank, inputs, outputs) in [(1, 5, 3), (8, 64, 48), (17, 100, 33), (64, 32, 16)] {
+        for (rank, inputs, outputs) in [(1, 5, 3), (8, 64, 48), (17, 100, 33), (64, 32, 16), (64, 128, 16)] {
             let (one, a1, b1) = factors(rank, inputs, outputs, 1);
             let (two, a2, b2) = factors(rank, inputs, outputs, 2);
             let (w, t) = (matrix(DType::F32, outputs, inputs), 45usize);
@@ -266,7 +276,9 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_alone_and_among_others() {
-        let (rank, inputs, outputs, t) = (9, 96, 50, 37);
+        // Alone in place, together over the pool.
+        let (rank, inputs, outputs, t) = (9, 96, 50, 157);
+        assert!(rank * inputs <= ALONE_MAX && t * rank * inputs > ALONE_MAX);
         let (one, ..) = factors(rank, inputs, outputs, 1);
         let (two, ..) = factors(rank, inputs, outputs, 2);
         let w = matrix(DType::Q8_0, outputs, inputs);
