@@ -1,7 +1,7 @@
 //! SIGHUP: what of the configuration holds at once, what needs a restart, and what is wrong with it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +25,16 @@ async fn hang_up(daemon: &Daemon) -> Value {
     }
 }
 
+/// A daemon that has read this configuration, and its file.
+async fn configured(text: &str) -> (Daemon, PathBuf) {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let file = state.path().join("daemon.conf");
+    fs::write(&file, text).unwrap();
+    let daemon = Daemon::launch(state, &["--config", file.to_str().unwrap()]);
+    daemon.ready().await;
+    (daemon, file)
+}
+
 /// The log, once it holds `wanted`.
 async fn log_with(daemon: &Daemon, wanted: &str) -> String {
     let began = Instant::now();
@@ -45,11 +55,7 @@ async fn status_of_a_long_chat(daemon: &Daemon) -> u16 {
 
 #[tokio::test]
 async fn limits_hold_at_once_and_the_rest_is_named() {
-    let state = Arc::new(tempfile::tempdir().unwrap());
-    let file = state.path().join("daemon.conf");
-    fs::write(&file, "[engine]\nsequences = 4\n").unwrap();
-    let daemon = Daemon::launch(Arc::clone(&state), &["--config", file.to_str().unwrap()]);
-    daemon.ready().await;
+    let (daemon, file) = configured("[engine]\nsequences = 4\n").await;
     assert_eq!(status_of_a_long_chat(&daemon).await, 200);
     assert_eq!(hang_up(&daemon).await["applied"], json!([]));
 
@@ -79,11 +85,7 @@ async fn ask_by_name(daemon: &Daemon, model: &str) -> (u16, Value) {
 
 #[tokio::test]
 async fn the_model_answers_to_its_other_names() {
-    let state = Arc::new(tempfile::tempdir().unwrap());
-    let file = state.path().join("daemon.conf");
-    fs::write(&file, "[model]\naliases = ['gpt-4o-mini', 'nano-embed']\n").unwrap();
-    let daemon = Daemon::launch(Arc::clone(&state), &["--config", file.to_str().unwrap()]);
-    daemon.ready().await;
+    let (daemon, file) = configured("[model]\naliases = ['gpt-4o-mini', 'nano-embed']\n").await;
     let (status, reply) = ask_by_name(&daemon, "gpt-4o-mini").await;
     assert_eq!((status, &reply["model"]), (200, &json!("nano")), "{reply}");
     let plain = json!({ "model": "gpt-4o-mini", "prompt": "Hello", "max_tokens": 1 });
