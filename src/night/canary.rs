@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::served::revision;
 use super::stats::{higher_p, median};
 use crate::turn::{FinishReason, Turn, Vote};
 
@@ -28,8 +29,11 @@ pub struct Rules {
     pub alarm_p: f64,
     /// Turns of the candidate before any alarm.
     pub alarm_turns_min: usize,
-    /// Median milliseconds a token, beside the champion's.
+    /// Median milliseconds a token, beside those of a champion that has an adapter too.
     pub latency_ratio_max: f64,
+    /// The same beside the shipped weights: what any adapter costs is paid once, by the first. Allows no less than
+    /// `latency_ratio_max` does.
+    pub latency_ratio_first_max: f64,
     /// A canary that is not through after so long is rolled back, hours.
     pub hours_max: f64,
 }
@@ -41,6 +45,7 @@ impl Default for Rules {
             alarm_p: 0.005,
             alarm_turns_min: 10,
             latency_ratio_max: 1.5,
+            latency_ratio_first_max: 2.5,
             hours_max: 23.0,
         }
     }
@@ -96,12 +101,15 @@ impl Seen {
 pub struct Watched {
     pub champion: Seen,
     pub candidate: Seen,
+    /// The champion is the shipped weights without an adapter.
+    #[serde(skip)]
+    pub first: bool,
 }
 
 impl Watched {
     /// Sorts turns by the revision that answered them; others are passed over.
     pub fn of<'a>(turns: impl IntoIterator<Item = &'a Turn>, champion: u64, candidate: u64) -> Watched {
-        let mut watched = Watched::default();
+        let mut watched = Watched { first: revision(champion).is_none(), ..Watched::default() };
         for turn in turns {
             if turn.adapter_revision == candidate {
                 watched.candidate.add(turn);
@@ -163,8 +171,15 @@ fn alarm(rules: &Rules, watched: &Watched) -> Option<String> {
     }
     let enough = new.token_ms.len().min(old.token_ms.len()) >= rules.alarm_turns_min;
     let (new_ms, old_ms) = (median(&new.token_ms)?, median(&old.token_ms)?);
-    (enough && new_ms > old_ms * rules.latency_ratio_max)
-        .then(|| format!("latency: {new_ms:.2} ms a token, the champion {old_ms:.2}"))
+    let (limit, why) = if watched.first {
+        let limit = rules.latency_ratio_first_max.max(rules.latency_ratio_max);
+        (limit, "the first adapter: what any adapter costs is paid once")
+    } else {
+        (rules.latency_ratio_max, "the champion has an adapter too")
+    };
+    (enough && new_ms > old_ms * limit).then(|| {
+        format!("latency: {new_ms:.2} ms a token, the champion {old_ms:.2}, more than {limit} times as many ({why})")
+    })
 }
 
 #[cfg(test)]
@@ -190,7 +205,8 @@ mod tests {
     #[test]
     fn stages_end_by_scored_turns() {
         let rules = Rules::default();
-        let watched = |scored| Watched { candidate: seen(scored, 0, 0, 1.0), champion: seen(900, 9, 9, 1.0) };
+        let watched =
+            |scored| Watched { candidate: seen(scored, 0, 0, 1.0), champion: seen(900, 9, 9, 1.0), first: false };
         assert_eq!(decide(&rules, 0, 0, &watched(49)), Decision::Stay);
         assert_eq!(decide(&rules, 0, 0, &watched(50)), Decision::Advance(1));
         assert_eq!(decide(&rules, 1, 0, &watched(199)), Decision::Stay);
@@ -203,7 +219,9 @@ mod tests {
     #[test]
     fn each_alarm_rolls_back_and_names_itself() {
         let rules = Rules::default();
-        let against = |candidate| decide(&rules, 0, 0, &Watched { candidate, champion: seen(400, 40, 20, 2.0) });
+        let champion = seen(400, 40, 20, 2.0);
+        let against =
+            |candidate| decide(&rules, 0, 0, &Watched { candidate, champion: champion.clone(), first: false });
         for (candidate, word) in [
             (seen(30, 15, 0, 2.0), "low verdicts: 15 of 30"),
             (seen(30, 3, 9, 2.0), "thumbs down: 9 of 15"),
@@ -215,6 +233,28 @@ mod tests {
         }
         assert_eq!(against(seen(30, 3, 1, 2.1)), Decision::Stay);
         assert_eq!(against(seen(9, 9, 4, 9.0)), Decision::Stay, "too few turns for an alarm");
+    }
+
+    #[test]
+    fn the_first_adapter_may_take_longer_than_those_after_it() {
+        let of = |rules: &Rules, first, ms| {
+            let watched = Watched { candidate: seen(30, 3, 0, ms), champion: seen(400, 40, 20, 2.0), first };
+            decide(rules, 0, 0, &watched)
+        };
+        let shipped = Rules::default();
+        assert_eq!(of(&shipped, true, 2.0 / 0.6), Decision::Stay);
+        assert_eq!(of(&shipped, false, 2.9), Decision::Stay);
+        for (first, ms, words) in [
+            (true, 5.1, "more than 2.5 times as many (the first adapter: what any adapter costs is paid once)"),
+            (false, 2.0 / 0.6, "more than 1.5 times as many (the champion has an adapter too)"),
+        ] {
+            let decision = of(&shipped, first, ms);
+            assert!(matches!(&decision, Decision::RollBack(why) if why.ends_with(words)), "{decision:?}");
+        }
+        // A file of before that allowed more allows the first adapter as much.
+        let wide = Rules { latency_ratio_max: 4.0, ..Rules::default() };
+        assert_eq!(of(&wide, true, 7.9), Decision::Stay);
+        assert!(Watched::of([], 0, 1).first && !Watched::of([], 1, 2).first);
     }
 
     #[test]

@@ -41,6 +41,7 @@ fn evidence(golden: Vec<Pair>, slice: Vec<Pair>) -> Evidence {
         kl: Some(0.01),
         update_rms: Some(0.001),
         speed: Some(Speed { ratio: 0.99, low: 0.97, high: 1.01, rounds: 4 }),
+        first: false,
     }
 }
 
@@ -135,13 +136,33 @@ fn every_rule_alone_rejects_and_says_so() {
         (
             decided(|e| e.speed = Some(Speed { ratio: 0.75, low: 0.73, high: 0.77, rounds: 4 })),
             Rule::Speed,
-            "under 0.8",
+            "under the limit (the champion has an adapter too, limit 0.9)",
         ),
     ];
     for (verdict, rule, words) in rules {
         assert!(!verdict.promote && verdict.decided_by == rule, "{verdict:?}");
         assert!(verdict.words.starts_with("rejected: ") && verdict.words.contains(words), "{}", verdict.words);
     }
+}
+
+#[test]
+fn the_first_adapter_may_cost_more_than_those_after_it() {
+    let at = |first: bool, ratio: f64, limits: &Limits| {
+        let speed = Some(Speed { ratio, low: ratio - 0.01, high: ratio + 0.01, rounds: 6 });
+        judge(&Evidence { speed, first, ..good() }, limits)
+    };
+    let shipped = Limits::default();
+    for (first, ratio, promoted) in [(true, 0.6, true), (true, 0.4, false), (false, 0.85, false), (false, 0.95, true)] {
+        let verdict = at(first, ratio, &shipped);
+        let decided_by = if promoted { Rule::All } else { Rule::Speed };
+        assert_eq!((verdict.promote, verdict.decided_by), (promoted, decided_by), "{first} {ratio}");
+        let words = &verdict.findings[6].words;
+        let why = ["(the champion has an adapter too, limit 0.9)", "paid once, limit 0.5)"][usize::from(first)];
+        assert!(words.ends_with(why), "{words}");
+    }
+    // A file of before that asked for less asks the first adapter for no more.
+    let low = Limits { speed_min: 0.3, ..Limits::default() };
+    assert!(at(true, 0.4, &low).promote && at(false, 0.4, &low).promote);
 }
 
 #[test]

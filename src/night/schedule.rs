@@ -157,12 +157,14 @@ impl Schedule {
             ("gate.kl_max", gate.kl_max, 0.0, 100.0),
             ("gate.update_rms_max", gate.update_rms_max, 0.0, 100.0),
             ("gate.speed_min", gate.speed_min, 0.0, 1.0),
+            ("gate.speed_first_min", gate.speed_first_min, 0.0, 1.0),
             ("gate.gain_alpha", gate.gain_alpha, 0.0, 1.0),
             ("gate.items_min", gate.items_min as f64, 1.0, 1e6),
             ("canary.stages", canary.stages.len() as f64, 0.0, 8.0),
             ("canary.alarm_p", canary.alarm_p, 0.0, 0.5),
             ("canary.alarm_turns_min", canary.alarm_turns_min as f64, 1.0, 1e6),
             ("canary.latency_ratio_max", canary.latency_ratio_max, 1.0, 100.0),
+            ("canary.latency_ratio_first_max", canary.latency_ratio_first_max, 1.0, 100.0),
             ("canary.hours_max", canary.hours_max, 0.0, 720.0),
         ];
         let more = raw.training.ranges().into_iter().chain(raw.optimise.ranges());

@@ -26,12 +26,26 @@ fn the_shipped_file_names_every_job_and_says_the_defaults() {
 }
 
 #[test]
+fn a_file_of_before_has_no_limits_for_the_first_adapter() {
+    let without = |text: &str, key: &str| -> String {
+        text.lines().filter(|line| !line.trim_start().starts_with(key)).map(|line| format!("{line}\n")).collect()
+    };
+    let before = without(&without(SHIPPED, "speed_first_min:"), "latency_ratio_first_max:");
+    assert_eq!(before.lines().count() + 2, SHIPPED.lines().count());
+    let schedule = Schedule::parse(&before, FILE).unwrap();
+    assert_eq!((schedule.gate, schedule.canary), (shipped().gate, shipped().canary));
+}
+
+#[test]
 fn a_bad_file_is_refused_with_its_place() {
     for (from, to, words) in [
         ("0 3 * * *", "0 25 * * *", "jobs.train.cron"),
         ("0 3 * * *", "0 0 3 * * *", "five fields"),
         ("margin: 0.01", "margin: 3", "gate.margin is 3"),
         ("margin: 0.01", "margins: 0.01", "margins"),
+        ("speed_first_min: 0.5", "speed_first_min: 5", "gate.speed_first_min is 5"),
+        ("speed_first_min: 0.5", "speed_frist_min: 0.5", "speed_frist_min"),
+        ("ratio_first_max: 2.5", "ratio_first_max: 0.5", "canary.latency_ratio_first_max is 0.5"),
         ("percent: 5,", "percent: 70,", "must not shrink"),
         ("percent: 5,", "percent: 0,", "canary.stages[0].percent"),
         ("catch_up_hours: 4", "catch_up_hours: -1", "jobs.train.catch_up_hours"),

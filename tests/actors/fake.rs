@@ -7,7 +7,8 @@
 //! same words again and `slow` nothing. A system message `with care` makes it right on thirty items of a hundred more,
 //! `carelessly` on ten, and `by heart` on all below number 1,000 and few above. Anything else gets three words and stops; under an adapter
 //! each word carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred
-//! items it answers rightly (the base model 60), `test.kl` its divergence.
+//! items it answers rightly (the base model 60), `test.kl` its divergence, `test.speed` its tokens a second beside the
+//! base model's.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -92,10 +93,19 @@ struct Child {
     paused: bool,
     running: BTreeMap<u64, (Generate, u32)>,
     requests: u64,
-    /// By revision: items of a hundred that it answers rightly, and its divergence.
-    adapters: BTreeMap<String, (u32, f64)>,
+    adapters: BTreeMap<String, Worth>,
     /// How often the candidate was moved, if there is one.
     candidate: Option<u32>,
+}
+
+/// What an adapter does.
+struct Worth {
+    /// Items of a hundred that it answers rightly.
+    right: u32,
+    /// Its divergence, nats a token.
+    kl: f64,
+    /// Its tokens a second over the base model's.
+    speed: f64,
 }
 
 /// Items of a hundred that the base model answers rightly.
@@ -172,8 +182,8 @@ impl Child {
         match command {
             Command::Generate(request) => self.generate(*request),
             Command::Cancel { id } => {
-                if let Some((_, done)) = self.running.remove(&id) {
-                    self.finish(id, FinishReason::Aborted, done);
+                if let Some((request, done)) = self.running.remove(&id) {
+                    self.finish(&request, FinishReason::Aborted, done);
                 }
             }
             Command::Pause => {
@@ -216,7 +226,7 @@ impl Child {
                 self.say(&Event::AdapterDropped { id, revision });
             }
             Command::Evaluate { id, adapter, rows, with_kl } => {
-                let kl = adapter.and_then(|a| self.adapters.get(&a)).map_or(0.0, |a| a.1);
+                let kl = adapter.and_then(|a| self.adapters.get(&a)).map_or(0.0, |a| a.kl);
                 let row = RowScore { nll: 1.0, tokens: 1, top1: 1, kl: with_kl.then_some(kl) };
                 self.say(&Event::Evaluated { id, rows: vec![row; rows.len()] });
             }
@@ -318,12 +328,13 @@ impl Child {
             let (number, whole) = (*done, *done >= limit);
             if whole {
                 let reason = if limit == request.max_tokens { FinishReason::Length } else { FinishReason::Stop };
-                self.running.remove(&id);
-                self.finish(id, reason, number);
+                if let Some((request, _)) = self.running.remove(&id) {
+                    self.finish(&request, reason, number);
+                }
                 continue;
             }
             let adapter = request.adapter.clone();
-            let right = adapter.as_ref().and_then(|a| self.adapters.get(a)).map_or(BASE_RIGHT, |a| a.0);
+            let right = adapter.as_ref().and_then(|a| self.adapters.get(a)).map_or(BASE_RIGHT, |a| a.right);
             let right = match item {
                 Some(_) if told.contains("with care") => right + 30,
                 Some(_) if told.contains("carelessly") => 10,
@@ -364,23 +375,26 @@ impl Child {
         self.say(&Event::Token(TokenEvent { id, token, channel, text, forced: false, logprob: None, top }));
     }
 
-    fn finish(&mut self, id: u64, reason: FinishReason, completion_tokens: u32) {
+    fn finish(&mut self, request: &Generate, reason: FinishReason, completion_tokens: u32) {
+        let (id, adapter) = (request.id, request.adapter.as_ref().and_then(|a| self.adapters.get(a)));
+        let decode_ms = 3.0 / adapter.map_or(1.0, |a| a.speed);
         let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens, thinking_tokens: 0 };
-        let timings = Timings { queued_ms: 1.0, prefill_ms: 2.0, decode_ms: 3.0 };
+        let timings = Timings { queued_ms: 1.0, prefill_ms: 2.0, decode_ms };
         self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings, engram: None });
         self.out.flush().unwrap();
     }
 }
 
 /// What an adapter file is worth, when it is the one that was meant.
-fn worth(path: &Path, sha256: &str) -> Result<(u32, f64), String> {
+fn worth(path: &Path, sha256: &str) -> Result<Worth, String> {
     let (found, _) = hash_file(path).map_err(|error| error.to_string())?;
     if found != sha256 {
         return Err("the adapter is another file".to_owned());
     }
     let file = Gguf::open(path).map_err(|error| error.to_string())?;
-    let kl = file.f32("test.kl").map_err(|error| error.to_string())?;
-    Ok((file.u32("test.right").map_err(|error| error.to_string())?, f64::from(kl)))
+    let number = |key: &str| file.f32(key).map(f64::from).map_err(|error| error.to_string());
+    let right = file.u32("test.right").map_err(|error| error.to_string())?;
+    Ok(Worth { right, kl: number("test.kl")?, speed: number("test.speed")? })
 }
 
 fn stands(id: u64, candidate: String) -> Event {

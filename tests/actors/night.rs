@@ -82,6 +82,33 @@ fn catastrophic_candidates_are_refused_and_change_nothing() {
     });
 }
 
+/// What an adapter costs is paid by the first one, and by the first after a way back to the shipped weights.
+#[test]
+fn the_first_adapter_may_cost_more_than_those_after_it() {
+    run(async {
+        let night = NightStage::new(&folder(), Options { changes: vec![NO_STAGES], ..Options::default() }).await;
+        let first = "the first adapter: what any adapter costs is paid once, limit 0.5";
+        let later = "the champion has an adapter too, limit 0.9";
+        for (back, right, speed, promoted, words) in [
+            (false, 75, 0.4, None, first),
+            (false, 75, 0.6, Some(1), first),
+            (false, 90, 0.6 * 0.85, None, later),
+            (false, 90, 0.6 * 0.95, Some(2), later),
+            (true, 95, 0.6, Some(3), first),
+        ] {
+            if back {
+                night.tell(NightCommand::Rollback { generation: Some(0) }).await.unwrap();
+            }
+            let report = night.night(&Made { right, speed, ..GOOD_ADAPTER }).await;
+            let outcome = &report["outcome"];
+            assert_eq!(outcome["promoted"]["generation"].as_u64(), promoted, "{speed}: {report:#}");
+            assert!(promoted.is_some() || outcome["rejected"]["rule"] == "speed", "{outcome:#}");
+            let finding = report["verdict"]["findings"].as_array().unwrap().last().unwrap();
+            assert!(finding["rule"] == "speed" && finding["words"].as_str().unwrap().contains(words), "{finding:#}");
+        }
+    });
+}
+
 #[test]
 fn a_dry_run_a_second_run_and_a_pause_promote_nothing() {
     run(async {

@@ -40,12 +40,13 @@ const BASE: &str = "m";
 pub(crate) struct Made {
     pub(crate) right: u32,
     pub(crate) kl: f32,
+    pub(crate) speed: f32,
     pub(crate) fill: f32,
     pub(crate) base: &'static str,
     pub(crate) rank: u64,
 }
 
-pub(crate) const GOOD_ADAPTER: Made = Made { right: 75, kl: 0.01, fill: 0.001, base: BASE, rank: 2 };
+pub(crate) const GOOD_ADAPTER: Made = Made { right: 75, kl: 0.01, speed: 1.0, fill: 0.001, base: BASE, rank: 2 };
 
 pub(crate) fn write_adapter(path: &Path, made: &Made) {
     let mut layout = Layout::new();
@@ -56,6 +57,7 @@ pub(crate) fn write_adapter(path: &Path, made: &Made) {
     layout.set("chimere.rank", 2u32).unwrap();
     layout.set("test.right", made.right).unwrap();
     layout.set("test.kl", made.kl).unwrap();
+    layout.set("test.speed", made.speed).unwrap();
     let pair = [("blk.0.attn_q.weight.lora_a", [8, made.rank]), ("blk.0.attn_q.weight.lora_b", [made.rank, 6])];
     pair.iter().for_each(|(name, dims)| layout.tensor(name, DType::F32, dims).unwrap());
     let mut writer = layout.create(path).unwrap();
@@ -249,6 +251,21 @@ impl NightStage {
 
     /// Puts turns of a revision into the log, as if they had been answered and scored a moment ago.
     pub(crate) async fn turns(&self, revision: u64, count: usize, verdict: u8, vote: Option<Vote>) {
+        let changed = |turn: &mut Turn| {
+            let feedback = vote.map(|vote| chimere::turn::Feedback {
+                time_ms: turn.time_ms,
+                principal: "tester".into(),
+                vote: Some(vote),
+                correction: None,
+                judgement: None,
+            });
+            (turn.verdict, turn.feedback) = (Some(verdict), feedback.into_iter().collect());
+        };
+        self.log(revision, count, changed).await;
+    }
+
+    /// The same, each changed by `change`.
+    pub(crate) async fn log(&self, revision: u64, count: usize, change: impl Fn(&mut Turn)) {
         let replies = &self.stage.replies;
         let events = collect(replies.start(chat("hello")).await.unwrap()).await;
         assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })));
@@ -256,21 +273,9 @@ impl NightStage {
         let model = replies.memory.send_within(List(filter), PATIENCE).await.unwrap().unwrap().remove(0);
         for _ in 0..count {
             let time_ms = self.now.fetch_add(10, Ordering::Relaxed);
-            let feedback = vote.map(|vote| chimere::turn::Feedback {
-                time_ms,
-                principal: "tester".into(),
-                vote: Some(vote),
-                correction: None,
-                judgement: None,
-            });
-            let turn = Turn {
-                id: new_turn_id(time_ms + 1),
-                time_ms,
-                adapter_revision: revision,
-                verdict: Some(verdict),
-                feedback: feedback.into_iter().collect(),
-                ..model.clone()
-            };
+            let id = new_turn_id(time_ms + 1);
+            let mut turn = Turn { id, time_ms, adapter_revision: revision, ..model.clone() };
+            change(&mut turn);
             replies.memory.send_within(Append(Box::new(turn)), PATIENCE).await.unwrap().unwrap();
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chimere::actors::inference::EngineState;
 use chimere::service::{NightCommand, ReplyRequest};
-use chimere::turn::Vote;
+use chimere::turn::{Turn, Vote};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +29,42 @@ fn an_alarm_of_the_canary_rolls_back_by_itself() {
         for n in 0..30 {
             assert_eq!(night.ask(&format!("conversation {n}")).await, 0);
         }
+    });
+}
+
+/// Turns that took so many milliseconds a token.
+async fn timed(night: &NightStage, revision: u64, count: usize, token_ms: f64) {
+    let change = |turn: &mut Turn| {
+        turn.verdict = Some(4);
+        for generation in &mut turn.generations {
+            generation.usage.completion_tokens = 10;
+            generation.timings.decode_ms = 10.0 * token_ms;
+        }
+    };
+    night.log(revision, count, change).await;
+}
+
+#[test]
+fn the_canary_of_the_first_adapter_may_take_longer_than_those_after_it() {
+    run(async {
+        let night = NightStage::new(&folder(), Options::default()).await;
+        night.night(&GOOD_ADAPTER).await;
+        // At 0.6 of the shipped weights' speed.
+        for (turns, wanted) in [(50, json!(50)), (200, json!(null))] {
+            timed(&night, 0, 20, 2.0).await;
+            timed(&night, 1, turns, 2.0 / 0.6).await;
+            night.until(|status| status["served"]["canary"]["percent"] == wanted).await;
+        }
+        assert_eq!(night.status().await["served"]["champion"], 1);
+        // Beside that one, the next may not be as much slower again.
+        night.night(&Made { right: 90, ..GOOD_ADAPTER }).await;
+        timed(&night, 1, 20, 2.0 / 0.6).await;
+        timed(&night, 2, 20, 2.0 / 0.36).await;
+        let status = night.until(|status| status["served"]["canary"].is_null()).await;
+        assert_eq!(status["served"]["champion"], 1);
+        let words =
+            "latency: 5.56 ms a token, the champion 3.33, more than 1.5 times as many (the champion has an adapter";
+        assert!(status["notices"].to_string().contains(words), "{}", status["notices"]);
     });
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn folder() -> Arc<tempfile::TempDir> {
         ("items_min: 200", "items_min: 4"),
         ("gain_alpha: 0.02", "gain_alpha: 1"),
         ("margin: 0.01", "margin: 0.2"),
-        ("speed_min: 0.8", "speed_min: 0.1"),
+        ("speed_min: 0.9", "speed_min: 0.1"),
         ("    - {percent: 5, scored_turns: 50}\n    - {percent: 50, scored_turns: 200}\n", "    []\n"),
     ] {
         assert!(text.contains(from), "{from}");
@@ -163,7 +163,8 @@ async fn a_promoted_generation_is_rolled_back_at_once_and_shown() {
     let report = run(&["night", "report"]);
     assert!(report.contains("PROMOTED: generation 1") && report.contains("Golden exam, n = 12"), "{report}");
     let page = reqwest::get(format!("{}/v1/night/report?format=html", daemon.url)).await.unwrap();
-    assert!(page.text().await.unwrap().contains("While you slept"));
+    let page = page.text().await.unwrap();
+    assert!(page.contains("While you slept") && page.contains("paid once, limit 0.1"), "{page}");
     let began = Instant::now();
     let said = run(&["rollback"]);
     assert!(said.starts_with("generation 0 serves"), "{said}");

@@ -31,7 +31,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Tokens of thought before it is closed, as `chimere eval golden` asks.
 const THINKING_TOKENS: u32 = 192;
-/// Rounds, tokens and most sequences of the speed measurement: the batch that `gate.speed_min` was set for.
+/// Rounds, tokens and most sequences of the speed measurement: the batch that the gate's limits of speed were set for.
 const SPEED_ROUNDS: usize = 6;
 const SPEED_TOKENS: u32 = 48;
 const SPEED_SEQUENCES: usize = 4;

@@ -73,7 +73,7 @@ pub(super) struct Trial<'a> {
 impl Trial<'_> {
     /// Examines the candidate and keeps what was found.
     pub(super) async fn run(&self, candidate: &Candidate) -> Result<Verdict, String> {
-        let mut evidence = Evidence::default();
+        let mut evidence = Evidence { first: !self.champion_asked.adapted(), ..Evidence::default() };
         let (path, base_hash) = (candidate.path.clone(), self.base.1.clone());
         let mut facts = match blocking(move || inspect(&path, &base_hash)).await? {
             Ok(facts) => Some(facts),

@@ -62,6 +62,11 @@ impl Contender {
         Ok(Contender::new(revision, generations.adapter(number), manifest.adapter.sha256))
     }
 
+    /// Answers with an adapter, and not as the base model does.
+    pub(super) fn adapted(&self) -> bool {
+        self.revision.is_some()
+    }
+
     /// Of the adapter's file; empty for the base model.
     pub(super) fn sha256(&self) -> &str {
         &self.sha256
