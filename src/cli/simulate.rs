@@ -119,6 +119,9 @@ pub struct Args {
     /// Threads of the engine [default: the processors at hand]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
+    /// What the engine computes on
+    #[arg(long, default_value = "auto", value_parser = ["auto", "cpu", "cuda"])]
+    backend: String,
     /// Model file (GGUF) [default: the installation's nano model]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -267,6 +270,7 @@ fn begin(args: &Args, files: &Files, saved: &Path) -> anyhow::Result<Week> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: files.model.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
         model_hash: String::new(),
+        device: String::new(),
         settings,
         nights: Vec::new(),
         before: None,
@@ -291,6 +295,7 @@ async fn whole(args: &Args, folder: &Path, files: &Files, week: &mut Week) -> an
     let means = Means {
         model: files.model.clone(),
         threads: args.threads(),
+        backend: args.backend.clone(),
         golden: files.golden.clone(),
         slice: files.slice.clone(),
         pipelines: args.pipelines.clone(),
@@ -375,7 +380,9 @@ async fn nights(
         bar,
     };
     let models = town.owner().get("/v1/models").await?;
-    week.model_hash = models["data"][0]["x_chimere"]["model_hash"].as_str().unwrap_or_default().to_owned();
+    let told = |field: &str| models["data"][0]["x_chimere"][field].as_str().unwrap_or_default().to_owned();
+    week.model_hash = told("model_hash");
+    week.goes_on(&format!("{}, {}", told("backend"), told("device")));
     let prober = Prober::start(house.client(PROBER)?);
     let mut seen: Vec<String> = week.nights.iter().flat_map(|night| night.notices.clone()).collect();
     for day in week.nights.len() + 1..=settings.nights {

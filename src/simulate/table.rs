@@ -21,6 +21,9 @@ pub struct Week {
     pub version: String,
     pub model: String,
     pub model_hash: String,
+    /// What it computed on: answers are not the same bit by bit on every one.
+    #[serde(default)]
+    pub device: String,
     pub settings: Settings,
     pub nights: Vec<Night>,
     /// Replies to the exam of whole weeks, in its order.
@@ -183,6 +186,15 @@ fn name_of(value: &impl Serialize) -> String {
 }
 
 impl Week {
+    /// Notes what the week goes on with; one that was cut off may be gone on with elsewhere.
+    pub fn goes_on(&mut self, device: &str) {
+        if self.device.is_empty() {
+            self.device = device.to_owned();
+        } else if !self.device.ends_with(device) {
+            self.device += &format!("; then {device}");
+        }
+    }
+
     /// The whole week as plain text.
     pub fn render(&self) -> String {
         let mut out = String::new();
@@ -195,13 +207,14 @@ impl Week {
         let s = &self.settings;
         writeln!(
             out,
-            "Simulated week: arm {}, seed {}, {} nights of {} requests, model {} ({})",
+            "Simulated week: arm {}, seed {}, {} nights of {} requests, model {} ({}) on {}",
             s.arm.name(),
             s.seed,
             s.nights,
             s.requests,
             self.model,
             self.model_hash.get(..12).unwrap_or(&self.model_hash),
+            if self.device.is_empty() { "no engine yet" } else { &self.device },
         )?;
         if let Some(why) = &self.cut {
             writeln!(out, "Cut off after {} nights: {why}", self.nights.len())?;

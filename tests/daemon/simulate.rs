@@ -56,6 +56,7 @@ impl Simulation {
         let child = chimere()
             .arg("simulate")
             .args(args)
+            .args(["--backend", "cpu"])
             .arg("--model")
             .arg(model())
             .arg("--state-dir")
@@ -157,6 +158,8 @@ fn a_week_that_was_killed_goes_on_after_its_last_whole_night() {
     resumed.end(SHORT).unwrap_or_else(|why| panic!("{why}"));
     let week = resumed.week();
     assert_eq!((&week["nights"][0], week["nights"].as_array().unwrap().len()), (&night, 2));
+    let device = week["device"].as_str().unwrap();
+    assert!(device.starts_with("cpu, ") && !device.contains("then"), "{device}");
     assert!(week["cut"].is_null() && week["compared"]["before"]["n"] == 7, "{week}");
 }
 

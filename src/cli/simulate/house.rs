@@ -39,6 +39,8 @@ const JUDGE_THREADS: usize = 2;
 pub struct Means {
     pub model: PathBuf,
     pub threads: usize,
+    /// `engine.backend` of the daemon.
+    pub backend: String,
     pub golden: PathBuf,
     pub slice: PathBuf,
     pub pipelines: Option<PathBuf>,
@@ -81,9 +83,10 @@ impl House {
         let text = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
         let mut config = format!(
             // A day has no quiet hours here: the judge gets its share of the machine, and the trainer too.
-            "[daemon]\nlow_priority = false\n[engine]\nthreads = {}\nsequences = {}\n\
+            "[daemon]\nlow_priority = false\n[engine]\nbackend = \"{}\"\nthreads = {}\nsequences = {}\n\
              [scorer]\nenabled = {scoring}\nthreads = {}\nsequences = {JUDGE_SEQUENCES}\n\
              [night]\nenabled = false\ngolden = {}\nslice = {}\n",
+            means.backend,
             means.threads,
             // The gate asks champion and candidate, and leaves one sequence free.
             2 * EXAM_PARALLEL + 2,
@@ -263,6 +266,7 @@ mod tests {
         let means = Means {
             model: PathBuf::new(),
             threads: 3,
+            backend: "auto".to_owned(),
             golden: PathBuf::new(),
             slice: PathBuf::new(),
             pipelines: None,
