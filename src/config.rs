@@ -66,6 +66,8 @@ pub struct EngineConfig {
     pub step_tokens: Option<NonZeroUsize>,
     /// Memory of kept prompt prefixes; 0 = none are kept.
     pub snapshot_bytes_max: u64,
+    /// Kept prefixes outlive the engine, in a file of the state folder.
+    pub snapshots_on_disk: bool,
     /// The engine is killed when loading gives no sign of life for so long.
     pub load_timeout: Duration,
     /// The engine is killed when it answers nothing for so long.
@@ -298,6 +300,7 @@ fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, Co
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
         step_tokens: step.map(nonzero),
         snapshot_bytes_max: number(raw.snapshot_bytes_max, 1 << 30, 0..=1 << 44, "engine.snapshot_bytes_max")?,
+        snapshots_on_disk: raw.snapshots_on_disk.is_some_and(|f| f.value),
         load_timeout: millis(raw.load_timeout_ms, 120_000, "engine.load_timeout_ms")?,
         stall_timeout: millis(raw.stall_timeout_ms, 120_000, "engine.stall_timeout_ms")?,
         first_start_attempts: number(raw.first_start_attempts, 5, 1..=1_000, "engine.first_start_attempts")? as u32,

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use exit::DaemonError;
 use log::LogFilter;
 
-use crate::actors::inference::{Board, EngineSpec, EngineState, Inference, Stop};
+use crate::actors::inference::{Board, EXIT_TIMEOUT, EngineSpec, EngineState, Inference, Stop};
 use crate::actors::link::Link;
 use crate::actors::memory::{Memory, OpenStore};
 use crate::actors::orchestrator::{Orchestrator, Pipelines};
@@ -40,6 +40,7 @@ use crate::actors::trainer::{Program, Resident, Trainer};
 use crate::clock::Clock;
 use crate::config::{Config, Flags, Live};
 use crate::embed::Examples;
+use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
@@ -61,6 +62,8 @@ const STOP_TIMEOUT_MS: u64 = 4_000;
 
 /// The machine gives no threads.
 const EX_OSERR: i32 = 71;
+/// Longest wait for an engine that writes its kept prompts, a few gigabytes at most.
+const KEEPING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Folder of the turn log, under the state folder.
 pub const TURNS_DIR: &str = "turns";
@@ -249,7 +252,8 @@ impl Daemon {
         let _ = self.cast.inference.send_within(Stop, stop).await;
         let mut state = self.board.watch();
         let ended = state.wait_for(|s| matches!(s, EngineState::Stopped | EngineState::Failed { .. }));
-        let _ = timeout(stop, ended).await;
+        let keeps = self.config.get().engine.snapshots_on_disk;
+        let _ = timeout(if keeps { stop + KEEPING_TIMEOUT } else { stop }, ended).await;
         tracing::info!("stopped");
     }
 }
@@ -356,6 +360,12 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
         flag("--step-tokens", tokens.to_string());
     }
     flag("--snapshots-max", engine.snapshot_bytes_max.to_string());
+    if engine.snapshots_on_disk {
+        flag("--snapshots-file", config.prefixes_file().display().to_string());
+    } else {
+        // Of a time when they were kept there.
+        discard(&config.prefixes_file())?;
+    }
     // Every admitted reply may wait, with all its choices.
     flag("--waiting", (config.replies.requests_max * crate::service::CHOICES_MAX as usize).min(4_096).to_string());
     args.extend(["--kernels".into(), config.kernels_cache().into_os_string()]);
@@ -370,6 +380,7 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
         args,
         load_timeout: engine.load_timeout,
         stall_timeout: engine.stall_timeout,
+        exit_timeout: if engine.snapshots_on_disk { KEEPING_TIMEOUT } else { EXIT_TIMEOUT },
         first_start_attempts: engine.first_start_attempts,
     })
 }

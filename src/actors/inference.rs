@@ -23,6 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use adapt::Adapt;
 pub use board::{Board, EngineState};
 pub use child::{EngineSpec, REGISTRY_MAX};
+pub use life::EXIT_TIMEOUT;
 pub use stream::{EngineStream, FromEngine, Lease};
 
 use child::Report;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use chimere::daemon::log;
 use chimere::engine::grammar::{self, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX};
 use chimere::engine::host::HostLimits;
-use chimere::engine::load::{self, Kind, LoadOptions};
-use chimere::engine::prefix::PrefixLimits;
+use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
+use chimere::engine::prefix::{Keeper, PrefixLimits};
 use chimere::engine::process::{self, ProcessError};
 use chimere::engine::protocol::{Event, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
@@ -52,6 +52,9 @@ pub struct Args {
     /// Memory of kept prompt prefixes: `2GiB`, `900MiB` or bytes; 0 = none are kept
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
     snapshots_max: u64,
+    /// File in which kept prompt prefixes outlive this process
+    #[arg(long, value_name = "FILE")]
+    snapshots_file: Option<PathBuf>,
     /// Adapters will be put on the model: a card without room for them is refused
     #[arg(long)]
     adapters: bool,
@@ -88,7 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let _ = write_frame(events.lock(), &Event::Loading { progress });
         }
     });
-    let loaded = match loaded {
+    let mut loaded = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
             write_frame(events.lock(), &Event::Fatal { message: error.to_string() })?;
@@ -101,10 +104,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         step_tokens_max: args.step_tokens as usize,
         prefixes: PrefixLimits { bytes_max: args.snapshots_max, ..PrefixLimits::default() },
     };
+    loaded.keeper = args.snapshots_file.map(|file| keeper(file, &loaded)).transpose()?;
     match process::serve(loaded, limits, io::stdin(), events) {
         Err(error @ ProcessError::Lost(_)) => Err(coded(EX_IOERR, error.to_string())),
         ended => Ok(ended.map(|()| ExitCode::SUCCESS)?),
     }
+}
+
+/// Prefixes are bytes of this very program, computing this model on this device: a later one may number them otherwise.
+fn keeper(file: PathBuf, loaded: &Loaded) -> anyhow::Result<Keeper> {
+    let (model, program) = (&loaded.hosted.model, std::env::current_exe()?.metadata()?);
+    let made_by = format!(
+        "chimere {} {} {:?}; {}; {} on {}",
+        env!("CARGO_PKG_VERSION"),
+        program.len(),
+        program.modified()?,
+        loaded.hosted.model_hash,
+        model.backend,
+        model.device
+    );
+    Ok(Keeper { file, made_by })
 }
 
 /// Examines the grammar on standard input under a bounded address space and time: an error in one line, or nothing.

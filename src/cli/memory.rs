@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use chimere::config::Config;
 use chimere::daemon::TURNS_DIR;
+use chimere::engine::prefix::discard;
 use chimere::service::TurnFilter;
 use chimere::store::files::{LockError, StateLock};
 use chimere::store::{SledTurns, TurnStore};
@@ -161,7 +162,12 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
 
 /// The turn log, wherever it can be reached.
 enum Log {
-    Disk { turns: SledTurns, _lock: StateLock },
+    Disk {
+        turns: SledTurns,
+        /// Prompts that the daemon kept for its next start.
+        prefixes: PathBuf,
+        _lock: StateLock,
+    },
     Daemon(Client),
 }
 
@@ -178,7 +184,7 @@ impl Log {
         match StateLock::take(&config.state_dir, Duration::ZERO) {
             Ok(lock) => {
                 let turns = SledTurns::open(&config.state_dir.join(TURNS_DIR), config.memory.bytes_max)?;
-                Ok(Log::Disk { turns, _lock: lock })
+                Ok(Log::Disk { turns, prefixes: config.prefixes_file(), _lock: lock })
             }
             Err(LockError::Held(_)) => Ok(Log::Daemon(Client::new(target, config.http.listen)?)),
             Err(error) => Err(error.into()),
@@ -221,7 +227,8 @@ impl Log {
 
     async fn forget(&self, filter: TurnFilter) -> anyhow::Result<usize> {
         match self {
-            Log::Disk { turns, .. } => {
+            Log::Disk { turns, prefixes, .. } => {
+                discard(prefixes).with_context(|| prefixes.display().to_string())?;
                 let forgotten = turns.forget(&filter)?;
                 turns.flush().await?;
                 Ok(forgotten)

@@ -130,6 +130,7 @@ section! {
         step_tokens: u64,
         /// Memory of kept prompt prefixes; 0: none are kept.
         snapshot_bytes_max: u64,
+        snapshots_on_disk: bool,
         load_timeout_ms: u64,
         stall_timeout_ms: u64,
         first_start_attempts: u64,

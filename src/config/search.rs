@@ -10,6 +10,11 @@ use crate::eval::golden;
 const MODEL_FILE: &str = "nano.gguf";
 
 impl Config {
+    /// Where prompt prefixes outlive the engine, if they do.
+    pub fn prefixes_file(&self) -> PathBuf {
+        self.state_dir.join("prefixes.bin")
+    }
+
     /// Folder of the kernels that were compiled for this machine's card.
     pub fn kernels_cache(&self) -> PathBuf {
         self.state_dir.join("kernels")

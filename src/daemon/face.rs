@@ -15,6 +15,7 @@ use crate::actors::orchestrator::OrchestratorStatus;
 use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
+use crate::engine::prefix::discard;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
     AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, NightCommand, Principal, ReplyEvent,
@@ -58,13 +59,19 @@ impl Daemon {
         let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
         let answer = self.cast.inference.send_within(Ask::ForgetPrefixes { owner }, within).await;
         match answer.map_err(|error| link(&error))? {
-            Ok(Event::PrefixesForgotten { .. }) => Ok(()),
+            Ok(Event::PrefixesForgotten { .. }) => {}
             // An engine that is gone has taken them along.
-            Err(InferenceError::NotRunning(_)) => Ok(()),
-            Ok(Event::Failed { message, .. }) => Err(ServiceError::Internal(message)),
-            Ok(_) => Err(strange()),
-            Err(error) => Err(engine(&error, self.board.retry_after_s())),
+            Err(InferenceError::NotRunning(_)) => {}
+            Ok(Event::Failed { message, .. }) => return Err(ServiceError::Internal(message)),
+            Ok(_) => return Err(strange()),
+            Err(error) => return Err(engine(&error, self.board.retry_after_s())),
         }
+        // The engine writes what it still has when it ends.
+        let file = self.config.get().prefixes_file();
+        let removed = tokio::task::spawn_blocking(move || discard(&file)).await.map_err(std::io::Error::other);
+        removed
+            .flatten()
+            .map_err(|error| ServiceError::Internal(format!("the file of kept prompts cannot be removed: {error}")))
     }
 
     async fn turn(&self, id: TurnId) -> Result<Turn, ServiceError> {

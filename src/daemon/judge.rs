@@ -10,7 +10,7 @@ use actix_rt::Arbiter;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
-use crate::actors::inference::EngineSpec;
+use crate::actors::inference::{EXIT_TIMEOUT, EngineSpec};
 use crate::actors::scorer::{AdapterFile, JudgeEngine, JudgeSettings};
 use crate::actors::supervisor::{Budget, Place};
 use crate::config::Config;
@@ -99,6 +99,7 @@ fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
         args,
         load_timeout: config.engine.load_timeout,
         stall_timeout: config.engine.stall_timeout,
+        exit_timeout: EXIT_TIMEOUT,
         first_start_attempts: config.engine.first_start_attempts,
     })
 }

@@ -70,6 +70,7 @@ pub fn spec(script: &str) -> EngineSpec {
         args: vec!["-c".into(), line.into()],
         load_timeout: PATIENCE,
         stall_timeout: PATIENCE,
+        exit_timeout: Duration::from_secs(3),
         first_start_attempts: 3,
     }
 }

@@ -1,14 +1,18 @@
 //! Prompt prefixes kept between requests, over HTTP: a conversation reads only what is new, its replies are those of a
 //! daemon that keeps nothing, nobody finds anything of somebody else's, and what is forgotten is gone.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chimere::keys::KeyRing;
 use chimere::service::Scope;
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, chimere, kill};
 
 fn key(state: &Path, name: &str) -> String {
     KeyRing::add(state, name, &[Scope::Chat, Scope::Metrics], true, jiff::Timestamp::now()).unwrap().0
@@ -95,4 +99,63 @@ async fn forgetting_a_turn_drops_what_was_kept_of_its_principal_and_of_nobody_el
     assert_eq!(cached(&anna).await, 0, "the same request, read again from its first token");
     assert!(cached(&bob).await >= 256, "nobody else's");
     assert!(cached(&anna).await >= 256, "what is asked after it is kept again");
+}
+
+/// Ends a daemon as systemd does.
+fn stopped(daemon: &mut Daemon) {
+    assert!(Command::new("kill").args(["-TERM", &daemon.pid().to_string()]).status().unwrap().success());
+    assert!(daemon.child.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn on_disk_they_outlive_the_daemon_until_a_turn_is_forgotten() {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let (anna, bob) = (key(state.path(), "anna"), key(state.path(), "bob"));
+    let file = state.path().join("prefixes.bin");
+    let start = async |on_disk: &str| {
+        let daemon = Daemon::launch_with(Arc::clone(&state), &[], &[("CHIMERE_ENGINE_SNAPSHOTS_ON_DISK", on_disk)]);
+        daemon.ready().await;
+        daemon
+    };
+    let rules = "Answer in one short sentence. Numbers are written as digits, names with a capital letter. ".repeat(20);
+    let conversation = json!([{ "role": "system", "content": rules }, { "role": "user", "content": "Who are you?" }]);
+    let mut daemon = start("true").await;
+    let (first, none, _) = ask(&daemon, &anna, &conversation, None).await;
+    assert_eq!(none, 0);
+    ask(&daemon, &bob, &conversation, None).await;
+    stopped(&mut daemon);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    daemon = start("true").await;
+    let (again, cached, _) = ask(&daemon, &anna, &conversation, None).await;
+    assert!(cached >= 256 && again == first, "{cached} tokens came back, and the answer is the same bit by bit");
+    // An engine that is killed writes nothing: the file of before stands, and its successor reads that.
+    kill(daemon.engines()[0]);
+    let (again, cached, _) = loop {
+        let began =
+            daemon.log.lock().unwrap().iter().filter(|line| line.contains("prompts of before are kept")).count();
+        if began == 2 {
+            daemon.ready().await;
+            break ask(&daemon, &anna, &conversation, None).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(cached >= 256 && again == first);
+
+    let url = format!("{}/v1/memory/turns?all=true", daemon.url);
+    assert_eq!(reqwest::Client::new().delete(url).bearer_auth(&anna).send().await.unwrap().status(), 200);
+    assert!(!file.exists(), "what was forgotten must not come back from it");
+    stopped(&mut daemon);
+    daemon = start("true").await;
+    assert_eq!(ask(&daemon, &anna, &conversation, None).await.1, 0, "forgotten");
+    assert!(ask(&daemon, &bob, &conversation, None).await.1 >= 256, "somebody else's, written when it stopped");
+    stopped(&mut daemon);
+    assert!(file.exists());
+    let told = chimere().args(["memory", "forget", "--all", "--state-dir"]).arg(state.path()).output().unwrap();
+    assert!(told.status.success() && !file.exists(), "{}", String::from_utf8_lossy(&told.stderr));
+
+    // Asked to keep nothing there any more.
+    fs::write(&file, "of before").unwrap();
+    drop(start("false").await);
+    assert!(!file.exists());
 }

@@ -21,7 +21,7 @@ use super::adapter::Candidate;
 use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
 use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
-use super::prefix::{PrefixLimits, Prefixes};
+use super::prefix::{Keeper, PrefixLimits, Prefixes};
 use super::probe::Candidates;
 use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
 use super::revisions::{Arrived, Revisions};
@@ -79,6 +79,10 @@ pub struct Host {
     candidates: Candidates,
     revisions: Revisions,
     prefixes: Prefixes,
+    /// Where they outlive this engine.
+    keeper: Option<Keeper>,
+    /// By a daemon that waits for the end. Where it died its successor may be here already.
+    told_to_exit: bool,
     output: Output,
     stats: EngineStats,
     /// Why the loop cannot go on.
@@ -99,6 +103,8 @@ impl Host {
             candidates: Candidates::default(),
             revisions: Revisions::default(),
             prefixes: Prefixes::new(limits.prefixes),
+            keeper: None,
+            told_to_exit: false,
             output: Output::default(),
             stats: EngineStats::default(),
             lost: None,
@@ -120,6 +126,9 @@ impl Host {
         }
         self.abort_all(&mut out);
         let _ = events.send(out);
+        if self.told_to_exit {
+            self.save_prefixes();
+        }
         self.lost.map_or(Ok(()), Err)
     }
 
@@ -180,7 +189,7 @@ impl Host {
             }
             Input::Command(Command::ForgetPrefixes { id, owner }) => self.forget_prefixes(id, owner.as_deref(), out),
             Input::Command(Command::Stats { id }) => out.push(Event::Stats { id, stats: self.stats() }),
-            Input::Command(Command::Exit) => self.state = State::Finished,
+            Input::Command(Command::Exit) => (self.state, self.told_to_exit) = (State::Finished, true),
             Input::Command(other) => {
                 let name = format!("{other:?}");
                 let name = name.split([' ', '(', '{']).next().unwrap_or_default().to_owned();

@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom};
 use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
 use super::cuda::{CudaOptions, Decode};
+use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
 use super::vocab::{Vocab, fingerprint};
@@ -93,6 +94,8 @@ pub struct Loaded {
     pub base: BaseModel,
     /// As in [`LoadOptions`]: it also examines the forms that requests ask of their answers (`engine --vet-grammar`).
     pub vet_with: Option<PathBuf>,
+    /// Where prompt prefixes outlive the engine, if they do.
+    pub keeper: Option<Keeper>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +146,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         chats: template.is_some(),
         load_ms: began.elapsed().as_millis() as u64,
     };
-    Ok(Loaded { backend, vocab, template, hosted, base, vet_with: options.vet_with.clone() })
+    Ok(Loaded { backend, vocab, template, hosted, base, vet_with: options.vet_with.clone(), keeper: None })
 }
 
 /// A native model's tokenizer and chat template, without its weights. `vet_with` as in [`LoadOptions`].

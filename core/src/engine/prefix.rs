@@ -6,11 +6,15 @@
 //! are what is counted out: the one that was not used for longest goes first, and with it every block that leads to no
 //! other. A tree belongs to one [`Scope`]; no tree is ever looked at for another.
 
+mod disk;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::backend::{Kept, Saved, SavedSize};
 use super::batch::CUT_TOKENS;
+
+pub use disk::{Keeper, discard};
 
 /// How much is kept, and at which lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,14 +161,19 @@ impl Prefixes {
         if there || needed(blocks) > self.limits.bytes_max {
             return None;
         }
-        while self.bytes + needed(blocks - path.len()) > self.limits.bytes_max {
-            let (_, oldest) = self.ages.pop_first()?;
+        self.evict(needed(blocks - path.len()), keep).then_some(path.len())
+    }
+
+    /// Lets go of what was not used for longest until so many bytes fit in beside the rest; false: nothing more can go.
+    fn evict(&mut self, needed: u64, keep: Option<NodeId>) -> bool {
+        while self.bytes + needed > self.limits.bytes_max {
+            let Some((_, oldest)) = self.ages.pop_first() else { return false };
             if let Some(state) = self.nodes.get_mut(&oldest).and_then(|n| n.state.take()) {
                 self.bytes -= state.bytes.len() as u64;
             }
             self.prune(oldest, keep);
         }
-        Some(path.len())
+        true
     }
 
     /// Keeps a snapshot of `tokens`, for which room was made: what was saved behind the blocks that were there.

@@ -50,7 +50,7 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
     named("text")
         .stack_size(TEXT_STACK_BYTES)
         .spawn(move || prepare(preparer, &desk, &from_client, &to_loop, &text_events))?;
-    let host = Host::new(loaded.backend, loaded.vocab, limits);
+    let host = Host::new(loaded.backend, loaded.vocab, limits).keeping(loaded.keeper);
     let steps = named("steps").spawn(move || host.run(&from_text, &events))?;
     Ok(Running { commands, steps })
 }

@@ -11,12 +11,12 @@ use bytes::BytesMut;
 use futures_util::StreamExt;
 use tokio::process::ChildStdout;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::life::{log_lines, reap, spawn, write_all};
+use super::life::{EXIT_TIMEOUT, log_lines, reap, spawn, write_all};
 use super::steer::Steering;
 use super::stream::{Answer, FromEngine, ToChild};
 use crate::engine::protocol::{
@@ -41,6 +41,8 @@ pub struct EngineSpec {
     pub load_timeout: Duration,
     /// Killed when it answers no ping for so long.
     pub stall_timeout: Duration,
+    /// One told to end is killed after this: it may have something to write.
+    pub exit_timeout: Duration,
     /// Starts tried before giving up on a model that was never ready.
     pub first_start_attempts: u32,
 }
@@ -163,16 +165,25 @@ pub(super) async fn run(
     };
     tokio::spawn(log_lines(stderr));
     let (writes, queue) = mpsc::channel(WRITES_MAX);
-    let writer = tokio::spawn(write_all(stdin, queue));
+    let mut writer = tokio::spawn(write_all(stdin, queue));
+    let exit_timeout = spec.exit_timeout;
     let mut session = Session::new((spec, board.clone()), reports.clone(), writes, pause);
     let end = session.converse(stdout, &mut commands, &alive).await;
     board.ended(pid, end.why());
-    // Nothing more is taken; closing the pipe tells a healthy engine to end.
+    // Nothing more is taken.
     commands.close();
+    let patience = match end {
+        // One that takes nothing is ended by the end of its pipe, like one whose daemon died.
+        End::Asked => session.write(&Command::Exit).map_or(EXIT_TIMEOUT, |()| exit_timeout),
+        End::Pipe(_) => EXIT_TIMEOUT,
+        End::Kill(_) => Duration::ZERO,
+    };
     let Session { writes, registry, fatal, served, ready, born, .. } = session;
     drop(writes);
-    writer.abort();
-    let exit = reap(&mut child, matches!(end, End::Kill(_))).await;
+    if timeout(patience.min(EXIT_TIMEOUT), &mut writer).await.is_err() {
+        writer.abort();
+    }
+    let exit = reap(&mut child, patience).await;
     let message = match (&fatal, &end) {
         (Some(fatal), _) => fatal.clone(),
         (None, End::Asked) => end.why().to_owned(),

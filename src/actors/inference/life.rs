@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::child::EngineSpec;
 
-/// An engine told to end, or whose pipe ended, is killed after this.
-const EXIT_TIMEOUT_MS: u64 = 3_000;
+/// An engine whose pipe ended is killed after this, and one told to end that has nothing to write.
+pub const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest line of the engine's log, bytes; the rest of a longer one is cut into lines of this size.
 const LOG_LINE_BYTES_MAX: u64 = 8 << 10;
 
@@ -33,8 +33,7 @@ pub(super) fn spawn(spec: &EngineSpec) -> std::io::Result<Child> {
 }
 
 /// Takes the exit status, killing the process where it does not end by itself.
-pub(super) async fn reap(child: &mut Child, kill: bool) -> String {
-    let patience = Duration::from_millis(if kill { 0 } else { EXIT_TIMEOUT_MS });
+pub(super) async fn reap(child: &mut Child, patience: Duration) -> String {
     let status = match timeout(patience, child.wait()).await {
         Ok(status) => status,
         Err(_) => {

@@ -141,6 +141,7 @@ mod tests {
             args: Vec::new(),
             load_timeout: Duration::ZERO,
             stall_timeout: Duration::ZERO,
+            exit_timeout: crate::actors::inference::EXIT_TIMEOUT,
             first_start_attempts: 1,
         };
         let board = Arc::new(Board::default());

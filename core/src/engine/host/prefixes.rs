@@ -3,6 +3,7 @@
 
 use super::Host;
 use crate::engine::backend::{BackendError, SeqId};
+use crate::engine::prefix::Keeper;
 use crate::engine::protocol::{Event, RequestId};
 use crate::engine::slot::Slot;
 
@@ -39,6 +40,32 @@ impl Host {
         self.slots.iter_mut().chain(&mut self.waiting).for_each(|slot| slot.forget(owner));
         let snapshots = self.prefixes.forget(owner) as u32;
         out.push(Event::PrefixesForgotten { id, snapshots });
+    }
+
+    /// Begins with what an engine before this one kept, and leaves what this one keeps for the next.
+    pub fn keeping(mut self, keeper: Option<Keeper>) -> Host {
+        let (Some(keeper), Some(size)) = (keeper, self.backend.saved_size()) else { return self };
+        match keeper.load(self.limits.prefixes, size) {
+            Ok(Some(prefixes)) => {
+                let (snapshots, bytes) = (prefixes.len(), prefixes.bytes());
+                tracing::info!(snapshots, bytes, "prompts of before are kept");
+                self.prefixes = prefixes;
+            }
+            Ok(None) => {}
+            // They are read again, and the file is written anew.
+            Err(error) => tracing::warn!(file = %keeper.file.display(), %error, "kept prompts are not used"),
+        }
+        self.keeper = Some(keeper);
+        self
+    }
+
+    /// Not after a lost device: what it gave last cannot be trusted.
+    pub(super) fn save_prefixes(&self) {
+        if let (Some(keeper), None) = (&self.keeper, &self.lost)
+            && let Err(error) = keeper.save(&self.prefixes)
+        {
+            tracing::warn!(file = %keeper.file.display(), %error, "kept prompts cannot be written");
+        }
     }
 
     /// Takes the snapshots that are due after a step.

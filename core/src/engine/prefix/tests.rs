@@ -2,26 +2,26 @@
 
 use super::*;
 
-const SIZE: SavedSize = SavedSize { block: 100, state: 1_000 };
+pub(super) const SIZE: SavedSize = SavedSize { block: 100, state: 1_000 };
 const ENDS: [u32; 1] = [7];
 
-fn limits(snapshots: u64) -> PrefixLimits {
+pub(super) fn limits(snapshots: u64) -> PrefixLimits {
     // Of three blocks each, none shared.
     let bytes_max = snapshots * (3 * (SIZE.block + NODE_BYTES) + SIZE.state) as u64;
     PrefixLimits { bytes_max, gain_tokens_min: 64, stride_tokens: 1_024 }
 }
 
-fn scope(owner: &str) -> Scope {
+pub(super) fn scope(owner: &str) -> Scope {
     Scope { owner: owner.to_owned(), adapter: None }
 }
 
 /// `blocks` blocks: the first `shared` ones the same in every text, the others those of text `n`.
-fn text(n: u32, shared: usize, blocks: usize) -> Vec<u32> {
+pub(super) fn text(n: u32, shared: usize, blocks: usize) -> Vec<u32> {
     (0..blocks * CUT_TOKENS).map(|i| if i < shared * CUT_TOKENS { 1 } else { 100 + n }).collect()
 }
 
 /// Takes a snapshot of `tokens` as the step loop does; false if there was no room.
-fn take(prefixes: &mut Prefixes, scope: &Scope, tokens: &[u32]) -> bool {
+pub(super) fn take(prefixes: &mut Prefixes, scope: &Scope, tokens: &[u32]) -> bool {
     let Some(first) = prefixes.room(scope, tokens, SIZE) else { return false };
     let block = |tokens: &[u32]| vec![tokens[0] as u8; SIZE.block];
     let blocks = tokens.chunks(CUT_TOKENS).skip(first).map(block).collect();
@@ -29,12 +29,12 @@ fn take(prefixes: &mut Prefixes, scope: &Scope, tokens: &[u32]) -> bool {
     true
 }
 
-fn held(prefixes: &mut Prefixes, scope: &Scope, tokens: &[u32]) -> usize {
+pub(super) fn held(prefixes: &mut Prefixes, scope: &Scope, tokens: &[u32]) -> usize {
     prefixes.find(scope, tokens).held
 }
 
 /// Bytes by counting everything that is there.
-fn counted(prefixes: &Prefixes) -> u64 {
+pub(super) fn counted(prefixes: &Prefixes) -> u64 {
     let of = |n: &Node| n.block.len() + NODE_BYTES + n.state.as_ref().map_or(0, |s| s.bytes.len());
     prefixes.nodes.values().filter(|n| n.parent.is_some()).map(|n| of(n) as u64).sum()
 }
