@@ -219,8 +219,8 @@ impl Prompt {
             Ok(true) => self.session.push_answer(&answer.text),
             Ok(false) => {
                 say!("\u{1b}[0m\n[stopped]");
-                // What was said before the stop belongs to the conversation.
-                if answer.text.is_empty() {
+                // What was said before the stop belongs to the conversation, but a session stays where it was.
+                if answer.text.is_empty() || self.session.remembered.is_some() {
                     self.unanswered = self.session.take_last_question();
                 } else {
                     self.session.push_answer(&answer.text);
@@ -245,7 +245,7 @@ impl Prompt {
             Command::Help => say!("{HELP}"),
             Command::New => {
                 self.session.reset();
-                say!("a new conversation");
+                say!("a new conversation{}", self.leave());
             }
             Command::Session(None) => say!("session: {}", self.session.remembered.as_deref().unwrap_or("none")),
             Command::Session(Some(name)) => {
@@ -267,7 +267,10 @@ impl Prompt {
             }
             Command::Load(file) => {
                 self.session.load(Path::new(&file))?;
-                say!("{} messages", self.session.messages.len());
+                say!("{} messages{}", self.session.messages.len(), self.leave());
+            }
+            Command::Retry if self.session.remembered.is_some() && self.unanswered.is_none() && self.last.is_some() => {
+                say!("the session remembers that answer; `chimere session save NAME --turn ID --replace` goes back");
             }
             Command::Retry => match self.unanswered.take().or_else(|| self.session.take_last_question()) {
                 Some(question) => self.ask(&question),
@@ -281,6 +284,11 @@ impl Prompt {
         }
         std::io::stdout().flush()?;
         Ok(())
+    }
+
+    /// Leaves the session, which would remember what is no part of the conversation.
+    fn leave(&mut self) -> &'static str {
+        if self.session.remembered.take().is_some() { ", in no session" } else { "" }
     }
 
     fn list_models(&self) -> anyhow::Result<()> {

@@ -64,11 +64,13 @@ pub(super) async fn save(
     if let SessionAt::Session(from) = &at {
         named(from)?;
     }
+    daemon.replies.sessions.refuse(&principal, &name)?;
     ask(daemon, SaveSession { principal, name, at, replace, now_ms: daemon.clock.now_ms() }).await
 }
 
 pub(super) async fn delete(daemon: &Daemon, principal: String, name: String) -> Result<(), ServiceError> {
     named(&name)?;
+    daemon.replies.sessions.refuse(&principal, &name)?;
     let there = ask(daemon, DeleteSession { principal, name: name.clone() }).await?;
     if there { Ok(()) } else { Err(none(name)) }
 }

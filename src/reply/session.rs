@@ -15,6 +15,12 @@ use crate::turn::{Message, Role, Turn, TurnId};
 pub struct UnderWay(Mutex<HashSet<(String, String)>>);
 
 impl UnderWay {
+    /// An error where a reply is under way in the session, and would move it again at its end.
+    pub fn refuse(&self, principal: &str, name: &str) -> Result<(), ServiceError> {
+        let there = self.all().contains(&(principal.to_owned(), name.to_owned()));
+        if there { Err(busy(name)) } else { Ok(()) }
+    }
+
     fn all(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,9 +61,7 @@ impl Replies {
         let Some(name) = request.session.clone() else { return Ok(None) };
         let principal = request.principal.name.clone();
         if !self.sessions.all().insert((principal.clone(), name.clone())) {
-            let message =
-                format!("a reply is under way in the session `{name}`: wait for its end, or fork the session");
-            return Err(ServiceError::Conflict(message));
+            return Err(busy(&name));
         }
         let under_way = self.sessions.clone();
         let mut held =
@@ -87,6 +91,12 @@ pub fn said(turn: Turn) -> Vec<Message> {
     });
     messages.extend(answer);
     messages
+}
+
+fn busy(name: &str) -> ServiceError {
+    ServiceError::Conflict(format!(
+        "a reply is under way in the session `{name}`: wait for its end, or fork the session"
+    ))
 }
 
 fn refused(error: MemoryError) -> ServiceError {

@@ -140,3 +140,25 @@ async fn a_conversation_at_a_terminal() {
     let said: Vec<_> = last.iter().filter(|m| m["role"] != "system").map(|m| m["role"].as_str().unwrap()).collect();
     assert_eq!(said, ["user", "assistant", "user"], "{last:?}");
 }
+
+#[tokio::test]
+async fn a_session_is_changed_to_and_left_at_a_terminal() {
+    let daemon = Daemon::start(&[]).await;
+    let mut terminal = Terminal::open(&daemon);
+    terminal.until(PROMPT);
+    terminal.ask("/session\r", "session: none");
+    terminal.ask("/session a/b\r", "a session is called by");
+    terminal.ask("/session sums\r", "session: sums");
+    terminal.ask("/retry\r", "there is nothing");
+    terminal.ask("What is 17 + 25?\r", "42.");
+    // What was answered is remembered, and not asked a second time under the same name.
+    terminal.ask("/retry\r", "the session remembers");
+    // A small model may copy a number out of what was said.
+    terminal.ask("What is 9 + 5?\r", "The answer is");
+    terminal.ask("/new\r", "a new conversation, in no session");
+    terminal.ask("What is 17 + 25?\r", "42.");
+    terminal.leave();
+    let (_, told) = daemon.get("/v1/sessions/sums").await;
+    let said: Vec<_> = told["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+    assert_eq!((said.len(), said[0], said[2]), (4, "What is 17 + 25?", "What is 9 + 5?"), "{told}");
+}

@@ -189,6 +189,11 @@ async fn one_reply_at_a_time_and_what_breaks_off_leaves_the_session_where_it_was
     let (status, refused) = home.post(anna, "/v1/chat/completions", body.clone()).await;
     assert_eq!((status, &refused["error"]["code"]), (409, &json!("conflict")), "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("`trip`"), "{refused}");
+    // Nor is it moved or deleted under that reply; it may be forked.
+    let save = |name: &str| json!({ "name": name, "from": "trip", "replace": true });
+    assert_eq!(home.post(anna, "/v1/sessions", save("trip")).await.0, 409);
+    assert_eq!(home.delete(anna, "/v1/sessions/trip").await.0, 409);
+    assert_eq!(home.post(anna, "/v1/sessions", save("aside")).await.0, 200);
     drop(stream);
     // The client left: the session is free again, and stands where it stood.
     let on = loop {
