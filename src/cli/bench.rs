@@ -2,6 +2,9 @@
 
 #[cfg(feature = "llama")]
 mod card;
+mod load;
+mod mixed;
+mod server;
 mod stream;
 mod train;
 
@@ -60,6 +63,13 @@ pub struct Args {
     /// alone, the same replies of --tokens tokens in turn, --batch streams at once
     #[arg(long, conflicts_with_all = ["backend", "prompt", "depth", "context", "adapter"])]
     http: bool,
+    /// With --http: prompts of 20 to 1,500 tokens and replies of 16 to 256, --batch streams at once: tokens per second,
+    /// time to the first token and between tokens, and how soon the second turn of a chat begins
+    #[arg(long, requires = "http", conflicts_with = "tokens")]
+    mixed: bool,
+    /// llama.cpp's `llama-server`, which gets the same requests in turn, with as many threads, sequences and positions
+    #[arg(long, value_name = "FILE", requires = "mixed")]
+    peer_server: Option<PathBuf>,
     /// Measure training without gradients on these pairs (as `train` reads them): time and memory of a step beside the
     /// same batch as plain inference, and the loss that a population and MeZO reach in equally many forward passes
     #[arg(long, value_name = "FILE", conflicts_with = "http")]
@@ -156,22 +166,30 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         bandwidth_bytes_per_s: bandwidth,
         rows: rows(&lanes, &cases, &rates, bytes_per_token as f64 / bandwidth),
     };
-    if args.json {
-        say!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        say!("{report}");
-    }
-    Ok(ExitCode::SUCCESS)
+    told(&args, &report)
 }
 
 fn streams(args: &Args, model: PathBuf) -> anyhow::Result<ExitCode> {
-    let (threads, rounds) = (args.model.threads(), usize::from(args.rounds));
-    let plan = stream::Plan { model, threads, batch: args.batch.clone(), tokens: args.tokens, rounds };
+    let (threads, rounds, batch) = (args.model.threads(), usize::from(args.rounds), args.batch.clone());
+    if args.mixed {
+        let plan = mixed::Plan { model, threads, batch, rounds, peer: args.peer_server.clone() };
+        let servers = 1 + usize::from(plan.peer.is_some());
+        let progress = bar(((plan.batch.len() + 1) * rounds * servers) as u64, "measuring");
+        let report = mixed::run(&plan, &mut || progress.inc(1))?;
+        progress.finish_and_clear();
+        return told(args, &report);
+    }
+    let plan = stream::Plan { model, threads, batch, tokens: args.tokens, rounds };
     let progress = bar((plan.batch.len() * rounds) as u64, "measuring");
     let report = stream::run(&plan, &mut || progress.inc(1))?;
     progress.finish_and_clear();
+    told(args, &report)
+}
+
+/// Prints a report in the form that was asked for.
+fn told<R: serde::Serialize + std::fmt::Display>(args: &Args, report: &R) -> anyhow::Result<ExitCode> {
     match args.json {
-        true => say!("{}", serde_json::to_string_pretty(&report)?),
+        true => say!("{}", serde_json::to_string_pretty(report)?),
         false => say!("{report}"),
     }
     Ok(ExitCode::SUCCESS)
@@ -191,11 +209,7 @@ fn training(args: &Args, pairs: PathBuf) -> anyhow::Result<ExitCode> {
     let progress = bar(plan.rounds as u64 + 1 + trainings, "measuring");
     let report = train::run(&plan, &mut || progress.inc(1))?;
     progress.finish_and_clear();
-    match args.json {
-        true => say!("{}", serde_json::to_string_pretty(&report)?),
-        false => say!("{report}"),
-    }
-    Ok(ExitCode::SUCCESS)
+    told(args, &report)
 }
 
 fn cases(args: &Args) -> Vec<Case> {

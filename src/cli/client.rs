@@ -58,6 +58,8 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(SILENCE_TIMEOUT)
+            // A server may close an idle connection in the moment in which it is used again, and a POST is not repeated.
+            .pool_max_idle_per_host(0)
             .build()
             .context("cannot set up the HTTP client")?;
         Ok(Client { http, base, key: target.key.clone() })

@@ -7,6 +7,7 @@ mod harness;
 #[path = "../http/lint.rs"]
 mod lint;
 
+mod bench;
 mod card;
 mod chat;
 mod cli;

@@ -3,27 +3,20 @@
 //! engines are started here and end here.
 
 use std::io::{BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use chimere::bench::{Interval, Rates};
 use chimere::engine::protocol::{self, Event, Generate, Prompt, encode, read_frame};
-use chimere::store::files::create_private_dir;
 use chimere::turn::{Sampling, Turn};
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::cli::client::{Client, Where};
-
-/// Longest wait for a model to be loaded.
-const READY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Tokens that end a reply in the models of this family: forbidden, so that every reply has its full length.
-const ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
+use super::server::{Server, chimere};
 
 /// What to measure.
 pub struct Plan {
@@ -186,69 +179,19 @@ impl Case {
     }
 }
 
-/// This binary again, with none of the surroundings' configuration.
-fn chimere() -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let ours = chimere::config::Environment::of_process().chimere;
-    for (name, _) in ours {
-        command.env_remove(name);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(command)
-}
-
-/// A daemon of our own; it and its state folder are gone when this is dropped.
+/// The daemon that is measured.
 struct Daemon {
-    child: Child,
-    client: Client,
-    state: PathBuf,
+    server: Server,
     bias: Value,
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.state);
-    }
 }
 
 impl Daemon {
     fn start(plan: &Plan, widest: u16, runtime: &Runtime) -> anyhow::Result<Daemon> {
-        let state = std::env::temp_dir().join(format!("chimere-bench-{}", std::process::id()));
-        create_private_dir(&state)?;
-        let config = state.join("config.toml");
-        std::fs::write(&config, format!("[engine]\nthreads = {}\nsequences = {widest}\n", plan.threads))?;
-        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let mut command = chimere()?;
-        command.args(["serve", "--listen", &listen.to_string(), "--model"]).arg(&plan.model);
-        command.arg("--state-dir").arg(&state).arg("--config").arg(&config);
-        let child = command.spawn().context("cannot start a daemon")?;
-        let client = Client::new(&Where { url: None, key: None }, listen)?;
-        let mut daemon = Daemon { child, client, state, bias: json!({}) };
-        runtime.block_on(daemon.ready())?;
-        Ok(daemon)
-    }
-
-    async fn ready(&mut self) -> anyhow::Result<()> {
-        let began = Instant::now();
-        while let Err(error) = self.client.get("/health").await {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the daemon ended before it was ready ({status}): `chimere serve` says why");
-            }
-            if began.elapsed() > READY_TIMEOUT {
-                return Err(error.context("the daemon did not become ready"));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        for end in ENDS {
-            let body = json!({ "content": end, "parse_special": true });
-            let answer = self.client.post("/tokenize", &body).await?;
-            if let [id] = answer["tokens"].as_array().map_or(&[][..], Vec::as_slice) {
-                self.bias[id.to_string()] = json!(-100);
-            }
-        }
-        Ok(())
+        let config = format!("[engine]\nthreads = {}\nsequences = {widest}\n", plan.threads);
+        let mut server = Server::daemon(&plan.model, &config, &[])?;
+        runtime.block_on(server.ready())?;
+        let bias = runtime.block_on(server.no_end())?;
+        Ok(Daemon { server, bias })
     }
 
     /// As many chats at once, greedy and without thought, each with a question of its own.
@@ -264,7 +207,7 @@ impl Daemon {
             "stream_options": { "include_usage": true },
         });
         let began = Instant::now();
-        let events = self.client.stream("/v1/chat/completions", &body).await?.timed().await?;
+        let events = self.server.client.stream("/v1/chat/completions", &body).await?.timed().await?;
         let done = Instant::now();
         let (mut text, mut last, mut end) = (String::new(), began, Value::Null);
         for (at, event) in events {
@@ -292,7 +235,7 @@ impl Daemon {
 
     /// What the daemon kept of a reply.
     async fn turn(&self, id: &str) -> anyhow::Result<Turn> {
-        let mut answer = self.client.get(&format!("/v1/memory/turns?turn={id}")).await?;
+        let mut answer = self.server.client.get(&format!("/v1/memory/turns?turn={id}")).await?;
         Ok(serde_json::from_value(answer["data"][0].take())?)
     }
 }
