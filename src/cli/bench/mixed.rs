@@ -17,9 +17,8 @@ use super::server::Server;
 use crate::cli::client::Client;
 use crate::cli::exit::{EX_DATAERR, coded};
 
-/// Requests of a round for each stream, and at least so many.
-const REQUESTS_PER_STREAM: usize = 2;
-const REQUESTS_MIN: usize = 4;
+/// Each stream asks once in a round, and so many times, one for each stream within these bounds, one asks again.
+const AGAIN: (usize, usize) = (3, 16);
 /// Positions of a sequence: the longest prompt, the longest reply and what a chat adds.
 const CONTEXT_TOKENS: u32 = 2_048;
 /// The chat of two turns: what the first asks, how much is answered, what the second asks.
@@ -121,7 +120,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut()) -> anyhow::Result<Report> {
     }
     let mut rows = Vec::new();
     for &streams in &plan.batch {
-        let count = (usize::from(streams) * REQUESTS_PER_STREAM).max(REQUESTS_MIN);
+        let count = usize::from(streams) + usize::from(streams).clamp(AGAIN.0, AGAIN.1);
         let mut case = Case::default();
         for round in 0..plan.rounds {
             let requests = prompts.requests(1 + rows.len() as u64 * 1_000 + round as u64, count);
