@@ -1,10 +1,12 @@
 //! Builds everything once, in this order: state lock, keys, pipelines, listener, actors, door. Stops it in the
 //! opposite order: no new requests, replies under way, door, engine. Signals and systemd are answered here.
 
+pub mod choice;
 mod exit;
 mod face;
 mod judge;
 pub mod log;
+mod model;
 mod notify;
 mod reload;
 mod sessions;
@@ -44,7 +46,7 @@ use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
-use crate::night::generation::{Generations, Pointer};
+use crate::night::generation::Generations;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::Replies;
@@ -105,6 +107,7 @@ pub struct Daemon {
     keys: watch::Sender<Arc<KeyRing>>,
     lease: face::LeaseHolder,
     embedding: vectors::Places,
+    models: Arc<model::Models>,
     clock: Clock,
     started_ms: i64,
 }
@@ -140,7 +143,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let listener = TcpListener::bind(config.http.listen)
         .await
         .map_err(|source| DaemonError::Listen { listen: config.http.listen, source })?;
-    let spec = Arc::new(engine_spec(&config, model)?);
+    let spec = Arc::new(model::first_spec(&config, model)?);
     let exhausted = Arc::new(watch::Sender::new(None));
     let board = Arc::new(Board::default());
     board.set_shelf(tables::scan(&config));
@@ -176,6 +179,7 @@ impl Daemon {
         });
         Arc::new(Daemon {
             limits: Arc::new(Live::new(http_limits(&config))),
+            models: model::Models::new(&config, board.clone(), &cast, clock.clone()),
             config: Live::new(config),
             flags,
             log,
@@ -277,7 +281,9 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     let inference = supervise("inference", serving.clone(), budget, exhausted.clone(), move || {
         Inference::new(spec.clone(), shared.clone(), runtime.clone())
     });
-    let (state_dir, program) = (config.state_dir.clone(), trainer_program(&engine, config));
+    // This binary again, as the trainer of the served model.
+    let program = Program { path: engine.program.clone(), args: Vec::new(), low_priority: config.low_priority };
+    let state_dir = config.state_dir.clone();
     let resident = Resident { inference: inference.clone(), board: board.clone() };
     let trainer = supervise("trainer", night.clone(), budget, exhausted.clone(), move || {
         Trainer::new(&state_dir, program.clone(), resident.clone())
@@ -332,24 +338,16 @@ fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
     }
 }
 
-/// This binary again, as the trainer of the served model.
-fn trainer_program(engine: &EngineSpec, config: &Config) -> Program {
-    // A daemon without a model does not come this far.
-    let model = config.model.clone().unwrap_or_default();
-    Program { path: engine.program.clone(), args: Vec::new(), model, low_priority: config.low_priority }
-}
-
 /// Whether adapters are put on the served model: the night makes them, or made one that is served.
 fn adapters_wanted(config: &Config) -> bool {
-    let served = Generations::open(&config.state_dir).and_then(|generations| generations.pointer());
-    let learned = |pointer: Option<Pointer>| pointer.is_some_and(|p| p.served().iter().any(|number| *number > 0));
-    config.night.enabled || served.is_ok_and(learned)
+    let learned = || Generations::open(&config.state_dir).and_then(|generations| generations.learned());
+    config.night.enabled || learned().unwrap_or(false)
 }
 
-/// This binary again, as an engine.
+/// This binary again, as an engine of the file `model`.
 fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonError> {
     let engine = &config.engine;
-    let mut args = vec!["engine".into(), "--model".into(), model.into_os_string()];
+    let mut args = vec!["engine".into()];
     let mut flag = |name: &str, value: String| args.extend([name.into(), value.into()]);
     flag("--backend", engine.backend.clone());
     flag("--vram-max", engine.vram_bytes_max.to_string());
@@ -378,6 +376,8 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     Ok(EngineSpec {
         program: std::env::current_exe()?,
         args,
+        model,
+        instead: None,
         load_timeout: engine.load_timeout,
         stall_timeout: engine.stall_timeout,
         exit_timeout: if engine.snapshots_on_disk { KEEPING_TIMEOUT } else { EXIT_TIMEOUT },

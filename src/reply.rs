@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 pub use id::{first_turn_id, new_turn_id};
 pub use session::{UnderWay, said};
 
-use crate::actors::inference::{Board, Inference};
+use crate::actors::inference::{Board, Inference, Pass};
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
@@ -38,6 +38,8 @@ const EVENTS_MAX: usize = 256;
 /// Longest wait for a plan before the default route is taken. A busy machine may hold a plan up for a moment, and must
 /// not change the route by that.
 const PLAN_TIMEOUT_MS: u64 = 5_000;
+/// Why a request is not answered, or not to its end, while another model takes the place of the present one.
+const CHANGING: &str = "the served model is being changed";
 /// Longest name of a conversation, bytes.
 const CONVERSATION_BYTES_MAX: usize = 256;
 
@@ -99,6 +101,12 @@ impl Replies {
 
     pub fn running(&self) -> usize {
         self.config.get().requests_max.saturating_sub(self.permits.available_permits())
+    }
+
+    /// Waits in line while the model is changed, within `start_timeout`.
+    pub async fn enter(&self) -> Result<Pass, ServiceError> {
+        let pass = self.board.gate.enter(self.config.get().start_timeout).await;
+        pass.ok_or_else(|| unavailable(CHANGING, self.board.retry_after_s()))
     }
 
     /// Waits for an engine, within `start_timeout`.

@@ -367,11 +367,25 @@ pub trait Service: Send + Sync + 'static {
     fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>>;
     fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>>;
 
+    /// Which model file is served, which was before, and what is being done about it.
+    fn model(&self) -> Value;
+    /// Puts another model file in the place of the served one; with `wait` the answer is what came of it.
+    fn change_model(&self, wish: ModelWish, wait: bool) -> BoxFuture<'_, Result<Value, ServiceError>>;
+
     /// Who holds this key (`None` = no Authorization header), coming from a loopback address or not.
     fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError>;
 
     /// True while the daemon accepts new requests (false: draining).
     fn accepting(&self) -> bool;
+}
+
+/// Which model file is to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelWish {
+    /// On the daemon's machine.
+    File(PathBuf),
+    /// The one before the last change.
+    Before,
 }
 
 /// A command for the night.

@@ -3,7 +3,9 @@
 
 mod adapt;
 mod board;
+mod change;
 mod child;
+mod gate;
 mod life;
 mod steer;
 mod stream;
@@ -22,10 +24,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use adapt::Adapt;
 pub use board::{Board, EngineState};
+pub use change::{Host, HostError};
 pub use child::{EngineSpec, REGISTRY_MAX};
+pub use gate::{Gate, Pass, Shut};
 pub use life::EXIT_TIMEOUT;
 pub use stream::{EngineStream, FromEngine, Lease};
 
+use change::Change;
 use child::Report;
 use stream::ToChild;
 
@@ -130,13 +135,17 @@ pub struct Inference {
     /// Somebody holds the lease: the engine, and the next one, is to be paused.
     leased: watch::Sender<bool>,
     pausing: Option<oneshot::Sender<()>>,
+    /// The next start, while none runs.
+    due: Option<SpawnHandle>,
+    change: Option<Change>,
     stopping: bool,
 }
 
 impl Inference {
+    /// Hosts the model of `spec`, or the one that served in an earlier life.
     pub fn new(spec: Arc<EngineSpec>, board: Arc<Board>, runtime: Handle) -> Self {
         Inference {
-            spec,
+            spec: board.served_spec().unwrap_or(spec),
             board,
             runtime,
             commands: None,
@@ -144,11 +153,16 @@ impl Inference {
             failures: 0,
             leased: watch::Sender::new(false),
             pausing: None,
+            due: None,
+            change: None,
             stopping: false,
         }
     }
 
     fn launch(&mut self, context: &mut Context<Self>) {
+        if let Some(due) = self.due.take() {
+            context.cancel_future(due);
+        }
         if self.stopping {
             return;
         }
@@ -169,15 +183,23 @@ impl Inference {
         if self.stopping {
             return self.board.set(EngineState::Stopped);
         }
+        if self.changed(&message, context) {
+            return;
+        }
         let never = !self.board.was_ready();
         if never && (fatal || self.failures >= self.spec.first_start_attempts) {
+            if let Some(instead) = self.spec.instead.clone() {
+                tracing::error!(message, file = %instead.model.display(), "the model cannot be hosted: another serves");
+                (self.spec, self.failures) = (instead, 0);
+                return self.launch(context);
+            }
             tracing::error!(message, attempts = self.failures, "the model cannot be hosted");
             return self.board.set(EngineState::Failed { message, fatal });
         }
         let pause = back_off(self.failures);
         tracing::error!(message, failures = self.failures, pause_ms = pause.as_millis(), "the engine ended");
         self.board.set(EngineState::Restarting { pause, message });
-        context.run_later(pause, |inference, context| inference.launch(context));
+        self.due = Some(context.run_later(pause, |inference, context| inference.launch(context)));
     }
 }
 
@@ -197,11 +219,17 @@ impl Actor for Inference {
 
 impl StreamHandler<Report> for Inference {
     fn handle(&mut self, report: Report, context: &mut Self::Context) {
+        if self.leaving() && !matches!(report, Report::Ended { .. }) {
+            return;
+        }
         match report {
             Report::Loading(progress) => self.board.set(EngineState::Loading { progress }),
             Report::Ready(hosted) => {
-                tracing::info!(model = hosted.model.name, backend = hosted.model.backend, "the engine is ready");
-                self.board.set(EngineState::Ready(Arc::new(*hosted)));
+                let hosted = Arc::new(*hosted);
+                if self.proven(&hosted, context) {
+                    tracing::info!(model = hosted.model.name, backend = hosted.model.backend, "the engine is ready");
+                    self.board.set_served(self.spec.clone(), hosted);
+                }
             }
             Report::Paused => {
                 if let Some(hosted) = self.board.hosted() {

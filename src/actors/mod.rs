@@ -2,12 +2,12 @@
 //!
 //! | actor | owns | receives | on error |
 //! |---|---|---|---|
-//! | [`inference::Inference`] | the serving engine child, the request registry, the pause lease | Submit, Ask, Adapt, Pause → Lease, Stop | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
+//! | [`inference::Inference`] | the serving engine child, the request registry, the pause lease | Submit, Ask, Adapt, Pause → Lease, Host, Stop | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
 //! | [`orchestrator::Orchestrator`] | the PipelineSet, the route history | Chat, PipelinesChanged, OrchestratorStatus | the caller falls back to the default route |
 //! | [`memory::Memory`] | the turn log | Append, AddFeedback, AddJudgement, Unscored, List, Forget, MemoryStatus | stop writing, keep serving, reopen after a while |
 //! | [`scorer::Scorer`] | the queue of unscored turns, the judge's engine child | JudgeAnswer, ScoreBacklog, ScorerStatus | leave the turn unscored, count it, find it again in the turn log |
 //! | [`trainer::Trainer`] | the candidate: a file that no reply is answered with | Take, Discard, Train, TrainerStatus | the run fails |
-//! | [`scheduler::Scheduler`] | the night's phase record, the pointer to the served generation, the canary, cron | Night, ScheduleChanged, SchedulerStatus | what served yesterday serves on; the run is reported as failed |
+//! | [`scheduler::Scheduler`] | the night's phase record, the pointer to the served generation, the canary, cron | Night, HoldNight → Hold, ScheduleChanged, SchedulerStatus | what served yesterday serves on; the run is reported as failed |
 //!
 //! Who asks whom: `reply` asks Orchestrator, Inference, Memory and, before an answer of a gated route ends, the Scorer; the Scorer's work asks Memory and its engine's owner;
 //! the Scheduler's runs ask Trainer, Inference and Memory; the Trainer asks Inference where it trains without gradients; `daemon` asks all of them for their status;

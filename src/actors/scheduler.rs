@@ -17,7 +17,7 @@ mod status;
 mod tenure;
 mod work;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use actix::fut::wrap_future;
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use desk::Desk;
 pub use host::Host;
+pub use tenure::{Hold, HoldNight};
 
 use super::inference::EngineState;
 use crate::night::canary::Watched;
@@ -82,6 +83,8 @@ pub struct Scheduler {
     recovered: Option<u64>,
     /// Somebody is changing the pointer.
     changing: bool,
+    /// There as long as somebody is changing the model.
+    held: Weak<()>,
     stop: CancellationToken,
     cron: Result<JobScheduler, String>,
     beats: u64,
@@ -110,6 +113,7 @@ impl Scheduler {
             pointer: Pointer::base(),
             recovered: None,
             changing: false,
+            held: Weak::new(),
             stop: CancellationToken::new(),
             cron: Err("starting".to_owned()),
             beats: 0,
@@ -211,14 +215,25 @@ impl Scheduler {
         }));
     }
 
+    /// What of the night is under way.
+    fn busy(&self) -> Option<String> {
+        let run = self.record.run.as_ref().map(|run| format!("run {} is under way", run.order.id));
+        let changing = || self.changing.then(|| "the served generation is being changed".to_owned());
+        let held = || (self.held.strong_count() > 0).then(|| "the served model is being changed".to_owned());
+        run.or_else(changing).or_else(held)
+    }
+
+    /// The pointer is being changed, or is not that of the model that serves now.
+    fn moving(&self) -> bool {
+        self.changing || self.held.strong_count() > 0 || self.desk.board.withheld()
+    }
+
     /// Whether a run may begin.
     fn free(&self) -> Result<(), String> {
-        let busy = self.record.run.as_ref().map(|run| format!("run {} is under way", run.order.id));
         let faults =
             [self.fault.clone(), self.generations.as_ref().err().cloned(), self.schedule.as_ref().err().cloned()];
-        let changing = self.changing.then(|| "the served generation is being changed".to_owned());
-        let early = self.recovered.is_none().then(|| "no engine serves yet".to_owned());
-        match faults.into_iter().flatten().chain(busy).chain(changing).chain(early).next() {
+        let early = (self.recovered.is_none() || self.desk.board.withheld()).then(|| "no engine serves yet".to_owned());
+        match faults.into_iter().flatten().chain(self.busy()).chain(early).next() {
             Some(why) => Err(why),
             None => Ok(()),
         }
@@ -250,7 +265,7 @@ impl Scheduler {
         if ready && !self.changing && self.desk.board.behind() {
             self.recover(context);
         }
-        if self.pointer.canary.is_some() && !self.changing && self.beats % BEATS_A_LOOK == 0 {
+        if self.pointer.canary.is_some() && !self.moving() && self.beats % BEATS_A_LOOK == 0 {
             self.look(context);
         }
         if !self.desk.enabled || self.record.paused || self.free().is_err() {
@@ -407,8 +422,8 @@ impl Scheduler {
 
     fn roll_back(&mut self, wanted: Option<u64>) -> ResponseActFuture<Self, Answer> {
         let busy = |message: String| ServiceError::Busy { message, retry_after_s: 1 };
-        if self.changing || self.recovered.is_none() {
-            return Box::pin(fut::err(busy("the served generation is being changed".to_owned())));
+        if self.moving() || self.recovered.is_none() {
+            return Box::pin(fut::err(busy("what is served is being changed".to_owned())));
         }
         let generations = match &self.generations {
             Ok(generations) => generations.clone(),

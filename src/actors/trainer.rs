@@ -113,9 +113,13 @@ impl Handler<Train> for Trainer {
             let Train { pairs, from, seed, training, stop, told, .. } = train;
             fresh(&to).map_err(|error| format!("no room for a candidate at {}: {error}", to.display()))?;
             let lesson = Lesson { pairs, out: to.join(FILE), from, seed, training };
+            // No run begins while another model takes its place.
+            let model = resident.board.file().ok_or("no model is served yet")?;
             let said = match training.method {
-                Method::Gradient => child::train(&program, &lesson, &stop, &*told).await.map_err(|e| e.to_string()),
-                Method::Population | Method::Mezo => resident.train(&program.model, &lesson, &stop, &*told).await,
+                Method::Gradient => {
+                    child::train(&program, &model, &lesson, &stop, &*told).await.map_err(|e| e.to_string())
+                }
+                Method::Population | Method::Mezo => resident.train(&model, &lesson, &stop, &*told).await,
             }?;
             let path = lesson.out;
             let hashed = tokio::task::spawn_blocking(move || candidate(path)).await.map_err(|e| e.to_string())?;

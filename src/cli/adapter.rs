@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use chimere::config::{Config, Flags};
-use chimere::daemon::DaemonError;
 use chimere::engine::adapter::{self, BaseModel, HEAD, Recipe, TARGETS, target_of};
 use chimere::engine::load::model_hash;
 use chimere::gguf::Gguf;
 use serde_json::json;
 
 use super::exit::say;
+use super::model_args::model_file;
 
 /// LoRA adapters: look at one, make a random one for tests
 #[derive(clap::Args)]
@@ -72,8 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// The base model that was named, or the one that the daemon would serve.
 fn base(named: Option<&Path>) -> anyhow::Result<BaseModel> {
-    let config = Config::load(&Flags { model: named.map(Path::to_owned), ..Flags::default() })?;
-    let path = config.model.map_err(|places| anyhow::anyhow!(DaemonError::NoModel(places)))?;
+    let path = model_file(named)?;
     let header = Gguf::open(&path)?;
     let hash = model_hash(&path, &header).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(BaseModel::new(&header, &hash))

@@ -10,6 +10,7 @@ use chimere_ffi::gpu::{compiler_version, first_card, shipped_architectures};
 
 use chimere::config::check::Finding;
 use chimere::config::{Config, Environment, Flags};
+use chimere::daemon::choice::served_file;
 use chimere::gguf::Gguf;
 use chimere::store::files::create_private_dir;
 
@@ -103,7 +104,7 @@ fn memory_of(flags: &Flags) -> Finding {
     };
     let weights = Config::load(flags)
         .ok()
-        .and_then(|config| config.model.ok())
+        .and_then(|config| served_file(&config).ok())
         .and_then(|path| Gguf::open(&path).ok())
         .map_or(0, |model| model.file_len());
     let gb = |bytes: u64| bytes as f64 / 1e9;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use chimere::config::Config;
+use chimere::daemon::choice::served_file;
 use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::{Vocab, fingerprint};
 use chimere::engram::count::{Corpus, CountRules};
@@ -162,9 +163,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn vocabulary(model: Option<PathBuf>, config: &Config) -> anyhow::Result<Bpe> {
-    let path = match (model, &config.model) {
+    let path = match (model, served_file(config)) {
         (Some(path), _) => path,
-        (None, Ok(path)) => path.clone(),
+        (None, Ok(path)) => path,
         (None, Err(_)) => bail!("no model found: name one with --model"),
     };
     let gguf = Gguf::open(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -18,6 +18,7 @@ mod eval;
 mod exit;
 mod keys;
 mod memory;
+mod model;
 mod model_args;
 mod night;
 mod pipeline;
@@ -55,6 +56,8 @@ enum Cmd {
     Night(night::Args),
     /// Serve an earlier generation again
     Rollback(night::RollbackArgs),
+    /// The model file that is served: show, swap, back
+    Model(model::Args),
     /// Routes and their prompts: list, reset
     Pipeline(pipeline::Args),
     /// Talk to the daemon
@@ -113,6 +116,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Session(args) => session::run(args),
         Cmd::Night(args) => night::run(args),
         Cmd::Rollback(args) => night::roll_back(args),
+        Cmd::Model(args) => model::run(args),
         Cmd::Pipeline(args) => pipeline::run(args),
         Cmd::Chat(args) => chat::run(args),
         Cmd::Top(args) => top::run(args),

@@ -1,9 +1,10 @@
 //! Arguments shared by the subcommands that load a model in their own process: `bench` and `eval`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use chimere::config::{Config, Flags};
 use chimere::daemon::DaemonError;
+use chimere::daemon::choice::served_file;
 use chimere::engine::adapter;
 use chimere::engine::backend::Adapted;
 use chimere::engine::cuda::Decode;
@@ -85,8 +86,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 impl ModelArgs {
     /// The file that was named, or the one that the daemon would serve.
     pub fn path(&self) -> anyhow::Result<PathBuf> {
-        let config = Config::load(&Flags { model: self.model.clone(), ..Flags::default() })?;
-        config.model.map_err(|places| anyhow::anyhow!(DaemonError::NoModel(places)))
+        model_file(self.model.as_deref())
     }
 
     pub fn threads(&self) -> usize {
@@ -124,6 +124,13 @@ impl ModelArgs {
         }
         Ok(loaded)
     }
+}
+
+/// The file that was named, or the one that the daemon would serve.
+pub fn model_file(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let config = Config::load(&Flags { model: named.map(Path::to_owned), ..Flags::default() })?;
+    let found = if named.is_some() { config.model } else { served_file(&config) };
+    found.map_err(|places| anyhow::anyhow!(DaemonError::NoModel(places)))
 }
 
 /// A progress bar that shows nothing where standard error is no terminal.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Config, Environment, Flags};
+use crate::daemon::choice::served_file;
 use crate::gguf::Gguf;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
@@ -71,7 +72,7 @@ fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> 
 }
 
 fn model(config: &Config) -> Result<String, String> {
-    let path = config.model.as_ref().map_err(|places| {
+    let path = &served_file(config).map_err(|places| {
         let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
         format!("no model file: looked for {}", places.join(", "))
     })?;

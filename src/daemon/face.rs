@@ -18,8 +18,8 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, NightCommand, Principal, ReplyEvent,
-    ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, ModelWish, NightCommand, Principal,
+    ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -38,6 +38,7 @@ pub(super) struct LeaseHolder(Mutex<Option<Lease>>);
 
 impl Daemon {
     async fn ask(&self, ask: Ask) -> Result<Event, ServiceError> {
+        let _pass = self.replies.enter().await?;
         let retry_after_s = self.board.retry_after_s();
         let answer = self.cast.inference.send_within(ask, Duration::from_millis(ENGINE_TIMEOUT_MS)).await;
         match answer.map_err(|error| link(&error))?.map_err(|error| engine(&error, retry_after_s))? {
@@ -56,6 +57,8 @@ impl Daemon {
     /// Drops what the engine keeps of the prompts of the principal whose turns are forgotten, or of everybody's: which
     /// turn a prefix came from is not known, and it is soon read again.
     async fn forget_prefixes(&self, owner: Option<String>) -> Result<(), ServiceError> {
+        // An engine that is told to end writes what it keeps, and the file goes after that.
+        let _pass = self.replies.enter().await?;
         let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
         let answer = self.cast.inference.send_within(Ask::ForgetPrefixes { owner }, within).await;
         match answer.map_err(|error| link(&error))? {
@@ -271,6 +274,14 @@ impl Service for Daemon {
                 Err(_) => Err(ServiceError::Internal("the engine did not resume".to_owned())),
             }
         })
+    }
+
+    fn model(&self) -> Value {
+        self.models.show()
+    }
+
+    fn change_model(&self, wish: ModelWish, wait: bool) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        Box::pin(self.models.change(wish, self.config.get().drain_timeout, wait))
     }
 
     fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {

@@ -79,7 +79,7 @@ fn described(path: PathBuf) -> Result<(Reading, AdapterFile), String> {
 
 fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     let scorer = &config.scorer;
-    let mut args: Vec<OsString> = vec!["engine".into(), "--model".into(), model.into()];
+    let mut args: Vec<OsString> = vec!["engine".into()];
     args.extend(config.low_priority.then(|| "--background".into()));
     args.push("--adapters".into());
     args.push("--spare-card".into());
@@ -97,6 +97,8 @@ fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     Ok(EngineSpec {
         program: std::env::current_exe().map_err(|error| error.to_string())?,
         args,
+        model,
+        instead: None,
         load_timeout: config.engine.load_timeout,
         stall_timeout: config.engine.stall_timeout,
         exit_timeout: EXIT_TIMEOUT,

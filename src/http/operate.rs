@@ -1,4 +1,4 @@
-//! Routes for who runs the daemon: health, metrics, status, pause and resume, the night.
+//! Routes for who runs the daemon: health, metrics, status, pause and resume, the model file, the night.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::{metrics, reply};
 use crate::night::page::page;
 use crate::night::phase::Job;
 use crate::night::report::Report;
-use crate::service::{NightCommand, ServiceError};
+use crate::service::{ModelWish, NightCommand, ServiceError};
 
 /// 200 once the model can produce a token and the daemon takes requests.
 pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
@@ -55,6 +55,37 @@ pub(crate) async fn pause(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn resume(call: Call) -> Result<Response, ApiError> {
     call.door.service.resume().await?;
     Ok(reply::json(&json!({"paused": false})))
+}
+
+pub(crate) async fn model(call: Call) -> Result<Response, ApiError> {
+    Ok(reply::json(&call.door.service.model()))
+}
+
+pub(super) const MODEL: Parameters =
+    Parameters { known: &[&["path", "before", "wait"]], ignored: &[], unsupported: &[] };
+
+#[derive(Deserialize)]
+struct Wish {
+    path: Option<PathBuf>,
+    #[serde(default)]
+    before: bool,
+    wait: Option<bool>,
+}
+
+/// Another model file in the place of the served one; without `wait` the answer comes at once.
+pub(crate) async fn change_model(call: Call) -> Result<Response, ApiError> {
+    let mut map = body::object(&call.body, &call.limits)?;
+    body::check(&mut map, &MODEL)?;
+    let Wish { path, before, wait } = body::typed(Value::Object(map))?;
+    let wish = match (path, before) {
+        (Some(path), false) => ModelWish::File(path),
+        (None, true) => ModelWish::Before,
+        (Some(_), true) => {
+            return Err(ApiError::param("before", "`before` and `path` name two files: say one of them"));
+        }
+        (None, false) => return Err(ApiError::param("path", "`path` is missing").code("missing_parameter")),
+    };
+    Ok(reply::json(&call.door.service.change_model(wish, wait.unwrap_or(true)).await?))
 }
 
 pub(super) const NIGHT: Parameters = Parameters {

@@ -103,6 +103,8 @@ pub static ROUTES: &[Route] = &[
     route!("DELETE" "/v1/sessions/{*id}", CHAT, Nothing, sessions::delete),
     route!("POST" "/v1/admin/pause", ADMIN, Nothing, operate::pause),
     route!("POST" "/v1/admin/resume", ADMIN, Nothing, operate::resume),
+    route!("GET" "/v1/admin/model", ADMIN, Nothing, operate::model),
+    route!("POST" "/v1/admin/model", ADMIN, Json(operate::MODEL), operate::change_model),
     route!("GET" "/v1/night", METRICS, Nothing, operate::night_status),
     route!("GET" "/v1/night/report", ADMIN, Nothing, operate::night_report),
     route!("POST" "/v1/night", ADMIN, Json(operate::NIGHT), operate::night),

@@ -9,11 +9,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use super::inspect::hash_file;
-use super::manifest::{FORMAT, MANIFEST_BYTES_MAX, Manifest, ManifestError, Seal};
-use crate::store::files::{create_private_dir, read_bounded, write_durable};
+use super::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError, Seal};
+use super::pointer::PointerFile;
+pub use super::pointer::{Canary, Pointer};
+use crate::store::files::create_private_dir;
 
 /// Generations that stay on disk.
 pub const KEPT: usize = 14;
@@ -21,43 +21,6 @@ pub const ADAPTER: &str = "adapter.gguf";
 const MANIFEST: &str = "manifest.json";
 const SIGNATURE: &str = "manifest.sig";
 const ASIDE: &str = ".new-";
-const POINTER_BYTES_MAX: u64 = 64 << 10;
-
-/// The stage of a canary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Canary {
-    pub generation: u64,
-    /// Index into the configured stages.
-    pub stage: usize,
-    pub percent: u8,
-    /// When the canary, and when this stage began, Unix milliseconds.
-    pub began_ms: i64,
-    pub stage_ms: i64,
-}
-
-/// Which generations answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pointer {
-    pub format: u32,
-    /// Answers every conversation that the canary does not.
-    pub champion: u64,
-    pub canary: Option<Canary>,
-    /// What a rollback without a number goes back to.
-    pub previous: u64,
-}
-
-impl Pointer {
-    pub fn base() -> Pointer {
-        Pointer { format: FORMAT, ..Pointer::default() }
-    }
-
-    /// The generations that may be asked to answer.
-    pub fn served(&self) -> Vec<u64> {
-        [Some(self.champion), self.canary.map(|c| c.generation)].into_iter().flatten().collect()
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum GenerationError {
@@ -211,29 +174,34 @@ impl Generations {
         points("promote.signed")
     }
 
-    /// The pointer as it stands; `None` before the first promotion.
-    pub fn pointer(&self) -> Result<Option<Pointer>, GenerationError> {
-        let Some(text) = read_bounded(&self.pointer, POINTER_BYTES_MAX)? else { return Ok(None) };
-        let pointer: Pointer =
-            serde_json::from_str(&text).map_err(|error| GenerationError::Pointer(error.to_string()))?;
-        if pointer.format != FORMAT {
-            return Err(GenerationError::Pointer(format!("format {}, not {FORMAT}", pointer.format)));
-        }
-        Ok(Some(pointer))
+    fn file(&self) -> Result<Option<PointerFile>, GenerationError> {
+        PointerFile::read(&self.pointer)
     }
 
-    /// Replaces the pointer in one step.
-    pub fn point(&self, pointer: &Pointer) -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(pointer).map_err(io::Error::other)?;
-        text.push(b'\n');
-        write_durable(&self.pointer, &text)
+    /// The pointer of a base model as it stands; `None` before the first promotion on it.
+    pub fn pointer(&self, base_hash: &str) -> Result<Option<Pointer>, GenerationError> {
+        Ok(self.file()?.and_then(|file| file.of(base_hash)))
+    }
+
+    /// Whether a learned generation answers, on any base model.
+    pub fn learned(&self) -> Result<bool, GenerationError> {
+        Ok(self.file()?.is_some_and(|file| file.named().any(|number| number > 0)))
+    }
+
+    /// Replaces the pointer of a base model in one step; those of other models stay.
+    pub fn point(&self, base_hash: &str, pointer: &Pointer) -> Result<(), GenerationError> {
+        // What cannot be read is replaced: it names nothing.
+        let before = self.file().ok().flatten();
+        let made_on = |number: u64| self.manifest(number).ok().map(|manifest| manifest.base_hash);
+        let file = PointerFile::replaced(before, base_hash, *pointer, made_on);
+        Ok(file.write(&self.pointer)?)
     }
 
     /// The pointer that may be served with this model: what the file says where every generation of it is
     /// verified; else the newest verified one before it, and at last the base model. With it, why it is
     /// another than the file says.
     pub fn servable(&self, base_hash: &str) -> (Pointer, Option<String>) {
-        let pointer = match self.pointer() {
+        let pointer = match self.pointer(base_hash) {
             Ok(Some(pointer)) => pointer,
             Ok(None) => return (Pointer::base(), None),
             Err(error) => return (Pointer::base(), Some(error.to_string())),
@@ -264,9 +232,11 @@ impl Generations {
         Ok(used.max().unwrap_or(0) + 1)
     }
 
-    /// Removes the oldest generations above `KEPT`, never one that the pointer names. Returns what went.
+    /// Removes the oldest generations above `KEPT`, never one that a pointer names. Returns what went.
     pub fn prune(&self, pointer: &Pointer) -> io::Result<Vec<u64>> {
-        let needed: BTreeSet<u64> = pointer.served().into_iter().chain([pointer.previous]).collect();
+        let file = self.file().ok().flatten();
+        let named = file.iter().flat_map(PointerFile::named);
+        let needed: BTreeSet<u64> = pointer.served().into_iter().chain([pointer.previous]).chain(named).collect();
         let numbers = self.numbers()?;
         let surplus = numbers.len().saturating_sub(KEPT);
         let old: Vec<u64> = numbers.into_iter().filter(|n| !needed.contains(n)).take(surplus).collect();

@@ -88,7 +88,7 @@ fn a_damaged_champion_falls_back_to_the_newest_verified_one() {
     (1..=3).for_each(|n| place.build(n));
     let canary = Canary { generation: 3, stage: 0, percent: 5, began_ms: 0, stage_ms: 0 };
     let pointer = Pointer { champion: 2, previous: 1, canary: Some(canary), ..Pointer::base() };
-    place.generations.point(&pointer).unwrap();
+    place.generations.point(BASE, &pointer).unwrap();
     assert_eq!(place.generations.servable(BASE), (pointer, None));
     let damage = |n: u64| fs::write(place.generations.adapter(n), "x").unwrap();
     damage(3);
@@ -101,6 +101,28 @@ fn a_damaged_champion_falls_back_to_the_newest_verified_one() {
     assert_eq!(place.generations.servable(BASE).0.champion, 0);
     fs::write(place.dir.path().join("served.json"), "{").unwrap();
     assert!(place.generations.servable(BASE).1.unwrap().contains("damaged"));
+}
+
+#[test]
+fn a_pointer_waits_while_another_base_model_serves() {
+    let place = Place::new();
+    (1..=3).for_each(|n| place.build(n));
+    let back = Pointer { champion: 1, previous: 0, ..Pointer::base() };
+    // As a version that knew one base model wrote it.
+    fs::write(place.dir.path().join("served.json"), serde_json::to_vec(&back).unwrap()).unwrap();
+    assert_eq!(place.generations.servable(BASE), (back, None));
+    let other = "another";
+    assert_eq!(place.generations.servable(other).0, Pointer::base(), "its generations are not of this model");
+    let own = Pointer { champion: 4, ..Pointer::base() };
+    place.generations.point(other, &own).unwrap();
+    assert_eq!(place.generations.pointer(other).unwrap(), Some(own));
+    // Generation 3 is newer, but it was rolled back.
+    assert_eq!(place.generations.servable(BASE), (back, None));
+    place.generations.point(BASE, &Pointer { champion: 2, ..back }).unwrap();
+    assert_eq!(place.generations.pointer(other).unwrap(), Some(own));
+    assert_eq!(place.generations.servable(BASE).0.champion, 2);
+    assert_eq!(place.generations.pointer("a third").unwrap(), None);
+    assert!(place.generations.learned().unwrap());
 }
 
 #[test]

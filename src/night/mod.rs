@@ -19,6 +19,7 @@ pub mod likeness;
 pub mod manifest;
 pub mod page;
 pub mod phase;
+mod pointer;
 pub mod record;
 pub mod report;
 pub mod schedule;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::Replies;
 use super::choice::Choice;
 use super::task::{Reply, chat_prompt, generate};
-use crate::actors::inference::Submit;
+use super::{CHANGING, Replies};
+use crate::actors::inference::{Pass, Submit};
 use crate::actors::scorer::JudgeAnswer;
 use crate::engine::protocol::Channel;
 use crate::meters;
@@ -42,6 +42,7 @@ pub(super) async fn gate(
     reply: &mut Reply,
     replies: &Replies,
     events: &mpsc::Sender<ReplyEvent>,
+    pass: &Pass,
     reply_deadline: Instant,
 ) -> Option<Judgement> {
     let gate = reply.plan.quality_gate?;
@@ -60,6 +61,7 @@ pub(super) async fn gate(
             () = sleep_until(deadline) => Some(format!("{} ms were over", gate.timeout_ms)),
             () = events.closed() => Some("the client left".to_owned()),
             () = replies.cut.cancelled() => Some("the daemon is stopping".to_owned()),
+            () = pass.cut() => Some(CHANGING.to_owned()),
         },
     };
     let (mut kept, logprobs, judgement) = trial.end(because, began.elapsed());

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::choice::Choice;
 use super::record::{Opening, total_usage};
 use super::session::Held;
-use super::{Replies, new_turn_id, quality, unavailable};
-use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
+use super::{CHANGING, Replies, new_turn_id, quality, unavailable};
+use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Pass, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
@@ -56,14 +56,14 @@ pub(super) async fn run(
 ) {
     let began = Instant::now();
     replies.board.touch(replies.clock.now_ms());
-    let (mut reply, mut stream) = match open(replies, request).await {
+    let (mut reply, mut stream, pass) = match open(replies, request).await {
         Ok(open) => open,
         Err(error) => return drop(opened.send(Err(error))),
     };
     let started = reply.started(replies);
     let _ = events.try_send(started);
     let _ = opened.send(Ok(()));
-    let driven = AssertUnwindSafe(reply.drive(replies, &mut stream, &events, began)).catch_unwind().await;
+    let driven = AssertUnwindSafe(reply.drive(replies, &mut stream, &events, &pass, began)).catch_unwind().await;
     let end = driven.unwrap_or_else(|_| End::Failed(ServiceError::Internal("the reply's task failed".to_owned())));
     if !matches!(end, End::Complete) {
         reply.break_off(&mut stream, &end).await;
@@ -71,14 +71,16 @@ pub(super) async fn run(
     drop(stream);
     if matches!(end, End::Complete) {
         let deadline = began + replies.config.get().reply_timeout;
-        reply.judgement = quality::gate(&mut reply, replies, &events, deadline).await;
+        reply.judgement = quality::gate(&mut reply, replies, &events, &pass, deadline).await;
     }
+    drop(pass);
     reply.close(replies, end, events).await;
     replies.board.touch(replies.clock.now_ms());
 }
 
 /// Everything before the engine: model name, plan, admission.
-async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream), ServiceError> {
+async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream, Pass), ServiceError> {
+    let pass = replies.enter().await?;
     let hosted = replies.hosted().await?;
     let config = replies.config.get();
     // As in the list of models: the embedding model's name stays its own.
@@ -139,11 +141,16 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let mut choices: Vec<Choice> =
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
     choices.iter_mut().for_each(|choice| choice.form = form);
-    Ok((Reply { opening, plan, hosted, choices, streamed: request.streamed, judgement: None, session }, stream))
+    let streamed = request.streamed;
+    Ok((Reply { opening, plan, hosted, choices, streamed, judgement: None, session }, stream, pass))
 }
 
 fn stopping() -> End {
     End::Failed(unavailable("the daemon is stopping", 5))
+}
+
+fn changing(replies: &Replies) -> End {
+    End::Failed(unavailable(CHANGING, replies.board.retry_after_s()))
 }
 
 /// A conversation under the plan's other terms.
@@ -189,6 +196,7 @@ impl Reply {
         replies: &Replies,
         stream: &mut EngineStream,
         events: &mpsc::Sender<ReplyEvent>,
+        pass: &Pass,
         began: Instant,
     ) -> End {
         let config = replies.config.get();
@@ -197,7 +205,8 @@ impl Reply {
         let mut out = Vec::new();
         // Made once and not for every token.
         let (late, gone, cut) = (sleep_until(deadline), events.closed(), replies.cut.cancelled());
-        tokio::pin!(late, gone, cut);
+        let changed = pass.cut();
+        tokio::pin!(late, gone, cut, changed);
         while self.choices.iter().any(|c| !c.finished) {
             tokio::select! {
                 biased;
@@ -216,6 +225,7 @@ impl Reply {
                             // A client that takes nothing for too long is as good as gone.
                             sent = events.send_timeout(event, stall) => if sent.is_err() { return End::ClientGone },
                             () = &mut cut => return stopping(),
+                            () = &mut changed => return changing(replies),
                         }
                     }
                     if let Err(error) = taken {
@@ -224,6 +234,7 @@ impl Reply {
                 }
                 () = &mut gone => return End::ClientGone,
                 () = &mut cut => return stopping(),
+                () = &mut changed => return changing(replies),
                 () = &mut late => {
                     let limit = config.reply_timeout.as_secs();
                     return End::Failed(unavailable(&format!("the reply took longer than {limit} s"), 1));

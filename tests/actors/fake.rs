@@ -68,6 +68,9 @@ pub fn spec(script: &str) -> EngineSpec {
     EngineSpec {
         program: "/bin/sh".into(),
         args: vec!["-c".into(), line.into()],
+        // Whose tokenizer reads the pairs of a training without a child.
+        model: concat!(env!("CARGO_MANIFEST_DIR"), "/nano/nano.gguf").into(),
+        instead: None,
         load_timeout: PATIENCE,
         stall_timeout: PATIENCE,
         exit_timeout: Duration::from_secs(3),

@@ -106,14 +106,7 @@ fn trainer(state: &Path) -> Program {
         echo "{\"outcome\":$outcome,\"refused\":0,\"seconds\":1.0,\"adapter\":{}}"
     "#;
     let script = format!("STATE='{}'\n{script}", state.display());
-    // Whose tokenizer reads the pairs where no child does.
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/nano.gguf").into();
-    Program {
-        path: "/bin/sh".into(),
-        args: vec!["-c".into(), script.into(), "trainer".into()],
-        model,
-        low_priority: true,
-    }
+    Program { path: "/bin/sh".into(), args: vec!["-c".into(), script.into(), "trainer".into()], low_priority: true }
 }
 
 /// A stage with a Trainer and a Scheduler on a state folder that outlives it.

@@ -22,6 +22,7 @@ mod kill_engine;
 mod leaks;
 mod learn;
 mod learn_kills;
+mod model;
 mod night;
 mod optimise;
 mod people;

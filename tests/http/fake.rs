@@ -8,16 +8,18 @@ use std::time::Duration;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use chimere::service::{
-    AuthError, EmbedModel, Embedded, FeedbackRequest, Logprob, NightCommand, PlanSummary, Principal, ReplyEvent,
-    ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse, TokenPieces, TurnFilter,
+    AuthError, EmbedModel, Embedded, FeedbackRequest, Logprob, ModelWish, NightCommand, PlanSummary, Principal,
+    ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse, TokenPieces,
+    TurnFilter,
 };
 use chimere::turn::{
-    FinishReason, Generation, Message, Quality, QualityOutcome, Role, Sampling, Thinking, Tier, Timings, ToolCall,
-    Turn, TurnId, Usage,
+    FinishReason, Generation, Message, Quality, QualityOutcome, Role, Tier, Timings, ToolCall, Turn, TurnId, Usage,
 };
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+
+use crate::turns::{matches, turn};
 
 pub const CHAT_KEY: &str = "key-chat";
 pub const OTHER_KEY: &str = "key-other";
@@ -40,6 +42,7 @@ pub struct Fake {
     pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
     pub forgets: Mutex<Vec<TurnFilter>>,
     pub nights: Mutex<Vec<NightCommand>>,
+    pub wishes: Mutex<Vec<(ModelWish, bool)>>,
     /// Sessions that were saved: for whom, under which name, where, and whether in the place of another.
     pub saved: Mutex<Vec<(String, String, SessionAt, bool)>>,
 }
@@ -259,44 +262,6 @@ impl Reply {
     }
 }
 
-fn turn(index: usize) -> Turn {
-    Turn {
-        version: 1,
-        id: TurnId(format!("turn-{index:06}")),
-        conversation: format!("c{}", index % 3),
-        time_ms: index as i64,
-        principal: if index.is_multiple_of(2) { "chatter" } else { "somebody" }.to_owned(),
-        consent: true,
-        taint: false,
-        formed: false,
-        route: "default".to_owned(),
-        tier: Tier::Fast,
-        pipeline_version: "1".to_owned(),
-        model: "fake-1".to_owned(),
-        model_hash: "00".to_owned(),
-        adapter_revision: 0,
-        template_hash: "00".to_owned(),
-        messages: Vec::new(),
-        tools: Vec::new(),
-        prompt_ids: Vec::new(),
-        sampling: Sampling::default(),
-        thinking: Thinking::Off,
-        generations: Vec::new(),
-        feedback: Vec::new(),
-        verdict: None,
-        examples: 0,
-        judgement: None,
-    }
-}
-
-fn matches(turn: &Turn, filter: &TurnFilter) -> bool {
-    filter.turn.as_ref().is_none_or(|id| *id == turn.id)
-        && filter.principal.as_ref().is_none_or(|name| *name == turn.principal)
-        && filter.conversation.as_ref().is_none_or(|name| *name == turn.conversation)
-        && filter.since_ms.is_none_or(|since| turn.time_ms >= since)
-        && filter.after.as_ref().is_none_or(|after| turn.id > *after)
-}
-
 impl Service for Fake {
     fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>> {
         Box::pin(async move {
@@ -472,6 +437,15 @@ impl Service for Fake {
 
     fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn model(&self) -> Value {
+        json!({"file": "/fake.gguf", "before": null})
+    }
+
+    fn change_model(&self, wish: ModelWish, wait: bool) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        self.wishes.lock().unwrap().push((wish, wait));
+        Box::pin(async { Ok(self.model()) })
     }
 
     fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {

@@ -19,6 +19,7 @@ mod page;
 mod sessions;
 mod stream;
 mod timing;
+mod turns;
 mod volume;
 
 use std::sync::Arc;

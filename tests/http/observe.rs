@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use chimere::night::phase::Job;
-use chimere::service::NightCommand;
+use chimere::service::{ModelWish, NightCommand};
 use serde_json::json;
 
 use crate::lint::lint;
@@ -31,6 +31,31 @@ async fn operators_get_honest_answers() {
     let post = |path: &str| server.send(server.client.post(server.url(path)));
     assert_eq!(post("/v1/admin/pause").await.json(), json!({"paused": true}));
     assert_eq!(post("/v1/admin/resume").await.json(), json!({"paused": false}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_the_model_names_one_file() {
+    let server = server().await;
+    for (body, param, code) in [
+        (json!({}), "path", json!("missing_parameter")),
+        (json!({"before": false}), "path", json!("missing_parameter")),
+        (json!({"path": 7}), "path", json!("invalid_type")),
+        (json!({"path": "/a.gguf", "before": true}), "before", json!(null)),
+        (json!({"path": "/a.gguf", "wait": "no"}), "wait", json!("invalid_type")),
+        (json!({"file": "/a.gguf"}), "file", json!("unknown_parameter")),
+    ] {
+        let answer = server.post("/v1/admin/model", &body).await;
+        let error = answer.error();
+        assert_eq!((answer.status, &error["param"], &error["code"]), (400, &json!(param), &code), "{error}");
+    }
+    assert!(server.fake.wishes.lock().unwrap().is_empty());
+    for (body, wish) in [
+        (json!({"path": "/a.gguf"}), (ModelWish::File("/a.gguf".into()), true)),
+        (json!({"before": true, "wait": false}), (ModelWish::Before, false)),
+    ] {
+        assert_eq!(server.post("/v1/admin/model", &body).await.json()["file"], "/fake.gguf");
+        assert_eq!(server.fake.wishes.lock().unwrap().pop(), Some(wish));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,14 +2,17 @@
 //! The board outlives the actor's lives.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::child::EngineSpec;
+use super::gate::Gate;
 use crate::engine::protocol::{EngineStats, Event, Hosted, RequestId};
 use crate::engram::shelf::Shelf;
 use crate::meters;
@@ -53,6 +56,10 @@ impl EngineState {
 }
 
 pub struct Board {
+    /// Held shut while the model is changed.
+    pub gate: Gate,
+    /// How the engine is started that was ready last.
+    served: Mutex<Option<Arc<EngineSpec>>>,
     state: watch::Sender<EngineState>,
     stats: watch::Sender<EngineStats>,
     next_id: AtomicU64,
@@ -85,6 +92,8 @@ struct Roll {
 impl Default for Board {
     fn default() -> Self {
         Board {
+            gate: Gate::default(),
+            served: Mutex::default(),
             state: watch::Sender::new(EngineState::Loading { progress: 0.0 }),
             stats: watch::Sender::new(EngineStats::default()),
             next_id: AtomicU64::new(1),
@@ -147,6 +156,21 @@ impl Board {
         self.was_ready.load(Ordering::Relaxed)
     }
 
+    /// The file that is served, once an engine was ready.
+    pub fn file(&self) -> Option<PathBuf> {
+        self.served_spec().map(|spec| spec.model.clone())
+    }
+
+    pub(super) fn served_spec(&self) -> Option<Arc<EngineSpec>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The engine that was started so is ready.
+    pub(super) fn set_served(&self, spec: Arc<EngineSpec>, hosted: Arc<Hosted>) {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = Some(spec);
+        self.set(EngineState::Ready(hosted));
+    }
+
     /// Grows with every sign of life of an engine.
     pub fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
@@ -164,6 +188,10 @@ impl Board {
     /// Nothing is said of who answers until `serve` is called.
     pub fn withhold(&self) {
         self.roll.send_replace(None);
+    }
+
+    pub fn withheld(&self) -> bool {
+        self.roll.borrow().is_none()
     }
 
     /// What is said of who answers holds for another engine than the present one.

@@ -31,12 +31,20 @@ pub const REGISTRY_MAX: usize = 4_096;
 /// Commands written but not yet taken by the pipe: two for each request, and the pings.
 const WRITES_MAX: usize = 2 * REGISTRY_MAX + 16;
 const PING_INTERVAL_MS: u64 = 2_000;
+/// What a model must read, and how many tokens it must be able to say, before it serves.
+const PROBE_TEXT: &str = "Hello";
+const PROBE_TOKENS: u32 = 4;
 
 /// How to start an engine.
 #[derive(Clone, Debug)]
 pub struct EngineSpec {
     pub program: PathBuf,
+    /// Beside the model.
     pub args: Vec<OsString>,
+    /// The file that it hosts.
+    pub model: PathBuf,
+    /// What is hosted where this one never comes up at the daemon's start.
+    pub instead: Option<Arc<EngineSpec>>,
     /// Killed when loading gives no sign of life for so long.
     pub load_timeout: Duration,
     /// Killed when it answers no ping for so long.
@@ -309,7 +317,7 @@ impl Session {
             | Event::CandidateSaved { id, .. } => self.finish(id, event).await?,
             Event::Stats { id, stats } => self.stats(id, stats, event).await?,
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
-            Event::Ready(hosted) => self.probe(hosted).await,
+            Event::Ready(hosted) => self.loaded(hosted).await,
             Event::Fatal { message } => self.fatal = Some(message),
             Event::Paused => self.turned(true).await,
             Event::Resumed => self.turned(false).await,
@@ -369,6 +377,7 @@ impl Session {
                 (Event::Failed { message, .. }, _) => {
                     return Err(End::Kill(format!("the model loaded but gives no token: {message}")));
                 }
+                (Event::Tokens { ids, .. }, Some(hosted)) => return self.probe(hosted, Prompt::Ids(ids)),
                 (_, Some(hosted)) => self.serve(hosted).await,
                 _ => {}
             },
@@ -392,17 +401,32 @@ impl Session {
         self.finish(id, event).await
     }
 
-    /// The model is loaded: ask it for one token before anyone is told that it is ready.
-    async fn probe(&mut self, hosted: Box<Hosted>) {
+    /// The model is loaded: before anyone is told that it is ready, it reads a word and says some.
+    async fn loaded(&mut self, hosted: Box<Hosted>) {
         if hosted.model.embedding_only {
             return self.serve(hosted).await;
         }
+        let (id, text) = (self.probing(hosted), PROBE_TEXT.to_owned());
+        let _ = self.write(&Command::Tokenize { id, text, specials: false });
+    }
+
+    /// What the model read it goes on from, greedily.
+    fn probe(&mut self, hosted: Box<Hosted>, prompt: Prompt) -> Result<(), End> {
+        if prompt == Prompt::Ids(Vec::new()) {
+            return Err(End::Kill("the model loaded but its tokenizer makes no token of a word".to_owned()));
+        }
+        let id = self.probing(hosted);
+        let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+        let request = Generate { id, ..Generate::new(prompt, greedy, PROBE_TOKENS) };
+        let _ = self.write(&Command::Generate(Box::new(request)));
+        Ok(())
+    }
+
+    fn probing(&mut self, hosted: Box<Hosted>) -> RequestId {
         self.hosted = Some(hosted);
         let id = self.board.next_id();
         self.registry.insert(id, Entry::Probe);
-        let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-        let request = Generate { id, ..Generate::new(Prompt::Text("Hello".to_owned()), greedy, 1) };
-        let _ = self.write(&Command::Generate(Box::new(request)));
+        id
     }
 
     async fn serve(&mut self, hosted: Box<Hosted>) {

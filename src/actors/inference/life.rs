@@ -18,6 +18,8 @@ const LOG_LINE_BYTES_MAX: u64 = 8 << 10;
 pub(super) fn spawn(spec: &EngineSpec) -> std::io::Result<Child> {
     Process::new(&spec.program)
         .args(&spec.args)
+        .arg("--model")
+        .arg(&spec.model)
         // systemd hears the daemon alone, and an engine needs no key.
         .env_remove("NOTIFY_SOCKET")
         .env_remove("WATCHDOG_USEC")

@@ -138,6 +138,8 @@ mod tests {
     fn stand() -> Stand {
         let spec = EngineSpec {
             program: "none".into(),
+            model: "none".into(),
+            instead: None,
             args: Vec::new(),
             load_timeout: Duration::ZERO,
             stall_timeout: Duration::ZERO,

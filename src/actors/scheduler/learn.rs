@@ -150,11 +150,14 @@ impl Work {
             seed: self.schedule.training.seed.unwrap_or(self.run.order.seed),
         };
         let library = self.desk.library.clone();
+        let base_hash = self.hosted().await?.model_hash.clone();
         let made = blocking(move || -> Result<_, String> {
             let known = library.load().map_err(|error| error.to_string())?;
             let (rows, selected, offered) = room.select(&turns, &known)?;
             let chosen: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
-            let prompted = turns.iter().filter(|turn| chosen.contains(turn.id.0.as_str()));
+            // Ids of another model mean something else.
+            let own = |turn: &&Turn| chosen.contains(turn.id.0.as_str()) && turn.model_hash == base_hash;
+            let prompted = turns.iter().filter(own);
             let prompted: BTreeMap<_, _> = prompted.map(|turn| (turn.id.0.clone(), Prompted::of(turn))).collect();
             Ok((rows, selected, offered, prompted))
         });

@@ -135,8 +135,9 @@ async fn load(desk: &Desk, contender: &Contender) -> Result<(), String> {
 /// Replaces the pointer file, then tells the replies. An engine that died meanwhile holds nothing: its successor is
 /// recovered before anybody is answered.
 pub(super) async fn point(desk: &Desk, generations: &Arc<Generations>, next: &Pointer) -> Result<(), String> {
+    let (_, base_hash) = desk.base(ENGINE_TIMEOUT).await?;
     let (store, pointer) = (generations.clone(), *next);
-    let written = blocking(move || store.point(&pointer)).await?;
+    let written = blocking(move || store.point(&base_hash, &pointer)).await?;
     written.map_err(|error| format!("the pointer file was not replaced, nothing changed: {error}"))?;
     let engine = desk.board.starts();
     let held = desk.host.holds(engine, &next.served());
@@ -170,6 +171,8 @@ pub(super) async fn roll_back(
 pub(super) struct Recovered {
     /// The pointer file as it was read.
     pub(super) read: Option<Pointer>,
+    /// The base model that it is of.
+    pub(super) base_hash: String,
     /// What of it can be served, and why not all.
     pub(super) pointer: Pointer,
     pub(super) why: Option<String>,
@@ -180,7 +183,7 @@ pub(super) struct Recovered {
 pub(super) async fn recover(desk: &Desk, generations: &Arc<Generations>) -> Result<Recovered, String> {
     let (_, base_hash) = desk.base(ENGINE_TIMEOUT).await?;
     let (store, hash) = (generations.clone(), base_hash.clone());
-    let found = blocking(move || (store.pointer().ok().flatten(), store.servable(&hash))).await?;
+    let found = blocking(move || (store.pointer(&hash).ok().flatten(), store.servable(&hash))).await?;
     let (read, (mut pointer, mut why)) = found;
     for number in pointer.served() {
         let loaded = match contender(generations, number, &base_hash).await {
@@ -195,5 +198,5 @@ pub(super) async fn recover(desk: &Desk, generations: &Arc<Generations>) -> Resu
             break;
         }
     }
-    Ok(Recovered { read, pointer, why })
+    Ok(Recovered { read, base_hash, pointer, why })
 }

@@ -1,6 +1,8 @@
 //! Who serves, while it serves: recovery when an engine comes up, the canary's watch, and every move of the
 //! pointer that no run makes.
 
+use std::sync::Arc;
+
 use actix::fut::wrap_future;
 use actix::prelude::*;
 
@@ -14,6 +16,29 @@ use crate::night::served::Served;
 use crate::reply::first_turn_id;
 use crate::service::TurnFilter;
 use crate::turn::Turn;
+
+/// Another model is to take the place of the served one: no run begins and nobody moves the pointer until the answer is
+/// dropped. `Err`: why that cannot be now.
+#[derive(Message)]
+#[rtype(result = "Result<Hold, String>")]
+pub struct HoldNight;
+
+/// Dropping it lets the night go on.
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "it counts as long as it is there")] Arc<()>);
+
+impl Handler<HoldNight> for Scheduler {
+    type Result = Result<Hold, String>;
+
+    fn handle(&mut self, _: HoldNight, _: &mut Self::Context) -> Self::Result {
+        if let Some(why) = self.busy() {
+            return Err(why);
+        }
+        let hold = Arc::new(());
+        self.held = Arc::downgrade(&hold);
+        Ok(Hold(hold))
+    }
+}
 
 /// Turns of a canary's stage that are looked at.
 const STAGE_TURNS_MAX: usize = 20_000;
@@ -63,7 +88,9 @@ impl Scheduler {
             _ if this.desk.board.starts() != engine => {}
             // The pointer was moved meanwhile. It is replaced before anybody is told of it, so that what is told here
             // is never older than what is told there.
-            Ok(Recovered { read, .. }) if generations.pointer().ok().flatten() != read => this.recover(context),
+            Ok(Recovered { read, base_hash, .. }) if generations.pointer(&base_hash).ok().flatten() != read => {
+                this.recover(context);
+            }
             Ok(Recovered { pointer, why, .. }) => {
                 this.desk.board.serve(engine, Served::of(&pointer));
                 this.pointer = pointer;
@@ -92,11 +119,16 @@ impl Scheduler {
                 Err(error) => return tracing::warn!(%error, "the canary was not looked at"),
             };
             // Something else changed the pointer meanwhile.
-            if this.pointer.canary != Some(canary) || this.changing {
+            if this.pointer.canary != Some(canary) || this.moving() {
                 return;
             }
+            // What another base model answered meanwhile says nothing of this one.
+            let base = this.desk.board.hosted().map(|hosted| hosted.model_hash.clone());
             match turns {
-                Ok(turns) => this.judge(canary, &turns, context),
+                Ok(mut turns) => {
+                    turns.retain(|turn| base.as_ref().is_none_or(|base| turn.model_hash == *base));
+                    this.judge(canary, &turns, context);
+                }
                 Err(error) => tracing::warn!(%error, "the canary was not looked at"),
             }
         }));

@@ -28,8 +28,6 @@ pub struct Program {
     pub path: PathBuf,
     /// Before the arguments of the training.
     pub args: Vec<OsString>,
-    /// The base model.
-    pub model: PathBuf,
     /// It gets the processor when nobody else wants it.
     pub low_priority: bool,
 }
@@ -106,16 +104,17 @@ impl Lesson {
     }
 }
 
-/// Trains; `told` hears every step.
+/// Trains an adapter of `model`; `told` hears every step.
 pub async fn train(
     program: &Program,
+    model: &Path,
     lesson: &Lesson,
     stop: &CancellationToken,
     told: &(dyn Fn(Step) + Send + Sync),
 ) -> Result<Said, ChildError> {
     let mut child = Command::new(&program.path)
         .args(&program.args)
-        .args(lesson.args(&program.model))
+        .args(lesson.args(model))
         .args((!program.low_priority).then_some("--keep-priority"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

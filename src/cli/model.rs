@@ -1,0 +1,126 @@
+//! `chimere model show | swap | back`: which model file a running daemon serves, and another one in its place.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::client::{Client, Where, printable};
+use super::exit::{EX_DATAERR, coded, say};
+use super::night::with_client;
+use super::serve::Place;
+
+const PATH: &str = "/v1/admin/model";
+const POLL: Duration = Duration::from_millis(200);
+
+/// The model file that a running daemon serves: show it, put another in its place, go back
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    target: Where,
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Print which file is served, which was before, and what the last change came to
+    Show {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serve another file (GGUF), now and after a restart: replies under way finish first, requests wait meanwhile, and a
+    /// file that cannot be hosted changes nothing
+    Swap {
+        /// On the daemon's machine
+        file: PathBuf,
+        /// Begin and return at once
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Serve the file again that was served before the last change
+    Back {
+        /// Begin and return at once
+        #[arg(long)]
+        detach: bool,
+    },
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    with_client(args.place, &args.target, async |client| {
+        match args.command {
+            Cmd::Show { json } => {
+                let shown = client.get(PATH).await?;
+                if json {
+                    say!("{shown:#}");
+                } else {
+                    say!("{}", text(&shown));
+                }
+            }
+            Cmd::Swap { file, detach } => {
+                let body = json!({ "path": std::path::absolute(file)?, "wait": false });
+                change(&client, &body, detach).await?;
+            }
+            Cmd::Back { detach } => change(&client, &json!({ "before": true, "wait": false }), detach).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Begins a change and shows it to its end.
+async fn change(client: &Client, body: &Value, detach: bool) -> anyhow::Result<()> {
+    let mut shown = client.post(PATH, body).await?;
+    if detach {
+        say!("the change began: `chimere model show` shows it");
+        return Ok(());
+    }
+    let began = [&shown["change"], &shown["last"]].into_iter().find(|told| !told.is_null());
+    let began = began.map(|told| told["began_ms"].clone()).unwrap_or_default();
+    let bar = ProgressBar::new(100);
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg:32} {bar:30} {percent:>3} %")?);
+    while shown["change"]["began_ms"] == began {
+        let change = &shown["change"];
+        bar.set_message(match change["phase"].as_str() {
+            Some("draining") => "replies under way finish",
+            _ => "loading",
+        });
+        bar.set_position((change["progress"].as_f64().unwrap_or_default() * 100.0) as u64);
+        tokio::time::sleep(POLL).await;
+        shown = client.get(PATH).await?;
+    }
+    bar.finish_and_clear();
+    let last = &shown["last"];
+    if last["accepted"] != true {
+        return Err(coded(EX_DATAERR, word(&last["message"])));
+    }
+    let (model, file, before) = (word(&shown["model"]), word(&shown["file"]), word(&shown["before"]));
+    say!("{model} is served from {file}; `chimere model back` goes back to {before}");
+    Ok(())
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().map(printable).unwrap_or_else(|| "none".to_owned())
+}
+
+fn text(shown: &Value) -> String {
+    let mut lines = Vec::new();
+    for (name, key) in [("file", "file"), ("model", "model"), ("before", "before"), ("configured", "configured")] {
+        lines.push(format!("{name:<10} {}", word(&shown[key])));
+    }
+    let change = &shown["change"];
+    if !change.is_null() {
+        lines.push(format!("{:<10} {} ({})", "change", word(&change["to"]), word(&change["phase"])));
+    }
+    let last = &shown["last"];
+    if !last.is_null() {
+        let ended = if last["accepted"] == true { "accepted".to_owned() } else { word(&last["message"]) };
+        lines.push(format!("{:<10} {}: {ended}", "last", word(&last["to"])));
+    }
+    lines.join("\n")
+}

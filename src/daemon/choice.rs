@@ -1,0 +1,99 @@
+//! Which model file is served where that was changed while a daemon ran: `model.json` of the state folder. It is written
+//! when a file has proved itself, and holds as long as the configuration names the same file as then.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::store::files::{read_bounded, write_durable};
+
+const FILE: &str = "model.json";
+const FORMAT: u32 = 1;
+const BYTES_MAX: u64 = 64 << 10;
+
+/// A file that serves in the place of the configured one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    format: u32,
+    /// What the configuration named.
+    configured: PathBuf,
+    /// What serves.
+    pub path: PathBuf,
+    /// What served before, for the way back.
+    pub before: PathBuf,
+    /// Unix milliseconds.
+    pub chosen_ms: i64,
+}
+
+impl Choice {
+    pub(super) fn new(configured: &Path, path: PathBuf, before: PathBuf, chosen_ms: i64) -> Choice {
+        Choice { format: FORMAT, configured: whole(configured), path, before, chosen_ms }
+    }
+
+    /// The choice in force, if there is one. One that cannot be read is passed over with a line in the log.
+    pub fn in_force(state_dir: &Path, configured: &Path) -> Option<Choice> {
+        let choice = match Choice::load(state_dir) {
+            Ok(choice) => choice?,
+            Err(error) => {
+                tracing::error!(%error, "{FILE} of the state folder cannot be read: the configured model is served");
+                return None;
+            }
+        };
+        if choice.configured != whole(configured) {
+            tracing::warn!(file = %choice.path.display(), "the configuration names another model since: it is served");
+            return None;
+        }
+        Some(choice)
+    }
+
+    fn load(state_dir: &Path) -> io::Result<Option<Choice>> {
+        let Some(text) = read_bounded(&state_dir.join(FILE), BYTES_MAX)? else { return Ok(None) };
+        let choice: Choice = serde_json::from_str(&text)?;
+        match choice.format {
+            FORMAT => Ok(Some(choice)),
+            other => Err(io::Error::other(format!("format {other}, not {FORMAT}"))),
+        }
+    }
+
+    pub(super) fn save(&self, state_dir: &Path) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        write_durable(&state_dir.join(FILE), &text)
+    }
+}
+
+/// The file that a daemon would serve, or the places that were looked at.
+pub fn served_file(config: &Config) -> Result<PathBuf, Vec<PathBuf>> {
+    let configured = config.model.clone()?;
+    let chosen = Choice::in_force(&config.state_dir, &configured).map(|choice| choice.path);
+    // One that is gone is not what a daemon would come up with.
+    Ok(chosen.filter(|path| path.is_file()).unwrap_or(configured))
+}
+
+/// A path says the same from every folder.
+pub(super) fn whole(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_holds_while_the_configuration_names_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a.gguf"), dir.path().join("b.gguf"));
+        assert_eq!(Choice::in_force(dir.path(), &a), None);
+        let choice = Choice::new(&a, b.clone(), a.clone(), 7);
+        choice.save(dir.path()).unwrap();
+        assert_eq!(Choice::in_force(dir.path(), &a), Some(choice));
+        assert_eq!(Choice::in_force(dir.path(), &b), None, "the configuration was changed since");
+        for damaged in ["{", "{}", r#"{"format":2,"configured":"/a","path":"/b","before":"/a","chosen_ms":1}"#] {
+            std::fs::write(dir.path().join(FILE), damaged).unwrap();
+            assert_eq!(Choice::in_force(dir.path(), &a), None, "{damaged}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Another model file in the place of the served one, while the daemon lives: let replies under way finish, end the
+//! engine, start it with the other file, write the choice down once it has proved itself, let requests in again. What
+//! cannot be hosted is not chosen, and the file before serves on; so it does after a kill at any moment.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::{oneshot, watch};
+
+use super::choice::{Choice, whole};
+use super::face::link;
+use super::{Cast, DaemonError, engine_spec};
+use crate::actors::inference::{Board, EngineSpec, EngineState, Host, HostError, Inference};
+use crate::actors::link::Link;
+use crate::actors::scheduler::{Hold, HoldNight, Scheduler};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::protocol::Hosted;
+use crate::gguf::Gguf;
+use crate::meters;
+use crate::service::{ModelWish, ServiceError};
+
+/// A model of hundreds of gigabytes from a slow disk; one that shows no progress is given up much earlier.
+const HOST_TIMEOUT: Duration = Duration::from_secs(4 * 3_600);
+/// Of what an engine said of a file, characters that are passed on.
+const WHY_CHARS_MAX: usize = 400;
+
+/// A change under way.
+#[derive(Clone, Debug, Serialize)]
+struct Under {
+    to: PathBuf,
+    /// `draining` or `loading`.
+    phase: &'static str,
+    began_ms: i64,
+}
+
+/// What the last change came to.
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    to: PathBuf,
+    accepted: bool,
+    /// Why not.
+    message: Option<String>,
+    began_ms: i64,
+    ended_ms: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Shown {
+    under: Option<Under>,
+    last: Option<Outcome>,
+}
+
+/// Who changes the model.
+pub(super) struct Models {
+    config: Config,
+    board: Arc<Board>,
+    inference: Link<Inference>,
+    scheduler: Link<Scheduler>,
+    clock: Clock,
+    shown: watch::Sender<Shown>,
+}
+
+impl Models {
+    pub(super) fn new(config: &Config, board: Arc<Board>, cast: &Cast, clock: Clock) -> Arc<Models> {
+        let (inference, scheduler) = (cast.inference.clone(), cast.scheduler.clone());
+        Arc::new(Models { config: config.clone(), board, inference, scheduler, clock, shown: watch::Sender::default() })
+    }
+
+    fn configured(&self) -> &Path {
+        self.config.model.as_deref().unwrap_or(Path::new(""))
+    }
+
+    fn before(&self) -> Option<PathBuf> {
+        Choice::in_force(&self.config.state_dir, self.configured()).map(|choice| choice.before)
+    }
+
+    /// What is served, what was, and what is being done about it.
+    pub(super) fn show(&self) -> Value {
+        let Shown { under, last } = self.shown.borrow().clone();
+        let progress = match self.board.state() {
+            EngineState::Loading { progress } => Some(progress),
+            _ => None,
+        };
+        let hosted = self.board.hosted();
+        let change = under.map(|under| {
+            let mut change = json!(under);
+            change["progress"] = json!(progress);
+            change
+        });
+        json!({
+            "file": self.board.file().map(|file| whole(&file)),
+            "model": hosted.as_ref().map(|hosted| &hosted.model.name),
+            "model_hash": hosted.as_ref().map(|hosted| &hosted.model_hash),
+            "configured": whole(self.configured()),
+            "before": self.before(),
+            "change": change,
+            "last": last,
+        })
+    }
+
+    /// Puts another file in the place of the served one. `drain`: how long replies under way may take to finish. With
+    /// `wait` the answer is what came of it, else that it began.
+    pub(super) async fn change(
+        self: &Arc<Self>,
+        wish: ModelWish,
+        drain: Duration,
+        wait: bool,
+    ) -> Result<Value, ServiceError> {
+        let conflict = |why: String| Err(ServiceError::Conflict(why));
+        let to = match wish {
+            ModelWish::File(path) => path,
+            ModelWish::Before => match self.before() {
+                Some(path) => path,
+                None => return conflict("no other model was served before: name a file".to_owned()),
+            },
+        };
+        let named = to.clone();
+        let read = tokio::task::spawn_blocking(move || vet(&named)).await;
+        let to = read.map_err(|error| ServiceError::Internal(error.to_string()))??;
+        let hold = match self.scheduler.send(HoldNight).await.map_err(|error| link(&error))? {
+            Ok(hold) => hold,
+            Err(why) => return conflict(format!("{why}: change the model when that is over")),
+        };
+        if matches!(self.board.state(), EngineState::Paused(_)) {
+            return conflict("the engine is paused, and replies under way with it: resume it first".to_owned());
+        }
+        let began_ms = self.clock.now_ms();
+        let under = Under { to: to.clone(), phase: "draining", began_ms };
+        self.shown.send_modify(|shown| shown.under = Some(under));
+        let (told, heard) = oneshot::channel();
+        let step = Step { models: self.clone(), to, began_ms, _hold: hold, ended: None };
+        // A task of its own: a client that leaves must not leave it half done.
+        tokio::spawn(async move { drop(told.send(step.run(drain).await)) });
+        match wait {
+            true => heard.await.unwrap_or_else(|_| Err(ServiceError::Internal("the change broke off".to_owned()))),
+            false => Ok(self.show()),
+        }
+    }
+
+    async fn host(&self, file: PathBuf) -> Result<Arc<Hosted>, ServiceError> {
+        let spec =
+            engine_spec(&self.config, file.clone()).map_err(|error| ServiceError::Internal(error.to_string()))?;
+        let hosted = self.inference.send_within(Host { spec: Arc::new(spec) }, HOST_TIMEOUT).await;
+        hosted.map_err(|error| link(&error))?.map_err(|error| match error {
+            HostError::Refused(why) => {
+                let message =
+                    format!("`{}` cannot be hosted: {}; the model before serves again", file.display(), told(&why));
+                ServiceError::Invalid { message, param: Some("path".to_owned()) }
+            }
+            HostError::Changing => ServiceError::Conflict(error.to_string()),
+            HostError::Stopping => ServiceError::Unavailable { message: error.to_string(), retry_after_s: 5 },
+            HostError::Lost { .. } => {
+                let retry_after_s = self.board.retry_after_s();
+                ServiceError::Unavailable { message: told(&error.to_string()), retry_after_s }
+            }
+        })
+    }
+}
+
+/// A change from its beginning to its end, whatever that is.
+struct Step {
+    models: Arc<Models>,
+    to: PathBuf,
+    began_ms: i64,
+    /// The night stands still meanwhile.
+    _hold: Hold,
+    ended: Option<Result<(), String>>,
+}
+
+impl Step {
+    async fn run(mut self, drain: Duration) -> Result<Value, ServiceError> {
+        let changed = self.replace(drain).await;
+        self.ended = Some(changed.as_ref().map(drop).map_err(ToString::to_string));
+        let models = self.models.clone();
+        // It is over before anybody hears of it.
+        drop(self);
+        changed.map(|()| models.show())
+    }
+
+    async fn replace(&self, drain: Duration) -> Result<(), ServiceError> {
+        let Step { models, to, .. } = self;
+        let before = models.board.file();
+        let shut = models.board.gate.shut(drain).await;
+        models.shown.send_modify(|shown| shown.under.iter_mut().for_each(|under| under.phase = "loading"));
+        let hosted = models.host(to.clone()).await?;
+        if let Err(error) = self.write(before.clone()).await {
+            // What would not outlive the daemon does not serve.
+            if let Some(before) = before {
+                models.host(before).await?;
+            }
+            let message =
+                format!("the choice cannot be written to the state folder ({error}): the model before serves");
+            return Err(ServiceError::Internal(message));
+        }
+        drop(shut);
+        tracing::info!(file = %to.display(), model = hosted.model.name, "another model is served");
+        Ok(())
+    }
+
+    /// The next start serves the new file.
+    async fn write(&self, before: Option<PathBuf>) -> std::io::Result<()> {
+        let (config, to) = (self.models.config.clone(), self.to.clone());
+        let (configured, now_ms) = (self.models.configured().to_owned(), self.models.clock.now_ms());
+        let work = move || {
+            config.failpoint.pass("model.proven")?;
+            // The same file again changes nothing about the way back.
+            let last = Choice::in_force(&config.state_dir, &configured).map(|choice| choice.before);
+            let other = before.map(|path| whole(&path)).filter(|path| *path != to);
+            let before = other.or(last).unwrap_or_else(|| whole(&configured));
+            Choice::new(&configured, to, before, now_ms).save(&config.state_dir)
+        };
+        tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let ended = self.ended.take().unwrap_or_else(|| Err("the change broke off".to_owned()));
+        let (accepted, message) = (ended.is_ok(), ended.err());
+        meters::reloaded("model", accepted);
+        if let Some(message) = &message {
+            tracing::error!(file = %self.to.display(), message, "the model was not changed");
+        }
+        let (to, began_ms, ended_ms) = (self.to.clone(), self.began_ms, self.models.clock.now_ms());
+        let last = Some(Outcome { to, accepted, message, began_ms, ended_ms });
+        self.models.shown.send_replace(Shown { under: None, last });
+    }
+}
+
+/// Looks at a file before anything is given up for it. Of what is no model file nothing is told but that.
+fn vet(path: &Path) -> Result<PathBuf, ServiceError> {
+    let invalid = |message: String| ServiceError::Invalid { message, param: Some("path".to_owned()) };
+    if !path.is_absolute() {
+        return Err(invalid("`path` must begin with `/`: the daemon has a folder of its own".to_owned()));
+    }
+    let shown = path.display();
+    let file = path.canonicalize().ok().filter(|file| file.is_file());
+    let read = file.and_then(|file| Some((Gguf::open(&file).ok()?, file)));
+    let Some((header, file)) = read else {
+        return Err(invalid(format!("`{shown}` is no model file (GGUF) that the daemon can read")));
+    };
+    match header.optional::<&str>("general.type") {
+        Ok(None | Some("model")) => Ok(file),
+        _ => Err(invalid(format!("`{shown}` is no model, but goes with one"))),
+    }
+}
+
+/// What an engine said of a file: short, and without anything that steers a terminal.
+fn told(why: &str) -> String {
+    why.chars().filter(|c| !c.is_control()).take(WHY_CHARS_MAX).collect()
+}
+
+/// How the engine is started at first: with the file that was chosen, and with the configured one where that is gone.
+pub(super) fn first_spec(config: &Config, configured: PathBuf) -> Result<EngineSpec, DaemonError> {
+    let spec = engine_spec(config, configured.clone())?;
+    match Choice::in_force(&config.state_dir, &configured).map(|choice| choice.path) {
+        Some(path) if path != whole(&configured) => {
+            tracing::info!(file = %path.display(), "a model that was chosen in the place of the configured one");
+            Ok(EngineSpec { instead: Some(Arc::new(spec)), ..engine_spec(config, path)? })
+        }
+        _ => Ok(spec),
+    }
+}
