@@ -9,6 +9,7 @@
 pub(crate) mod chat;
 pub(crate) mod chunk;
 pub(crate) mod completion;
+pub(crate) mod embedding;
 pub(crate) mod format;
 pub(crate) mod message;
 pub(crate) mod reply;
