@@ -1,5 +1,7 @@
 //! OpenAI's error envelope, and the one type that every refusal of this door passes through.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
@@ -7,6 +9,10 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTIC
 use serde_json::{Value, json};
 
 use crate::service::{AuthError, Scope, ServiceError};
+
+/// Longest message, and longest name of a parameter, that a client is told, characters: both may repeat what it sent.
+const MESSAGE_CHARS_MAX: usize = 1_000;
+const PARAM_CHARS_MAX: usize = 200;
 
 /// A refusal: status, and the four fields of the envelope.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +91,17 @@ impl ApiError {
 
     /// The envelope, as a response body or as an event of a stream.
     pub(crate) fn envelope(&self) -> Value {
-        json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
+        let message = shortened(&self.message, MESSAGE_CHARS_MAX);
+        let param = self.param.as_ref().map(|param| shortened(param, PARAM_CHARS_MAX));
+        json!({"error": {"message": message, "type": self.kind, "param": param, "code": self.code}})
+    }
+}
+
+/// The beginning of a text that is too long, marked as such.
+fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
     }
 }
 

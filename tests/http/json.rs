@@ -133,6 +133,13 @@ async fn wrong_shapes_name_the_parameter() {
         assert_eq!(answer.status, 400, "{body}");
         assert_eq!(answer.error()["param"], param, "{body}: {}", answer.text);
     }
+    for (code, body) in [
+        ("unsupported_parameter", chat_body("x", json!({"functions": []}))),
+        ("unsupported_content", json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})),
+    ] {
+        let answer = server.post("/v1/chat/completions", &body).await;
+        assert_eq!((answer.status, &answer.error()["code"]), (400, &json!(code)), "{body}");
+    }
     let typo = server.chat("x", json!({"max_token": 5})).await;
     assert!(typo.error()["message"].as_str().unwrap().contains("did you mean `max_tokens`"));
 }
@@ -152,5 +159,26 @@ async fn odd_but_valid_json_is_read() {
         let answer = post(&server, body.as_bytes().to_vec()).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.text);
         assert_eq!(answer.json()["choices"][0]["message"]["content"], said);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_repeats_little_of_what_it_is_about() {
+    let server = server().await;
+    let long = "k".repeat(1 << 20);
+    for (param, body) in [
+        ("logit_bias.k", json!({"logit_bias": {&long: "x"}})),
+        ("chimere.k", json!({"chimere": {&long: 1}})),
+        ("messages[0].k", json!({"messages": [{"role": "user", "content": "x", &long: 1}]})),
+        ("k", json!({&long: 1})),
+        ("chimere.tier", json!({"chimere": {"tier": long}})),
+    ] {
+        let mut whole = json!({"messages": [{"role": "user", "content": "hi"}]});
+        whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        let answer = post(&server, whole.to_string().into_bytes()).await;
+        let error = answer.error();
+        assert_eq!(answer.status, 400, "{error}");
+        assert!(error["param"].as_str().unwrap().starts_with(param), "{error}");
+        assert!(error.to_string().len() < 6_000, "{} bytes of error", error.to_string().len());
     }
 }
