@@ -3,6 +3,7 @@
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
+use crate::engine::grammar::FormStats;
 use crate::engine::protocol::EngineStats;
 use crate::turn::{Timings, Usage};
 
@@ -17,6 +18,7 @@ const ENGINE_RESIDENT: &str = "chimere_engine_resident_bytes";
 const SNAPSHOTS: &str = "chimere_engine_snapshots";
 const SNAPSHOT_BYTES: &str = "chimere_engine_snapshot_bytes";
 const PREFIX_HITS: &str = "chimere_prefix_hits_total";
+const FORMS: &str = "chimere_forms_total";
 const ACTOR_RESTARTS: &str = "chimere_actor_restarts_total";
 const TURNS_APPENDED: &str = "chimere_turns_appended_total";
 const TURNS_LOST: &str = "chimere_turns_lost_total";
@@ -42,6 +44,7 @@ pub fn describe() {
     describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine.");
     describe_gauge!(SNAPSHOTS, Unit::Count, "Prompt prefixes that the engine keeps.");
     describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Memory of the prompt prefixes that the engine keeps.");
+    describe_counter!(FORMS, Unit::Count, "Requests with a form, by what became of it and whether it was known.");
     describe_counter!(ACTOR_RESTARTS, Unit::Count, "Actor lives that ended, by actor.");
     describe_counter!(TURNS_APPENDED, Unit::Count, "Turns flushed to the turn log.");
     describe_counter!(TURNS_LOST, Unit::Count, "Turns that could not be written.");
@@ -91,6 +94,19 @@ pub fn engine_load(stats: &EngineStats) {
     gauge!(ENGINE_RESIDENT).set(stats.resident_bytes as f64);
     gauge!(SNAPSHOTS).set(stats.snapshots);
     gauge!(SNAPSHOT_BYTES).set(stats.snapshot_bytes as f64);
+}
+
+/// What an engine has told of its forms, now and the last time.
+pub fn forms(now: &FormStats, before: &FormStats) {
+    for (outcome, cache, now, before) in [
+        ("taken", "miss", now.compiled, before.compiled),
+        ("taken", "hit", now.compiled_kept, before.compiled_kept),
+        ("refused", "miss", now.refused, before.refused),
+        ("refused", "hit", now.refused_kept, before.refused_kept),
+        ("failed", "miss", now.failed, before.failed),
+    ] {
+        counter!(FORMS, "outcome" => outcome, "cache" => cache).increment(now.saturating_sub(before));
+    }
 }
 
 pub fn turn_appended() {

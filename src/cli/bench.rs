@@ -2,13 +2,14 @@
 
 #[cfg(feature = "llama")]
 mod card;
+mod forms;
 mod load;
 mod mixed;
 mod server;
 mod stream;
 mod train;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[cfg(feature = "llama")]
@@ -74,6 +75,10 @@ pub struct Args {
     /// same batch as plain inference, and the loss that a population and MeZO reach in equally many forward passes
     #[arg(long, value_name = "FILE", conflicts_with = "http")]
     train: Option<PathBuf>,
+    /// Measure what holding answers to forms costs: times of a mask and of compiling, over the schemas of this file and
+    /// documents that satisfy them (a line each: `{"schema": …, "documents": [ … ]}`)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["http", "train", "backend", "batch", "prompt", "depth", "tokens"])]
+    forms: Option<PathBuf>,
     /// Perturbations of a step
     #[arg(long, default_value_t = 64, requires = "train", value_parser = clap::value_parser!(u16).range(2..=4095))]
     directions: u16,
@@ -138,6 +143,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(pairs) = args.train.clone() {
         return training(&args, pairs);
+    }
+    if let Some(file) = &args.forms {
+        return held_to(&args, &path, file);
     }
     let batch_max = args.batch.iter().copied().max().unwrap_or(1) as usize;
     let mut lanes = Vec::new();
@@ -208,6 +216,13 @@ fn training(args: &Args, pairs: PathBuf) -> anyhow::Result<ExitCode> {
     let trainings = if plan.forwards > 0 { 2 * plan.seeds } else { 0 };
     let progress = bar(plan.rounds as u64 + 1 + trainings, "measuring");
     let report = train::run(&plan, &mut || progress.inc(1))?;
+    progress.finish_and_clear();
+    told(args, &report)
+}
+
+fn held_to(args: &Args, model: &Path, file: &Path) -> anyhow::Result<ExitCode> {
+    let progress = bar(0, "measuring");
+    let report = forms::run(model, file, &mut || progress.inc(1))?;
     progress.finish_and_clear();
     told(args, &report)
 }

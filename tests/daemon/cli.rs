@@ -138,6 +138,35 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
 
 /// What cannot be measured is refused, not ignored.
 #[test]
+fn bench_measures_forms_and_finds_documents_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("forms.jsonl");
+    let schema = r#"{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}"#;
+    let bench = |documents: &str| {
+        std::fs::write(&file, format!("{{\"schema\": {schema}, \"documents\": {documents}}}\n")).unwrap();
+        let model = model().display().to_string();
+        run(&["bench", "--forms", &file.display().to_string(), "--model", &model, "--json"])
+    };
+    let output = bench(r#"[{"a": 1}, {"a": -77}]"#);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["forms"], &report["documents"]), (&1.into(), &2.into()), "{report}");
+    for times in ["mask_us", "compile_us", "examined_us", "kept_us"] {
+        let of = |what: &str| report[times][what].as_f64().unwrap();
+        assert!(of("p50") > 0.0 && of("p50") <= of("p99") && of("p99") <= of("max"), "{report}");
+    }
+    for (documents, why) in [
+        (r#"[{"a": "x"}]"#, "does not allow"),
+        (r#"[{"a": 1, "b": 2}]"#, "does not allow"),
+        ("[]", "no form with a document"),
+    ] {
+        let output = bench(documents);
+        assert!(!output.status.success(), "{documents}");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains(why), "{told}");
+    }
+}
+
+#[test]
 fn bench_refuses_what_its_measurement_of_streams_does_not_read() {
     for flag in [["--backend", "cpu"], ["--prompt", "64"], ["--depth", "64"], ["--context", "512"], ["--adapter", "x"]]
     {

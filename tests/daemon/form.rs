@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, sse};
+use crate::harness::{Daemon, PATIENCE, sse};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -334,4 +334,38 @@ async fn schemas_that_explode_are_refused_in_time_and_hurt_nobody() {
     let (_, turns) = daemon.get("/v1/memory/turns").await;
     let kept = turns["data"].as_array().unwrap().len();
     assert_eq!(kept, 1 + bombs().len() + followed, "a refused request leaves no Turn");
+}
+
+#[tokio::test]
+async fn the_metrics_tell_what_became_of_forms_and_which_were_known() {
+    let daemon = Daemon::start(&[]).await;
+    let good = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]});
+    let bad = json!({"type": "array", "uniqueItems": true});
+    for (schema, status, times) in [(&good, 200, 3), (&bad, 400, 2)] {
+        for _ in 0..times {
+            let (found, reply) = daemon.post(CHAT, &ask("Which number?", by_schema(schema))).await;
+            assert_eq!(found, status, "{reply}");
+        }
+    }
+    let expected = [("taken", "miss", 1), ("taken", "hit", 2), ("refused", "miss", 1), ("refused", "hit", 1)];
+    let told = async || {
+        let answer = reqwest::get(format!("{}/metrics", daemon.url)).await.unwrap();
+        let text = answer.text().await.unwrap();
+        let told = |(outcome, cache, count): &(&str, &str, u64)| {
+            let series = format!("chimere_forms_total{{outcome=\"{outcome}\",cache=\"{cache}\"}} {count}\n");
+            text.contains(&series)
+        };
+        (expected.iter().all(told), text)
+    };
+    let began = Instant::now();
+    loop {
+        let (all, text) = told().await;
+        if all {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{text}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (_, status) = daemon.get("/v1/status").await;
+    assert_eq!(status["engine"]["stats"]["forms"]["compiled_kept"], 2, "{status}");
 }

@@ -21,6 +21,7 @@ use super::adapter::Candidate;
 use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
 use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
+use super::grammar::FormCounts;
 use super::prefix::{Keeper, PrefixLimits, Prefixes};
 use super::probe::Candidates;
 use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
@@ -85,6 +86,8 @@ pub struct Host {
     told_to_exit: bool,
     output: Output,
     stats: EngineStats,
+    /// Counted where forms are compiled.
+    forms: Arc<FormCounts>,
     /// Why the loop cannot go on.
     lost: Option<BackendError>,
 }
@@ -107,8 +110,15 @@ impl Host {
             told_to_exit: false,
             output: Output::default(),
             stats: EngineStats::default(),
+            forms: Arc::default(),
             lost: None,
         }
+    }
+
+    /// Tells of these forms in its statistics.
+    pub fn counting(mut self, forms: Arc<FormCounts>) -> Host {
+        self.forms = forms;
+        self
     }
 
     /// Runs until `Exit`, the end of the inputs, or a reader of events that is gone; an error: the device was lost.
@@ -473,6 +483,7 @@ impl Host {
             resident_bytes: resident_bytes(),
             snapshots: self.prefixes.len() as u32,
             snapshot_bytes: self.prefixes.bytes(),
+            forms: self.forms.told(),
             ..self.stats
         }
     }

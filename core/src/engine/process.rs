@@ -46,11 +46,11 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
     let _ = events.send(vec![Event::Ready(Box::new(loaded.hosted.clone()))]);
     let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted, loaded.base);
     let desk = Desk::start(Arc::clone(&loaded.vocab), loaded.vet_with, to_loop.clone(), events.clone())?;
-    let text_events = events.clone();
+    let (text_events, forms) = (events.clone(), desk.counts());
     named("text")
         .stack_size(TEXT_STACK_BYTES)
         .spawn(move || prepare(preparer, &desk, &from_client, &to_loop, &text_events))?;
-    let host = Host::new(loaded.backend, loaded.vocab, limits).keeping(loaded.keeper);
+    let host = Host::new(loaded.backend, loaded.vocab, limits).keeping(loaded.keeper).counting(forms);
     let steps = named("steps").spawn(move || host.run(&from_text, &events))?;
     Ok(Running { commands, steps })
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::adapter::{AdapterFacts, Sides};
 use super::backend::ModelInfo;
-use super::grammar::Grammar;
+use super::grammar::{FormStats, Grammar};
 use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
 pub use frame::{FRAME_BYTES_MAX, Frame, FrameError, encode, id_of, next_frame, read_frame, write_frame};
@@ -355,6 +355,8 @@ pub struct EngineStats {
     pub snapshots: u32,
     #[serde(default)]
     pub snapshot_bytes: u64,
+    #[serde(default)]
+    pub forms: FormStats,
 }
 
 /// Why one request failed. The others go on.

@@ -312,7 +312,10 @@ impl Board {
         if self.metered {
             meters::engine_load(&stats);
         }
-        self.stats.send_replace(stats);
+        let before = self.stats.send_replace(stats);
+        if self.metered {
+            meters::forms(&stats.forms, &before.forms);
+        }
     }
 
     pub(super) fn beat(&self) {

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::calls::Marks;
 use super::constraint::{Constraint, Landmarks};
+use super::counts::FormCounts;
 use super::vet::{STACK_BYTES, vet_apart};
 use super::{Grammar, GrammarError, compile, words};
 use crate::engine::host::{Events, Input};
@@ -38,6 +39,7 @@ type Pending = Arc<Mutex<HashSet<RequestId>>>;
 pub struct Desk {
     jobs: SyncSender<Job>,
     pending: Pending,
+    counts: Arc<FormCounts>,
 }
 
 impl Desk {
@@ -52,10 +54,17 @@ impl Desk {
         let (jobs, from_desk) = sync_channel(WAITING_MAX);
         let pending = Pending::default();
         let own = Arc::clone(&pending);
+        let compiler = Compiler::new(vocab, vet_with);
+        let counts = Arc::clone(&compiler.counts);
         thread::Builder::new().name("engine-grammar".to_owned()).stack_size(STACK_BYTES).spawn(move || {
-            serve(Compiler::new(vocab, vet_with), &from_desk, &own, &to, &events);
+            serve(compiler, &from_desk, &own, &to, &events);
         })?;
-        Ok(Desk { jobs, pending })
+        Ok(Desk { jobs, pending, counts })
+    }
+
+    /// What became of the forms that came here.
+    pub fn counts(&self) -> Arc<FormCounts> {
+        Arc::clone(&self.counts)
     }
 
     /// Has a request go on to the step loop once its grammar is compiled; or the event that tells why it cannot.
@@ -72,6 +81,7 @@ impl Desk {
             }
         };
         held(&self.pending).remove(&id);
+        self.counts.turned_away();
         Err(Event::Failed { id, kind: refused.0, message: refused.1 })
     }
 
@@ -124,24 +134,28 @@ struct Tools {
     landmarks: Arc<Landmarks>,
 }
 
-pub(super) struct Compiler {
+/// Makes constraints of grammars, and keeps what was compiled lately, and what was refused.
+pub struct Compiler {
     vocab: Arc<dyn Vocab>,
     vet_with: Option<PathBuf>,
     tools: Option<Tools>,
     /// By the hash of the grammar, the latest used last.
     kept: Vec<([u8; 32], Result<Matcher, GrammarError>)>,
+    counts: Arc<FormCounts>,
 }
 
 impl Compiler {
-    pub(super) fn new(vocab: Arc<dyn Vocab>, vet_with: Option<PathBuf>) -> Compiler {
-        Compiler { vocab, vet_with, tools: None, kept: Vec::new() }
+    /// `vet_with` as for [`Desk::start`].
+    pub fn new(vocab: Arc<dyn Vocab>, vet_with: Option<PathBuf>) -> Compiler {
+        Compiler { vocab, vet_with, tools: None, kept: Vec::new(), counts: Arc::default() }
     }
 
     /// A constraint at its beginning. What it learns of its grammar stays its own: no reply depends on another.
-    pub(super) fn constraint(&mut self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
+    pub fn constraint(&mut self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
         let source = serde_json::to_vec(grammar).map_err(|e| GrammarError::Vet(e.to_string()))?;
         let hash: [u8; 32] = Sha256::digest(&source).into();
-        let found = match self.kept.iter().position(|(own, _)| *own == hash) {
+        let known = self.kept.iter().position(|(own, _)| *own == hash);
+        let found = match known {
             Some(at) => self.kept.remove(at).1,
             None => catch_unwind(AssertUnwindSafe(|| self.compile(grammar)))
                 .unwrap_or_else(|_| Err(GrammarError::Schema("its compiler has a defect".to_owned()))),
@@ -151,8 +165,8 @@ impl Compiler {
             (Err(error), _) => Err(error.clone()),
             (Ok(_), None) => Err(GrammarError::Vet("no tools".to_owned())),
         };
-        // A failure of this machine says nothing of the grammar.
-        if !matches!(found, Err(GrammarError::Vet(_) | GrammarError::Late)) {
+        self.counts.count(&made, known.is_some());
+        if !found.as_ref().is_err_and(GrammarError::is_of_the_machine) {
             self.kept.push((hash, found));
             if self.kept.len() > KEPT_MAX {
                 drop(self.kept.remove(0));

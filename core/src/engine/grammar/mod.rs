@@ -8,6 +8,7 @@
 mod calls;
 mod compile;
 mod constraint;
+mod counts;
 mod desk;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use constraint::Constraint;
-pub use desk::Desk;
+pub use counts::{FormCounts, FormStats};
+pub use desk::{Compiler, Desk};
 pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX, vet};
 
 /// Bytes of a schema, written as JSON.
@@ -67,7 +69,7 @@ pub struct Function {
 
 impl Grammar {
     /// Every schema in it.
-    fn schemas(&self) -> Vec<&Value> {
+    pub fn schemas(&self) -> Vec<&Value> {
         match self {
             Grammar::Json(schema) => vec![schema],
             Grammar::Calls(calls) => {
@@ -106,6 +108,13 @@ pub enum GrammarError {
     /// In the words of the process that examined it.
     #[error("{0}")]
     Refused(String),
+}
+
+impl GrammarError {
+    /// Says nothing of the grammar: another time it may be taken.
+    fn is_of_the_machine(&self) -> bool {
+        matches!(self, GrammarError::Vet(_) | GrammarError::Late)
+    }
 }
 
 /// Checks a schema's size and references, without compiling it.
