@@ -209,6 +209,32 @@ fn every_attack_in_the_table_has_its_test() {
     check(wrong);
 }
 
+/// The codes of errors: those that the door gives, those in the documentation and those that a test sees through a socket.
+#[test]
+fn every_code_of_an_error_is_documented_and_seen_by_a_test() {
+    let quoted = |text: &str, before: &str| -> std::collections::BTreeSet<String> {
+        text.split(before).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
+    };
+    let code: String = sources("src/http").iter().map(|file| file.text.as_str()).collect();
+    let given = quoted(&code, "code(\"");
+    assert!(given.len() > 25, "{given:?}");
+    let documented = fs::read_to_string(root().join("docs/api.md")).unwrap();
+    let (table, _) = documented.split_once("## Routes").unwrap();
+    let rows: Vec<&str> = table.lines().filter(|l| l.starts_with("| 4") || l.starts_with("| 5")).collect();
+    let words = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2));
+    let listed: std::collections::BTreeSet<String> =
+        words.filter(|w| w.contains('_') || given.contains(*w)).map(str::to_owned).collect();
+    let types =
+        ["invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error"];
+    let mut wrong: Vec<String> = given.difference(&listed).map(|code| format!("docs/api.md lacks {code}")).collect();
+    let unknown = listed.difference(&given).filter(|word| !types.contains(&word.as_str()));
+    wrong.extend(unknown.map(|word| format!("docs/api.md: nothing gives {word}")));
+    let tests: String =
+        [sources("tests/http"), sources("tests/daemon")].iter().flatten().map(|file| file.text.as_str()).collect();
+    wrong.extend(given.iter().filter(|c| !tests.contains(&format!("\"{c}\""))).map(|c| format!("no test sees {c}")));
+    check(wrong);
+}
+
 /// The names of metrics in a text.
 fn metrics(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("\"chimere_").map(|(at, _)| {

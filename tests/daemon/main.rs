@@ -25,6 +25,7 @@ mod learn_kills;
 mod model;
 mod night;
 mod optimise;
+mod parameters;
 mod people;
 mod pipelines;
 mod poison;

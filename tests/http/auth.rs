@@ -62,7 +62,7 @@ async fn refusals_say_why_and_bad_headers_are_refused() {
     let twice = server.client.get(server.url("/v1/models")).header("authorization", "Bearer key-chat");
     assert_eq!(server.send(twice.header("authorization", "Bearer key-admin")).await.status, 401);
     let scope = server.send(server.client.post(server.url("/v1/admin/pause")).bearer_auth(CHAT_KEY)).await;
-    assert_eq!(scope.status, 403);
+    assert_eq!((scope.status, &scope.error()["code"]), (403, &"insufficient_scope".into()));
     assert!(scope.error()["message"].as_str().unwrap().contains("admin"));
 }
 

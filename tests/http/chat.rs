@@ -110,6 +110,8 @@ async fn service_errors_have_their_status() {
         ("not-found", 404, "not_found"),
         ("fail-early", 400, "context_length_exceeded"),
         ("fail-late", 500, "internal_error"),
+        ("conflict", 409, "conflict"),
+        ("abort", 503, "reply_aborted"),
         ("panic", 500, "internal_error"),
     ] {
         let answer = server.chat(order, json!({})).await;

@@ -27,6 +27,7 @@ async fn foreign_hosts_and_origins_are_refused() {
         let request = server.client.get(server.url("/v1/models")).header("origin", origin);
         let answer = server.send(request).await;
         assert_eq!(answer.status, status, "{origin}");
+        assert!(status == 200 || answer.error()["code"] == "origin_not_allowed", "{}", answer.text);
         assert!(!answer.headers.keys().any(|name| name.as_str().starts_with("access-control")));
     }
 }
@@ -71,6 +72,16 @@ async fn wrong_paths_methods_and_media_types_get_the_envelope() {
     assert_eq!(server.send(zipped).await.status, 415);
     let head = server.send(server.client.head(server.url("/health"))).await;
     assert_eq!((head.status, head.text.as_str()), (200, ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_breaks_off_is_400() {
+    let server = server().await;
+    let head =
+        "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked";
+    let raw = server.raw(format!("{head}\r\nconnection: close\r\n\r\n5\r\n{{\"con\r\nno number\r\n").as_bytes()).await;
+    assert!(raw.starts_with("HTTP/1.1 400 "), "{raw}");
+    assert_eq!(body_of(&raw)["error"]["code"], "bad_body");
 }
 
 #[tokio::test(flavor = "multi_thread")]

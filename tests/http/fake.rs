@@ -190,7 +190,7 @@ impl Reply {
             return None;
         }
         let max = self.request.max_tokens.unwrap_or(u32::MAX) as usize;
-        let mut reason = FinishReason::Stop;
+        let mut reason = if self.order == "abort" { FinishReason::Aborted } else { FinishReason::Stop };
         let mut answer = apply_stops(script.answer, &self.request.stop);
         if answer.len() > max {
             answer.truncate(max);

@@ -161,7 +161,8 @@ async fn draining_finishes_streams_refuses_new_work_and_ends() {
     let refused = server.chat("x", json!({})).await;
     assert_eq!(refused.status, 503);
     assert!(refused.headers.contains_key("retry-after"));
-    assert_eq!(server.get("/health").await.status, 503);
+    let health = server.get("/health").await;
+    assert_eq!((health.status, &health.error()["code"]), (503, &json!("stopping")));
     server.shutdown.cancel();
     while let Some(chunk) = response.chunk().await.unwrap() {
         text.push_str(std::str::from_utf8(&chunk).unwrap());
