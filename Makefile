@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai page tasks bench-native simulate thirty soak doc clean
+.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai page tasks bench-native simulate thirty soak fuzz doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -102,6 +102,12 @@ thirty: build ## Thirty nights on the frozen traffic: does what serves become wo
 SECONDS ?= 300
 soak: setup ## Mixed load with kills, memory and descriptors watched, five minutes unless told otherwise (long tier)
 	SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test daemon soak -- --ignored --nocapture
+
+# Each target alone, one after the other, on the project's own compiler; a crash ends it and leaves what caused it in
+# tests/fuzz/artifacts. Shorter: make fuzz SECONDS=60
+fuzz: SECONDS = 600
+fuzz: setup ## Fuzz everything that reads what strangers write, ten minutes a target (nightly tier)
+	for target in tests/fuzz/targets/*.rs; do tests/fuzz/run "$$(basename "$$target" .rs)" $(SECONDS); done
 
 doc: ## The code's own documentation
 	$(CARGO) doc --release --no-deps --workspace

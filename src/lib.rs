@@ -27,6 +27,8 @@ pub mod embed;
 pub mod engram;
 pub mod eval;
 pub mod failpoint;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod http;
 pub mod intent;
 pub mod keys;

@@ -11,6 +11,8 @@
 
 pub mod engine;
 pub mod engram;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod gguf;
 #[cfg(feature = "llama")]
 pub mod quantize;

@@ -20,6 +20,8 @@ mod completions;
 mod connections;
 mod embeddings;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gate;
 mod limits;
 mod memory;

@@ -40,7 +40,7 @@ pub(crate) struct ReplyClock {
 }
 
 impl ReplyClock {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         ReplyClock { started: Instant::now(), first_seen: false, said: Default::default(), stopped: false }
     }
 

@@ -6,7 +6,7 @@
 //! newlines next to them. Stop strings are looked for in the answer only.
 
 pub mod engram;
-mod stop;
+pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
 mod thinking;

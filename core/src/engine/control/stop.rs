@@ -39,7 +39,7 @@ impl Pattern {
 
 /// Looks for stop strings in a text that comes piece by piece.
 #[derive(Debug)]
-pub(super) struct StopMatcher {
+pub(crate) struct StopMatcher {
     patterns: Vec<Pattern>,
     /// The end of the text that may be the beginning of a stop string.
     held: String,
@@ -47,20 +47,20 @@ pub(super) struct StopMatcher {
 
 /// What a piece of text led to.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Text that is certainly not part of a stop string.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The stop string that ended the text.
-    pub(super) stop: Option<String>,
+    pub(crate) stop: Option<String>,
 }
 
 impl StopMatcher {
-    pub(super) fn new(stops: &[String]) -> StopMatcher {
+    pub(crate) fn new(stops: &[String]) -> StopMatcher {
         StopMatcher { patterns: stops.iter().map(|s| Pattern::new(s)).collect(), held: String::new() }
     }
 
     /// Adds text. After a stop string was found there is nothing more to push.
-    pub(super) fn push(&mut self, text: &str) -> Found {
+    pub(crate) fn push(&mut self, text: &str) -> Found {
         let mut all = std::mem::take(&mut self.held);
         let start = all.len();
         all.push_str(text);
@@ -83,7 +83,7 @@ impl StopMatcher {
     }
 
     /// The text ends here: returns what was held back.
-    pub(super) fn flush(&mut self) -> String {
+    pub(crate) fn flush(&mut self) -> String {
         self.patterns.iter_mut().for_each(|p| p.matched = 0);
         std::mem::take(&mut self.held)
     }
@@ -92,18 +92,10 @@ impl StopMatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::stop::reference;
 
     fn stops(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|s| s.to_string()).collect()
-    }
-
-    /// By definition: the least end of any occurrence, then the longest string.
-    fn reference(text: &str, stops: &[String]) -> (String, Option<String>) {
-        let ends = stops.iter().filter_map(|s| text.find(s.as_str()).map(|at| (at + s.len(), s)));
-        match ends.min_by_key(|(end, s)| (*end, usize::MAX - s.len())) {
-            Some((end, s)) => (text[..end - s.len()].to_owned(), Some(s.clone())),
-            None => (text.to_owned(), None),
-        }
     }
 
     fn run(pieces: &[&str], stops: &[String]) -> (String, Option<String>) {

@@ -1,0 +1,32 @@
+//! The reader of tool calls on any text in any pieces: however a reply is cut, it gives the same text and the same calls, and
+//! what is no call stays text, every byte of it.
+
+use serde_json::{Value, json};
+
+use super::reader::cut;
+use crate::engine::protocol::Channel;
+use crate::toolcall::{CALLS_MAX, Piece, ToolCallParser, collect};
+
+/// Text and calls of a reply that came in these pieces.
+fn read<'a>(pieces: impl Iterator<Item = &'a str>, tools: &[Value]) -> (String, Vec<(String, Value)>) {
+    let mut parser = ToolCallParser::new(tools);
+    let mut read: Vec<Piece> = pieces.flat_map(|piece| parser.push(Channel::Answer, piece)).collect();
+    read.extend(parser.finish());
+    assert!(parser.calls() <= CALLS_MAX);
+    let (text, calls) = collect(&read);
+    (text, calls.into_iter().map(|call| (call.name, call.arguments)).collect())
+}
+
+pub fn check(data: &[u8]) {
+    let Some((step, bytes)) = data.split_first() else {
+        return;
+    };
+    let text = String::from_utf8_lossy(bytes);
+    let parameters = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}});
+    let tools = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
+    let whole = read(std::iter::once(&*text), &tools);
+    let cut = cut(&text, 1 + usize::from(*step));
+    assert_eq!(read(cut.into_iter(), &tools), whole);
+    assert!(whole.1.iter().all(|(name, arguments)| !name.is_empty() && arguments.is_object()));
+    assert!(!whole.1.is_empty() || whole.0 == text);
+}
