@@ -2,6 +2,7 @@
 //! for a request, and each of its documents is followed token by token: taking a token and forbidding what cannot come
 //! next, which stands between two tokens of every reply of a form. Nothing here asks the model.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub fn run(model: &Path, file: &Path, done: &mut dyn FnMut()) -> anyhow::Result<
     let (mut compiled, mut examined, mut kept, mut masks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut forms, mut documents) = (0, 0);
     let mut row = vec![0.0; vocab.len()];
+    let words: Vec<Vec<u8>> = (0..vocab.len() as u32).map(|id| vocab.bytes(id)).collect();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = || format!("{}:{}", file.display(), at + 1);
         let form: Form = serde_json::from_str(line).with_context(place)?;
@@ -85,14 +87,26 @@ pub fn run(model: &Path, file: &Path, done: &mut dyn FnMut()) -> anyhow::Result<
         kept.push(timed(&mut plain)?);
         examined.push(timed(&mut examining)?);
         for document in form.documents {
-            let mut ids = Vec::new();
-            vocab.encode(&document.to_string(), false, &mut ids)?;
+            let text = document.to_string();
+            let (mut at, mut ids) = (0, VecDeque::new());
             let mut constraint = plain.constraint(&grammar)?;
             constraint.mask(Channel::Answer, &mut row)?;
-            for (n, &id) in ids.iter().enumerate() {
-                if row[id as usize] == f32::NEG_INFINITY {
-                    bail!("{}: the form does not allow {:?} of {document}, token {n}", place(), vocab.name(id));
+            while at < text.len() {
+                if ids.is_empty()
+                    && let Some(rest) = text.get(at..)
+                {
+                    let mut encoded = Vec::new();
+                    vocab.encode(rest, false, &mut encoded)?;
+                    ids.extend(encoded);
                 }
+                let own = ids.pop_front().filter(|&id| row[id as usize] != f32::NEG_INFINITY);
+                let Some(id) = own.or_else(|| longest(&words, &row, &text.as_bytes()[at..])) else {
+                    bail!("{}: the form does not allow {document} from byte {at} on", place());
+                };
+                if own.is_none() {
+                    ids.clear();
+                }
+                at += words[id as usize].len();
                 row.fill(0.0);
                 let began = Instant::now();
                 constraint.took(Channel::Answer, id, false)?;
@@ -103,7 +117,7 @@ pub fn run(model: &Path, file: &Path, done: &mut dyn FnMut()) -> anyhow::Result<
                 masks.push(us(began));
             }
             let ends = constraint.complete() || vocab.ends().iter().any(|&end| row[end as usize] == 0.0);
-            ensure!(ends, "{}: {document} is no whole answer", place());
+            ensure!(ends && at == text.len(), "{}: {document} is no whole answer", place());
             row.fill(0.0);
             documents += 1;
         }
@@ -121,6 +135,13 @@ pub fn run(model: &Path, file: &Path, done: &mut dyn FnMut()) -> anyhow::Result<
         examined_us: Times::of(examined),
         kept_us: Times::of(kept),
     })
+}
+
+/// The longest allowed token that the text goes on with: where a form leaves one way on, its own cutting of the text counts.
+fn longest(words: &[Vec<u8>], row: &[f32], text: &[u8]) -> Option<u32> {
+    let allowed = (0u32..).zip(words).zip(row).filter(|(_, logit)| **logit != f32::NEG_INFINITY);
+    let fits = allowed.map(|(word, _)| word).filter(|(_, word)| !word.is_empty() && text.starts_with(word));
+    fits.max_by_key(|(_, word)| word.len()).map(|(id, _)| id)
 }
 
 fn us(began: Instant) -> f64 {

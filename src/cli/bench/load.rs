@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(lengths, of(1).iter().map(|r| (words(r), r.tokens)).collect::<Vec<_>>(), "the same seed");
         assert!(lengths.iter().all(|l| (20..=1_500).contains(&l.0) && (16..=256).contains(&l.1)), "{lengths:?}");
         let (mut others, sum) = (two.iter().map(words).collect::<Vec<_>>(), one.iter().map(|r| r.tokens).sum::<u32>());
-        assert_eq!(sum, two.iter().map(|r| r.tokens).sum(), "as many tokens in each round");
+        assert_eq!(sum, two.iter().map(|r| r.tokens).sum::<u32>(), "as many tokens in each round");
         lengths.sort();
         others.sort();
         assert_eq!(lengths.iter().map(|l| l.0).collect::<Vec<_>>(), others);
