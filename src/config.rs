@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use live::Live;
 use raw::{Field, RawConfig};
-pub use search::Environment;
+pub use search::{Environment, variables};
 use settings::Setting;
 
 use crate::failpoint::Failpoint;

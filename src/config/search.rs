@@ -2,6 +2,7 @@
 //! once, here, into a plain value that tests can make up.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::{Config, ENV_PREFIX, SYSTEM_FILE};
@@ -42,6 +43,11 @@ pub struct Environment {
     pub cores: usize,
     /// Read /etc and /usr/share (tests do not).
     pub system: bool,
+}
+
+/// Names of the variables of the environment that begin so, to be kept from another program.
+pub fn variables(prefix: &str) -> Vec<OsString> {
+    env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with(prefix)).collect()
 }
 
 impl Environment {

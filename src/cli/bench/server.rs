@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use chimere::config::variables;
 use chimere::store::files::create_private_dir;
 use serde_json::{Value, json};
 
@@ -70,8 +71,7 @@ impl Server {
     pub fn llama(file: &Path, model: &Path, threads: usize, sequences: u16, context: u32) -> anyhow::Result<Server> {
         let mut command = Command::new(file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).arg("--model").arg(model);
-        for name in std::env::vars_os().map(|(name, _)| name).filter(|n| n.to_string_lossy().starts_with("LLAMA_ARG_"))
-        {
+        for name in variables("LLAMA_ARG_") {
             command.env_remove(name);
         }
         let whole = u32::from(sequences) * context;
