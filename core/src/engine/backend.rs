@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::adapter::Adapter;
+use super::batch::CUT_TOKENS;
 
 /// Handle of one open sequence (its KV cache and GDN state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,8 +93,24 @@ pub struct SavedSize {
 pub struct StepTokens {
     /// Where somebody waits for the next token of a reply.
     pub beside: usize,
+    /// Of these, tokens of prompts for each reply that waits, but at least one cut: the fewer wait, the less a prompt is
+    /// worth holding them up.
+    pub a_reply: usize,
     /// Where nobody does, if that is more.
     pub alone: usize,
+}
+
+impl StepTokens {
+    /// Tokens of a step in which so many replies wait for their next one.
+    pub fn with(&self, replies: usize) -> usize {
+        match replies {
+            0 => self.beside.max(self.alone),
+            _ => {
+                let prompts = self.a_reply.saturating_mul(replies).max(CUT_TOKENS);
+                self.beside.min(prompts.saturating_add(replies))
+            }
+        }
+    }
 }
 
 /// Facts about a loaded model that the rest of the engine may rely on.
@@ -190,7 +207,7 @@ pub trait Backend: Send {
 
     /// Tokens that one step should feed at most where nobody says otherwise.
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: 256, alone: 0 }
+        StepTokens { beside: 256, a_reply: usize::MAX, alone: 0 }
     }
 
     /// How much [`Backend::save`] would give; `None`: this backend saves nothing.

@@ -433,7 +433,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: STEP_TOKENS, alone: self.sizes.rows }
+        StepTokens { beside: STEP_TOKENS, a_reply: usize::MAX, alone: self.sizes.rows }
     }
 
     fn saved_size(&self) -> Option<SavedSize> {

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::adapter::Candidate;
-use super::backend::{AdapterId, Backend, BackendError, Output, Rows};
+use super::backend::{AdapterId, Backend, BackendError, Output, Rows, StepTokens};
 use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
 use super::grammar::FormCounts;
@@ -326,10 +326,11 @@ impl Host {
 
     /// How many tokens the next step may feed.
     fn step_tokens(&self, demands: &[Demand]) -> usize {
-        let suits = self.backend.step_tokens();
-        let beside = if self.limits.step_tokens_max > 0 { self.limits.step_tokens_max } else { suits.beside };
-        let waited_for = demands.iter().any(|d| d.decoding && !d.background);
-        if waited_for { beside } else { beside.max(suits.alone) }
+        let mut suits = self.backend.step_tokens();
+        if self.limits.step_tokens_max > 0 {
+            suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: usize::MAX, ..suits };
+        }
+        suits.with(demands.iter().filter(|d| d.decoding && !d.background).count())
     }
 
     fn feed(&mut self, shares: &[Share]) -> Result<(), BackendError> {

@@ -292,6 +292,7 @@ struct Watched {
     model: Box<dyn Backend>,
     steps: Steps,
     later: Later,
+    suits: StepTokens,
 }
 
 impl Backend for Watched {
@@ -308,7 +309,7 @@ impl Backend for Watched {
         self.model.held(seq)
     }
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: 130, alone: 400 }
+        self.suits
     }
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
         let fed: Vec<usize> = batch.iter().map(|c| c.tokens.len()).collect();
@@ -326,10 +327,19 @@ impl Backend for Watched {
 fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
     let file = Tiny::default().write();
     let long: Vec<u32> = Random(3).tokens(300).iter().map(|t| t % END).collect();
-    for (step_tokens_max, wanted) in [(0, &[128, 128, 44][..]), (66, &[64, 64, 64, 64, 44])] {
+    const ALL: usize = usize::MAX;
+    for (a_reply, step_tokens_max, wanted) in [
+        (ALL, 0, &[128, 128, 44][..]),
+        (ALL, 66, &[64, 64, 64, 64, 44]),
+        // As much as two replies are worth, but one cut at least, and what the owner says in spite of it.
+        (64, 0, &[128, 128, 44]),
+        (8, 0, &[64, 64, 64, 64, 44]),
+        (8, 130, &[128, 128, 44]),
+    ] {
         let (steps, later) = (Steps::default(), Later::default());
         let (model, own) = (on_processor(&file.path), (steps.clone(), later.clone()));
-        let watched = Watched { model, steps: own.0, later: own.1 };
+        let suits = StepTokens { beside: 130, a_reply, alone: 400 };
+        let watched = Watched { model, steps: own.0, later: own.1, suits };
         let mut rig = Rig::start(Box::new(watched), PrefixLimits::default(), step_tokens_max);
         let alone = rig.ask(1, &long, Ask { tokens: 1, ..Ask::default() });
         assert_eq!(steps.lock().unwrap()[..], [[300]], "nobody waits: it is read at once");
