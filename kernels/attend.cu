@@ -4,12 +4,10 @@
 // Block (token x, KV head and group of eight query heads y, chunks z, z + grid …).
 KERNEL(__launch_bounds__(256) attend, AttendArgs) {
     __shared__ AttendScratch m;
-    AfterKernel edge;
-    attend_rows<false>(a, a.settled, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.z, m, edge);
+    attend_rows(a, a.settled, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.z, m);
 }
 
 // A block of `dim` threads (at most 256) a head (y).
 KERNEL(__launch_bounds__(256) attend_join, AttendJoinArgs) {
-    AfterKernel edge;
-    join_head(a, blockIdx.x, blockIdx.y, threadIdx.x, edge);
+    join_head(a, blockIdx.x, blockIdx.y, threadIdx.x);
 }

@@ -83,14 +83,6 @@ __device__ __forceinline__ void store_rows(const uint4 held[8], u16 (*tile)[ROW_
         if (mine && threadIdx.x / 32 + 8 * j < to) *(uint4*)(tile[threadIdx.x / 32 + 8 * j] + 8 * (threadIdx.x % 32)) = held[j];
 }
 
-// A page's first rows at once.
-__device__ __forceinline__ void copy_rows(u16 (*tile)[ROW_HALVES], const u8* base, u32 step, u32 rows, bool mine) {
-    for (u32 r = threadIdx.x / 32; r < rows; r += 8)
-        if (mine) copy_16(tile[r] + 8 * (threadIdx.x % 32), base + 2 * ((u64)r * step + 8 * (threadIdx.x % 32)));
-    copies_end();
-    copies_wait_all();
-}
-
 // The new position over what was loaded in its row, by the warp that owns the row.
 __device__ __forceinline__ void put_new(const u16 row[8], u16 (*tile)[ROW_HALVES], bool fresh, u32 at, u32 dim) {
     if (!fresh || at >= PAGE) return;
@@ -104,11 +96,9 @@ struct AttendScratch {
     uint4 tile[PAGE * ROW_HALVES / 8];
 };
 
-// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps, one query head each. LEAN, for
-// rows that are not settled: keys and values are copied to where they are read, without registers.
-template <bool LEAN, class Edge>
+// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps, one query head each.
 __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u32 t, u32 y, u32 z, u32 zs,
-                                            AttendScratch& m, Edge& edge) {
+                                            AttendScratch& m) {
     float(*queries)[256] = m.queries;
     u16(*tile)[ROW_HALVES] = (u16(*)[ROW_HALVES])m.tile;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -132,7 +122,7 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
             if (at < a.rope_dims) angle[i] = *(const float2*)(a.angles + (u64)(length - 1) * a.rope_dims + 2 * p);
         }
     }
-    if ((u64)z * a.chunk >= length) return edge.wait();
+    if ((u64)z * a.chunk >= length) return after_previous();
     for (u32 chunk = z; (u64)chunk * a.chunk < length; chunk += zs) {
         float top = -INFINITY, sum = 0, out[8];
 #pragma unroll
@@ -142,11 +132,11 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
         for (u32 first = chunk * a.chunk; first < end; first += PAGE) {
             u64 base = 2 * (((u64)pages[first / PAGE] * PAGE * a.kv_heads + kv) * a.dim);
             u32 rows = min((u32)PAGE, end - first), old = settled ? min(rows, length - 1 - first) : 0;
-            if (!LEAN) load_rows(k, a.keys + base, step, 0, old, mine);
-            if (!LEAN) load_rows(v, a.values + base, step, 0, old, mine);
+            load_rows(k, a.keys + base, step, 0, old, mine);
+            load_rows(v, a.values + base, step, 0, old, mine);
             if (!waited) {
                 waited = true;
-                edge.wait();
+                after_previous();
                 float x[8], key[8], value[8];
                 if (!settled) {
                     load_head(x, a.q + ((u64)t * a.heads + head) * a.dim, a.dim);
@@ -176,11 +166,10 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
                     }
             }
             u32 late = settled ? rows : 0, held = settled ? old : rows;
-            if (!LEAN) load_rows(k, a.keys + base, step, late, rows, mine);
-            if (!LEAN) load_rows(v, a.values + base, step, late, rows, mine);
+            load_rows(k, a.keys + base, step, late, rows, mine);
+            load_rows(v, a.values + base, step, late, rows, mine);
             __syncthreads();
-            if (LEAN) copy_rows(tile, a.keys + base, step, rows, mine);
-            else store_rows(k, tile, held, mine);
+            store_rows(k, tile, held, mine);
             put_new(new_key, tile, fresh, length - 1 - first, a.dim);
             __syncthreads();
             float score[2] = {0, 0};
@@ -202,8 +191,7 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
                 }
             }
             __syncthreads();
-            if (LEAN) copy_rows(tile, a.values + base, step, rows, mine);
-            else store_rows(v, tile, held, mine);
+            store_rows(v, tile, held, mine);
             put_new(new_value, tile, fresh, length - 1 - first, a.dim);
             __syncthreads();
 #pragma unroll
@@ -236,23 +224,21 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
     }
 }
 
-// Joins the chunks in order, applies the gate and quantises.
+// Joins the chunks in order, applies the gate and rounds to halves.
 struct AttendJoinArgs {
     Ptr<float> part, query_gate;
     Ptr<u32> position;
     Ptr<float> y;     // [tokens][heads·dim]
-    Ptr<u8> q;        // or null
-    Ptr<float4> side;
+    Ptr<u16> halves;        // or null
     u32 heads, dim, chunk, chunks_max;
 };
 
 // Value k of a head of token t.
-template <class Edge>
-__device__ __forceinline__ void join_head(const AttendJoinArgs& a, u32 t, u32 head, u32 k, Edge& edge) {
+__device__ __forceinline__ void join_head(const AttendJoinArgs& a, u32 t, u32 head, u32 k) {
     u32 lane = k % 32;
     u32 chunks = a.position[t] / a.chunk + 1, step = a.dim + 2;
     const float* from = a.part + ((u64)t * a.heads + head) * a.chunks_max * step;
-    edge.wait();
+    after_previous();
     float gate = a.query_gate[(((u64)t * a.heads + head) * 2 + 1) * a.dim + k];
     float top = -INFINITY, sum = 0, out = 0;
     for (u32 c = lane; c < chunks; c += 32) top = fmaxf(top, from[c * step + a.dim]);
@@ -269,5 +255,5 @@ __device__ __forceinline__ void join_head(const AttendJoinArgs& a, u32 t, u32 he
     }
     float y = out / sum * sigmoid(gate);
     a.y[((u64)t * a.heads + head) * a.dim + k] = y;
-    if (a.q.at) quantize_block(y, a.q, a.side, a.heads * a.dim, t, (head * a.dim + k) / 32);
+    if (a.halves.at) put_half(y, a.halves, a.heads * a.dim, t, head * a.dim + k);
 }

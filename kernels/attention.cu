@@ -79,13 +79,12 @@ KERNEL(__launch_bounds__(256) attention, AttentionArgs) {
     }
 }
 
-// Joins the chunks in order, applies the gate and quantises. A block of `dim` threads (at most 256) a head (y).
+// Joins the chunks in order, applies the gate and rounds to halves. A block of `dim` threads (at most 256) a head (y).
 struct JoinArgs {
     Ptr<float> part, query_gate;
     Ptr<u32> position;
     Ptr<float> y;     // [tokens][heads·dim]
-    Ptr<u8> q;        // or null
-    Ptr<float4> side;
+    Ptr<u16> halves;        // or null
     u32 heads, dim, chunk, chunks_max;
 };
 
@@ -105,5 +104,5 @@ KERNEL(__launch_bounds__(256) attention_join, JoinArgs) {
     float gate = a.query_gate[(((u64)t * a.heads + head) * 2 + 1) * a.dim + k];
     float y = out / sum * sigmoid(gate);
     a.y[((u64)t * a.heads + head) * a.dim + k] = y;
-    if (a.q.at) quantize_block(y, a.q, a.side, a.heads * a.dim, t, (head * a.dim + k) / 32);
+    if (a.halves.at) put_half(y, a.halves, a.heads * a.dim, t, head * a.dim + k);
 }

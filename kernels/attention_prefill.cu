@@ -77,7 +77,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
         __syncthreads();
         fetch_cached<DIM>(values, a.values, pages, first, kv, a.kv_heads);
         copies_end();
-        copies_wait();
+        copies_wait<1>();
         __syncthreads();
         float s[4][4];
 #pragma unroll
@@ -123,7 +123,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
         __syncthreads();
         if (first + FLASH_KEYS < end) fetch_cached<DIM>(keys, a.keys, pages, first + FLASH_KEYS, kv, a.kv_heads);
         copies_end();
-        copies_wait();
+        copies_wait<1>();
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < 2; k++) {

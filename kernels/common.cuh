@@ -40,22 +40,6 @@ __device__ __forceinline__ u16 float_to_half(float f) {
     return h;
 }
 
-// C[16 x 8] = A[16 x 16] · B[16 x 8] in bytes. Lane = 4g + j holds A rows g (a0) and g + 8 (a1), columns 4j..4j+3;
-// B column g, rows 4j..4j+3; C rows g (c0, c1) and g + 8 (c2, c3), columns 2j and 2j + 1.
-__device__ __forceinline__ void mma_k16(int c[4], u32 a0, u32 a1, u32 b0) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-                 : "r"(a0), "r"(a1), "r"(b0), "r"(0));
-}
-
-// The same for 32 columns of A: a2, a3 and b1 hold columns 16 + 4j..
-__device__ __forceinline__ void mma_k32(int c[4], const u32 a[4], u32 b0, u32 b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
-}
-
 // C[16 x 8] += A[16 x 16] · B[16 x 8] in halves, sums in floats. A: rows g, g + 8 and columns 2j, 2j + 1, then the same of
 // columns 8 + 2j ..; B: column g, rows 2j, 2j + 1, then 8 + 2j ..; C as above.
 __device__ __forceinline__ void mma_halves(float c[4], const u32 a[4], u32 b0, u32 b1) {
@@ -69,6 +53,25 @@ __device__ __forceinline__ u32 pack_halves(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
     return v;
 }
+
+// Two halves a word, both at once, each rounded once.
+__device__ __forceinline__ u32 sub_halves(u32 a, u32 b) {
+    u32 v;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+__device__ __forceinline__ u32 mul_halves(u32 a, u32 b) {
+    u32 v;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+__device__ __forceinline__ u32 fma_halves(u32 a, u32 b, u32 c) {
+    u32 v;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+}
+// Bytes of `a` (0 to 3) and `b` (4 to 7), a nibble of `which` each.
+__device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 which) { return __byte_perm(a, b, which); }
 
 // Four matrices of 8 x 8 halves from shared memory; lane 8i + r names row r of matrix i. Lane 4g + j gets of each
 // elements 2j, 2j + 1 of row g, or of column g.
@@ -86,93 +89,21 @@ __device__ __forceinline__ void load_matrices_transposed(u32 m[4], const void* r
 }
 
 // Copies from global to shared memory that run on their own, in groups; `copies_wait` waits for all groups but the
-// newest one.
+// newest N.
 __device__ __forceinline__ void copy_16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
+__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
 // What is read once a pass, weights: it leaves the second-level cache first, so that what is read again stays there.
 __device__ __forceinline__ u64 read_once() {
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-__device__ __forceinline__ void copy_16_once(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)),
-                 "l"(from), "l"(read_once())
-                 : "memory");
-}
-__device__ __forceinline__ void copy_8(void* to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-__device__ __forceinline__ void copies_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-// Waits for all groups but the newest `n`, at most 7 of them.
-__device__ __forceinline__ void copies_wait_but(u32 n) {
-    switch (n) {
-        case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-        case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-        case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-        case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-        case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-        case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
-        case 6: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
-        default: asm volatile("cp.async.wait_group 7;" ::: "memory");
-    }
-}
-
-// Whole runs of bytes, multiples of 16, by the copy engine of 9.0 and later: one thread asks, no other takes part, and
-// `landing` counts the bytes. Waits are by turns: a landing's first use is turn 0, its next one 1, then 0 again.
-#if __CUDA_ARCH__ >= 900
-#define BULK_COPIES 1
-__device__ __forceinline__ void landing_begin(u64* landing) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\tfence.mbarrier_init.release.cluster;" ::"r"(
-                     (u32)__cvta_generic_to_shared(landing))
-                 : "memory");
-}
-__device__ __forceinline__ void copy_run_once(void* to, const void* from, u32 bytes, u64* landing) {
-    u32 at = (u32)__cvta_generic_to_shared(landing);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            (u32)__cvta_generic_to_shared(to)),
-        "l"(from), "r"(bytes), "r"(at), "l"(read_once())
-        : "memory");
-}
-__device__ __forceinline__ void landed(u64* landing, u32 turn) {
-    asm volatile(
-        "{\n\t.reg .pred there;\n\tagain:\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n\t@!there bra again;\n\t}" ::"r"(
-            (u32)__cvta_generic_to_shared(landing)),
-        "r"(turn)
-        : "memory");
-}
-#endif
-
-// Between blocks that run together: what this thread and those it met at a barrier wrote before `count_up` can be read
-// by whoever sees the count, and by those it meets at a barrier after that.
-__device__ __forceinline__ void count_up(u32* at) {
-    asm volatile("fence.acq_rel.gpu;\n\tred.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
-}
-__device__ __forceinline__ u32 count_at(const u32* at) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
-    return v;
-}
-__device__ __forceinline__ u64 nanoseconds() {
-    u64 v;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(v));
-    return v;
-}
-// Called while a thread waits for another block.
-__device__ __forceinline__ void spin() {}
-__device__ __forceinline__ void give_up() { asm volatile("trap;"); }
-
-// Shared memory whose size the launch says.
-extern __shared__ uint4 launch_memory[];
-__device__ __forceinline__ u8* shared_pool() { return (u8*)launch_memory; }
-
-// Streaming load: weights are read once.
+// A line of weights on its way to the second-level cache.
+__device__ __forceinline__ void fetch_ahead(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 __device__ __forceinline__ uint4 load_once(const void* p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
@@ -197,11 +128,6 @@ __device__ __forceinline__ void wait_previous() {
 #endif
 }
 #endif
-
-// What a function for several kernels waits for where it needs the results of the one before: here, that kernel's end.
-struct AfterKernel {
-    __device__ __forceinline__ void wait() { after_previous(); }
-};
 
 __device__ __forceinline__ float bf16_to_float(u16 h) { return __uint_as_float((u32)h << 16); }
 

@@ -10,10 +10,8 @@
 struct EachArgs {
     Expert routed, shared;
     Ptr<float> logits;    // [tokens][experts + 1]
-    Ptr<u8> q;            // [tokens][inputs]
-    Ptr<float4> side;
-    Ptr<u8> hq;           // inner values [tokens][used + 1][stride]
-    Ptr<float4> hside;
+    Ptr<u16> halves;      // [tokens][inputs]
+    Ptr<u16> hh;          // inner values [tokens][used + 1][stride]
     Ptr<float> residual;  // [tokens][inputs]
     u32 inputs, used, experts, stride;
 };
@@ -45,7 +43,7 @@ __device__ __forceinline__ void rise(const EachArgs& a, const Expert& e, u32 exp
     for (int d = 0; d < DEEP; d++)
         if (some) held[d].load((d < 2 ? gate : up) + d % 2 * tile + (u64)first * P::BYTES, lane);
     if (shared) after_previous();
-    const Columns<1, true> x({a.q, a.side, a.inputs}, &t);
+    const Columns<1, true> x({a.halves, a.inputs}, &t);
 #pragma unroll 1
     for (int i = 0; i < 4; i += DEEP) {
 #pragma unroll
@@ -64,7 +62,7 @@ __device__ __forceinline__ void rise(const EachArgs& a, const Expert& e, u32 exp
     float g = sums[lane / 16][0][lane % 16], u = sums[2 + lane / 16][0][lane % 16];
 #pragma unroll
     for (int p = 1; p < PARTS; p++) g += sums[lane / 16][p][lane % 16], u += sums[2 + lane / 16][p][lane % 16];
-    quantize_block(silu(g) * u, a.hq, a.hside, a.stride, t * gridDim.y + blockIdx.y, blockIdx.x);
+    put_half(silu(g) * u, a.hh, a.stride, t * gridDim.y + blockIdx.y, 32 * blockIdx.x + lane);
 }
 
 // This kernel lets the next one start only when it has waited itself: that one reads the router's output before its own
@@ -113,7 +111,7 @@ __device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 exp
     for (int d = 0; d < DEEP; d++)
         if ((u32)d < blocks) held[d].load(rows + d * P::BYTES, lane);
     after_previous();
-    const Columns<1, true> x({a.hq, a.hside, a.stride}, &row);
+    const Columns<1, true> x({a.hh, a.stride}, &row);
     float total[2] = {0, 0}, acc[1][4] = {{0, 0, 0, 0}};
     u32 part = 0;
 #pragma unroll 1
@@ -125,7 +123,8 @@ __device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 exp
             if (i + d + DEEP < blocks) held[d].load(rows + (u64)(i + d + DEEP) * P::BYTES, lane);
             while (part_start(part + 1, blocks) <= i + d) part++;
             if (part_start(part + 1, blocks) == i + d + 1)
-                total[0] += acc[0][0], total[1] += acc[0][2], acc[0][0] = acc[0][2] = 0;
+                total[0] += acc[0][0] * (1.0f / WEIGHT_UNIT), total[1] += acc[0][2] * (1.0f / WEIGHT_UNIT),
+                    acc[0][0] = acc[0][1] = acc[0][2] = acc[0][3] = 0;
         }
     }
     if (lane % 4 == 0) to[lane / 4] = total[0], to[lane / 4 + 8] = total[1];

@@ -2,9 +2,9 @@
 // by `norm`, in the order of the choices.
 //
 // Pairs 0 .. tokens·used − 1 are the routed ones (token·used + choice), tokens·used + t the shared expert of token t.
-// y: the expert, in the order of `active`; the last one is the shared expert. _one: one token; _1: eight at a time, _2: 16;
+// y: the expert, in the order of `active`; the last one is the shared expert. _one: one token; _1: eight at a time;
 // _joined: eight at a time, with what the tokens' adapters add.
-// Limits: widths a multiple of 32 and of the packing's block. Shared memory: 33 KB at most.
+// Limits: widths a multiple of 32 and of the packing's block. Shared memory: 18 KB at most.
 #include "expert.cuh"
 #include "lora.cuh"
 
@@ -12,11 +12,9 @@ struct ExpertsArgs {
     Expert routed, shared;
     Ptr<u32> active, start, pairs;
     Ptr<float> x;       // [tokens][inputs]
-    Ptr<u8> q;
-    Ptr<float4> side;
+    Ptr<u16> halves;
     Ptr<float> h;       // [pairs][stride]: inner values
-    Ptr<u8> hq;
-    Ptr<float4> hside;
+    Ptr<u16> hh;        // as halves
     Ptr<float> y;       // [pairs][inputs]
     Ptr<float> weight;  // [tokens][used + 1], read by experts_down_each
     Ptr<float> residual;  // [tokens][inputs], likewise
@@ -84,7 +82,7 @@ __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<
             m.token[threadIdx.x] = token_of(a, w, m.pair[threadIdx.x]);
         }
         __syncthreads();
-        const Columns<NT, ONE> x({a.q, a.side, a.inputs}, m.token);
+        const Columns<NT, ONE> x({a.halves, a.inputs}, m.token);
 #pragma unroll 1
         for (u32 i = 0; i < 4; i++) {
             const u8* tile = (i < 2 ? gate : rise) + (u64)(i % 2) * blocks * P::BYTES;
@@ -112,7 +110,7 @@ __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<
                     join(a.joint, m.token[8 * n + warp], to, w.shared, w.expert, w.width, 32 * blockIdx.x + lane, g, u);
                 float v = silu(g) * u;
                 a.h[(u64)to * a.stride + 32 * blockIdx.x + lane] = v;
-                quantize_block(v, a.hq, a.hside, a.stride, to, blockIdx.x);
+                put_half(v, a.hh, a.stride, to, 32 * blockIdx.x + lane);
             }
         }
     }
@@ -143,7 +141,7 @@ __device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, S
         __syncthreads();
         if (warp == 0) {
             a.h[(u64)pair * a.stride + 32 * blockIdx.x + lane] = m.values[lane];
-            quantize_block(m.values[lane], a.hq, a.hside, a.stride, pair, blockIdx.x);
+            put_half(m.values[lane], a.hh, a.stride, pair, 32 * blockIdx.x + lane);
         }
     }
 }
@@ -161,7 +159,7 @@ template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArg
         P held = {};
         if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
         float total[NT][4];
-        const Columns<NT, false> x({a.hq, a.hside, a.stride}, pair);
+        const Columns<NT, false> x({a.hh, a.stride}, pair);
         tile_product<P, NT, false>(rows, blocks, held, x, total);
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -199,7 +197,7 @@ __device__ __forceinline__ void down_tile(const ExpertsArgs& a, const u8* matrix
     P held = {};
     if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
     float total[1][4];
-    const Columns<1, true> x({a.hq, a.hside, a.stride}, &pair);
+    const Columns<1, true> x({a.hh, a.stride}, &pair);
     tile_product<P, 1, true>(rows, blocks, held, x, total);
     if (lane % 4 == 0) to[lane / 4] = total[0][0], to[lane / 4 + 8] = total[0][2];
 }
@@ -338,7 +336,5 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
 
 KERNEL(__launch_bounds__(256, 4) experts_up_one, ExpertsArgs) { up_any<1, true, false>(a); }
 KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1, false, false>(a); }
-KERNEL(__launch_bounds__(256, 2) experts_up_2, ExpertsArgs) { up_any<2, false, false>(a); }
 KERNEL(__launch_bounds__(256, 2) experts_up_joined, ExpertsArgs) { up_any<1, false, true>(a); }
 KERNEL(__launch_bounds__(256, 2) experts_down_1, ExpertsArgs) { down_any<1>(a); }
-KERNEL(__launch_bounds__(256, 2) experts_down_2, ExpertsArgs) { down_any<2>(a); }

@@ -4,6 +4,5 @@
 // A value head (x) of a sequence (y).
 KERNEL(__launch_bounds__(512) gdn, GdnArgs) {
     __shared__ GdnScratch m;
-    AfterKernel edge;
-    gdn_head<512>(a, blockIdx.x, a.spans[blockIdx.y], m, edge);
+    gdn_head<512>(a, blockIdx.x, a.spans[blockIdx.y], m);
 }

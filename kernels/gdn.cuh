@@ -26,8 +26,7 @@ struct GdnArgs {
     Ptr<float> window;  // [slots][value_heads][3 taps][384]
     Ptr<Span> spans;
     Ptr<float> y;       // [tokens][value_heads·128]
-    Ptr<u8> q;          // or null
-    Ptr<float4> side;
+    Ptr<u16> halves;          // or null
     u32 key_heads, value_heads, channels, pad;
     float eps, pad2;
 };
@@ -38,8 +37,8 @@ struct GdnScratch {
     float parts[2][4][128];   // Sᵀk and Sᵀq by parts of the keys
 };
 
-template <int THREADS, class Edge>
-__device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span span, GdnScratch& m, Edge& edge) {
+template <int THREADS>
+__device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span span, GdnScratch& m) {
     const int PER = 512 / THREADS, SOME = (384 + THREADS - 1) / THREADS;
     float* row = m.row;
     u32 i = threadIdx.x, v = i % 128, part = i / 128 * PER;
@@ -64,7 +63,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
             x[n][j] = c < 384 && j < 3 ? window[c + j * 384] : 0;
         }
     }
-    edge.wait();
+    after_previous();
     for (u32 t = span.start; t < span.start + span.len; t++) {
         float first = 0;
 #pragma unroll
@@ -121,7 +120,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
             float scale = 1.0f / sqrtf((m.sums[8] + m.sums[9] + m.sums[10] + m.sums[11]) / 128.0f + a.eps);
             float y = o * scale * a.norm[v] * silu(a.z[at]);
             a.y[at] = y;
-            if (a.q.at) quantize_block(y, a.q, a.side, a.value_heads * 128, t, head * 4 + i / 32);
+            if (a.halves.at) put_half(y, a.halves, a.value_heads * 128, t, head * 128 + i);
         }
     }
 #pragma unroll

@@ -22,8 +22,7 @@ struct WalkArgs {
     Ptr<float> mixed;   // [tokens][channels]: qkv after the convolution
     Ptr<float> gates;   // [tokens][value_heads][8]: decay, β, scales of the query and of the key, k·q
     Ptr<float> y;       // [tokens][value_heads·128]
-    Ptr<u8> q;          // or null
-    Ptr<float4> side;
+    Ptr<u16> halves;          // or null
     u32 key_heads, value_heads, channels, tokens;
     float eps, pad;
 };
@@ -166,7 +165,7 @@ KERNEL(__launch_bounds__(256) gdn_walk, WalkArgs) {
     for (u32 n = 0; t < end; t += WALK_STAGE, n++) {
         if (t + WALK_STAGE < end) fetch_walk(stages[(n + 1) % 2], a, t + WALK_STAGE, end, head, quarter);
         copies_end();
-        copies_wait();
+        copies_wait<1>();
         __syncthreads();
         const WalkStage& x = stages[n % 2];
         u32 count = min(end - t, (u32)WALK_STAGE);
@@ -222,6 +221,6 @@ KERNEL(__launch_bounds__(256) gdn_finish, WalkArgs) {
     for (int i = 0; i < 4; i++) {
         float y = o[i] * scale * a.norm[lane + 32 * i] * silu(a.z[from + 32 * i]);
         a.y[from + 32 * i] = y;
-        if (a.q.at) quantize_block(y, a.q, a.side, a.value_heads * 128, t, head * 4 + i);
+        if (a.halves.at) put_half(y, a.halves, a.value_heads * 128, t, head * 128 + 32 * i + lane);
     }
 }

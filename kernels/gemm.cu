@@ -1,7 +1,7 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for many tokens, with the bits of matmul.cu; added to out where `add` says.
 //
 // matmul_wide: packed matrices, 128 rows (x) by 64 tokens (y) a block. matmul_floats: matrices of floats, a warp 8 rows
-// by 8 tokens. Limits: as in matmul.cu. Shared memory: 44 KB.
+// by 8 tokens. Limits: as in matmul.cu. Shared memory: 33 KB.
 #include "wide.cuh"
 
 struct WideSegment {
@@ -13,8 +13,7 @@ struct WideSegment {
 
 struct WideArgs {
     WideSegment segments[4];
-    Ptr<u8> q;
-    Ptr<float4> side;
+    Ptr<u16> halves;
     Ptr<float> x;  // [tokens][inputs], read by matrices of floats
     u32 inputs, tokens, count, add;
 };
@@ -29,7 +28,7 @@ __device__ __forceinline__ void wide(const WideArgs& a, const WideSegment& s, St
     wait_previous();
     const u8* rows = s.weights + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
     float total[8][4];
-    wide_product<P>(rows, mine, {a.q, a.side, a.inputs}, a.inputs, token, count, stages, total);
+    wide_product<P>(rows, mine, {a.halves, a.inputs}, a.inputs, token, count, stages, total);
     if (!mine) return;
 #pragma unroll
     for (int n = 0; n < 8; n++)

@@ -2,8 +2,8 @@
 // or 128 of down, by up to 64 of the tokens that chose its expert. Matrices of floats are left to experts.cu.
 // _joined: with what the tokens' adapters add.
 //
-// y: a place of the list that `route_work` made, then the shared expert's tokens, 64 each.
-// Limits: as in experts.cu. Shared memory: 44 KB.
+// y: the shared expert's tokens, 64 each, then a place of the list that `route_work` made.
+// Limits: as in experts.cu. Shared memory: 34 KB.
 #include "expert.cuh"
 #include "lora.cuh"
 #include "wide.cuh"
@@ -12,10 +12,8 @@ struct GroupedArgs {
     Expert routed, shared;
     Ptr<uint4> work;  // [0].x: how many follow; expert, first of its pairs, how many of them
     Ptr<u32> pairs;
-    Ptr<u8> q;
-    Ptr<float4> side;
-    Ptr<u8> hq;
-    Ptr<float4> hside;
+    Ptr<u16> halves;
+    Ptr<u16> hh;
     Ptr<float> y;  // [pairs][inputs]
     u32 inputs, tokens, used, stride;
     u32 lists, pad;  // places of the list that have blocks
@@ -32,15 +30,17 @@ struct Group {
 };
 
 __device__ __forceinline__ bool find_group(const GroupedArgs& a, Group& w, bool down) {
-    w.shared = blockIdx.y >= a.lists;
+    // The shared expert has the longest lists: it goes first.
+    u32 ahead = gridDim.y - a.lists;
+    w.shared = blockIdx.y < ahead;
     const Expert& e = w.shared ? a.shared : a.routed;
     w.expert = 0;
     if (w.shared) {
-        u32 at = (blockIdx.y - a.lists) * WIDE_TOKENS;
+        u32 at = blockIdx.y * WIDE_TOKENS;
         w.first = a.tokens * a.used + at, w.count = min((u32)WIDE_TOKENS, a.tokens - at);
     } else {
-        if (blockIdx.y >= a.work[0].x) return false;
-        uint4 place = a.work[1 + blockIdx.y];
+        if (blockIdx.y - ahead >= a.work[0].x) return false;
+        uint4 place = a.work[1 + blockIdx.y - ahead];
         w.expert = place.x, w.first = place.y, w.count = place.z;
     }
     w.gate = e.gate + w.expert * e.gate_bytes;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, G
     bool mine = 16 * tile < w.width;
     const u8* rows = (warp < 4 ? w.gate : w.up) + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
     float total[8][4];
-    wide_product<P>(rows, mine, {a.q, a.side, a.inputs}, a.inputs, token, w.count, m.stages, total);
+    wide_product<P>(rows, mine, {a.halves, a.inputs}, a.inputs, token, w.count, m.stages, total);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -79,7 +79,7 @@ __device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, G
         if (JOINED) join(a.joint, token[t], pair[t], w.shared, w.expert, w.width, row, gate, up);
         float v = silu(gate) * up;
         if (JOINED) a.h[(u64)pair[t] * a.stride + row] = v;
-        quantize_block(v, a.hq, a.hside, a.stride, pair[t], 2 * blockIdx.x + half);
+        put_half(v, a.hh, a.stride, pair[t], row);
     }
 }
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ void group_down(const GroupedArgs& a, const Group& w,
     bool mine = 16 * tile < a.inputs;
     const u8* rows = w.down + (u64)(mine ? tile : 0) * (w.width / P::INPUTS) * P::BYTES;
     float total[8][4];
-    wide_product<P>(rows, mine, {a.hq, a.hside, a.stride}, w.width, pair, w.count, m.stages, total);
+    wide_product<P>(rows, mine, {a.hh, a.stride}, w.width, pair, w.count, m.stages, total);
     if (!mine) return;
 #pragma unroll
     for (int n = 0; n < 8; n++)

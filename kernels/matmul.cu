@@ -1,8 +1,8 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for up to four matrices over the same inputs; added to out where `add` says.
 //
-// matmul_one: one token; matmul_1, _2, _4: up to 8, 16, 32; a block of 8 warps owns one tile of rows, each warp one part of the
+// matmul_one: one token; matmul_1, _2, _4, _8: up to 8, 16, 32, 64; a block of 8 warps owns one tile of rows, each warp one part of the
 // inputs. More tokens: gemm.cu.
-// Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 17 KB at most.
+// Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 33 KB at most.
 #include "product.cuh"
 
 struct Segment {
@@ -14,8 +14,7 @@ struct Segment {
 
 struct MatmulArgs {
     Segment segments[4];
-    Ptr<u8> q;
-    Ptr<float4> side;
+    Ptr<u16> halves;
     Ptr<float> x;  // [tokens][inputs], read by matrices of floats
     u32 inputs, tokens, count, add;
 };
@@ -31,7 +30,7 @@ template <int NT> struct Scratch {
         float sums[PARTS][NT][4][32];
         float floats[8][8];
     };
-    u32 token[32];
+    u32 token[64];
 };
 
 // One tile of 16 rows, its parts by the eight warps.
@@ -46,7 +45,7 @@ __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32
     __syncthreads();
     after_previous();
     float acc[NT][4];
-    const Columns<NT, ONE> x({a.q, a.side, a.inputs}, m.token);
+    const Columns<NT, ONE> x({a.halves, a.inputs}, m.token);
     part_product<P, NT, ONE>(rows, warp, blocks, held, x, acc);
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -139,3 +138,4 @@ KERNEL(__launch_bounds__(256, 4) matmul_one, MatmulArgs) { narrow<1, true>(a); }
 KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1, false>(a); }
 KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2, false>(a); }
 KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_8, MatmulArgs) { narrow<8, false>(a); }

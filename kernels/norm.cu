@@ -1,8 +1,8 @@
-// Between layers: the experts' results are added to the residual stream, the sum is normalised and quantised.
+// Between layers: the experts' results are added to the residual stream, the sum is normalised and rounded to halves.
 #include "norm.cuh"
 
 // x[t] += Σ_k weight[t][k]·y[t·used + k] + shared[t]·y[tokens·used + t] (in this order) where y is given; then
-// n = x / √(mean x² + eps) · w, as floats and quantised. A block of 256 threads a token. Widths to 8,192, a
+// n = x / √(mean x² + eps) · w, as floats and as halves. A block of 256 threads a token. Widths to 8,192, a
 // multiple of 4.
 struct NormArgs {
     Ptr<float> x;      // [tokens][width], written back if y is given
@@ -10,8 +10,7 @@ struct NormArgs {
     Ptr<float> weight; // [tokens][used + 1], the shared expert's last
     Ptr<float> w;      // [width]
     Ptr<float> n;      // [tokens][stride] or null: where the first value of the row goes
-    Ptr<u8> q;         // or null; the width is then a multiple of 32
-    Ptr<float4> side;
+    Ptr<u16> halves;   // or null; the width is then a multiple of 32
     u32 width, stride, tokens, used;
     float eps;
     u32 pad;
@@ -63,24 +62,22 @@ KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
         float4 h = held[r];
         float4 v = make_float4(h.x * scale * w[r].x, h.y * scale * w[r].y, h.z * scale * w[r].z, h.w * scale * w[r].w);
         if (a.n.at && k < a.width) *(float4*)(a.n + (u64)t * a.stride + k) = v;
-        if (a.q.at) quantize_four(v, a.q + (u64)t * a.width, a.side + (u64)t * (a.width / 32), k, a.width);
+        if (a.halves.at && k < a.width) put_four(v, a.halves + (u64)t * a.width, k);
     }
 }
 
-// Quantises rows as they are: one warp a block of 32, eight warps a thread block.
-struct QuantizeArgs {
+// Rounds rows as they are, four values a thread; the width is a multiple of 32.
+struct HalveArgs {
     Ptr<float> x;  // [tokens][width]
-    Ptr<u8> q;
-    Ptr<float4> side;
-    u32 width, tokens;
+    Ptr<u16> halves;
+    u32 fours, pad;  // of all rows
 };
 
-KERNEL(__launch_bounds__(256) quantize, QuantizeArgs) {
-    u32 block = blockIdx.x * 8 + threadIdx.x / 32, blocks = a.width / 32;
-    if (block >= a.tokens * blocks) return;
+KERNEL(__launch_bounds__(256) halve, HalveArgs) {
+    u32 at = blockIdx.x * 256 + threadIdx.x;
+    if (at >= a.fours) return;
     after_previous();
-    float v = a.x[(u64)block * 32 + threadIdx.x % 32];
-    quantize_block(v, a.q, a.side, a.width, block / blocks, block % blocks);
+    put_four(*(const float4*)(a.x + 4 * (u64)at), a.halves + (u64)at / 8 * 32, 4 * (at % 8));
 }
 
 // Copies the rows that somebody asked for: out[i] = x[rows[i]]. A block of 256 threads a row.

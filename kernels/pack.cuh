@@ -1,7 +1,7 @@
 // The layouts in which weights lie on the device, and how a lane turns them into operands of a product.
 //
 // Rows go in tiles of 16, inputs in blocks of 256 (32 for B8); a tile's blocks follow each other. Within a block the
-// bytes lie as the lanes of m16n8k32 take them: lane 4g + j of step t (inputs 32t..) holds, for r = 0..3, the codes
+// bytes lie as lanes take them: lane 4g + j of step t (inputs 32t..) holds, for r = 0..3, the codes
 // of row g + 8·(r & 1), inputs 32t + 16·(r >> 1) + 4j + b in byte b. Values are exact: value = A·code + B per row and
 // sub-block, with A and B from the file's own scales. Twin: ffi/src/kernels/pack.rs.
 //
@@ -22,9 +22,17 @@
 #define B8 7
 #define K8 8
 
+// Weights as halves are this many times what they are, so that small ones keep their bits; 256 and more would overflow.
+#define WEIGHT_UNIT 256.0f
+
 // A and B of rows g and g + 8 in one sub-block.
 struct Scale {
     float a[2], b[2];
+};
+
+// The same as halves, row g low: of WEIGHT_UNIT times the weights, B for codes from which OFFSET was taken.
+struct Pair {
+    u32 a, b;
 };
 
 __device__ __forceinline__ u32 byte_of(const uint4& v, int i) {
@@ -38,9 +46,14 @@ __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Sixteen bytes of weights: from shared memory, or from where they are read once.
-template <bool SHARED> __device__ __forceinline__ uint4 fetch(const void* p) {
-    return SHARED ? *(const uint4*)p : load_once(p);
+// A byte under the exponent of 1,024 is that half plus the byte.
+#define UNDER_1024 0x64006400u
+
+// Byte i of two words as exact halves, signed or not.
+template <bool SIGNED> __device__ __forceinline__ u32 byte_pair(u32 low, u32 high, int i) {
+    const u32 UNDER = SIGNED ? UNDER_1024 + 0x00800080u : UNDER_1024;
+    u32 bytes = pick_bytes(low, high, 0x0400 + 0x0101 * (u32)i);
+    return sub_halves((bytes & 0x00ff00ffu) ^ UNDER, UNDER);
 }
 
 __device__ __forceinline__ u32 load_word(const void* p) { return *(const u32*)p; }
@@ -54,18 +67,28 @@ __device__ __forceinline__ void nibbles(const uint4 w[4], int t, u32 a[4]) {
     a[3] = high >> 4 & 0x0f0f0f0fu;
 }
 
+// Of 2⁸ and 2⁹, and the signs, in both halves of a word.
+#define HALF_256 0x5c005c00u
+#define HALF_512 0x60006000u
+#define HALF_SIGNS 0x80008000u
+
+__device__ __forceinline__ Pair pair_of(const Scale& s) {
+    return {pack_halves(WEIGHT_UNIT * s.a[0], WEIGHT_UNIT * s.a[1]), pack_halves(WEIGHT_UNIT * s.b[0], WEIGHT_UNIT * s.b[1])};
+}
+
 // Q4_K.
 struct PackQ4 {
-    static const int INPUTS = 256, BYTES = 2368, SUB = 32;
+    static const int INPUTS = 256, BYTES = 2368, SUB = 32, OFFSET = 0, SIGNED = 0, NIBBLES = 1;
     uint4 w[4], sc, mn;
     u32 d, dm;
-    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
-        sc = fetch<SHARED>(p + 2048 + lane / 4 * 16);
-        mn = fetch<SHARED>(p + 2176 + lane / 4 * 16);
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
+        sc = load_once(p + 2048 + lane / 4 * 16);
+        mn = load_once(p + 2176 + lane / 4 * 16);
         d = load_word(p + 2304 + lane / 4 * 4);
         dm = load_word(p + 2336 + lane / 4 * 4);
     }
+    __device__ __forceinline__ u32 word(int t, int m) const { return word_of(w[t / 2], t % 2 * 2 + m); }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
     __device__ __forceinline__ Scale scale(int t, int) const {
         Scale s;
@@ -75,18 +98,24 @@ struct PackQ4 {
         }
         return s;
     }
+    __device__ __forceinline__ Pair pair(int t, int) const {
+        u32 least = byte_pair<false>(word_of(mn, t / 4), word_of(mn, 2 + t / 4), t % 4);
+        return {mul_halves(mul_halves(d, HALF_256), byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4)),
+                mul_halves(mul_halves(dm, HALF_256 ^ HALF_SIGNS), least)};
+    }
 };
 
 // IQ3_S: values −15, −13 … 15 as codes 0 … 15.
 struct PackIQ3 {
-    static const int INPUTS = 256, BYTES = 2208, SUB = 32;
+    static const int INPUTS = 256, BYTES = 2208, SUB = 32, OFFSET = 8, SIGNED = 0, NIBBLES = 1;
     uint4 w[4], sc;
     u32 d;
-    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
-        sc = fetch<SHARED>(p + 2048 + lane / 4 * 16);
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
+        sc = load_once(p + 2048 + lane / 4 * 16);
         d = load_word(p + 2176 + lane / 4 * 4);
     }
+    __device__ __forceinline__ u32 word(int t, int m) const { return word_of(w[t / 2], t % 2 * 2 + m); }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
     __device__ __forceinline__ Scale scale(int t, int) const {
         Scale s;
@@ -97,21 +126,26 @@ struct PackIQ3 {
         }
         return s;
     }
+    __device__ __forceinline__ Pair pair(int t, int) const {
+        u32 scale = byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4);
+        return {mul_halves(mul_halves(d, HALF_512), scale), mul_halves(mul_halves(d, HALF_256), scale)};
+    }
 };
 
 // Q5_K: bit of step t, operand r, byte b at 8b + 4·(t % 2) + r of word t / 2 of h.
 struct PackQ5 {
-    static const int INPUTS = 256, BYTES = 2880, SUB = 32;
+    static const int INPUTS = 256, BYTES = 2880, SUB = 32, OFFSET = 0, SIGNED = 0, NIBBLES = 0;
     uint4 w[4], h, sc, mn;
     u32 d, dm;
-    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
-        h = fetch<SHARED>(p + 2048 + lane * 16);
-        sc = fetch<SHARED>(p + 2560 + lane / 4 * 16);
-        mn = fetch<SHARED>(p + 2688 + lane / 4 * 16);
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
+        h = load_once(p + 2048 + lane * 16);
+        sc = load_once(p + 2560 + lane / 4 * 16);
+        mn = load_once(p + 2688 + lane / 4 * 16);
         d = load_word(p + 2816 + lane / 4 * 4);
         dm = load_word(p + 2848 + lane / 4 * 4);
     }
+    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
         nibbles(w, t, a);
         u32 bits = word_of(h, t / 2);
@@ -128,19 +162,25 @@ struct PackQ5 {
         }
         return s;
     }
+    __device__ __forceinline__ Pair pair(int t, int) const {
+        u32 least = byte_pair<false>(word_of(mn, t / 4), word_of(mn, 2 + t / 4), t % 4);
+        return {mul_halves(mul_halves(d, HALF_256), byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4)),
+                mul_halves(mul_halves(dm, HALF_256 ^ HALF_SIGNS), least)};
+    }
 };
 
 // Q6_K: two bits of step t, operand r, byte b at 8b + 2r of word t of h.
 struct PackQ6 {
-    static const int INPUTS = 256, BYTES = 3360, SUB = 16;
+    static const int INPUTS = 256, BYTES = 3360, SUB = 16, OFFSET = 32, SIGNED = 0, NIBBLES = 0;
     uint4 w[4], h[2], sc[2];
     u32 d;
-    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = fetch<SHARED>(p + i * 512 + lane * 16);
-        for (int i = 0; i < 2; i++) h[i] = fetch<SHARED>(p + 2048 + i * 512 + lane * 16);
-        for (int i = 0; i < 2; i++) sc[i] = fetch<SHARED>(p + 3072 + lane / 4 * 32 + i * 16);
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
+        for (int i = 0; i < 2; i++) h[i] = load_once(p + 2048 + i * 512 + lane * 16);
+        for (int i = 0; i < 2; i++) sc[i] = load_once(p + 3072 + lane / 4 * 32 + i * 16);
         d = load_word(p + 3328 + lane / 4 * 4);
     }
+    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
         nibbles(w, t, a);
         u32 bits = word_of(h[t / 4], t % 4);
@@ -154,20 +194,26 @@ struct PackQ6 {
         }
         return s;
     }
+    __device__ __forceinline__ Pair pair(int t, int half) const {
+        int i = 2 * t + half;
+        u32 scale = byte_pair<true>(word_of(sc[0], i / 4), word_of(sc[1], i / 4), i % 4);
+        return {mul_halves(mul_halves(d, HALF_256), scale), 0};
+    }
 };
 
 // Any block format of 32 values: signed bytes, A and B as floats (per g: A of g, A of g + 8; then the same of B).
 struct PackB8 {
-    static const int INPUTS = 32, BYTES = 640, SUB = 32;
+    static const int INPUTS = 32, BYTES = 640, SUB = 32, OFFSET = 0, SIGNED = 1, NIBBLES = 0;
     uint4 w;
     float d[2], m[2];
-    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
-        w = fetch<SHARED>(p + lane * 16);
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        w = load_once(p + lane * 16);
         for (int r = 0; r < 2; r++) {
             d[r] = __uint_as_float(load_word(p + 512 + lane / 4 * 8 + 4 * r));
             m[r] = __uint_as_float(load_word(p + 576 + lane / 4 * 8 + 4 * r));
         }
     }
+    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int, u32 a[4]) const {
         for (int r = 0; r < 4; r++) a[r] = word_of(w, r);
     }
@@ -176,23 +222,25 @@ struct PackB8 {
         for (int r = 0; r < 2; r++) s.a[r] = d[r], s.b[r] = m[r];
         return s;
     }
+    __device__ __forceinline__ Pair pair(int t, int half) const { return pair_of(scale(t, half)); }
 };
 
 // Any block format of 256 values: signed bytes, 16 scales and mins a row, d and −dmin as floats (as in B8).
 struct PackK8 {
-    static const int INPUTS = 256, BYTES = 4736, SUB = 16;
+    static const int INPUTS = 256, BYTES = 4736, SUB = 16, OFFSET = 0, SIGNED = 1, NIBBLES = 0;
     const u8* w;  // read step by step: this layout is for what has no denser one
     uint4 sc[2], mn[2];
     float d[2], dm[2];
-    template <bool SHARED = false> __device__ __forceinline__ void load(const u8* p, int lane) {
+    __device__ __forceinline__ void load(const u8* p, int lane) {
         w = p + lane * 16;
         for (int r = 0; r < 2; r++) {
-            sc[r] = fetch<SHARED>(p + 4096 + lane / 4 * 32 + r * 16);
-            mn[r] = fetch<SHARED>(p + 4352 + lane / 4 * 32 + r * 16);
+            sc[r] = load_once(p + 4096 + lane / 4 * 32 + r * 16);
+            mn[r] = load_once(p + 4352 + lane / 4 * 32 + r * 16);
             d[r] = __uint_as_float(load_word(p + 4608 + lane / 4 * 8 + 4 * r));
             dm[r] = __uint_as_float(load_word(p + 4672 + lane / 4 * 8 + 4 * r));
         }
     }
+    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
         uint4 v = *(const uint4*)(w + t * 512);
         for (int r = 0; r < 4; r++) a[r] = word_of(v, r);
@@ -205,7 +253,51 @@ struct PackK8 {
         }
         return s;
     }
+    __device__ __forceinline__ Pair pair(int t, int half) const { return pair_of(scale(t, half)); }
 };
+
+// The codes of a step as exact halves less OFFSET: x[m][r] is row g + 8·(r & 1), inputs 16·m + 4j + {0, 2} or, of the
+// upper two r, {1, 3}. Bytes go under the exponent of 1,024 and back; nibbles likewise, the high ones under 16 times it.
+template <class P> __device__ __forceinline__ void half_codes(const P& pack, int t, u32 x[2][4]) {
+    const u32 LOW = 0x000f000fu, HIGH = 0x00f000f0u, OFFSET = 0x00010001u * P::OFFSET;
+    // 1/16, and −(64 + OFFSET).
+    const u32 SHARE = 0x2c002c00u, BACK = 0xd400d400u + 16 * OFFSET;
+    if (P::NIBBLES) {
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            u32 even = pack.word(t, m), odd = even >> 8;
+            x[m][0] = sub_halves(even & LOW | UNDER_1024, UNDER_1024 + OFFSET);
+            x[m][1] = fma_halves(even & HIGH | UNDER_1024, SHARE, BACK);
+            x[m][2] = sub_halves(odd & LOW | UNDER_1024, UNDER_1024 + OFFSET);
+            x[m][3] = fma_halves(odd & HIGH | UNDER_1024, SHARE, BACK);
+        }
+        return;
+    }
+    u32 code[4];
+    pack.codes(t, code);
+    const u32 UNDER = P::SIGNED ? UNDER_1024 + 0x00800080u : UNDER_1024, BYTES = 0x00ff00ffu;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        x[r / 2][r % 2] = sub_halves(code[r] & BYTES ^ UNDER, UNDER + OFFSET);
+        x[r / 2][2 + r % 2] = sub_halves(code[r] >> 8 & BYTES ^ UNDER, UNDER + OFFSET);
+    }
+}
+
+// Operands of the two products m16n8k16 of step t: of inputs 32t .. + 15, and of the 16 behind them, in the order of
+// `half_place`. A scale is rounded once, a weight once more.
+template <class P> __device__ __forceinline__ void operands(const P& pack, int t, u32 w[2][4]) {
+    half_codes(pack, t, w);
+    Pair s = pack.pair(t, 0);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        if (P::SUB == 16 && m == 1) s = pack.pair(t, 1);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            u32 row = r % 2 ? 0x3232 : 0x1010;
+            w[m][r] = fma_halves(w[m][r], pick_bytes(s.a, 0, row), pick_bytes(s.b, 0, row));
+        }
+    }
+}
 
 // Codes of one step, the value of one of them, for the kernel that reads single rows.
 template <class P> __device__ __forceinline__ float packed_value(const u8* weights, u32 cols, u32 row, u32 input) {

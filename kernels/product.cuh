@@ -1,4 +1,4 @@
-// Products of packed rows with quantised activations: 16 rows by 8·NT tokens a warp, on tensor cores in integers.
+// Products of packed rows with activations: 16 rows by 8·NT tokens a warp, on tensor cores in halves, sums in floats.
 //
 // The inputs of a row are cut into PARTS parts; each part is summed in order of its blocks, the parts in order after
 // that. Which warp sums which part differs between the kernels, the order does not: a row's number is the same at
@@ -14,88 +14,55 @@
 #endif
 #define HAS(packing) ((PACKINGS) >> (packing) & 1)
 
-// Activations [tokens][inputs]: q in bytes, each 32 in the order of operand B (byte 8j + 4·half + b = input
-// 16·half + 4j + b); side [tokens][inputs / 32] = scale d, d·Σq, d·Σ of the first 16, d·Σ of the others.
-struct Quantised {
-    const u8* q;
-    const float4* side;
+// Activations [tokens][inputs] as halves, each 32 in the order of operand B: places 8j + 4·m .. + 3 are
+// inputs 16·m + 4j + {0, 2, 1, 3}.
+struct Halves {
+    const u16* at;
     u32 inputs;
 };
 
-// One warp turns 32 values of a row (lane = input) into block `block` of row `row`.
-__device__ __forceinline__ void quantize_block(float v, u8* q, float4* side, u32 inputs, u32 row, u32 block) {
-    u32 lane = threadIdx.x % 32;
-    float top = warp_max(fabsf(v));
-    float d = top / 127.0f;
-    float code = top > 0 ? rintf(v * (127.0f / top)) : 0.0f;
-    float low = warp_sum(lane < 16 ? code : 0.0f), high = warp_sum(lane < 16 ? 0.0f : code);
-    q[(u64)row * inputs + 32 * block + lane % 16 / 4 * 8 + lane / 16 * 4 + lane % 4] = (u8)(i8)code;
-    if (lane == 0) side[(u64)row * (inputs / 32) + block] = make_float4(d, d * (low + high), d * low, d * high);
+__device__ __forceinline__ u32 half_place(u32 k) {
+    return k / 32 * 32 + k % 16 / 4 * 8 + k % 32 / 16 * 4 + k % 2 * 2 + k % 4 / 2;
+}
+
+// The nearest half, or the largest one of its sign; what is no number stays none.
+__device__ __forceinline__ u16 to_half(float v) {
+    return float_to_half(v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v);
+}
+
+// Value k of row `row`.
+__device__ __forceinline__ void put_half(float v, u16* halves, u32 inputs, u32 row, u32 k) {
+    halves[(u64)row * inputs + half_place(k)] = to_half(v);
 }
 
 // First block of part p of n blocks.
 __device__ __forceinline__ u32 part_start(u32 p, u32 n) { return p * n / PARTS; }
 
-// The activations of a lane's columns, eight tokens a tile. ONE: a single token stands in every column, and only the
-// first column's sums are made; the operations on it, and so its bits, are the same.
+// The activations of a lane's columns, eight tokens a tile. ONE: a single token stands in every column.
 template <int NT, bool ONE> struct Columns {
-    const u8* q[NT];
-    const float4* side[NT][ONE ? 1 : 2];
+    const u16* row[NT];
 
     // `token`: the row of each column.
-    __device__ __forceinline__ Columns(const Quantised& x, const u32* token) {
+    __device__ __forceinline__ Columns(const Halves& x, const u32* token) {
         u32 lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            q[n] = x.q + (u64)token[ONE ? 0 : 8 * n + g] * x.inputs + 8 * j;
-#pragma unroll
-            for (int c = 0; c < (ONE ? 1 : 2); c++)
-                side[n][c] = x.side + (u64)token[ONE ? 0 : 8 * n + 2 * j + c] * (x.inputs / 32);
-        }
+        for (int n = 0; n < NT; n++) row[n] = x.at + (u64)token[ONE ? 0 : 8 * n + g] * x.inputs + 8 * j;
     }
 };
 
-// acc[n] += rows of one block times the tokens; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n, acc[n][2..3]:
-// row g + 8. ONE: only acc[0][0] and acc[0][2].
+// acc[n] += WEIGHT_UNIT times rows of one block times the tokens; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n,
+// acc[n][2..3]: row g + 8.
 template <class P, int NT, bool ONE>
 __device__ __forceinline__ void block_product(const P& pack, const Columns<NT, ONE>& x, u32 block, float acc[NT][4]) {
 #pragma unroll
     for (int t = 0; t < P::INPUTS / 32; t++) {
-        u32 a[4];
-        pack.codes(t, a);
-        Scale first = pack.scale(t, 0), second = P::SUB == 16 ? pack.scale(t, 1) : first;
+        u32 w[2][4];
+        operands(pack, t, w);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            const uint2 b = *(const uint2*)(x.q[n] + (u64)block * P::INPUTS + 32 * t);
-            float4 s[2];
-#pragma unroll
-            for (int c = 0; c < (ONE ? 1 : 2); c++) {
-                const float4* from = x.side[n][c] + (u64)block * (P::INPUTS / 32) + t;
-                if (P::SUB == 16) {
-                    s[c] = *from;
-                } else {
-                    const float2 two = *(const float2*)from;
-                    s[c].x = two.x, s[c].y = two.y;
-                }
-            }
-            int sum[4], more[4];
-            if (P::SUB == 16) {
-                mma_k16(sum, a[0], a[1], b.x);
-                mma_k16(more, a[2], a[3], b.y);
-            } else {
-                mma_k32(sum, a, b.x, b.y);
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i += ONE ? 2 : 1) {
-                // Named operations: the compiler may not fuse them one way here and another way there.
-                const float4& side = s[i % 2];
-                acc[n][i] = fmaf(side.x * first.a[i / 2], (float)sum[i], acc[n][i]);
-                acc[n][i] = fmaf(first.b[i / 2], P::SUB == 16 ? side.z : side.y, acc[n][i]);
-                if (P::SUB == 16) {
-                    acc[n][i] = fmaf(side.x * second.a[i / 2], (float)more[i], acc[n][i]);
-                    acc[n][i] = fmaf(second.b[i / 2], side.w, acc[n][i]);
-                }
-            }
+            const uint4 b = *(const uint4*)(x.row[n] + (u64)block * P::INPUTS + 32 * t);
+            mma_halves(acc[n], w[0], b.x, b.y);
+            mma_halves(acc[n], w[1], b.z, b.w);
         }
     }
 }
@@ -114,6 +81,10 @@ __device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, 
         if (at > first) held.load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
         block_product<P, NT, ONE>(held, x, at, acc);
     }
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[n][i] *= 1.0f / WEIGHT_UNIT;
 }
 
 // All parts of a tile by one warp, in order.

@@ -1,21 +1,21 @@
 // Which experts each token goes to, and for each expert which tokens come, by one block of 1,024 threads.
 #include "choose.cuh"
 
-#define NEAR 1024
+// Pairs that there may be: more tokens go through sort.cu.
+#define NEAR 256
 
 KERNEL(__launch_bounds__(1024) route, RouteArgs) {
-    __shared__ u32 ahead[32], busy[32], near[NEAR], far[32][32];
+    __shared__ u32 ahead[32], busy[32], chosen[NEAR];
     u32 e = threadIdx.x, lane = e % 32, warp = e / 32, pairs = a.tokens * a.used;
     after_previous();
-    // The choices of few tokens stay in shared memory.
     for (u32 t = warp; t < a.tokens; t += 32) {
-        u32* to = pairs <= NEAR ? near + t * a.used : far[warp];
+        u32* to = chosen + t * a.used;
         if (a.experts <= 256) choose<8>(a, t, to);
         else choose<32>(a, t, to);
     }
     __syncthreads();
-    const u32* chosen = pairs <= NEAR ? near : a.chosen.get();
     u32 mine = 0;
+#pragma unroll 8
     for (u32 i = 0; i < pairs; i++) mine += chosen[i] == e;
     if (e >= a.experts) mine = 0;
     // Sums over the experts before this one: within the warp, then over the warps.

@@ -1,81 +1,50 @@
-// Products of packed rows with many tokens: a warp owns 16 rows and multiplies them by 64 tokens whose quantised values
-// pass through shared memory, 128 inputs at a time, three such stages in flight. Weights go from global memory to the
+// Products of packed rows with many tokens: a warp owns 16 rows and multiplies them by up to 64 tokens whose values
+// pass through shared memory, 64 inputs at a time, four such stages in flight; those of up to eight lie there at once. Weights go from global memory to the
 // registers in which the tensor cores want them, as in product.cuh; sums are made in the same order, so a row's
 // numbers are those of the kernels for few tokens.
 #pragma once
 #include "product.cuh"
 
 #define WIDE_TOKENS 64
-#define STAGES 3
+#define STAGES 4
+#define STAGE_INPUTS 64
 
-// One stage of activations, laid out so that the lanes of an operand meet different banks.
+// One stage of activations. A token's pieces of 16 bytes change halves with every other token, so that the lanes of an
+// operand meet different banks.
 struct Stage {
-    u8 q[WIDE_TOKENS][160];         // 128 bytes of a token, as in Quantised
-    float2 all[4][WIDE_TOKENS];     // of each 32: d, d·Σq
-    float2 halves[4][WIDE_TOKENS];  // d·Σ of the first 16, of the others
+    uint4 x[WIDE_TOKENS][STAGE_INPUTS / 8];
 };
 
-// Starts the copy of stage `s`, by all 256 threads of a block.
-template <int SUB> __device__ __forceinline__ void fetch_stage(Stage& to, const Quantised& x, u32 inputs, const u32* token,
-                                            u32 s) {
-    u32 steps = min(4u, inputs / 32 - 4 * s);
+__device__ __forceinline__ u32 piece_place(u32 token, u32 piece) { return piece ^ token % 2 * 4; }
+
+// Starts the copy of stage `s` of the first `count` tokens, by all 256 threads of a block.
+__device__ __forceinline__ void fetch_stage(Stage& to, const Halves& x, u32 inputs, const u32* token, u32 count, u32 s) {
+    u32 pieces = min((u32)STAGE_INPUTS, inputs - STAGE_INPUTS * s) / 8;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        u32 piece = threadIdx.x + 256 * i, n = piece / 8, at = piece % 8;
-        if (at < 2 * steps) copy_16(&to.q[n][16 * at], x.q + (u64)token[n] * x.inputs + 128 * s + 16 * at);
-    }
-    u32 n = threadIdx.x / 4, t = threadIdx.x % 4;
-    if (t < steps) {
-        const float4* side = x.side + (u64)token[n] * (x.inputs / 32) + 4 * s + t;
-        copy_8(&to.all[t][n], side);
-        if (SUB == 16) copy_8(&to.halves[t][n], (const float2*)side + 1);
+        u32 n = (threadIdx.x + 256 * i) / 8, piece = threadIdx.x % 8;
+        if (n < count && piece < pieces)
+            copy_16(&to.x[n][piece_place(n, piece)], x.at + (u64)token[n] * x.inputs + STAGE_INPUTS * s + 8 * piece);
     }
 }
 
-// acc += 32 inputs (step u of the stage) of 16 rows times the first `pairs`·16 tokens.
-template <int SUB>
-__device__ __forceinline__ void wide_step(const u32 a[4], const Scale& first, const Scale& second, const Stage& x,
-                                          u32 u, u32 pairs, float acc[8][4]) {
-    u32 g = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
+// acc += 32 inputs (step u of the stage) of 16 rows times the first 8·N tokens.
+template <int N> __device__ __forceinline__ void step_of(const u32 w[2][4], const Stage& x, u32 u, float acc[8][4]) {
+    u32 g = threadIdx.x % 32 / 4, j = threadIdx.x % 4, piece = piece_place(g, 4 * u + j);
 #pragma unroll
-    for (int two = 0; two < 4; two++) {
-        if ((u32)two >= pairs) break;
-#pragma unroll
-        for (int n = 2 * two; n < 2 * two + 2; n++) {
-            const uint2 b = *(const uint2*)&x.q[8 * n + g][32 * u + 8 * j];
-            const float4 s = *(const float4*)&x.all[u][8 * n + 2 * j];
-            const float d[2] = {s.x, s.z}, all[2] = {s.y, s.w};
-            int sum[4], more[4];
-            float4 h = s;
-            if (SUB == 16) {
-                h = *(const float4*)&x.halves[u][8 * n + 2 * j];
-                mma_k16(sum, a[0], a[1], b.x);
-                mma_k16(more, a[2], a[3], b.y);
-            } else {
-                mma_k32(sum, a, b.x, b.y);
-            }
-            const float low[2] = {h.x, h.z}, high[2] = {h.y, h.w};
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                // The operations of block_product, by name.
-                acc[n][i] = fmaf(d[i % 2] * first.a[i / 2], (float)sum[i], acc[n][i]);
-                acc[n][i] = fmaf(first.b[i / 2], SUB == 16 ? low[i % 2] : all[i % 2], acc[n][i]);
-                if (SUB == 16) {
-                    acc[n][i] = fmaf(d[i % 2] * second.a[i / 2], (float)more[i], acc[n][i]);
-                    acc[n][i] = fmaf(second.b[i / 2], high[i % 2], acc[n][i]);
-                }
-            }
-        }
+    for (int n = 0; n < N; n++) {
+        const uint4 b = x.x[8 * n + g][piece];
+        mma_halves(acc[n], w[0], b.x, b.y);
+        mma_halves(acc[n], w[1], b.z, b.w);
     }
 }
 
-template <class P>
-__device__ __forceinline__ void wide_packed_step(const P& pack, int t, const Stage& x, u32 u, u32 pairs,
-                                                 float acc[8][4]) {
-    u32 a[4];
-    pack.codes(t, a);
-    Scale first = pack.scale(t, 0), second = P::SUB == 16 ? pack.scale(t, 1) : first;
-    wide_step<P::SUB>(a, first, second, x, u, pairs, acc);
+// The same for the first `tiles` eights, or a few more.
+__device__ __forceinline__ void wide_step(const u32 w[2][4], const Stage& x, u32 u, u32 tiles, float acc[8][4]) {
+    if (tiles > 4) step_of<8>(w, x, u, acc);
+    else if (tiles > 2) step_of<4>(w, x, u, acc);
+    else if (tiles > 1) step_of<2>(w, x, u, acc);
+    else if (tiles > 0) step_of<1>(w, x, u, acc);
 }
 
 // Where a part ends, its sum is added to the total.
@@ -85,69 +54,129 @@ struct Parts {
     __device__ __forceinline__ void skip(u32 done) {
         while (p < PARTS && part_start(p + 1, blocks) <= done) p++;
     }
-    __device__ __forceinline__ void close(u32 done, float acc[8][4], float total[8][4]) {
+    template <int N> __device__ __forceinline__ void close(u32 done, float acc[][4], float total[][4]) {
         if (p >= PARTS || part_start(p + 1, blocks) != done) return;
         skip(done);
 #pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) total[n][i] += acc[n][i], acc[n][i] = 0;
+            for (int i = 0; i < 4; i++) total[n][i] += acc[n][i] * (1.0f / WEIGHT_UNIT), acc[n][i] = 0;
     }
 };
 
-// total = 16 rows (`rows`: the tile's first block) times up to 64 tokens. All threads of a block of 256 call it
-// together; a warp without rows passes those of another and `mine` false. x.inputs is the length of a row of activations, of which the first
-// `inputs` count.
+// Inputs of eight tokens that the stages hold at once.
+#define FEW_INPUTS (STAGES * STAGE_INPUTS * WIDE_TOKENS / 8)
+
+// total[0] = 16 rows times up to eight tokens, which lie in shared memory as the lanes read them, so that nobody waits
+// but for weights.
 template <class P>
-__device__ __forceinline__ void wide_product(const u8* rows, bool mine, const Quantised& x, u32 inputs,
-                                             const u32* token, u32 count, Stage* stages, float total[8][4]) {
-    u32 lane = threadIdx.x % 32, blocks = inputs / P::INPUTS, last = (inputs + 127) / 128;
-    u32 pairs = mine ? (count + 15) / 16 : 0;
+__device__ __forceinline__ void few_product(const u8* rows, bool mine, const Halves& x, u32 inputs, const u32* token,
+                                            u32 count, uint4* held_inputs, float total[4]) {
+    u32 lane = threadIdx.x % 32, blocks = inputs / P::INPUTS;
+    float acc[4] = {0, 0, 0, 0};
+    Parts parts(blocks);
+    // Two large blocks are on their way, or several small ones.
+    const u32 DEEP = sizeof(P) <= 48 ? 6 : 2, STEPS = P::INPUTS / 32, ROUND = FEW_INPUTS / P::INPUTS / DEEP * DEEP;
+    P held[DEEP] = {};
+#pragma unroll
+    for (u32 d = 0; d < DEEP; d++)
+        if (mine && d < blocks) held[d].load(rows + (u64)d * P::BYTES, lane);
+#pragma unroll 1
+    for (u32 first = 0; first < blocks; first += ROUND) {
+        u32 some = min(ROUND, blocks - first);
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < some * STEPS * 32; i += 256) {
+            u32 n = i % 32 / 4, k = first * P::INPUTS + i / 32 * 32 + 8 * (i % 4);
+            if (n < count) copy_16(held_inputs + i, x.at + (u64)token[n] * x.inputs + k);
+        }
+        copies_end();
+        copies_wait<0>();
+        __syncthreads();
+        if (!mine) continue;
+#pragma unroll 1
+        for (u32 at = 0; at < some; at += DEEP) {
+#pragma unroll
+            for (u32 d = 0; d < DEEP; d++) {
+                u32 block = first + at + d;
+                if (at + d >= some) break;
+#pragma unroll
+                for (u32 t = 0; t < STEPS; t++) {
+                    u32 w[2][4];
+                    operands(held[d], (int)t, w);
+                    const uint4 b = held_inputs[((at + d) * STEPS + t) * 32 + lane];
+                    mma_halves(acc, w[0], b.x, b.y);
+                    mma_halves(acc, w[1], b.z, b.w);
+                }
+                if (block + DEEP < blocks) held[d].load(rows + (u64)(block + DEEP) * P::BYTES, lane);
+                parts.close<1>(block + 1, &acc, (float(*)[4])total);
+            }
+        }
+    }
+    __syncthreads();
+}
+
+// total = 16 rows (`rows`: the tile's first block) times up to 64 tokens. All threads of a block of 256 call it
+// together; a warp without rows passes those of another and `mine` false. x.inputs is the length of a row of
+// activations, of which the first `inputs` count.
+template <class P>
+__device__ __forceinline__ void wide_product(const u8* rows, bool mine, const Halves& x, u32 inputs, const u32* token,
+                                             u32 count, Stage* stages, float total[8][4]) {
+    const u32 STEPS = STAGE_INPUTS / 32;
+    u32 lane = threadIdx.x % 32, blocks = inputs / P::INPUTS, last = (inputs + STAGE_INPUTS - 1) / STAGE_INPUTS;
+    u32 tiles = mine ? (count + 7) / 8 : 0;
     float acc[8][4];
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) total[n][i] = 0, acc[n][i] = 0;
+    if (count <= 8) return few_product<P>(rows, mine, x, inputs, token, count, stages[0].x[0], total[0]);
     Parts parts(blocks);
     for (u32 s = 0; s < STAGES - 1; s++) {
-        if (s < last) fetch_stage<P::SUB>(stages[s], x, inputs, token, s);
+        if (s < last) fetch_stage(stages[s], x, inputs, token, count, s);
         copies_end();
     }
+    // The stage that is needed now is there; the one that is read no more is filled again.
+    auto turn = [&](u32 s) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        u32 next = s + STAGES - 1;
+        if (next < last) fetch_stage(stages[next % STAGES], x, inputs, token, count, next);
+        copies_end();
+    };
     if (P::INPUTS == 256) {
         P held = {};
 #pragma unroll 1
         for (u32 at = 0; at < blocks; at++) {
             held.load(rows + (u64)at * P::BYTES, lane);
+            if (at + 1 < blocks && 128 * lane < P::BYTES) fetch_ahead(rows + (u64)(at + 1) * P::BYTES + 128 * lane);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                u32 s = 2 * at + half;
-                copies_wait();
-                __syncthreads();
-                if (s + STAGES - 1 < last)
-                    fetch_stage<P::SUB>(stages[(s + STAGES - 1) % STAGES], x, inputs, token, s + STAGES - 1);
-                copies_end();
+            for (u32 part = 0; part < 256 / STAGE_INPUTS; part++) {
+                u32 s = at * (256 / STAGE_INPUTS) + part;
+                turn(s);
 #pragma unroll
-                for (int u = 0; u < 4; u++)
-                    wide_packed_step(held, 4 * half + u, stages[s % STAGES], u, pairs, acc);
+                for (u32 u = 0; u < STEPS; u++) {
+                    u32 w[2][4];
+                    operands(held, (int)(part * STEPS + u), w);
+                    wide_step(w, stages[part % STAGES], u, tiles, acc);
+                }
             }
-            parts.close(at + 1, acc, total);
+            parts.close<8>(at + 1, acc, total);
         }
     } else {
 #pragma unroll 1
         for (u32 s = 0; s < last; s++) {
-            copies_wait();
-            __syncthreads();
-            if (s + STAGES - 1 < last)
-                fetch_stage<P::SUB>(stages[(s + STAGES - 1) % STAGES], x, inputs, token, s + STAGES - 1);
-            copies_end();
+            turn(s);
 #pragma unroll 1
-            for (u32 u = 0; u < 4 && 4 * s + u < blocks; u++) {
+            for (u32 u = 0; u < STEPS && STEPS * s + u < blocks; u++) {
                 P held = {};
-                held.load(rows + (u64)(4 * s + u) * P::BYTES, lane);
-                wide_packed_step(held, 0, stages[s % STAGES], u, pairs, acc);
-                parts.close(4 * s + u + 1, acc, total);
+                held.load(rows + (u64)(STEPS * s + u) * P::BYTES, lane);
+                u32 w[2][4];
+                operands(held, 0, w);
+                wide_step(w, stages[s % STAGES], u, tiles, acc);
+                parts.close<8>(STEPS * s + u + 1, acc, total);
             }
         }
     }
+    copies_wait<0>();
     __syncthreads();
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use chimere_core::engine::adapter::{Adapter, AdapterError, BaseModel, Recipe, TARGETS};
 use chimere_core::engine::backend::{Adapted, Backend, Chunk, Output, Rows};
 use chimere_core::engine::cpu::{Cpu, CpuOptions, KvType};
-use chimere_core::engine::cuda::{Cuda, CudaOptions, Decode, bench as measured};
+use chimere_core::engine::cuda::{Cuda, CudaOptions, bench as measured};
 use chimere_core::gguf::Gguf;
 use chimere_core::gguf::synthetic::{Qwen35Moe, Types};
 use chimere_ffi::DType;
@@ -31,9 +31,6 @@ struct Cli {
     /// The kernels compiled for the processor, in place of a card (see kernels/emulated)
     #[arg(long)]
     emulated: Option<PathBuf>,
-    /// How up to eight rows are decoded
-    #[arg(long, value_enum, default_value_t)]
-    decode: Decode,
     #[command(subcommand)]
     command: What,
 }
@@ -131,7 +128,7 @@ fn run(cli: Cli) -> Outcome {
                 tokens,
                 adapter,
                 against.as_deref(),
-                CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
+                CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() },
             )
         }
         What::Small { folder, tokens, halves, adapter } => {
@@ -152,11 +149,11 @@ fn run(cli: Cli) -> Outcome {
                 tokens,
                 adapter,
                 None,
-                CudaOptions { halves, cache, emulated: cli.emulated, decode: cli.decode, ..Default::default() },
+                CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() },
             )
         }
         What::Bench { model, plan } => {
-            let options = CudaOptions { decode: cli.decode, ..hosting(&plan, cli.cache) };
+            let options = hosting(&plan, cli.cache);
             let began = Instant::now();
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
@@ -164,7 +161,7 @@ fn run(cli: Cli) -> Outcome {
         What::Synthetic { layers, pieces: count, floats, adapter, plan } => {
             let (header, len) = Qwen35Moe::slice_of_35b(layers, TYPES).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
-            let options = CudaOptions { halves: !floats, decode: cli.decode, ..hosting(&plan, cli.cache) };
+            let options = CudaOptions { halves: !floats, ..hosting(&plan, cli.cache) };
             let began = Instant::now();
             let mut cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
             if let Some(rank) = adapter {

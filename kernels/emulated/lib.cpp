@@ -20,7 +20,6 @@
 #include "../attention_prefill.cu"
 #include "../attend.cu"
 #include "../each.cu"
-#include "../persistent.cu"
 #include "../route.cu"
 #include "../sort.cu"
 #define Scratch ExpertScratch
@@ -35,7 +34,7 @@ namespace emulated {
 dim3 thread, block, grid_size, block_size;
 
 namespace {
-enum State { Ready, AtBarrier, AtExchange, Spinning, Done };
+enum State { Ready, AtBarrier, AtExchange, Done };
 constexpr unsigned EXCHANGE_BYTES = 32;
 struct Warp {
     uint8_t slots[2][32 * EXCHANGE_BYTES];
@@ -51,7 +50,6 @@ struct Fiber {
     ucontext_t context;
     char* stack;
     dim3 id;
-    unsigned of;  // its block
     State state;
     bool begun;
     std::vector<Copy> copies;
@@ -59,13 +57,12 @@ struct Fiber {
 };
 struct Block {
     dim3 id;
-    unsigned first, live;  // its fibers
-    uint8_t* pool;
+    unsigned live;  // of its fibers
 };
 constexpr size_t STACK = 256 << 10;
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
-std::vector<Block> blocks;
+Block running;
 jmp_buf scheduler;
 unsigned current, threads;
 uint64_t seed = 0x9E3779B97F4A7C15;
@@ -87,7 +84,7 @@ void leave(State s) {
 void body() {
     for (;;) {
         entry(arguments);
-        blocks[fibers[current].of].live--;
+        running.live--;
         leave(Done);
     }
 }
@@ -96,7 +93,7 @@ void resume(unsigned i) {
     current = i;
     Fiber& f = fibers[i];
     thread = f.id;
-    block = blocks[f.of].id;
+    block = running.id;
     f.state = Ready;
     if (_setjmp(scheduler) == 0) {
         if (f.begun) _longjmp(f.at, 1);
@@ -105,23 +102,15 @@ void resume(unsigned i) {
     }
 }
 
-// Runs a block until its threads wait for those of other blocks, or end; whether anything moved.
-bool run_block(const Block& b) {
-    auto all = [&](auto act) {
-        for (unsigned i = b.first; i < b.first + threads; i++) act(i, fibers[i]);
-    };
-    bool ever = false;
-    all([](unsigned i, Fiber& f) {
-        if (f.state == Spinning) resume(i);
-    });
-    for (bool moved = true; moved && b.live > 0; ever |= moved) {
+// Runs the block until all its threads have ended, or none can go on.
+void run_block() {
+    for (bool moved = true; moved && running.live > 0;) {
         moved = false;
-        all([&](unsigned i, Fiber& f) {
-            if (f.state == Ready) { resume(i); moved = true; }
-        });
+        for (unsigned i = 0; i < threads; i++)
+            if (fibers[i].state == Ready) { resume(i); moved = true; }
         // Whole warps at an exchange go on together; the block goes on when every live thread is at the barrier.
-        for (unsigned w = b.first / 32; w * 32 < b.first + threads; w++) {
-            unsigned at = 0, n = 0, end = std::min(w * 32 + 32, b.first + threads);
+        for (unsigned w = 0; w * 32 < threads; w++) {
+            unsigned at = 0, n = 0, end = std::min(w * 32 + 32, threads);
             for (unsigned i = w * 32; i < end; i++) {
                 n += fibers[i].state != Done;
                 at += fibers[i].state == AtExchange;
@@ -134,15 +123,13 @@ bool run_block(const Block& b) {
             }
         }
         unsigned at = 0;
-        all([&](unsigned, Fiber& f) { at += f.state == AtBarrier; });
-        if (b.live > 0 && at == b.live) {
-            all([](unsigned, Fiber& f) {
-                if (f.state == AtBarrier) f.state = Ready;
-            });
+        for (unsigned i = 0; i < threads; i++) at += fibers[i].state == AtBarrier;
+        if (running.live > 0 && at == running.live) {
+            for (unsigned i = 0; i < threads; i++)
+                if (fibers[i].state == AtBarrier) fibers[i].state = Ready;
             moved = true;
         }
     }
-    return ever;
 }
 
 void stuck() {
@@ -150,20 +137,17 @@ void stuck() {
     std::abort();
 }
 
-// `count` blocks side by side, every fiber at the beginning.
-void prepare(unsigned count, dim3 size, unsigned shared_bytes) {
-    while (fibers.size() < (size_t)count * threads) {
+// Every fiber at the beginning.
+void prepare(dim3 id, dim3 size) {
+    while (fibers.size() < threads) {
         fibers.emplace_back();
         fibers.back().begun = false;
         fibers.back().stack = nullptr;
     }
-    for (Block& b : blocks) std::free(b.pool);
-    blocks.assign(count, Block());
-    for (unsigned i = 0; i < count * threads; i++) {
-        Fiber& f = fibers[i];
-        unsigned t = i % threads;
+    running = {id, threads};
+    for (unsigned t = 0; t < threads; t++) {
+        Fiber& f = fibers[t];
         f.id = {t % size.x, t / size.x % size.y, t / size.x / size.y};
-        f.of = i / threads;
         f.state = Ready;
         f.copies.clear();
         f.groups = 0;
@@ -176,20 +160,11 @@ void prepare(unsigned count, dim3 size, unsigned shared_bytes) {
             makecontext(&f.context, body, 0);
         }
     }
-    warps.assign((count * threads + 31) / 32, Warp());
-    for (unsigned i = 0; i < count; i++) {
-        blocks[i].first = i * threads;
-        blocks[i].live = threads;
-        blocks[i].pool = shared_bytes ? (uint8_t*)std::aligned_alloc(128, (shared_bytes + 127) / 128 * 128) : nullptr;
-        // What nobody wrote is no number.
-        if (shared_bytes) std::memset(blocks[i].pool, 0xff, shared_bytes);
-    }
+    warps.assign((threads + 31) / 32, Warp());
 }
 }  // namespace
 
 void barrier() { leave(AtBarrier); }
-void spin() { leave(Spinning); }
-uint8_t* pool() { return blocks[fibers[current].of].pool; }
 
 const uint8_t* exchange(const void* mine, unsigned bytes) {
     if (bytes > EXCHANGE_BYTES) std::abort();
@@ -213,47 +188,38 @@ void copies_wait_but(unsigned n) {
     f.copies.erase(f.copies.begin(), f.copies.begin() + done);
 }
 
-void begin(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
+void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
     threads = size.x * size.y * size.z;
     entry = kernel;
     arguments = args;
     grid_size = grid;
     block_size = size;
     eager = draw() % 2;
-}
-
-void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
-    begin(kernel, grid, size, args);
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
-                prepare(1, size, 0);
-                blocks[0].id = {x, y, z};
-                run_block(blocks[0]);
-                if (blocks[0].live > 0) stuck();
+                prepare({x, y, z}, size);
+                run_block();
+                if (running.live > 0) stuck();
             }
-}
-
-// Blocks that wait for each other: whose turn it is is drawn each time.
-void launch_together(void (*kernel)(const void*), unsigned count, unsigned size, unsigned shared_bytes, const void* args) {
-    begin(kernel, {count, 1, 1}, {size, 1, 1}, args);
-    prepare(count, {size, 1, 1}, shared_bytes);
-    for (unsigned i = 0; i < count; i++) blocks[i].id = {i, 0, 0};
-    auto over = [](const Block& b) { return b.live == 0; };
-    unsigned idle = 0;
-    while (!std::all_of(blocks.begin(), blocks.end(), over)) {
-        idle = run_block(blocks[draw() % count]) ? 0 : idle + 1;
-        if (idle > 1000 * count) stuck();
-    }
 }
 }  // namespace emulated
 
-float half_to_float(uint16_t h) {
+static float float_of(uint16_t h) {
     unsigned sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
     if (e == 0) return __uint_as_float(sign) + (sign ? -1.0f : 1.0f) * (float)m * 5.9604644775390625e-8f;
     if (e == 31) return __uint_as_float(sign | 0x7f800000u | m << 13);
     return __uint_as_float(sign | (e + 112) << 23 | m << 13);
 }
+
+// Every half as a float.
+static const std::vector<float> FLOATS = [] {
+    std::vector<float> all(65536);
+    for (unsigned h = 0; h < 65536; h++) all[h] = float_of((uint16_t)h);
+    return all;
+}();
+
+float half_to_float(uint16_t h) { return FLOATS[h]; }
 
 uint16_t float_to_half(float f) {
     unsigned u = __float_as_uint(f), sign = u >> 16 & 0x8000u;
@@ -264,20 +230,6 @@ uint16_t float_to_half(float f) {
     u &= 0x7fffffffu;
     u += 0xfff + (u >> 13 & 1);
     return sign | ((u >> 13) - (112u << 10));
-}
-
-void mma_k16(int c[4], unsigned a0, unsigned a1, unsigned b0) {
-    unsigned mine[3] = {a0, a1, b0};
-    unsigned all[32][3];
-    std::memcpy(all, emulated::exchange(mine, sizeof mine), sizeof all);
-    unsigned lane = threadIdx.x & 31, g = lane / 4, j = lane % 4;
-    auto byte = [](unsigned v, int i) { return (int)(int8_t)(v >> (8 * i)); };
-    for (int i = 0; i < 4; i++) {
-        int column = 2 * j + i % 2, sum = 0;
-        for (int k = 0; k < 16; k++)
-            sum += byte(all[4 * g + k / 4][i / 2], k % 4) * byte(all[4 * column + k / 4][2], k % 4);
-        c[i] = sum;
-    }
 }
 
 void mma_halves(float c[4], const unsigned a[4], unsigned b0, unsigned b1) {
@@ -312,9 +264,9 @@ namespace {
 struct Entry { const char* name; unsigned bytes; void (*call)(const void*); };
 #define ENTRY(name, Args) { #name, sizeof(Args), [](const void* p) { name(*(const Args*)p); } }
 const Entry TABLE[] = {
-    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs),
+    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs), ENTRY(matmul_8, MatmulArgs),
     ENTRY(matmul_wide, WideArgs), ENTRY(matmul_floats, WideArgs),
-    ENTRY(rms_norm, NormArgs), ENTRY(quantize, QuantizeArgs), ENTRY(gather, GatherArgs),
+    ENTRY(rms_norm, NormArgs), ENTRY(halve, HalveArgs), ENTRY(gather, GatherArgs),
     ENTRY(gdn, GdnArgs), ENTRY(gdn_prepare, WalkArgs), ENTRY(gdn_walk, WalkArgs), ENTRY(gdn_finish, WalkArgs),
     ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
     ENTRY(attention_prefill_128, FlashArgs), ENTRY(attention_prefill_256, FlashArgs),
@@ -322,10 +274,9 @@ const Entry TABLE[] = {
     ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
     ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
-    ENTRY(experts_up_2, ExpertsArgs), ENTRY(experts_down_1, ExpertsArgs), ENTRY(experts_down_2, ExpertsArgs),
+    ENTRY(experts_down_1, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
     ENTRY(lora_inner, LoraArgs), ENTRY(lora_add, LoraArgs),
-    ENTRY(decode_one, PersistArgs), ENTRY(decode_few, PersistArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };
 std::mutex one;
@@ -344,18 +295,6 @@ extern "C" int emulated_launch(const char* name, const unsigned grid[3], const u
     for (const Entry& e : TABLE)
         if (!std::strcmp(e.name, name)) {
             emulated::launch(e.call, {grid[0], grid[1], grid[2]}, {size[0], size[1], size[2]}, args);
-            return 0;
-        }
-    return 1;
-}
-
-// The same for blocks that run together, with so much shared memory each.
-extern "C" int emulated_launch_together(const char* name, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                                        const void* args) {
-    std::lock_guard<std::mutex> lock(one);
-    for (const Entry& e : TABLE)
-        if (!std::strcmp(e.name, name)) {
-            emulated::launch_together(e.call, blocks, threads, shared_bytes, args);
             return 0;
         }
     return 1;

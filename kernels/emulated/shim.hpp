@@ -1,9 +1,8 @@
 // Runs a kernel's source on the processor: the threads of a block are fibers that change places at barriers and at
-// warp operations; blocks run one after the other, or, launched together, turn by turn in a random order. Verifies indices, layouts, arithmetic and the use of barriers; says nothing of speed, and nothing
-// of what the device's memory model allows between barriers.
+// warp operations; blocks run one after the other. Verifies indices, layouts, arithmetic and the use of barriers; says
+// nothing of speed, and nothing of what the device's memory model allows between barriers.
 #pragma once
 #include <math.h>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -24,6 +23,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct dim3 { unsigned x, y, z; };
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace emulated {
@@ -35,9 +35,6 @@ const uint8_t* exchange(const void* mine, unsigned bytes);
 void copy(void* to, const void* from, unsigned bytes);
 void copies_end();
 void copies_wait_but(unsigned n);
-// Lets other blocks go on.
-void spin();
-uint8_t* pool();
 }  // namespace emulated
 
 #define threadIdx emulated::thread
@@ -83,36 +80,37 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 float half_to_float(uint16_t h);
 uint16_t float_to_half(float f);
-void mma_k16(int c[4], unsigned a0, unsigned a1, unsigned b0);
-static inline void mma_k32(int c[4], const unsigned a[4], unsigned b0, unsigned b1) {
-    int d[4];
-    mma_k16(c, a[0], a[1], b0);
-    mma_k16(d, a[2], a[3], b1);
-    for (int i = 0; i < 4; i++) c[i] += d[i];
-}
 void mma_halves(float c[4], const unsigned a[4], unsigned b0, unsigned b1);
 void load_matrices(unsigned m[4], const void* row);
 void load_matrices_transposed(unsigned m[4], const void* row);
 static inline unsigned pack_halves(float low, float high) {
     return float_to_half(low) | (unsigned)float_to_half(high) << 16;
 }
+// Exact in between, so that one rounding is left.
+template <class F> static inline unsigned both_halves(F of) {
+    return float_to_half(of(0)) | (unsigned)float_to_half(of(16)) << 16;
+}
+static inline unsigned sub_halves(unsigned a, unsigned b) {
+    return both_halves([=](int i) { return half_to_float(a >> i) - half_to_float(b >> i); });
+}
+static inline unsigned mul_halves(unsigned a, unsigned b) {
+    return both_halves([=](int i) { return half_to_float(a >> i) * half_to_float(b >> i); });
+}
+static inline unsigned fma_halves(unsigned a, unsigned b, unsigned c) {
+    return both_halves([=](int i) { return fmaf(half_to_float(a >> i), half_to_float(b >> i), half_to_float(c >> i)); });
+}
+static inline unsigned pick_bytes(unsigned a, unsigned b, unsigned which) {
+    uint64_t all = a | (uint64_t)b << 32;
+    unsigned v = 0;
+    for (int i = 0; i < 4; i++) v |= (unsigned)(all >> (8 * (which >> (4 * i) & 7)) & 255) << (8 * i);
+    return v;
+}
+static inline void fetch_ahead(const void*) {}
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline void copy_16(void* to, const void* from) { emulated::copy(to, from, 16); }
-static inline void copy_16_once(void* to, const void* from) { emulated::copy(to, from, 16); }
-static inline void copy_8(void* to, const void* from) { emulated::copy(to, from, 8); }
 static inline void copies_end() { emulated::copies_end(); }
-static inline void copies_wait() { emulated::copies_wait_but(1); }
-static inline void copies_wait_all() { emulated::copies_wait_but(0); }
-static inline void copies_wait_but(unsigned n) { emulated::copies_wait_but(n < 7 ? n : 7); }
+template <int N> static inline void copies_wait() { emulated::copies_wait_but(N); }
 static inline unsigned atomicAdd(unsigned* at, unsigned n) { return (*at += n) - n; }
-static inline void count_up(unsigned* at) { *at += 1; }
-static inline unsigned count_at(const unsigned* at) { return *at; }
-static inline unsigned long long nanoseconds() {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-static inline void spin() { emulated::spin(); }
-static inline void give_up() { std::abort(); }
-static inline uint8_t* shared_pool() { return emulated::pool(); }
 static inline uint4 load_once(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
 static inline void after_previous() {}
 static inline void wait_previous() {}

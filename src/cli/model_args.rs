@@ -7,7 +7,6 @@ use chimere::daemon::DaemonError;
 use chimere::daemon::choice::served_file;
 use chimere::engine::adapter;
 use chimere::engine::backend::Adapted;
-use chimere::engine::cuda::Decode;
 use chimere::engine::load::{self, CardOptions, Kind, LoadOptions, Loaded};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -48,9 +47,6 @@ pub struct CardArgs {
     /// Device memory that may be used: `16GiB`, `900MiB` or bytes [default: what is free]
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, hide_default_value = true)]
     pub vram_max: u64,
-    /// How up to eight rows are decoded on a card
-    #[arg(long, value_enum, default_value_t)]
-    pub decode: Decode,
     /// The kernels compiled for the processor, in place of a card; for tests
     #[arg(long, hide = true, value_name = "FILE")]
     pub emulated: Option<PathBuf>,
@@ -66,7 +62,6 @@ impl CardArgs {
             cache: self.kernels,
             shipped: self.shipped_kernels,
             memory_bytes_max: self.vram_max,
-            decode: self.decode,
             adapters,
             spared: self.spare_card,
             emulated: self.emulated,

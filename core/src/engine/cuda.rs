@@ -6,7 +6,6 @@ pub mod bench;
 mod greedy;
 mod memory;
 mod options;
-mod persistent;
 mod profile;
 mod run;
 mod supported;
@@ -34,7 +33,6 @@ use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
 use adapters::{Adapters, Held, Touched, standard_bytes};
 use memory::{Memory, Sequence, Sizes, States};
-use persistent::Persistent;
 use run::Run;
 use supported::{one_packing, packed_experts, supported};
 use weights::{OnDevice, Source, TokenBytes, Uploader, device_bytes};
@@ -42,7 +40,6 @@ use weights::{OnDevice, Source, TokenBytes, Uploader, device_bytes};
 pub use greedy::Greedy;
 pub use memory::Placement;
 pub use options::CudaOptions;
-pub use persistent::{Decode, StepTime};
 
 /// Sequences that decode together in one recorded graph; more run launch by launch.
 const GRAPH_ROWS_MAX: usize = 32;
@@ -78,8 +75,6 @@ pub struct Cuda {
     pass: Pass,
     /// By number of sequences and what adapters change. Before the buffers, whose addresses they hold.
     graphs: HashMap<(usize, Touched), Recording>,
-    /// Few rows as one launch, where that was asked for and can be.
-    persistent: Option<Persistent>,
     adapters: Adapters,
     /// Every sequence is put under it when it is opened.
     always: Option<Arc<Held>>,
@@ -136,14 +131,13 @@ impl Cuda {
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
         layers.clone().enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
         let sizes = Sizes { packed: layers.into_iter().all(packed_experts), ..sizes };
-        let mut cuda = Cuda {
+        Ok(Cuda {
             trunk: stages::trunk(&hp),
             prediction: stages::prediction(&hp),
             slots: Slots::new(options.sequences_max, sizes.context),
             fed: Vec::new(),
             pass: Pass::default(),
             graphs: HashMap::new(),
-            persistent: None,
             always: None,
             adapters: Adapters::new(&device, hp.layers.len(), sizes.sequences, sizes.adapters).map_err(unusable)?,
             memory: Memory::new(&device, &hp, &sizes).map_err(unusable)?,
@@ -154,9 +148,7 @@ impl Cuda {
             placement,
             sizes,
             hp,
-        };
-        cuda.decode_by(options.decode).map_err(unusable)?;
-        Ok(cuda)
+        })
     }
 
     pub fn device(&self) -> &Device {
@@ -260,11 +252,6 @@ impl Cuda {
             self.hidden(pass, &self.memory.x, out)?;
             return self.logits(rows, out);
         }
-        if self.one_launch(part, rows, wanted, &touched).is_some() {
-            self.launches(part, rows, wanted, pass.spans.len(), touched)?;
-            self.hidden(pass, &self.memory.x, out)?;
-            return self.logits(rows, out);
-        }
         let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans).under(touched);
         let x = run.all()?;
         if wanted == 0 {
@@ -283,9 +270,6 @@ impl Cuda {
 
     /// Everything from tokens to logits, for a pass whose rows are all wanted.
     fn launches(&self, part: Part, rows: usize, wanted: usize, spans: usize, touched: Touched) -> Result<(), GpuError> {
-        if let Some(p) = self.one_launch(part, rows, wanted, &touched) {
-            return p.launch(&self.device, rows, spans, None);
-        }
         let mut run = Run::new(self, part, rows, wanted, spans).under(touched);
         run.all()?;
         run.head_norm()?;

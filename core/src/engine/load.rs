@@ -9,7 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
-use super::cuda::{CudaOptions, Decode};
+use super::cuda::CudaOptions;
 use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
@@ -54,7 +54,6 @@ impl LoadOptions {
             sequences_max: self.sequences_max,
             halves: !self.exact,
             memory_bytes_max: card.memory_bytes_max,
-            decode: card.decode,
             adapters: card.adapters,
             cache: card.cache,
             shipped: card.shipped,
@@ -73,8 +72,6 @@ pub struct CardOptions {
     pub shipped: Option<PathBuf>,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
-    /// How few rows are decoded.
-    pub decode: Decode,
     /// Adapters will be put on the model: a card without room for some is refused.
     pub adapters: bool,
     /// The card belongs to another engine: [`Kind::Auto`] stays on the processor.

@@ -11,15 +11,13 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 15] = [
+const HEADERS: [(&CStr, &str); 13] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),
-    (c"dense.cuh", include_str!("../../../kernels/dense.cuh")),
     (c"embed.cuh", include_str!("../../../kernels/embed.cuh")),
     (c"expert.cuh", include_str!("../../../kernels/expert.cuh")),
-    (c"frame.cuh", include_str!("../../../kernels/frame.cuh")),
     (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),
     (c"lora.cuh", include_str!("../../../kernels/lora.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
@@ -30,7 +28,7 @@ const HEADERS: [(&CStr, &str); 15] = [
 ];
 
 /// The files of kernels.
-pub(super) const FILES: [(&str, &str); 18] = [
+pub(super) const FILES: [(&str, &str); 17] = [
     ("embed.cu", include_str!("../../../kernels/embed.cu")),
     ("matmul.cu", include_str!("../../../kernels/matmul.cu")),
     ("gemm.cu", include_str!("../../../kernels/gemm.cu")),
@@ -41,7 +39,6 @@ pub(super) const FILES: [(&str, &str); 18] = [
     ("attention_prefill.cu", include_str!("../../../kernels/attention_prefill.cu")),
     ("attend.cu", include_str!("../../../kernels/attend.cu")),
     ("each.cu", include_str!("../../../kernels/each.cu")),
-    ("persistent.cu", include_str!("../../../kernels/persistent.cu")),
     ("route.cu", include_str!("../../../kernels/route.cu")),
     ("sort.cu", include_str!("../../../kernels/sort.cu")),
     ("experts.cu", include_str!("../../../kernels/experts.cu")),

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::{DriverError, result, sys};
 
-use super::{Facts, Folders, GpuError, Machine, Together, compile};
+use super::{Facts, Folders, GpuError, Machine, compile};
 use crate::kernels::KERNELS;
 
 pub(super) struct Card {
@@ -87,25 +87,7 @@ impl Card {
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        self.start_with(kernel, (grid, threads, 0), self.overlap.then_some(overlap), args)
-    }
-
-    fn start_together(&self, kernel: usize, room: Together, threads: u32, args: &[u8]) -> Result<(), GpuError> {
-        let cooperative = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { cooperative: 1 },
-        };
-        self.start_with(kernel, ([room.blocks, 1, 1], threads, room.shared_bytes), Some(cooperative), args)
-    }
-
-    fn start_with(
-        &self,
-        kernel: usize,
-        (grid, threads, shared): ([u32; 3], u32, u32),
-        mut attribute: Option<sys::CUlaunchAttribute>,
-        args: &[u8],
-    ) -> Result<(), GpuError> {
+        let mut attribute = self.overlap.then_some(overlap);
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -113,7 +95,7 @@ impl Card {
             blockDimX: threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: shared,
+            sharedMemBytes: 0,
             hStream: self.stream,
             attrs: attribute.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut),
             numAttrs: u32::from(attribute.is_some()),
@@ -140,32 +122,7 @@ impl Card {
         }
         Ok(())
     }
-
-    /// How many blocks with so much shared memory a processor runs at the same time.
-    fn beside(&self, kernel: usize, threads: u32, shared: u32) -> Result<u32, GpuError> {
-        use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as LIMIT;
-        let (function, mut blocks) = (self.functions[kernel], 0);
-        // SAFETY: a loaded function, and a place for the answer.
-        unsafe {
-            sys::cuFuncSetAttribute(function, LIMIT, shared as i32)
-                .result()
-                .map_err(call("asking for shared memory"))?;
-            let answer = sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut blocks,
-                function,
-                threads as i32,
-                shared as usize,
-            );
-            answer.result().map_err(call("a question"))?;
-        }
-        Ok(blocks as u32)
-    }
 }
-
-/// Shared memory that the driver keeps for itself of each block.
-const RESERVED_BYTES: u32 = 1 << 10;
-/// Less than this for each of two blocks, and one block takes it all.
-const TWO_BLOCKS_BYTES_MIN: u32 = 80 << 10;
 
 fn number(device: sys::CUdevice, what: sys::CUdevice_attribute) -> Result<u32, GpuError> {
     // SAFETY: a device that the driver named.
@@ -257,30 +214,6 @@ impl Machine for Card {
 
     fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
         self.measured(kernel, || self.start(kernel, grid, threads, args))
-    }
-
-    fn together(&self, kernel: usize, threads: u32) -> Result<Option<Together>, GpuError> {
-        use sys::CUdevice_attribute as Attribute;
-        self.here()?;
-        if number(self.device, Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? == 0 {
-            return Ok(None);
-        }
-        let most = number(self.device, Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let all = number(self.device, Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
-        for blocks in [2, 1] {
-            let shared_bytes = (all / blocks).saturating_sub(RESERVED_BYTES).min(most) / 16 * 16;
-            if blocks == 2 && shared_bytes < TWO_BLOCKS_BYTES_MIN {
-                continue;
-            }
-            if self.beside(kernel, threads, shared_bytes)? >= blocks {
-                return Ok(Some(Together { blocks: blocks * self.facts.processors, shared_bytes }));
-            }
-        }
-        Ok(None)
-    }
-
-    fn launch_together(&self, kernel: usize, room: Together, threads: u32, args: &[u8]) -> Result<(), GpuError> {
-        self.measured(kernel, || self.start_together(kernel, room, threads, args))
     }
 
     fn wait(&self) -> Result<(), GpuError> {

@@ -12,15 +12,11 @@ use std::time::Instant;
 
 use libloading::Library;
 
-use super::{Facts, GpuError, Machine, Together};
+use super::{Facts, GpuError, Machine};
 use crate::kernels::KERNELS;
 
 type Launch = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, *const c_void) -> c_int;
-type LaunchTogether = unsafe extern "C" fn(*const c_char, c_uint, c_uint, c_uint, *const c_void) -> c_int;
 type Bytes = unsafe extern "C" fn(*const c_char) -> c_uint;
-
-/// Blocks that run together: few, for each has a whole block's threads, and no number that tiles come in.
-const TOGETHER: Together = Together { blocks: 3, shared_bytes: 99 << 10 };
 
 /// Alignment of device memory, as the driver gives it.
 const ALIGN: usize = 256;
@@ -30,8 +26,6 @@ struct Call {
     kernel: usize,
     grid: [u32; 3],
     threads: u32,
-    /// Shared memory of blocks that run together.
-    shared: Option<u32>,
     args: Vec<u8>,
 }
 
@@ -47,7 +41,6 @@ struct State {
 pub(super) struct Emulated {
     facts: Facts,
     launch: Launch,
-    launch_together: LaunchTogether,
     /// Launches fail from the first one on that finds this file.
     fault: Option<PathBuf>,
     state: Mutex<State>,
@@ -96,12 +89,10 @@ impl Emulated {
         // SAFETY: the object is built from this project's sources, and its initialisers only set up tables.
         let library = unsafe { Library::new(path) }.map_err(|e| failed("loading the emulated kernels", e))?;
         // SAFETY: the functions have these types in kernels/emulated/lib.cpp.
-        let (launch, launch_together, bytes) = unsafe {
-            let together = library.get::<LaunchTogether>(b"emulated_launch_together");
-            let together = *together.map_err(|e| failed("loading a function", e))?;
+        let (launch, bytes) = unsafe {
             let launch = *library.get::<Launch>(b"emulated_launch").map_err(|e| failed("loading a function", e))?;
             let bytes = *library.get::<Bytes>(b"emulated_bytes").map_err(|e| failed("loading a function", e))?;
-            (launch, together, bytes)
+            (launch, bytes)
         };
         for kernel in KERNELS {
             let name = CString::new(kernel.name).map_err(|e| failed("naming a kernel", e))?;
@@ -120,7 +111,7 @@ impl Emulated {
             memory_bytes: 1 << 36,
             kernels: "compiled for the processor".into(),
         };
-        Ok(Emulated { facts, launch, launch_together, fault, state: Mutex::default(), _library: library })
+        Ok(Emulated { facts, launch, fault, state: Mutex::default(), _library: library })
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -158,13 +149,7 @@ impl Emulated {
             .collect();
         // SAFETY: the arguments have the kernel's size (compared when the library was opened) and outlive the call;
         // the sizes in them were computed by the launchers from the buffers they name.
-        let code = unsafe {
-            let args = words.as_ptr().cast();
-            match call.shared {
-                None => (self.launch)(name.as_ptr(), call.grid.as_ptr(), size.as_ptr(), args),
-                Some(bytes) => (self.launch_together)(name.as_ptr(), call.grid[0], call.threads, bytes, args),
-            }
-        };
+        let code = unsafe { (self.launch)(name.as_ptr(), call.grid.as_ptr(), size.as_ptr(), words.as_ptr().cast()) };
         if code == 0 { Ok(()) } else { Err(failed("an emulated launch", KERNELS[call.kernel].name)) }
     }
 }
@@ -222,16 +207,7 @@ impl Machine for Emulated {
     }
 
     fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
-        self.now_or_recorded(Call { kernel, grid, threads, shared: None, args: args.to_vec() })
-    }
-
-    fn together(&self, _: usize, _: u32) -> Result<Option<Together>, GpuError> {
-        Ok(Some(TOGETHER))
-    }
-
-    fn launch_together(&self, kernel: usize, room: Together, threads: u32, args: &[u8]) -> Result<(), GpuError> {
-        let shared = Some(room.shared_bytes);
-        self.now_or_recorded(Call { kernel, grid: [room.blocks, 1, 1], threads, shared, args: args.to_vec() })
+        self.now_or_recorded(Call { kernel, grid, threads, args: args.to_vec() })
     }
 
     fn wait(&self) -> Result<(), GpuError> {

@@ -50,13 +50,6 @@ pub struct Facts {
     pub kernels: String,
 }
 
-/// Blocks of a kernel that run at the same time, so that they can wait for each other, and the shared memory of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Together {
-    pub blocks: u32,
-    pub shared_bytes: u32,
-}
-
 /// What a machine can do; addresses are those of its own memory.
 trait Machine: Send + Sync {
     fn facts(&self) -> &Facts;
@@ -68,8 +61,6 @@ trait Machine: Send + Sync {
     fn download(&self, from: u64, to: &mut [u8]) -> Result<(), GpuError>;
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError>;
     fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError>;
-    fn together(&self, kernel: usize, threads: u32) -> Result<Option<Together>, GpuError>;
-    fn launch_together(&self, kernel: usize, room: Together, threads: u32, args: &[u8]) -> Result<(), GpuError>;
     fn wait(&self) -> Result<(), GpuError>;
     fn record(&self) -> Result<(), GpuError>;
     fn recorded(&self) -> Result<u64, GpuError>;
@@ -171,23 +162,6 @@ impl Device {
     /// fault the device and make every later call fail, but not touch this process.
     pub fn launch<A: Args>(&self, kernel: Kernel, grid: [u32; 3], threads: u32, args: &A) -> Result<(), GpuError> {
         self.0.launch(kernel as usize, grid, threads, args.bytes())
-    }
-
-    /// How many blocks of a kernel run at the same time with as much shared memory as two blocks of a processor, or one,
-    /// can have; nothing where blocks cannot wait for each other.
-    pub fn together(&self, kernel: Kernel, threads: u32) -> Result<Option<Together>, GpuError> {
-        self.0.together(kernel as usize, threads)
-    }
-
-    /// Launches blocks that wait for each other: at most as many as [`Device::together`] said, or the launch fails.
-    pub fn launch_together<A: Args>(
-        &self,
-        kernel: Kernel,
-        room: Together,
-        threads: u32,
-        args: &A,
-    ) -> Result<(), GpuError> {
-        self.0.launch_together(kernel as usize, room, threads, args.bytes())
     }
 
     /// Waits until everything launched so far is done; an error of any launch before shows here at the latest.

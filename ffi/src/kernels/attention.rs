@@ -89,14 +89,13 @@ args! {
 }
 
 args! {
-    /// Chunks joined, gated and quantised.
+    /// Chunks joined, gated and rounded to halves.
     Join {
         part: u64,
         query_gate: u64,
         position: u64,
         y: u64,
-        q: u64,
-        side: u64,
+        halves: u64,
         heads: u32,
         dim: u32,
         chunk: u32,

@@ -5,7 +5,7 @@ use super::check::{Finding, floats, matrix, read, rounded, worst};
 use super::check_lora::{Factors, table};
 use super::check_many::{dot, same, words};
 use super::lora::{self, Joint, NO_ADAPTER, Part, RANK_MAX, Who};
-use super::{Packing, Quantised, experts, grouped, norm};
+use super::{Packing, experts, grouped, norm};
 use crate::DType;
 use crate::gpu::{Buffer, Device, GpuError};
 use crate::samples::Random;
@@ -27,7 +27,7 @@ const INPUTS: usize = 512;
 const WIDTH: usize = 256;
 /// Tokens of the kernels for many of them, and for few.
 const MANY: usize = 75;
-const FEW: usize = 30;
+const FEW: usize = 8;
 
 /// Three experts with two choices a token: every fifth token goes to expert 0 besides expert 2, the others to 2 twice,
 /// none to 1. The shared expert is expert 0 again.
@@ -42,10 +42,10 @@ struct Scene<'a> {
     used: Vec<f32>,
 }
 
-/// Inner values as floats, and quantised; results.
+/// Inner values as floats, and as halves, two a word; results.
 struct Results {
     h: Vec<f32>,
-    hq: Vec<f32>,
+    hh: Vec<f32>,
     y: Vec<f32>,
 }
 
@@ -82,7 +82,8 @@ impl<'a> Scene<'a> {
             down_packing: packing as u32,
             width: WIDTH as u32,
         };
-        let x = Random(4).normals(MANY * INPUTS);
+        // Weights of the samples are large: such inputs leave inner values of the usual size.
+        let x: Vec<f32> = Random(4).normals(MANY * INPUTS).into_iter().map(|v| v / 64.0).collect();
         let used = if packing.is_float() { x.clone() } else { rounded(&x) };
         Ok(Scene { d, dtype, up, down, expert, x, used })
     }
@@ -107,9 +108,9 @@ impl<'a> Scene<'a> {
         }
         list[0][0] = list.len() as u32 - 1;
         let xs = floats(d, &self.x[..tokens * INPUTS])?;
-        let (q, side) = (d.zeroed(tokens * INPUTS)?, d.zeroed(tokens * INPUTS / 2)?);
-        norm::quantize(d, xs.at(), tokens, INPUTS, Quantised { q: q.at(), side: side.at() })?;
-        let (h, hq, hside) = (d.zeroed(4 * all * WIDTH)?, d.zeroed(all * WIDTH)?, d.zeroed(all * WIDTH / 2)?);
+        let halves = d.zeroed(2 * tokens * INPUTS)?;
+        norm::halve(d, xs.at(), tokens, INPUTS, halves.at())?;
+        let (h, hh) = (d.zeroed(4 * all * WIDTH)?, d.zeroed(2 * all * WIDTH)?);
         let active: &[u32] = if zeros > 0 { &[2, 0, 2, 0] } else { &[1, 2, 0, 0] };
         let (y, active) = (d.zeroed(4 * all * INPUTS)?, words(d, active)?);
         let (start, pairs, work) = (words(d, &start)?, words(d, &pairs)?, words(d, &list.concat())?);
@@ -121,11 +122,9 @@ impl<'a> Scene<'a> {
             start: start.at(),
             pairs: pairs.at(),
             x: xs.at(),
-            q: q.at(),
-            side: side.at(),
+            halves: halves.at(),
             h: h.at(),
-            hq: hq.at(),
-            hside: hside.at(),
+            hh: hh.at(),
             y: y.at(),
             work: work.at(),
             inputs: INPUTS as u32,
@@ -139,7 +138,7 @@ impl<'a> Scene<'a> {
         if tokens > 2 {
             experts::down(d, &a, 3)?;
         }
-        Ok(Results { h: read(&h, all * WIDTH)?, hq: read(&hq, all * WIDTH / 4)?, y: read(&y, all * INPUTS)? })
+        Ok(Results { h: read(&h, all * WIDTH)?, hh: read(&hh, all * WIDTH / 2)?, y: read(&y, all * INPUTS)? })
     }
 
     fn weights(&self, e: usize, row: usize) -> &[f32] {
@@ -166,7 +165,6 @@ impl<'a> Scene<'a> {
                 error = worst(error, (f64::from(many[pair * INPUTS + r]) - wanted).abs() / scale);
             }
         }
-        // A value of the inner row may fall on the other side of a rounding step.
         let what = format!("{:?} {INPUTS}→{WIDTH}, {MANY} tokens", self.dtype);
         Ok(Finding { kernel: "grouped", what, error, limit: 5e-3 })
     }
@@ -219,15 +217,15 @@ impl<'a> Scene<'a> {
         };
         let (many, little, single) = (run(MANY)?, run(FEW)?, run(1)?);
         let mut bits = alike(&many.h, &little.h, WIDTH, FEW) && alike(&many.h, &single.h, WIDTH, 1);
-        bits &= alike(&many.hq, &little.hq, WIDTH / 4, FEW);
-        let base = self.run(MANY, |_, _| Ok(Joint::default()))?.hq;
+        bits &= alike(&many.hh, &little.hh, WIDTH / 2, FEW);
+        let base = self.run(MANY, |_, _| Ok(Joint::default()))?.hh;
         let mut error = 0.0;
         for pair in 0..3 * MANY {
             let (token, e) = token_of(pair, MANY);
             let mine = [one, two, [None; 4]][token / 10 % 3];
             if mine[0].is_none() {
-                let row = pair * WIDTH / 4..(pair + 1) * WIDTH / 4;
-                bits &= same(&many.hq[row.clone()], &base[row]);
+                let row = pair * WIDTH / 2..(pair + 1) * WIDTH / 2;
+                bits &= same(&many.hh[row.clone()], &base[row]);
             }
             if pair % 7 > 0 {
                 continue;
@@ -239,11 +237,14 @@ impl<'a> Scene<'a> {
                 let adds = |f: Option<&Factors>| f.map_or(0.0, |f| f.adds(e, x, WIDTH, r));
                 let (g, u) = (product + adds(g), product + adds(u));
                 let wanted = g / (1.0 + (-g).exp()) * u;
-                error = worst(error, (f64::from(many.h[pair * WIDTH + r]) - wanted).abs() / (1.0 + wanted.abs()));
+                error = worst(
+                    error,
+                    (f64::from(many.h[pair * WIDTH + r]) - wanted).abs() / ((1.0 + g.abs()) * (1.0 + u.abs())),
+                );
             }
         }
         let error = if bits { error } else { f64::INFINITY };
         let what = format!("{:?} {INPUTS}→{WIDTH}, {MANY} tokens under adapters", self.dtype);
-        Ok(Finding { kernel: "experts_up_joined", what, error, limit: 2e-4 })
+        Ok(Finding { kernel: "experts_up_joined", what, error, limit: 4e-3 })
     }
 }

@@ -101,7 +101,7 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
     let (qkvs, zs, alphas, betas) = (double(&qkv)?, double(&z)?, double(&alpha)?, double(&beta)?);
     let (convs, decays, biases, norms) = (floats(d, &conv)?, floats(d, &decay)?, floats(d, &bias)?, floats(d, &norm)?);
     let (state, window) = (d.zeroed(8 * HEADS.1 * gdn::STATE_FLOATS)?, d.zeroed(8 * HEADS.1 * gdn::WINDOW_FLOATS)?);
-    let (y, q, side) = (d.zeroed(8 * tokens * width)?, d.zeroed(2 * tokens * width)?, d.zeroed(tokens * width)?);
+    let (y, halves) = (d.zeroed(8 * tokens * width)?, d.zeroed(4 * tokens * width)?);
     let all = gdn::Gdn {
         qkv: qkvs.at(),
         z: zs.at(),
@@ -114,8 +114,7 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
         state: state.at(),
         window: window.at(),
         y: y.at(),
-        q: q.at(),
-        side: side.at(),
+        halves: halves.at(),
         key_heads: HEADS.0 as u32,
         value_heads: HEADS.1 as u32,
         channels: CHANNELS as u32,
@@ -158,8 +157,7 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
         mixed: mixed.at(),
         gates: gates.at(),
         y: y.at(),
-        q: q.at(),
-        side: side.at(),
+        halves: halves.at(),
         key_heads: HEADS.0 as u32,
         value_heads: HEADS.1 as u32,
         channels: CHANNELS as u32,

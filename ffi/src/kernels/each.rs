@@ -5,7 +5,7 @@ use super::{Kernel, args};
 use crate::gpu::{Device, GpuError};
 
 /// Tokens up to which each reads its own experts' matrices: they seldom share one.
-pub const TOKENS_MAX: usize = 8;
+pub const TOKENS_MAX: usize = 4;
 /// Experts of a token, the shared one not counted.
 pub const USED_MAX: usize = 8;
 
@@ -15,10 +15,8 @@ args! {
         routed: Expert,
         shared: Expert,
         logits: u64,
-        q: u64,
-        side: u64,
-        hq: u64,
-        hside: u64,
+        halves: u64,
+        hh: u64,
         residual: u64,
         inputs: u32,
         used: u32,

@@ -1,7 +1,7 @@
 //! See `kernels/experts.cu`.
 
 use super::lora::Joint;
-use super::{Kernel, args, grouped, matmul};
+use super::{Kernel, args, each, grouped};
 use crate::gpu::{Device, GpuError};
 
 args! {
@@ -29,11 +29,9 @@ args! {
         start: u64,
         pairs: u64,
         x: u64,
-        q: u64,
-        side: u64,
+        halves: u64,
         h: u64,
-        hq: u64,
-        hside: u64,
+        hh: u64,
         y: u64,
         weight: u64,
         residual: u64,
@@ -47,6 +45,8 @@ args! {
     }
 }
 
+/// Tokens above which those of an expert are multiplied together, and lists of them are made for that.
+pub const GROUPED_OVER: usize = each::TOKENS_MAX;
 /// Tokens up to which each reads its own experts' matrices: they seldom share one.
 const EACH_TOKENS_MAX: u32 = 2;
 /// Experts of a token, the shared one counted, that have a warp of one block each.
@@ -60,8 +60,7 @@ pub fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
     let up = match a.tokens {
         _ if a.joint.any() => Kernel::ExpertsUpJoined,
         0..=1 => Kernel::ExpertsUpOne,
-        2..=32 => Kernel::ExpertsUp1,
-        _ => Kernel::ExpertsUp2,
+        _ => Kernel::ExpertsUp1,
     };
     d.launch(up, [a.routed.width.max(a.shared.width).div_ceil(32), lists(a, experts), 1], 256, a)
 }
@@ -78,13 +77,12 @@ pub fn down(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
         d.launch(Kernel::ExpertsDownEach, grid, 32 * (a.used + 1), a)?;
         return Ok(true);
     }
-    let down = if a.tokens > 32 { Kernel::ExpertsDown2 } else { Kernel::ExpertsDown1 };
-    d.launch(down, [a.inputs.div_ceil(128), lists(a, experts), 1], 256, a)?;
+    d.launch(Kernel::ExpertsDown1, [a.inputs.div_ceil(128), lists(a, experts), 1], 256, a)?;
     Ok(false)
 }
 
 fn many(a: &Experts) -> bool {
-    a.tokens as usize > matmul::NARROW_TOKENS_MAX && grouped::fits(a)
+    a.tokens as usize > GROUPED_OVER && grouped::fits(a)
 }
 
 /// Lists of pairs that can be full, the shared expert's among them.

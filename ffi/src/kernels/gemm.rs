@@ -4,17 +4,18 @@ use super::Kernel;
 use super::matmul::{Input, Matmul, Segment, Weight};
 use crate::gpu::{Device, GpuError};
 
-/// Rows and tokens of a block: of packed matrices, and of floats.
+/// Rows and tokens of a block: of packed matrices, where all tokens fit beside one tile, and of floats.
 const PACKED: (u32, u32) = (128, 64);
+const TILE: (u32, u32) = (16, 64);
 const FLOATS: (u32, u32) = (16, 8);
 
 /// out ← W·x, or out += W·x, for one to four matrices.
 pub(super) fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
-    for (floats, kernel, (rows, tokens)) in [(false, Kernel::MatmulWide, PACKED), (true, Kernel::MatmulFloats, FLOATS)]
-    {
+    let (tile, block) = ((Kernel::Matmul8, TILE), (Kernel::MatmulWide, PACKED));
+    let packed = if input.tokens <= TILE.1 as usize { tile } else { block };
+    for (floats, (kernel, (rows, tokens))) in [(false, packed), (true, (Kernel::MatmulFloats, FLOATS))] {
         let mut a = Matmul {
-            q: input.quantised.q,
-            side: input.quantised.side,
+            halves: input.halves,
             x: input.x,
             inputs: input.inputs as u32,
             tokens: input.tokens as u32,

@@ -1,6 +1,6 @@
 //! See `kernels/matmul.cu`.
 
-use super::{Kernel, Packing, Quantised, args};
+use super::{Kernel, Packing, args};
 use crate::gpu::{Device, GpuError};
 
 args! {
@@ -12,8 +12,7 @@ args! {
     /// Up to four products over the same inputs.
     Matmul {
         segments: [Segment; 4],
-        q: u64,
-        side: u64,
+        halves: u64,
         x: u64,
         inputs: u32,
         tokens: u32,
@@ -30,11 +29,11 @@ pub struct Weight {
     pub rows: usize,
 }
 
-/// Activations of the products, as floats and quantised.
+/// Activations of the products, as floats and as halves.
 #[derive(Clone, Copy, Debug)]
 pub struct Input {
     pub x: u64,
-    pub quantised: Quantised,
+    pub halves: u64,
     pub inputs: usize,
     pub tokens: usize,
 }
@@ -45,8 +44,7 @@ pub const NARROW_TOKENS_MAX: usize = 32;
 /// out ← W·x, or out += W·x, for one to four matrices: `(weights, out)`, where an output row is as long as W has rows.
 pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
     let mut a = Matmul {
-        q: input.quantised.q,
-        side: input.quantised.side,
+        halves: input.halves,
         x: input.x,
         inputs: input.inputs as u32,
         tokens: input.tokens as u32,

@@ -21,7 +21,6 @@ pub mod lora;
 pub mod matmul;
 pub mod norm;
 pub mod pack;
-pub mod persistent;
 pub mod route;
 pub mod sample;
 
@@ -65,10 +64,11 @@ kernels! {
     Matmul1 = "matmul_1" in "matmul.cu", matmul::Matmul;
     Matmul2 = "matmul_2" in "matmul.cu", matmul::Matmul;
     Matmul4 = "matmul_4" in "matmul.cu", matmul::Matmul;
+    Matmul8 = "matmul_8" in "matmul.cu", matmul::Matmul;
     MatmulWide = "matmul_wide" in "gemm.cu", matmul::Matmul;
     MatmulFloats = "matmul_floats" in "gemm.cu", matmul::Matmul;
     Norm = "rms_norm" in "norm.cu", norm::Norm;
-    Quantize = "quantize" in "norm.cu", norm::Quantize;
+    Halve = "halve" in "norm.cu", norm::Halve;
     Gather = "gather" in "norm.cu", norm::Gather;
     Gdn = "gdn" in "gdn.cu", gdn::Gdn;
     GdnPrepare = "gdn_prepare" in "gdn_walk.cu", gdn::Walk;
@@ -87,9 +87,7 @@ kernels! {
     RouteWork = "route_work" in "sort.cu", route::Work;
     ExpertsUpOne = "experts_up_one" in "experts.cu", experts::Experts;
     ExpertsUp1 = "experts_up_1" in "experts.cu", experts::Experts;
-    ExpertsUp2 = "experts_up_2" in "experts.cu", experts::Experts;
     ExpertsDown1 = "experts_down_1" in "experts.cu", experts::Experts;
-    ExpertsDown2 = "experts_down_2" in "experts.cu", experts::Experts;
     ExpertsUpJoined = "experts_up_joined" in "experts.cu", experts::Experts;
     GroupedUp = "grouped_up" in "grouped.cu", grouped::Grouped;
     GroupedUpJoined = "grouped_up_joined" in "grouped.cu", grouped::Grouped;
@@ -97,8 +95,6 @@ kernels! {
     ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
     EachUp = "each_up" in "each.cu", each::Each;
     EachDown = "each_down" in "each.cu", each::Each;
-    DecodeOne = "decode_one" in "persistent.cu", persistent::Persist;
-    DecodeFew = "decode_few" in "persistent.cu", persistent::Persist;
     LoraInner = "lora_inner" in "lora.cu", lora::Lora;
     LoraAdd = "lora_add" in "lora.cu", lora::Lora;
     Argmax = "argmax" in "sample.cu", sample::Argmax;
@@ -120,10 +116,3 @@ macro_rules! args {
     };
 }
 use args;
-
-/// Quantised activations: addresses of the bytes and of the scales, 0 where there are none.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Quantised {
-    pub q: u64,
-    pub side: u64,
-}

@@ -1,21 +1,20 @@
 //! See `kernels/norm.cu`.
 
-use super::{Kernel, Quantised, args};
+use super::{Kernel, args};
 use crate::gpu::{Device, GpuError};
 
 /// Widest row.
 pub const WIDTH_MAX: usize = 8_192;
 
 args! {
-    /// Residual sum, norm, quantisation.
+    /// Residual sum, norm, rounding to halves.
     Norm {
         x: u64,
         y: u64,
         weight: u64,
         w: u64,
         n: u64,
-        q: u64,
-        side: u64,
+        halves: u64,
         width: u32,
         stride: u32,
         tokens: u32,
@@ -26,8 +25,8 @@ args! {
 }
 
 args! {
-    /// Rows quantised as they are.
-    Quantize { x: u64, q: u64, side: u64, width: u32, tokens: u32 }
+    /// Rows as halves.
+    Halve { x: u64, halves: u64, fours: u32, pad: u32 }
 }
 
 args! {
@@ -52,12 +51,12 @@ pub struct Rows {
     pub pending: Option<Pending>,
 }
 
-/// Where the normalised rows go: floats at distance `stride`, and quantised.
+/// Where the normalised rows go: floats at distance `stride`, and halves, 0 for nowhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Out {
     pub n: u64,
     pub stride: usize,
-    pub quantised: Quantised,
+    pub halves: u64,
 }
 
 pub fn launch(d: &Device, rows: Rows, w: u64, eps: f32, out: Out) -> Result<(), GpuError> {
@@ -67,8 +66,7 @@ pub fn launch(d: &Device, rows: Rows, w: u64, eps: f32, out: Out) -> Result<(), 
         weight: rows.pending.map_or(0, |p| p.weight),
         w,
         n: out.n,
-        q: if rows.width % 32 == 0 { out.quantised.q } else { 0 },
-        side: out.quantised.side,
+        halves: if rows.width % 32 == 0 { out.halves } else { 0 },
         width: rows.width as u32,
         stride: out.stride as u32,
         tokens: rows.tokens as u32,
@@ -79,10 +77,10 @@ pub fn launch(d: &Device, rows: Rows, w: u64, eps: f32, out: Out) -> Result<(), 
     d.launch(Kernel::Norm, [rows.tokens as u32, 1, 1], 256, &a)
 }
 
-/// `width` is a multiple of 32.
-pub fn quantize(d: &Device, x: u64, tokens: usize, width: usize, to: Quantised) -> Result<(), GpuError> {
-    let a = Quantize { x, q: to.q, side: to.side, width: width as u32, tokens: tokens as u32 };
-    d.launch(Kernel::Quantize, [(tokens * width / 32).div_ceil(8) as u32, 1, 1], 256, &a)
+/// Rows as halves; `width` is a multiple of 32.
+pub fn halve(d: &Device, x: u64, tokens: usize, width: usize, halves: u64) -> Result<(), GpuError> {
+    let fours = (tokens * width / 4) as u32;
+    d.launch(Kernel::Halve, [fours.div_ceil(256), 1, 1], 256, &Halve { x, halves, fours, pad: 0 })
 }
 
 pub fn gather(d: &Device, x: u64, rows: u64, count: usize, width: usize, out: u64) -> Result<(), GpuError> {

@@ -1,6 +1,6 @@
 //! See `kernels/route.cu`.
 
-use super::{Kernel, args, matmul};
+use super::{Kernel, args, experts};
 use crate::gpu::{Device, GpuError};
 
 /// Most experts of a layer, and most that one token uses.
@@ -31,7 +31,7 @@ args! {
 /// `work`: where the list for `grouped` goes, `1 + grouped::lists_max` places of four words; it is made for many
 /// tokens only.
 pub fn launch(d: &Device, a: &Route, work: u64) -> Result<(), GpuError> {
-    if a.tokens as usize <= matmul::NARROW_TOKENS_MAX {
+    if a.tokens as usize <= experts::GROUPED_OVER {
         return d.launch(Kernel::Route, [1, 1, 1], 1024, a);
     }
     d.launch(Kernel::RouteChoose, [a.tokens.div_ceil(8), 1, 1], 256, a)?;

@@ -32,7 +32,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         context_tokens: plan.context_tokens(),
         sequences_max: plan.sequences(),
         memory_bytes_max: card.memory_bytes_max,
-        decode: card.decode,
         cache: card.cache,
         shipped: card.shipped,
         adapters: card.adapters,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use chimere_ffi::kernels::fill;
 use serde::Serialize;
 
-use super::{Cuda, Placement, StepTime, computing};
+use super::{Cuda, Placement, computing};
 use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
 
 /// Read by each multiprocessor when the bandwidth is measured: together much more than any cache holds.
@@ -22,8 +22,6 @@ const TOGETHER_A_ROUND: usize = 4;
 /// A prompt read while a reply is written: its tokens, and how many of them a step takes beside the reply's one.
 const BESIDE_PROMPT: usize = 8_192;
 const BESIDE_STEPS: [usize; 3] = [64, 128, 512];
-/// Rows up to which a pass may be one launch.
-const STEPS_ROWS_MAX: usize = 8;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -135,10 +133,8 @@ pub struct Report {
     /// What a reply waits for a token while a prompt of 8,192 tokens is read; nothing where the context is too short.
     pub beside: Vec<Beside>,
     pub kernels: Vec<KernelTime>,
-    /// How few rows are decoded, and where that is one launch, what its steps take of a token: at one sequence, and at
-    /// the largest batch that it serves.
-    pub decodes_by: String,
-    pub steps: Vec<(usize, Vec<StepTime>)>,
+    /// The same of one token of each sequence of the largest batch.
+    pub crowded: Vec<KernelTime>,
 }
 
 /// Measures `cuda`, which took `load_seconds` to load; `progress` is told after each round.
@@ -184,23 +180,9 @@ pub fn run(
         decode,
         together: together(cuda, plan)?,
         beside: beside(cuda, plan)?,
-        kernels: kernels(cuda, plan, read_bandwidth)?,
-        decodes_by: cuda.decodes_by(),
-        steps: steps(cuda, plan)?,
+        kernels: kernels(cuda, plan, 1, read_bandwidth)?,
+        crowded: kernels(cuda, plan, plan.sequences(), read_bandwidth)?,
     })
-}
-
-fn steps(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<(usize, Vec<StepTime>)>, BackendError> {
-    let context = plan.contexts.first().copied().unwrap_or(1).max(1);
-    let largest = plan.batches.iter().copied().filter(|n| *n <= STEPS_ROWS_MAX).max().unwrap_or(1);
-    let mut found = Vec::new();
-    for rows in [1, largest].into_iter().take(if largest > 1 { 2 } else { 1 }) {
-        let seqs = filled(cuda, rows, context)?;
-        let times = cuda.step_times(&seqs, &ids(cuda.info().vocab, rows, 7));
-        seqs.iter().for_each(|s| cuda.close(*s));
-        found.push((rows, times?));
-    }
-    Ok(found)
 }
 
 /// Bytes per second that the device reads, in a buffer of its own.
@@ -344,14 +326,16 @@ fn beside(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<Beside>, BackendError> {
     Ok(found)
 }
 
-fn kernels(cuda: &mut Cuda, plan: &Plan, read_bandwidth: f64) -> Result<Vec<KernelTime>, BackendError> {
+fn kernels(cuda: &mut Cuda, plan: &Plan, rows: usize, read_bandwidth: f64) -> Result<Vec<KernelTime>, BackendError> {
     let context = plan.contexts.first().copied().unwrap_or(1).max(1);
-    let seqs = filled(cuda, 1, context)?;
-    let mut found = cuda.profile(&seqs, &[1])?;
+    let seqs = filled(cuda, rows, context)?;
+    let mut found = cuda.profile(&seqs, &ids(cuda.info().vocab, rows, 7))?;
     seqs.iter().for_each(|s| cuda.close(*s));
     found.sort_by(|a, b| b.2.total_cmp(&a.2));
     let row = |(kernel, launches, seconds): (&'static str, u32, f64)| {
-        let bytes_per_s = cuda.weight_bytes_of(kernel).map(|bytes| bytes as f64 / seconds);
+        // What several rows read together depends on what they choose.
+        let bytes = cuda.weight_bytes_of(kernel).filter(|_| rows == 1);
+        let bytes_per_s = bytes.map(|bytes| bytes as f64 / seconds);
         KernelTime {
             kernel,
             launches,
@@ -368,7 +352,6 @@ impl fmt::Display for Report {
         writeln!(f, "model      {}, loaded in {:.1} s", self.model, self.load_seconds)?;
         writeln!(f, "device     {}; kernels: {}", self.device, self.kernels_from)?;
         writeln!(f, "placement  {}", self.placement)?;
-        writeln!(f, "decoding   {}", self.decodes_by)?;
         let (bytes, read) = (self.bytes_per_token as f64 / 1e9, self.read_bandwidth / 1e9);
         writeln!(f, "reads      {bytes:.3} GB of weights a token; {read:.0} GB/s measured; {} rounds\n", self.rounds)?;
         for p in &self.prefill {
@@ -408,22 +391,8 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\none token of one sequence, each launch alone:")?;
         table(f, &self.kernels)?;
-        for (rows, steps) in self.steps.iter().filter(|(_, steps)| !steps.is_empty()) {
-            let sum: f64 = steps.iter().map(|s| s.total).sum();
-            writeln!(
-                f,
-                "\nsteps of one launch for {rows} rows, {sum:.1} µs: total, of it barrier; a block, longest block:"
-            )?;
-            for s in steps {
-                let [total, barrier, mean, longest] =
-                    [s.total, s.barrier, s.mean, s.longest].map(|t| t / f64::from(s.count));
-                writeln!(
-                    f,
-                    "  {:18} {:5} × {total:7.2} µs ({barrier:5.2}) = {:8.1} µs; {mean:7.2} {longest:7.2}",
-                    s.step, s.count, s.total
-                )?;
-            }
-        }
+        writeln!(f, "\none token of each sequence of the largest batch, each launch alone:")?;
+        table(f, &self.crowded)?;
         Ok(())
     }
 }

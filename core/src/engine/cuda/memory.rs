@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
 use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
-use chimere_ffi::kernels::{Quantised, grouped, lora, norm};
+use chimere_ffi::kernels::{grouped, lora, norm};
 use serde::Serialize;
 
 use super::adapters::{Held, table_bytes};
@@ -133,25 +133,20 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Floats and their quantised form.
+/// Floats, and the same as halves.
 pub(super) struct Activation {
     pub(super) x: Buffer,
-    q: Buffer,
-    side: Buffer,
+    pub(super) halves: Buffer,
 }
 
 impl Activation {
     fn new(d: &Device, rows: usize, width: usize) -> Result<Activation, GpuError> {
-        let blocks = rows * width.div_ceil(32);
-        Ok(Activation { x: d.zeroed(4 * rows * width)?, q: d.zeroed(32 * blocks)?, side: d.zeroed(16 * blocks)? })
-    }
-
-    pub(super) fn quantised(&self) -> Quantised {
-        Quantised { q: self.q.at(), side: self.side.at() }
+        let padded = rows * width.next_multiple_of(32);
+        Ok(Activation { x: d.zeroed(4 * rows * width)?, halves: d.zeroed(2 * padded)? })
     }
 
     pub(super) fn out(&self, stride: usize) -> norm::Out {
-        norm::Out { n: self.x.at(), stride, quantised: self.quantised() }
+        norm::Out { n: self.x.at(), stride, halves: self.halves.at() }
     }
 }
 
@@ -199,7 +194,7 @@ pub(super) struct Memory {
 fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
     let (t, d, g, a, m) = (s.rows, hp.width, &hp.gdn, &hp.attention, &hp.moe);
     let mixed = g.value_dim().max(a.heads * a.head_dim);
-    let activation = |rows: usize, width: usize| rows * width * 4 + rows * width.div_ceil(32) * 48;
+    let activation = |rows: usize, width: usize| rows * (4 * width + 2 * width.next_multiple_of(32));
     let floats = t * (2 * d + g.channels() + g.value_dim() + 2 * g.value_heads)
         + t * (3 * a.heads + 2 * a.kv_heads) * a.head_dim
         + t * (m.experts + 4 * m.used + 4)

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::Decode;
-
 /// How a model is hosted.
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
@@ -17,8 +15,6 @@ pub struct CudaOptions {
     pub halves: bool,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
-    /// How few rows are decoded.
-    pub decode: Decode,
     /// Adapters will be put on the model: without room for some it is refused.
     pub adapters: bool,
     /// Folder for compiled kernels; absent: compiled at each start.
@@ -40,7 +36,6 @@ impl Default for CudaOptions {
             sequences_max: 16,
             halves: true,
             memory_bytes_max: 0,
-            decode: Decode::default(),
             adapters: false,
             cache: None,
             shipped: None,

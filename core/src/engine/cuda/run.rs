@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
 
     fn input(&self) -> matmul::Input {
         let input = &self.c.memory.input;
-        matmul::Input { x: input.x.at(), quantised: input.quantised(), inputs: self.c.hp.width, tokens: self.rows }
+        matmul::Input { x: input.x.at(), halves: input.halves.at(), inputs: self.c.hp.width, tokens: self.rows }
     }
 
     fn product(&self, input: matmul::Input, products: &[(&Matrix, &Buffer)], add: bool) -> Result<(), GpuError> {
@@ -149,14 +149,14 @@ impl<'a> Run<'a> {
         self.embed(mtp.embedding.as_ref().unwrap_or(&self.c.weights.embedding), m.x.at())?;
         for (x, w, at) in [(&m.x, &mtp.embedding_norm, 0), (&m.narrow, &mtp.hidden_norm, 4 * d)] {
             let rows = Rows { x: x.at(), tokens: self.rows, width: d, pending: None };
-            let out = Out { n: m.combined.x.from(at), stride: 2 * d, quantised: Default::default() };
+            let out = Out { n: m.combined.x.from(at), stride: 2 * d, halves: 0 };
             norm::launch(&self.c.device, rows, w.at(), eps, out)?;
         }
         if !mtp.projection.packing.is_float() {
-            norm::quantize(&self.c.device, m.combined.x.at(), self.rows, 2 * d, m.combined.quantised())?;
+            norm::halve(&self.c.device, m.combined.x.at(), self.rows, 2 * d, m.combined.halves.at())?;
         }
         let input =
-            matmul::Input { x: m.combined.x.at(), quantised: m.combined.quantised(), inputs: 2 * d, tokens: self.rows };
+            matmul::Input { x: m.combined.x.at(), halves: m.combined.halves.at(), inputs: 2 * d, tokens: self.rows };
         self.product(input, &[(&mtp.projection, &m.x)], false)
     }
 
@@ -177,7 +177,6 @@ impl<'a> Run<'a> {
             return Ok(());
         };
         let (m, p) = (&self.c.memory, &self.c.hp.gdn);
-        let to = m.mixed.quantised();
         if self.rows > matmul::NARROW_TOKENS_MAX {
             let a = gdn::Walk {
                 qkv: m.qkv.at(),
@@ -196,8 +195,7 @@ impl<'a> Run<'a> {
                 mixed: m.convolved.at(),
                 gates: m.gates.at(),
                 y: m.mixed.x.at(),
-                q: to.q,
-                side: to.side,
+                halves: m.mixed.halves.at(),
                 key_heads: p.key_heads as u32,
                 value_heads: p.value_heads as u32,
                 channels: p.channels() as u32,
@@ -217,7 +215,6 @@ impl<'a> Run<'a> {
             return None;
         };
         let (m, p) = (&self.c.memory, &self.c.hp.gdn);
-        let to = m.mixed.quantised();
         Some(gdn::Gdn {
             qkv: m.qkv.at(),
             z: m.z.at(),
@@ -231,8 +228,7 @@ impl<'a> Run<'a> {
             window: window.at(),
             spans: m.plan.from(4 * self.list),
             y: m.mixed.x.at(),
-            q: to.q,
-            side: to.side,
+            halves: m.mixed.halves.at(),
             key_heads: p.key_heads as u32,
             value_heads: p.value_heads as u32,
             channels: p.channels() as u32,
@@ -247,7 +243,7 @@ impl<'a> Run<'a> {
             Mixer::Gdn(w) => (&w.out, hp.gdn.value_dim(), Target::GdnOut),
             Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim, Target::AttentionOut),
         };
-        let input = matmul::Input { x: m.mixed.x.at(), quantised: m.mixed.quantised(), inputs, tokens: self.rows };
+        let input = matmul::Input { x: m.mixed.x.at(), halves: m.mixed.halves.at(), inputs, tokens: self.rows };
         self.product(input, &[(w, self.x)], true)?;
         self.adapt(i, input, &[(target, w, self.x)])
     }
@@ -295,7 +291,7 @@ impl<'a> Run<'a> {
             return self.each_experts(i);
         }
         let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
-        let (input, h) = (self.input(), m.h.quantised());
+        let input = self.input();
         let a = experts::Experts {
             routed,
             shared,
@@ -303,11 +299,9 @@ impl<'a> Run<'a> {
             start: m.start.at(),
             pairs: m.pairs.at(),
             x: input.x,
-            q: input.quantised.q,
-            side: input.quantised.side,
+            halves: input.halves,
             h: m.h.x.at(),
-            hq: h.q,
-            hside: h.side,
+            hh: m.h.halves.at(),
             y: m.y.at(),
             weight: m.weight.at(),
             residual: self.x.at(),
@@ -361,15 +355,12 @@ impl<'a> Run<'a> {
 
     fn each_experts(&self, i: usize) -> Result<(), GpuError> {
         let (m, (routed, shared)) = (&self.c.memory, self.matrices(i));
-        let (input, h) = (m.input.quantised(), m.h.quantised());
         let a = each::Each {
             routed,
             shared,
             logits: m.router.at(),
-            q: input.q,
-            side: input.side,
-            hq: h.q,
-            hside: h.side,
+            halves: m.input.halves.at(),
+            hh: m.h.halves.at(),
             residual: self.x.at(),
             inputs: self.c.hp.width as u32,
             used: self.c.hp.moe.used as u32,
@@ -399,8 +390,7 @@ impl<'a> Run<'a> {
         let count = HEAD_ROWS.min(self.rows - first);
         let mut input = self.input();
         input.x += (4 * first * d) as u64;
-        input.quantised.q += (first * d) as u64;
-        input.quantised.side += (first * d / 2) as u64;
+        input.halves += (2 * first * d) as u64;
         input.tokens = count;
         self.product(input, &[(head, &m.logits)], false)?;
         self.adapt_head(first, input, head.rows)?;

@@ -9,7 +9,7 @@ use crate::engine::cuda::memory::LayerState;
 use crate::engine::cuda::weights::OnDevice;
 use crate::engine::model::weights::{Attention as AttentionWeights, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
-use chimere_ffi::kernels::{Quantised, attention, attention_prefill, norm};
+use chimere_ffi::kernels::{attention, attention_prefill, norm};
 
 impl<'a> Run<'a> {
     pub(super) fn attention_project(&mut self, i: usize) -> Result<(), GpuError> {
@@ -81,7 +81,7 @@ impl<'a> Run<'a> {
     /// Attention of the rows of the span at `index` of the plan.
     fn attend_long(&self, i: usize, index: usize, rows: Range<usize>) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
-        let (m, p, to) = (&self.c.memory, &self.c.hp.attention, self.c.memory.mixed.quantised());
+        let (m, p) = (&self.c.memory, &self.c.hp.attention);
         let width = p.heads * p.head_dim;
         let a = attention_prefill::Prefill {
             q: m.q.at(),
@@ -99,15 +99,14 @@ impl<'a> Run<'a> {
             pad: 0.0,
         };
         attention_prefill::launch(&self.c.device, &a, 1, rows.len())?;
-        let (q, side) = (to.q + (rows.start * width) as u64, to.side + (rows.start * width / 2) as u64);
-        let x = m.mixed.x.from(4 * rows.start * width);
-        norm::quantize(&self.c.device, x, rows.len(), width, Quantised { q, side })
+        let at = rows.start * width;
+        norm::halve(&self.c.device, m.mixed.x.from(4 * at), rows.len(), width, m.mixed.halves.from(2 * at))
     }
 
     fn attend(&self, i: usize, rows: Range<usize>) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let (width, to) = (p.heads * p.head_dim, m.mixed.quantised());
+        let width = p.heads * p.head_dim;
         for first in rows.clone().step_by(s.attention_rows) {
             let count = s.attention_rows.min(rows.end - first);
             let (slot, position) = (m.plan.from(self.list + 4 * first), m.plan.from(2 * self.list + 4 * first));
@@ -134,8 +133,7 @@ impl<'a> Run<'a> {
                 query_gate: m.query_gate.from(8 * first * width),
                 position,
                 y: m.mixed.x.from(4 * first * width),
-                q: to.q + (first * width) as u64,
-                side: to.side + (first * width / 2) as u64,
+                halves: m.mixed.halves.from(2 * first * width),
                 heads: p.heads as u32,
                 dim: p.head_dim as u32,
                 chunk: s.chunk as u32,
@@ -160,7 +158,7 @@ impl<'a> Run<'a> {
     pub(in crate::engine::cuda) fn attend_few(&self, i: usize) -> Option<(attention::Attend, attention::Join)> {
         let (w, keys, values) = self.attention_parts(i)?;
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let (to, position) = (m.mixed.quantised(), m.plan.from(2 * self.list));
+        let position = m.plan.from(2 * self.list);
         let a = attention::Attend {
             q: m.q.at(),
             query_gate: m.query_gate.at(),
@@ -191,8 +189,7 @@ impl<'a> Run<'a> {
             query_gate: m.query_gate.at(),
             position,
             y: m.mixed.x.at(),
-            q: to.q,
-            side: to.side,
+            halves: m.mixed.halves.at(),
             heads: p.heads as u32,
             dim: p.head_dim as u32,
             chunk: s.chunk as u32,
