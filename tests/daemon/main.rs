@@ -39,4 +39,5 @@ mod scorer;
 mod sessions;
 mod simulate;
 mod soak;
+mod storm;
 mod train;

@@ -133,13 +133,13 @@ fn last(daemon: &Daemon) -> String {
     log[log.len().saturating_sub(40)..].join("\n")
 }
 
-fn resident(pid: u32) -> f64 {
+pub fn resident(pid: u32) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(0.0) * 1024.0
 }
 
-fn descriptors(pid: u32) -> usize {
+pub fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
