@@ -61,7 +61,7 @@ fn two_equal_servers_write_the_same_and_the_second_turn_begins_sooner() {
         let tokens = |at: &Value| at.as_u64().unwrap();
         let [first, second] = [0, 1].map(|at| tokens(&turns["prompt_tokens"][at]));
         assert!((1_400..1_700).contains(&first) && second > first + 64, "{turns}");
-        assert!(tokens(&turns["cached_tokens"]) > first - 128, "{turns}");
+        assert!(tokens(&turns["cached_tokens"]) > first - 16, "{turns}");
         assert!(turns["share"]["median"].as_f64().unwrap() < 0.5, "{turns}");
     }
 }

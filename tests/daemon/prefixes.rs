@@ -63,10 +63,10 @@ async fn a_conversation_reads_only_what_is_new_and_nobody_else_finds_it() {
             let (with, cached, prompt) = ask(&keeps, &anna, &conversation, seed).await;
             let (without, none, _) = ask(&forgets, &anna_there, &conversation, seed).await;
             assert_eq!((&with, none), (&without, 0), "{cached} of {prompt} tokens were kept");
-            assert!(cached % 64 == 0 && cached < prompt, "{cached} of {prompt}");
+            assert!(cached < prompt, "{cached} of {prompt}");
             assert_eq!(cached > 0, read_before > 0, "{question}");
-            // Of a prompt that was read before, all but what lies behind its last message and the last whole block.
-            assert!(cached + 256 + 64 > read_before, "{cached} kept of the {read_before} before");
+            // Of a prompt that was read before, all but what lies behind its last message.
+            assert!(cached + 256 + 16 > read_before, "{cached} kept of the {read_before} before");
             (read_before, hits) = (read_before.max(prompt), hits + u64::from(cached > 0));
         }
         let (answer, ..) = ask(&forgets, &anna_there, &conversation, None).await;

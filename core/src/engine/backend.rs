@@ -68,7 +68,7 @@ impl Output {
 /// What a sequence held at one length, in bytes that only the backend that wrote them can read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Saved {
-    /// Keys and values of 64 positions each.
+    /// Keys and values of 64 positions each, the last of as many as are left.
     pub blocks: Vec<Vec<u8>>,
     /// What the recurrent layers hold after the last of them.
     pub state: Vec<u8>,
@@ -77,15 +77,19 @@ pub struct Saved {
 /// Everything that a sequence held at one length, from its first position on.
 #[derive(Clone, Debug, Default)]
 pub struct Kept<'a> {
+    pub tokens: usize,
     pub blocks: Vec<&'a [u8]>,
     pub state: &'a [u8],
 }
 
-/// Bytes of the parts of a [`Saved`].
+/// Bytes of the parts of a [`Saved`], and when one can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedSize {
     pub block: usize,
     pub state: usize,
+    /// A sequence can be saved when it holds a multiple of so many tokens, a divisor of 64: where a prompt can be cut
+    /// without changing a bit of what follows.
+    pub grid: usize,
 }
 
 /// Tokens that suit a step of a backend.
@@ -216,7 +220,7 @@ pub trait Backend: Send {
     }
 
     /// Copies out what a sequence holds, of keys and values the positions from block `first` on. It holds a multiple of
-    /// 64 tokens, by the trunk alone.
+    /// [`SavedSize::grid`] tokens, by the trunk alone.
     fn save(&mut self, _seq: SeqId, _first: usize) -> Result<Saved, BackendError> {
         Err(BackendError::Unsupported("saving a sequence"))
     }

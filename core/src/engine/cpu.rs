@@ -14,7 +14,7 @@ use super::adapter::Adapter;
 use super::backend::{
     AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Output, Saved, SavedSize, SeqId, StepTokens,
 };
-use super::model::passes::{Cursor, Fed, GRID, Pass};
+use super::model::passes::{Cursor, Fed, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::{Layer, Mixer, Weights};
@@ -260,14 +260,15 @@ impl Backend for Cpu {
     }
 
     fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
-        let (slot, blocks) = self.slots.whole(seq, first)?;
-        Ok(self.slots.state(slot).save(self.hp.layers.len(), blocks, Sequence::saved_size(&self.hp, self.kv)))
+        let size = Sequence::saved_size(&self.hp, self.kv);
+        let (slot, blocks) = self.slots.whole(seq, first, size)?;
+        Ok(self.slots.state(slot).save(self.hp.layers.len(), blocks, size))
     }
 
     fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
         let slot = self.slots.empty(seq, kept, Sequence::saved_size(&self.hp, self.kv))?;
         self.slots.state_mut(slot).restore(self.hp.layers.len(), self.kv, kept);
-        self.slots.advance(slot, Part::Trunk, kept.blocks.len() * GRID);
+        self.slots.advance(slot, Part::Trunk, kept.tokens);
         Ok(())
     }
 

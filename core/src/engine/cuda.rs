@@ -425,7 +425,7 @@ impl Backend for Cuda {
     }
 
     fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
-        let (slot, blocks) = self.slots.whole(seq, first)?;
+        let (slot, blocks) = self.slots.whole(seq, first, self.states.saved_size(self.hp.layers.len()))?;
         self.states.save(self.hp.layers.len(), slot, self.slots.state(slot), blocks).map_err(computing)
     }
 
@@ -433,7 +433,7 @@ impl Backend for Cuda {
         let layers = self.hp.layers.len();
         let slot = self.slots.empty(seq, kept, self.states.saved_size(layers))?;
         self.states.restore(layers, slot, self.slots.state_mut(slot), kept).map_err(computing)?;
-        self.slots.advance(slot, Part::Trunk, kept.blocks.len() * GRID);
+        self.slots.advance(slot, Part::Trunk, kept.tokens);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //! A later request whose prompt begins with the same tokens starts from the longest of them.
 //!
 //! A node is one block: its tokens, its keys and values, and, where a snapshot was taken, the recurrent state after it.
+//! A snapshot that ends within a block ends in a leaf of fewer tokens.
 //! Keys and values are shared by everything that goes on from them; a state is as large as thousands of tokens, so states
 //! are what is counted out: the one that was not used for longest goes first, and with it every block that leads to no
 //! other. A tree belongs to one [`Scope`]; no tree is ever looked at for another.
@@ -50,6 +51,7 @@ const NODE_BYTES: usize = 1_024;
 struct Node {
     /// Absent: the root of a scope, which has no tokens.
     parent: Option<NodeId>,
+    /// 64, or fewer in a leaf.
     tokens: Tokens,
     children: HashMap<Tokens, NodeId>,
     block: Vec<u8>,
@@ -103,35 +105,51 @@ impl Prefixes {
 
     /// The longest snapshot that leaves at least one token of the prompt to be fed.
     pub fn find(&mut self, scope: &Scope, prompt: &[u32]) -> Found {
-        let path = self.walk(scope, prompt);
-        let usable = &path[..path.len().min(prompt.len().saturating_sub(1) / CUT_TOKENS)];
-        let has_state = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state.is_some());
-        let last = usable.iter().rposition(has_state);
-        let node = last.map(|at| usable[at]);
-        node.into_iter().for_each(|id| self.touch(id));
-        Found { held: last.map_or(0, |at| (at + 1) * CUT_TOKENS), node, common: path.len() * CUT_TOKENS }
+        let path = self.walk(scope, &prompt[..prompt.len() / CUT_TOKENS * CUT_TOKENS]);
+        let common = path.len() * CUT_TOKENS;
+        let usable = &prompt[..prompt.len().saturating_sub(1)];
+        let longest = (0..=path.len()).rev().find_map(|blocks| {
+            let rest = usable.get(blocks * CUT_TOKENS..)?;
+            let at = if blocks == 0 { *self.roots.get(scope)? } else { path[blocks - 1] };
+            let (tail, id) = self.tail(at, rest).or_else(|| Some((0, at)).filter(|_| self.has_state(at)))?;
+            Some((blocks * CUT_TOKENS + tail, id))
+        });
+        longest.iter().for_each(|(_, id)| self.touch(*id));
+        Found { held: longest.map_or(0, |(held, _)| held), node: longest.map(|(_, id)| id), common }
+    }
+
+    fn has_state(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).is_some_and(|n| n.state.is_some())
+    }
+
+    /// The longest snapshot that ends within the block after a node, of tokens that `rest` begins with.
+    fn tail(&self, id: NodeId, rest: &[u32]) -> Option<(usize, NodeId)> {
+        let begins = |tokens: &Tokens| tokens.len() < CUT_TOKENS && rest.starts_with(tokens);
+        let tails = self.nodes.get(&id)?.children.iter().filter(|(tokens, _)| begins(tokens));
+        tails.map(|(tokens, id)| (tokens.len(), *id)).max()
     }
 
     /// What is kept at a node that was found.
     pub fn kept(&self, node: NodeId) -> Kept<'_> {
         let state = self.nodes.get(&node).and_then(|n| n.state.as_ref()).map_or(&[][..], |s| s.bytes.as_slice());
-        let mut blocks = Vec::new();
+        let (mut blocks, mut tokens) = (Vec::new(), 0);
         let mut at = self.nodes.get(&node);
         while let Some(node) = at {
             let parent = node.parent.and_then(|id| self.nodes.get(&id));
             if parent.is_some() {
+                tokens += node.tokens.len();
                 blocks.push(node.block.as_slice());
             }
             at = parent;
         }
         blocks.reverse();
-        Kept { blocks, state }
+        Kept { tokens, blocks, state }
     }
 
     /// Lengths of a prompt at which a snapshot is worth taking, ascending: where the next turn of the conversation will
     /// part from this one, where another prompt parted from it, behind the first message, and every so often. `ends` are
-    /// the tokens that end a message.
-    pub fn marks(&self, prompt: &[u32], ends: &[u32], found: &Found) -> Vec<usize> {
+    /// the tokens that end a message; `grid` is [`SavedSize::grid`].
+    pub fn marks(&self, prompt: &[u32], ends: &[u32], found: &Found, grid: usize) -> Vec<usize> {
         if self.limits.bytes_max == 0 {
             return Vec::new();
         }
@@ -143,7 +161,7 @@ impl Prefixes {
         let mut marks = BTreeSet::new();
         // In order of worth: each is taken that lies far enough from those before it.
         for at in [last, found.common, first].into_iter().chain(strides) {
-            let at = at.min(prompt.len().saturating_sub(1)) / CUT_TOKENS * CUT_TOKENS;
+            let at = at.min(prompt.len().saturating_sub(1)) / grid * grid;
             if at >= found.held + gain && marks.iter().all(|mark: &usize| mark.abs_diff(at) >= gain) {
                 marks.insert(at);
             }
@@ -151,12 +169,12 @@ impl Prefixes {
         marks.into_iter().collect()
     }
 
-    /// Makes room for a snapshot of `tokens`, whole blocks of them: how many are there already. `None`: it is there, or
-    /// it is larger than everything together may be.
+    /// Makes room for a snapshot of `tokens`: how many of their blocks are there already. `None`: it is there, or it is
+    /// larger than everything together may be.
     pub fn room(&mut self, scope: &Scope, tokens: &[u32], size: SavedSize) -> Option<usize> {
-        let (path, blocks) = (self.walk(scope, tokens), tokens.len() / CUT_TOKENS);
+        let (path, blocks) = (self.walk(scope, tokens), tokens.len().div_ceil(CUT_TOKENS));
         let keep = path.last().copied();
-        let there = path.len() == blocks && keep.and_then(|id| self.nodes.get(&id)).is_some_and(|n| n.state.is_some());
+        let there = path.len() == blocks && keep.is_some_and(|id| self.has_state(id));
         let needed = |blocks: usize| (blocks * (size.block + NODE_BYTES) + size.state) as u64;
         if there || needed(blocks) > self.limits.bytes_max {
             return None;
@@ -223,11 +241,11 @@ impl Prefixes {
         before - self.len()
     }
 
-    /// The nodes that these tokens lead through, a whole block each.
+    /// The nodes that these tokens lead through, a block each.
     fn walk(&self, scope: &Scope, tokens: &[u32]) -> Vec<NodeId> {
         let mut path = Vec::new();
         let mut at = self.roots.get(scope).and_then(|id| self.nodes.get(id));
-        for block in tokens.chunks_exact(CUT_TOKENS) {
+        for block in tokens.chunks(CUT_TOKENS) {
             let Some(id) = at.and_then(|node| node.children.get(block)) else { break };
             path.push(*id);
             at = self.nodes.get(id);

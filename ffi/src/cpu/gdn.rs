@@ -50,6 +50,11 @@ impl GdnShape {
     pub fn channels(&self) -> usize {
         (2 * self.key_heads + self.value_heads) * self.head_dim
     }
+
+    /// Full chunks use the chunked form: a row's last bits depend on whether it lies in one.
+    pub fn chunked(&self) -> bool {
+        self.value_heads >= CHUNKED_HEADS
+    }
 }
 
 /// The small parameters of a layer, in f32.
@@ -92,7 +97,7 @@ impl Gdn {
         check("ssm_dt", dt_bias.len(), shape.value_heads)?;
         check("ssm_norm", norm.len(), DIM)?;
         let conv = (0..TAPS * channels).map(|i| conv[i % channels * TAPS + i / channels]).collect();
-        let chunked = shape.value_heads >= CHUNKED_HEADS;
+        let chunked = shape.chunked();
         Ok(Gdn { shape, conv, a: a.to_vec(), dt_bias: dt_bias.to_vec(), norm: norm.to_vec(), eps, chunked })
     }
 

@@ -65,6 +65,8 @@ impl Sequence {
         SavedSize {
             block: attention * KvBlock::bytes_of(kind.heads, kind.head_dim, kind.kv),
             state: (hp.layers.len() - attention) * GdnState::bytes_of(gdn_shape(hp)),
+            // Every other number of a row is the same wherever a prompt is cut.
+            grid: if attention < hp.layers.len() && gdn_shape(hp).chunked() { GRID } else { 1 },
         }
     }
 

@@ -22,15 +22,12 @@ impl Host {
         if let Some(adapter) = slot.adapter {
             self.backend.adapt(seq, adapter)?;
         }
-        if self.backend.saved_size().is_none() {
-            return Ok(());
-        }
-        let Some((scope, prompt)) = slot.prefix() else { return Ok(()) };
+        let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(()) };
         let found = self.prefixes.find(scope, prompt);
         if let Some(node) = found.node {
             self.backend.restore(seq, &self.prefixes.kept(node))?;
         }
-        let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found);
+        let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found, size.grid);
         slot.resume(found.held, marks);
         Ok(())
     }

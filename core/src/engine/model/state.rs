@@ -112,26 +112,29 @@ impl<S: SequenceState> Slots<S> {
     }
 
     /// Slot of a sequence that can be saved, and its blocks from `first` on.
-    pub fn whole(&self, seq: SeqId, first: usize) -> Result<(usize, Range<usize>), BackendError> {
+    pub fn whole(&self, seq: SeqId, first: usize, size: SavedSize) -> Result<(usize, Range<usize>), BackendError> {
         let slot = self.find(seq).ok_or(BackendError::UnknownSequence(seq.0))?;
         let held = self.slots[slot].held;
-        if !held.is_multiple_of(GRID) || held < first * GRID {
+        if !held.is_multiple_of(size.grid) || held < first * GRID {
             return Err(BackendError::Compute(format!(
                 "a sequence of {held} tokens cannot be saved from block {first}"
             )));
         }
-        Ok((slot, first..held / GRID))
+        Ok((slot, first..held.div_ceil(GRID)))
     }
 
     /// Slot of an empty sequence that can take what was kept.
     pub fn empty(&self, seq: SeqId, kept: &Kept<'_>, size: SavedSize) -> Result<usize, BackendError> {
         let slot = self.find(seq).ok_or(BackendError::UnknownSequence(seq.0))?;
-        let (held, tokens) = (self.slots[slot].held, kept.blocks.len() * GRID);
+        let (held, tokens) = (self.slots[slot].held, kept.tokens);
         if held > 0 || tokens > self.context_tokens {
             let capacity = self.context_tokens;
             return Err(BackendError::ContextFull { held, fed: tokens, capacity });
         }
-        if kept.state.len() != size.state || kept.blocks.iter().any(|block| block.len() != size.block) {
+        if tokens.div_ceil(GRID) != kept.blocks.len()
+            || kept.state.len() != size.state
+            || kept.blocks.iter().any(|block| block.len() != size.block)
+        {
             return Err(BackendError::Compute("what was kept is not of this model".to_owned()));
         }
         Ok(slot)

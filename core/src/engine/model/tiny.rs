@@ -9,6 +9,8 @@ pub(crate) struct Tiny {
     pub(crate) width: u64,
     pub(crate) interval: u32,
     pub(crate) layers: u32,
+    /// Of the recurrent layers: from 16 on they use the chunked form.
+    pub(crate) value_heads: u64,
     pub(crate) mtp: bool,
     pub(crate) tied: bool,
     pub(crate) dtype: DType,
@@ -28,6 +30,7 @@ impl Default for Tiny {
             width: 64,
             interval: 3,
             layers: 3,
+            value_heads: 4,
             mtp: true,
             tied: false,
             dtype: DType::F32,
@@ -76,8 +79,8 @@ impl Tiny {
             ("ssm.conv_kernel", 4_u32.into()),
             ("ssm.state_size", 128_u32.into()),
             ("ssm.group_count", 2_u32.into()),
-            ("ssm.time_step_rank", 4_u32.into()),
-            ("ssm.inner_size", 512_u32.into()),
+            ("ssm.time_step_rank", (self.value_heads as u32).into()),
+            ("ssm.inner_size", (128 * self.value_heads as u32).into()),
             ("expert_count", 5_u32.into()),
             ("expert_used_count", 2_u32.into()),
             ("expert_feed_forward_length", 32_u32.into()),
@@ -125,7 +128,7 @@ impl Tiny {
     }
 
     fn layer(&self, i: u32, attention: bool, list: &mut Vec<(String, Vec<u64>)>) {
-        let d = self.width;
+        let (d, h) = (self.width, self.value_heads);
         let mixer: &[(&str, &[u64])] = if attention {
             &[
                 ("attn_q", &[d, 512]),
@@ -137,15 +140,15 @@ impl Tiny {
             ]
         } else {
             &[
-                ("attn_qkv", &[d, 1024]),
-                ("attn_gate", &[d, 512]),
-                ("ssm_conv1d", &[4, 1024]),
+                ("attn_qkv", &[d, 512 + 128 * h]),
+                ("attn_gate", &[d, 128 * h]),
+                ("ssm_conv1d", &[4, 512 + 128 * h]),
                 ("ssm_norm", &[128]),
-                ("ssm_a", &[4]),
-                ("ssm_dt.bias", &[4]),
-                ("ssm_alpha", &[d, 4]),
-                ("ssm_beta", &[d, 4]),
-                ("ssm_out", &[512, d]),
+                ("ssm_a", &[h]),
+                ("ssm_dt.bias", &[h]),
+                ("ssm_alpha", &[d, h]),
+                ("ssm_beta", &[d, h]),
+                ("ssm_out", &[128 * h, d]),
             ]
         };
         let rest: &[(&str, &[u64])] = &[

@@ -1,8 +1,8 @@
 //! Prompt prefixes in a file, so that they outlive their engine: written when it ends well, read when the next one starts.
 //!
-//! Little endian: `CHPREFX1`; who made it; for each scope its owner, its adapter and its nodes, parents first, each with its
-//! parent's place, tokens, block, and when its state was used last (0: it has none), then the state; the SHA-256 of all that.
-//! A file of another maker, cut short or damaged is not used: its prompts are read again.
+//! Little endian: `CHPREFX2`; who made it; for each scope its owner, its adapter and its nodes, parents first, each with its
+//! parent's place, number of tokens, tokens, block, and when its state was used last (0: it has none), then the state; the
+//! SHA-256 of all that. A file of another maker, cut short or damaged is not used: its prompts are read again.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use super::{NodeId, PrefixLimits, Prefixes, Scope, State};
 use crate::engine::backend::SavedSize;
 use crate::engine::batch::CUT_TOKENS;
 
-const MAGIC: &[u8; 8] = b"CHPREFX1";
+const MAGIC: &[u8; 8] = b"CHPREFX2";
 /// Parent of the nodes of a scope that begin a prompt.
 const ROOT: u32 = u32::MAX;
 /// Longest name in the file, bytes.
@@ -123,6 +123,7 @@ impl Prefixes {
         for node in order.iter().filter_map(|id| self.nodes.get(id)) {
             let parent = node.parent.and_then(|id| places.get(&id).copied()).unwrap_or(ROOT);
             out.write_all(&parent.to_le_bytes())?;
+            number(out, node.tokens.len())?;
             for token in node.tokens.iter() {
                 out.write_all(&token.to_le_bytes())?;
             }
@@ -150,7 +151,11 @@ impl Prefixes {
                 ROOT => root,
                 place => *places.get(place as usize).ok_or_else(|| wrong("a node comes before its parent"))?,
             };
-            let tokens = bytes(from, 4 * CUT_TOKENS)?;
+            let count = read_number(from)? as usize;
+            if !(1..=CUT_TOKENS).contains(&count) {
+                return Err(wrong("a block has no tokens, or too many"));
+            }
+            let tokens = bytes(from, 4 * count)?;
             let tokens: Vec<u32> = tokens.as_chunks().0.iter().map(|t| u32::from_le_bytes(*t)).collect();
             let block = bytes(from, size.block)?;
             let last = u64::from_le_bytes(bytes(from, 8)?.as_chunks().0.first().copied().unwrap_or_default());

@@ -17,6 +17,7 @@ fn full() -> Prefixes {
     {
         assert!(take(&mut all, scope, &text(n, shared, blocks)));
     }
+    assert!(take(&mut all, &scope("within a block"), &text(3, 0, 2)[..100]));
     all
 }
 
@@ -43,6 +44,8 @@ fn everything_comes_back_and_the_unused_still_goes_first() {
         let (was, is) = (all.kept(was.node.unwrap()), back.kept(is.node.unwrap()));
         assert_eq!((is.blocks, is.state), (was.blocks, was.state));
     }
+    let found = back.find(&scope("within a block"), &text(3, 0, 2));
+    assert_eq!((found.held, back.kept(found.node.unwrap()).tokens), (100, 100));
     // Less room than there was: what was not used for longest goes.
     let one = (SIZE.block + super::super::NODE_BYTES) as u64;
     let less = PrefixLimits { bytes_max: all.bytes() - one, ..limits(10) };

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) const SIZE: SavedSize = SavedSize { block: 100, state: 1_000 };
+pub(super) const SIZE: SavedSize = SavedSize { block: 100, state: 1_000, grid: CUT_TOKENS };
 const ENDS: [u32; 1] = [7];
 
 pub(super) fn limits(snapshots: u64) -> PrefixLimits {
@@ -57,6 +57,30 @@ fn a_prompt_begins_from_the_longest_snapshot_that_leaves_something_to_feed() {
 }
 
 #[test]
+fn a_snapshot_within_a_block_is_a_leaf_of_its_own() {
+    let (mut all, me) = (Prefixes::new(limits(10)), scope("me"));
+    let long = text(1, 0, 6);
+    for tokens in [20, 128, 150, 170, 300] {
+        assert!(take(&mut all, &me, &long[..tokens]));
+        assert!(!take(&mut all, &me, &long[..tokens]), "it is there");
+    }
+    assert_eq!(all.bytes(), counted(&all));
+    for (prompt, kept) in [(20, 0), (21, 20), (128, 20), (129, 128), (150, 128), (151, 150), (300, 170), (384, 300)] {
+        assert_eq!(held(&mut all, &me, &long[..prompt]), kept, "{prompt} tokens");
+    }
+    let found = all.find(&me, &long[..200]);
+    let kept = all.kept(found.node.unwrap());
+    assert_eq!((found.common, kept.tokens, kept.blocks.len(), kept.state[0]), (192, 170, 3, 170));
+    // Another text that parts from it behind 150 tokens, within the same block.
+    let other = [&long[..155], &[5; 100]].concat();
+    let found = all.find(&me, &other);
+    assert_eq!((found.held, found.common), (150, 128));
+    assert!(take(&mut all, &me, &other[..200]));
+    assert_eq!((held(&mut all, &me, &other), held(&mut all, &me, &long)), (200, 300));
+    assert_eq!((all.forget(Some("me")), all.bytes()), (6, 0));
+}
+
+#[test]
 fn owners_and_adapters_see_their_own_alone() {
     let mut all = Prefixes::new(limits(10));
     let prompt = text(1, 0, 4);
@@ -95,7 +119,7 @@ fn what_prompts_share_is_kept_once_and_tells_where_they_part() {
     let one = all.bytes();
     let found = all.find(&me, &text(2, 2, 4));
     assert_eq!((found.held, found.common), (0, 128));
-    assert!(all.marks(&text(2, 2, 4), &ENDS, &found).contains(&128));
+    assert!(all.marks(&text(2, 2, 4), &ENDS, &found, 64).contains(&128));
     assert!(take(&mut all, &me, &text(2, 2, 3)));
     assert_eq!(all.bytes() - one, (SIZE.block + NODE_BYTES + SIZE.state) as u64);
     assert_eq!(all.bytes(), counted(&all));
@@ -115,6 +139,9 @@ fn the_state_unused_for_longest_goes_first_and_its_blocks_with_it() {
     assert_eq!(all.bytes(), counted(&all));
     for n in 5..50 {
         assert!(take(&mut all, &scope("you"), &text(n, 1, 3)));
+        assert!(all.bytes() <= limits(3).bytes_max && all.bytes() == counted(&all));
+        // Within a block as well: the leaf goes with its state.
+        assert!(take(&mut all, &scope("you"), &text(n, 1, 3)[..150]));
         assert!(all.bytes() <= limits(3).bytes_max && all.bytes() == counted(&all));
     }
     assert!(all.roots.len() == 1 && all.find(&me, &text(1, 0, 4)) == Found::default());
@@ -153,13 +180,16 @@ fn snapshots_lie_behind_messages_and_every_so_often_and_are_worth_their_copy() {
     let limits = PrefixLimits { bytes_max: 1 << 30, ..PrefixLimits::default() };
     let all = Prefixes::new(limits);
     let mut prompt = vec![1_u32; 6_000];
-    assert_eq!(all.marks(&prompt, &ENDS, &Found::default()), [2_048, 4_096, 5_952], "plain text");
+    assert_eq!(all.marks(&prompt, &ENDS, &Found::default(), 64), [2_048, 4_096, 5_952], "plain text");
     (prompt[700], prompt[3_000], prompt[5_990]) = (7, 7, 7);
-    assert_eq!(all.marks(&prompt, &ENDS, &Found::default()), [640, 2_048, 4_096, 5_952]);
+    assert_eq!(all.marks(&prompt, &ENDS, &Found::default(), 64), [640, 2_048, 4_096, 5_952]);
     let found = Found { held: 4_096, node: Some(1), common: 5_100 };
-    assert_eq!(all.marks(&prompt, &ENDS, &found), [5_056, 5_952]);
-    assert_eq!(all.marks(&prompt[..310], &ENDS, &Found::default()), [256]);
-    assert_eq!(all.marks(&prompt[..256], &ENDS, &Found::default()), [0; 0], "one token must be left");
-    assert_eq!(all.marks(&[], &ENDS, &Found::default()), [0; 0]);
-    assert_eq!(Prefixes::new(PrefixLimits::default()).marks(&prompt, &ENDS, &Found::default()), [0; 0]);
+    assert_eq!(all.marks(&prompt, &ENDS, &found, 64), [5_056, 5_952]);
+    let anywhere = all.marks(&prompt, &ENDS, &Found::default(), 1);
+    assert_eq!(anywhere, [701, 2_048, 4_096, 5_991], "where messages end");
+    assert_eq!(all.marks(&prompt[..310], &ENDS, &Found::default(), 64), [256]);
+    assert_eq!(all.marks(&prompt[..310], &ENDS, &Found::default(), 1), [309], "one token must be left");
+    assert_eq!(all.marks(&prompt[..256], &ENDS, &Found::default(), 64), [0; 0], "one token must be left");
+    assert_eq!(all.marks(&[], &ENDS, &Found::default(), 64), [0; 0]);
+    assert_eq!(Prefixes::new(PrefixLimits::default()).marks(&prompt, &ENDS, &Found::default(), 64), [0; 0]);
 }
