@@ -102,6 +102,8 @@ pub struct StepTokens {
     pub a_reply: usize,
     /// Where nobody does, if that is more.
     pub alone: usize,
+    /// Prompts are cut at multiples of so many positions, a multiple of [`SavedSize::grid`] that divides 64.
+    pub cut: usize,
 }
 
 impl StepTokens {
@@ -110,7 +112,7 @@ impl StepTokens {
         match replies {
             0 => self.beside.max(self.alone),
             _ => {
-                let prompts = self.a_reply.saturating_mul(replies).max(CUT_TOKENS);
+                let prompts = self.a_reply.saturating_mul(replies).max(self.cut);
                 self.beside.min(prompts.saturating_add(replies))
             }
         }
@@ -211,7 +213,7 @@ pub trait Backend: Send {
 
     /// Tokens that one step should feed at most where nobody says otherwise.
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: 256, a_reply: usize::MAX, alone: 0 }
+        StepTokens { beside: 256, a_reply: usize::MAX, alone: 0, cut: CUT_TOKENS }
     }
 
     /// How much [`Backend::save`] would give; `None`: this backend saves nothing.

@@ -1,12 +1,13 @@
 //! Which tokens go into the next step: decoding sequences first, one token each, then prompt chunks in order of
-//! arrival until the token budget is spent. A prompt is cut only where its own sequence stands at a multiple of
-//! `CUT_TOKENS`, so the numbers of a reply never depend on the budget or on the neighbours.
+//! arrival until the token budget is spent. A prompt is cut only where its own sequence stands at a multiple of the
+//! backend's cut, so the numbers of a reply never depend on the budget or on the neighbours.
 //!
-//! Background work follows live work in both classes, and while there is live work it adds at most one cut to a step.
+//! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a step.
 
 use super::backend::Rows;
 
-/// Prompts are cut at multiples of this many positions: the chunk length of the gated delta rule.
+/// Prompts are cut at multiples of this many positions where a backend says nothing else: the chunk length of the gated
+/// delta rule.
 pub const CUT_TOKENS: usize = 64;
 
 /// Which rows of logits a demand needs.
@@ -56,8 +57,8 @@ impl Demand {
 }
 
 /// Plans one step of at most `budget` tokens; decoding sequences always fit. A prompt gets nothing if less than
-/// one cut is left for it, but the first prompt always advances (a background one only when nothing is live).
-pub fn plan(demands: &[Demand], budget: usize) -> Vec<Share> {
+/// one cut (`cut_tokens`) is left for it, but the first prompt always advances (a background one only when nothing is live).
+pub fn plan(demands: &[Demand], budget: usize, cut_tokens: usize) -> Vec<Share> {
     let mut shares = Vec::with_capacity(demands.len());
     let mut left = budget;
     let wanting = || demands.iter().enumerate().filter(|(_, d)| d.pending > 0);
@@ -75,9 +76,9 @@ pub fn plan(demands: &[Demand], budget: usize) -> Vec<Share> {
             first_prompt = false;
         }
         for (slot, demand) in wanting().filter(|(_, d)| !d.decoding && d.background == background) {
-            let allowed = if first_prompt { (left / demand.lanes).max(CUT_TOKENS) } else { left / demand.lanes };
+            let allowed = if first_prompt { (left / demand.lanes).max(cut_tokens) } else { left / demand.lanes };
             first_prompt = false;
-            let tokens = cut(demand.held, demand.pending, allowed);
+            let tokens = cut(demand.held, demand.pending, allowed, cut_tokens);
             if tokens > 0 {
                 shares.push(demand.share(slot, tokens));
                 left = left.saturating_sub(tokens * demand.lanes);
@@ -88,11 +89,11 @@ pub fn plan(demands: &[Demand], budget: usize) -> Vec<Share> {
 }
 
 /// How many of `pending` tokens to feed with `allowed` at hand: all, or up to the last cut within reach.
-fn cut(held: usize, pending: usize, allowed: usize) -> usize {
+fn cut(held: usize, pending: usize, allowed: usize, cut_tokens: usize) -> usize {
     if pending <= allowed {
         return pending;
     }
-    ((held + allowed) / CUT_TOKENS * CUT_TOKENS).saturating_sub(held)
+    ((held + allowed) / cut_tokens * cut_tokens).saturating_sub(held)
 }
 
 #[cfg(test)]
@@ -114,21 +115,25 @@ mod tests {
     #[test]
     fn decoding_goes_first_and_whole() {
         let demands = [prompt(0, 100), decoding(50)];
-        let shares = plan(&demands, 80);
+        let shares = plan(&demands, 80, CUT_TOKENS);
         assert_eq!(shares[0], Share { slot: 1, tokens: 1, rows: Rows::Last });
         assert_eq!(shares[1], Share { slot: 0, tokens: 64, rows: Rows::None });
     }
 
     #[test]
     fn every_cut_lies_on_the_grid_and_everything_is_fed_once() {
-        for length in [1, 63, 64, 65, 500, 1000] {
-            for budget in [1, 64, 100, 512] {
-                for lanes in [1, 2] {
-                    let mut held = 0;
+        for length in [1, 31, 63, 64, 65, 500, 1000] {
+            for (budget, lanes, cut_tokens) in
+                [(1, 1, 64), (64, 2, 64), (100, 1, 64), (512, 2, 64), (1, 2, 32), (40, 1, 32), (100, 2, 32), (7, 1, 1)]
+            {
+                // A sequence that begins with what is kept of a prompt may stand anywhere.
+                for begins in [0, 1, 77] {
+                    let mut held = begins.min(length - 1);
                     while held < length {
-                        let share = plan(&[Demand { lanes, ..prompt(held, length - held) }], budget)[0];
+                        let demand = Demand { lanes, ..prompt(held, length - held) };
+                        let share = plan(&[demand], budget, cut_tokens)[0];
                         held += share.tokens;
-                        assert!(held % CUT_TOKENS == 0 || held == length);
+                        assert!(held % cut_tokens == 0 || held == length);
                         assert_eq!(share.rows == Rows::Last, held == length);
                     }
                     assert_eq!(held, length);
@@ -139,15 +144,17 @@ mod tests {
 
     #[test]
     fn a_second_prompt_waits_when_no_cut_is_left_for_it() {
-        let shares = plan(&[prompt(0, 100), prompt(0, 100)], 128);
+        let shares = plan(&[prompt(0, 100), prompt(0, 100)], 128, CUT_TOKENS);
         assert_eq!(shares.len(), 1);
-        assert_eq!(plan(&[prompt(0, 10), prompt(0, 10)], 128).len(), 2);
+        assert_eq!(plan(&[prompt(0, 10), prompt(0, 10)], 128, CUT_TOKENS).len(), 2);
     }
 
     #[test]
     fn prompts_advance_even_when_decoding_fills_the_budget() {
         let demands: Vec<_> = [decoding(9); 8].into_iter().chain([prompt(64, 300)]).collect();
-        assert_eq!(plan(&demands, 4).last().unwrap().tokens, 64);
+        for cut_tokens in [32, 64] {
+            assert_eq!(plan(&demands, 4, cut_tokens).last().unwrap().tokens, cut_tokens);
+        }
     }
 
     /// A prompt of 8,192 beside replies: what a budget is for.
@@ -162,7 +169,7 @@ mod tests {
                     // A second prompt and background work that wait as well.
                     let more = [prompt(held, PROMPT - held), prompt(0, 700), background(prompt(0, 5_000))];
                     let demands: Vec<_> = rows.chain(more).collect();
-                    let shares = plan(&demands, budget);
+                    let shares = plan(&demands, budget, CUT_TOKENS);
                     let (own, prompts) = shares.split_at(replies);
                     assert!(own.iter().enumerate().all(|(n, s)| (s.slot, s.tokens, s.rows) == (n, 1, Rows::Last)));
                     let beside: usize = prompts.iter().map(|s| s.tokens).sum();
@@ -182,23 +189,23 @@ mod tests {
     #[test]
     fn background_work_follows_and_adds_one_cut_at_most_beside_live_work() {
         let idle: Vec<_> = [background(prompt(0, 1000)); 4].to_vec();
-        assert_eq!(plan(&idle, 256).iter().map(|s| s.tokens).sum::<usize>(), 256);
+        assert_eq!(plan(&idle, 256, CUT_TOKENS).iter().map(|s| s.tokens).sum::<usize>(), 256);
         let mut busy = idle.clone();
         busy.push(decoding(9));
         busy.push(prompt(0, 100));
-        let shares = plan(&busy, 256);
+        let shares = plan(&busy, 256, CUT_TOKENS);
         assert_eq!(shares.iter().map(|s| s.slot).collect::<Vec<_>>(), [4, 5, 0]);
         assert_eq!(shares.iter().map(|s| s.tokens).collect::<Vec<_>>(), [1, 100, 64]);
         // A live prompt that fills the step leaves nothing to the others.
         busy.push(prompt(0, 1000));
-        assert!(plan(&busy, 256).iter().all(|s| s.slot >= 4));
+        assert!(plan(&busy, 256, CUT_TOKENS).iter().all(|s| s.slot >= 4));
     }
 
     #[test]
     fn rows_are_asked_for_where_scores_begin() {
         let demand = Demand { wants: Wants::From(70), ..background(prompt(0, 200)) };
-        assert_eq!(plan(&[demand], 64)[0].rows, Rows::None);
-        assert_eq!(plan(&[Demand { held: 64, pending: 136, ..demand }], 64)[0].rows, Rows::All);
-        assert_eq!(plan(&[Demand { wants: Wants::None, ..demand }], 256)[0].rows, Rows::None);
+        assert_eq!(plan(&[demand], 64, CUT_TOKENS)[0].rows, Rows::None);
+        assert_eq!(plan(&[Demand { held: 64, pending: 136, ..demand }], 64, CUT_TOKENS)[0].rows, Rows::All);
+        assert_eq!(plan(&[Demand { wants: Wants::None, ..demand }], 256, CUT_TOKENS)[0].rows, Rows::None);
     }
 }

@@ -25,6 +25,7 @@ use super::adapter::Adapter;
 use super::backend::{
     AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Output, Saved, SavedSize, SeqId, StepTokens,
 };
+use super::batch::CUT_TOKENS;
 use super::model::passes::{Cursor, Fed, GRID, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
@@ -417,7 +418,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: STEP_TOKENS, a_reply: usize::MAX, alone: self.sizes.rows }
+        StepTokens { beside: STEP_TOKENS, a_reply: usize::MAX, alone: self.sizes.rows, cut: CUT_TOKENS }
     }
 
     fn saved_size(&self) -> Option<SavedSize> {

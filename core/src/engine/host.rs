@@ -305,7 +305,8 @@ impl Host {
     /// One step for every admitted request that has something to feed, evaluations after the others.
     fn step(&mut self, out: &mut Vec<Event>) {
         let demands: Vec<_> = self.slots.iter().map(Slot::demand).chain(self.evaluations.demands()).collect();
-        let shares = batch::plan(&demands, self.step_tokens(&demands));
+        let (budget, cut_tokens) = self.step_tokens(&demands);
+        let shares = batch::plan(&demands, budget, cut_tokens);
         if shares.is_empty() {
             return;
         }
@@ -324,13 +325,13 @@ impl Host {
         self.stats.step_ms_sum += began.elapsed().as_secs_f64() * 1e3;
     }
 
-    /// How many tokens the next step may feed.
-    fn step_tokens(&self, demands: &[Demand]) -> usize {
+    /// How many tokens the next step may feed, and at which multiples it cuts a prompt.
+    fn step_tokens(&self, demands: &[Demand]) -> (usize, usize) {
         let mut suits = self.backend.step_tokens();
         if self.limits.step_tokens_max > 0 {
             suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: usize::MAX, ..suits };
         }
-        suits.with(demands.iter().filter(|d| d.decoding && !d.background).count())
+        (suits.with(demands.iter().filter(|d| d.decoding && !d.background).count()), suits.cut)
     }
 
     fn feed(&mut self, shares: &[Share]) -> Result<(), BackendError> {
