@@ -97,9 +97,9 @@ pub struct SavedSize {
 pub struct StepTokens {
     /// Where somebody waits for the next token of a reply.
     pub beside: usize,
-    /// Of these, tokens of prompts for each reply that waits, but at least one cut: the fewer wait, the less a prompt is
-    /// worth holding them up.
-    pub a_reply: usize,
+    /// Of these, tokens of prompts for each reply but the first that waits, and at least one cut: the fewer wait, the less
+    /// a prompt is worth holding them up. `None`: all of them.
+    pub a_reply: Option<usize>,
     /// Where nobody does, if that is more.
     pub alone: usize,
     /// Prompts are cut at multiples of so many positions, a multiple of [`SavedSize::grid`] that divides 64.
@@ -109,12 +109,10 @@ pub struct StepTokens {
 impl StepTokens {
     /// Tokens of a step in which so many replies wait for their next one.
     pub fn with(&self, replies: usize) -> usize {
-        match replies {
-            0 => self.beside.max(self.alone),
-            _ => {
-                let prompts = self.a_reply.saturating_mul(replies).max(self.cut);
-                self.beside.min(prompts.saturating_add(replies))
-            }
+        match (replies, self.a_reply) {
+            (0, _) => self.beside.max(self.alone),
+            (_, Some(a_reply)) => self.beside.min(a_reply.saturating_mul(replies - 1).max(self.cut) + replies),
+            (_, None) => self.beside,
         }
     }
 }
@@ -213,7 +211,7 @@ pub trait Backend: Send {
 
     /// Tokens that one step should feed at most where nobody says otherwise.
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: 256, a_reply: usize::MAX, alone: 0, cut: CUT_TOKENS }
+        StepTokens { beside: 256, a_reply: None, alone: 0, cut: CUT_TOKENS }
     }
 
     /// How much [`Backend::save`] would give; `None`: this backend saves nothing.

@@ -418,7 +418,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: STEP_TOKENS, a_reply: usize::MAX, alone: self.sizes.rows, cut: CUT_TOKENS }
+        StepTokens { beside: STEP_TOKENS, a_reply: None, alone: self.sizes.rows, cut: CUT_TOKENS }
     }
 
     fn saved_size(&self) -> Option<SavedSize> {

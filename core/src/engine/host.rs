@@ -329,7 +329,7 @@ impl Host {
     fn step_tokens(&self, demands: &[Demand]) -> (usize, usize) {
         let mut suits = self.backend.step_tokens();
         if self.limits.step_tokens_max > 0 {
-            suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: usize::MAX, ..suits };
+            suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: None, ..suits };
         }
         (suits.with(demands.iter().filter(|d| d.decoding && !d.background).count()), suits.cut)
     }

@@ -331,14 +331,13 @@ impl Backend for Watched {
 fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
     let file = Tiny::default().write();
     let long: Vec<u32> = Random(3).tokens(300).iter().map(|t| t % END).collect();
-    const ALL: usize = usize::MAX;
     for (a_reply, step_tokens_max, wanted) in [
-        (ALL, 0, &[128, 128, 44][..]),
-        (ALL, 66, &[64, 64, 64, 64, 44]),
-        // As much as two replies are worth, but one cut at least, and what the owner says in spite of it.
-        (64, 0, &[128, 128, 44]),
-        (8, 0, &[64, 64, 64, 64, 44]),
-        (8, 130, &[128, 128, 44]),
+        (None, 0, &[128, 128, 44][..]),
+        (None, 66, &[64, 64, 64, 64, 44]),
+        // As much as the second of two replies is worth, but one cut at least, and what the owner says in spite of it.
+        (Some(128), 0, &[128, 128, 44]),
+        (Some(8), 0, &[64, 64, 64, 64, 44]),
+        (Some(8), 130, &[128, 128, 44]),
     ] {
         let (steps, later) = (Steps::default(), Later::default());
         let (model, own) = (on_processor(&file.path), (steps.clone(), later.clone()));
