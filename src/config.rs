@@ -4,6 +4,7 @@
 
 pub mod check;
 mod live;
+mod models;
 pub mod raw;
 mod search;
 pub mod settings;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 pub use live::Live;
+pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
 pub use search::{Environment, variables};
 use settings::Setting;
@@ -32,8 +34,6 @@ const ENV_OTHER: &[&str] = &["CHIMERE_CONFIG", "CHIMERE_KEY", "CHIMERE_URL"];
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most threads of an engine.
 const THREADS_MAX: u64 = 64;
-/// Most other names of the model.
-const ALIASES_MAX: usize = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
 
 #[derive(Debug, thiserror::Error)]
@@ -169,6 +169,7 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The model file, or `Err` with the places that were looked at.
     pub model: Result<PathBuf, Vec<PathBuf>>,
+    pub models: ModelsConfig,
     pub engine: EngineConfig,
     pub http: HttpConfig,
     pub replies: RepliesConfig,
@@ -240,7 +241,8 @@ impl Config {
             None => env.state_dir().ok_or(ConfigError::NoStateDir)?,
         };
         Ok(Config {
-            model: env.find_model(raw.model.path.map(|f| f.value)),
+            model: env.find_model(raw.model.path.as_ref().map(|f| f.value.clone())),
+            models: models::further(raw.models, &raw.model)?,
             engine: engine(raw.engine, env)?,
             http: http(raw.http)?,
             replies: replies(raw.replies, raw.model.aliases)?,
@@ -335,27 +337,6 @@ fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
     })
 }
 
-/// Other names of the model: printable, without blanks, none twice.
-fn aliases(field: Option<raw::Field<Vec<String>>>) -> Result<Vec<String>, ConfigError> {
-    let Some(field) = field else { return Ok(Vec::new()) };
-    let refuse = |value: String, wanted: String| {
-        Err(ConfigError::Range { origin: field.origin.clone(), key: "model.aliases", value, wanted })
-    };
-    let names = &field.value;
-    if names.len() > ALIASES_MAX {
-        return refuse(format!("{} names", names.len()), format!("at most {ALIASES_MAX}"));
-    }
-    for (i, name) in names.iter().enumerate() {
-        if name.is_empty() || name.len() > 128 || !name.bytes().all(|b| b.is_ascii_graphic()) {
-            return refuse(format!("`{}`", name.escape_debug()), "1 to 128 visible ASCII characters".to_owned());
-        }
-        if names[..i].contains(name) {
-            return refuse(format!("`{name}` twice"), "each name once".to_owned());
-        }
-    }
-    Ok(field.value)
-}
-
 fn replies(raw: raw::RepliesSection, names: Option<raw::Field<Vec<String>>>) -> Result<RepliesConfig, ConfigError> {
     Ok(RepliesConfig {
         requests_max: number(raw.requests_max, 64, 1..=65_536, "replies.requests_max")? as usize,
@@ -363,7 +344,7 @@ fn replies(raw: raw::RepliesSection, names: Option<raw::Field<Vec<String>>>) -> 
         start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
         reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
         client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,
-        model_aliases: aliases(names)?,
+        model_aliases: models::aliases(names)?,
     })
 }
 

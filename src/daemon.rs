@@ -4,6 +4,7 @@
 pub mod choice;
 mod exit;
 mod face;
+mod fleet;
 mod judge;
 pub mod log;
 mod model;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub use exit::DaemonError;
 use log::LogFilter;
 
-use crate::actors::inference::{Board, EXIT_TIMEOUT, EngineSpec, EngineState, Inference, Stop};
+use crate::actors::inference::{Board, EXIT_TIMEOUT, EngineSpec, EngineState, Fleet, Inference, Stop};
 use crate::actors::link::Link;
 use crate::actors::memory::{Memory, OpenStore};
 use crate::actors::orchestrator::{Orchestrator, Pipelines};
@@ -82,6 +83,8 @@ struct Common {
 #[derive(Clone)]
 pub struct Cast {
     pub inference: Link<Inference>,
+    /// Further models, an Inference each.
+    pub fleet: Arc<Fleet>,
     pub orchestrator: Link<Orchestrator>,
     pub memory: Link<Memory>,
     pub scorer: Link<Scorer>,
@@ -152,7 +155,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let clock = config.clock_offset.clone().map_or_else(Clock::wall, Clock::moved_by);
     let examples = Arc::new(tables::examples(&config));
     let common = Common { board, examples, pipelines, clock };
-    let cast = cast(&config, &spec, &common, &exhausted);
+    let cast = cast(&config, &spec, &common, &exhausted)?;
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
 }
@@ -168,6 +171,7 @@ impl Daemon {
             inbox: cast.inbox.clone(),
             scorer: Some(cast.scorer.clone()),
             board: board.clone(),
+            fleet: cast.fleet.clone(),
             examples,
             pipelines,
             config: Live::new(config.replies.clone()),
@@ -204,12 +208,13 @@ impl Daemon {
         let mut signals = Signals::new()?;
         let closing = CancellationToken::new();
         let door = tokio::spawn(http::serve(listener, self.clone(), self.limits.clone(), closing.clone()));
-        let config = self.config.get();
+        let (config, fleet) = (self.config.get(), self.cast.fleet.clone());
         tracing::info!(listen = %config.http.listen, state_dir = %config.state_dir.display(), "started");
         let background = [
             tokio::spawn(notify::report(self.board.clone())),
             tokio::spawn(notify::watchdog(self.cast.clone(), self.board.clone(), config.engine.stall_timeout)),
             tokio::spawn(self.clone().follow_files()),
+            tokio::spawn(async move { fleet.tend().await }),
         ];
         let mut engine = self.board.watch();
         let end = loop {
@@ -253,6 +258,7 @@ impl Daemon {
         if let Some(judge) = &self.cast.judge {
             judge.stop().await;
         }
+        self.cast.fleet.stop(stop).await;
         let _ = self.cast.inference.send_within(Stop, stop).await;
         let mut state = self.board.watch();
         let ended = state.wait_for(|s| matches!(s, EngineState::Stopped | EngineState::Failed { .. }));
@@ -263,7 +269,12 @@ impl Daemon {
 }
 
 /// Starts the actors: those that serve, those that keep and those of the night, a thread each.
-fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Arc<Exhausted>) -> Cast {
+fn cast(
+    config: &Config,
+    spec: &Arc<EngineSpec>,
+    common: &Common,
+    exhausted: &Arc<Exhausted>,
+) -> Result<Cast, DaemonError> {
     let place = || Place::Arbiter(Arbiter::new().handle());
     let (serving, keeping, night) = (place(), place(), place());
     let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
@@ -291,7 +302,9 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
     let scorer = supervise("scorer", keeping, budget, exhausted.clone(), move || Scorer::new(scoring.clone()));
     let links = Links { inference: &inference, memory: &memory, trainer: &trainer, scorer: &scorer };
     let desk = Arc::new(desk(config, common, links));
-    Cast {
+    let fleet = Arc::new(fleet::fleet(config, &serving, budget)?);
+    Ok(Cast {
+        fleet,
         inbox,
         judge: judge.ok(),
         orchestrator: supervise("orchestrator", serving, budget, exhausted.clone(), move || {
@@ -302,7 +315,7 @@ fn cast(config: &Config, spec: &Arc<EngineSpec>, common: &Common, exhausted: &Ar
         memory,
         inference,
         trainer,
-    }
+    })
 }
 
 /// Whom the Scheduler asks.

@@ -18,6 +18,9 @@ const ENGINE_RESIDENT: &str = "chimere_engine_resident_bytes";
 const SNAPSHOTS: &str = "chimere_engine_snapshots";
 const SNAPSHOT_BYTES: &str = "chimere_engine_snapshot_bytes";
 const PREFIX_HITS: &str = "chimere_prefix_hits_total";
+const MODELS_LOADED: &str = "chimere_models_loaded";
+const MODEL_LOADS: &str = "chimere_model_loads_total";
+const MODEL_UNLOADS: &str = "chimere_model_unloads_total";
 const FORMS: &str = "chimere_forms_total";
 const ACTOR_RESTARTS: &str = "chimere_actor_restarts_total";
 const TURNS_APPENDED: &str = "chimere_turns_appended_total";
@@ -44,6 +47,9 @@ pub fn describe() {
     describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine.");
     describe_gauge!(SNAPSHOTS, Unit::Count, "Prompt prefixes that the engine keeps.");
     describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Memory of the prompt prefixes that the engine keeps.");
+    describe_gauge!(MODELS_LOADED, Unit::Count, "Further models that are loaded.");
+    describe_counter!(MODEL_LOADS, Unit::Count, "Loads of further models, by what came of them.");
+    describe_counter!(MODEL_UNLOADS, Unit::Count, "Further models unloaded, by why.");
     describe_counter!(FORMS, Unit::Count, "Requests with a form, by what became of it and whether it was known.");
     describe_counter!(ACTOR_RESTARTS, Unit::Count, "Actor lives that ended, by actor.");
     describe_counter!(TURNS_APPENDED, Unit::Count, "Turns flushed to the turn log.");
@@ -94,6 +100,20 @@ pub fn engine_load(stats: &EngineStats) {
     gauge!(ENGINE_RESIDENT).set(stats.resident_bytes as f64);
     gauge!(SNAPSHOTS).set(stats.snapshots);
     gauge!(SNAPSHOT_BYTES).set(stats.snapshot_bytes as f64);
+}
+
+/// `outcome`: `ready`, `failed`, or `late` where nobody waited for the end.
+pub fn model_load(outcome: &'static str) {
+    counter!(MODEL_LOADS, "outcome" => outcome).increment(1);
+}
+
+/// `why`: `idle`, `room` (another needed its place), `asked` or `failed`.
+pub fn model_unloaded(why: &'static str) {
+    counter!(MODEL_UNLOADS, "why" => why).increment(1);
+}
+
+pub fn models_loaded(models: usize) {
+    gauge!(MODELS_LOADED).set(models as f64);
 }
 
 /// What an engine has told of its forms, now and the last time.

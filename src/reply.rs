@@ -6,6 +6,7 @@ mod examples;
 mod id;
 mod quality;
 mod record;
+mod seat;
 mod session;
 mod task;
 
@@ -16,9 +17,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use id::{first_turn_id, new_turn_id};
+pub use seat::refused;
 pub use session::{UnderWay, said};
 
-use crate::actors::inference::{Board, Inference, Pass};
+use crate::actors::inference::{Board, Fleet, Inference, Pass};
 use crate::actors::link::Link;
 use crate::actors::memory::Memory;
 use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
@@ -55,6 +57,8 @@ pub struct Replies {
     /// Judges an answer before its reply ends; absent: there is no judge.
     pub scorer: Option<Link<Scorer>>,
     pub board: Arc<Board>,
+    /// Further models, by name.
+    pub fleet: Arc<Fleet>,
     /// Verified exchanges, for the pipelines that show some.
     pub examples: Arc<Examples>,
     /// For the time when the Orchestrator does not answer.
@@ -151,9 +155,10 @@ impl Replies {
 impl Replies {
     /// Leaves the tables that this principal may use. One that the request named itself must be among them; what was
     /// learned for everybody comes with what was learned for this one.
-    fn limit_tables(&self, plan: &mut Plan, principal: &str) -> Result<(), ServiceError> {
+    fn limit_tables(&self, plan: &mut Plan, board: &Board, principal: &str) -> Result<(), ServiceError> {
         let Some(engram) = &mut plan.engram else { return Ok(()) };
-        let shelf = self.board.shelf();
+        // A further model has none: they speak of the served one's tokens.
+        let shelf = board.shelf();
         let may = |name: &String| shelf.find(name, principal).is_some();
         let own = own_name(NAME, principal);
         if engram.tables.iter().any(|name| name == NAME) && may(&own) && !engram.tables.contains(&own) {

@@ -151,6 +151,8 @@ pub enum ReplyEvent {
     Started {
         plan: PlanSummary,
         model: String,
+        /// Tells one set of weights from another.
+        fingerprint: String,
         created_unix_s: i64,
     },
     /// The engine has found every choice good: what fails from here on is no fault of the request.
@@ -312,6 +314,16 @@ pub struct EmbedModel {
     pub tokens_max: usize,
 }
 
+/// A model beside the served one, with an engine of its own while somebody asks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FurtherModel {
+    pub name: String,
+    /// `unloaded`, `loading`, `ready`, `restarting` …
+    pub state: &'static str,
+    /// While it is loaded.
+    pub hosted: Option<std::sync::Arc<Hosted>>,
+}
+
 /// Ids of a text, and the text that each stands for.
 pub type TokenPieces = (Vec<u32>, Vec<String>);
 
@@ -324,6 +336,8 @@ pub trait Service: Send + Sync + 'static {
     fn hosted(&self) -> Option<std::sync::Arc<Hosted>>;
     /// Names beside its own that the hosted model answers to.
     fn aliases(&self) -> Vec<String>;
+    /// Models that requests may name beside the hosted one, loaded or not, by name.
+    fn further_models(&self) -> Vec<FurtherModel>;
 
     fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>>;
     fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>>;
@@ -369,7 +383,8 @@ pub trait Service: Send + Sync + 'static {
 
     /// Which model file is served, which was before, and what is being done about it.
     fn model(&self) -> Value;
-    /// Puts another model file in the place of the served one; with `wait` the answer is what came of it.
+    /// Puts another model file in the place of the served one, or loads or unloads a further one; with `wait` the answer is
+    /// what came of it.
     fn change_model(&self, wish: ModelWish, wait: bool) -> BoxFuture<'_, Result<Value, ServiceError>>;
 
     /// Who holds this key (`None` = no Authorization header), coming from a loopback address or not.
@@ -386,6 +401,10 @@ pub enum ModelWish {
     File(PathBuf),
     /// The one before the last change.
     Before,
+    /// Load a further model, before somebody asks for it.
+    Load(String),
+    /// Unload one, as soon as its replies under way are told.
+    Unload(String),
 }
 
 /// A command for the night.

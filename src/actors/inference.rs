@@ -5,8 +5,10 @@ mod adapt;
 mod board;
 mod change;
 mod child;
+mod fleet;
 mod gate;
 mod life;
+mod rest;
 mod steer;
 mod stream;
 
@@ -26,6 +28,7 @@ pub use adapt::Adapt;
 pub use board::{Board, EngineState};
 pub use change::{Host, HostError};
 pub use child::{EngineSpec, REGISTRY_MAX};
+pub use fleet::{Berth, Fleet, FleetError, FleetLimits, Visit};
 pub use gate::{Gate, Pass, Shut};
 pub use life::EXIT_TIMEOUT;
 pub use stream::{EngineStream, FromEngine, Lease};
@@ -183,6 +186,9 @@ impl Inference {
         if self.stopping {
             return self.board.set(EngineState::Stopped);
         }
+        if self.board.asleep() {
+            return self.board.set(EngineState::Unloaded);
+        }
         if self.changed(&message, context) {
             return;
         }
@@ -213,13 +219,15 @@ impl Actor for Inference {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(MAILBOX_MAX);
-        self.launch(context);
+        if !self.board.asleep() {
+            self.launch(context);
+        }
     }
 }
 
 impl StreamHandler<Report> for Inference {
     fn handle(&mut self, report: Report, context: &mut Self::Context) {
-        if self.leaving() && !matches!(report, Report::Ended { .. }) {
+        if (self.leaving() || self.board.asleep()) && !matches!(report, Report::Ended { .. }) {
             return;
         }
         match report {

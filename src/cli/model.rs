@@ -1,4 +1,5 @@
-//! `chimere model show | swap | back`: which model file a running daemon serves, and another one in its place.
+//! `chimere model show | swap | back | load | unload`: which model file a running daemon serves, another one in its place,
+//! and further models beside it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use super::serve::Place;
 const PATH: &str = "/v1/admin/model";
 const POLL: Duration = Duration::from_millis(200);
 
-/// The model file that a running daemon serves: show it, put another in its place, go back
+/// The model file that a running daemon serves: show it, put another in its place, go back; and further models beside it
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -29,7 +30,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Print which file is served, which was before, and what the last change came to
+    /// Print which file is served, which was before, what the last change came to, and further models
     Show {
         /// As JSON
         #[arg(long)]
@@ -50,6 +51,10 @@ enum Cmd {
         #[arg(long)]
         detach: bool,
     },
+    /// Load a further model (models.files) before somebody asks for it
+    Load { name: String },
+    /// Unload one as soon as its replies under way are told
+    Unload { name: String },
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -67,6 +72,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let body = json!({ "path": std::path::absolute(file)?, "wait": false });
                 change(&client, &body, detach).await?;
             }
+            Cmd::Load { name } => further(&client, &json!({ "load": name }), &name, "loading").await?,
+            Cmd::Unload { name } => further(&client, &json!({ "unload": name }), &name, "unloading").await?,
             Cmd::Back { detach } => change(&client, &json!({ "before": true, "wait": false }), detach).await?,
         }
         Ok(ExitCode::SUCCESS)
@@ -104,6 +111,24 @@ async fn change(client: &Client, body: &Value, detach: bool) -> anyhow::Result<(
     Ok(())
 }
 
+/// Loads or unloads a further model, which ends when the daemon says so.
+async fn further(client: &Client, body: &Value, name: &str, doing: &'static str) -> anyhow::Result<()> {
+    let spinner = ProgressBar::new_spinner().with_message(doing);
+    spinner.enable_steady_tick(POLL);
+    let shown = client.post(PATH, body).await;
+    spinner.finish_and_clear();
+    let shown = shown?;
+    let models = shown["further"].as_array().into_iter().flatten();
+    let model =
+        models.into_iter().find(|model| model["names"].as_array().is_some_and(|all| all.contains(&json!(name))));
+    say!(
+        "{}: {}",
+        printable(name),
+        model.map_or_else(|| "unknown".to_owned(), |model| word(&model["engine"]["state"]))
+    );
+    Ok(())
+}
+
 fn word(value: &Value) -> String {
     value.as_str().map(printable).unwrap_or_else(|| "none".to_owned())
 }
@@ -121,6 +146,12 @@ fn text(shown: &Value) -> String {
     if !last.is_null() {
         let ended = if last["accepted"] == true { "accepted".to_owned() } else { word(&last["message"]) };
         lines.push(format!("{:<10} {}: {ended}", "last", word(&last["to"])));
+    }
+    for model in shown["further"].as_array().into_iter().flatten() {
+        let names: Vec<String> = model["names"].as_array().into_iter().flatten().map(word).collect();
+        let (state, idle_s) = (word(&model["engine"]["state"]), model["idle_ms"].as_u64().unwrap_or_default() / 1_000);
+        let (names, file) = (names.join(", "), word(&model["file"]));
+        lines.push(format!("{:<10} {names} ({state}, asked {idle_s} s ago): {file}", "further"));
     }
     lines.join("\n")
 }

@@ -1,6 +1,7 @@
 //! The configuration as it was typed: every field optional, with the place it came from, and the layers put
 //! over each other. Nothing here knows what a value means; `Config` does.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -113,6 +114,18 @@ section! {
         path: PathBuf,
         /// Other names that requests may give the model.
         aliases: Vec<String>,
+    }
+}
+
+section! {
+    /// `[models]`: further models, each with an engine of its own while somebody asks for it.
+    ModelsSection {
+        /// The name that a request gives, and a GGUF file; several names may share one.
+        files: BTreeMap<String, PathBuf>,
+        loaded_max: u64,
+        /// 0: until its place is needed.
+        idle_unload_ms: u64,
+        load_wait_ms: u64,
     }
 }
 
@@ -235,6 +248,7 @@ section! {
 
 document! {
     model: ModelSection,
+    models: ModelsSection,
     engine: EngineSection,
     http: HttpSection,
     replies: RepliesSection,

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
 
-use super::{Daemon, sessions, vectors};
+use super::{Daemon, fleet, sessions, vectors};
 use crate::actors::inference::{Ask, EngineState, InferenceError, Lease, Pause};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
@@ -18,8 +18,8 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, ModelWish, NightCommand, Principal,
-    ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish, NightCommand,
+    Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -60,6 +60,7 @@ impl Daemon {
         // An engine that is told to end writes what it keeps, and the file goes after that.
         let _pass = self.replies.enter().await?;
         let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
+        self.cast.fleet.forget_prefixes(owner.as_deref(), within).await.map_err(ServiceError::Internal)?;
         let answer = self.cast.inference.send_within(Ask::ForgetPrefixes { owner }, within).await;
         match answer.map_err(|error| link(&error))? {
             Ok(Event::PrefixesForgotten { .. }) => {}
@@ -133,6 +134,7 @@ impl Daemon {
             "replies": { "running": self.replies.running(), "max": self.config.get().replies.requests_max },
             "config": *self.reloaded.borrow(),
             "engine": self.board.status(),
+            "models": fleet::show(&self.cast.fleet),
             "engram": self.board.table_status(),
             "examples": self.replies.examples.status(),
             "actors": {
@@ -178,6 +180,10 @@ impl Service for Daemon {
 
     fn aliases(&self) -> Vec<String> {
         self.replies.config.get().model_aliases.clone()
+    }
+
+    fn further_models(&self) -> Vec<FurtherModel> {
+        fleet::listed(&self.cast.fleet)
     }
 
     fn embed_model(&self) -> Option<EmbedModel> {

@@ -12,8 +12,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::choice::{Choice, whole};
 use super::face::link;
-use super::{Cast, DaemonError, engine_spec};
-use crate::actors::inference::{Board, EngineSpec, EngineState, Host, HostError, Inference};
+use super::{Cast, DaemonError, engine_spec, fleet};
+use crate::actors::inference::{Board, EngineSpec, EngineState, Fleet, Host, HostError, Inference};
 use crate::actors::link::Link;
 use crate::actors::scheduler::{Hold, HoldNight, Scheduler};
 use crate::clock::Clock;
@@ -59,6 +59,7 @@ pub(super) struct Models {
     config: Config,
     board: Arc<Board>,
     inference: Link<Inference>,
+    pub(super) fleet: Arc<Fleet>,
     scheduler: Link<Scheduler>,
     clock: Clock,
     shown: watch::Sender<Shown>,
@@ -66,8 +67,16 @@ pub(super) struct Models {
 
 impl Models {
     pub(super) fn new(config: &Config, board: Arc<Board>, cast: &Cast, clock: Clock) -> Arc<Models> {
-        let (inference, scheduler) = (cast.inference.clone(), cast.scheduler.clone());
-        Arc::new(Models { config: config.clone(), board, inference, scheduler, clock, shown: watch::Sender::default() })
+        let (inference, scheduler, fleet) = (cast.inference.clone(), cast.scheduler.clone(), cast.fleet.clone());
+        Arc::new(Models {
+            config: config.clone(),
+            board,
+            inference,
+            fleet,
+            scheduler,
+            clock,
+            shown: watch::Sender::default(),
+        })
     }
 
     fn configured(&self) -> &Path {
@@ -99,6 +108,7 @@ impl Models {
             "before": self.before(),
             "change": change,
             "last": last,
+            "further": fleet::show(&self.fleet),
         })
     }
 
@@ -113,6 +123,8 @@ impl Models {
         let conflict = |why: String| Err(ServiceError::Conflict(why));
         let to = match wish {
             ModelWish::File(path) => path,
+            ModelWish::Load(name) => return self.load(&name, wait).await,
+            ModelWish::Unload(name) => return self.unload(&name, wait).await,
             ModelWish::Before => match self.before() {
                 Some(path) => path,
                 None => return conflict("no other model was served before: name a file".to_owned()),

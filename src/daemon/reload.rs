@@ -146,8 +146,8 @@ mod tests {
     use crate::config::{Environment, Flags};
 
     /// What keys may be, one of which is valid for each and not its default.
-    const VALUES: [&str; 10] =
-        ["61", "67", "2000000", "true", "false", "'/x'", "'127.0.0.1:1'", "['a']", "'cpu'", "'json'"];
+    const VALUES: [&str; 11] =
+        ["61", "67", "2000000", "true", "false", "'/x'", "'127.0.0.1:1'", "['a']", "'cpu'", "'json'", "{ b = '/x' }"];
 
     fn load(text: &str) -> Result<Config, crate::config::ConfigError> {
         let dir = tempfile::tempdir().unwrap();

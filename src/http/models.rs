@@ -1,5 +1,5 @@
-//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token, under each of its names, and the
-//! embedding model.
+//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token, under each of its names, the
+//! embedding model, and further models, loaded or not.
 
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::reply;
 use super::routes::{Call, Door};
 use crate::engine::protocol::Hosted;
-use crate::service::EmbedModel;
+use crate::service::{EmbedModel, FurtherModel};
 
 fn entry(hosted: &Hosted, created_unix_s: i64) -> Value {
     json!({
@@ -40,6 +40,17 @@ fn embedder(model: &EmbedModel, created_unix_s: i64) -> Value {
     })
 }
 
+/// What is not loaded says its state alone.
+fn further(model: &FurtherModel, created_unix_s: i64) -> Value {
+    let mut entry = match &model.hosted {
+        Some(hosted) => entry(hosted, created_unix_s),
+        None => json!({"object": "model", "created": created_unix_s, "owned_by": "chimere", "x_chimere": {}}),
+    };
+    entry["id"] = json!(model.name);
+    entry["x_chimere"]["state"] = json!(model.state);
+    entry
+}
+
 /// The model that chats first: clients take the first one.
 fn entries(door: &Door) -> Vec<Value> {
     let Some(hosted) = door.service.hosted() else { return Vec::new() };
@@ -47,6 +58,12 @@ fn entries(door: &Door) -> Vec<Value> {
     let main = entry(&hosted, door.started_unix_s);
     let mut entries = vec![main.clone()];
     entries.extend(embeds.map(|model| embedder(&model, door.started_unix_s)));
+    for model in door.service.further_models() {
+        if model.name != hosted.model.name {
+            entries.retain(|entry| entry["id"] != model.name.as_str());
+            entries.push(further(&model, door.started_unix_s));
+        }
+    }
     for alias in door.service.aliases() {
         // A name stands for one model: that of a model itself goes before an alias.
         if entries.iter().all(|entry| entry["id"] != alias.as_str()) {

@@ -62,28 +62,37 @@ pub(crate) async fn model(call: Call) -> Result<Response, ApiError> {
 }
 
 pub(super) const MODEL: Parameters =
-    Parameters { known: &[&["path", "before", "wait"]], ignored: &[], unsupported: &[] };
+    Parameters { known: &[&["path", "before", "load", "unload", "wait"]], ignored: &[], unsupported: &[] };
 
 #[derive(Deserialize)]
 struct Wish {
     path: Option<PathBuf>,
     #[serde(default)]
     before: bool,
+    load: Option<String>,
+    unload: Option<String>,
     wait: Option<bool>,
 }
 
-/// Another model file in the place of the served one; without `wait` the answer comes at once.
+/// Another model file in the place of the served one, or a further model loaded or unloaded; without `wait` the answer
+/// comes at once.
 pub(crate) async fn change_model(call: Call) -> Result<Response, ApiError> {
     let mut map = body::object(&call.body, &call.limits)?;
     body::check(&mut map, &MODEL)?;
-    let Wish { path, before, wait } = body::typed(Value::Object(map))?;
-    let wish = match (path, before) {
-        (Some(path), false) => ModelWish::File(path),
-        (None, true) => ModelWish::Before,
-        (Some(_), true) => {
-            return Err(ApiError::param("before", "`before` and `path` name two files: say one of them"));
+    let Wish { path, before, load, unload, wait } = body::typed(Value::Object(map))?;
+    let wishes = [
+        path.map(|path| ("path", ModelWish::File(path))),
+        before.then_some(("before", ModelWish::Before)),
+        load.map(|name| ("load", ModelWish::Load(name))),
+        unload.map(|name| ("unload", ModelWish::Unload(name))),
+    ];
+    let mut wishes = wishes.into_iter().flatten();
+    let wish = match (wishes.next(), wishes.next()) {
+        (Some((_, wish)), None) => wish,
+        (Some((one, _)), Some((other, _))) => {
+            return Err(ApiError::param(other, format!("`{other}` and `{one}` are two wishes: say one of them")));
         }
-        (None, false) => return Err(ApiError::param("path", "`path` is missing").code("missing_parameter")),
+        (None, _) => return Err(ApiError::param("path", "`path` is missing").code("missing_parameter")),
     };
     Ok(reply::json(&call.door.service.change_model(wish, wait.unwrap_or(true)).await?))
 }

@@ -27,7 +27,6 @@ pub(crate) struct Running {
     pub(crate) clock: ReplyClock,
     /// Choices asked for.
     pub(crate) choices: u32,
-    pub(crate) fingerprint: Option<String>,
 }
 
 /// Counts a reply exactly once, however it ends: a clock dropped unstopped is a client that left.
@@ -77,12 +76,8 @@ impl Drop for ReplyClock {
 pub(crate) async fn start(door: &Arc<Door>, request: ReplyRequest) -> Result<Running, ApiError> {
     let mut clock = ReplyClock::start();
     let choices = request.choices;
-    let fingerprint = door.service.hosted().map(|hosted| {
-        let hash: String = hosted.model_hash.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
-        format!("fp_{hash}")
-    });
     match door.service.reply(request).await {
-        Ok(events) => Ok(Running { events, ahead: VecDeque::new(), clock, choices, fingerprint }),
+        Ok(events) => Ok(Running { events, ahead: VecDeque::new(), clock, choices }),
         Err(error) => {
             clock.stop("refused", None);
             Err(error.into())
@@ -149,8 +144,8 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
     let mut choices = vec![Choice::default(); running.choices as usize];
     loop {
         match next(&mut running, limit).await? {
-            ReplyEvent::Started { plan, model, created_unix_s } => {
-                head = Some(Head { plan, model, created_unix_s, fingerprint: running.fingerprint.take() });
+            ReplyEvent::Started { plan, model, fingerprint, created_unix_s } => {
+                head = Some(Head { plan, model, created_unix_s, fingerprint });
             }
             ReplyEvent::Delta { choice, channel, text, logprobs } => {
                 let Some(choice) = choices.get_mut(choice as usize) else { continue };

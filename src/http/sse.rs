@@ -37,9 +37,8 @@ struct ReplyStream {
 
 /// Answers with the stream of `running`.
 pub(crate) fn respond(running: Running, kind: Kind, form: Form, limits: &Arc<HttpLimits>) -> Response {
-    let mut running = running;
     let stream = ReplyStream {
-        writer: ChunkWriter::new(kind, form, running.choices, running.fingerprint.take()),
+        writer: ChunkWriter::new(kind, form, running.choices),
         running,
         batch: Vec::with_capacity(EVENTS_PER_WRITE),
         keep_alive: Box::pin(tokio::time::sleep(limits.keep_alive_interval())),

@@ -8,9 +8,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::choice::Choice;
+use super::seat::Seat;
 use super::task::{Reply, chat_prompt, generate};
 use super::{CHANGING, Replies};
-use crate::actors::inference::{Pass, Submit};
+use crate::actors::inference::Submit;
 use crate::actors::scorer::JudgeAnswer;
 use crate::engine::protocol::Channel;
 use crate::meters;
@@ -29,6 +30,7 @@ struct Attempt {
 /// The attempts at one answer.
 struct Trial<'a> {
     replies: &'a Replies,
+    seat: &'a Seat,
     plan: &'a Plan,
     gate: QualityGate,
     adapter: Option<String>,
@@ -42,7 +44,7 @@ pub(super) async fn gate(
     reply: &mut Reply,
     replies: &Replies,
     events: &mpsc::Sender<ReplyEvent>,
-    pass: &Pass,
+    seat: &Seat,
     reply_deadline: Instant,
 ) -> Option<Judgement> {
     let gate = reply.plan.quality_gate?;
@@ -53,7 +55,7 @@ pub(super) async fn gate(
     let first = Attempt { generation: choice.generation.clone(), logprobs: Vec::new(), judgement: None };
     let adapter = revision(reply.opening.generation);
     let (plan, principal) = (&reply.plan, reply.opening.principal.as_str());
-    let mut trial = Trial { replies, plan, gate, adapter, principal, deadline, attempts: vec![first] };
+    let mut trial = Trial { replies, seat, plan, gate, adapter, principal, deadline, attempts: vec![first] };
     let because = match refusal(&choice.generation, reply.streamed) {
         Some(why) => Some(why.to_owned()),
         None => tokio::select! {
@@ -61,7 +63,7 @@ pub(super) async fn gate(
             () = sleep_until(deadline) => Some(format!("{} ms were over", gate.timeout_ms)),
             () = events.closed() => Some("the client left".to_owned()),
             () = replies.cut.cancelled() => Some("the daemon is stopping".to_owned()),
-            () = pass.cut() => Some(CHANGING.to_owned()),
+            () = seat.cut() => Some(CHANGING.to_owned()),
         },
     };
     let (mut kept, logprobs, judgement) = trial.end(because, began.elapsed());
@@ -146,7 +148,7 @@ impl Trial<'_> {
         request.sampling.seed = Some(seed);
         let mut choice = Choice::new(0, seed, self.plan.sampling.logprobs.is_some(), &self.plan.tools);
         let within = self.deadline.saturating_duration_since(Instant::now());
-        let submitted = self.replies.inference.send_within(Submit { choices: vec![request] }, within).await;
+        let submitted = self.seat.inference.send_within(Submit { choices: vec![request] }, within).await;
         let mut stream = submitted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         let mut told = Vec::new();
         while !choice.finished {

@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::choice::Choice;
 use super::record::{Opening, total_usage};
+use super::seat::Seat;
 use super::session::Held;
 use super::{CHANGING, Replies, new_turn_id, quality, unavailable};
-use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Pass, Submit};
+use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
@@ -39,6 +40,8 @@ pub(super) struct Reply {
     pub(super) opening: Opening,
     pub(super) plan: Plan,
     hosted: Arc<Hosted>,
+    /// What the client hears of its model's name.
+    model: String,
     pub(super) choices: Vec<Choice>,
     /// What was told cannot be taken back.
     pub(super) streamed: bool,
@@ -56,14 +59,14 @@ pub(super) async fn run(
 ) {
     let began = Instant::now();
     replies.board.touch(replies.clock.now_ms());
-    let (mut reply, mut stream, pass) = match open(replies, request).await {
+    let (mut reply, mut stream, seat) = match open(replies, request).await {
         Ok(open) => open,
         Err(error) => return drop(opened.send(Err(error))),
     };
     let started = reply.started(replies);
     let _ = events.try_send(started);
     let _ = opened.send(Ok(()));
-    let driven = AssertUnwindSafe(reply.drive(replies, &mut stream, &events, &pass, began)).catch_unwind().await;
+    let driven = AssertUnwindSafe(reply.drive(replies, &mut stream, &events, &seat, began)).catch_unwind().await;
     let end = driven.unwrap_or_else(|_| End::Failed(ServiceError::Internal("the reply's task failed".to_owned())));
     if !matches!(end, End::Complete) {
         reply.break_off(&mut stream, &end).await;
@@ -71,35 +74,27 @@ pub(super) async fn run(
     drop(stream);
     if matches!(end, End::Complete) {
         let deadline = began + replies.config.get().reply_timeout;
-        reply.judgement = quality::gate(&mut reply, replies, &events, &pass, deadline).await;
+        reply.judgement = quality::gate(&mut reply, replies, &events, &seat, deadline).await;
     }
-    drop(pass);
+    drop(seat);
     reply.close(replies, end, events).await;
     replies.board.touch(replies.clock.now_ms());
 }
 
 /// Everything before the engine: model name, plan, admission.
-async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream, Pass), ServiceError> {
-    let pass = replies.enter().await?;
-    let hosted = replies.hosted().await?;
-    let config = replies.config.get();
-    // As in the list of models: the embedding model's name stays its own.
-    let embeds = |name: &String| replies.examples.embedder().is_ok_and(|embedder| embedder.name() == name);
-    let served = |name: &String| *name == hosted.model.name || (config.model_aliases.contains(name) && !embeds(name));
-    if let Some(wanted) = request.model.as_ref().filter(|name| !served(name)) {
-        let names: Vec<String> =
-            std::iter::once(&hosted.model.name).chain(&config.model_aliases).map(|n| format!("`{n}`")).collect();
-        let message = format!("the model `{wanted}` is not served here; {} is", names.join(" or "));
-        return Err(ServiceError::NoSuchModel(message));
-    }
+async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, EngineStream, Seat), ServiceError> {
+    let seat = replies.seat(request.model.as_deref()).await?;
+    let hosted = seat.hosted.clone();
     let session = replies.resume(&mut request).await?;
     let now_ms = replies.clock.now_ms();
     let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
-    // An engine that has just started is waited for with its adapters: the base model is not what was being served.
-    let served = replies.board.served_within(replies.config.get().start_timeout).await;
-    opening.generation = served.choose(&opening.conversation_key(&request));
+    if seat.serving() {
+        // An engine that has just started is waited for with its adapters: the base model is not what was being served.
+        let served = replies.board.served_within(replies.config.get().start_timeout).await;
+        opening.generation = served.choose(&opening.conversation_key(&request));
+    }
     let mut plan = replies.plan(&mut request).await?;
-    replies.limit_tables(&mut plan, &request.principal.name)?;
+    replies.limit_tables(&mut plan, &seat.board, &request.principal.name)?;
     opening.examples = replies.show_examples(&mut plan, &hosted, &request.principal.name).await;
     if !hosted.thinks {
         plan.thinking = Thinking::Template;
@@ -124,16 +119,15 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
             ..generate(&plan, prompt.clone(), choice, adapter.clone(), &opening.principal)
         })
         .collect();
-    let submitted =
-        replies.inference.send_within(Submit { choices: generates }, replies.config.get().start_timeout).await;
+    let submitted = seat.inference.send_within(Submit { choices: generates }, replies.config.get().start_timeout).await;
     let stream = match submitted {
         Ok(Ok(stream)) => stream,
         Ok(Err(InferenceError::Busy)) => {
             return Err(ServiceError::Busy { message: InferenceError::Busy.to_string(), retry_after_s: 1 });
         }
-        Ok(Err(error)) => return Err(unavailable(&error.to_string(), replies.board.retry_after_s())),
+        Ok(Err(error)) => return Err(unavailable(&error.to_string(), seat.board.retry_after_s())),
         Err(error @ (LinkError::Down { .. } | LinkError::Died { .. } | LinkError::Late { .. })) => {
-            return Err(unavailable(&error.to_string(), replies.board.retry_after_s()));
+            return Err(unavailable(&error.to_string(), seat.board.retry_after_s()));
         }
     };
     let seed = plan.sampling.seed.unwrap_or(0);
@@ -142,7 +136,14 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
     choices.iter_mut().for_each(|choice| choice.form = form);
     let streamed = request.streamed;
-    Ok((Reply { opening, plan, hosted, choices, streamed, judgement: None, session }, stream, pass))
+    let model = seat.name.clone();
+    Ok((Reply { opening, plan, hosted, model, choices, streamed, judgement: None, session }, stream, seat))
+}
+
+/// Tells one set of weights from another, as OpenAI's field of that name does.
+fn fingerprint(model_hash: &str) -> String {
+    let hash: String = model_hash.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    format!("fp_{hash}")
 }
 
 fn stopping() -> End {
@@ -185,7 +186,8 @@ impl Reply {
                 examples: self.opening.examples.clone(),
                 session: self.session.as_ref().map(Held::told),
             },
-            model: self.hosted.model.name.clone(),
+            model: self.model.clone(),
+            fingerprint: fingerprint(&self.hosted.model_hash),
             created_unix_s: replies.clock.now_ms() / 1_000,
         }
     }
@@ -196,7 +198,7 @@ impl Reply {
         replies: &Replies,
         stream: &mut EngineStream,
         events: &mpsc::Sender<ReplyEvent>,
-        pass: &Pass,
+        seat: &Seat,
         began: Instant,
     ) -> End {
         let config = replies.config.get();
@@ -205,7 +207,7 @@ impl Reply {
         let mut out = Vec::new();
         // Made once and not for every token.
         let (late, gone, cut) = (sleep_until(deadline), events.closed(), replies.cut.cancelled());
-        let changed = pass.cut();
+        let changed = seat.cut();
         tokio::pin!(late, gone, cut, changed);
         while self.choices.iter().any(|c| !c.finished) {
             tokio::select! {

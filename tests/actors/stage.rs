@@ -100,6 +100,7 @@ impl Stage {
             inbox: inbox.clone(),
             scorer: None,
             board: board.clone(),
+            fleet: Arc::default(),
             examples: Arc::default(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),

@@ -23,6 +23,7 @@ mod leaks;
 mod learn;
 mod learn_kills;
 mod model;
+mod models;
 mod night;
 mod optimise;
 mod parameters;

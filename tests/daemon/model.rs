@@ -19,7 +19,7 @@ const PATIENT: [(&str, &str); 2] =
     [("CHIMERE_REPLIES_START_TIMEOUT_MS", "300000"), ("CHIMERE_DAEMON_DRAIN_TIMEOUT_MS", "300000")];
 
 /// nano with other bytes in the place of `from` behind `key`; the lengths are the same.
-fn changed(to: &Path, key: &str, from: &str, with: &str) -> PathBuf {
+pub fn changed(to: &Path, key: &str, from: &str, with: &str) -> PathBuf {
     let mut bytes = fs::read(model()).unwrap();
     let find = |at: usize, word: &str| at + bytes[at..].windows(word.len()).position(|w| w == word.as_bytes()).unwrap();
     let at = find(find(0, key) + key.len(), from);
@@ -57,7 +57,7 @@ async fn served(daemon: &Daemon) -> String {
     daemon.get("/v1/models").await.1["data"][0]["id"].as_str().unwrap().to_owned()
 }
 
-async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !done().await {
         assert!(began.elapsed() < PATIENCE, "not in time: {what}");
@@ -66,13 +66,13 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
 }
 
 /// The command line against this daemon.
-async fn command(daemon: &Daemon, args: &[&str]) -> Output {
+pub async fn command(daemon: &Daemon, args: &[&str]) -> Output {
     let mut command = chimere();
     command.arg("model").args(args).args(["--url", &daemon.url]);
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

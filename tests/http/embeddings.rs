@@ -85,8 +85,9 @@ async fn the_embedding_model_is_listed_behind_the_one_that_chats() {
     let models = server.get("/v1/models").await.json();
     let ids: Vec<_> = models["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
     // An alias gives way to a model of that name.
-    assert_eq!(ids, ["fake-1", "fake-embed", "other-name"]);
-    assert_eq!(models["data"][2]["x_chimere"]["alias_of"], "fake-1");
+    assert_eq!(ids, ["fake-1", "fake-embed", "further", "other-name"]);
+    assert_eq!(models["data"][2]["x_chimere"], json!({ "state": "unloaded" }), "nothing is known of it yet");
+    assert_eq!(models["data"][3]["x_chimere"]["alias_of"], "fake-1");
     assert_eq!(server.get("/v1/models/other-name").await.json()["x_chimere"]["alias_of"], "fake-1");
     assert_eq!(server.get("/v1/models/fake-embed").await.json()["x_chimere"]["width"], 2);
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use chimere::service::{
-    AuthError, EmbedModel, Embedded, FeedbackRequest, Logprob, ModelWish, NightCommand, PlanSummary, Principal,
-    ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse, TokenPieces,
-    TurnFilter,
+    AuthError, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand, PlanSummary,
+    Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse,
+    TokenPieces, TurnFilter,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, Tier, Timings, ToolCall, Turn, TurnId, Usage,
@@ -160,7 +160,12 @@ impl Reply {
             examples: Vec::new(),
             session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
         };
-        let started = ReplyEvent::Started { plan, model: "fake-1".to_owned(), created_unix_s: 1_700_000_000 };
+        let started = ReplyEvent::Started {
+            plan,
+            model: "fake-1".to_owned(),
+            fingerprint: "fp_0123456789abcdef".to_owned(),
+            created_unix_s: 1_700_000_000,
+        };
         to.send(started).await.ok()?;
         if self.order == "fail-queued" {
             to.send(ReplyEvent::Queued).await.ok()?;
@@ -330,6 +335,10 @@ impl Service for Fake {
 
     fn aliases(&self) -> Vec<String> {
         vec!["other-name".to_owned(), "fake-embed".to_owned()]
+    }
+
+    fn further_models(&self) -> Vec<FurtherModel> {
+        vec![FurtherModel { name: "further".to_owned(), state: "unloaded", hosted: None }]
     }
 
     fn embed_model(&self) -> Option<EmbedModel> {

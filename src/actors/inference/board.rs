@@ -29,8 +29,10 @@ pub enum EngineState {
     Paused(Arc<Hosted>),
     /// It ended; the next start is due after `pause`.
     Restarting { pause: Duration, message: String },
-    /// It was never ready and will not be: the daemon exits.
+    /// It was never ready and will not be: the daemon exits, where this is the serving engine.
     Failed { message: String, fatal: bool },
+    /// There is none until somebody asks for its model.
+    Unloaded,
     /// The daemon is stopping.
     Stopped,
 }
@@ -50,6 +52,7 @@ impl EngineState {
             EngineState::Paused(_) => "paused",
             EngineState::Restarting { .. } => "restarting",
             EngineState::Failed { .. } => "failed",
+            EngineState::Unloaded => "unloaded",
             EngineState::Stopped => "stopped",
         }
     }
@@ -64,6 +67,8 @@ pub struct Board {
     stats: watch::Sender<EngineStats>,
     next_id: AtomicU64,
     was_ready: AtomicBool,
+    /// No engine is wanted.
+    asleep: AtomicBool,
     starts: AtomicU64,
     /// Signs of life from engines, ever.
     beats: AtomicU64,
@@ -98,6 +103,7 @@ impl Default for Board {
             stats: watch::Sender::new(EngineStats::default()),
             next_id: AtomicU64::new(1),
             was_ready: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
             starts: AtomicU64::new(0),
             beats: AtomicU64::new(0),
             pid: AtomicU64::new(0),
@@ -115,6 +121,26 @@ impl Board {
     /// For an engine beside the serving one, of which the metrics of the serving engine must not speak.
     pub fn aside() -> Board {
         Board { metered: false, ..Board::default() }
+    }
+
+    /// For an engine beside the serving one that is not started before somebody wants it.
+    pub fn asleep_aside() -> Board {
+        let (asleep, state) = (AtomicBool::new(true), watch::Sender::new(EngineState::Unloaded));
+        Board { asleep, state, ..Board::aside() }
+    }
+
+    pub(super) fn asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+    }
+
+    /// An engine is wanted, and has to prove itself as the first one had to; false: it was wanted already.
+    pub(super) fn wake(&self) -> bool {
+        self.was_ready.store(false, Ordering::Relaxed);
+        self.asleep.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn metered(&self) -> bool {
@@ -151,7 +177,7 @@ impl Board {
         (load_ms + pause_ms).div_ceil(1_000).clamp(1, 600) as u32
     }
 
-    /// Whether any engine was ready since the daemon started.
+    /// Whether any engine was ready since the daemon started, or since it was woken last.
     pub fn was_ready(&self) -> bool {
         self.was_ready.load(Ordering::Relaxed)
     }
@@ -248,7 +274,7 @@ impl Board {
                 json!({ "next_start_ms": pause.as_millis() as u64, "message": message })
             }
             EngineState::Failed { message, .. } => json!({ "message": message }),
-            EngineState::Stopped => json!({}),
+            EngineState::Unloaded | EngineState::Stopped => json!({}),
         };
         if let (Value::Object(status), Value::Object(detail)) = (&mut status, detail) {
             status.extend(detail);

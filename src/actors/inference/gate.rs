@@ -50,6 +50,18 @@ impl Gate {
     }
 }
 
+impl Gate {
+    /// Shuts it where nobody is inside, or on the way in.
+    pub fn try_shut(&self) -> Option<Shut> {
+        self.line.clone().try_write_owned().ok().map(|_held| Shut { _held })
+    }
+
+    /// Shuts it as soon as those inside have left by themselves. Dropped before that, it changes nothing.
+    pub async fn shut_empty(&self) -> Shut {
+        Shut { _held: self.line.clone().write_owned().await }
+    }
+}
+
 impl Pass {
     /// Resolves when the model must be changed now: a request under way ends with an error.
     pub async fn cut(&self) {

@@ -61,8 +61,8 @@ pub fn check(data: &[u8]) {
     let running = |events: &[ReplyEvent]| {
         let (to, events_there) = mpsc::channel(events.len().max(1));
         events.iter().for_each(|event| to.try_send(event.clone()).expect("there is room"));
-        let (ahead, clock, fingerprint) = (VecDeque::new(), ReplyClock::start(), Some(FINGERPRINT.to_owned()));
-        Running { events: events_there, ahead, clock, choices: told.choices, fingerprint }
+        let (ahead, clock) = (VecDeque::new(), ReplyClock::start());
+        Running { events: events_there, ahead, clock, choices: told.choices }
     };
     RUNTIME.block_on(async {
         let response = respond(running(&told.events), told.kind.clone(), told.form, &limits);
@@ -282,7 +282,12 @@ fn told(reader: &mut Reader<'_>) -> Told {
         examples: Vec::new(),
         session: None,
     };
-    told.events.push(ReplyEvent::Started { plan, model: reader.text(), created_unix_s: 1 });
+    told.events.push(ReplyEvent::Started {
+        plan,
+        model: reader.text(),
+        fingerprint: FINGERPRINT.to_owned(),
+        created_unix_s: 1,
+    });
     let mut calls = vec![Vec::new(); choices as usize];
     while !reader.is_empty() && told.events.len() < 200 {
         let kind = reader.byte();

@@ -38,7 +38,6 @@ struct Progress {
 pub(crate) struct ChunkWriter {
     kind: Kind,
     form: Form,
-    fingerprint: Option<String>,
     head: Option<Head>,
     /// `{"id":…,"choices":[{"index":`, the same in every chunk.
     prefix: Vec<u8>,
@@ -54,16 +53,15 @@ pub(crate) enum Next {
 }
 
 impl ChunkWriter {
-    pub(crate) fn new(kind: Kind, form: Form, choices: u32, fingerprint: Option<String>) -> Self {
+    pub(crate) fn new(kind: Kind, form: Form, choices: u32) -> Self {
         let choices = vec![Progress::default(); choices as usize];
-        ChunkWriter { kind, form, fingerprint, head: None, prefix: Vec::new(), choices }
+        ChunkWriter { kind, form, head: None, prefix: Vec::new(), choices }
     }
 
     /// Appends what `event` says to `out`.
     pub(crate) fn write(&mut self, event: ReplyEvent, out: &mut Vec<u8>) -> Next {
         match event {
-            ReplyEvent::Started { plan, model, created_unix_s } => {
-                let fingerprint = self.fingerprint.take();
+            ReplyEvent::Started { plan, model, fingerprint, created_unix_s } => {
                 self.start(Head { plan, model, created_unix_s, fingerprint }, out);
             }
             ReplyEvent::Queued => {}

@@ -15,7 +15,7 @@ pub(crate) struct Head {
     pub(crate) plan: PlanSummary,
     pub(crate) model: String,
     pub(crate) created_unix_s: i64,
-    pub(crate) fingerprint: Option<String>,
+    pub(crate) fingerprint: String,
 }
 
 impl Head {
