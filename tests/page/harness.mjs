@@ -7,6 +7,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
 import { chromium } from 'playwright-core';
@@ -38,7 +39,7 @@ async function freePort() {
 }
 
 export class Daemon {
-  /** Starts one; at most two replies at a time, so that the third is refused. */
+  /** Starts one; at most two replies at a time, so that the third is refused, and a further model. */
   static async start() {
     const daemon = new Daemon();
     daemon.state = await mkdtemp(join(tmpdir(), 'chimere-page-'));
@@ -46,7 +47,8 @@ export class Daemon {
     // No configuration of the developer's own may reach the test.
     daemon.env = { ...process.env, XDG_CONFIG_HOME: join(daemon.state, 'config') };
     const config = join(daemon.state, 'page.toml');
-    await writeFile(config, '[replies]\nrequests_max = 2\n');
+    const nano = fileURLToPath(new URL('../../nano/nano.gguf', import.meta.url));
+    await writeFile(config, `[replies]\nrequests_max = 2\n[models]\nfiles = { small = ${JSON.stringify(nano)} }\n`);
     const args = ['serve', '--config', config, '--listen', daemon.url.slice(7), '--state-dir', daemon.state];
     daemon.child = spawn(BIN, args, { env: daemon.env, stdio: ['ignore', 'ignore', 'pipe'] });
     daemon.log = '';

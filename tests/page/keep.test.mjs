@@ -135,4 +135,21 @@ test('a reply that a reload cut off is kept as far as it was', async () => {
   assert.equal(await answers(page).count(), 1);
 });
 
+test('a further model is chosen beside the composer, answers, and stays chosen', async () => {
+  const page = await browser.page();
+  const offered = () => page.locator('#which option').allTextContents();
+  assert.deepEqual(await offered(), ['Model: nano', 'Model: small']);
+  const state = async () => (await (await fetch(`${daemon.url}/v1/models/small`)).json()).x_chimere.state;
+  assert.equal(await state(), 'unloaded');
+  await page.selectOption('#which', 'small');
+  await until('its name is shown', async () => await page.textContent('#model-name') === 'small');
+  await ask(page, 'What is 17 + 25?');
+  assert.equal(await state(), 'ready');
+  await page.reload();
+  await until('it stays', async () => await page.textContent('#model-name') === 'small');
+  assert.equal(await page.inputValue('#which'), 'small');
+  await page.selectOption('#which', '');
+  await until('and goes', async () => await page.textContent('#model-name') === 'nano');
+});
+
 test('no request left the origin and the browser had nothing to complain about', () => browser.assertQuiet());

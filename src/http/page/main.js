@@ -7,7 +7,7 @@ import { bindKeys } from './keys.js';
 import { List } from './list.js';
 import { Log } from './log.js';
 import { Session } from './session.js';
-import { bindChoices, bindDialog, offerRoutes, settings } from './settings.js';
+import { bindChoices, bindDialog, offerModels, offerRoutes, settings } from './settings.js';
 import { lasting } from './storage.js';
 
 const session = new Session(settings);
@@ -179,8 +179,10 @@ async function connect() {
     return;
   }
   try {
-    const [model] = await api.models();
-    if (!model) throw new api.Problem('No model', '');
+    const models = await api.models();
+    if (!models.length) throw new api.Problem('No model', '');
+    offerModels(models);
+    const model = models.find(({ id }) => id === settings().model) ?? models[0];
     contextTokens = model.x_chimere?.context_tokens ?? null;
     state('ready', model.id);
     drawContext();
@@ -193,7 +195,7 @@ async function connect() {
   if ($('route').options.length === 1) offerRoutes(routes);
 }
 
-bindChoices();
+bindChoices(connect);
 drawConversation();
 connect();
 input.focus();

@@ -10,12 +10,13 @@ export const emptyReply = () => ({ role: 'assistant', content: '', reasoning: ''
 
 /** The request for the reply that follows `messages`. */
 export function requestFor(conversation, messages, settings) {
-  const { instruction, temperature, maxTokens, tools, route, tier, thought, learn } = settings;
+  const { instruction, temperature, maxTokens, tools, model, route, tier, thought, learn } = settings;
   const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id } };
   if (instruction.trim()) body.messages.unshift({ role: 'system', content: instruction });
   if (temperature !== null) body.temperature = temperature;
   if (maxTokens !== null) body.max_tokens = maxTokens;
   if (tools.length) body.tools = tools;
+  if (model) body.model = model;
   if (thought) body.reasoning_effort = thought;
   if (route) body.chimere.route = route;
   if (tier) body.chimere.tier = tier;

@@ -11,7 +11,7 @@ const THOUGHTS = ['none', 'low', 'medium', 'high'];
 const TEXT_MAX = 32_000;
 
 /** `null` and '' leave the choice to the route. */
-const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], route: '', tier: '', thought: '', learn: true };
+const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], model: '', route: '', tier: '', thought: '', learn: true };
 
 function read() {
   try {
@@ -23,6 +23,7 @@ function read() {
       temperature: number(found.temperature),
       maxTokens: number(found.maxTokens),
       tools: Array.isArray(found.tools) ? found.tools : [],
+      model: same('model') ? found.model : '',
       route: same('route') ? found.route : '',
       tier: TIERS.includes(found.tier) ? found.tier : '',
       thought: THOUGHTS.includes(found.thought) ? found.thought : '',
@@ -47,13 +48,26 @@ function change(some) {
   }
 }
 
-/** The three choices beside the composer. */
-export function bindChoices() {
-  for (const name of ['route', 'tier', 'thought']) {
-    const select = $(name);
+/** The choices beside the composer; `chosen` is called when the model is another. */
+export function bindChoices(chosen) {
+  for (const [id, name] of [['which', 'model'], ['route', 'route'], ['tier', 'tier'], ['thought', 'thought']]) {
+    const select = $(id);
     select.value = current[name];
-    select.addEventListener('change', () => change({ [name]: select.value }));
+    select.addEventListener('change', () => {
+      change({ [name]: select.value });
+      if (name === 'model') chosen();
+    });
   }
+}
+
+/** Offers the models that chat, the served one first, where there are several; a choice that is no longer there falls back. */
+export function offerModels([served, ...others]) {
+  const further = others.filter(({ x_chimere: about }) => about?.state !== undefined);
+  const select = $('which');
+  select.replaceChildren(new Option(`Model: ${served.id}`, ''), ...further.map(({ id }) => new Option(`Model: ${id}`, id)));
+  select.hidden = further.length === 0;
+  if (!further.some(({ id }) => id === current.model)) change({ model: '' });
+  select.value = current.model;
 }
 
 /** Offers the daemon's routes; a choice that is no longer there falls back. */
