@@ -107,9 +107,10 @@ impl Replies {
         self.config.get().requests_max.saturating_sub(self.permits.available_permits())
     }
 
-    /// Waits in line while the model is changed, within `start_timeout`.
+    /// Waits in line while the model is changed, for as long as one may take to load.
     pub async fn enter(&self) -> Result<Pass, ServiceError> {
-        let pass = self.board.gate.enter(self.config.get().start_timeout).await;
+        let patience = self.fleet.wait().max(self.config.get().start_timeout);
+        let pass = self.board.gate.enter(patience).await;
         pass.ok_or_else(|| unavailable(CHANGING, self.board.retry_after_s()))
     }
 

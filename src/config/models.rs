@@ -21,7 +21,7 @@ pub struct ModelsConfig {
     pub loaded_max: usize,
     /// One that nobody asks for so long is unloaded; `None`: only for another.
     pub idle_unload: Option<Duration>,
-    /// Longest wait of a request for its model to be loaded.
+    /// Longest wait of a request for its model to be loaded, or for the served one to be changed.
     pub load_wait: Duration,
 }
 

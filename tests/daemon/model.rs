@@ -233,7 +233,7 @@ async fn an_engine_killed_on_the_way_brings_the_model_before_back() {
 async fn those_who_wait_have_limits_and_a_killed_daemon_serves_the_file_before() {
     let folder = tempfile::tempdir().unwrap();
     let (mini, state) = (mini(folder.path()), Arc::new(tempfile::tempdir().unwrap()));
-    let limits = [("CHIMERE_REPLIES_START_TIMEOUT_MS", "10000"), ("CHIMERE_REPLIES_REQUESTS_MAX", "2")];
+    let limits = [("CHIMERE_MODELS_LOAD_WAIT_MS", "10000"), ("CHIMERE_REPLIES_REQUESTS_MAX", "2")];
     let mut daemon = launch(state.clone(), &["--failpoint", "model.proven"], &limits).await;
     let (status, _) = change(&daemon, &json!({ "path": mini, "wait": false })).await;
     assert_eq!(status, 200);

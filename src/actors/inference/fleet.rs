@@ -154,6 +154,11 @@ impl Fleet {
         &self.berths
     }
 
+    /// Longest wait of a request for a model to be loaded.
+    pub fn wait(&self) -> Duration {
+        self.limits.wait
+    }
+
     pub fn find(&self, name: &str) -> Option<&Arc<Berth>> {
         self.berths.iter().find(|berth| berth.names.iter().any(|own| own == name))
     }
