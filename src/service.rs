@@ -104,6 +104,8 @@ pub struct ReplyRequest {
     pub quality_gate: Option<bool>,
     /// What the answer must be; absent: any text.
     pub grammar: Option<Grammar>,
+    /// Of the calls that a choice makes the first counts alone.
+    pub one_tool_call: bool,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }

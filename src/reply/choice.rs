@@ -23,6 +23,8 @@ pub(super) struct Choice {
     pub(super) form: Option<&'static str>,
     /// Where the request offers tools.
     tools: Option<ToolCallParser>,
+    /// The first call counts alone: what the model says beside it is neither told nor kept.
+    pub(super) one_call: bool,
     /// The call being written: id, name, arguments so far.
     call: Option<(String, String, String)>,
 }
@@ -54,6 +56,7 @@ impl Choice {
             logprobs,
             form: None,
             tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools)),
+            one_call: false,
             call: None,
         }
     }
@@ -143,6 +146,7 @@ impl Choice {
         for piece in pieces {
             match piece {
                 Piece::Content(channel, text) => self.show(channel, text, Vec::new(), out),
+                Piece::Begin { index: 1.., .. } | Piece::Arguments { index: 1.., .. } if self.one_call => {}
                 Piece::Begin { index, id, name } => {
                     self.call = Some((id.clone(), name.clone(), String::new()));
                     out.push(ReplyEvent::ToolBegin { choice, call: index, id, name });
@@ -269,6 +273,20 @@ mod tests {
         });
         assert_eq!(deltas.collect::<String>().parse::<Value>().unwrap(), call.arguments);
         assert!(matches!(events.last(), Some(ReplyEvent::ChoiceFinished { tool_calls, .. }) if tool_calls.len() == 1));
+    }
+
+    #[test]
+    fn where_one_call_counts_the_others_are_neither_told_nor_kept() {
+        let mut choice = Choice::new(0, 0, false, &tools());
+        choice.one_call = true;
+        let events = feed(&mut choice, &[CALL, &CALL.replace("17", "18")].concat());
+        assert_eq!(choice.generation.tool_calls.len(), 1);
+        assert_eq!(choice.generation.tool_calls[0].arguments, json!({"a": 17, "b": 25}));
+        assert_eq!(choice.generation.finish_reason, FinishReason::ToolCalls);
+        let told = |e: &&ReplyEvent| {
+            matches!(e, ReplyEvent::ToolBegin { call: 1.., .. } | ReplyEvent::ToolArguments { call: 1.., .. })
+        };
+        assert_eq!(events.iter().filter(told).count(), 0);
     }
 
     #[test]

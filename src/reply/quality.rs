@@ -33,6 +33,7 @@ struct Trial<'a> {
     seat: &'a Seat,
     plan: &'a Plan,
     gate: QualityGate,
+    one_call: bool,
     adapter: Option<String>,
     principal: &'a str,
     deadline: Instant,
@@ -55,7 +56,8 @@ pub(super) async fn gate(
     let first = Attempt { generation: choice.generation.clone(), logprobs: Vec::new(), judgement: None };
     let adapter = revision(reply.opening.generation);
     let (plan, principal) = (&reply.plan, reply.opening.principal.as_str());
-    let mut trial = Trial { replies, seat, plan, gate, adapter, principal, deadline, attempts: vec![first] };
+    let one_call = choice.one_call;
+    let mut trial = Trial { replies, seat, one_call, plan, gate, adapter, principal, deadline, attempts: vec![first] };
     let because = match refusal(&choice.generation, reply.streamed) {
         Some(why) => Some(why.to_owned()),
         None => tokio::select! {
@@ -147,6 +149,7 @@ impl Trial<'_> {
         let seed = self.attempts[0].generation.seed.wrapping_add(retry.into());
         request.sampling.seed = Some(seed);
         let mut choice = Choice::new(0, seed, self.plan.sampling.logprobs.is_some(), &self.plan.tools);
+        choice.one_call = self.one_call;
         let within = self.deadline.saturating_duration_since(Instant::now());
         let submitted = self.seat.inference.send_within(Submit { choices: vec![request] }, within).await;
         let mut stream = submitted.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;

@@ -134,7 +134,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let logprobs = plan.sampling.logprobs.is_some();
     let mut choices: Vec<Choice> =
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
-    choices.iter_mut().for_each(|choice| choice.form = form);
+    choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
     let streamed = request.streamed;
     let model = seat.name.clone();
     Ok((Reply { opening, plan, hosted, model, choices, streamed, judgement: None, session }, stream, seat))

@@ -155,6 +155,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         engram: Default::default(),
         quality_gate: None,
         grammar: None,
+        one_tool_call: false,
         streamed: false,
     }
 }

@@ -185,6 +185,9 @@ impl Reply {
     async fn choice(&self, choice: u32, to: &mpsc::Sender<ReplyEvent>) -> Option<Generation> {
         let seed = self.request.sampling.seed.unwrap_or(1) + u64::from(choice);
         let mut script = script(&self.order, seed);
+        if self.request.one_tool_call {
+            script.tools.truncate(1);
+        }
         if matches!(&self.request.input, ReplyInput::Chat { tools, .. } if tools.is_empty()) && !script.tools.is_empty()
         {
             script.tools.clear();

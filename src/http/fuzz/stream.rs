@@ -77,9 +77,7 @@ pub fn check(data: &[u8]) {
             && !revised
         {
             let (usage, generations) = (&whole.usage, &whole.generations);
-            let form = told.form;
-            let told_at_once =
-                reply::chat(&whole.head, &whole.choices, usage, generations, form.logprobs, form.one_tool_call);
+            let told_at_once = reply::chat(&whole.head, &whole.choices, usage, generations, told.form.logprobs);
             match told_at_once {
                 Ok(value) => assert_eq!(at_once(&value), heard.choices, "{text}"),
                 Err(error) => assert_eq!(heard.error.as_ref(), Some(&error.message)),
@@ -172,13 +170,7 @@ fn expected(told: &Told) -> Heard {
     let mut heard = Heard { choices: vec![Choice::default(); told.choices as usize], ..Heard::default() };
     let chat = told.kind == Kind::Chat;
     // Completions know no calls.
-    let calls_max = if !chat {
-        0
-    } else if told.form.one_tool_call {
-        1
-    } else {
-        usize::MAX
-    };
+    let calls_max = if chat { usize::MAX } else { 0 };
     let mut reasons: BTreeMap<u32, FinishReason> = BTreeMap::new();
     let said = |choice: &mut Choice, text: &str, logprobs: &[Logprob]| {
         choice.content += text;
@@ -261,12 +253,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
     let flags = reader.byte();
     let choices = 1 + u32::from(flags & 3);
     let kind = if flags & 4 == 0 { Kind::Chat } else { Kind::Completion { echo: reader.text() } };
-    let form = Form {
-        stream: true,
-        include_usage: flags & 8 != 0,
-        logprobs: flags & 16 != 0,
-        one_tool_call: flags & 32 != 0 && kind == Kind::Chat,
-    };
+    let form = Form { stream: true, include_usage: flags & 8 != 0, logprobs: flags & 16 != 0 };
     let mut told = Told { kind, form, choices, events: Vec::new() };
     if flags & 64 != 0 {
         told.events.push(ReplyEvent::Failed(ServiceError::Internal(reader.text())));

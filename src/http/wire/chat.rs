@@ -144,8 +144,6 @@ pub(crate) struct Form {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) logprobs: bool,
-    /// `parallel_tool_calls: false`: only the first call of a choice is passed on.
-    pub(crate) one_tool_call: bool,
 }
 
 /// Reads and checks a request body.
@@ -164,16 +162,16 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     let top = TemplateArguments { enable_thinking: raw.enable_thinking, thinking_budget: raw.thinking_budget };
     let thinking = thinking(raw.reasoning_effort, top, raw.chat_template_kwargs.unwrap_or_default())?;
     let tools = tools(raw.tools, raw.tool_choice, limits)?;
-    let grammar = grammar(&tools, schema, raw.parallel_tool_calls == Some(false))?;
+    let one_tool_call = raw.parallel_tool_calls == Some(false);
+    let grammar = grammar(&tools, schema, one_tool_call)?;
     let input = ReplyInput::Chat { messages: messages(raw.messages, limits)?, tools: tools.list };
     let form = Form {
         stream: common.stream,
         include_usage: common.include_usage,
         logprobs: common.sampling.logprobs.is_some(),
-        one_tool_call: raw.parallel_tool_calls == Some(false),
     };
     let request = request(principal, input, raw.model, common, extension, thinking);
-    Ok((ReplyRequest { grammar, ..request }, form))
+    Ok((ReplyRequest { grammar, one_tool_call, ..request }, form))
 }
 
 /// Puts the checked parts together.
@@ -202,6 +200,7 @@ pub(crate) fn request(
         engram: RawEngram::wish(extension.engram),
         quality_gate: extension.quality_gate,
         grammar: None,
+        one_tool_call: false,
         streamed: common.stream,
     }
 }
@@ -250,7 +249,8 @@ mod tests {
         assert_eq!((request.quality_gate, request.streamed), (Some(true), true));
         assert_eq!((request.thinking, request.model), (Some(Thinking::On { budget_tokens: 512 }), None));
         assert_eq!(request.sampling.logprobs, Some(3));
-        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true, one_tool_call: true });
+        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true });
+        assert!(request.one_tool_call);
     }
 
     #[test]

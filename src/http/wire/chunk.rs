@@ -68,7 +68,7 @@ impl ChunkWriter {
             ReplyEvent::Delta { choice, channel, text, logprobs } => self.delta(choice, channel, &text, &logprobs, out),
             ReplyEvent::ToolBegin { choice, call, id, name } => self.tool_begin(choice, call, &id, &name, out),
             ReplyEvent::ToolArguments { choice, call, delta } => {
-                if self.passes(call) {
+                if self.kind == Kind::Chat {
                     let delta = json!({"tool_calls": [{"index": call, "function": {"arguments": delta}}]});
                     self.chat_delta(choice, &delta, out);
                 }
@@ -153,16 +153,11 @@ impl ChunkWriter {
         }
     }
 
-    /// `parallel_tool_calls: false` lets only the first call of a choice through.
-    fn passes(&self, call: u32) -> bool {
-        self.kind == Kind::Chat && (call == 0 || !self.form.one_tool_call)
-    }
-
     fn tool_begin(&mut self, choice: u32, call: u32, id: &str, name: &str, out: &mut Vec<u8>) {
         if let Some(progress) = self.choices.get_mut(choice as usize) {
             progress.calls_begun = progress.calls_begun.max(call + 1);
         }
-        if self.passes(call) {
+        if self.kind == Kind::Chat {
             let function = json!({"name": name, "arguments": ""});
             let delta = json!({"tool_calls": [{"index": call, "id": id, "type": "function", "function": function}]});
             self.chat_delta(choice, &delta, out);
@@ -173,7 +168,7 @@ impl ChunkWriter {
     fn whole_calls(&mut self, choice: u32, calls: &[ToolCall], out: &mut Vec<u8>) {
         let begun = self.choices.get(choice as usize).map_or(0, |p| p.calls_begun);
         for (call, whole) in (0u32..).zip(calls).skip(begun as usize) {
-            if self.passes(call) {
+            if self.kind == Kind::Chat {
                 let mut entry = tool_call(whole);
                 entry["index"] = json!(call);
                 self.chat_delta(choice, &json!({"tool_calls": [entry]}), out);

@@ -79,7 +79,6 @@ pub(crate) fn read(
         stream: common.stream,
         include_usage: common.include_usage,
         logprobs: common.sampling.logprobs.is_some(),
-        one_tool_call: false,
     };
     let input = prompt(raw.prompt)?;
     Ok((request(principal, input, raw.model, common, extension, None), form, echo))

@@ -154,19 +154,17 @@ pub(crate) fn tool_call(call: &ToolCall) -> Value {
     })
 }
 
-/// A finished chat reply. `one_tool_call` keeps the first call of each choice.
+/// A finished chat reply.
 pub(crate) fn chat(
     head: &Head,
     choices: &[Choice],
     totals: &Usage,
     generations: &[Generation],
     logprobs: bool,
-    one_tool_call: bool,
 ) -> Result<Value, ApiError> {
     let mut written = Vec::with_capacity(choices.len());
     for (index, choice) in choices.iter().enumerate() {
-        let calls_max = if one_tool_call { 1 } else { usize::MAX };
-        let calls: Vec<_> = choice.tool_calls.iter().take(calls_max).map(tool_call).collect();
+        let calls: Vec<_> = choice.tool_calls.iter().map(tool_call).collect();
         let mut message = json!({"role": "assistant", "content": choice.content, "refusal": null});
         if !calls.is_empty() {
             if choice.content.is_empty() {
