@@ -2,7 +2,7 @@
 //!
 //! | actor | owns | receives | on error |
 //! |---|---|---|---|
-//! | [`inference::Inference`] | the serving engine child, the request registry, the pause lease | Submit, Ask, Adapt, Pause → Lease, Host, Stop | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
+//! | [`inference::Inference`] | the serving engine child (a further model has an Inference of its own, [`inference::Fleet`]), the request registry, the pause lease | Submit, Ask, Adapt, Pause → Lease, Host, Wake, Rest, Stop | restart the engine with back-off; requests in flight get an error event; new ones wait or get 503 with Retry-After |
 //! | [`orchestrator::Orchestrator`] | the PipelineSet, the route history | Chat, PipelinesChanged, OrchestratorStatus | the caller falls back to the default route |
 //! | [`memory::Memory`] | the turn log | Append, AddFeedback, AddJudgement, Unscored, List, Forget, MemoryStatus | stop writing, keep serving, reopen after a while |
 //! | [`scorer::Scorer`] | the queue of unscored turns, the judge's engine child | JudgeAnswer, ScoreBacklog, ScorerStatus | leave the turn unscored, count it, find it again in the turn log |
