@@ -308,6 +308,13 @@ pub struct Chosen {
     pub clusters: Vec<Cluster>,
 }
 
+/// What another model said is nothing to turn the served one away from, whose weights begin with `base_hash`.
+pub fn spare_others(rows: &mut [Row], turns: &[Turn], base_hash: &str) {
+    let others = turns.iter().filter(|turn| turn.model_hash != base_hash);
+    let others: BTreeSet<&str> = others.map(|turn| turn.id.0.as_str()).collect();
+    rows.iter_mut().filter(|row| others.contains(row.id.as_str())).for_each(|row| row.rejected = None);
+}
+
 /// The rules of the set, over pairs that are each good by themselves, in the order of time.
 pub fn choose(rows: Vec<Row>, rules: &Rules, principals: &Principals) -> Chosen {
     let mut refused = BTreeMap::new();

@@ -147,7 +147,11 @@ fn a_correction_needs_its_own_verdict_and_counts_for_the_one_who_wrote_it() {
     assert_eq!((row.reply.reasoning_content.as_deref(), row.reply.content.as_str()), (Some("17 + 25"), "42"));
     assert_eq!(row.thinking, Thinking::On { budget_tokens: 9 });
     // The model's own reply to the same prompt stands beside it, if it came to its end and is another.
-    assert_eq!(row.rejected.unwrap().content, "The answer is 42.");
+    let mut rows = [row];
+    spare_others(&mut rows, &[turn()], "h");
+    assert_eq!(rows[0].rejected.as_ref().unwrap().content, "The answer is 42.");
+    spare_others(&mut rows, &[turn()], "the hash of another model");
+    assert_eq!(rows[0].rejected, None);
     let cut = |t: &mut Turn| {
         corrected("<think>17 + 25</think>42")(t);
         t.generations[0].finish_reason = FinishReason::Length;

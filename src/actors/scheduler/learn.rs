@@ -16,7 +16,7 @@ use crate::actors::scorer::ScoreBacklog;
 use crate::actors::trainer::{Left, Take, Train};
 use crate::eval::golden;
 use crate::keys::{KeyRing, OWNER};
-use crate::night::admission::{Admission, Chosen, Principals, Rules, choose};
+use crate::night::admission::{Admission, Chosen, Principals, Rules, choose, spare_others};
 use crate::night::dataset::{self, Row};
 use crate::night::learning::{self, FORMAT, Mode, SELECTION, Selected, TRAINING, Trained, Training};
 use crate::night::library::{Judged, Line, Pairs};
@@ -153,7 +153,8 @@ impl Work {
         let base_hash = self.hosted().await?.model_hash.clone();
         let made = blocking(move || -> Result<_, String> {
             let known = library.load().map_err(|error| error.to_string())?;
-            let (rows, selected, offered) = room.select(&turns, &known)?;
+            let (mut rows, selected, offered) = room.select(&turns, &known)?;
+            spare_others(&mut rows, &turns, &base_hash);
             let chosen: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
             // Ids of another model mean something else.
             let own = |turn: &&Turn| chosen.contains(turn.id.0.as_str()) && turn.model_hash == base_hash;
