@@ -42,9 +42,8 @@ __device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w, bool down) {
     }
     if (blockIdx.y >= a.active[0]) return false;
     u32 expert = w.expert = a.active[1 + blockIdx.y];
-    w.gate = a.routed.gate + expert * a.routed.gate_bytes;
-    w.up = a.routed.up + expert * a.routed.up_bytes;
-    w.down = a.routed.down + expert * a.routed.down_bytes;
+    if (down) w.down = down_of(a.routed, expert);
+    else w.gate = gate_of(a.routed, expert), w.up = up_of(a.routed, expert);
     w.packing = down ? a.routed.down_packing : a.routed.gate_packing;
     w.width = a.routed.width, w.first = a.start[expert], w.count = a.start[expert + 1] - w.first;
     return true;
@@ -220,7 +219,7 @@ KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
     after_previous();
     bool shared = e == a.used;
     u32 expert = shared ? 0 : a.chosen[(u64)t * a.used + e];
-    const u8* matrix = shared ? a.shared.down.get() : a.routed.down + expert * a.routed.down_bytes;
+    const u8* matrix = shared ? a.shared.down.get() : down_of(a.routed, expert);
     u32 packing = shared ? a.shared.down_packing : a.routed.down_packing;
     u32 width = shared ? a.shared.width : a.routed.width;
     u32 pair = shared ? a.tokens * a.used + t : t * a.used + e;

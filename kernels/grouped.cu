@@ -43,9 +43,8 @@ __device__ __forceinline__ bool find_group(const GroupedArgs& a, Group& w, bool 
         uint4 place = a.work[1 + blockIdx.y - ahead];
         w.expert = place.x, w.first = place.y, w.count = place.z;
     }
-    w.gate = e.gate + w.expert * e.gate_bytes;
-    w.up = e.up + w.expert * e.up_bytes;
-    w.down = e.down + w.expert * e.down_bytes;
+    if (down) w.down = down_of(e, w.expert);
+    else w.gate = gate_of(e, w.expert), w.up = up_of(e, w.expert);
     w.packing = down ? e.down_packing : e.gate_packing;
     w.width = e.width;
     return true;

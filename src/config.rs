@@ -55,6 +55,9 @@ pub struct EngineConfig {
     pub backend: String,
     /// Device memory that may be used; 0 = what is free.
     pub vram_bytes_max: u64,
+    /// Memory of the host that may be pinned for experts that do not fit on the card; 0 = three quarters of what is
+    /// available.
+    pub pinned_bytes_max: u64,
     /// Folder of compiled kernels that came with the program, where there is one.
     pub kernels: Option<PathBuf>,
     pub threads: NonZeroUsize,
@@ -296,6 +299,7 @@ fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, Co
     Ok(EngineConfig {
         backend: one_of(raw.backend, "auto", &["auto", "cpu", "cuda", "llama"], "engine.backend")?,
         vram_bytes_max: number(raw.vram_bytes_max, 0, 0..=1 << 44, "engine.vram_bytes_max")?,
+        pinned_bytes_max: number(raw.pinned_bytes_max, 0, 0..=1 << 44, "engine.pinned_bytes_max")?,
         kernels: env.find_kernels(),
         threads: nonzero(number(raw.threads, cores.min(THREADS_MAX), 1..=THREADS_MAX, "engine.threads")?),
         context_tokens: context.map(nonzero),

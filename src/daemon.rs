@@ -364,6 +364,7 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     let mut flag = |name: &str, value: String| args.extend([name.into(), value.into()]);
     flag("--backend", engine.backend.clone());
     flag("--vram-max", engine.vram_bytes_max.to_string());
+    flag("--pinned-max", engine.pinned_bytes_max.to_string());
     flag("--threads", engine.threads.to_string());
     flag("--context", engine.context_tokens.map_or(0, usize::from).to_string());
     flag("--sequences", engine.sequences.to_string());

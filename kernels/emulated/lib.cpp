@@ -29,6 +29,7 @@
 #include "../lora.cu"
 #include "../sample.cu"
 #include "../fill.cu"
+#include "../offload.cu"
 
 namespace emulated {
 dim3 thread, block, grid_size, block_size;
@@ -276,6 +277,7 @@ const Entry TABLE[] = {
     ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(experts_down_1, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
+    ENTRY(offload_choose, OffloadArgs), ENTRY(offload_copy, OffloadArgs),
     ENTRY(lora_inner, LoraArgs), ENTRY(lora_add, LoraArgs),
     ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };

@@ -79,6 +79,11 @@ pub struct Args {
     /// documents that satisfy them (a line each: `{"schema": …, "documents": [ … ]}`)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["http", "train", "backend", "batch", "prompt", "depth", "tokens"])]
     forms: Option<PathBuf>,
+    /// Print where everything would lie on a card of which --vram-max is free, for sequences of --context tokens, as many
+    /// as the largest --batch; neither a card is needed nor the file's weights
+    #[cfg(feature = "llama")]
+    #[arg(long, conflicts_with_all = ["http", "train", "forms"])]
+    plan: bool,
     /// Perturbations of a step
     #[arg(long, default_value_t = 64, requires = "train", value_parser = clap::value_parser!(u16).range(2..=4095))]
     directions: u16,
@@ -132,7 +137,7 @@ fn make_synthetic(mut args: Args) -> anyhow::Result<Args> {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "llama")]
-    if args.backend == [Kind::Cuda] && !args.http && args.train.is_none() {
+    if args.plan || args.backend == [Kind::Cuda] && !args.http && args.train.is_none() {
         return card::run(&args);
     }
     #[cfg(feature = "llama")]

@@ -47,6 +47,10 @@ pub struct CardArgs {
     /// Device memory that may be used: `16GiB`, `900MiB` or bytes [default: what is free]
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, hide_default_value = true)]
     pub vram_max: u64,
+    /// Memory of the host that may be pinned for experts that do not fit on the card [default: three quarters of what is
+    /// available]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, hide_default_value = true)]
+    pub pinned_max: u64,
     /// The kernels compiled for the processor, in place of a card; for tests
     #[arg(long, hide = true, value_name = "FILE")]
     pub emulated: Option<PathBuf>,
@@ -62,6 +66,7 @@ impl CardArgs {
             cache: self.kernels,
             shipped: self.shipped_kernels,
             memory_bytes_max: self.vram_max,
+            pinned_bytes_max: self.pinned_max,
             adapters,
             spared: self.spare_card,
             emulated: self.emulated,

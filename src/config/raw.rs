@@ -136,6 +136,8 @@ section! {
         backend: String,
         /// Device memory that may be used.
         vram_bytes_max: u64,
+        /// Memory of the host that may be pinned for experts that do not fit there.
+        pinned_bytes_max: u64,
         threads: u64,
         context_tokens: u64,
         sequences: u64,

@@ -167,6 +167,34 @@ fn a_card_that_was_asked_for_and_cannot_serve_ends_the_start() {
 }
 
 #[test]
+fn a_model_beyond_the_card_is_planned_without_one_and_runs_with_experts_on_the_host() {
+    let (library, model) = (library().display().to_string(), model().display().to_string());
+    let plan =
+        |more: &[&str]| run(&[&["bench", "--plan", "--json", "--batch", "1", "--model", &model], more].concat(), &[]);
+    let whole = plan(&["--vram-max", "1024GiB", "--context", "64"]);
+    let whole: Value = serde_json::from_slice(&whole.stdout).unwrap();
+    let bytes = |plan: &Value, key: &str| plan[key].as_u64().unwrap();
+    let total: u64 = ["weights", "kv", "states", "scratch"].iter().map(|key| bytes(&whole, key)).sum();
+    assert_eq!((bytes(&whole, "host"), bytes(&whole, "slots_a_layer")), (0, 0), "{whole}");
+    // What is needed without adapters in a short pass, less half of the experts.
+    let limit = (total - bytes(&whole, "experts") / 2).to_string();
+    let tight = plan(&["--vram-max", &limit, "--context", "64"]);
+    let tight: Value = serde_json::from_slice(&tight.stdout).unwrap();
+    let (slots, all) = (bytes(&tight, "slots_a_layer"), bytes(&tight, "experts_a_layer"));
+    assert!(bytes(&tight, "host") > 0 && 0 < slots && slots < all, "{tight}");
+    let small = String::from_utf8(plan(&["--vram-max", "1MiB"]).stderr).unwrap();
+    assert!(small.contains("GiB of device memory") && small.contains("choose fewer sequences"), "{small}");
+    assert!(String::from_utf8(plan(&[]).stderr).unwrap().contains("--vram-max 16GiB"));
+    let card = ["bench", "--device", "cuda", "--emulated", &library, "--model", &model, "--json", "--vram-max", &limit];
+    let cases = ["--batch", "1", "--prompt", "2", "--depth", "1", "--tokens", "1", "--rounds", "1"];
+    let ended = run(&[&card[..], &cases].concat(), &[]);
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(bytes(&report["placement"], "host") > 0, "{report}");
+    assert!(bytes(&report["offloaded"], "misses") > 0 && bytes(&report["offloaded"], "moved_bytes") > 0, "{report}");
+}
+
+#[test]
 fn rates_on_the_card_are_measured() {
     let (library, model) = (library().display().to_string(), model().display().to_string());
     let card = ["bench", "--device", "cuda", "--emulated", &library, "--model", &model, "--json"];

@@ -179,6 +179,19 @@ pub enum BackendError {
     Lost(String),
 }
 
+/// Where the experts were that were used since the model was loaded: each once a layer and pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offloaded {
+    /// On the card.
+    pub hits: u64,
+    /// Brought to a slot.
+    pub misses: u64,
+    /// Read where they lie on the host, for want of a slot.
+    pub direct: u64,
+    /// Copied to slots.
+    pub moved_bytes: u64,
+}
+
 /// A hosted model. Not `Sync`: one owner, the step loop.
 pub trait Backend: Send {
     fn info(&self) -> &ModelInfo;
@@ -212,6 +225,11 @@ pub trait Backend: Send {
     /// Tokens that one step should feed at most where nobody says otherwise.
     fn step_tokens(&self) -> StepTokens {
         StepTokens { beside: 256, a_reply: None, alone: 0, cut: CUT_TOKENS }
+    }
+
+    /// What became of the experts beyond the device's memory; `None`: there are none.
+    fn offloaded(&self) -> Option<Offloaded> {
+        None
     }
 
     /// How much [`Backend::save`] would give; `None`: this backend saves nothing.

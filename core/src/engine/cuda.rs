@@ -5,7 +5,9 @@ mod adapters;
 pub mod bench;
 mod greedy;
 mod memory;
+mod offload;
 mod options;
+mod place;
 mod profile;
 mod run;
 mod supported;
@@ -23,7 +25,8 @@ use chimere_ffi::kernels::attention;
 
 use super::adapter::Adapter;
 use super::backend::{
-    AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Output, Saved, SavedSize, SeqId, StepTokens,
+    AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Offloaded, Output, Saved, SavedSize, SeqId,
+    StepTokens,
 };
 use super::batch::CUT_TOKENS;
 use super::model::passes::{Cursor, Fed, GRID, Pass};
@@ -32,15 +35,18 @@ use super::model::state::{Input, Part, Slots};
 use super::model::weights::Weights;
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
-use adapters::{Adapters, Held, Touched, standard_bytes};
+use adapters::{Adapters, Held, Touched};
 use memory::{Memory, Sequence, Sizes, States};
+use offload::Tier;
+use place::place;
 use run::Run;
 use supported::{one_packing, packed_experts, supported};
-use weights::{OnDevice, Source, TokenBytes, Uploader, device_bytes};
+use weights::{OnDevice, Source, TokenBytes, Uploader};
 
 pub use greedy::Greedy;
 pub use memory::Placement;
 pub use options::CudaOptions;
+pub use place::plan;
 
 /// Sequences that decode together in one recorded graph; more run launch by launch.
 const GRAPH_ROWS_MAX: usize = 32;
@@ -79,6 +85,8 @@ pub struct Cuda {
     adapters: Adapters,
     /// Every sequence is put under it when it is opened.
     always: Option<Arc<Held>>,
+    /// Where some experts lie on the host.
+    tier: Option<Tier>,
     weights: Weights<OnDevice>,
     memory: Memory,
     states: States,
@@ -124,15 +132,17 @@ impl Cuda {
         let refused = |e: ModelError| BackendError::Load(format!("{stem}: {e}"));
         let hp = HParams::read(gguf).map_err(refused)?;
         supported(&hp, options).map_err(refused)?;
-        let (sizes, placement) = place(&device, gguf, &hp, options)?;
+        let (sizes, placement) = place(device.free_bytes().map_err(unusable)?, gguf, &hp, options)?;
         tracing::info!(%placement, context = sizes.context, kernels = device.facts().kernels, "placement");
         let threads = options.threads;
-        let mut uploader = Uploader { device: &device, source, threads, embedding: None, seed: 1 };
+        let mut uploader = Uploader { device: &device, source, threads, split: sizes.split, embedding: None, seed: 1 };
         let weights = Weights::load(&hp, gguf, &mut uploader, progress).map_err(refused)?;
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
         layers.clone().enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
         let sizes = Sizes { packed: layers.into_iter().all(packed_experts), ..sizes };
+        let tier = sizes.split.map(|split| Tier::new(&device, &weights, hp.moe.experts, split));
         Ok(Cuda {
+            tier: tier.transpose().map_err(unusable)?,
             trunk: stages::trunk(&hp),
             prediction: stages::prediction(&hp),
             slots: Slots::new(options.sequences_max, sizes.context),
@@ -304,40 +314,6 @@ fn device(gguf: &Gguf, options: &CudaOptions) -> Result<Device, BackendError> {
     opened.map_err(unusable)
 }
 
-/// Sizes that fit, and how they divide the memory. Where nobody said how long a context must be, it is cut to what fits.
-fn place(
-    device: &Device,
-    gguf: &Gguf,
-    hp: &HParams,
-    options: &CudaOptions,
-) -> Result<(Sizes, Placement), BackendError> {
-    let free = device.free_bytes().map_err(unusable)?;
-    let limit = if options.memory_bytes_max == 0 { free } else { free.min(options.memory_bytes_max) };
-    let mut options = options.clone();
-    let free_choice = options.context_tokens == 0;
-    let (plenty, least) = ADAPTERS;
-    let none = if options.adapters { least } else { 0 };
-    let tries = [(ROWS_MAX, plenty), (SHORT_ROWS_MAX, plenty), (SHORT_ROWS_MAX, least), (SHORT_ROWS_MAX, none)];
-    loop {
-        let placed = tries.map(|(rows, adapters)| {
-            let sizes = Sizes::new(hp, &options, rows, adapters * standard_bytes(gguf));
-            (sizes, Placement::new(hp, &sizes, device_bytes(gguf), limit))
-        });
-        if let Some(found) = placed.iter().find(|(_, placement)| placement.total() <= limit) {
-            return Ok(*found);
-        }
-        let (sizes, placement) = placed[tries.len() - 1];
-        if !free_choice || sizes.context < 2 * CONTEXT_TOKENS_MIN {
-            let advice = "choose fewer sequences or a shorter context";
-            return Err(BackendError::Device(format!(
-                "with {} sequences of {} tokens the model needs {placement}: {advice}",
-                sizes.sequences, sizes.context
-            )));
-        }
-        options.context_tokens = sizes.context / 2;
-    }
-}
-
 fn model_info(
     gguf: &Gguf,
     hp: &HParams,
@@ -419,6 +395,11 @@ impl Backend for Cuda {
 
     fn step_tokens(&self) -> StepTokens {
         StepTokens { beside: STEP_TOKENS, a_reply: None, alone: self.sizes.rows, cut: CUT_TOKENS }
+    }
+
+    fn offloaded(&self) -> Option<Offloaded> {
+        // A device that failed says so at the next step.
+        self.tier.as_ref().and_then(|tier| tier.offloaded().ok())
     }
 
     fn saved_size(&self) -> Option<SavedSize> {

@@ -1,8 +1,7 @@
 //! The step loop: owns the model and every admitted request, and is in exactly one state.
 //!
 //! - `Running`: admits, steps, samples. Takes every command but `Resume`.
-//! - `Paused`: keeps every request where it stands (a token boundary) and queues new ones. Takes every command but
-//!   `Pause`.
+//! - `Paused`: keeps every request where it stands (a token boundary), queues new ones. Takes every command but `Pause`.
 //! - `Finished`: nothing more; what ran was aborted.
 //!
 //! A command that the state does not allow is refused by name. One request's failure ends that request alone.
@@ -486,6 +485,7 @@ impl Host {
             snapshots: self.prefixes.len() as u32,
             snapshot_bytes: self.prefixes.bytes(),
             forms: self.forms.told(),
+            offloaded: self.backend.offloaded(),
             ..self.stats
         }
     }

@@ -54,6 +54,8 @@ impl LoadOptions {
             sequences_max: self.sequences_max,
             halves: !self.exact,
             memory_bytes_max: card.memory_bytes_max,
+            pinned_bytes_max: card.pinned_bytes_max,
+            resident_percent_min: if self.backend == Kind::Auto { AUTO_RESIDENT_PERCENT_MIN } else { 0 },
             adapters: card.adapters,
             cache: card.cache,
             shipped: card.shipped,
@@ -72,6 +74,8 @@ pub struct CardOptions {
     pub shipped: Option<PathBuf>,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
+    /// Memory of the host that may be pinned for it; 0 = three quarters of what is available.
+    pub pinned_bytes_max: u64,
     /// Adapters will be put on the model: a card without room for some is refused.
     pub adapters: bool,
     /// The card belongs to another engine: [`Kind::Auto`] stays on the processor.
@@ -112,6 +116,10 @@ pub enum LoadError {
     #[error("this build has no libllama: it runs only the native architecture, not {0}")]
     NoLibrary(String),
 }
+
+/// Experts that must fit on a card for [`Kind::Auto`] to take it: with fewer, most of what a token reads comes over the
+/// bus, which is no faster than the processor's own way to its memory.
+const AUTO_RESIDENT_PERCENT_MIN: u64 = 25;
 
 /// Bytes of each tensor's start that go into the model hash, beside the whole header.
 const HASH_SAMPLE_BYTES: u64 = 4096;

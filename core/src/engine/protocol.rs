@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::adapter::{AdapterFacts, Sides};
-use super::backend::ModelInfo;
+use super::backend::{ModelInfo, Offloaded};
 use super::grammar::{FormStats, Grammar};
 use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, Timings, Usage};
 
@@ -357,6 +357,9 @@ pub struct EngineStats {
     pub snapshot_bytes: u64,
     #[serde(default)]
     pub forms: FormStats,
+    /// What became of the experts that lie on the host, where some do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offloaded: Option<Offloaded>,
 }
 
 /// Why one request failed. The others go on.

@@ -28,7 +28,7 @@ const HEADERS: [(&CStr, &str); 13] = [
 ];
 
 /// The files of kernels.
-pub(super) const FILES: [(&str, &str); 17] = [
+pub(super) const FILES: [(&str, &str); 18] = [
     ("embed.cu", include_str!("../../../kernels/embed.cu")),
     ("matmul.cu", include_str!("../../../kernels/matmul.cu")),
     ("gemm.cu", include_str!("../../../kernels/gemm.cu")),
@@ -43,6 +43,7 @@ pub(super) const FILES: [(&str, &str); 17] = [
     ("sort.cu", include_str!("../../../kernels/sort.cu")),
     ("experts.cu", include_str!("../../../kernels/experts.cu")),
     ("grouped.cu", include_str!("../../../kernels/grouped.cu")),
+    ("offload.cu", include_str!("../../../kernels/offload.cu")),
     ("lora.cu", include_str!("../../../kernels/lora.cu")),
     ("sample.cu", include_str!("../../../kernels/sample.cu")),
     ("fill.cu", include_str!("../../../kernels/fill.cu")),

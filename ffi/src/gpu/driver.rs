@@ -186,6 +186,31 @@ impl Machine for Card {
         }
     }
 
+    fn pin(&self, bytes: usize) -> Result<(u64, u64), GpuError> {
+        self.here()?;
+        let refused = |e: DriverError| GpuError::Pinned { wanted: bytes as u64, reason: e.to_string() };
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: a size; the memory is given back by `unpin`.
+        let host = unsafe { result::malloc_host(bytes, flags) }.map_err(refused)?;
+        let mut at = 0;
+        // SAFETY: memory that was just mapped into the device's addresses.
+        match unsafe { sys::cuMemHostGetDevicePointer_v2(&mut at, host, 0) }.result() {
+            Ok(()) => Ok((host as u64, at)),
+            Err(e) => {
+                self.unpin(host as u64);
+                Err(refused(e))
+            }
+        }
+    }
+
+    fn unpin(&self, host: u64) {
+        // Nothing that was launched may still read it.
+        if self.here().is_ok() && self.wait().is_ok() {
+            // SAFETY: allocated by `pin` and not yet released.
+            let _ = unsafe { result::free_host(host as *mut c_void) };
+        }
+    }
+
     fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError> {
         self.here()?;
         // SAFETY: the range lies in a live buffer (checked by `Buffer`).

@@ -182,6 +182,14 @@ impl Machine for Emulated {
         }
     }
 
+    fn pin(&self, bytes: usize) -> Result<(u64, u64), GpuError> {
+        self.allocate(bytes).map(|at| (at, at))
+    }
+
+    fn unpin(&self, host: u64) {
+        self.release(host);
+    }
+
     fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError> {
         // SAFETY: the range lies in a live buffer (checked by `Buffer`).
         unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes) };

@@ -30,6 +30,10 @@ pub enum GpuError {
     Compile { file: String, log: String },
     #[error("out of device memory: {wanted} bytes wanted, {free} free of {total}")]
     Memory { wanted: u64, free: u64, total: u64 },
+    #[error(
+        "{wanted} bytes of the host's memory cannot be pinned for the card ({reason}): free memory, or raise the limit of locked memory"
+    )]
+    Pinned { wanted: u64, reason: String },
     #[error("{what} failed: {reason}")]
     Call { what: &'static str, reason: String },
     #[error("{what}: {asked} bytes at {start} of a buffer of {len}")]
@@ -56,6 +60,10 @@ trait Machine: Send + Sync {
     fn free_bytes(&self) -> Result<u64, GpuError>;
     fn allocate(&self, bytes: usize) -> Result<u64, GpuError>;
     fn release(&self, at: u64);
+    /// Memory of the host that the device can read: its address here, and there.
+    fn pin(&self, bytes: usize) -> Result<(u64, u64), GpuError>;
+    /// Gives back what was pinned, by its address here.
+    fn unpin(&self, host: u64);
     fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError>;
     fn upload(&self, to: u64, from: &[u8]) -> Result<(), GpuError>;
     fn download(&self, from: u64, to: &mut [u8]) -> Result<(), GpuError>;
@@ -82,10 +90,12 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// Device memory, given back when dropped.
+/// Memory that kernels read and write, the device's or pinned memory of the host; given back when dropped.
 pub struct Buffer {
     machine: Arc<dyn Machine>,
     at: u64,
+    /// Where pinned memory of the host lies for this process; 0: it is the device's.
+    host: u64,
     len: usize,
 }
 
@@ -148,7 +158,13 @@ impl Device {
     /// A buffer with anything in it.
     pub fn allocate(&self, bytes: usize) -> Result<Buffer, GpuError> {
         let at = self.0.allocate(bytes.max(16))?;
-        Ok(Buffer { machine: Arc::clone(&self.0), at, len: bytes })
+        Ok(Buffer { machine: Arc::clone(&self.0), at, host: 0, len: bytes })
+    }
+
+    /// A buffer in the host's memory, locked there, which kernels read over the bus; anything in it.
+    pub fn pinned(&self, bytes: usize) -> Result<Buffer, GpuError> {
+        let (host, at) = self.0.pin(bytes.max(16))?;
+        Ok(Buffer { machine: Arc::clone(&self.0), at, host, len: bytes })
     }
 
     /// A buffer with these bytes.
@@ -236,7 +252,16 @@ impl Buffer {
 
     /// Copies bytes in, from `start` on, in order with the launches.
     pub fn write(&self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        self.machine.upload(self.inside("an upload", start, bytes.len())?, bytes)
+        let to = self.inside("an upload", start, bytes.len())?;
+        if self.host != 0 {
+            // What was launched may still read it.
+            self.machine.wait()?;
+            let to = (self.host + start as u64) as *mut u8;
+            // SAFETY: the range lies in this buffer's own memory (checked above), which no Rust value lives in.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            return Ok(());
+        }
+        self.machine.upload(to, bytes)
     }
 
     /// Copies bytes out, after everything launched before.
@@ -281,6 +306,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.machine.release(self.at);
+        match self.host {
+            0 => self.machine.release(self.at),
+            host => self.machine.unpin(host),
+        }
     }
 }

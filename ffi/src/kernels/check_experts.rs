@@ -81,6 +81,7 @@ impl<'a> Scene<'a> {
             up_packing: packing as u32,
             down_packing: packing as u32,
             width: WIDTH as u32,
+            places: 0,
         };
         // Weights of the samples are large: such inputs leave inner values of the usual size.
         let x: Vec<f32> = Random(4).normals(MANY * INPUTS).into_iter().map(|v| v / 64.0).collect();

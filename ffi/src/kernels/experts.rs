@@ -17,6 +17,7 @@ args! {
         up_packing: u32,
         down_packing: u32,
         width: u32,
+        places: u64,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use chimere::engine::adapter::{self, BaseModel};
 use chimere::engine::cuda::bench::{Plan, run as measure};
-use chimere::engine::cuda::{Cuda, CudaOptions};
+use chimere::engine::cuda::{self, Cuda, CudaOptions, Placement};
 use chimere::engine::load::model_hash;
 use chimere::gguf::Gguf;
 use chimere::gguf::synthetic::Qwen35Moe;
@@ -29,15 +29,24 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let card = args.model.card()?;
     let options = CudaOptions {
         threads: args.model.threads(),
-        context_tokens: plan.context_tokens(),
+        context_tokens: if args.plan { args.model.context as usize } else { plan.context_tokens() },
         sequences_max: plan.sequences(),
         memory_bytes_max: card.memory_bytes_max,
+        pinned_bytes_max: card.pinned_bytes_max,
         cache: card.cache,
         shipped: card.shipped,
         adapters: card.adapters,
         emulated: card.emulated,
         ..CudaOptions::default()
     };
+    if args.plan {
+        let placement = plan_of(args, &options)?;
+        match args.json {
+            true => say!("{}", serde_json::to_string_pretty(&placement)?),
+            false => say!("{placement}"),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let began = Instant::now();
     let mut cuda = load(args, &options)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -51,14 +60,30 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where everything would lie on a card with `--vram-max` free, by the file's header alone.
+fn plan_of(args: &Args, options: &CudaOptions) -> anyhow::Result<Placement> {
+    anyhow::ensure!(options.memory_bytes_max > 0, "--plan needs the size of the card: --vram-max 16GiB");
+    match header(args)? {
+        Some(gguf) => Ok(cuda::plan(&gguf, options)?),
+        None => Ok(cuda::plan(&Gguf::open(&args.model.path()?)?, options)?),
+    }
+}
+
+/// The header of the whole synthetic model, where that is asked for.
+fn header(args: &Args) -> anyhow::Result<Option<Gguf>> {
+    if args.synthetic.as_deref().is_none_or(|name| name.as_os_str() != WHOLE) {
+        return Ok(None);
+    }
+    let layers = args.layers.unwrap_or(WHOLE_LAYERS);
+    let (header, len) = Qwen35Moe::slice_of_35b(layers, types(args)?).build()?.header();
+    Ok(Some(Gguf::read(&header[..], len)?))
+}
+
 fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<Cuda> {
     let progress = bar(1000, "loading");
     let mut told = |done: f32| progress.set_position((done * 1000.0) as u64);
-    let whole = args.synthetic.as_deref().is_some_and(|name| name.as_os_str() == WHOLE);
-    let cuda = if whole {
-        let layers = args.layers.unwrap_or(WHOLE_LAYERS);
-        let (header, len) = Qwen35Moe::slice_of_35b(layers, types(args)?).build()?.header();
-        Cuda::random(&Gguf::read(&header[..], len)?, options, &mut told)?
+    let cuda = if let Some(gguf) = header(args)? {
+        Cuda::random(&gguf, options, &mut told)?
     } else {
         let args = super::make_synthetic(args.clone())?;
         let path = args.model.path()?;

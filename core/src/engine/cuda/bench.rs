@@ -9,7 +9,7 @@ use chimere_ffi::kernels::fill;
 use serde::Serialize;
 
 use super::{Cuda, Placement, computing};
-use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows, SeqId};
+use crate::engine::backend::{Backend, BackendError, Chunk, Offloaded, Output, Rows, SeqId};
 
 /// Read by each multiprocessor when the bandwidth is measured: together much more than any cache holds.
 const BANDWIDTH_BYTES: usize = 8 << 20;
@@ -120,6 +120,8 @@ pub struct Report {
     /// Where the kernels are from.
     pub kernels_from: String,
     pub placement: Placement,
+    /// What became of the experts that lie on the host, in everything measured; nothing where none do.
+    pub offloaded: Option<Offloaded>,
     pub load_seconds: f64,
     /// Weights that one token of one sequence reads.
     pub bytes_per_token: u64,
@@ -182,6 +184,8 @@ pub fn run(
         beside: beside(cuda, plan)?,
         kernels: kernels(cuda, plan, 1, read_bandwidth)?,
         crowded: kernels(cuda, plan, plan.sequences(), read_bandwidth)?,
+        // After everything else.
+        offloaded: cuda.offloaded(),
     })
 }
 
@@ -352,6 +356,15 @@ impl fmt::Display for Report {
         writeln!(f, "model      {}, loaded in {:.1} s", self.model, self.load_seconds)?;
         writeln!(f, "device     {}; kernels: {}", self.device, self.kernels_from)?;
         writeln!(f, "placement  {}", self.placement)?;
+        if let Some(o) = &self.offloaded {
+            let (used, moved) = (o.hits + o.misses + o.direct, o.moved_bytes as f64 / 1e9);
+            let share = |n: u64| 100.0 * n as f64 / used.max(1) as f64;
+            let (there, brought, read) = (share(o.hits), share(o.misses), share(o.direct));
+            writeln!(
+                f,
+                "experts    {there:.1} % of uses on the card, {brought:.1} % brought ({moved:.2} GB), {read:.1} % read on the host"
+            )?;
+        }
         let (bytes, read) = (self.bytes_per_token as f64 / 1e9, self.read_bandwidth / 1e9);
         writeln!(f, "reads      {bytes:.3} GB of weights a token; {read:.0} GB/s measured; {} rounds\n", self.rounds)?;
         for p in &self.prefill {

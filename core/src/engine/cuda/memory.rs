@@ -13,6 +13,7 @@ use chimere_ffi::kernels::{grouped, lora, norm};
 use serde::Serialize;
 
 use super::adapters::{Held, table_bytes};
+use super::offload::Split;
 use super::{CudaOptions, ROWS_MAX, SHORT_ROWS_MAX};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::state::SequenceState;
@@ -46,6 +47,8 @@ pub(super) struct Sizes {
     pub(super) packed: bool,
     /// Bytes that adapters have room in; 0: none can be loaded.
     pub(super) adapters: usize,
+    /// How the experts are divided between card and host; absent: all lie on the card.
+    pub(super) split: Option<Split>,
 }
 
 impl Sizes {
@@ -68,6 +71,7 @@ impl Sizes {
             inner: hp.moe.width.max(hp.moe.shared_width),
             packed: false,
             adapters,
+            split: None,
         }
     }
 
@@ -86,8 +90,20 @@ impl Sizes {
 /// How the memory is divided, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Placement {
-    /// Bytes, as all others.
+    /// Bytes, as all others: experts on the card and everything else.
     pub weights: u64,
+    /// Of it the experts that stay, and the slots that the others come to.
+    pub experts: u64,
+    pub slots: u64,
+    /// Experts whose home is the host's memory, pinned there; no part of the total.
+    pub host: u64,
+    /// Experts of a layer: all, those that stay on the card, and the slots for the others.
+    pub experts_a_layer: usize,
+    pub resident_a_layer: usize,
+    pub slots_a_layer: usize,
+    /// Positions of a sequence, and sequences, that this is for.
+    pub context_tokens: usize,
+    pub sequences: usize,
     pub kv: u64,
     pub states: u64,
     /// Room for adapters.
@@ -97,12 +113,23 @@ pub struct Placement {
 }
 
 impl Placement {
-    pub(super) fn new(hp: &HParams, sizes: &Sizes, weights: u64, free: u64) -> Placement {
+    pub(super) fn new(hp: &HParams, sizes: &Sizes, (experts, dense): (u64, u64), free: u64) -> Placement {
         let attention = hp.attention_layers() + usize::from(hp.mtp.is_some());
         let recurrent = hp.layers.len() - hp.attention_layers();
         let state = 4 * (STATE_FLOATS + WINDOW_FLOATS) * hp.gdn.value_heads;
+        let count = hp.moe.experts;
+        let split = sizes.split.unwrap_or(Split { kept: count, slots: 0 });
+        let share = |n: usize| experts / count as u64 * n as u64;
         Placement {
-            weights,
+            weights: dense + share(split.held()),
+            experts: share(split.kept),
+            slots: share(split.slots),
+            host: share(count - split.kept),
+            experts_a_layer: count,
+            resident_a_layer: split.kept,
+            slots_a_layer: split.slots,
+            context_tokens: sizes.context,
+            sequences: sizes.sequences,
             kv: (2 * attention * sizes.cache_bytes(hp)) as u64,
             states: (recurrent * sizes.sequences * state) as u64,
             adapters: (sizes.adapters + table_bytes(hp.layers.len(), sizes.sequences)) as u64,
@@ -129,6 +156,19 @@ impl fmt::Display for Placement {
             gib(self.adapters),
             gib(self.scratch),
             gib(self.free)
+        )?;
+        if self.host == 0 {
+            return Ok(());
+        }
+        write!(
+            f,
+            "; of {} experts a layer {} stay on the card ({:.2} GiB), {} slots ({:.2} GiB) are for the others, which lie in {:.2} GiB of the host's memory",
+            self.experts_a_layer,
+            self.resident_a_layer,
+            gib(self.experts),
+            self.slots_a_layer,
+            gib(self.slots),
+            gib(self.host)
         )
     }
 }

@@ -15,6 +15,11 @@ pub struct CudaOptions {
     pub halves: bool,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
+    /// Memory of the host that may be pinned for experts that do not fit on the card; 0 = three quarters of what is
+    /// available.
+    pub pinned_bytes_max: u64,
+    /// A model whose experts lie on the card by less than this, in percent, is refused.
+    pub resident_percent_min: u64,
     /// Adapters will be put on the model: without room for some it is refused.
     pub adapters: bool,
     /// Folder for compiled kernels; absent: compiled at each start.
@@ -36,6 +41,8 @@ impl Default for CudaOptions {
             sequences_max: 16,
             halves: true,
             memory_bytes_max: 0,
+            pinned_bytes_max: 0,
+            resident_percent_min: 0,
             adapters: false,
             cache: None,
             shipped: None,

@@ -291,6 +291,10 @@ impl<'a> Run<'a> {
             return self.each_experts(i);
         }
         let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
+        if let Some(tier) = &self.c.tier {
+            let p = &self.c.hp.moe;
+            tier.bring(&self.c.device, (i, self.layer(i)), (&m.start, p.experts, self.rows * p.used))?;
+        }
         let input = self.input();
         let a = experts::Experts {
             routed,
@@ -319,10 +323,10 @@ impl<'a> Run<'a> {
         self.adapt_down(i)
     }
 
-    /// Whether each row chooses and reads its own experts, which no adapter changes.
+    /// Whether each row chooses and reads its own experts, which no adapter changes and which all lie on the card.
     fn each(&self, i: usize) -> bool {
         let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
-        few && self.c.sizes.packed && !self.adapts_experts(i)
+        few && self.c.sizes.packed && self.c.tier.is_none() && !self.adapts_experts(i)
     }
 
     /// The routed experts of layer `i`, and the shared one.
@@ -339,6 +343,7 @@ impl<'a> Run<'a> {
             up_packing: w.up.packing as u32,
             down_packing: w.down.packing as u32,
             width: p.width as u32,
+            places: self.c.tier.as_ref().map_or(0, |tier| tier.places(i)),
         };
         let shared = experts::Expert {
             gate: w.shared_gate.buffer.at(),

@@ -1,6 +1,7 @@
 //! The backend on the emulated device: its numbers against the processor's, and what must not change a number.
 
 mod adapters;
+mod offload;
 
 use super::*;
 use crate::engine::backend::{Chunk, Rows};

@@ -10,6 +10,7 @@ use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::matmul::Weight;
 use chimere_ffi::kernels::{Packing, fill, pack};
 
+use super::offload::{Split, is_experts};
 use crate::engine::model::ModelError;
 use crate::engine::model::weights::{Format, Mixer, Packer, Tensor, Weights};
 use crate::gguf::Gguf;
@@ -47,7 +48,10 @@ impl Matrix {
 /// One packed matrix after the other.
 #[derive(Debug)]
 pub(super) struct Experts {
+    /// All of them; or those kept on the card, then its slots.
     pub(super) buffer: Buffer,
+    /// The others, on the host.
+    pub(super) home: Option<Buffer>,
     pub(super) packing: Packing,
     /// Of one matrix.
     pub(super) bytes: usize,
@@ -65,13 +69,15 @@ pub(super) struct Uploader<'a> {
     pub(super) device: &'a Device,
     pub(super) source: Source<'a>,
     pub(super) threads: usize,
+    /// Absent: every expert lies on the card.
+    pub(super) split: Option<Split>,
     /// The embedding, in case the head is the same tensor.
     pub(super) embedding: Option<(String, Matrix)>,
     pub(super) seed: u32,
 }
 
-/// Bytes that the file's tensors take on the device.
-pub(super) fn device_bytes(file: &Gguf) -> u64 {
+/// Bytes that the file's tensors take once packed: routed experts, and everything else.
+pub(super) fn packed_bytes(file: &Gguf) -> (u64, u64) {
     let one = |t: &crate::gguf::TensorInfo| {
         let dims = t.dims();
         let cols = dims.first().copied().unwrap_or(1) as usize;
@@ -79,7 +85,8 @@ pub(super) fn device_bytes(file: &Gguf) -> u64 {
         let count = dims.get(2).copied().unwrap_or(1);
         Packing::of(t.dtype).bytes(rows, cols) as u64 * count
     };
-    file.tensors().iter().map(one).sum()
+    let (experts, dense): (Vec<_>, Vec<_>) = file.tensors().iter().partition(|t| is_experts(t));
+    (experts.into_iter().map(one).sum(), dense.into_iter().map(one).sum())
 }
 
 /// One bit for each packing among the file's tensors; floats are always among them.
@@ -89,6 +96,15 @@ pub(super) fn packings(file: &Gguf) -> u32 {
 
 fn unusable(t: &Tensor<'_>, reason: impl ToString) -> ModelError {
     ModelError::Tensor { name: t.name.into(), reason: reason.to_string() }
+}
+
+/// A tensor's packing, and the bytes of one of its matrices.
+fn checked(t: &Tensor<'_>) -> Result<(Packing, usize), ModelError> {
+    let packing = Packing::of(t.dtype);
+    match t.cols % packing.inputs() {
+        0 => Ok((packing, packing.bytes(t.rows, t.cols))),
+        _ => Err(unusable(t, "its rows are no whole blocks")),
+    }
 }
 
 impl Uploader<'_> {
@@ -136,12 +152,39 @@ impl Uploader<'_> {
 
     /// `count` matrices, one after the other.
     fn upload(&mut self, t: &Tensor<'_>, count: usize) -> Result<(Buffer, Packing, usize), ModelError> {
-        let packing = Packing::of(t.dtype);
-        if t.cols % packing.inputs() != 0 {
-            return Err(unusable(t, "its rows are no whole blocks"));
-        }
-        let each = packing.bytes(t.rows, t.cols);
+        let (packing, each) = checked(t)?;
         let buffer = self.device.allocate(each * count).map_err(|e| unusable(t, e))?;
+        if !self.made(t, count, &buffer)? {
+            self.pack(t, count, &buffer, each)?;
+        }
+        Ok((buffer, packing, each))
+    }
+
+    /// Of `count` matrices those that stay, and room for the slots, on the card; the others on the host.
+    fn divide(&mut self, t: &Tensor<'_>, split: Split) -> Result<Experts, ModelError> {
+        let (packing, bytes) = checked(t)?;
+        let make = || {
+            let home = self.device.pinned(bytes * (t.experts - split.kept))?;
+            Ok((self.device.zeroed(bytes * split.held())?, home))
+        };
+        let (buffer, home) = make().map_err(|e: GpuError| unusable(t, e))?;
+        if !self.made(t, split.held(), &buffer)? {
+            let file = self.bytes(t)?;
+            for (i, part) in file.chunks(file.len() / t.experts).enumerate() {
+                let packed = pack(t.dtype, t.rows, t.cols, part, self.threads);
+                let packed = packed.ok_or_else(|| unusable(t, "its size is not that of its shape"))?;
+                let (to, at) = if i < split.kept { (&buffer, i) } else { (&home, i - split.kept) };
+                to.write(at * bytes, &packed).map_err(|e| unusable(t, e))?;
+            }
+        } else {
+            self.made(t, t.experts - split.kept, &home)?;
+        }
+        Ok(Experts { buffer, home: Some(home), packing, bytes })
+    }
+
+    /// Fills a buffer of `count` matrices with random values, where a random model is made.
+    fn made(&mut self, t: &Tensor<'_>, count: usize, buffer: &Buffer) -> Result<bool, ModelError> {
+        let packing = Packing::of(t.dtype);
         match self.source {
             Source::Random if packing.is_float() => {
                 let mut values = vec![0.0; t.rows * t.cols * count];
@@ -154,11 +197,11 @@ impl Uploader<'_> {
             }
             Source::Random => {
                 let seed = self.next_seed();
-                fill::weights(self.device, &buffer, packing, seed).map_err(|e| unusable(t, e))?;
+                fill::weights(self.device, buffer, packing, seed).map_err(|e| unusable(t, e))?;
             }
-            Source::File(_) => self.pack(t, count, &buffer, each)?,
+            Source::File(_) => return Ok(false),
         }
-        Ok((buffer, packing, each))
+        Ok(true)
     }
 
     fn pack(&self, t: &Tensor<'_>, count: usize, buffer: &Buffer, each: usize) -> Result<(), ModelError> {
@@ -212,8 +255,11 @@ impl Packer for Uploader<'_> {
     }
 
     fn experts(&mut self, t: Tensor<'_>) -> Result<Experts, ModelError> {
+        if let Some(split) = self.split {
+            return self.divide(&t, split);
+        }
         let (buffer, packing, bytes) = self.upload(&t, t.experts)?;
-        Ok(Experts { buffer, packing, bytes })
+        Ok(Experts { buffer, home: None, packing, bytes })
     }
 
     fn table(&mut self, t: Tensor<'_>) -> Result<Matrix, ModelError> {

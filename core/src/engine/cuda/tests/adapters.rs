@@ -4,6 +4,8 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use super::super::adapters::standard_bytes;
+use super::super::weights::packed_bytes;
 use super::*;
 use crate::engine::adapter::{self, Adapter, BaseModel, Candidate, Recipe, Sides, TARGETS};
 use crate::engine::backend::AdapterId;
@@ -146,14 +148,16 @@ fn a_card_too_small_for_adapters_takes_them_only_where_none_are_announced() {
     let file = Tiny::default().write();
     let gguf = Gguf::open(&file.path).unwrap();
     let hp = HParams::read(&gguf).unwrap();
-    let device = device();
-    let (mut small, mut announced) = (options(), CudaOptions { adapters: true, ..options() });
-    let (_, plenty) = place(&device, &gguf, &hp, &announced).unwrap();
+    let free = device().free_bytes().unwrap();
+    // Nothing may lie on the host: experts would leave the card for adapters.
+    let mut small = CudaOptions { pinned_bytes_max: 1, ..options() };
+    let mut announced = CudaOptions { adapters: true, ..small.clone() };
+    let (_, plenty) = place(free, &gguf, &hp, &announced).unwrap();
     assert!(plenty.adapters > 8 * standard_bytes(&gguf) as u64 && plenty.to_string().contains("adapters"));
-    let bare = Placement::new(&hp, &Sizes::new(&hp, &small, SHORT_ROWS_MAX, 0), device_bytes(&gguf), 0).total();
+    let bare = Placement::new(&hp, &Sizes::new(&hp, &small, SHORT_ROWS_MAX, 0), packed_bytes(&gguf), 0).total();
     (small.memory_bytes_max, announced.memory_bytes_max) = (bare, bare);
-    assert_eq!(place(&device, &gguf, &hp, &small).unwrap().0.adapters, 0);
-    let refused = place(&device, &gguf, &hp, &announced).err().unwrap().to_string();
+    assert_eq!(place(free, &gguf, &hp, &small).unwrap().0.adapters, 0);
+    let refused = place(free, &gguf, &hp, &announced).err().unwrap().to_string();
     assert!(refused.contains("adapters") && refused.contains("fewer sequences"), "{refused}");
     let mut c = with(&file.path, &small);
     let refused = c.load_adapter(&adapter(&file.path, 2, &["attn_q"], 1)).unwrap_err();
