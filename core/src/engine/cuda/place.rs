@@ -93,11 +93,12 @@ fn divided(
             Sizes { split: found, ..sizes }
         });
         let last = options.context_tokens < 2 * CONTEXT_TOKENS_MIN || !free_choice;
-        let wanted =
-            if last { options.resident_percent_min } else { RESIDENT_PERCENT.max(options.resident_percent_min) };
+        let least_percent = options.resident_percent_min;
+        let good = RESIDENT_PERCENT.max(least_percent);
+        let wanted = if last { least_percent } else { good };
         let fits =
             |sizes: &Sizes, wanted| sizes.split.is_some_and(|s| s.held() >= least.held() && percent(&s) >= wanted);
-        let found = placed.iter().find(|sizes| fits(sizes, RESIDENT_PERCENT));
+        let found = placed.iter().find(|sizes| fits(sizes, good));
         if let Some(sizes) = found.or_else(|| placed.iter().rev().find(|sizes| fits(sizes, wanted))) {
             return Ok((*sizes, Placement::new(hp, sizes, bytes, limit)));
         }
@@ -113,7 +114,7 @@ fn divided(
                 sizes.context,
                 least.slots,
                 least_bytes as f64 / f64::from(1 << 30),
-                options.resident_percent_min,
+                least_percent,
                 pinned as f64 / f64::from(1 << 30),
             )));
         }
