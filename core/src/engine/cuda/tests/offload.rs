@@ -75,11 +75,13 @@ fn packed_experts_on_the_host_change_no_bit() {
 #[test]
 fn what_cannot_be_placed_is_refused_with_the_numbers() {
     let file = Tiny::default().write();
+    // One size of pass, so that nothing but experts can leave.
+    let options = || CudaOptions { context_tokens: 160, ..options() };
     let gguf = Gguf::open(&file.path).unwrap();
     let whole = plan(&gguf, &CudaOptions { memory_bytes_max: 1 << 40, ..options() }).unwrap();
     let refused = |options: CudaOptions| plan(&gguf, &options).unwrap_err().to_string();
     let small = refused(CudaOptions { memory_bytes_max: 1 << 20, ..options() });
-    assert!(small.contains("3 sequences of 320 tokens") && small.contains("choose fewer sequences"), "{small}");
+    assert!(small.contains("3 sequences of 160 tokens") && small.contains("choose fewer sequences"), "{small}");
     let tight = CudaOptions { memory_bytes_max: whole.total() - whole.adapters - whole.experts / 2, ..options() };
     assert!(plan(&gguf, &tight).unwrap().host > 0);
     let unpinned = refused(CudaOptions { pinned_bytes_max: 1, ..tight.clone() });
