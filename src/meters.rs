@@ -3,6 +3,7 @@
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
+use crate::engine::backend::Offloaded;
 use crate::engine::grammar::FormStats;
 use crate::engine::protocol::EngineStats;
 use crate::turn::{Timings, Usage};
@@ -21,6 +22,7 @@ const PREFIX_HITS: &str = "chimere_prefix_hits_total";
 const MODELS_LOADED: &str = "chimere_models_loaded";
 const MODEL_LOADS: &str = "chimere_model_loads_total";
 const MODEL_UNLOADS: &str = "chimere_model_unloads_total";
+const EXPERTS_USED: &str = "chimere_experts_used_total";
 const FORMS: &str = "chimere_forms_total";
 const ACTOR_RESTARTS: &str = "chimere_actor_restarts_total";
 const TURNS_APPENDED: &str = "chimere_turns_appended_total";
@@ -50,6 +52,11 @@ pub fn describe() {
     describe_gauge!(MODELS_LOADED, Unit::Count, "Further models that are loaded.");
     describe_counter!(MODEL_LOADS, Unit::Count, "Loads of further models, by what came of them.");
     describe_counter!(MODEL_UNLOADS, Unit::Count, "Further models unloaded, by why.");
+    describe_counter!(
+        EXPERTS_USED,
+        Unit::Count,
+        "Uses of experts where some lie on the host, by where: `card`, `brought` to it, `host`."
+    );
     describe_counter!(FORMS, Unit::Count, "Requests with a form, by what became of it and whether it was known.");
     describe_counter!(ACTOR_RESTARTS, Unit::Count, "Actor lives that ended, by actor.");
     describe_counter!(TURNS_APPENDED, Unit::Count, "Turns flushed to the turn log.");
@@ -114,6 +121,14 @@ pub fn model_unloaded(why: &'static str) {
 
 pub fn models_loaded(models: usize) {
     gauge!(MODELS_LOADED).set(models as f64);
+}
+
+/// What an engine has told of its experts on the host, now and the last time.
+pub fn experts(now: &Offloaded, before: &Offloaded) {
+    let of = |o: &Offloaded| [("card", o.hits), ("brought", o.misses), ("host", o.direct)];
+    for ((place, now), (_, before)) in of(now).into_iter().zip(of(before)) {
+        counter!(EXPERTS_USED, "place" => place).increment(now.saturating_sub(before));
+    }
 }
 
 /// What an engine has told of its forms, now and the last time.

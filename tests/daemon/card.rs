@@ -166,38 +166,67 @@ fn a_card_that_was_asked_for_and_cannot_serve_ends_the_start() {
     }
 }
 
-#[test]
-fn a_model_beyond_the_card_is_planned_without_one_and_runs_with_experts_on_the_host() {
-    let (library, model) = (library().display().to_string(), model().display().to_string());
-    let plan =
-        |more: &[&str]| run(&[&["bench", "--plan", "--json", "--batch", "1", "--model", &model], more].concat(), &[]);
-    let whole = plan(&["--vram-max", "1024GiB", "--context", "64"]);
-    let whole: Value = serde_json::from_slice(&whole.stdout).unwrap();
-    let bytes = |plan: &Value, key: &str| plan[key].as_u64().unwrap();
+/// Plans of the model for a card on which it fits as a whole, and for one that lacks half of its experts, whose limit is
+/// the third.
+fn plans(more: &[&str]) -> (Value, Value, String) {
+    let model = model().display().to_string();
+    let plan = |limit: &str| {
+        let planned = ["bench", "--plan", "--json", "--model", &model, "--vram-max", limit];
+        let ended = run(&[&planned[..], more].concat(), &[]);
+        serde_json::from_slice::<Value>(&ended.stdout).unwrap()
+    };
+    let whole = plan("1024GiB");
     let total: u64 = ["weights", "kv", "states", "scratch"].iter().map(|key| bytes(&whole, key)).sum();
-    assert_eq!((bytes(&whole, "host"), bytes(&whole, "slots_a_layer")), (0, 0), "{whole}");
-    // What is needed without adapters in a short pass, less half of the experts.
     let limit = (total - bytes(&whole, "experts") / 2).to_string();
-    let tight = plan(&["--vram-max", &limit, "--context", "64"]);
-    let tight: Value = serde_json::from_slice(&tight.stdout).unwrap();
+    (whole, plan(&limit), limit)
+}
+
+fn bytes(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn a_model_beyond_the_card_is_planned_without_one_and_served_with_experts_on_the_host() {
+    let model = model().display().to_string();
+    let (whole, tight, limit) = plans(&["--batch", "2", "--context", "256"]);
+    assert_eq!((bytes(&whole, "host"), bytes(&whole, "slots_a_layer")), (0, 0), "{whole}");
     let (slots, all) = (bytes(&tight, "slots_a_layer"), bytes(&tight, "experts_a_layer"));
     assert!(bytes(&tight, "host") > 0 && 0 < slots && slots < all, "{tight}");
-    let small = String::from_utf8(plan(&["--vram-max", "1MiB"]).stderr).unwrap();
+    let refused = |more: &[&str]| {
+        let ended = run(&[&["bench", "--plan", "--model", &model], more].concat(), &[]);
+        assert!(!ended.status.success());
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    let small = refused(&["--vram-max", "1MiB"]);
     assert!(small.contains("GiB of device memory") && small.contains("choose fewer sequences"), "{small}");
-    assert!(String::from_utf8(plan(&[]).stderr).unwrap().contains("--vram-max 16GiB"));
-    let card = ["bench", "--device", "cuda", "--emulated", &library, "--model", &model, "--json", "--vram-max", &limit];
-    let cases = ["--batch", "1", "--prompt", "2", "--depth", "1", "--tokens", "1", "--rounds", "1"];
-    let ended = run(&[&card[..], &cases].concat(), &[]);
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert!(bytes(&report["placement"], "host") > 0, "{report}");
-    assert!(bytes(&report["offloaded"], "misses") > 0 && bytes(&report["offloaded"], "moved_bytes") > 0, "{report}");
+    assert!(refused(&[]).contains("--vram-max 16GiB"));
+
+    let arguments = emulated(&[]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let variables = [&SMALL[..], &[("CHIMERE_ENGINE_VRAM_BYTES_MAX", &limit)]].concat();
+    let daemon = Daemon::launch_with(Arc::new(tempfile::tempdir().unwrap()), &arguments, &variables);
+    daemon.ready().await;
+    reply(&daemon).await;
+    let began = Instant::now();
+    let told = loop {
+        let (_, status) = daemon.get("/v1/status").await;
+        let told = status["engine"]["stats"]["offloaded"].clone();
+        if told["misses"].as_u64().is_some_and(|misses| misses > 0) {
+            break told;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(bytes(&told, "hits") > 0 && bytes(&told, "moved_bytes") > 0, "{told}");
+    let metrics = reqwest::get(format!("{}/metrics", daemon.url)).await.unwrap().text().await.unwrap();
+    assert!(metrics.contains(r#"chimere_experts_used_total{place="brought"}"#), "{metrics}");
 }
 
 #[test]
 fn rates_on_the_card_are_measured() {
     let (library, model) = (library().display().to_string(), model().display().to_string());
-    let card = ["bench", "--device", "cuda", "--emulated", &library, "--model", &model, "--json"];
+    let (_, _, limit) = plans(&["--batch", "1", "--context", "64"]);
+    let card = ["bench", "--device", "cuda", "--emulated", &library, "--model", &model, "--json", "--vram-max", &limit];
     let plan = ["--batch", "1", "--prompt", "2", "--depth", "1", "--tokens", "1", "--rounds", "1"];
     let ended = run(&[&card[..], &plan].concat(), &[]);
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
@@ -207,4 +236,5 @@ fn rates_on_the_card_are_measured() {
     assert!(positive(&report["read_bandwidth"]) && positive(&report["placement"]["weights"]), "{report}");
     let decode = &report["decode"][0];
     assert!(positive(&decode["tokens_per_s"]["median"]) && positive(&decode["bandwidth_share"]), "{report}");
+    assert!(bytes(&report["placement"], "host") > 0 && bytes(&report["offloaded"], "misses") > 0, "{report}");
 }

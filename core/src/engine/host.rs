@@ -197,7 +197,7 @@ impl Host {
                 out.push(Event::Resumed);
             }
             Input::Command(Command::ForgetPrefixes { id, owner }) => self.forget_prefixes(id, owner.as_deref(), out),
-            Input::Command(Command::Stats { id }) => out.push(Event::Stats { id, stats: self.stats() }),
+            Input::Command(Command::Stats { id }) => out.push(Event::Stats { id, stats: Box::new(self.stats()) }),
             Input::Command(Command::Exit) => (self.state, self.told_to_exit) = (State::Finished, true),
             Input::Command(other) => {
                 let name = format!("{other:?}");

@@ -468,7 +468,7 @@ pub enum Event {
     },
     Stats {
         id: RequestId,
-        stats: EngineStats,
+        stats: Box<EngineStats>,
     },
     TableLoaded {
         id: RequestId,
