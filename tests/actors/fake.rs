@@ -216,7 +216,7 @@ impl Child {
             }
             Command::Stats { id } => {
                 let stats = EngineStats { running: self.running.len() as u32, ..EngineStats::default() };
-                self.say(&Event::Stats { id, stats });
+                self.say(&Event::Stats { id, stats: Box::new(stats) });
             }
             Command::LoadAdapter { id, revision, path, sha256 } => match worth(&path, &sha256) {
                 Ok(worth) => {

@@ -315,7 +315,7 @@ impl Session {
             | Event::CandidateStands { id, .. }
             | Event::CandidateProbed { id, .. }
             | Event::CandidateSaved { id, .. } => self.finish(id, event).await?,
-            Event::Stats { id, stats } => self.stats(id, *stats, event).await?,
+            Event::Stats { id, ref stats } => self.stats(id, **stats, event).await?,
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
             Event::Ready(hosted) => self.loaded(hosted).await,
             Event::Fatal { message } => self.fatal = Some(message),
