@@ -13,9 +13,9 @@ use chimere::turn::{FinishReason, Message, Role, Sampling};
 
 use crate::models::{GENERATORS, VOCAB, alone, make};
 
-const WAIT: Duration = Duration::from_secs(60);
+pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
-fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
+pub(crate) fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
     let options = LoadOptions {
         backend: Kind::Llama,
         threads: 1,
@@ -46,7 +46,7 @@ struct Reply {
     failure: Option<(FailureKind, String)>,
 }
 
-fn send(engine: &Running, command: Command) {
+pub(crate) fn send(engine: &Running, command: Command) {
     engine.commands.send((command, Instant::now())).unwrap();
 }
 

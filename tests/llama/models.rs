@@ -27,6 +27,8 @@ pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
     let path = folder.join(format!("{architecture}.gguf"));
     let model = match architecture {
         "qwen2" => qwen2(),
+        // The same weights, to embed by the last token.
+        "qwen2-last" => qwen2().and_then(|mut m| m.set(".pooling_type", 3_u32).map(|()| m)),
         "mamba2" => mamba2(),
         "nemotron_h_moe" => nemotron(),
         "bert" => bert(),
@@ -38,7 +40,11 @@ pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
 
 /// Loads it for exact numbers: 256 positions, four sequences, one thread.
 pub(crate) fn load(path: &Path) -> (Llama, LlamaVocab) {
-    let options = LlamaOptions { threads: 1, context_tokens: 256, sequences_max: 4, exact: true };
+    load_for(path, 256)
+}
+
+pub(crate) fn load_for(path: &Path, context_tokens: usize) -> (Llama, LlamaVocab) {
+    let options = LlamaOptions { threads: 1, context_tokens, sequences_max: 4, exact: true };
     llama::load(path, &options, &mut |_| {}).unwrap()
 }
 

@@ -222,6 +222,11 @@ pub trait Backend: Send {
     /// A row's numbers do not depend on which other chunks share the step, nor on the adapters of other sequences.
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError>;
 
+    /// The vector of a text, given by its ids: pooled as the file says, `ModelInfo::width` values. Nothing is kept of it.
+    fn embed(&mut self, _ids: &[u32]) -> Result<Vec<f32>, BackendError> {
+        Err(BackendError::Unsupported("an embedding"))
+    }
+
     /// Tokens that one step should feed at most where nobody says otherwise.
     fn step_tokens(&self) -> StepTokens {
         StepTokens { beside: 256, a_reply: None, alone: 0, cut: CUT_TOKENS }

@@ -9,6 +9,8 @@
 //! a sequence stays free, and a live request that finds no free one takes that of the youngest.
 
 mod background;
+mod embed;
+mod ending;
 mod prefixes;
 
 use std::collections::VecDeque;
@@ -37,6 +39,11 @@ pub enum Input {
         id: RequestId,
         name: String,
         candidate: Box<Candidate>,
+    },
+    /// A text for an embedding model, as ids.
+    Embed {
+        id: RequestId,
+        ids: Vec<u32>,
     },
     /// A command that needs the loop: cancel, pause, resume, stats, exit, drop, evaluate, forget, candidates.
     Command(Command),
@@ -172,6 +179,8 @@ impl Host {
         match input {
             Input::Prepared(job) => self.enqueue(*job, out),
             Input::Adapter(arrived) => self.revisions.load(*arrived, self.backend.as_mut(), out),
+            // Told at once: whoever waits for this one need not wait for the others that are here.
+            Input::Embed { id, ids } => drop(events.send(vec![self.embed(id, &ids)])),
             Input::Candidate { id, name, candidate } => out.push(self.candidates.begin(id, name, *candidate)),
             Input::Command(
                 command @ (Command::ProbeCandidate { .. }
@@ -434,40 +443,6 @@ impl Host {
             self.backend.close(seq);
         }
         self.leave(slot.adapter, out);
-    }
-
-    /// The device took every state with it: all that was under way fails, and the loop ends.
-    fn lose(&mut self, error: BackendError, out: &mut Vec<Event>) {
-        let message = error.to_string();
-        while let Some(slot) = self.slots.last() {
-            out.push(slot.failed(FailureKind::Internal, message.clone()));
-            self.retire(self.slots.len() - 1, out);
-        }
-        let waiting = std::mem::take(&mut self.waiting).into_iter().chain(std::mem::take(&mut self.background));
-        out.extend(waiting.map(|slot| slot.failed(FailureKind::Internal, message.clone())));
-        self.end_candidates(&message, out);
-        self.lost = Some(error);
-        self.state = State::Finished;
-    }
-
-    fn end_candidates(&mut self, message: &str, out: &mut Vec<Event>) {
-        for id in self.candidates.ids() {
-            self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut());
-            out.push(evaluate::failed(id, FailureKind::Internal, message.to_owned()));
-        }
-        self.fail_evaluations(message, out);
-    }
-
-    fn abort_all(&mut self, out: &mut Vec<Event>) {
-        while let Some(slot) = self.slots.last_mut() {
-            out.push(slot.aborted());
-            self.retire(self.slots.len() - 1, out);
-        }
-        let waiting = std::mem::take(&mut self.waiting);
-        for mut slot in waiting.into_iter().chain(std::mem::take(&mut self.background)) {
-            out.push(slot.aborted());
-        }
-        self.end_candidates("the engine ends", out);
     }
 
     fn stats(&self) -> EngineStats {

@@ -4,6 +4,7 @@
 //! Two promises of a native backend it cannot give: a row's numbers may depend on the other rows of
 //! its step (the library picks kernels by batch size), and prefill is cut where its buffers end.
 
+mod embed;
 mod facts;
 mod vocab;
 
@@ -14,6 +15,7 @@ use chimere_ffi::ggml::llama::{self, Batch, Context, ContextOptions, Hidden, Lev
 
 use super::adapter::Adapter;
 use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, Rows, SeqId};
+use super::embedder::{self, Pooling};
 use crate::gguf::Gguf;
 
 pub use vocab::LlamaVocab;
@@ -61,6 +63,8 @@ pub struct Llama {
     /// Runs the multi-token-prediction layer; made when hidden states are first asked for.
     draft: Option<Context>,
     info: ModelInfo,
+    /// Of an embedding model: how its vectors are pooled, or why it gives none.
+    pooling: Option<Result<Pooling, String>>,
     held: Vec<Held>,
     adapters: Vec<(AdapterId, Arc<llama::Adapter>)>,
     next_adapter: u32,
@@ -78,7 +82,7 @@ pub fn load(
     let gguf = Gguf::open(path).map_err(|e| load_error(&e))?;
     facts::check(&gguf).map_err(BackendError::Load)?;
     let mtp = facts::mtp_layers(&gguf) == 1;
-    let embedding_only = facts::embedding_only(&gguf);
+    let embedding_only = embedder::embeds(&gguf);
     // Kernels for AMX crash in builds by GCC 12, so a library that has them keeps plain weights.
     let amx = llama::system_info().contains("AMX_INT8 = 1");
     let model_options = ModelOptions { use_extra_bufts: !options.exact && !amx, mmap: true, vocab_only: false, mtp };
@@ -97,21 +101,36 @@ pub fn load(
         micro_batch: CALL_TOKENS_MAX.max(options.sequences_max),
         threads: options.threads,
         threads_batch: options.threads,
-        embeddings: embedding_only,
+        embeddings: false,
         mtp: false,
         hidden: Hidden::No,
         exact_cache: options.exact,
     };
+    let context = if embedding_only { embed::fit(context, &gguf, &model) } else { context };
     let trunk = Context::new(&model, context).map_err(|e| load_error(&e))?;
     let mut info = facts::info(&gguf, path, &model);
-    info.context_tokens = trunk.positions();
+    // The library rounds up, beyond what an embedding model has.
+    info.context_tokens = if embedding_only { context.positions } else { trunk.positions() };
     info.sequences_max = options.sequences_max;
     info.mtp = mtp;
     info.embedding_only = embedding_only;
+    if embedding_only {
+        info.width = model.embedding_width();
+    }
+    let pooling = embedding_only.then(|| embedder::pooling(&gguf));
     let held = vec![Held::default(); options.sequences_max];
     let vocab = LlamaVocab::new(model);
     Ok((
-        Llama { trunk, draft: None, info, held, adapters: Vec::new(), next_adapter: 0, batch: Batch::default() },
+        Llama {
+            trunk,
+            draft: None,
+            info,
+            pooling,
+            held,
+            adapters: Vec::new(),
+            next_adapter: 0,
+            batch: Batch::default(),
+        },
         vocab,
     ))
 }
@@ -162,25 +181,6 @@ impl Llama {
     /// The model, for callers that need its vocabulary.
     pub fn model(&self) -> &Arc<Model> {
         self.trunk.model()
-    }
-
-    /// The embedding of a text, given by its ids: pooled as the file says, `width` values.
-    pub fn embed(&mut self, ids: &[u32]) -> Result<Vec<f32>, BackendError> {
-        if !self.info.embedding_only {
-            return Err(BackendError::Unsupported("an embedding of a model that generates text"));
-        }
-        let capacity = self.info.context_tokens.min(CALL_TOKENS_MAX);
-        if ids.is_empty() || ids.len() > capacity {
-            return Err(BackendError::ContextFull { held: 0, fed: ids.len(), capacity });
-        }
-        self.batch.clear();
-        for (position, id) in ids.iter().enumerate() {
-            self.batch.push(*id, 0, position, true);
-        }
-        self.trunk.encode(&self.batch).map_err(compute)?;
-        let row = self.trunk.embedding(ids.len() - 1, 0).map(<[f32]>::to_vec);
-        self.trunk.remove(0, 0, None);
-        row.ok_or_else(|| BackendError::Compute("the library gave no embedding".into()))
     }
 
     /// Makes the contexts that give hidden states and take them. They cost speed and memory, so a model
@@ -346,6 +346,10 @@ impl Backend for Llama {
         }
         self.held[seq.0 as usize].adapter = Some(found);
         Ok(())
+    }
+
+    fn embed(&mut self, ids: &[u32]) -> Result<Vec<f32>, BackendError> {
+        Llama::embed(self, ids)
     }
 
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {

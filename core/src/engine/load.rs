@@ -113,7 +113,9 @@ pub enum LoadError {
     Template(#[from] TemplateError),
     #[error("architecture {0} has no native implementation: use the llama backend")]
     NotNative(String),
-    #[error("this build has no libllama: it runs only the native architecture, not {0}")]
+    #[error(
+        "this build has no libllama, and runs only the native architecture, not {0}: build it with the feature `llama`"
+    )]
     NoLibrary(String),
 }
 
@@ -138,7 +140,9 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         Kind::Cpu => native_cpu(path, &gguf, options, progress)?,
         _ => library(path, &architecture, options, progress)?,
     };
-    let template = vocab.template().map(|source| chat_template(&source, options.vet_with.as_deref())).transpose()?;
+    // What an embedding model kept of the model that it was made from is of no use.
+    let source = vocab.template().filter(|_| !backend.info().embedding_only);
+    let template = source.map(|source| chat_template(&source, options.vet_with.as_deref())).transpose()?;
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
     let model_hash = model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let base = BaseModel::new(&gguf, &model_hash);

@@ -113,6 +113,31 @@ impl Preparer {
         })
     }
 
+    /// The ids of a text for an embedding model, the file's marks around them; none for a text without a token.
+    pub fn embed(&self, id: u64, text: &str, cut: bool) -> Result<Vec<u32>, Event> {
+        self.marked(text, cut).map_err(|Refusal { kind, message }| Event::Failed { id, kind, message })
+    }
+
+    fn marked(&self, text: &str, cut: bool) -> Result<Vec<u32>, Refusal> {
+        if !self.embedding_only {
+            return Err(Refusal::invalid("this model writes text and gives no embeddings"));
+        }
+        let (mut ids, behind) = self.vocab.marks()?;
+        let before = ids.len();
+        self.vocab.encode(text, false, &mut ids)?;
+        if ids.len() == before {
+            return Ok(Vec::new());
+        }
+        let (found, capacity) = (ids.len() + behind.len(), self.context_tokens);
+        if found > capacity && !cut {
+            let message = format!("has {found} tokens, and this embedding model reads at most {capacity}: split it");
+            return Err(Refusal { kind: FailureKind::Context, message });
+        }
+        ids.truncate(capacity.saturating_sub(behind.len()));
+        ids.extend(behind);
+        Ok(ids)
+    }
+
     /// What a candidate starts from.
     pub fn candidate(&self, id: RequestId, start: CandidateStart, sides: Sides) -> Result<Candidate, Event> {
         let invalid = |message: String| Event::Failed { id, kind: FailureKind::Invalid, message };

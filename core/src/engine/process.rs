@@ -139,6 +139,9 @@ fn prepare(
             Command::LoadAdapter { id, revision, path, sha256 } => contained(id, || {
                 preparer.adapter(id, revision, &path, &sha256).map(|arrived| Input::Adapter(Box::new(arrived)))
             }),
+            Command::Embed { id, text, cut } => {
+                contained(id, || preparer.embed(id, &text, cut).map(|ids| Input::Embed { id, ids }))
+            }
             Command::BeginCandidate { id, candidate, start, sides } => contained(id, || {
                 let made = preparer.candidate(id, start, sides)?;
                 Ok(Input::Candidate { id, name: candidate, candidate: Box::new(made) })

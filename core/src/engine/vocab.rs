@@ -51,6 +51,11 @@ pub trait Vocab: Send + Sync {
     /// false for anything that a user, a file or a tool wrote.
     fn encode(&self, text: &str, specials: bool, ids: &mut Vec<u32>) -> Result<(), VocabError>;
 
+    /// The ids that the file wants before and behind a text that is read by itself, as embedding models do.
+    fn marks(&self) -> Result<(Vec<u32>, Vec<u32>), VocabError> {
+        Ok((self.bos().into_iter().collect(), Vec::new()))
+    }
+
     /// The bytes that a token stands for; empty for control tokens and unknown ids. May split UTF-8.
     fn bytes(&self, id: u32) -> Vec<u8>;
 

@@ -123,12 +123,6 @@ unsafe extern "C" {
         message: *mut c_char,
         size: usize,
     ) -> i32;
-    fn chimere_encode(
-        context: *mut sys::llama_context,
-        batch: *const sys::llama_batch,
-        message: *mut c_char,
-        size: usize,
-    ) -> i32;
     fn chimere_tokenize(
         vocab: *const sys::llama_vocab,
         text: *const c_char,

@@ -309,6 +309,7 @@ impl Session {
             | Event::AdapterLoaded { id, .. }
             | Event::AdapterDropped { id, .. }
             | Event::Evaluated { id, .. }
+            | Event::Embedded { id, .. }
             | Event::TableLoaded { id, .. }
             | Event::TableDropped { id, .. }
             | Event::PrefixesForgotten { id, .. }
@@ -374,8 +375,9 @@ impl Session {
         self.uncancel(id);
         match self.registry.remove(&id) {
             Some(Entry::Probe) => match (event, self.hosted.take()) {
-                (Event::Failed { message, .. }, _) => {
-                    return Err(End::Kill(format!("the model loaded but gives no token: {message}")));
+                (Event::Failed { message, .. }, hosted) => {
+                    let what = if hosted.is_some_and(|h| h.model.embedding_only) { "vector" } else { "token" };
+                    return Err(End::Kill(format!("the model loaded but gives no {what}: {message}")));
                 }
                 (Event::Tokens { ids, .. }, Some(hosted)) => return self.probe(hosted, Prompt::Ids(ids)),
                 (_, Some(hosted)) => self.serve(hosted).await,
@@ -401,13 +403,14 @@ impl Session {
         self.finish(id, event).await
     }
 
-    /// The model is loaded: before anyone is told that it is ready, it reads a word and says some.
+    /// The model is loaded: before anyone is told that it is ready, it reads a word and says some, or its vector.
     async fn loaded(&mut self, hosted: Box<Hosted>) {
-        if hosted.model.embedding_only {
-            return self.serve(hosted).await;
-        }
-        let (id, text) = (self.probing(hosted), PROBE_TEXT.to_owned());
-        let _ = self.write(&Command::Tokenize { id, text, specials: false });
+        let (embeds, text) = (hosted.model.embedding_only, PROBE_TEXT.to_owned());
+        let id = self.probing(hosted);
+        let _ = self.write(&match embeds {
+            true => Command::Embed { id, text, cut: true },
+            false => Command::Tokenize { id, text, specials: false },
+        });
     }
 
     /// What the model read it goes on from, greedily.

@@ -61,13 +61,6 @@ pub(super) fn mtp_layers(gguf: &Gguf) -> u64 {
     if there { said } else { 0 }
 }
 
-/// Whether every position sees the whole text: such a model embeds and cannot write on.
-pub(super) fn embedding_only(gguf: &Gguf) -> bool {
-    let architecture = gguf.architecture().unwrap_or_default();
-    let causal = gguf.optional::<bool>(&format!("{architecture}.attention.causal")).ok().flatten();
-    causal == Some(false)
-}
-
 /// Bytes of weights that one token reads at batch 1: of the experts those used, of the embedding a
 /// row (unless it is the output matrix too), nothing of the multi-token-prediction layers.
 fn bytes_per_token(gguf: &Gguf) -> u64 {

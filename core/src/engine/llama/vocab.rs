@@ -89,6 +89,15 @@ impl Vocab for LlamaVocab {
         Ok(())
     }
 
+    /// Told by the library: what it puts around a letter.
+    fn marks(&self) -> Result<(Vec<u32>, Vec<u32>), VocabError> {
+        let ids = |marked| self.model.tokenize("a", marked, false).map_err(|e| VocabError::Encode(e.to_string()));
+        let (plain, marked) = (ids(false)?, ids(true)?);
+        let at = (!plain.is_empty()).then(|| marked.windows(plain.len()).position(|part| part == plain)).flatten();
+        let at = at.ok_or_else(|| VocabError::Model("what stands around a text cannot be told".to_owned()))?;
+        Ok((marked[..at].to_vec(), marked[at + plain.len()..].to_vec()))
+    }
+
     fn bytes(&self, id: u32) -> Vec<u8> {
         self.model.piece(id, false).unwrap_or_default()
     }

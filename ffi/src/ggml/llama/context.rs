@@ -8,7 +8,7 @@ use llama_cpp_sys_2 as sys;
 use super::adapter::Adapter;
 use super::hidden::{self, Capture};
 use super::model::Model;
-use super::{LlamaError, Message, THREW, chimere_adapter_use, chimere_context_new, chimere_decode, chimere_encode};
+use super::{LlamaError, Message, THREW, chimere_adapter_use, chimere_context_new, chimere_decode};
 use super::{chimere_hidden_enable, chimere_hidden_ith, log, within};
 
 /// Positions of a sequence, tokens of a batch: bounds far above use and far below i32.
@@ -232,26 +232,8 @@ impl Context {
         within("changes of sequence in a batch with hidden states", sequences, 0, max)
     }
 
-    /// Computes the batch; rows that were wanted can be read afterwards.
+    /// Computes the batch; rows that were wanted can be read afterwards. A model without a cache reads it as a whole.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), LlamaError> {
-        self.run(batch, chimere_decode)
-    }
-
-    /// As [`Context::decode`], by the encoder of a model without a decoder.
-    pub fn encode(&mut self, batch: &Batch) -> Result<(), LlamaError> {
-        self.run(batch, chimere_encode)
-    }
-
-    fn run(
-        &mut self,
-        batch: &Batch,
-        call: unsafe extern "C" fn(
-            *mut sys::llama_context,
-            *const sys::llama_batch,
-            *mut std::ffi::c_char,
-            usize,
-        ) -> i32,
-    ) -> Result<(), LlamaError> {
         self.check(batch)?;
         self.wanted.clear();
         if let Some(capture) = &mut self.capture {
@@ -275,7 +257,7 @@ impl Context {
         log::clear_kept();
         // SAFETY: every array holds n_tokens entries (hidden: n_tokens rows of the model's width)
         // and lives through the call; ids, sequences and positions were checked.
-        let rc = unsafe { call(self.ptr.as_ptr(), &raw, message.0.as_mut_ptr(), message.0.len()) };
+        let rc = unsafe { chimere_decode(self.ptr.as_ptr(), &raw, message.0.as_mut_ptr(), message.0.len()) };
         match rc {
             0 => {
                 self.wanted.extend_from_slice(&batch.wanted);
@@ -326,7 +308,7 @@ impl Context {
         if !self.options.embeddings || !self.has_row(i) || seq as usize >= self.options.sequences {
             return None;
         }
-        // SAFETY: as in `logits`, for a row of the model's width; with pooling the library keeps one
+        // SAFETY: as in `logits`, for a row of the width of an embedding; with pooling the library keeps one
         // row a sequence and returns null for the others.
         unsafe {
             let row = match sys::llama_pooling_type(self.ptr.as_ptr()) {
@@ -334,7 +316,7 @@ impl Context {
                 sys::LLAMA_POOLING_TYPE_RANK => std::ptr::null_mut(),
                 _ => sys::llama_get_embeddings_seq(self.ptr.as_ptr(), seq as i32),
             };
-            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.model.width()))
+            (!row.is_null()).then(|| std::slice::from_raw_parts(row, self.model.embedding_width()))
         }
     }
 

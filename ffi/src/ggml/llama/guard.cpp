@@ -68,16 +68,6 @@ int32_t chimere_decode(llama_context * ctx, const llama_batch * batch, char * me
     });
 }
 
-int32_t chimere_encode(llama_context * ctx, const llama_batch * batch, char * message, size_t size) {
-    return guarded(message, size, THREW, [&] {
-        const int32_t rc = llama_encode(ctx, *batch);
-        if (rc == 0) {
-            llama_synchronize(ctx);
-        }
-        return rc;
-    });
-}
-
 int32_t chimere_tokenize(const llama_vocab * vocab, const char * text, int32_t len, llama_token * out, int32_t max,
                          bool add_special, bool parse_special, char * message, size_t size) {
     return guarded(message, size, THREW,

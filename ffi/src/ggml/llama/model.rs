@@ -149,6 +149,11 @@ impl Model {
         self.count(sys::llama_model_n_embd)
     }
 
+    /// Values of an embedding.
+    pub fn embedding_width(&self) -> usize {
+        self.count(sys::llama_model_n_embd_out)
+    }
+
     /// Layers, without those for multi-token prediction.
     pub fn layers(&self) -> usize {
         self.count(sys::llama_model_n_layer)
