@@ -3,6 +3,7 @@
 //! This module is the only reader of environment variables.
 
 pub mod check;
+mod embed;
 mod live;
 mod models;
 pub mod raw;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+pub use embed::EmbedConfig;
 pub use live::Live;
 pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
@@ -178,8 +180,7 @@ pub struct Config {
     pub replies: RepliesConfig,
     pub memory: MemoryConfig,
     pub scorer: ScorerConfig,
-    /// The embedding model; absent: the one beside the model.
-    pub embed_model: Option<PathBuf>,
+    pub embed: EmbedConfig,
     pub pipelines: PipelinesConfig,
     pub night: NightConfig,
     pub drain_timeout: Duration,
@@ -254,7 +255,7 @@ impl Config {
                 append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
             },
             scorer: scorer(raw.scorer, env)?,
-            embed_model: raw.embed.model.map(|f| f.value),
+            embed: embed::embed(raw.embed)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),

@@ -2,6 +2,7 @@
 //! opposite order: no new requests, replies under way, door, engine. Signals and systemd are answered here.
 
 pub mod choice;
+pub mod embedder;
 mod exit;
 mod face;
 mod fleet;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use exit::DaemonError;
 use log::LogFilter;
 
+use crate::actors::embedder::EmbedEngine;
 use crate::actors::inference::{Board, EXIT_TIMEOUT, EngineSpec, EngineState, Fleet, Inference, Stop};
 use crate::actors::link::Link;
 use crate::actors::memory::{Memory, OpenStore};
@@ -94,6 +96,8 @@ pub struct Cast {
     pub inbox: Arc<Inbox>,
     /// Not started before the first of them; absent: scoring is off.
     pub judge: Option<Arc<JudgeEngine>>,
+    /// Absent: the embedding model needs no engine, or there is none.
+    pub embedder: Option<Arc<EmbedEngine>>,
 }
 
 /// A running daemon.
@@ -153,9 +157,10 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     // Nobody answers before the generation that served yesterday is verified and loaded.
     board.withhold();
     let clock = config.clock_offset.clone().map_or_else(Clock::wall, Clock::moved_by);
-    let examples = Arc::new(tables::examples(&config));
+    let embedding = embedder::open(&config);
+    let examples = Arc::new(tables::examples(&config, embedding.embedder));
     let common = Common { board, examples, pipelines, clock };
-    let cast = cast(&config, &spec, &common, &exhausted)?;
+    let cast = Cast { embedder: embedding.engine, ..cast(&config, &spec, &common, &exhausted)? };
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
 }
@@ -215,6 +220,7 @@ impl Daemon {
             tokio::spawn(notify::watchdog(self.cast.clone(), self.board.clone(), config.engine.stall_timeout)),
             tokio::spawn(self.clone().follow_files()),
             tokio::spawn(async move { fleet.tend().await }),
+            tokio::spawn(embedder::renew(self.replies.examples.clone())),
         ];
         let mut engine = self.board.watch();
         let end = loop {
@@ -257,6 +263,9 @@ impl Daemon {
         }
         if let Some(judge) = &self.cast.judge {
             judge.stop().await;
+        }
+        if let Some(embedder) = &self.cast.embedder {
+            embedder.stop().await;
         }
         self.cast.fleet.stop(stop).await;
         let _ = self.cast.inference.send_within(Stop, stop).await;
@@ -307,6 +316,7 @@ fn cast(
         fleet,
         inbox,
         judge: judge.ok(),
+        embedder: None,
         orchestrator: supervise("orchestrator", serving, budget, exhausted.clone(), move || {
             Orchestrator::new(pipelines.clone())
         }),

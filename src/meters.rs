@@ -34,6 +34,7 @@ const QUALITY_GATE: &str = "chimere_quality_gate_total";
 const SCORER_QUEUE: &str = "chimere_scorer_queue";
 const ROUTES: &str = "chimere_routes_total";
 const ROUTE_FALLBACKS: &str = "chimere_route_fallbacks_total";
+const RETRIEVALS: &str = "chimere_retrievals_total";
 const RELOADS: &str = "chimere_reloads_total";
 
 /// Says what each metric means; after the recorder is installed.
@@ -72,6 +73,7 @@ pub fn describe() {
     describe_gauge!(SCORER_QUEUE, Unit::Count, "Turns that wait for a verdict.");
     describe_counter!(ROUTES, Unit::Count, "Chats by route.");
     describe_counter!(ROUTE_FALLBACKS, Unit::Count, "Plans made by the default route because the Orchestrator failed.");
+    describe_counter!(RETRIEVALS, Unit::Count, "Searches for examples of a reply, by what came of them.");
     describe_counter!(RELOADS, Unit::Count, "Reloads of a file, by what and whether it was accepted.");
 }
 
@@ -176,6 +178,11 @@ pub fn turns_dropped(count: u64) {
 
 pub fn route_fallback() {
     counter!(ROUTE_FALLBACKS).increment(1);
+}
+
+/// `outcome`: `shown`, `none` (nothing is like it), `late`, `down` or `failed` (no vector: the reply went on without).
+pub fn retrieval(outcome: &'static str) {
+    counter!(RETRIEVALS, "outcome" => outcome).increment(1);
 }
 
 pub fn reloaded(what: &'static str, accepted: bool) {

@@ -306,14 +306,26 @@ pub struct Embedded {
     pub tokens: u32,
 }
 
+/// What texts are embedded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmbedFor {
+    /// Each as it stands; one that is too long is an error.
+    Texts,
+    /// The first is what the others are compared with; of one that is too long the beginning counts.
+    Ranking,
+}
+
 /// The embedding model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EmbedModel {
     pub name: String,
+    pub architecture: String,
     /// Values of a vector.
     pub width: usize,
     /// Tokens of a text that it reads.
     pub tokens_max: usize,
+    /// `ready`; of one with an engine of its own also `loading`, `restarting`, `failed`.
+    pub state: &'static str,
 }
 
 /// A model beside the served one, with an engine of its own while somebody asks for it.
@@ -347,12 +359,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// The embedding model, where there is one.
     fn embed_model(&self) -> Option<EmbedModel>;
-    /// Texts to vectors by the embedding model. A text that is too long for it is an error, unless it may be `cut`.
+    /// Texts to vectors by the embedding model.
     fn embed(
         &self,
         model: Option<String>,
         texts: Vec<String>,
-        cut: bool,
+        purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>>;
 
     /// Actor states, engine state, queues, pipelines: the body of `/v1/status`.

@@ -49,6 +49,8 @@ const PAUSE_TIMEOUT_MS: u64 = 10_000;
 const ASK_TIMEOUT_MS: u64 = 10_000;
 /// The same where it comes behind a step.
 const STEP_TIMEOUT_MS: u64 = 30_000;
+/// The same for a vector: one that answers nothing else meanwhile is ended before (`engine.stall_timeout_ms`).
+pub(super) const EMBED_TIMEOUT_MS: u64 = 600_000;
 const BACK_OFF_FIRST_MS: u64 = 100;
 const BACK_OFF_MAX_MS: u64 = 30_000;
 /// Events of a reply beside its tokens.
@@ -92,6 +94,11 @@ pub enum Ask {
         path: PathBuf,
         sha256: String,
     },
+    /// Of an embedding model.
+    Embed {
+        text: String,
+        cut: bool,
+    },
     /// Of one owner, or of everybody.
     ForgetPrefixes {
         owner: Option<String>,
@@ -101,7 +108,11 @@ pub enum Ask {
 impl Ask {
     /// What the step loop answers comes after the step under way.
     fn patience_ms(&self) -> u64 {
-        if matches!(self, Ask::ForgetPrefixes { .. }) { STEP_TIMEOUT_MS } else { ASK_TIMEOUT_MS }
+        match self {
+            Ask::ForgetPrefixes { .. } => STEP_TIMEOUT_MS,
+            Ask::Embed { .. } => EMBED_TIMEOUT_MS,
+            _ => ASK_TIMEOUT_MS,
+        }
     }
 
     fn command(self, id: RequestId) -> Command {
@@ -110,6 +121,7 @@ impl Ask {
             Ask::Detokenize { ids } => Command::Detokenize { id, ids },
             Ask::ApplyTemplate { chat } => Command::ApplyTemplate { id, chat },
             Ask::LoadAdapter { revision, path, sha256 } => Command::LoadAdapter { id, revision, path, sha256 },
+            Ask::Embed { text, cut } => Command::Embed { id, text, cut },
             Ask::ForgetPrefixes { owner } => Command::ForgetPrefixes { id, owner },
         }
     }

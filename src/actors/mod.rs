@@ -9,11 +9,15 @@
 //! | [`trainer::Trainer`] | the candidate: a file that no reply is answered with | Take, Discard, Train, TrainerStatus | the run fails |
 //! | [`scheduler::Scheduler`] | the night's phase record, the pointer to the served generation, the canary, cron | Night, HoldNight → Hold, ScheduleChanged, SchedulerStatus | what served yesterday serves on; the run is reported as failed |
 //!
+//! Judge and embedding model have an engine each beside the serving one ([`aside::Aside`], an Inference of its own).
+//!
 //! Who asks whom: `reply` asks Orchestrator, Inference, Memory and, before an answer of a gated route ends, the Scorer; the Scorer's work asks Memory and its engine's owner;
 //! the Scheduler's runs ask Trainer, Inference and Memory; the Trainer asks Inference where it trains without gradients; `daemon` asks all of them for their status;
 //! no handler waits for another actor. Messages are sent through a [`link::Link`], never through a bare address, and
 //! actix's unconditional send is banned: it drops silently.
 
+pub mod aside;
+pub mod embedder;
 pub mod inference;
 pub mod link;
 pub mod memory;

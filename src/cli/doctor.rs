@@ -11,6 +11,7 @@ use chimere_ffi::gpu::{compiler_version, first_card, shipped_architectures};
 use chimere::config::check::Finding;
 use chimere::config::{Config, Environment, Flags};
 use chimere::daemon::choice::served_file;
+use chimere::daemon::embedder;
 use chimere::gguf::Gguf;
 use chimere::store::files::create_private_dir;
 
@@ -102,13 +103,13 @@ fn memory_of(flags: &Flags) -> Finding {
     let Some(free) = kib("MemAvailable:").map(|kib| kib * 1024) else {
         return found("memory", true, "this system does not say how much is free");
     };
-    let weights = Config::load(flags)
-        .ok()
-        .and_then(|config| served_file(&config).ok())
-        .and_then(|path| Gguf::open(&path).ok())
-        .map_or(0, |model| model.file_len());
+    let bytes = |path: std::path::PathBuf| Gguf::open(&path).map_or(0, |model| model.file_len());
+    let weights = Config::load(flags).map_or(0, |config| {
+        let embedder = embedder::file(&config).ok().map_or(0, bytes);
+        served_file(&config).ok().map_or(0, bytes) + embedder
+    });
     let gb = |bytes: u64| bytes as f64 / 1e9;
-    let message = format!("{:.1} GB free, the model needs about {:.1} GB", gb(free), gb(weights + SPARE_BYTES));
+    let message = format!("{:.1} GB free, the models need about {:.1} GB", gb(free), gb(weights + SPARE_BYTES));
     found("memory", weights + SPARE_BYTES <= free, message)
 }
 

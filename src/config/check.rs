@@ -12,7 +12,7 @@ use crate::pipeline::{PipelineSet, Sources};
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `model`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `model`, `embedder`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -43,6 +43,7 @@ impl Config {
             finding("pipelines", pipelines(&config)),
             finding("night", night(&config)),
             finding("model", model(&config)),
+            finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
             finding("keys", keys.map(|ring| format!("{} keys", ring.entries().len()))),
         ]
@@ -107,7 +108,12 @@ mod tests {
         assert_eq!(good("[nonsense]"), [("config", false)]);
         let all = good("");
         assert_eq!(all[..2], [("config", true), ("pipelines", true)]);
-        assert_eq!(all[2..], [("night", true), ("model", false), ("listen", true), ("keys", true)]);
+        let rest = [("night", true), ("model", false), ("embedder", true), ("listen", true), ("keys", true)];
+        assert_eq!(all[2..], rest);
+        let embed = |name: &str| format!("[embed]\nmodel = '{}/{name}'", env!("CARGO_MANIFEST_DIR"));
+        for (name, fits) in [("nano/nano-embed.gguf", true), ("nano/none.gguf", false), ("nano/nano.gguf", false)] {
+            assert!(good(&embed(name)).contains(&("embedder", fits)), "{name}");
+        }
         assert!(good("[http]\nlisten = '0.0.0.0:1'").contains(&("listen", false)));
         let model = dir.path().join("m.gguf");
         fs::write(&model, "GGUF and no more").unwrap();

@@ -204,8 +204,15 @@ section! {
 section! {
     /// `[embed]`: texts as vectors, to find verified exchanges that are like a question.
     EmbedSection {
-        /// A static embedding model (GGUF). Absent: `nano-embed.gguf` beside the model.
+        /// An embedding model (GGUF). Absent: `nano-embed.gguf` beside the model.
         model: PathBuf,
+        threads: u64,
+        context_tokens: u64,
+        /// Put before a question, and before what it is compared with.
+        query_prefix: String,
+        document_prefix: String,
+        query_timeout_ms: u64,
+        timeout_ms: u64,
     }
 }
 

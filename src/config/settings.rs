@@ -70,9 +70,10 @@ fn chosen(key: &str, config: &Config) -> String {
             config.scorer.adapter.as_deref().map_or_else(|| "nano-prm.gguf beside the model".to_owned(), path)
         }
         "embed.model" => {
-            config.embed_model.as_deref().map_or_else(|| "nano-embed.gguf beside the model".to_owned(), path)
+            config.embed.model.as_deref().map_or_else(|| "nano-embed.gguf beside the model".to_owned(), path)
         }
         "engine.threads" => config.engine.threads.to_string(),
+        "embed.context_tokens" => "as the model was trained, at most 2048".to_owned(),
         "engine.context_tokens" => "as the model was trained".to_owned(),
         "engine.step_tokens" => "as suits the device".to_owned(),
         "pipelines.dir" => config.pipelines.shipped.as_deref().map_or_else(|| "compiled in".to_owned(), path),

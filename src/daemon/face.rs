@@ -18,8 +18,9 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_BYTES_MAX, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish, NightCommand,
-    Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_BYTES_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
+    NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces,
+    TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -194,9 +195,9 @@ impl Service for Daemon {
         &self,
         model: Option<String>,
         texts: Vec<String>,
-        cut: bool,
+        purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
-        Box::pin(vectors::embed(self, model, texts, cut))
+        Box::pin(vectors::embed(self, model, texts, purpose))
     }
 
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>> {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::Daemon;
 use crate::config::Config;
-use crate::embed::Examples;
-use crate::embed::model::FILE;
+use crate::embed::{Embedder, Examples};
 use crate::engram::shelf::{DIR, Shelf};
 use crate::meters;
 use crate::service::{ServiceError, TurnFilter};
@@ -30,11 +29,9 @@ pub(super) fn scan(config: &Config) -> Shelf {
     shelf
 }
 
-/// The embedding model that was named, or the one beside the model, with the index of the last run.
-pub(super) fn examples(config: &Config) -> Examples {
-    let beside = config.model.as_ref().ok().map(|model| model.with_file_name(FILE));
-    let path = config.embed_model.clone().or_else(|| beside.filter(|path| path.is_file()));
-    let examples = Examples::open(path.as_deref(), &config.state_dir);
+/// The index of the last run, for an embedding model.
+pub(super) fn examples(config: &Config, embedder: Result<Arc<Embedder>, String>) -> Examples {
+    let examples = Examples::open(embedder, &config.state_dir);
     if let Some(why) = examples.why() {
         tracing::warn!(why, "no verified exchange is shown as an example");
     }

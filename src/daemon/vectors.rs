@@ -1,14 +1,13 @@
-//! Texts to vectors for clients, by the embedding model that retrieval uses. It is a table of token vectors in this
-//! process; what costs time is counting tokens, and that is done aside, a few requests at once.
+//! Texts to vectors for clients, by the embedding model that retrieval uses.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::Daemon;
-use crate::embed::model::TOKENS_MAX;
-use crate::embed::{Embedder, Examples};
-use crate::service::{EmbedModel, Embedded, ServiceError};
+use crate::embed::Examples;
+use crate::embed::embedder::{Purpose, Unembedded};
+use crate::service::{EmbedFor, EmbedModel, Embedded, ServiceError};
 
 /// Requests that are computed at once; more are refused.
 const REQUESTS_MAX: usize = 4;
@@ -24,17 +23,22 @@ impl Default for Places {
 
 pub(super) fn model(examples: &Examples) -> Option<EmbedModel> {
     let embedder = examples.embedder().ok()?;
-    Some(EmbedModel { name: embedder.name().to_owned(), width: embedder.width(), tokens_max: TOKENS_MAX })
+    Some(EmbedModel {
+        name: embedder.name().to_owned(),
+        architecture: embedder.architecture().to_owned(),
+        width: embedder.width(),
+        tokens_max: embedder.tokens_max(),
+        state: embedder.state(),
+    })
 }
 
 pub(super) async fn embed(
     daemon: &Daemon,
     model: Option<String>,
     texts: Vec<String>,
-    cut: bool,
+    purpose: EmbedFor,
 ) -> Result<Embedded, ServiceError> {
-    let examples = daemon.replies.examples.clone();
-    let embedder = examples.embedder().map_err(|why| ServiceError::NotBuilt(why.to_owned()))?;
+    let embedder = daemon.replies.examples.embedder().map_err(|why| ServiceError::NotBuilt(why.to_owned()))?;
     if let Some(other) = model.filter(|name| name != embedder.name()) {
         let other: String = other.chars().take(100).collect();
         let name = embedder.name();
@@ -45,46 +49,32 @@ pub(super) async fn embed(
         retry_after_s: 1,
     };
     let permit = daemon.embedding.0.clone().try_acquire_owned().map_err(|_| busy())?;
-    let computed = tokio::task::spawn_blocking(move || {
-        // Held until the work ends, also where the client left.
-        let _permit = permit;
-        examples.embedder().map_err(str::to_owned).map(|embedder| all(embedder, &texts, cut))
-    });
-    let failed = |why: String| ServiceError::Internal(format!("the embedding model: {why}"));
-    computed.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?
+    let config = daemon.config.get();
+    embedder.ready(config.replies.start_timeout).await.map_err(refused)?;
+    let worded = |(at, text)| {
+        let purpose = match purpose {
+            EmbedFor::Texts => Purpose::Plain,
+            EmbedFor::Ranking if at == 0 => Purpose::Query,
+            EmbedFor::Ranking => Purpose::Document,
+        };
+        (purpose, text)
+    };
+    let texts = texts.into_iter().enumerate().map(worded).collect();
+    let cut = purpose == EmbedFor::Ranking;
+    let vectors = embedder.embed(texts, cut, config.embed.timeout, permit).await.map_err(refused)?;
+    let tokens = vectors.iter().map(|vector| vector.tokens).sum();
+    let vectors = vectors.into_iter().map(|vector| vector.values).collect();
+    Ok(Embedded { model: embedder.name().to_owned(), vectors, tokens })
 }
 
-fn all(embedder: &Embedder, texts: &[String], cut: bool) -> Result<Embedded, ServiceError> {
-    let mut embedded = Embedded { model: embedder.name().to_owned(), ..Embedded::default() };
-    for (at, text) in texts.iter().enumerate() {
-        let mut ids = embedder.tokens(text);
-        if ids.len() > TOKENS_MAX && !cut {
-            let read = ids.len();
-            let message = format!("text {at} has {read} tokens, and {} reads {TOKENS_MAX}: split it", embedder.name());
-            return Err(ServiceError::Invalid { message, param: Some("input".to_owned()) });
-        }
-        ids.truncate(TOKENS_MAX);
-        embedded.tokens += ids.len() as u32;
-        embedded.vectors.push(embedder.embed_tokens(&ids));
-    }
-    Ok(embedded)
-}
-
-#[cfg(feature = "llama")]
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_cut_where_that_was_asked_and_refused_where_not() {
-        let embedder = Embedder::read(&crate::embed::model::small(2, |_, d| d as f32)).unwrap();
-        let long = "a".repeat(TOKENS_MAX + 1);
-        let cut = all(&embedder, &["a".to_owned(), long.clone()], true).unwrap();
-        assert_eq!((cut.tokens, cut.vectors.len()), (1 + TOKENS_MAX as u32, 2));
-        assert_eq!(cut.vectors[0], cut.vectors[1]);
-        let refused = all(&embedder, &[String::new(), long], false).unwrap_err();
-        let ServiceError::Invalid { message, param } = refused else { panic!("{refused:?}") };
-        assert!(message.contains("text 1 has 257 tokens") && message.contains("256"), "{message}");
-        assert_eq!(param.as_deref(), Some("input"));
+/// Why there are no vectors, as a client hears it.
+fn refused(why: Unembedded) -> ServiceError {
+    let message = why.to_string();
+    match why {
+        Unembedded::TooLong { .. } => ServiceError::Invalid { message, param: Some("input".to_owned()) },
+        Unembedded::Down { retry_after_s, .. } => ServiceError::Unavailable { message, retry_after_s },
+        Unembedded::Late(_) => ServiceError::Unavailable { message, retry_after_s: 5 },
+        Unembedded::Never(_) => ServiceError::NotBuilt(message),
+        Unembedded::Failed(_) => ServiceError::Internal(message),
     }
 }

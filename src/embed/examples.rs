@@ -2,7 +2,7 @@
 //! made anew. Readers take the snapshot of the moment.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -14,39 +14,52 @@ use crate::turn::Retrieve;
 
 pub struct Examples {
     /// `Err`: why there is none.
-    embedder: Result<Embedder, String>,
+    embedder: Result<Arc<Embedder>, String>,
     index: Live<Index>,
     path: PathBuf,
     /// Why the index of the last run could not be read.
     unread: Option<String>,
-    /// How often something was forgotten; held while the index is replaced.
-    forgotten: Mutex<u64>,
+    /// Held while the index is replaced.
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// How often something was forgotten.
+    forgotten: u64,
+    /// The index on the disk, where another embedding model made it: its vectors are never compared, its exchanges are
+    /// what it is made anew from.
+    outdated: Option<Index>,
 }
 
 impl Default for Examples {
     fn default() -> Self {
-        Examples::open(None, Path::new("/nonexistent"))
+        Examples::open(Err("no embedding model".to_owned()), Path::new("/nonexistent"))
     }
 }
 
 impl Examples {
-    /// Reads the embedding model and the index in the state folder. What is wrong with either leaves it out.
-    pub fn open(model: Option<&Path>, state_dir: &Path) -> Examples {
+    /// Takes an embedding model, and reads the index in the state folder. What is wrong with either leaves it out.
+    pub fn open(embedder: Result<Arc<Embedder>, String>, state_dir: &Path) -> Examples {
         let path = state_dir.join(FILE);
-        let none =
-            || "no embedding model: put nano-embed.gguf beside the model, or name one (`embed.model`)".to_owned();
-        let embedder = model
-            .ok_or_else(none)
-            .and_then(|model| Embedder::open(model).map_err(|error| format!("{}: {error}", model.display())));
-        let loaded = match &embedder {
-            Ok(embedder) => Index::load(&path, embedder.digest()),
-            Err(_) => Ok(None),
-        };
-        let (index, unread) = match loaded {
-            Ok(index) => (index.unwrap_or_default(), None),
+        let mut kept = Kept::default();
+        let (index, unread) = match Index::load(&path) {
+            Ok(None) => (Index::default(), None),
+            Ok(Some(index)) if embedder.as_ref().is_ok_and(|embedder| embedder.fingerprint() == index.model()) => {
+                (index, None)
+            }
+            Ok(Some(outdated)) => {
+                kept.outdated = Some(outdated);
+                let why = "the index was made by another embedding model: it is made anew as soon as this one answers";
+                (Index::default(), Some(why.to_owned()))
+            }
             Err(error) => (Index::default(), Some(error.to_string())),
         };
-        Examples { embedder, index: Live::new(index), path, unread, forgotten: Mutex::new(0) }
+        Examples { embedder, index: Live::new(index), path, unread, kept: Mutex::new(kept) }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why nothing, or nothing before the next run, can be found.
@@ -55,7 +68,7 @@ impl Examples {
     }
 
     /// The embedding model, or why there is none.
-    pub fn embedder(&self) -> Result<&Embedder, &str> {
+    pub fn embedder(&self) -> Result<&Arc<Embedder>, &str> {
         self.embedder.as_ref().map_err(String::as_str)
     }
 
@@ -63,39 +76,55 @@ impl Examples {
         self.index.get()
     }
 
-    /// The examples for a question of `principal`, likest first, with their likeness.
-    pub fn find(&self, question: &str, principal: &str, wanted: &Retrieve, bytes_max: usize) -> Vec<(Example, f32)> {
+    /// The examples for a question of `principal` by its vector, likest first, with their likeness.
+    pub fn find(&self, vector: &[f32], principal: &str, wanted: &Retrieve, bytes_max: usize) -> Vec<(Example, f32)> {
         let index = self.index();
-        let Ok(embedder) = self.embedder() else { return Vec::new() };
-        if index.examples().is_empty() {
-            return Vec::new();
-        }
-        let found = index.find(&Code::of(&embedder.embed(question)), principal, wanted, bytes_max);
+        let found = index.find(&Code::of(vector), principal, wanted, bytes_max);
         found.into_iter().map(|(example, score)| (example.clone(), score)).collect()
     }
 
     /// How often something was forgotten until now: to be asked before an index is made.
     pub fn forgotten(&self) -> u64 {
-        *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept().forgotten
+    }
+
+    /// What another embedding model's index holds, newest first, and how often something was forgotten until now.
+    pub fn outdated(&self) -> Option<(Vec<Example>, u64)> {
+        let kept = self.kept();
+        kept.outdated.as_ref().map(|index| (index.examples().to_vec(), kept.forgotten))
     }
 
     /// Writes an index and takes it into use; `false`: something was forgotten since `forgotten` was asked, which may
     /// be in it, so it is not taken.
     pub fn replace(&self, index: Index, forgotten: u64) -> Result<bool, EmbedError> {
-        let now = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        if *now != forgotten {
+        let mut kept = self.kept();
+        if kept.forgotten != forgotten {
             return Ok(false);
         }
         index.save(&self.path)?;
+        kept.outdated = None;
         self.index.set(index);
         Ok(true)
+    }
+
+    /// As `replace`, of the outdated index made anew; where a newer one has taken its place, that stays.
+    pub fn renew(&self, index: Index, forgotten: u64) -> Result<bool, EmbedError> {
+        let outdated = self.kept().outdated.is_some();
+        if outdated { self.replace(index, forgotten) } else { Ok(true) }
     }
 
     /// Takes what a filter forgets out of the index; returns how many exchanges went. An index that is being made
     /// meanwhile will not be taken.
     pub fn forget(&self, filter: &TurnFilter) -> Result<usize, EmbedError> {
-        let mut now = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        *now += 1;
+        let mut kept = self.kept();
+        kept.forgotten += 1;
+        if let Some(outdated) = &kept.outdated {
+            let Some(left) = outdated.without(filter) else { return Ok(0) };
+            let gone = outdated.examples().len() - left.examples().len();
+            left.save(&self.path)?;
+            kept.outdated = Some(left);
+            return Ok(gone);
+        }
         let before = self.index();
         let Some(left) = before.without(filter) else { return Ok(0) };
         let gone = before.examples().len() - left.examples().len();
@@ -110,7 +139,8 @@ impl Examples {
         let shared = index.examples().iter().filter(|example| example.shared).count();
         // What could not be read is no matter once there is another.
         let why = self.why().filter(|_| index.examples().is_empty());
-        json!({ "examples": index.examples().len(), "shared": shared, "message": why })
+        let embedder = self.embedder().ok().map(|embedder| embedder.status());
+        json!({ "examples": index.examples().len(), "shared": shared, "message": why, "embedder": embedder })
     }
 }
 
@@ -118,35 +148,77 @@ impl Examples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::embed::Static;
+    use crate::embed::embedder::Prefixes;
 
-    #[test]
-    fn an_index_that_was_made_while_something_was_forgotten_is_not_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        let model = dir.path().join("e.gguf");
-        std::fs::write(&model, super::super::model::small(2, |token, d| (token % 7 + d) as f32)).unwrap();
-        let open = || Examples::open(Some(&model), dir.path());
-        let examples = open();
-        let embedder = examples.embedder().unwrap();
-        let made = |names: &[&str]| {
-            let found = names.iter().map(|name| {
-                let (turn, question) = ((*name).to_owned(), format!("What is {name}?"));
-                let code = Code::of(&embedder.embed(&question));
-                let (principal, answer) = ("ada".to_owned(), format!("It is {name}."));
-                (Example { turn, principal, question, answer, tokens: 4, ..Example::default() }, code)
-            });
-            Index::new(2, embedder.digest(), found.collect())
-        };
+    fn embedder(scale: f32) -> Arc<Embedder> {
+        let bytes = super::super::model::small(2, |token, d| (token % 7 + d) as f32 * scale);
+        Arc::new(Embedder::of_table(Static::read(&bytes).unwrap(), Prefixes::default()))
+    }
+
+    fn exchange(name: &str) -> Example {
+        let (turn, question) = (name.to_owned(), format!("What is {name}?"));
+        let (principal, answer) = ("ada".to_owned(), format!("It is {name}."));
+        Example { turn, principal, question, answer, tokens: 4, ..Example::default() }
+    }
+
+    async fn made(embedder: &Embedder, names: &[&str]) -> Index {
+        embedder.index(names.iter().map(|name| exchange(name)).collect(), &Index::default()).await.unwrap()
+    }
+
+    async fn found(examples: &Examples) -> usize {
         let wanted = Retrieve { k: 8, min_score: 0.0, tokens_max: 100 };
-        let found = |examples: &Examples| examples.find("What is this?", "ada", &wanted, 10_000).len();
-        assert!(examples.replace(made(&["one", "two"]), examples.forgotten()).unwrap());
-        assert_eq!((found(&examples), found(&open())), (2, 2));
+        let vector = examples.embedder().unwrap().query("What is this?".to_owned()).await.unwrap();
+        examples.find(&vector.values, "ada", &wanted, 10_000).len()
+    }
+
+    fn only(name: &str) -> TurnFilter {
+        TurnFilter { turn: Some(crate::turn::TurnId(name.into())), ..TurnFilter::default() }
+    }
+
+    #[tokio::test]
+    async fn an_index_that_was_made_while_something_was_forgotten_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let by = embedder(1.0);
+        let open = || Examples::open(Ok(by.clone()), dir.path());
+        let examples = open();
+        assert!(examples.replace(made(&by, &["one", "two"]).await, examples.forgotten()).unwrap());
+        assert_eq!((found(&examples).await, found(&open()).await), (2, 2));
         let before = examples.forgotten();
-        let filter = TurnFilter { turn: Some(crate::turn::TurnId("one".into())), ..TurnFilter::default() };
-        assert_eq!(examples.forget(&filter).unwrap(), 1);
-        assert!(!examples.replace(made(&["one", "two", "three"]), before).unwrap());
-        assert_eq!((found(&examples), found(&open())), (1, 1), "neither in use nor on the disk");
-        assert_eq!(examples.forget(&filter).unwrap(), 0);
-        assert!(examples.replace(made(&["two", "three"]), examples.forgotten()).unwrap());
-        assert_eq!(found(&examples), 2);
+        assert_eq!(examples.forget(&only("one")).unwrap(), 1);
+        assert!(!examples.replace(made(&by, &["one", "two", "three"]).await, before).unwrap());
+        assert_eq!((found(&examples).await, found(&open()).await), (1, 1), "neither in use nor on the disk");
+        assert_eq!(examples.forget(&only("one")).unwrap(), 0);
+        assert!(examples.replace(made(&by, &["two", "three"]).await, examples.forgotten()).unwrap());
+        assert_eq!(found(&examples).await, 2);
+    }
+
+    #[tokio::test]
+    async fn another_models_index_is_not_searched_and_gives_its_exchanges_to_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (by, other) = (embedder(1.0), embedder(2.0));
+        assert_ne!(by.fingerprint(), other.fingerprint());
+        let first = Examples::open(Ok(by.clone()), dir.path());
+        assert!(first.replace(made(&by, &["one", "two", "three"]).await, 0).unwrap());
+        assert!(first.outdated().is_none());
+        // Nobody embeds: what is forgotten goes from the disk nevertheless.
+        let none = Examples::open(Err("none".to_owned()), dir.path());
+        assert_eq!(none.forget(&only("three")).unwrap(), 1);
+        let second = Examples::open(Ok(other.clone()), dir.path());
+        assert_eq!(found(&second).await, 0);
+        assert!(second.why().unwrap().contains("another embedding model"));
+        let (texts, forgotten) = second.outdated().unwrap();
+        assert_eq!(texts.len(), 2);
+        let index = other.index(texts, &second.index()).await.unwrap();
+        assert_eq!(second.forget(&only("one")).unwrap(), 1);
+        assert!(!second.renew(index.clone(), forgotten).unwrap(), "it was made before");
+        let (texts, forgotten) = second.outdated().unwrap();
+        let newer = other.index(texts, &second.index()).await.unwrap();
+        assert!(second.renew(newer, forgotten).unwrap());
+        assert_eq!((found(&second).await, second.outdated()), (1, None));
+        assert!(second.renew(index, forgotten).unwrap());
+        assert_eq!(found(&second).await, 1, "the one in use stays");
+        assert_eq!(found(&Examples::open(Ok(other), dir.path())).await, 1);
+        assert_eq!(found(&Examples::open(Ok(by), dir.path())).await, 0);
     }
 }

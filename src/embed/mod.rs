@@ -1,16 +1,18 @@
-//! Dense retrieval: texts to vectors ([`model`]), the nearest of many vectors ([`nearest`]), and the index of verified
-//! exchanges that a plan may show the model as examples ([`index`], [`show`]). No actor, no clock; files are read and
-//! written whole.
+//! Dense retrieval: texts to vectors ([`embedder`]: by a table of token vectors, [`model`], or by a model that an engine
+//! hosts), the nearest of many vectors ([`nearest`]), and the index of verified exchanges that a plan may show the model as
+//! examples ([`index`], [`show`]). No actor, no clock; files are read and written whole.
 
+pub mod embedder;
 mod examples;
 pub mod index;
 pub mod model;
 pub mod nearest;
 pub mod show;
 
+pub use embedder::Embedder;
 pub use examples::Examples;
 pub use index::{Example, Index};
-pub use model::Embedder;
+pub use model::Static;
 pub use nearest::Code;
 
 /// Why texts cannot be embedded, or an index cannot be used.
@@ -24,8 +26,6 @@ pub enum EmbedError {
     Model(String),
     #[error("the index is damaged ({0}): the next `reindex` makes it anew")]
     Damaged(&'static str),
-    #[error("the index was made by another embedding model: the next `reindex` makes it anew")]
-    Stale,
     #[error("the index has format {0}, this version reads format 1: the next `reindex` makes it anew")]
     Format(u32),
 }

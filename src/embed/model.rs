@@ -17,7 +17,7 @@ use crate::gguf::Gguf;
 
 /// File beside the model that is taken where none is named.
 pub const FILE: &str = "nano-embed.gguf";
-const ARCHITECTURE: &str = "static-embedding";
+pub const ARCHITECTURE: &str = "static-embedding";
 const TENSOR: &str = "token_embd.weight";
 /// Largest file, and longest vector.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -29,7 +29,7 @@ const BLOCK: usize = 32;
 const BLOCK_BYTES: usize = 2 + BLOCK;
 
 /// Token vectors and the tokenizer that they belong to.
-pub struct Embedder {
+pub struct Static {
     name: String,
     width: usize,
     vectors: Vec<f32>,
@@ -38,25 +38,25 @@ pub struct Embedder {
     digest: [u8; 32],
 }
 
-impl Embedder {
-    pub fn open(path: &Path) -> Result<Embedder, EmbedError> {
+impl Static {
+    pub fn open(path: &Path) -> Result<Static, EmbedError> {
         let failed = |source| EmbedError::Io { path: path.display().to_string(), source };
         let mut bytes = Vec::new();
         File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).map_err(failed)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(EmbedError::Model(format!("it is larger than {FILE_BYTES_MAX} bytes")));
         }
-        Embedder::read(&bytes)
+        Static::read(&bytes)
     }
 
     /// Reads a model from the bytes of its file.
-    pub fn read(bytes: &[u8]) -> Result<Embedder, EmbedError> {
+    pub fn read(bytes: &[u8]) -> Result<Static, EmbedError> {
         let gguf = Gguf::read(bytes, bytes.len() as u64)?;
         let wrong = |what: &str| EmbedError::Model(what.to_owned());
         let architecture = gguf.architecture()?;
         if architecture != ARCHITECTURE {
             let what =
-                format!("its architecture is `{architecture}`, and embeddings are made with `{ARCHITECTURE}` alone");
+                format!("its architecture is `{architecture}`, and a table of token vectors is `{ARCHITECTURE}`");
             return Err(EmbedError::Model(what));
         }
         let tensor = gguf.tensor(TENSOR)?;
@@ -79,7 +79,7 @@ impl Embedder {
             return Err(wrong("it has not one vector for each of its tokens"));
         }
         let name = gguf.optional("general.name")?.unwrap_or(ARCHITECTURE).to_owned();
-        Ok(Embedder { name, width, vectors, vocab, digest: Sha256::digest(bytes).into() })
+        Ok(Static { name, width, vectors, vocab, digest: Sha256::digest(bytes).into() })
     }
 
     /// What the file calls itself.
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_text_is_the_direction_of_its_tokens_sum() {
-        let id = |text: &str| Embedder::read(&small(1, |_, _| 1.0)).unwrap().tokens(text)[0] as usize;
+        let id = |text: &str| Static::read(&small(1, |_, _| 1.0)).unwrap().tokens(text)[0] as usize;
         let (a, b) = (id("a"), id("b"));
         let bytes = small(2, |token, d| {
             if token == a {
@@ -175,7 +175,7 @@ mod tests {
                 0.0
             }
         });
-        let model = Embedder::read(&bytes).unwrap();
+        let model = Static::read(&bytes).unwrap();
         assert_eq!(model.embed("aa"), [1.0, 0.0]);
         // (3, 0) + (0, 4), made one long; what stands for nothing counts nothing.
         let both = model.embed("a b");
@@ -189,18 +189,18 @@ mod tests {
     fn what_is_no_embedding_model_is_refused_with_its_reason() {
         let good = small(2, |_, _| 1.0);
         for cut in [0, 10, good.len() / 2, good.len() - 1] {
-            assert!(Embedder::read(&good[..cut]).is_err(), "{cut}");
+            assert!(Static::read(&good[..cut]).is_err(), "{cut}");
         }
         let nan = small(2, |_, _| f32::NAN);
-        assert!(Embedder::read(&nan).err().unwrap().to_string().contains("finite"));
+        assert!(Static::read(&nan).err().unwrap().to_string().contains("finite"));
         let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/nano-prm.gguf");
-        let why = Embedder::open(&chat).err().unwrap().to_string();
+        let why = Static::open(&chat).err().unwrap().to_string();
         assert!(why.contains("static-embedding"), "{why}");
     }
 
     #[test]
     fn the_shipped_model_knows_what_belongs_together() {
-        let model = Embedder::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("nano").join(FILE)).unwrap();
+        let model = Static::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("nano").join(FILE)).unwrap();
         let like = |a: &str, b: &str| model.embed(a).iter().zip(model.embed(b)).map(|(x, y)| x * y).sum::<f32>();
         let question = "How do I stretch my hamstrings after running?";
         let near = like(question, "Sit on the floor with your legs straight and reach for your toes.");

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::gain::Gain;
 use super::golden::{Item, Outcome};
 use crate::embed::index::TEXT_BYTES_MAX;
-use crate::embed::{Code, Embedder, Example, Index, show};
+use crate::embed::{Code, Example, Index, Static, show};
 use crate::simulate::pool::Question;
 use crate::turn::{Message, Retrieve, Role};
 
@@ -17,7 +17,7 @@ const ASKER: &str = "exam";
 
 /// The index of questions with their reference answers, as the job `reindex` would have it: one question each, answered
 /// in words.
-pub fn index(embedder: &Embedder, questions: &[Question]) -> Index {
+pub fn index(embedder: &Static, questions: &[Question]) -> Index {
     let found = questions.iter().filter_map(|question| {
         let mut said = question.item.messages.iter().filter(|m| m.role != Role::System);
         let (Some(Message { role: Role::User, content: asked, .. }), None) = (said.next(), said.next()) else {
@@ -51,7 +51,7 @@ pub struct Shown {
 }
 
 /// Puts the likest exchanges before the item's question. `context`: tokens that a sequence may hold.
-pub fn shown(embedder: &Embedder, index: &Index, item: &Item, wanted: &Retrieve, context: usize) -> Shown {
+pub fn shown(embedder: &Static, index: &Index, item: &Item, wanted: &Retrieve, context: usize) -> Shown {
     let mut item = item.clone();
     let Some(question) = show::first_question(&item.messages, 0) else {
         return Shown { item, examples: 0, score: 0.0 };
@@ -116,7 +116,7 @@ mod tests {
         // The vector of a text counts its letters, vowels and others.
         let vowel = |id: usize| usize::from(id % 3 == 0);
         let bytes = crate::embed::model::small(2, |id, d| if vowel(id) == d { 1.0 } else { 0.0 });
-        let embedder = Embedder::read(&bytes).unwrap();
+        let embedder = Static::read(&bytes).unwrap();
         let question = |id: &str, asked: &str, answer: &str| Question {
             item: item(id, asked),
             think: "thought".to_owned(),

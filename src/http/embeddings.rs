@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::reply;
 use super::routes::Call;
 use super::wire::embedding::{self, Encoding};
-use crate::service::Embedded;
+use crate::service::{EmbedFor, Embedded};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     let request = embedding::embeddings(&call.body, &call.limits)?;
@@ -20,7 +20,8 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         let message = format!("`dimensions` must be {}: vectors of {} are not shortened", model.width, model.name);
         return Err(ApiError::unsupported("dimensions", message));
     }
-    let Embedded { model, vectors, tokens } = call.door.service.embed(request.model, request.texts, false).await?;
+    let Embedded { model, vectors, tokens } =
+        call.door.service.embed(request.model, request.texts, EmbedFor::Texts).await?;
     let entry = |(index, vector): (usize, &Vec<f32>)| {
         let embedding = match request.encoding {
             Encoding::Float => json!(vector),
@@ -45,7 +46,8 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
     let request = embedding::rerank(&call.body, &call.limits)?;
     let told = if request.return_documents { request.texts[1..].to_vec() } else { Vec::new() };
     // What is too long of a document is left out, as rerankers do: its beginning says what it is about.
-    let Embedded { model, vectors, tokens } = call.door.service.embed(request.model, request.texts, true).await?;
+    let Embedded { model, vectors, tokens } =
+        call.door.service.embed(request.model, request.texts, EmbedFor::Ranking).await?;
     let mut order: Vec<(usize, f32)> = likeness(&vectors).into_iter().enumerate().collect();
     // The likest first; of equals the earlier.
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

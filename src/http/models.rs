@@ -36,7 +36,13 @@ fn embedder(model: &EmbedModel, created_unix_s: i64) -> Value {
         "object": "model",
         "created": created_unix_s,
         "owned_by": "chimere",
-        "x_chimere": {"embeds": true, "width": model.width, "context_tokens": model.tokens_max},
+        "x_chimere": {
+            "embeds": true,
+            "architecture": model.architecture,
+            "width": model.width,
+            "context_tokens": model.tokens_max,
+            "state": model.state,
+        },
     })
 }
 

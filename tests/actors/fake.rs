@@ -207,6 +207,9 @@ impl Child {
                 let pieces = text.chars().map(String::from).collect();
                 self.say(&Event::Tokens { id, ids, pieces });
             }
+            Command::Embed { id, text, .. } => {
+                self.say(&Event::Embedded { id, vector: vec![1.0], tokens: text.len() as u32 });
+            }
             Command::Detokenize { id, ids } => {
                 let text = ids.iter().filter_map(|i| char::from_u32(*i)).collect();
                 self.say(&Event::Text { id, text });

@@ -12,6 +12,8 @@ mod card;
 mod chat;
 mod cli;
 mod dressed;
+#[cfg(feature = "llama")]
+mod embedder;
 mod engram;
 mod form;
 mod frames;

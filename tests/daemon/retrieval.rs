@@ -13,7 +13,7 @@ const PRIVATE: (&str, &str) = ("Which number opens the door of the shed?", "The 
 const COMMON: (&str, &str) = ("On which day is the garbage collected?", "On Thursday, before seven o'clock.");
 
 /// The default pipeline, with examples switched on.
-fn switch_on(state: &Path) {
+pub fn switch_on(state: &Path) {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/default.yaml");
     let text = std::fs::read_to_string(shipped).unwrap() + "retrieve: {k: 2, min_score: 0.6}\n";
     std::fs::create_dir_all(state.join("pipelines")).unwrap();
@@ -21,7 +21,7 @@ fn switch_on(state: &Path) {
 }
 
 /// Asks, and returns what `x_chimere` says of examples.
-async fn shown(daemon: &Daemon, key: &str, question: &str) -> Vec<Value> {
+pub async fn shown(daemon: &Daemon, key: &str, question: &str) -> Vec<Value> {
     let body = json!({"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 8});
     let reply = with_key(daemon, key, "/v1/chat/completions", &body).await;
     reply["x_chimere"]["examples"].as_array().cloned().unwrap_or_default()
@@ -102,7 +102,7 @@ async fn verified_exchanges_are_shown_to_those_they_belong_to() {
 }
 
 /// The value of a vector's likeness to another.
-fn likeness(a: &Value, b: &Value) -> f64 {
+pub fn likeness(a: &Value, b: &Value) -> f64 {
     let values = |vector: &Value| vector.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>();
     values(a).iter().zip(values(b)).map(|(x, y)| x * y).sum()
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
 use chimere::service::{
-    AuthError, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand, PlanSummary,
-    Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse,
-    TokenPieces, TurnFilter,
+    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand,
+    PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt,
+    SessionUse, TokenPieces, TurnFilter,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, Tier, Timings, ToolCall, Turn, TurnId, Usage,
@@ -346,7 +346,13 @@ impl Service for Fake {
 
     fn embed_model(&self) -> Option<EmbedModel> {
         let there = !self.without_embeddings.load(Ordering::SeqCst);
-        there.then(|| EmbedModel { name: "fake-embed".to_owned(), width: 2, tokens_max: 4 })
+        there.then(|| EmbedModel {
+            name: "fake-embed".to_owned(),
+            architecture: "fake".to_owned(),
+            width: 2,
+            tokens_max: 4,
+            state: "ready",
+        })
     }
 
     /// The first letter against the others; four words at most.
@@ -354,14 +360,14 @@ impl Service for Fake {
         &self,
         model: Option<String>,
         texts: Vec<String>,
-        cut: bool,
+        purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
         Box::pin(async move {
             let Some(own) = self.embed_model() else { return Err(ServiceError::NotBuilt("no embeddings".to_owned())) };
             if model.is_some_and(|name| name != own.name) {
                 return Err(ServiceError::NoSuchModel("another model".to_owned()));
             }
-            if !cut && texts.iter().any(|text| words(text).len() > own.tokens_max) {
+            if purpose == EmbedFor::Texts && texts.iter().any(|text| words(text).len() > own.tokens_max) {
                 return Err(ServiceError::Invalid { message: "too long".to_owned(), param: Some("input".to_owned()) });
             }
             let vector = |text: &String| if text.starts_with('a') { vec![1.0, 0.0] } else { vec![0.0, 1.0] };

@@ -1,24 +1,29 @@
 //! The phase `reindex`: makes the index of verified exchanges anew from the turn log and takes it into use.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::desk::blocking;
 use super::reinforce::People;
 use super::work::Work;
 use crate::embed::index::{EXAMPLES_MAX, TEXT_BYTES_MAX};
-use crate::embed::{Code, Example, Examples, Index};
+use crate::embed::{Example, Index};
 use crate::night::phase::Event;
 use crate::turn::{Message, Role, Turn};
 
 /// Times that the index is made anew because something was forgotten meanwhile.
 const TRIES: usize = 3;
+/// Longest wait for the engine of a hosted embedding model.
+const ENGINE_WAIT: Duration = Duration::from_secs(120);
 
 impl Work {
     pub(super) async fn reindex(&self) -> Result<Event, String> {
         let examples = &self.desk.examples;
-        if let Err(why) = examples.embedder() {
-            return Ok(Event::Nothing { words: why.to_owned() });
-        }
+        let embedder = match examples.embedder() {
+            Ok(embedder) => embedder,
+            Err(why) => return Ok(Event::Nothing { words: why.to_owned() }),
+        };
+        embedder.ready(ENGINE_WAIT).await.map_err(|why| why.to_string())?;
         let people = self.people().await?;
         for _ in 0..TRIES {
             let forgotten = examples.forgotten();
@@ -28,8 +33,9 @@ impl Work {
                 None => refused += 1,
             })
             .await?;
-            let (maker, older) = (examples.clone(), newest.older);
-            let index = blocking(move || made(&maker, newest)).await??;
+            let older = newest.older;
+            let made = embedder.index(newest.newest_first().collect(), &examples.index()).await;
+            let index = made.map_err(|why| why.to_string())?;
             let (words, same) = (said(&index, &examples.index(), refused, older), *examples.index() == index);
             if same || self.run.order.dry_run {
                 return Ok(Event::Nothing { words });
@@ -69,17 +75,6 @@ impl Newest {
     fn newest_first(self) -> impl Iterator<Item = Example> {
         self.kept.into_iter().rev()
     }
-}
-
-/// Counts and embeds the exchanges.
-fn made(examples: &Examples, newest: Newest) -> Result<Index, String> {
-    let embedder = examples.embedder()?;
-    let found = newest.newest_first().map(|example| {
-        let tokens = embedder.tokens(&example.question).len() + embedder.tokens(&example.answer).len();
-        let code = Code::of(&embedder.embed(&example.question));
-        (Example { tokens: tokens as u32, ..example }, code)
-    });
-    Ok(Index::new(embedder.width(), embedder.digest(), found.collect()))
 }
 
 fn said(index: &Index, before: &Index, refused: u64, older: u64) -> String {

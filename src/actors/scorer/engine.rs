@@ -1,20 +1,17 @@
-//! The judge's engine: a second owner of an engine child with a process, a board and restarts of its own, started when
-//! it is first needed. Its end is never the daemon's.
+//! The judge's engine, beside the serving one, and what makes a judge of the model in it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use super::judging::Haste;
-use crate::actors::inference::{
-    Ask, Board, EngineSpec, EngineState, EngineStream, Inference, InferenceError, Stop, Submit,
-};
-use crate::actors::link::{Link, LinkError};
-use crate::actors::supervisor::{Budget, Place, supervise};
+use crate::actors::aside::Aside;
+use crate::actors::inference::{Ask, EngineSpec, EngineStream, InferenceError, Submit};
+use crate::actors::link::LinkError;
+use crate::actors::supervisor::{Budget, Place};
 use crate::engine::protocol::{Event, Generate};
 use crate::scoring::judge::{BAD, GOOD};
 use crate::scoring::{JudgeError, Labels, Reading};
@@ -24,7 +21,6 @@ const REVISION: &str = "judge";
 /// Longest wait for the engine to load or to come back.
 const READY_TIMEOUT_MS: u64 = 120_000;
 const SEND_TIMEOUT_MS: u64 = 10_000;
-const STOP_TIMEOUT_MS: u64 = 3_000;
 
 /// Which judge, and how it is read.
 #[derive(Clone, Debug)]
@@ -48,10 +44,7 @@ pub struct AdapterFile {
 
 pub struct JudgeEngine {
     settings: JudgeSettings,
-    board: Arc<Board>,
-    place: Place,
-    runtime: Handle,
-    owner: OnceLock<Link<Inference>>,
+    aside: Aside,
     /// The engine's life that has the adapter, and the labels found in it; 0 = none.
     prepared: Mutex<(u64, Labels)>,
 }
@@ -79,14 +72,8 @@ pub(super) enum EngineError {
 impl JudgeEngine {
     /// `place`: the thread that its owner lives on. Nothing is started yet.
     pub fn new(settings: JudgeSettings, place: Place, runtime: Handle) -> JudgeEngine {
-        JudgeEngine {
-            settings,
-            board: Arc::new(Board::aside()),
-            place,
-            runtime,
-            owner: OnceLock::new(),
-            prepared: Mutex::default(),
-        }
+        let aside = Aside::new("judge", settings.spec.clone(), settings.budget, place, runtime);
+        JudgeEngine { settings, aside, prepared: Mutex::default() }
     }
 
     pub fn name(&self) -> &str {
@@ -99,15 +86,12 @@ impl JudgeEngine {
 
     /// Starts the engine if it was not started, and waits for it. → the ids of its labels.
     pub(super) async fn ready(&self) -> Result<Labels, EngineError> {
-        self.owner();
+        self.aside.owner();
         let within = Duration::from_millis(READY_TIMEOUT_MS);
-        if self.board.hosted_within(within).await.is_none() {
-            return Err(EngineError::Down(match self.board.state() {
-                EngineState::Failed { message, .. } | EngineState::Restarting { message, .. } => message,
-                state => state.name().to_owned(),
-            }));
+        if self.aside.board().hosted_within(within).await.is_none() {
+            return Err(EngineError::Down(self.aside.why()));
         }
-        let life = self.board.starts();
+        let life = self.aside.board().starts();
         let mut prepared = self.prepared.lock().await;
         if prepared.0 != life {
             self.load_adapter().await?;
@@ -128,14 +112,14 @@ impl JudgeEngine {
 
     pub(super) async fn submit(&self, mut choices: Vec<Generate>, haste: Haste) -> Result<EngineStream, EngineError> {
         // An engine of one sequence knows no background.
-        let several = self.board.hosted().is_some_and(|hosted| hosted.model.sequences_max > 1);
+        let several = self.aside.board().hosted().is_some_and(|hosted| hosted.model.sequences_max > 1);
         let background = several && haste == Haste::Background;
         choices.iter_mut().for_each(|choice| choice.background = background);
         if self.settings.adapter.is_some() {
             choices.iter_mut().for_each(|choice| choice.adapter = Some(REVISION.to_owned()));
         }
         let deadline = Duration::from_millis(SEND_TIMEOUT_MS);
-        Ok(self.owner().send_within(Submit { choices }, deadline).await??)
+        Ok(self.aside.owner().send_within(Submit { choices }, deadline).await??)
     }
 
     async fn label(&self, label: &'static str) -> Result<u32, EngineError> {
@@ -147,36 +131,15 @@ impl JudgeEngine {
     }
 
     async fn ask(&self, ask: Ask) -> Result<Event, EngineError> {
-        Ok(self.owner().send_within(ask, Duration::from_millis(SEND_TIMEOUT_MS)).await??)
-    }
-
-    fn owner(&self) -> &Link<Inference> {
-        self.owner.get_or_init(|| {
-            // Its own end is told nowhere: a daemon whose judge dies goes on serving.
-            let unheard = Arc::new(watch::Sender::new(None));
-            let (spec, board, runtime) =
-                (Arc::new(self.settings.spec.clone()), self.board.clone(), self.runtime.clone());
-            supervise("judge", self.place.clone(), self.settings.budget, unheard, move || {
-                Inference::new(spec.clone(), board.clone(), runtime.clone())
-            })
-        })
+        Ok(self.aside.owner().send_within(ask, Duration::from_millis(SEND_TIMEOUT_MS)).await??)
     }
 
     pub(super) fn status(&self) -> Value {
-        match self.owner.get() {
-            Some(_) => self.board.status(),
-            None => json!({ "state": "not_started" }),
-        }
+        self.aside.status()
     }
 
     /// Ends the engine: the daemon is stopping.
     pub async fn stop(&self) {
-        if let Some(owner) = self.owner.get() {
-            let within = Duration::from_millis(STOP_TIMEOUT_MS);
-            let _ = owner.send_within(Stop, within).await;
-            let mut state = self.board.watch();
-            let ended = state.wait_for(|s| matches!(s, EngineState::Stopped | EngineState::Failed { .. }));
-            let _ = tokio::time::timeout(within, ended).await;
-        }
+        self.aside.stop().await;
     }
 }

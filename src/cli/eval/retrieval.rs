@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::sync_channel;
 
 use chimere::embed::model::FILE;
-use chimere::embed::{Embedder, Index};
+use chimere::embed::{Index, Static};
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::Kind;
 use chimere::engine::process;
@@ -51,7 +51,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(path) => path.clone(),
         None => args.model.path()?.with_file_name(FILE),
     };
-    let embedder = Embedder::open(&path)?;
+    let embedder = Static::open(&path)?;
     let index = retrieval::index(&embedder, &pool::read(&args.exchanges)?);
     let loaded = args.model.load(args.backend, parallel, true)?;
     let (hash, context) = (loaded.hosted.model_hash.clone(), loaded.hosted.model.context_tokens);

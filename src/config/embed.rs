@@ -1,0 +1,56 @@
+//! Which model makes vectors of texts, and how.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::raw::{self, Field};
+use super::{ConfigError, THREADS_MAX, millis, nonzero, number};
+use crate::embed::embedder::Prefixes;
+
+/// Longest words before a text, bytes.
+const PREFIX_BYTES_MAX: usize = 1_024;
+
+/// Texts as vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbedConfig {
+    /// The embedding model; absent: the one beside the model.
+    pub model: Option<PathBuf>,
+    /// Of the engine that hosts it, where it needs one.
+    pub threads: NonZeroUsize,
+    /// Tokens of a text that a hosted model reads; what it was trained for, within bounds, where absent.
+    pub context_tokens: Option<NonZeroUsize>,
+    pub prefixes: Prefixes,
+    /// Longest wait of a reply for its question's vector.
+    pub query_timeout: Duration,
+    /// Longest wait of a client for the vector of one of its texts.
+    pub timeout: Duration,
+}
+
+pub(super) fn embed(raw: raw::EmbedSection) -> Result<EmbedConfig, ConfigError> {
+    let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=32_768, "embed.context_tokens")).transpose()?;
+    Ok(EmbedConfig {
+        model: raw.model.map(|f| f.value),
+        threads: nonzero(number(raw.threads, 1, 1..=THREADS_MAX, "embed.threads")?),
+        context_tokens: context.map(nonzero),
+        prefixes: Prefixes {
+            query: prefix(raw.query_prefix, "embed.query_prefix")?,
+            document: prefix(raw.document_prefix, "embed.document_prefix")?,
+        },
+        query_timeout: millis(raw.query_timeout_ms, 200, "embed.query_timeout_ms")?,
+        timeout: millis(raw.timeout_ms, 30_000, "embed.timeout_ms")?,
+    })
+}
+
+fn prefix(field: Option<Field<String>>, key: &'static str) -> Result<String, ConfigError> {
+    let Some(field) = field else { return Ok(String::new()) };
+    if field.value.len() <= PREFIX_BYTES_MAX {
+        return Ok(field.value);
+    }
+    Err(ConfigError::Range {
+        origin: field.origin,
+        key,
+        value: format!("{} bytes long", field.value.len()),
+        wanted: format!("at most {PREFIX_BYTES_MAX} bytes"),
+    })
+}

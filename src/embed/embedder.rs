@@ -1,0 +1,425 @@
+//! What makes vectors of texts: a table in this process, which answers at once, or a model that an engine hosts, which may
+//! be late or not there. Vectors of different models, or of other words put before a text, are never compared: the
+//! fingerprint tells them apart.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::model::{ARCHITECTURE, TOKENS_MAX};
+use super::{Code, Example, Index, Static};
+
+/// Texts of one request that are with the engine at the same time: while one is computed the next is tokenised.
+const TEXTS_AT_ONCE: usize = 2;
+/// Longest wait for a vector that nobody waits for.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What a text is embedded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// As it stands.
+    Plain,
+    /// To find others by.
+    Query,
+    /// To be found.
+    Document,
+}
+
+/// Words before each text, as the model was trained with; empty: none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefixes {
+    pub query: String,
+    pub document: String,
+}
+
+/// A text's direction, one long; zero where it has no token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Vector {
+    pub values: Vec<f32>,
+    pub tokens: u32,
+}
+
+/// Why there is no vector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unembedded {
+    /// `at`: which of the texts.
+    #[error("text {at} {why}")]
+    TooLong { at: usize, why: String },
+    /// For now.
+    #[error("the engine of the embedding model is not running: {message}")]
+    Down { message: String, retry_after_s: u32 },
+    #[error("no vector within {0} ms")]
+    Late(u128),
+    /// Until the daemon is started with another file.
+    #[error("the embedding model cannot be hosted: {0}")]
+    Never(String),
+    #[error("the embedding model: {0}")]
+    Failed(String),
+}
+
+impl Unembedded {
+    /// One word, for metrics.
+    pub fn why(&self) -> &'static str {
+        match self {
+            Unembedded::Late(_) => "late",
+            Unembedded::Down { .. } | Unembedded::Never(_) => "down",
+            Unembedded::TooLong { .. } | Unembedded::Failed(_) => "failed",
+        }
+    }
+}
+
+/// A hosted model, as its file's header describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostFacts {
+    pub name: String,
+    pub architecture: String,
+    pub width: usize,
+    pub tokens_max: usize,
+    /// Of the file and of what is read of a text.
+    pub digest: [u8; 32],
+}
+
+/// Who has the engine of a model.
+pub trait Host: Send + Sync {
+    fn facts(&self) -> &HostFacts;
+    /// Waits for an engine that takes texts.
+    fn ready(&self, within: Duration) -> BoxFuture<'_, Result<(), Unembedded>>;
+    /// The vector of a text, of its beginning where it is too long and may be `cut`. Does not wait for an engine.
+    fn embed(&self, text: String, cut: bool, within: Duration) -> BoxFuture<'_, Result<Vector, Unembedded>>;
+    /// Tokens of a text.
+    fn count(&self, text: String, within: Duration) -> BoxFuture<'_, Result<u32, Unembedded>>;
+    /// `loading`, `ready` …
+    fn state(&self) -> &'static str;
+    fn status(&self) -> Value;
+}
+
+enum Kind {
+    Static(Arc<Static>),
+    Hosted(Arc<dyn Host>),
+}
+
+pub struct Embedder {
+    kind: Kind,
+    prefixes: Prefixes,
+    /// Longest wait of a reply for its question's vector.
+    query_timeout: Duration,
+    fingerprint: [u8; 32],
+}
+
+impl Embedder {
+    /// A table never makes anybody wait.
+    pub fn of_table(table: Static, prefixes: Prefixes) -> Embedder {
+        let fingerprint = fingerprint(table.digest(), &prefixes);
+        Embedder { kind: Kind::Static(Arc::new(table)), prefixes, query_timeout: Duration::MAX, fingerprint }
+    }
+
+    pub fn hosted(host: Arc<dyn Host>, prefixes: Prefixes, query_timeout: Duration) -> Embedder {
+        let fingerprint = fingerprint(host.facts().digest, &prefixes);
+        Embedder { kind: Kind::Hosted(host), prefixes, query_timeout, fingerprint }
+    }
+
+    /// What the file calls itself.
+    pub fn name(&self) -> &str {
+        match &self.kind {
+            Kind::Static(table) => table.name(),
+            Kind::Hosted(host) => &host.facts().name,
+        }
+    }
+
+    pub fn architecture(&self) -> &str {
+        match &self.kind {
+            Kind::Static(_) => ARCHITECTURE,
+            Kind::Hosted(host) => &host.facts().architecture,
+        }
+    }
+
+    /// Values of a vector.
+    pub fn width(&self) -> usize {
+        match &self.kind {
+            Kind::Static(table) => table.width(),
+            Kind::Hosted(host) => host.facts().width,
+        }
+    }
+
+    /// Tokens of a text that are read.
+    pub fn tokens_max(&self) -> usize {
+        match &self.kind {
+            Kind::Static(_) => TOKENS_MAX,
+            Kind::Hosted(host) => host.facts().tokens_max,
+        }
+    }
+
+    /// `ready`, or where a hosted one is in its engine's life.
+    pub fn state(&self) -> &'static str {
+        match &self.kind {
+            Kind::Static(_) => "ready",
+            Kind::Hosted(host) => host.state(),
+        }
+    }
+
+    /// Vectors with another one are not comparable.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    pub fn status(&self) -> Value {
+        let mut status = json!({
+            "model": self.name(),
+            "architecture": self.architecture(),
+            "width": self.width(),
+            "context_tokens": self.tokens_max(),
+            "state": self.state(),
+        });
+        if let Kind::Hosted(host) = &self.kind {
+            status["engine"] = host.status();
+        }
+        status
+    }
+
+    /// Waits until texts are taken.
+    pub async fn ready(&self, within: Duration) -> Result<(), Unembedded> {
+        match &self.kind {
+            Kind::Static(_) => Ok(()),
+            Kind::Hosted(host) => host.ready(within).await,
+        }
+    }
+
+    fn worded(&self, purpose: Purpose, text: String) -> String {
+        match purpose {
+            Purpose::Query if !self.prefixes.query.is_empty() => self.prefixes.query.clone() + &text,
+            Purpose::Document if !self.prefixes.document.is_empty() => self.prefixes.document.clone() + &text,
+            _ => text,
+        }
+    }
+
+    /// The vector of a question that a reply waits for; of its beginning, where it is long.
+    pub async fn query(&self, question: String) -> Result<Vector, Unembedded> {
+        let texts = vec![(Purpose::Query, question)];
+        let mut vectors = self.embed(texts, true, self.query_timeout, ()).await?;
+        vectors.pop().ok_or_else(|| Unembedded::Failed("it gave no vector".to_owned()))
+    }
+
+    /// Vectors of texts, in their order. `within`: longest wait for each. `held` is kept until the work ends, also where
+    /// nobody waits for it any more.
+    pub async fn embed(
+        &self,
+        texts: Vec<(Purpose, String)>,
+        cut: bool,
+        within: Duration,
+        held: impl Send + 'static,
+    ) -> Result<Vec<Vector>, Unembedded> {
+        let texts: Vec<String> = texts.into_iter().map(|(purpose, text)| self.worded(purpose, text)).collect();
+        match &self.kind {
+            Kind::Static(table) => {
+                let table = table.clone();
+                aside(move || {
+                    let _held = held;
+                    looked_up(&table, &texts, cut)
+                })
+                .await?
+            }
+            Kind::Hosted(host) => {
+                let one = |(at, text): (usize, String)| async move {
+                    host.embed(text, cut, within).await.map_err(|error| match error {
+                        Unembedded::TooLong { why, .. } => Unembedded::TooLong { at, why },
+                        error => error,
+                    })
+                };
+                let vectors =
+                    stream::iter(texts.into_iter().enumerate()).map(one).buffered(TEXTS_AT_ONCE).try_collect();
+                let vectors = vectors.await;
+                drop(held);
+                vectors
+            }
+        }
+    }
+
+    /// The index of these exchanges, newest first. What `known` has of them by this very embedder is taken from there.
+    pub async fn index(&self, found: Vec<Example>, known: &Index) -> Result<Index, Unembedded> {
+        let rows = match &self.kind {
+            Kind::Static(table) => {
+                let (table, prefix) = (table.clone(), self.prefixes.document.clone());
+                aside(move || found.into_iter().map(|example| row(&table, &prefix, example)).collect()).await?
+            }
+            Kind::Hosted(host) => {
+                let known = if known.model() == self.fingerprint { known.codes().collect() } else { HashMap::new() };
+                let one = |example: Example| {
+                    let before = known.get(example.turn.as_str());
+                    let same =
+                        before.filter(|(old, _)| old.question == example.question && old.answer == example.answer);
+                    let same = same.map(|(old, code)| (old.tokens, code.clone()));
+                    async move {
+                        let (tokens, code) = match same {
+                            Some(same) => same,
+                            None => self.exchange(host.as_ref(), &example).await?,
+                        };
+                        Ok::<_, Unembedded>((Example { tokens, ..example }, code))
+                    }
+                };
+                stream::iter(found).map(one).buffered(TEXTS_AT_ONCE).try_collect::<Vec<_>>().await?
+            }
+        };
+        Ok(Index::new(self.width(), self.fingerprint, rows))
+    }
+
+    async fn exchange(&self, host: &dyn Host, example: &Example) -> Result<(u32, Code), Unembedded> {
+        let question = self.worded(Purpose::Document, example.question.clone());
+        let vector = host.embed(question, true, BACKGROUND_TIMEOUT).await?;
+        let answer = host.count(example.answer.clone(), BACKGROUND_TIMEOUT).await?;
+        Ok((vector.tokens + answer, Code::of(&vector.values)))
+    }
+}
+
+/// Of the file and of the words before texts.
+fn fingerprint(file: [u8; 32], prefixes: &Prefixes) -> [u8; 32] {
+    if *prefixes == Prefixes::default() {
+        return file;
+    }
+    let mut hash = Sha256::new_with_prefix(file);
+    for prefix in [&prefixes.query, &prefixes.document] {
+        hash.update((prefix.len() as u64).to_le_bytes());
+        hash.update(prefix);
+    }
+    hash.finalize().into()
+}
+
+/// Counting tokens costs time, which others need not wait for.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Unembedded> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Unembedded::Failed(error.to_string()))
+}
+
+fn row(table: &Static, prefix: &str, example: Example) -> (Example, Code) {
+    let tokens = table.tokens(&example.question).len() + table.tokens(&example.answer).len();
+    let code = Code::of(&table.embed(&format!("{prefix}{}", example.question)));
+    (Example { tokens: tokens as u32, ..example }, code)
+}
+
+fn looked_up(table: &Static, texts: &[String], cut: bool) -> Result<Vec<Vector>, Unembedded> {
+    let one = |(at, text): (usize, &String)| {
+        let mut ids = table.tokens(text);
+        if ids.len() > TOKENS_MAX && !cut {
+            let why = format!("has {} tokens, and {} reads {TOKENS_MAX}: split it", ids.len(), table.name());
+            return Err(Unembedded::TooLong { at, why });
+        }
+        ids.truncate(TOKENS_MAX);
+        Ok(Vector { values: table.embed_tokens(&ids), tokens: ids.len() as u32 })
+    };
+    texts.iter().enumerate().map(one).collect()
+}
+
+#[cfg(feature = "llama")]
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Counts the letters of a text, and how many texts it was asked for.
+    struct Counter {
+        facts: HostFacts,
+        asked: AtomicUsize,
+    }
+
+    impl Host for Counter {
+        fn facts(&self) -> &HostFacts {
+            &self.facts
+        }
+        fn ready(&self, _: Duration) -> BoxFuture<'_, Result<(), Unembedded>> {
+            Box::pin(async { Ok(()) })
+        }
+        fn embed(&self, text: String, cut: bool, _: Duration) -> BoxFuture<'_, Result<Vector, Unembedded>> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let (letters, most) = (text.len(), self.facts.tokens_max);
+            Box::pin(async move {
+                match letters > most && !cut {
+                    true => Err(Unembedded::TooLong { at: 0, why: "is too long".to_owned() }),
+                    false => Ok(Vector { values: vec![letters as f32, 1.0], tokens: letters.min(most) as u32 }),
+                }
+            })
+        }
+        fn count(&self, text: String, _: Duration) -> BoxFuture<'_, Result<u32, Unembedded>> {
+            Box::pin(async move { Ok(text.len() as u32) })
+        }
+        fn state(&self) -> &'static str {
+            "ready"
+        }
+        fn status(&self) -> Value {
+            Value::Null
+        }
+    }
+
+    fn counter() -> (Arc<Counter>, Embedder) {
+        let (name, architecture) = ("counter".to_owned(), "letters".to_owned());
+        let facts = HostFacts { name, architecture, width: 2, tokens_max: 30, digest: [7; 32] };
+        let host = Arc::new(Counter { facts, asked: AtomicUsize::new(0) });
+        let prefixes = Prefixes { query: "question: ".to_owned(), document: String::new() };
+        (host.clone(), Embedder::hosted(host, prefixes, Duration::from_secs(60)))
+    }
+
+    #[tokio::test]
+    async fn an_exchange_that_is_known_is_not_embedded_again() {
+        let example = |turn: &str, question: &str| Example {
+            turn: turn.to_owned(),
+            question: question.to_owned(),
+            answer: "yes".to_owned(),
+            ..Example::default()
+        };
+        let (host, embedder) = counter();
+        let asked = || host.asked.swap(0, Ordering::SeqCst);
+        let none = Index::default();
+        let first = embedder.index(vec![example("b", "what?"), example("a", "who, then?")], &none).await.unwrap();
+        assert_eq!((asked(), first.examples()[0].tokens), (2, 8), "of question and answer");
+        let same = embedder.index(vec![example("b", "what?"), example("a", "who, then?")], &first).await.unwrap();
+        assert_eq!((asked(), &same), (0, &first));
+        let changed = vec![example("c", "when?"), example("b", "what else?"), example("a", "who, then?")];
+        assert_eq!(embedder.index(changed, &first).await.unwrap().examples().len(), 3);
+        assert_eq!(asked(), 2, "the new one, and the one that is another now");
+        let foreign = Index::new(2, [8; 32], first.codes().map(|(_, (e, code))| (e.clone(), code)).collect());
+        let again = embedder.index(first.examples().to_vec(), &foreign).await.unwrap();
+        assert_eq!((asked(), &again), (2, &first), "another model's vectors are not taken");
+        let found = embedder.query("what?".to_owned()).await.unwrap();
+        assert_eq!(found.values[0], 15.0, "with the words before it");
+        let texts = ["a", &"a".repeat(31)].map(|text| (Purpose::Plain, text.to_owned())).to_vec();
+        let long = embedder.embed(texts.clone(), false, Duration::from_secs(60), ()).await.unwrap_err();
+        assert_eq!(long.to_string(), "text 1 is too long");
+        let cut = embedder.embed(texts, true, Duration::from_secs(60), ()).await.unwrap();
+        assert_eq!((cut[0].tokens, cut[1].tokens), (1, 30), "in their order");
+    }
+
+    fn table() -> Static {
+        Static::read(&crate::embed::model::small(2, |_, d| d as f32)).unwrap()
+    }
+
+    #[test]
+    fn a_text_is_cut_where_that_was_asked_and_refused_where_not() {
+        let long = "a".repeat(TOKENS_MAX + 1);
+        let cut = looked_up(&table(), &["a".to_owned(), long.clone()], true).unwrap();
+        assert_eq!((cut[0].tokens, cut[1].tokens), (1, TOKENS_MAX as u32));
+        assert_eq!(cut[0].values, cut[1].values);
+        let refused = looked_up(&table(), &[String::new(), long], false).unwrap_err();
+        assert!(matches!(refused, Unembedded::TooLong { at: 1, .. }), "{refused:?}");
+        let message = refused.to_string();
+        assert!(message.contains("text 1 has 257 tokens") && message.contains("256"), "{message}");
+    }
+
+    #[test]
+    fn other_words_before_a_text_make_another_embedder() {
+        let with = |query: &str, document: &str| {
+            let prefixes = Prefixes { query: query.to_owned(), document: document.to_owned() };
+            Embedder::of_table(table(), prefixes)
+        };
+        let all = [with("", ""), with("q", ""), with("", "q"), with("q", "q"), with("qq", "")];
+        assert_eq!(all[0].fingerprint(), table().digest());
+        let different: std::collections::BTreeSet<[u8; 32]> = all.iter().map(Embedder::fingerprint).collect();
+        assert_eq!(different.len(), all.len());
+        assert_eq!(all[3].worded(Purpose::Query, "a".to_owned()), "qa");
+        assert_eq!(all[2].worded(Purpose::Document, "a".to_owned()), "qa");
+        assert_eq!(all[2].worded(Purpose::Query, "a".to_owned()), "a");
+        assert_eq!(all[3].worded(Purpose::Plain, "a".to_owned()), "a");
+    }
+}
