@@ -15,11 +15,14 @@ use super::aside::Aside;
 use super::inference::{Ask, EMBED_TIMEOUT_MS, EngineSpec, EngineState, InferenceError};
 use super::link::LinkError;
 use super::supervisor::{Budget, Place};
-use crate::embed::embedder::{Host, HostFacts, Unembedded, Vector};
+use crate::embed::embedder::{Host, HostFacts, Terms, Unembedded, Vector};
 use crate::engine::protocol::{Event, FailureKind};
 
-/// Texts that the engine has in hand; more wait here, where waiting ends with whoever waits.
-const IN_HAND_MAX: usize = 16;
+/// Texts that the engine has in hand, one computed and one tokenised; more wait here, where waiting ends with whoever
+/// waits.
+const IN_HAND_MAX: usize = 2;
+/// The same of those that replies wait for, which so stand behind few others.
+const FIRST_MAX: usize = 16;
 
 /// Which model, and what its file was when the daemon started.
 #[derive(Clone, Debug)]
@@ -36,6 +39,7 @@ pub struct EmbedEngine {
     facts: HostFacts,
     model_hash: String,
     places: Arc<Semaphore>,
+    first: Arc<Semaphore>,
 }
 
 impl EmbedEngine {
@@ -43,7 +47,8 @@ impl EmbedEngine {
     pub fn new(settings: EmbedSettings, place: Place, runtime: Handle) -> EmbedEngine {
         let EmbedSettings { spec, budget, facts, model_hash } = settings;
         let aside = Aside::new("embedder", spec, budget, place, runtime);
-        EmbedEngine { aside, facts, model_hash, places: Arc::new(Semaphore::new(IN_HAND_MAX)) }
+        let [places, first] = [IN_HAND_MAX, FIRST_MAX].map(|places| Arc::new(Semaphore::new(places)));
+        EmbedEngine { aside, facts, model_hash, places, first }
     }
 
     /// Starts the engine; does not wait for it.
@@ -75,11 +80,12 @@ impl EmbedEngine {
 
     /// Asks the engine. The question keeps its place until it is answered, also where nobody waits any more: so the engine
     /// never has more in hand.
-    async fn ask(&self, ask: Ask, within: Duration) -> Result<Event, Unembedded> {
+    async fn ask(&self, ask: Ask, within: Duration, first: bool) -> Result<Event, Unembedded> {
+        let places = if first { &self.first } else { &self.places };
         let asked = async {
             self.takes()?;
             let failed = |why: String| Unembedded::Failed(why);
-            let place = self.places.clone().acquire_owned().await.map_err(|error| failed(error.to_string()))?;
+            let place = places.clone().acquire_owned().await.map_err(|error| failed(error.to_string()))?;
             let owner = self.aside.owner().clone();
             let answer = tokio::spawn(async move {
                 let _place = place;
@@ -96,7 +102,10 @@ impl EmbedEngine {
         };
         match timeout(within, asked).await.unwrap_or(Err(Unembedded::Late(within.as_millis())))? {
             Event::Failed { kind: FailureKind::Context, message, .. } => {
-                Err(Unembedded::TooLong { at: 0, why: message })
+                Err(Unembedded::Refused { at: 0, why: message })
+            }
+            Event::Failed { kind: FailureKind::Invalid | FailureKind::Form, message, .. } => {
+                Err(Unembedded::Refused { at: 0, why: format!("cannot be embedded: {message}") })
             }
             Event::Failed { kind: FailureKind::Busy, message, .. } => Err(self.down(message)),
             Event::Failed { message, .. } => Err(Unembedded::Failed(message)),
@@ -121,9 +130,10 @@ impl Host for EmbedEngine {
         })
     }
 
-    fn embed(&self, text: String, cut: bool, within: Duration) -> BoxFuture<'_, Result<Vector, Unembedded>> {
+    fn embed(&self, text: String, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>> {
+        let Terms { cut, within, first } = terms;
         Box::pin(async move {
-            match self.ask(Ask::Embed { text, cut }, within).await? {
+            match self.ask(Ask::Embed { text, cut }, within, first).await? {
                 Event::Embedded { vector, tokens, .. } if vector.len() == self.facts.width => {
                     Ok(Vector { values: vector, tokens })
                 }
@@ -138,7 +148,7 @@ impl Host for EmbedEngine {
 
     fn count(&self, text: String, within: Duration) -> BoxFuture<'_, Result<u32, Unembedded>> {
         Box::pin(async move {
-            match self.ask(Ask::Tokenize { text, specials: false }, within).await? {
+            match self.ask(Ask::Tokenize { text, specials: false }, within, false).await? {
                 Event::Tokens { ids, .. } => Ok(u32::try_from(ids.len()).unwrap_or(u32::MAX)),
                 _ => Err(strange()),
             }

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::Daemon;
 use crate::embed::Examples;
-use crate::embed::embedder::{Purpose, Unembedded};
+use crate::embed::embedder::{Purpose, Terms, Unembedded};
 use crate::service::{EmbedFor, EmbedModel, Embedded, ServiceError};
 
 /// Requests that are computed at once; more are refused.
@@ -60,8 +60,8 @@ pub(super) async fn embed(
         (purpose, text)
     };
     let texts = texts.into_iter().enumerate().map(worded).collect();
-    let cut = purpose == EmbedFor::Ranking;
-    let vectors = embedder.embed(texts, cut, config.embed.timeout, permit).await.map_err(refused)?;
+    let terms = Terms { cut: purpose == EmbedFor::Ranking, within: config.embed.timeout, first: false };
+    let vectors = embedder.embed(texts, terms, permit).await.map_err(refused)?;
     let tokens = vectors.iter().map(|vector| vector.tokens).sum();
     let vectors = vectors.into_iter().map(|vector| vector.values).collect();
     Ok(Embedded { model: embedder.name().to_owned(), vectors, tokens })
@@ -71,7 +71,7 @@ pub(super) async fn embed(
 fn refused(why: Unembedded) -> ServiceError {
     let message = why.to_string();
     match why {
-        Unembedded::TooLong { .. } => ServiceError::Invalid { message, param: Some("input".to_owned()) },
+        Unembedded::Refused { .. } => ServiceError::Invalid { message, param: Some("input".to_owned()) },
         Unembedded::Down { retry_after_s, .. } => ServiceError::Unavailable { message, retry_after_s },
         Unembedded::Late(_) => ServiceError::Unavailable { message, retry_after_s: 5 },
         Unembedded::Never(_) => ServiceError::NotBuilt(message),

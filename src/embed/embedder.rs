@@ -18,6 +18,8 @@ use super::{Code, Example, Index, Static};
 const TEXTS_AT_ONCE: usize = 2;
 /// Longest wait for a vector that nobody waits for.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(300);
+/// Times that an exchange is given to the engine, which may die of it, or of something else meanwhile.
+const TRIES: usize = 2;
 
 /// What a text is embedded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,22 @@ pub struct Prefixes {
     pub document: String,
 }
 
+/// On what terms a text is embedded.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Of a text that is too long the beginning counts.
+    pub cut: bool,
+    /// Longest wait.
+    pub within: Duration,
+    /// A reply waits for it: it stands behind no more than what the engine has in hand.
+    pub first: bool,
+}
+
+impl Terms {
+    /// Of an index, which nobody waits for.
+    const INDEX: Terms = Terms { cut: true, within: BACKGROUND_TIMEOUT, first: false };
+}
+
 /// A text's direction, one long; zero where it has no token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vector {
@@ -47,9 +65,9 @@ pub struct Vector {
 /// Why there is no vector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unembedded {
-    /// `at`: which of the texts.
+    /// As it stands: it is too long. `at`: which of the texts.
     #[error("text {at} {why}")]
-    TooLong { at: usize, why: String },
+    Refused { at: usize, why: String },
     /// For now.
     #[error("the engine of the embedding model is not running: {message}")]
     Down { message: String, retry_after_s: u32 },
@@ -68,7 +86,7 @@ impl Unembedded {
         match self {
             Unembedded::Late(_) => "late",
             Unembedded::Down { .. } | Unembedded::Never(_) => "down",
-            Unembedded::TooLong { .. } | Unembedded::Failed(_) => "failed",
+            Unembedded::Refused { .. } | Unembedded::Failed(_) => "failed",
         }
     }
 }
@@ -89,8 +107,8 @@ pub trait Host: Send + Sync {
     fn facts(&self) -> &HostFacts;
     /// Waits for an engine that takes texts.
     fn ready(&self, within: Duration) -> BoxFuture<'_, Result<(), Unembedded>>;
-    /// The vector of a text, of its beginning where it is too long and may be `cut`. Does not wait for an engine.
-    fn embed(&self, text: String, cut: bool, within: Duration) -> BoxFuture<'_, Result<Vector, Unembedded>>;
+    /// The vector of a text. Does not wait for an engine.
+    fn embed(&self, text: String, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>>;
     /// Tokens of a text.
     fn count(&self, text: String, within: Duration) -> BoxFuture<'_, Result<u32, Unembedded>>;
     /// `loading`, `ready` …
@@ -200,17 +218,17 @@ impl Embedder {
     /// The vector of a question that a reply waits for; of its beginning, where it is long.
     pub async fn query(&self, question: String) -> Result<Vector, Unembedded> {
         let texts = vec![(Purpose::Query, question)];
-        let mut vectors = self.embed(texts, true, self.query_timeout, ()).await?;
+        let terms = Terms { cut: true, within: self.query_timeout, first: true };
+        let mut vectors = self.embed(texts, terms, ()).await?;
         vectors.pop().ok_or_else(|| Unembedded::Failed("it gave no vector".to_owned()))
     }
 
-    /// Vectors of texts, in their order. `within`: longest wait for each. `held` is kept until the work ends, also where
-    /// nobody waits for it any more.
+    /// Vectors of texts, in their order, each on these terms. `held` is kept until the work ends, also where nobody waits
+    /// for it any more.
     pub async fn embed(
         &self,
         texts: Vec<(Purpose, String)>,
-        cut: bool,
-        within: Duration,
+        terms: Terms,
         held: impl Send + 'static,
     ) -> Result<Vec<Vector>, Unembedded> {
         let texts: Vec<String> = texts.into_iter().map(|(purpose, text)| self.worded(purpose, text)).collect();
@@ -219,14 +237,14 @@ impl Embedder {
                 let table = table.clone();
                 aside(move || {
                     let _held = held;
-                    looked_up(&table, &texts, cut)
+                    looked_up(&table, &texts, terms.cut)
                 })
                 .await?
             }
             Kind::Hosted(host) => {
                 let one = |(at, text): (usize, String)| async move {
-                    host.embed(text, cut, within).await.map_err(|error| match error {
-                        Unembedded::TooLong { why, .. } => Unembedded::TooLong { at, why },
+                    host.embed(text, terms).await.map_err(|error| match error {
+                        Unembedded::Refused { why, .. } => Unembedded::Refused { at, why },
                         error => error,
                     })
                 };
@@ -248,30 +266,42 @@ impl Embedder {
             }
             Kind::Hosted(host) => {
                 let known = if known.model() == self.fingerprint { known.codes().collect() } else { HashMap::new() };
-                let one = |example: Example| {
+                let mut rows = Vec::with_capacity(found.len());
+                // One after the other, so that it is known which of them the engine dies of.
+                for example in found {
                     let before = known.get(example.turn.as_str());
                     let same =
                         before.filter(|(old, _)| old.question == example.question && old.answer == example.answer);
-                    let same = same.map(|(old, code)| (old.tokens, code.clone()));
-                    async move {
-                        let (tokens, code) = match same {
-                            Some(same) => same,
-                            None => self.exchange(host.as_ref(), &example).await?,
-                        };
-                        Ok::<_, Unembedded>((Example { tokens, ..example }, code))
-                    }
-                };
-                stream::iter(found).map(one).buffered(TEXTS_AT_ONCE).try_collect::<Vec<_>>().await?
+                    let row = match same {
+                        Some((old, code)) => Some((old.tokens, code.clone())),
+                        None => self.exchange(host.as_ref(), &example).await?,
+                    };
+                    rows.extend(row.map(|(tokens, code)| (Example { tokens, ..example }, code)));
+                }
+                rows
             }
         };
         Ok(Index::new(self.width(), self.fingerprint, rows))
     }
 
-    async fn exchange(&self, host: &dyn Host, example: &Example) -> Result<(u32, Code), Unembedded> {
-        let question = self.worded(Purpose::Document, example.question.clone());
-        let vector = host.embed(question, true, BACKGROUND_TIMEOUT).await?;
-        let answer = host.count(example.answer.clone(), BACKGROUND_TIMEOUT).await?;
-        Ok((vector.tokens + answer, Code::of(&vector.values)))
+    /// Tokens of an exchange, and its question's vector. One that has none, or that the engine dies of twice, is left out
+    /// (`None`): it must not keep the others from being found.
+    async fn exchange(&self, host: &dyn Host, example: &Example) -> Result<Option<(u32, Code)>, Unembedded> {
+        for _ in 0..TRIES {
+            host.ready(BACKGROUND_TIMEOUT).await?;
+            let asked = async {
+                let question = self.worded(Purpose::Document, example.question.clone());
+                let vector = host.embed(question, Terms::INDEX).await?;
+                let answer = host.count(example.answer.clone(), BACKGROUND_TIMEOUT).await?;
+                Ok((vector.tokens + answer, Code::of(&vector.values)))
+            };
+            match asked.await {
+                Ok(row) => return Ok(Some(row)),
+                Err(why @ Unembedded::Never(_)) => return Err(why),
+                Err(why) => tracing::warn!(turn = example.turn, %why, "an exchange has no vector"),
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -304,7 +334,7 @@ fn looked_up(table: &Static, texts: &[String], cut: bool) -> Result<Vec<Vector>,
         let mut ids = table.tokens(text);
         if ids.len() > TOKENS_MAX && !cut {
             let why = format!("has {} tokens, and {} reads {TOKENS_MAX}: split it", ids.len(), table.name());
-            return Err(Unembedded::TooLong { at, why });
+            return Err(Unembedded::Refused { at, why });
         }
         ids.truncate(TOKENS_MAX);
         Ok(Vector { values: table.embed_tokens(&ids), tokens: ids.len() as u32 })
@@ -319,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts the letters of a text, and how many texts it was asked for.
+    /// Counts the letters of a text, and how many texts it was asked for. It dies of `poison`.
     struct Counter {
         facts: HostFacts,
         asked: AtomicUsize,
@@ -332,12 +362,15 @@ mod tests {
         fn ready(&self, _: Duration) -> BoxFuture<'_, Result<(), Unembedded>> {
             Box::pin(async { Ok(()) })
         }
-        fn embed(&self, text: String, cut: bool, _: Duration) -> BoxFuture<'_, Result<Vector, Unembedded>> {
+        fn embed(&self, text: String, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let (letters, most) = (text.len(), self.facts.tokens_max);
             Box::pin(async move {
-                match letters > most && !cut {
-                    true => Err(Unembedded::TooLong { at: 0, why: "is too long".to_owned() }),
+                if text == "poison" {
+                    return Err(Unembedded::Down { message: "it died".to_owned(), retry_after_s: 1 });
+                }
+                match letters > most && !terms.cut {
+                    true => Err(Unembedded::Refused { at: 0, why: "is too long".to_owned() }),
                     false => Ok(Vector { values: vec![letters as f32, 1.0], tokens: letters.min(most) as u32 }),
                 }
             })
@@ -379,15 +412,19 @@ mod tests {
         let changed = vec![example("c", "when?"), example("b", "what else?"), example("a", "who, then?")];
         assert_eq!(embedder.index(changed, &first).await.unwrap().examples().len(), 3);
         assert_eq!(asked(), 2, "the new one, and the one that is another now");
+        let deadly = vec![example("d", "poison"), example("b", "what?")];
+        let left = embedder.index(deadly, &none).await.unwrap();
+        assert_eq!((asked(), left.examples().len()), (3, 1), "tried twice, and left out");
         let foreign = Index::new(2, [8; 32], first.codes().map(|(_, (e, code))| (e.clone(), code)).collect());
         let again = embedder.index(first.examples().to_vec(), &foreign).await.unwrap();
         assert_eq!((asked(), &again), (2, &first), "another model's vectors are not taken");
         let found = embedder.query("what?".to_owned()).await.unwrap();
         assert_eq!(found.values[0], 15.0, "with the words before it");
+        let terms = |cut| Terms { cut, within: Duration::from_secs(60), first: false };
         let texts = ["a", &"a".repeat(31)].map(|text| (Purpose::Plain, text.to_owned())).to_vec();
-        let long = embedder.embed(texts.clone(), false, Duration::from_secs(60), ()).await.unwrap_err();
+        let long = embedder.embed(texts.clone(), terms(false), ()).await.unwrap_err();
         assert_eq!(long.to_string(), "text 1 is too long");
-        let cut = embedder.embed(texts, true, Duration::from_secs(60), ()).await.unwrap();
+        let cut = embedder.embed(texts, terms(true), ()).await.unwrap();
         assert_eq!((cut[0].tokens, cut[1].tokens), (1, 30), "in their order");
     }
 
@@ -402,7 +439,7 @@ mod tests {
         assert_eq!((cut[0].tokens, cut[1].tokens), (1, TOKENS_MAX as u32));
         assert_eq!(cut[0].values, cut[1].values);
         let refused = looked_up(&table(), &[String::new(), long], false).unwrap_err();
-        assert!(matches!(refused, Unembedded::TooLong { at: 1, .. }), "{refused:?}");
+        assert!(matches!(refused, Unembedded::Refused { at: 1, .. }), "{refused:?}");
         let message = refused.to_string();
         assert!(message.contains("text 1 has 257 tokens") && message.contains("256"), "{message}");
     }

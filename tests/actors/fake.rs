@@ -207,9 +207,12 @@ impl Child {
                 let pieces = text.chars().map(String::from).collect();
                 self.say(&Event::Tokens { id, ids, pieces });
             }
-            Command::Embed { id, text, .. } => {
-                self.say(&Event::Embedded { id, vector: vec![1.0], tokens: text.len() as u32 });
-            }
+            Command::Embed { text, .. } if text == "hang" => {}
+            Command::Embed { text, .. } if text == "crash" => std::process::exit(9),
+            Command::Embed { id, text, .. } => match refusal(&text) {
+                Some(kind) => self.say(&Event::Failed { id, kind, message: format!("is {text}") }),
+                None => self.say(&Event::Embedded { id, vector: vec![1.0], tokens: text.len() as u32 }),
+            },
             Command::Detokenize { id, ids } => {
                 let text = ids.iter().filter_map(|i| char::from_u32(*i)).collect();
                 self.say(&Event::Text { id, text });
@@ -402,6 +405,16 @@ fn worth(path: &Path, sha256: &str) -> Result<Worth, String> {
     let number = |key: &str| file.f32(key).map(f64::from).map_err(|error| error.to_string());
     let right = file.u32("test.right").map_err(|error| error.to_string())?;
     Ok(Worth { right, kl: number("test.kl")?, speed: number("test.speed")? })
+}
+
+/// What a text for an embedding model is refused as.
+fn refusal(text: &str) -> Option<FailureKind> {
+    match text {
+        "context" => Some(FailureKind::Context),
+        "invalid" => Some(FailureKind::Invalid),
+        "fail" => Some(FailureKind::Internal),
+        _ => None,
+    }
 }
 
 fn stands(id: u64, candidate: String) -> Event {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod change;
+mod embedder;
 mod fake;
 mod inference;
 mod learn;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::desk::blocking;
 use super::reinforce::People;
 use super::work::Work;
+use crate::embed::embedder::Unembedded;
 use crate::embed::index::{EXAMPLES_MAX, TEXT_BYTES_MAX};
 use crate::embed::{Example, Index};
 use crate::night::phase::Event;
@@ -23,7 +24,11 @@ impl Work {
             Ok(embedder) => embedder,
             Err(why) => return Ok(Event::Nothing { words: why.to_owned() }),
         };
-        embedder.ready(ENGINE_WAIT).await.map_err(|why| why.to_string())?;
+        match embedder.ready(ENGINE_WAIT).await {
+            Ok(()) => {}
+            Err(why @ Unembedded::Never(_)) => return Ok(Event::Nothing { words: why.to_string() }),
+            Err(why) => return Err(why.to_string()),
+        }
         let people = self.people().await?;
         for _ in 0..TRIES {
             let forgotten = examples.forgotten();
