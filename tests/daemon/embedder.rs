@@ -9,7 +9,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill};
-use crate::model::{text, until};
+use crate::library;
+use crate::model::{command, text, until};
 use crate::people::{answered, installation, job};
 use crate::retrieval::{likeness, shown, switch_on};
 
@@ -96,6 +97,30 @@ async fn a_hosted_model_gives_the_vectors_of_its_formulas() {
         let (status, other) = daemon.post("/v1/embeddings", &json!({ "input": "a", "dimensions": 16 })).await;
         assert_eq!((status, &other["error"]["param"]), (400, &json!("dimensions")), "{other}");
     }
+}
+
+/// A model that reads from left to right and has a `pooling_type` embeds, and is not taken for one that writes.
+#[tokio::test]
+async fn a_causal_embedder_embeds_and_does_not_serve() {
+    let files = tempfile::tempdir().unwrap();
+    let file = library::make(files.path(), "qwen2-last");
+    let daemon = hosting(&folder(), &file, &[("CHIMERE_EMBED_CONTEXT_TOKENS", "700")]).await;
+    let long = "a".repeat(699);
+    let (status, answer) = daemon.post("/v1/embeddings", &json!({ "input": ["hello", "hello!", long] })).await;
+    assert_eq!((status, &answer["usage"]["total_tokens"]), (200, &json!(6 + 7 + 700)), "{answer}");
+    let vectors: Vec<&Value> = answer["data"].as_array().unwrap().iter().map(|told| &told["embedding"]).collect();
+    for vector in &vectors {
+        assert_eq!(vector.as_array().unwrap().len(), 64);
+        assert!((likeness(vector, vector) - 1.0).abs() < 1e-5);
+    }
+    assert!(far(vectors[0], vectors[1]) > 1e-2, "they are different texts");
+    let (status, refused) = daemon.post("/v1/embeddings", &json!({ "input": "a".repeat(700) })).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("701 tokens"), "{refused}");
+    let told = command(&daemon, &["swap", file.to_str().unwrap()]).await;
+    let why = text(&told.stderr);
+    assert!(!told.status.success() && why.contains("it makes embeddings and writes no text"), "{why}");
+    daemon.chat("Hello").await;
 }
 
 #[tokio::test]

@@ -24,6 +24,10 @@ mod kill_engine;
 mod leaks;
 mod learn;
 mod learn_kills;
+#[cfg(feature = "llama")]
+#[allow(dead_code)]
+#[path = "../llama/models.rs"]
+mod library;
 mod model;
 mod models;
 mod night;

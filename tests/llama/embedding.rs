@@ -12,7 +12,7 @@ use chimere_ffi::ggml::llama::{Batch, Context, ContextOptions, Hidden};
 use serde_json::Value;
 
 use crate::events::{WAIT, send, start};
-use crate::models::{alone, load, load_for, make};
+use crate::models::{VOCAB, alone, load, load_for, make};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llama/bert")
@@ -106,7 +106,8 @@ fn a_causal_embedder_gives_the_last_tokens_state_of_texts_of_any_length() {
     let said = facts(&Gguf::open(&path).unwrap(), &path).unwrap();
     assert_eq!((said.width, said.trained_tokens, said.pooling), (64, 1_024, Pooling::Last));
     let (mut embedder, vocab) = load_for(&path, 0);
-    assert!(embedder.info().embedding_only && vocab.marks().unwrap().0.is_empty());
+    assert!(embedder.info().embedding_only);
+    assert_eq!(vocab.marks().unwrap(), (vec![], vec![VOCAB as u32 - 1]), "the file asks for a mark of the end");
     let (writer, _) = load(&make(dir.path(), "qwen2"));
     let options = ContextOptions {
         positions: 1_024,
@@ -133,6 +134,24 @@ fn a_causal_embedder_gives_the_last_tokens_state_of_texts_of_any_length() {
         assert_eq!(vector, again, "nothing is left of the text before");
         let far = farthest(&one_long(&vector), &wanted);
         assert!(far < 1e-3, "{length} tokens: {far} from the state");
+    }
+}
+
+#[test]
+fn what_gives_no_vectors_says_why() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, embeds, why) in [
+        ("qwen2", false, "it writes text and gives no vectors: its file has no `pooling_type`"),
+        ("bert-rank", true, "it is a reranker, which gives no vectors"),
+        ("bert-bare", true, "its file does not say how the vectors of a text's tokens become one (`pooling_type`)"),
+    ] {
+        let path = make(dir.path(), name);
+        assert_eq!(facts(&Gguf::open(&path).unwrap(), &path).unwrap_err(), why);
+        let (mut model, _) = load(&path);
+        assert_eq!(model.info().embedding_only, embeds, "{name}");
+        let error = model.embed(&[2, 5, 3]).unwrap_err().to_string();
+        assert!(!embeds || error.ends_with(why), "{error}");
     }
 }
 

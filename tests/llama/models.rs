@@ -27,11 +27,12 @@ pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
     let path = folder.join(format!("{architecture}.gguf"));
     let model = match architecture {
         "qwen2" => qwen2(),
-        // The same weights, to embed by the last token.
-        "qwen2-last" => qwen2().and_then(|mut m| m.set(".pooling_type", 3_u32).map(|()| m)),
+        "qwen2-last" => qwen2_last(),
         "mamba2" => mamba2(),
         "nemotron_h_moe" => nemotron(),
-        "bert" => bert(),
+        "bert" => bert(Some(1)), // the mean of all positions
+        "bert-bare" => bert(None),
+        "bert-rank" => bert(Some(4)),
         _ => Qwen35Moe::small(Types { experts: F32, dense: F32, embedding: F32, head: Some(F32) }).build(),
     };
     model.unwrap().write(&path, 7, |_, _| {}).unwrap();
@@ -162,11 +163,19 @@ fn nemotron() -> Result<Synthetic, Error> {
     Ok(m)
 }
 
-fn bert() -> Result<Synthetic, Error> {
+/// The same weights, to embed by the last token, which is a mark of the end, as Qwen3-Embedding does.
+fn qwen2_last() -> Result<Synthetic, Error> {
+    let mut m = qwen2()?;
+    m.set(".pooling_type", 3_u32)?;
+    m.set("tokenizer.ggml.add_eos_token", true)?;
+    Ok(m)
+}
+
+fn bert(pooling: Option<u32>) -> Result<Synthetic, Error> {
     let mut m = common("bert", 2)?;
     m.set(".attention.layer_norm_epsilon", 1e-12_f32)?;
     m.set(".attention.causal", false)?;
-    m.set(".pooling_type", 1_u32)?; // the mean of all positions
+    pooling.map(|kind| m.set(".pooling_type", kind)).transpose()?;
     m.set(".feed_forward_length", 128_u32)?;
     m.set(".attention.head_count", 4_u32)?;
     word_pieces(&mut m)?;
