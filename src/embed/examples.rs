@@ -97,7 +97,16 @@ impl Examples {
     /// Writes an index and takes it into use; `false`: something was forgotten since `forgotten` was asked, which may
     /// be in it, so it is not taken.
     pub fn replace(&self, index: Index, forgotten: u64) -> Result<bool, EmbedError> {
+        self.put(&mut self.kept(), index, forgotten)
+    }
+
+    /// As `replace`, of the outdated index made anew; where a newer one has taken its place, that stays.
+    pub fn renew(&self, index: Index, forgotten: u64) -> Result<bool, EmbedError> {
         let mut kept = self.kept();
+        if kept.outdated.is_some() { self.put(&mut kept, index, forgotten) } else { Ok(true) }
+    }
+
+    fn put(&self, kept: &mut Kept, index: Index, forgotten: u64) -> Result<bool, EmbedError> {
         if kept.forgotten != forgotten {
             return Ok(false);
         }
@@ -105,12 +114,6 @@ impl Examples {
         kept.outdated = None;
         self.index.set(index);
         Ok(true)
-    }
-
-    /// As `replace`, of the outdated index made anew; where a newer one has taken its place, that stays.
-    pub fn renew(&self, index: Index, forgotten: u64) -> Result<bool, EmbedError> {
-        let outdated = self.kept().outdated.is_some();
-        if outdated { self.replace(index, forgotten) } else { Ok(true) }
     }
 
     /// Takes what a filter forgets out of the index; returns how many exchanges went. An index that is being made
