@@ -1,7 +1,7 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for up to four matrices over the same inputs; added to out where `add` says.
 //
 // matmul_one: one token; matmul_1, _2, _4, _8: up to 8, 16, 32, 64; a block of 8 warps owns one tile of rows, each warp one part of the
-// inputs. More tokens: gemm.cu.
+// inputs. matmul_8 takes more, 64 a block (y), whose weights the second-level cache holds. Many more tokens: gemm.cu.
 // Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 33 KB at most.
 #include "product.cuh"
 
@@ -37,11 +37,12 @@ template <int NT> struct Scratch {
 template <class P, int NT, bool ONE>
 __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    u32 first = NT == 8 ? 8 * NT * blockIdx.y : 0;
     const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
     P held = {};
     if (part_start(warp, blocks) < part_start(warp + 1, blocks))
         held.load(rows + (u64)part_start(warp, blocks) * P::BYTES, lane);
-    if (threadIdx.x < 8 * NT) m.token[threadIdx.x] = min(threadIdx.x, a.tokens - 1);
+    if (threadIdx.x < 8 * NT) m.token[threadIdx.x] = min(first + threadIdx.x, a.tokens - 1);
     __syncthreads();
     after_previous();
     float acc[NT][4];
@@ -55,7 +56,7 @@ __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32
     for (u32 at = threadIdx.x; at < (ONE ? 16 : NT * 128); at += 256) {
         // Rows run fastest among the threads, so that the writes lie side by side.
         u32 row = at % 16, n = at / 128, column = at / 16 % 8;
-        u32 from = 4 * (row % 8) + column / 2, i = row / 8 * 2 + column % 2, t = 8 * n + column;
+        u32 from = 4 * (row % 8) + column / 2, i = row / 8 * 2 + column % 2, t = first + 8 * n + column;
         float v = m.sums[0][n][i][from];
         for (int p = 1; p < PARTS; p++) v += m.sums[p][n][i][from];
         if (t < a.tokens && tile * 16 + row < s.rows) put(s, t, tile * 16 + row, v, a.add);

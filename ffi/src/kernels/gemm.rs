@@ -4,15 +4,17 @@ use super::Kernel;
 use super::matmul::{Input, Matmul, Segment, Weight};
 use crate::gpu::{Device, GpuError};
 
-/// Rows and tokens of a block: of packed matrices, where all tokens fit beside one tile, and of floats.
+/// Rows and tokens of a block: of packed matrices, for few blocks of tokens beside one tile, and of floats.
 const PACKED: (u32, u32) = (128, 64);
 const TILE: (u32, u32) = (16, 64);
 const FLOATS: (u32, u32) = (16, 8);
+/// Tokens up to which a tile is read again for each block of them.
+const TILE_TOKENS_MAX: usize = 2 * TILE.1 as usize;
 
 /// out ← W·x, or out += W·x, for one to four matrices.
 pub(super) fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
     let (tile, block) = ((Kernel::Matmul8, TILE), (Kernel::MatmulWide, PACKED));
-    let packed = if input.tokens <= TILE.1 as usize { tile } else { block };
+    let packed = if input.tokens <= TILE_TOKENS_MAX { tile } else { block };
     for (floats, (kernel, (rows, tokens))) in [(false, packed), (true, (Kernel::MatmulFloats, FLOATS))] {
         let mut a = Matmul {
             halves: input.halves,
