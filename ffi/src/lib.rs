@@ -3,6 +3,7 @@
 
 pub mod cpu;
 pub mod dtype;
+pub mod file;
 #[cfg(feature = "llama")]
 pub mod ggml;
 pub mod gpu;

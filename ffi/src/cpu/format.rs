@@ -319,9 +319,11 @@ impl Block {
 
     /// Four values of an IQ3 entry; `signs` holds theirs in the low four bits.
     fn iq3_values(&mut self, at: usize, entry: u16, signs: u8) {
-        for j in 0..4 {
-            self.code[at + j] = (entry >> (3 * j) & 7) as u8 | (signs >> j & 1) << 3;
-        }
+        let e = u32::from(entry);
+        let values = (e & 7) | (e << 5 & 0x700) | (e << 10 & 0x7_0000) | (e << 15 & 0x700_0000);
+        // Bit i comes to the lowest of byte i.
+        let signs = u32::from(signs & 15) * 0x0020_4081 & 0x0101_0101;
+        self.code[at..at + 4].copy_from_slice(&(values | signs << 3).to_le_bytes());
     }
 
     fn iq3_xxs(&mut self, bytes: &[u8]) {

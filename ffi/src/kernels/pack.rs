@@ -131,33 +131,75 @@ fn pack_tile(dtype: DType, format: &Format, packing: Packing, tile: &mut [u8], r
     }
 }
 
-/// Where the code of row `r`, input `k` lies: the lane, the step and the operand, and the byte in it.
-fn place(r: usize, k: usize) -> (usize, usize, usize, usize) {
-    let (g, upper) = (r % 8, r / 8);
-    let (step, half, j, b) = (k / 32, k / 16 % 2, k / 4 % 4, k % 4);
-    (4 * g + j, step, 2 * half + upper, b)
-}
-
+/// Puts the codes of row `r`, four inputs at once: those of word 8·step + 4·half + j (inputs 4 times that) belong to lane
+/// 4·(r mod 8) + j and to operand 2·half + r / 8. A lane's 16 bytes of nibbles are those of two steps.
 fn put_codes(format: &Format, packing: Packing, out: &mut [u8], r: usize, block: &Block) {
-    for (k, &code) in block.code[..packing.inputs()].iter().enumerate() {
-        let (lane, step, operand, b) = place(r, k);
-        let value = format.value(code);
-        let code = match packing {
-            Packing::Iq3 => ((value + 15) / 2) as u8,
-            Packing::B8 | Packing::K8 => {
-                out[step * 512 + lane * 16 + operand * 4 + b] = value as i8 as u8;
-                continue;
+    let upper = r / 8;
+    let mut codes = block.code;
+    match packing {
+        // Odd values from −15 on, of which the file has magnitudes and signs.
+        Packing::Iq3 => codes.iter_mut().for_each(|c| *c ^= 8 ^ (7 * (*c >> 3 & 1))),
+        Packing::B8 | Packing::K8 => codes.iter_mut().for_each(|c| *c = format.value(*c) as i8 as u8),
+        _ => {}
+    }
+    let mut words = [0; 64];
+    for (word, four) in words.iter_mut().zip(codes.as_chunks().0) {
+        *word = u32::from_le_bytes(*four);
+    }
+    // The lanes of this row, of every 512 bytes for 32 lanes.
+    let mut lanes = out.as_chunks_mut::<512>().0.iter_mut().map(|all| lanes_of(all, r % 8));
+    if let Packing::B8 | Packing::K8 = packing {
+        for (lanes, step) in lanes.by_ref().take(packing.inputs() / 32).zip(words.as_chunks::<8>().0) {
+            for (j, lane) in lanes.iter_mut().enumerate() {
+                join(lane, upper, step[j]);
+                join(lane, 2 + upper, step[4 + j]);
             }
-            _ => code,
-        };
-        let nibble = step / 2 * 512 + lane * 16 + step % 2 * 8 + operand / 2 * 4 + b;
-        out[nibble] |= (code & 15) << (4 * (operand % 2));
-        match packing {
-            Packing::Q5 => out[2048 + lane * 16 + step / 2 * 4 + b] |= (code >> 4) << (step % 2 * 4 + operand),
-            Packing::Q6 => out[2048 + step / 4 * 512 + lane * 16 + step % 4 * 4 + b] |= (code >> 4) << (2 * operand),
-            _ => {}
+        }
+        return;
+    }
+    for (lanes, two) in lanes.by_ref().take(4).zip(words.as_chunks::<16>().0) {
+        for (j, lane) in lanes.iter_mut().enumerate() {
+            for (at, word) in [two[j], two[4 + j], two[8 + j], two[12 + j]].into_iter().enumerate() {
+                join(lane, at, (word & 0x0f0f_0f0f) << (4 * upper));
+            }
         }
     }
+    let high = words.map(|word| word >> 4 & 0x0f0f_0f0f);
+    match packing {
+        // A bit for each operand of two steps.
+        Packing::Q5 => {
+            for (lanes, high) in lanes.take(1).zip([high]) {
+                for (j, lane) in lanes.iter_mut().enumerate() {
+                    for (at, two) in high.as_chunks::<16>().0.iter().enumerate() {
+                        let bits = two[j] | two[4 + j] << 2 | two[8 + j] << 4 | two[12 + j] << 6;
+                        join(lane, at, bits << upper);
+                    }
+                }
+            }
+        }
+        // Two bits for each operand of a step, four steps in 16 bytes.
+        Packing::Q6 => {
+            for (lanes, four) in lanes.take(2).zip(high.as_chunks::<32>().0) {
+                for (j, lane) in lanes.iter_mut().enumerate() {
+                    for (at, step) in four.as_chunks::<8>().0.iter().enumerate() {
+                        join(lane, at, (step[j] | step[4 + j] << 4) << (2 * upper));
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The four lanes of row `g` and of row `g` + 8, 16 bytes each.
+fn lanes_of(all: &mut [u8; 512], g: usize) -> &mut [[u8; 16]; 4] {
+    &mut all.as_chunks_mut().0.as_chunks_mut().0[g]
+}
+
+/// Adds bits to word `at` of a lane.
+fn join(lane: &mut [u8; 16], at: usize, bits: u32) {
+    let word = &mut lane.as_chunks_mut::<4>().0[at];
+    *word = (u32::from_le_bytes(*word) | bits).to_le_bytes();
 }
 
 fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block: &Block) {

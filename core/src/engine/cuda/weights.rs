@@ -1,11 +1,11 @@
 //! What the device holds of the file's tensors: matrices packed for its kernels, everything else as floats.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use chimere_ffi::DType;
 use chimere_ffi::cpu::dequantize;
+use chimere_ffi::file;
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::matmul::Weight;
 use chimere_ffi::kernels::{Packing, fill, pack};
@@ -113,7 +113,8 @@ impl Uploader<'_> {
         match self.source {
             Source::File(file) => {
                 let mut bytes = vec![0; len];
-                file.read_exact_at(&mut bytes, t.range.start).map_err(|e| unusable(t, e))?;
+                file::read(file, t.range.start, &mut bytes, self.threads).map_err(|e| unusable(t, e))?;
+                file::expect(file, t.range.end);
                 Ok(bytes)
             }
             Source::Random => Ok(Vec::new()),
