@@ -227,7 +227,7 @@ fn rates_on_the_card_are_measured() {
     let (library, model) = (library().display().to_string(), model().display().to_string());
     let (_, _, limit) = plans(&["--batch", "1", "--context", "64"]);
     let card = ["bench", "--device", "cuda", "--emulated", &library, "--model", &model, "--json", "--vram-max", &limit];
-    let plan = ["--batch", "1", "--prompt", "2", "--depth", "1", "--tokens", "1", "--rounds", "1"];
+    let plan = ["--context", "64", "--batch", "1", "--prompt", "2", "--depth", "1", "--tokens", "1", "--rounds", "1"];
     let ended = run(&[&card[..], &plan].concat(), &[]);
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     let report: Value = serde_json::from_slice(&ended.stdout).unwrap();

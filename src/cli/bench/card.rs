@@ -26,10 +26,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tokens: args.tokens as usize,
         rounds: args.rounds.into(),
     };
-    let card = args.model.card()?;
+    // What is measured needs less as a rule; more leaves less room for experts.
+    let (card, context) = (args.model.card()?, args.model.context as usize);
     let options = CudaOptions {
         threads: args.model.threads(),
-        context_tokens: if args.plan { args.model.context as usize } else { plan.context_tokens() },
+        context_tokens: if args.plan { context } else { plan.context_tokens().max(context) },
         sequences_max: plan.sequences(),
         memory_bytes_max: card.memory_bytes_max,
         pinned_bytes_max: card.pinned_bytes_max,
