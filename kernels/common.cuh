@@ -158,6 +158,15 @@ __device__ __forceinline__ float rotated(float value, float partner, float2 angl
     return fmaf(value, angle.x, first ? -across : across);
 }
 
+// Floats as integers in the same order, and back.
+__device__ __forceinline__ u32 key_of(float v) {
+    u32 u = __float_as_uint(v);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+__device__ __forceinline__ float of_key(u32 u) {
+    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+}
+
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }

@@ -2,15 +2,6 @@
 #pragma once
 #include "product.cuh"
 
-// Floats as integers in the same order, and back.
-__device__ __forceinline__ u32 key_of(float v) {
-    u32 u = __float_as_uint(v);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-__device__ __forceinline__ float of_key(u32 u) {
-    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
-}
-
 // One warp chooses, a lane N of the experts: lane n < used gets the n-th largest (the lowest index among equals) and its
 // weight, renormalised over the chosen, as `route` does.
 template <int N>

@@ -64,6 +64,8 @@ constexpr size_t STACK = 256 << 10;
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
 Block running;
+// Threads for which the last barriers held, and which of the two counts is under way.
+unsigned counted[2], counting;
 jmp_buf scheduler;
 unsigned current, threads;
 uint64_t seed = 0x9E3779B97F4A7C15;
@@ -126,6 +128,7 @@ void run_block() {
         unsigned at = 0;
         for (unsigned i = 0; i < threads; i++) at += fibers[i].state == AtBarrier;
         if (running.live > 0 && at == running.live) {
+            counted[counting ^= 1] = 0;
             for (unsigned i = 0; i < threads; i++)
                 if (fibers[i].state == AtBarrier) fibers[i].state = Ready;
             moved = true;
@@ -146,6 +149,7 @@ void prepare(dim3 id, dim3 size) {
         fibers.back().stack = nullptr;
     }
     running = {id, threads};
+    counted[counting] = 0;
     for (unsigned t = 0; t < threads; t++) {
         Fiber& f = fibers[t];
         f.id = {t % size.x, t / size.x % size.y, t / size.x / size.y};
@@ -166,6 +170,13 @@ void prepare(dim3 id, dim3 size) {
 }  // namespace
 
 void barrier() { leave(AtBarrier); }
+
+int count(bool holds) {
+    const unsigned& all = counted[counting];
+    counted[counting] += holds;
+    leave(AtBarrier);
+    return (int)all;
+}
 
 const uint8_t* exchange(const void* mine, unsigned bytes) {
     if (bytes > EXCHANGE_BYTES) std::abort();
@@ -279,7 +290,8 @@ const Entry TABLE[] = {
     ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
     ENTRY(offload_choose, OffloadArgs), ENTRY(offload_copy, OffloadArgs),
     ENTRY(lora_inner, LoraArgs), ENTRY(lora_add, LoraArgs),
-    ENTRY(argmax, ArgmaxArgs), ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
+    ENTRY(argmax, ArgmaxArgs), ENTRY(likely_max, LikelyArgs), ENTRY(likely_collect, LikelyArgs),
+    ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };
 std::mutex one;
 }  // namespace

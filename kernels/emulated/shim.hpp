@@ -29,6 +29,8 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 namespace emulated {
 extern dim3 thread, block, grid_size, block_size;
 void barrier();
+// A barrier that tells every thread for how many of them it held.
+int count(bool holds);
 // Every live lane of the warp leaves `bytes` bytes; returns those of all 32, in order of the lanes.
 const uint8_t* exchange(const void* mine, unsigned bytes);
 // Copies that run on their own: at once, or as late as a wait allows, as the launch drew.
@@ -43,6 +45,7 @@ void copies_wait_but(unsigned n);
 #define blockDim emulated::block_size
 
 static inline void __syncthreads() { emulated::barrier(); }
+static inline int __syncthreads_count(int v) { return emulated::count(v != 0); }
 static inline void __syncwarp(unsigned = ~0u) { emulated::exchange("", 1); }
 
 template <class T> static inline T __shfl_sync(unsigned, T v, int lane) {

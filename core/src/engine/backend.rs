@@ -2,6 +2,7 @@
 //! `step` feeds chunks of many sequences at once and returns the rows of logits that were asked for.
 //! A backend knows tokens and numbers only: no text, no sampling, no requests.
 
+pub use chimere_ffi::kernels::sample::Largest;
 use serde::{Deserialize, Serialize};
 
 use super::adapter::Adapter;
@@ -16,12 +17,15 @@ pub struct SeqId(pub u32);
 pub struct AdapterId(pub u32);
 
 /// Which positions of a chunk give a row of logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rows {
     /// No logits: prompt text that is followed by more.
     None,
     /// The last position only.
     Last,
+    /// The last position, of which the largest logits and the weight of all at a temperature above 0 may be enough: they come
+    /// as [`Output::likeliest`] where [`Backend::finds_likeliest`], else the whole row comes.
+    Likeliest { temperature: f32 },
     /// Every position, in order.
     All,
 }
@@ -53,6 +57,8 @@ pub struct DraftChunk<'a> {
 pub struct Output {
     /// Row-major, `ModelInfo::vocab` values a row.
     pub logits: Vec<f32>,
+    /// Rows of which the largest logits were found, which are not among `logits`.
+    pub likeliest: Vec<Largest>,
     /// Row-major, `ModelInfo::width` values a row, for the chunks that asked for it.
     pub hidden: Vec<f32>,
 }
@@ -61,6 +67,7 @@ impl Output {
     /// Empties the rows, keeping the memory.
     pub fn clear(&mut self) {
         self.logits.clear();
+        self.likeliest.clear();
         self.hidden.clear();
     }
 }
@@ -225,6 +232,16 @@ pub trait Backend: Send {
     /// The vector of a text, given by its ids: pooled as the file says, `ModelInfo::width` values. Nothing is kept of it.
     fn embed(&mut self, _ids: &[u32]) -> Result<Vec<f32>, BackendError> {
         Err(BackendError::Unsupported("an embedding"))
+    }
+
+    /// Whether it finds the largest logits of rows.
+    fn finds_likeliest(&self) -> bool {
+        false
+    }
+
+    /// All logits of the `n`th row of the last step whose largest were found.
+    fn row(&mut self, _n: usize, _logits: &mut Vec<f32>) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("a row of logits after its step"))
     }
 
     /// Tokens that one step should feed at most where nobody says otherwise.

@@ -37,7 +37,7 @@ pub struct Demand {
 }
 
 /// The share of one request in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Index into the demands.
     pub slot: usize,

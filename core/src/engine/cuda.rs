@@ -9,6 +9,7 @@ mod offload;
 mod options;
 mod place;
 mod profile;
+mod rows;
 mod run;
 mod supported;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use adapters::{Adapters, Held, Touched};
 use memory::{Memory, Sequence, Sizes, States};
 use offload::Tier;
 use place::place;
+use rows::Left;
 use run::Run;
 use supported::{one_packing, packed_experts, supported};
 use weights::{OnDevice, Source, TokenBytes, Uploader};
@@ -89,6 +91,7 @@ pub struct Cuda {
     tier: Option<Tier>,
     weights: Weights<OnDevice>,
     memory: Memory,
+    left: Left,
     states: States,
     device: Device,
 }
@@ -151,6 +154,7 @@ impl Cuda {
             graphs: HashMap::new(),
             always: None,
             adapters: Adapters::new(&device, hp.layers.len(), sizes.sequences, sizes.adapters).map_err(unusable)?,
+            left: Left::new(hp.vocab),
             memory: Memory::new(&device, &hp, &sizes).map_err(unusable)?,
             states: States::new(&device, &hp, &sizes).map_err(unusable)?,
             info: model_info(gguf, &hp, &weights, stem, &device, &sizes),
@@ -194,14 +198,16 @@ impl Cuda {
     ) -> Result<(), BackendError> {
         let mut cursor = Cursor::new(self.sizes.rows);
         let mut pass = std::mem::take(&mut self.pass);
+        let mut left = std::mem::take(&mut self.left);
+        left.begin(&self.fed, self.sizes.rows);
         while cursor.next(&self.fed, &mut pass) {
-            let done = self.prepare(part, &pass, &tokens, &hidden).and_then(|()| self.run(part, &pass, out));
+            let done = self.prepare(part, &pass, &tokens, &hidden).and_then(|()| self.run(part, &pass, &mut left, out));
             done.map_err(computing)?;
             for span in &pass.spans {
                 self.slots.advance(span.slot, part, span.len);
             }
         }
-        self.pass = pass;
+        (self.pass, self.left) = (pass, left);
         Ok(())
     }
 
@@ -242,7 +248,7 @@ impl Cuda {
         self.memory.plan.write_u32(0, &plan)
     }
 
-    fn run(&mut self, part: Part, pass: &Pass, out: &mut Output) -> Result<(), GpuError> {
+    fn run(&mut self, part: Part, pass: &Pass, left: &mut Left, out: &mut Output) -> Result<(), GpuError> {
         let (rows, wanted) = (pass.rows, pass.wanted.len());
         let decoding = part == Part::Trunk && rows == pass.spans.len() && rows == wanted && rows <= GRAPH_ROWS_MAX;
         // The prediction block runs without adapters.
@@ -254,14 +260,18 @@ impl Cuda {
                 if self.graphs.len() >= GRAPH_ROWS_MAX + ADAPTED_GRAPHS_MAX {
                     self.graphs.retain(|(_, touched), _| touched.is_empty());
                 }
-                let recording = self.device.record(|| self.launches(part, rows, wanted, rows, key.1.clone()))?;
+                let recording = self.device.record(|| {
+                    self.launches(part, rows, wanted, rows, key.1.clone())?;
+                    self.memory.likely.find(&self.device, &self.memory.logits, self.hp.vocab, rows)
+                })?;
                 self.graphs.insert(key.clone(), recording);
             }
+            left.tell(&self.memory, &pass.wanted)?;
             if let Some(graph) = self.graphs.get(&key) {
                 graph.replay()?;
             }
             self.hidden(pass, &self.memory.x, out)?;
-            return self.logits(rows, out);
+            return left.take(&self.memory, &pass.wanted, out);
         }
         let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans).under(touched);
         let x = run.all()?;
@@ -273,7 +283,12 @@ impl Cuda {
         let mut first = 0;
         while first < wanted {
             let count = run.head(first)?;
-            self.logits(count, out)?;
+            let of = &pass.wanted[first..first + count];
+            if of.iter().any(|w| w.likeliest.is_some()) {
+                left.tell(&self.memory, of)?;
+                self.memory.likely.find(&self.device, &self.memory.logits, self.hp.vocab, count)?;
+            }
+            left.take(&self.memory, of, out)?;
             first += count;
         }
         Ok(())
@@ -295,12 +310,6 @@ impl Cuda {
             x.read_f32(i * d, &mut out.hidden[done..])?;
         }
         Ok(())
-    }
-
-    fn logits(&self, rows: usize, out: &mut Output) -> Result<(), GpuError> {
-        let done = out.logits.len();
-        out.logits.resize(done + rows * self.hp.vocab, 0.0);
-        self.memory.logits.read_f32(0, &mut out.logits[done..])
     }
 }
 
@@ -391,6 +400,14 @@ impl Backend for Cuda {
             self.slots.check(Part::Trunk, self.hp.vocab, input, &mut self.fed)?;
         }
         self.feed(Part::Trunk, |i| batch[i].tokens, |_| &[], out)
+    }
+
+    fn finds_likeliest(&self) -> bool {
+        true
+    }
+
+    fn row(&mut self, n: usize, logits: &mut Vec<f32>) -> Result<(), BackendError> {
+        self.left.row(&self.memory, n, logits)
     }
 
     fn step_tokens(&self) -> StepTokens {

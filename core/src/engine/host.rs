@@ -12,6 +12,7 @@ mod background;
 mod embed;
 mod ending;
 mod prefixes;
+mod rows;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::adapter::Candidate;
-use super::backend::{AdapterId, Backend, BackendError, Output, Rows, StepTokens};
+use super::backend::{AdapterId, Backend, BackendError, Output, StepTokens};
 use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
 use super::grammar::FormCounts;
@@ -66,9 +67,6 @@ enum State {
     Paused,
     Finished,
 }
-
-/// What a request is told whose row did not come.
-const NO_LOGITS: &str = "the model returned no logits";
 
 /// Events are handed over a step at a time.
 pub type Events = SyncSender<Vec<Event>>;
@@ -314,7 +312,10 @@ impl Host {
     fn step(&mut self, out: &mut Vec<Event>) {
         let demands: Vec<_> = self.slots.iter().map(Slot::demand).chain(self.evaluations.demands()).collect();
         let (budget, cut_tokens) = self.step_tokens(&demands);
-        let shares = batch::plan(&demands, budget, cut_tokens);
+        let mut shares = batch::plan(&demands, budget, cut_tokens);
+        if self.backend.finds_likeliest() {
+            shares.iter_mut().for_each(|share| self.ask_likeliest(share));
+        }
         if shares.is_empty() {
             return;
         }
@@ -351,88 +352,6 @@ impl Host {
             }
         }
         self.backend.step(&chunks, &mut self.output)
-    }
-
-    /// Rows of logits that a share gives.
-    fn rows_of(&self, share: &Share) -> usize {
-        match self.slots.get(share.slot) {
-            Some(_) => usize::from(share.rows != Rows::None),
-            None => self.evaluations.rows(share.slot - self.slots.len(), share),
-        }
-    }
-
-    /// Hands the rows of a step to their requests and closes those that ended; gives the buffers back.
-    fn harvest(&mut self, fed: &[(Share, usize)], mut output: Output, out: &mut Vec<Event>) -> Output {
-        let width = self.backend.info().vocab.max(1);
-        let requests = self.slots.len();
-        let mut rest = output.logits.as_mut_slice();
-        let (mut ended, mut scored, mut broken) = (Vec::new(), Vec::new(), Vec::new());
-        for (share, rows) in fed {
-            let taken = std::mem::take(&mut rest);
-            let (own, later) = taken.split_at_mut((rows * width).min(taken.len()));
-            rest = later;
-            let whole = own.len() == rows * width;
-            let Some(slot) = self.slots.get_mut(share.slot) else {
-                let at = share.slot - requests;
-                match self.evaluations.take(at, share, own, width) {
-                    _ if !whole => broken.extend(self.evaluations.id(at).map(|id| (id, NO_LOGITS.to_owned()))),
-                    Ok(done) => scored.extend(done.then_some(at)),
-                    Err(message) => broken.extend(self.evaluations.id(at).map(|id| (id, message))),
-                }
-                continue;
-            };
-            slot.advance(share.tokens);
-            if !whole {
-                out.push(slot.failed(FailureKind::Internal, NO_LOGITS.to_owned()));
-                ended.push(share.slot);
-            } else if *rows > 0 && slot.take_row(own, self.vocab.as_ref(), out) {
-                ended.push(share.slot);
-            }
-        }
-        // From the end, so that indices stay true.
-        ended.sort_unstable_by(|a, b| b.cmp(a));
-        ended.into_iter().for_each(|at| self.retire(at, out));
-        scored.sort_unstable_by(|a, b| b.cmp(a));
-        for at in scored {
-            if let Some((event, adapter)) = self.evaluations.close(at, self.backend.as_mut()) {
-                self.told(event, adapter, out);
-            }
-        }
-        broken.into_iter().for_each(|(id, message)| self.fail_evaluation(id, message, out));
-        output
-    }
-
-    /// After a step that failed as a whole: each request alone, so that only the guilty one ends.
-    fn step_one_by_one(&mut self, shares: &[Share], out: &mut Vec<Event>) {
-        let (mut guilty, mut evaluations) = (Vec::new(), Vec::new());
-        let (mut fed, mut all) = (Vec::new(), Output::default());
-        for share in shares {
-            match self.feed(std::slice::from_ref(share)) {
-                Ok(()) => {
-                    fed.push((*share, self.rows_of(share)));
-                    all.logits.extend_from_slice(&self.output.logits);
-                }
-                Err(error @ BackendError::Lost(_)) => return self.lose(error, out),
-                Err(error) => match self.slots.get(share.slot) {
-                    Some(slot) => {
-                        out.push(slot.failed(FailureKind::Internal, error.to_string()));
-                        guilty.push(slot.id);
-                    }
-                    None => {
-                        let id = self.evaluations.id(share.slot - self.slots.len());
-                        evaluations.extend(id.map(|id| (id, error.to_string())));
-                    }
-                },
-            }
-        }
-        // Rows are handed out before anything is retired, so that slot indices stay true.
-        self.harvest(&fed, all, out);
-        for id in guilty {
-            if let Some(at) = self.slots.iter().position(|s| s.id == id) {
-                self.retire(at, out);
-            }
-        }
-        evaluations.into_iter().for_each(|(id, message)| self.fail_evaluation(id, message, out));
     }
 
     fn retire(&mut self, at: usize, out: &mut Vec<Event>) {

@@ -106,7 +106,7 @@ impl Backend for Counting {
             state.extend(chunk.tokens);
             let rows = match chunk.rows {
                 Rows::None => 0,
-                Rows::Last => 1,
+                Rows::Last | Rows::Likeliest { .. } => 1,
                 Rows::All => chunk.tokens.len(),
             };
             for token in &chunk.tokens[chunk.tokens.len() - rows..] {

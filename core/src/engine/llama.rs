@@ -165,7 +165,7 @@ struct Fed<'a> {
 fn wants(rows: Rows, at: usize, len: usize) -> bool {
     match rows {
         Rows::None => false,
-        Rows::Last => at + 1 == len,
+        Rows::Last | Rows::Likeliest { .. } => at + 1 == len,
         Rows::All => true,
     }
 }

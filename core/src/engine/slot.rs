@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::backend::{AdapterId, Chunk, SeqId};
+use super::backend::{AdapterId, BackendError, Chunk, Largest, Rows, SeqId};
 use super::batch::{CUT_TOKENS, Demand, Share, Wants};
 use super::control::engram::Engram;
 use super::control::{Advance, Finish, ReplyControl};
 use super::grammar::{Constraint, GrammarError};
 use super::prefix::Scope;
 use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
-use super::sampler::{Choice, Sampler};
+use super::sampler::{Choice, Sampler, SamplerError};
 use super::vocab::Vocab;
 use crate::turn::{FinishReason, Timings, Usage};
 
@@ -30,6 +30,28 @@ pub struct Prepared {
     pub background: bool,
     /// Whose prompts' prefixes it may begin from, and may leave its own to.
     pub prefix_owner: Option<String>,
+}
+
+/// What a step gave for the next token.
+pub(super) enum Row<'a> {
+    Whole(&'a mut [f32]),
+    /// The largest of its logits, and who gives all of them.
+    Likely(&'a Largest, &'a mut dyn FnMut(&mut Vec<f32>) -> Result<(), BackendError>),
+}
+
+/// Why no token was chosen.
+struct Unchosen(FailureKind, String);
+
+impl From<SamplerError> for Unchosen {
+    fn from(error: SamplerError) -> Unchosen {
+        Unchosen(FailureKind::Internal, format!("sampling failed: {error}"))
+    }
+}
+
+impl From<BackendError> for Unchosen {
+    fn from(error: BackendError) -> Unchosen {
+        Unchosen(FailureKind::Internal, format!("a row of logits could not be had: {error}"))
+    }
 }
 
 /// Longest chunk of a reply that is fed again: as few as every backend computes like one alone, so that each token gets
@@ -156,6 +178,14 @@ impl Slot {
         }
     }
 
+    /// Which row it needs of a step that gives it one, on a backend that finds the largest logits.
+    pub(super) fn row(&self) -> Rows {
+        match (self.sampler.needs_likeliest(), &self.constraint) {
+            (Some(temperature), None) => Rows::Likeliest { temperature },
+            _ => Rows::Last,
+        }
+    }
+
     /// What it feeds in a step.
     pub(super) fn chunk(&self, share: &Share) -> Option<Chunk<'_>> {
         let tokens = &self.history[self.held..self.held + share.tokens];
@@ -177,13 +207,13 @@ impl Slot {
 
     /// Chooses the next token from a row of logits and appends what the client learns of it, tokens forced after it
     /// included. Returns true when the request has ended; its last event is then among `events`.
-    pub(super) fn take_row(&mut self, row: &mut [f32], vocab: &dyn Vocab, events: &mut Vec<Event>) -> bool {
+    pub(super) fn take_row(&mut self, row: Row<'_>, vocab: &dyn Vocab, events: &mut Vec<Event>) -> bool {
         self.first_row.get_or_insert_with(Instant::now);
         let mut sampled = None;
         if self.control.forced().is_none() {
             match self.choose(row) {
                 Ok(choice) => sampled = Some(choice),
-                Err((kind, message)) => {
+                Err(Unchosen(kind, message)) => {
                     events.push(self.failed(kind, message));
                     return true;
                 }
@@ -228,14 +258,24 @@ impl Slot {
 
     /// Samples from what the answer's form leaves of the model's row, with what tables propose mixed in while an answer
     /// is written.
-    fn choose(&mut self, row: &mut [f32]) -> Result<Choice, (FailureKind, String)> {
+    fn choose(&mut self, row: Row<'_>) -> Result<Choice, Unchosen> {
         let channel = self.control.channel();
-        if let Some(constraint) = &mut self.constraint {
-            constraint.mask(channel, row).map_err(|e| (FailureKind::Form, e.to_string()))?;
-        }
         let proposal = self.engram.as_mut().and_then(|engram| engram.propose(channel));
-        let choice = self.sampler.sample_with(row, proposal.as_ref().map(|(p, lambda)| (p, *lambda)));
-        let choice = choice.map_err(|error| (FailureKind::Internal, format!("sampling failed: {error}")))?;
+        let mut fetched = Vec::new();
+        let row = match row {
+            Row::Whole(row) => row,
+            Row::Likely(largest, whole) if proposal.is_none() => {
+                return self.sampler.sample_likely(largest, |row| Ok(whole(row)?));
+            }
+            Row::Likely(_, whole) => {
+                whole(&mut fetched)?;
+                &mut fetched
+            }
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.mask(channel, row).map_err(|e| Unchosen(FailureKind::Form, e.to_string()))?;
+        }
+        let choice = self.sampler.sample_with(row, proposal.as_ref().map(|(p, lambda)| (p, *lambda)))?;
         if let (Some(engram), Some((mixed, changed))) = (&mut self.engram, choice.mixed) {
             engram.mixed(mixed, changed);
         }

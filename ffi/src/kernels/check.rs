@@ -37,6 +37,7 @@ pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     found.extend(super::check_experts::all(d)?);
     found.extend(super::check_lora::all(d)?);
     found.extend(super::check_offload::all(d)?);
+    found.extend(super::check_sample::all(d)?);
     Ok(found)
 }
 
@@ -93,11 +94,11 @@ fn products(d: &Device, dtype: DType) -> Result<Vec<Finding>, GpuError> {
     let (buffer, values) = matrix(d, dtype, rows, cols)?;
     let packing = Packing::of(dtype);
     let weight = Weight { at: buffer.at(), packing, rows };
-    let all = Random(3).normals(70 * cols);
+    let all = Random(3).normals(130 * cols);
     // Packed weights are rounded to halves as they are read, a scale for 16 or 32 of them alike.
     let (used, limit) = if packing.is_float() { (all.clone(), 2e-5) } else { (rounded(&all), 2e-3) };
     let (mut findings, mut first) = (Vec::new(), Vec::new());
-    for tokens in [1, 5, 13, 30, 70] {
+    for tokens in [1, 5, 13, 30, 70, 130] {
         let (x, halves) = (floats(d, &all[..tokens * cols])?, d.zeroed(2 * tokens * cols)?);
         norm::halve(d, x.at(), tokens, cols, halves.at())?;
         let out = floats(d, &vec![1.0; tokens * rows])?;

@@ -11,6 +11,7 @@ mod check_experts;
 mod check_lora;
 mod check_many;
 mod check_offload;
+mod check_sample;
 pub mod each;
 pub mod embed;
 pub mod experts;
@@ -102,6 +103,8 @@ kernels! {
     LoraInner = "lora_inner" in "lora.cu", lora::Lora;
     LoraAdd = "lora_add" in "lora.cu", lora::Lora;
     Argmax = "argmax" in "sample.cu", sample::Argmax;
+    LikelyMax = "likely_max" in "sample.cu", sample::Likely;
+    LikelyCollect = "likely_collect" in "sample.cu", sample::Likely;
     Fill = "fill" in "fill.cu", fill::Fill;
     Stream = "stream" in "fill.cu", fill::Stream;
 }

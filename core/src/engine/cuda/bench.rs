@@ -86,7 +86,9 @@ pub struct Decode {
     pub context: usize,
     /// Of all sequences, the next token chosen on the device.
     pub tokens_per_s: Rate,
-    /// With every row of logits copied to the host, as the step loop samples.
+    /// Fed from the host, with the largest logits of every row copied there, as the step loop samples.
+    pub sampled_tokens_per_s: Rate,
+    /// The same with whole rows.
     pub with_logits_tokens_per_s: Rate,
     /// At one sequence: weights read per second, as a share of the bandwidth.
     pub bandwidth_share: Option<f64>,
@@ -158,13 +160,14 @@ pub fn run(
     let mut decode = Vec::new();
     for &context in &plan.contexts {
         for &batch in &plan.batches {
-            let case = decode_rates(cuda, (batch, context), plan, progress)?;
-            let share = case.0.median * info.bytes_per_token as f64 / read_bandwidth;
+            let [device, sampled, whole] = decode_rates(cuda, (batch, context), plan, progress)?;
+            let share = device.median * info.bytes_per_token as f64 / read_bandwidth;
             decode.push(Decode {
                 batch,
                 context,
-                tokens_per_s: case.0,
-                with_logits_tokens_per_s: case.1,
+                tokens_per_s: device,
+                sampled_tokens_per_s: sampled,
+                with_logits_tokens_per_s: whole,
                 bandwidth_share: (batch == 1).then_some(share),
             });
         }
@@ -251,33 +254,37 @@ fn decode_rates(
     (batch, context): (usize, usize),
     plan: &Plan,
     progress: &mut dyn FnMut(),
-) -> Result<(Rate, Rate), BackendError> {
+) -> Result<[Rate; 3], BackendError> {
     let vocab = cuda.info().vocab;
-    let (mut device, mut host) = (Vec::new(), Vec::new());
+    let mut rates = [(); 3].map(|()| Vec::new());
     for round in 0..=plan.rounds {
         let seqs = filled(cuda, batch, context)?;
         let greedy = cuda.greedy(&seqs, &ids(vocab, batch, 9), plan.tokens)?;
         seqs.iter().for_each(|s| cuda.close(*s));
-        let seqs = filled(cuda, batch, context)?;
-        cuda.device().wait().map_err(computing)?;
         let steps = plan.tokens.min(HOST_STEPS_MAX);
-        let seconds = with_logits(cuda, &seqs, steps)?;
-        seqs.iter().for_each(|s| cuda.close(*s));
+        let mut to_host = |rows| -> Result<f64, BackendError> {
+            let seqs = filled(cuda, batch, context)?;
+            cuda.device().wait().map_err(computing)?;
+            let seconds = with_logits(cuda, &seqs, steps, rows)?;
+            seqs.iter().for_each(|s| cuda.close(*s));
+            Ok((batch * steps) as f64 / seconds)
+        };
+        let (sampled, whole) = (to_host(Rows::Likeliest { temperature: 1.0 })?, to_host(Rows::Last)?);
         if round > 0 {
-            device.push((batch * plan.tokens) as f64 / greedy.seconds);
-            host.push((batch * steps) as f64 / seconds);
+            let all = [(batch * plan.tokens) as f64 / greedy.seconds, sampled, whole];
+            rates.iter_mut().zip(all).for_each(|(rates, rate)| rates.push(rate));
         }
         progress();
     }
-    Ok((Rate::of(device), Rate::of(host)))
+    Ok(rates.map(Rate::of))
 }
 
-fn with_logits(cuda: &mut Cuda, seqs: &[SeqId], steps: usize) -> Result<f64, BackendError> {
+fn with_logits(cuda: &mut Cuda, seqs: &[SeqId], steps: usize, rows: Rows) -> Result<f64, BackendError> {
     let mut out = Output::default();
     let began = Instant::now();
     for step in 0..steps {
         let tokens = ids(cuda.info().vocab, seqs.len(), step);
-        let one = |(&seq, token)| Chunk { seq, tokens: std::slice::from_ref(token), rows: Rows::Last, hidden: false };
+        let one = |(&seq, token)| Chunk { seq, tokens: std::slice::from_ref(token), rows, hidden: false };
         let chunks: Vec<_> = seqs.iter().zip(&tokens).map(one).collect();
         cuda.step(&chunks, &mut out)?;
     }
@@ -372,10 +379,12 @@ impl fmt::Display for Report {
             writeln!(f, "prefill {:6}: {:10.1} tokens/s ({:.1}…{:.1})", p.prompt, r.median, r.slowest, r.fastest)?;
         }
         for d in &self.decode {
-            let (r, host) = (d.tokens_per_s, d.with_logits_tokens_per_s.median);
+            let (r, sampled, whole) =
+                (d.tokens_per_s, d.sampled_tokens_per_s.median, d.with_logits_tokens_per_s.median);
             write!(
                 f,
-                "decode {:3} at {:6}: {:10.1} tokens/s ({:.1}…{:.1}), {host:.1} with logits to the host",
+                "decode {:3} at {:6}: {:10.1} tokens/s ({:.1}…{:.1}), {sampled:.1} sampled on the host, {whole:.1} with whole rows \
+                 there",
                 d.batch, d.context, r.median, r.slowest, r.fastest
             )?;
             match d.bandwidth_share {

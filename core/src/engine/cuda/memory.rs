@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::adapters::{Held, table_bytes};
 use super::offload::Split;
+use super::rows::Likely;
 use super::{CudaOptions, ROWS_MAX, SHORT_ROWS_MAX};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::state::SequenceState;
@@ -226,6 +227,7 @@ pub(super) struct Memory {
     /// Inner values of adapters [rows][`lora::RANK_MAX`].
     pub(super) inner: Buffer,
     pub(super) logits: Buffer,
+    pub(super) likely: Likely,
     /// Cosines and sines [positions, rope_dims].
     pub(super) angles: Buffer,
 }
@@ -241,7 +243,7 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + 4 * (1 + grouped::lists_max(t, m.used, m.experts))
         + t * (g.channels() + 8 * g.value_heads)
         + t * (m.used + 1) * d
-        + HEAD_ROWS * hp.vocab
+        + HEAD_ROWS * (hp.vocab + Likely::WORDS)
         + s.lora_rows(hp) * lora::RANK_MAX
         + s.context * a.rope_dims;
     4 * floats
@@ -287,6 +289,7 @@ impl Memory {
             y: floats(pairs * hp.width)?,
             inner: floats(s.lora_rows(hp) * lora::RANK_MAX)?,
             logits: floats(HEAD_ROWS * hp.vocab)?,
+            likely: Likely::new(d)?,
             angles: angles(d, hp, s.context)?,
         })
     }

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod offload;
+mod rows;
 
 use super::*;
 use crate::engine::backend::{Chunk, Rows};

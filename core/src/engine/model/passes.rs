@@ -51,13 +51,15 @@ impl Span {
 }
 
 /// A row whose results are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wanted {
     /// Row of the pass, and index of its span.
     pub row: usize,
     pub span: usize,
     /// The hidden state of the row is wanted beside its logits.
     pub hidden: bool,
+    /// The largest of its logits are wanted, and their weight at this temperature.
+    pub likeliest: Option<f32>,
 }
 
 /// Rows computed together in one run over the stages.
@@ -114,11 +116,15 @@ impl Cursor {
         let ends = self.offset + len == f.len;
         let wanted = match f.rows {
             Rows::None => 0..0,
-            Rows::Last if ends => start + len - 1..start + len,
-            Rows::Last => 0..0,
+            Rows::Last | Rows::Likeliest { .. } if ends => start + len - 1..start + len,
+            Rows::Last | Rows::Likeliest { .. } => 0..0,
             Rows::All => start..start + len,
         };
-        pass.wanted.extend(wanted.map(|row| Wanted { row, span, hidden: f.hidden }));
+        let likeliest = match f.rows {
+            Rows::Likeliest { temperature } => Some(temperature),
+            _ => None,
+        };
+        pass.wanted.extend(wanted.map(|row| Wanted { row, span, hidden: f.hidden, likeliest }));
         let position = f.position + self.offset;
         pass.spans.push(Span { slot: f.slot, chunk: self.chunk, offset: self.offset, start, len, position });
         pass.rows += len;

@@ -41,6 +41,11 @@ pub(super) fn weigh(logits: &[f32], max: f32, temperature: f32, weights: &mut Ve
     sum(weights)
 }
 
+/// The weight of one logit, as [`weigh`] has it.
+pub(super) fn weight(logit: f32, max: f32, temperature: f32) -> f32 {
+    exp_nonpositive((logit - max) * (1.0 / temperature))
+}
+
 /// Sum in f64 over eight lanes, in an order that does not depend on the machine.
 pub(super) fn sum(weights: &[f32]) -> f64 {
     let mut lanes = [0f64; 8];
@@ -162,13 +167,44 @@ impl Cuts {
         }
         if self.top_k > 0 {
             keep(kept, Depth::Count(self.top_k));
-            total = kept.iter().map(|&(w, _)| f64::from(w)).sum();
+            total = mass(kept);
         }
         if self.top_p < 1.0 {
             keep(kept, Depth::Mass(f64::from(self.top_p) * total));
         }
+        self.keep_min(kept);
+    }
+
+    fn keep_min(&self, kept: &mut Vec<Candidate>) {
         let most = kept.iter().fold(0f32, |m, &(w, _)| m.max(w));
         kept.retain(|&(w, _)| w >= self.min_p * most);
+    }
+
+    /// The same where `kept` holds the heaviest tokens alone and no other weighs more than `outside`; `total` is the sum of
+    /// all weights, which top-p without top-k needs. False: what remains may not all be among them.
+    pub(super) fn apply_to(&self, kept: &mut Vec<Candidate>, outside: f32, mut total: f64) -> bool {
+        kept.retain(|&(w, _)| w > 0.0);
+        let all = outside == 0.0;
+        let inside = |kept: &[Candidate]| kept.iter().all(|&(w, _)| w > outside);
+        if self.top_k > 0 {
+            keep(kept, Depth::Count(self.top_k));
+            if !inside(kept) || (kept.len() < self.top_k && !all) {
+                return false;
+            }
+            total = mass(kept);
+        }
+        if self.top_p < 1.0 {
+            let wanted = f64::from(self.top_p) * total;
+            if mass(kept) < wanted && !all {
+                return false;
+            }
+            keep(kept, Depth::Mass(wanted));
+            if !inside(kept) {
+                return false;
+            }
+        }
+        self.keep_min(kept);
+        inside(kept) && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > outside || all)
     }
 
     /// A weight below which no token can survive the cuts, cheap to find.
@@ -186,6 +222,11 @@ impl Cuts {
         let tail = (1.0 - f64::from(self.top_p)) * total / weights.len().max(1) as f64;
         f32::max(tail as f32 * 0.999, self.min_p)
     }
+}
+
+/// What candidates weigh together.
+pub(super) fn mass(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|&(w, _)| f64::from(w)).sum()
 }
 
 /// The `count` largest logits with their ids, largest first.

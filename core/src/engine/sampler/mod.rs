@@ -5,6 +5,7 @@
 //! are reported here) → temperature → top-k → top-p → min-p → draw. With temperature 0 the likeliest token is taken, the lowest id among equals.
 
 mod cut;
+mod likely;
 pub mod mix;
 mod penalties;
 mod random;
@@ -145,7 +146,7 @@ impl Sampler {
             return pick(all, point * total).unwrap_or(likeliest);
         }
         self.cuts.apply(&self.weights, total, &mut self.kept);
-        let total: f64 = self.kept.iter().map(|&(w, _)| f64::from(w)).sum();
+        let total = cut::mass(&self.kept);
         pick(self.kept.iter().copied(), point * total).unwrap_or(likeliest)
     }
 

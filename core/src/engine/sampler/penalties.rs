@@ -71,14 +71,44 @@ impl Penalties {
     pub(super) fn apply(&self, logits: &mut [f32]) {
         for &id in self.seen.keys() {
             if let Some(logit) = logits.get_mut(id as usize) {
-                *logit = if *logit > 0.0 { *logit / self.repetition } else { *logit * self.repetition };
+                *logit = self.repeated(*logit);
             }
         }
         for (&id, &count) in &self.replied {
             if let Some(logit) = logits.get_mut(id as usize) {
-                *logit -= count as f32 * self.frequency + self.presence;
+                *logit -= self.counted(count);
             }
         }
+    }
+
+    /// The same for some tokens alone.
+    pub(super) fn apply_to(&self, candidates: &mut [(u32, f32)]) {
+        for (id, logit) in candidates {
+            if self.seen.contains_key(id) {
+                *logit = self.repeated(*logit);
+            }
+            if let Some(&count) = self.replied.get(id) {
+                *logit -= self.counted(count);
+            }
+        }
+    }
+
+    fn repeated(&self, logit: f32) -> f32 {
+        if logit > 0.0 { logit / self.repetition } else { logit * self.repetition }
+    }
+
+    fn counted(&self, count: u32) -> f32 {
+        count as f32 * self.frequency + self.presence
+    }
+
+    /// No logit changes.
+    pub(super) fn none(&self) -> bool {
+        self.repetition == 1.0 && self.frequency == 0.0 && self.presence == 0.0
+    }
+
+    /// No logit rises.
+    pub(super) fn only_lower(&self) -> bool {
+        self.repetition >= 1.0 && self.frequency >= 0.0 && self.presence >= 0.0
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::cut::Depth;
 use super::*;
+use crate::engine::backend::Largest;
 
 /// Logits of a made-up vocabulary: mostly low, a few high, with ties.
 fn row(seed: u64, vocab: usize) -> Vec<f32> {
@@ -85,12 +86,16 @@ fn cuts_keep_what_the_reference_keeps() {
 /// Draws often with one seed and compares the counts with the reference (chi square, 0.1 % point by
 /// Wilson and Hilferty's approximation).
 fn distribution_agrees(s: &Sampling, logits: &[f32]) {
+    draws_agree(s, logits, |sampler| sampler.sample(&mut logits.to_vec()).unwrap().id);
+}
+
+fn draws_agree(s: &Sampling, logits: &[f32], draw: impl Fn(&mut Sampler) -> u32) {
     const DRAWS: usize = 20_000;
     let expected = reference(logits, s);
     let mut sampler = Sampler::new(&Sampling { seed: Some(11), ..s.clone() }, logits.len(), &[]).unwrap();
     let mut counts = vec![0f64; logits.len()];
     for _ in 0..DRAWS {
-        counts[sampler.sample(&mut logits.to_vec()).unwrap().id as usize] += 1.0;
+        counts[draw(&mut sampler) as usize] += 1.0;
     }
     let allowed: BTreeSet<u32> = expected.iter().map(|c| c.0).collect();
     for (id, &n) in counts.iter().enumerate() {
@@ -126,6 +131,94 @@ fn draws_follow_the_distribution() {
     distribution_agrees(&Sampling { top_k: 5, temperature: 1.5, ..base.clone() }, &logits);
     distribution_agrees(&Sampling { min_p: 0.1, ..base.clone() }, &logits);
     distribution_agrees(&Sampling { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.02, ..base }, &logits);
+}
+
+/// The largest logits of a row, `count` of them and those that equal the last, as a device finds them.
+fn largest(logits: &[f32], count: usize, temperature: f32) -> Largest {
+    let mut sorted = logits.to_vec();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let (max, floor) = (sorted[0], if logits.len() <= count { f32::NEG_INFINITY } else { sorted[count - 1] });
+    let total: f64 = logits.iter().map(|l| f64::from((l - max) / temperature).exp()).sum();
+    let candidates = (0u32..).zip(logits.iter().copied()).filter(|(_, l)| *l >= floor).collect();
+    Largest { candidates, floor, total: total as f32 }
+}
+
+/// What is chosen from the largest logits, and whether the row was asked for.
+fn from_largest(sampler: &mut Sampler, row: &Largest, logits: &[f32]) -> (u32, bool) {
+    let mut asked = false;
+    let whole = |all: &mut Vec<f32>| -> Result<(), SamplerError> {
+        asked = true;
+        all.extend_from_slice(logits);
+        Ok(())
+    };
+    let id = sampler.sample_likely(row, whole).unwrap().id;
+    (id, asked)
+}
+
+#[test]
+fn the_largest_logits_give_the_token_of_the_whole_row() {
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    let penalised = |s: &Sampling| Sampling {
+        presence_penalty: 1.5,
+        repetition_penalty: 1.1,
+        logit_bias: vec![(0, -3.0), (0, -1.0)],
+        ..s.clone()
+    };
+    let cut = settings().into_iter().filter(|s| s.top_k > 0 || s.top_p < 1.0 || s.min_p > 0.0);
+    let all: Vec<_> = cut.chain([greedy]).flat_map(|s| [penalised(&s), s]).collect();
+    for vocab in [1, 31, 500, 3000] {
+        let (mut alone, mut tried) = (0, 0);
+        for s in &all {
+            let s = Sampling { seed: Some(5), ..s.clone() };
+            let mut whole = Sampler::new(&s, vocab, &[3, 9]).unwrap();
+            let mut narrow = Sampler::new(&s, vocab, &[3, 9]).unwrap();
+            let Some(temperature) = narrow.needs_likeliest() else { continue };
+            for seed in 0..3 {
+                let logits = row(seed * 77 + vocab as u64, vocab);
+                let expected = whole.sample(&mut logits.clone()).unwrap().id;
+                let (id, asked) = from_largest(&mut narrow, &largest(&logits, 60, temperature), &logits);
+                assert_eq!(id, expected, "{s:?} of {vocab}");
+                (alone, tried) = (alone + u32::from(!asked), tried + 1);
+            }
+        }
+        assert!(alone * 2 > tried && (vocab < 500 || alone < tried), "{alone} of {tried} without the row of {vocab}");
+    }
+}
+
+#[test]
+fn without_cuts_the_largest_logits_and_the_row_behind_them_follow_the_distribution() {
+    let logits = row(3, 300);
+    for temperature in [0.5, 1.0, 1.5] {
+        let found = largest(&logits, 20, temperature);
+        let plain = Sampling { temperature, ..Sampling::default() };
+        assert_eq!(Sampler::new(&plain, 300, &[]).unwrap().needs_likeliest(), Some(temperature));
+        draws_agree(&plain, &logits, |sampler| from_largest(sampler, &found, &logits).0);
+    }
+}
+
+#[test]
+fn whole_rows_are_needed_where_what_is_not_largest_may_rise() {
+    let needs = |s: Sampling| Sampler::new(&s, 10, &[]).unwrap().needs_likeliest().is_none();
+    let base = || Sampling { top_k: 5, ..Sampling::default() };
+    assert!(!needs(base()) && !needs(Sampling { presence_penalty: 2.0, ..base() }));
+    assert!(needs(Sampling { logit_bias: vec![(1, 0.5)], ..base() }));
+    assert!(needs(Sampling { logprobs: Some(0), ..base() }));
+    assert!(needs(Sampling { repetition_penalty: 0.9, ..base() }));
+    assert!(needs(Sampling { frequency_penalty: -0.1, ..base() }));
+    assert!(needs(Sampling { frequency_penalty: 0.1, ..Sampling::default() }), "all weights would have to be known");
+    assert!(needs(Sampling { temperature: 1e-5, ..base() }));
+}
+
+#[test]
+fn a_broken_row_is_an_error_and_one_without_its_largest_is_asked_for() {
+    let mut sampler = Sampler::new(&Sampling { top_k: 2, ..Sampling::default() }, 4, &[]).unwrap();
+    let row = |candidates: &[(u32, f32)], floor| Largest { candidates: candidates.to_vec(), floor, total: 1.0 };
+    let broken = sampler.sample_likely(&row(&[(1, 2.0), (3, f32::NAN)], 0.0), |_| Err(SamplerError::NoToken));
+    assert!(matches!(broken, Err(SamplerError::Logit { id: 3, .. })), "{broken:?}");
+    let (id, asked) = from_largest(&mut sampler, &row(&[], f32::INFINITY), &[0.0, 0.0, 90.0, 0.0]);
+    assert_eq!((id, asked), (2, true));
+    let failed = sampler.sample_likely(&row(&[], f32::INFINITY), |_| Err(SamplerError::NoToken));
+    assert_eq!(failed, Err(SamplerError::NoToken));
 }
 
 #[test]
