@@ -322,7 +322,7 @@ impl Block {
         let e = u32::from(entry);
         let values = (e & 7) | (e << 5 & 0x700) | (e << 10 & 0x7_0000) | (e << 15 & 0x700_0000);
         // Bit i comes to the lowest of byte i.
-        let signs = u32::from(signs & 15) * 0x0020_4081 & 0x0101_0101;
+        let signs = (u32::from(signs & 15) * 0x0020_4081) & 0x0101_0101;
         self.code[at..at + 4].copy_from_slice(&(values | signs << 3).to_le_bytes());
     }
 

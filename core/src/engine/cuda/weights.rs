@@ -156,7 +156,7 @@ impl Uploader<'_> {
         let (packing, each) = checked(t)?;
         let buffer = self.device.allocate(each * count).map_err(|e| unusable(t, e))?;
         if !self.made(t, count, &buffer)? {
-            self.pack(t, count, &buffer, each)?;
+            self.pack(t, &self.bytes(t)?, count, &buffer)?;
         }
         Ok((buffer, packing, each))
     }
@@ -171,12 +171,9 @@ impl Uploader<'_> {
         let (buffer, home) = make().map_err(|e: GpuError| unusable(t, e))?;
         if !self.made(t, split.held(), &buffer)? {
             let file = self.bytes(t)?;
-            for (i, part) in file.chunks(file.len() / t.experts).enumerate() {
-                let packed = pack(t.dtype, t.rows, t.cols, part, self.threads);
-                let packed = packed.ok_or_else(|| unusable(t, "its size is not that of its shape"))?;
-                let (to, at) = if i < split.kept { (&buffer, i) } else { (&home, i - split.kept) };
-                to.write(at * bytes, &packed).map_err(|e| unusable(t, e))?;
-            }
+            let (kept, others) = file.split_at(file.len() / t.experts * split.kept);
+            self.pack(t, kept, split.kept, &buffer)?;
+            self.pack(t, others, t.experts - split.kept, &home)?;
         } else {
             self.made(t, t.experts - split.kept, &home)?;
         }
@@ -205,9 +202,12 @@ impl Uploader<'_> {
         Ok(true)
     }
 
-    fn pack(&self, t: &Tensor<'_>, count: usize, buffer: &Buffer, each: usize) -> Result<(), ModelError> {
-        let bytes = self.bytes(t)?;
-        let packing = Packing::of(t.dtype);
+    /// Packs `count` matrices of the file into a buffer.
+    fn pack(&self, t: &Tensor<'_>, bytes: &[u8], count: usize, buffer: &Buffer) -> Result<(), ModelError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let (packing, each) = checked(t)?;
         // Matrices of whole tiles lie as one tall matrix does.
         let whole = packing.is_float() || t.rows % packing.tile_rows() == 0;
         let parts = if whole { 1 } else { count };
