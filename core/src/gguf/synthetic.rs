@@ -15,10 +15,6 @@ use super::{Error, Layout, Strings, Value};
 
 pub use qwen35moe::{Qwen35Moe, Types};
 
-/// The form of a chat.
-const CHAT: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
-                    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-
 /// Blocks of a pool; a prime, so that no row length divides it.
 const POOL_BLOCKS: usize = 1_021;
 /// Bytes handed to the writer at a time.
@@ -78,8 +74,7 @@ impl Synthetic {
     }
 
     /// Adds a byte-level vocabulary of `len` entries, at least 300: the 256 bytes, fillers that no
-    /// text uses, and the control tokens `<|endoftext|>` (the last but two), `<|im_start|>`, `<|im_end|>`, between which a
-    /// chat's messages stand.
+    /// text uses, and the control tokens `<|endoftext|>` (the last but two), `<|im_start|>`, `<|im_end|>`.
     pub fn byte_vocabulary(&mut self, pre: &str, len: usize) -> Result<(), Error> {
         let len = len.max(300);
         let fillers = (0..len - 259).map(|i| format!("t{i}"));
@@ -93,7 +88,6 @@ impl Synthetic {
         self.set("tokenizer.ggml.merges", ["t 0"].iter().collect::<Strings>())?;
         self.set("tokenizer.ggml.bos_token_id", (len - 3) as u32)?;
         self.set("tokenizer.ggml.eos_token_id", (len - 1) as u32)?;
-        self.set("tokenizer.chat_template", CHAT)?;
         self.set("tokenizer.ggml.add_bos_token", false)
     }
 

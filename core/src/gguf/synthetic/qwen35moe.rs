@@ -5,6 +5,10 @@ use chimere_ffi::DType;
 use super::super::Error;
 use super::{Fill, Synthetic};
 
+/// The form of a chat.
+const CHAT: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                    {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
 /// Tensor types of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Types {
@@ -86,6 +90,7 @@ impl Qwen35Moe {
         let mut m = Synthetic::new("qwen35moe")?;
         self.metadata(&mut m)?;
         m.byte_vocabulary("qwen35", self.vocab as usize)?;
+        m.set("tokenizer.chat_template", CHAT)?;
         let (width, vocab) = (u64::from(self.width), u64::from(self.vocab));
         m.tensor("token_embd.weight", self.types.embedding, &[width, vocab], Fill::Normal(0.0, 0.5))?;
         if let Some(head) = self.types.head {
