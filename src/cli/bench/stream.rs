@@ -18,6 +18,10 @@ use tokio::runtime::Runtime;
 
 use super::server::{Server, chimere};
 
+/// Positions of a sequence for its prompt, the route's system message included. Where nobody says how many, the daemon's
+/// engine would take all of a card's memory for them, and the engine alone would find none.
+const PROMPT_TOKENS_MAX: u32 = 4_096;
+
 /// What to measure.
 pub struct Plan {
     pub model: PathBuf,
@@ -26,6 +30,12 @@ pub struct Plan {
     pub batch: Vec<u16>,
     pub tokens: u32,
     pub rounds: usize,
+}
+
+impl Plan {
+    fn context_tokens(&self) -> u32 {
+        PROMPT_TOKENS_MAX + self.tokens
+    }
 }
 
 /// One case: so many streams at once.
@@ -187,7 +197,8 @@ struct Daemon {
 
 impl Daemon {
     fn start(plan: &Plan, widest: u16, runtime: &Runtime) -> anyhow::Result<Daemon> {
-        let config = format!("[engine]\nthreads = {}\nsequences = {widest}\n", plan.threads);
+        let (threads, context) = (plan.threads, plan.context_tokens());
+        let config = format!("[engine]\nthreads = {threads}\nsequences = {widest}\ncontext_tokens = {context}\n");
         let mut server = Server::daemon(&plan.model, &config, &[])?;
         runtime.block_on(server.ready())?;
         let bias = runtime.block_on(server.no_end())?;
@@ -259,6 +270,7 @@ impl Engine {
     fn start(plan: &Plan, widest: u16) -> anyhow::Result<Engine> {
         let mut command = chimere()?;
         command.args(["engine", "--threads", &plan.threads.to_string(), "--sequences", &widest.to_string()]);
+        command.args(["--context", &plan.context_tokens().to_string()]);
         command.arg("--model").arg::<&Path>(&plan.model).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start an engine")?;
         let (Some(commands), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
