@@ -62,7 +62,7 @@ export function bindChoices(chosen) {
 
 /** Offers the models that chat, the served one first, where there are several; a choice that is no longer there falls back. */
 export function offerModels([served, ...others]) {
-  const further = others.filter(({ x_chimere: about }) => about?.state !== undefined);
+  const further = others.filter(({ x_chimere: about }) => about?.state !== undefined && !about.embeds);
   const select = $('which');
   select.replaceChildren(new Option(`Model: ${served.id}`, ''), ...further.map(({ id }) => new Option(`Model: ${id}`, id)));
   select.hidden = further.length === 0;
