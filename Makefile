@@ -40,8 +40,9 @@ lint: setup ## Formatting and lints
 	$(CARGO) clippy --release --locked --workspace --all-targets --no-default-features -- -D warnings
 
 # What computes is optimised as shipped; the daemon around it a little less, for nine test programs are built with it.
+TESTS = $(CARGO) test --release --locked --workspace --config profile.release.package.chimere.opt-level=1
 unit: setup ## Rust tests of every tier that needs no GPU
-	$(CARGO) test --release --locked --workspace --config profile.release.package.chimere.opt-level=1
+	$(TESTS)
 
 kernels: target/kernels-venv/ready ## Compile the CUDA kernels for every card into target/release/kernels, and check what they take; needs no card
 	rm -rf target/release/kernels
@@ -98,12 +99,14 @@ thirty: build ## Thirty nights on the frozen traffic: does what serves become wo
 	$(BIN) simulate --nights 30 --requests 84 --arm adapter --flood-night 0 --poisoned-night 0 --gate-items 350 \
 		--week-items 210 --trend-items 210 --seed $(SEED) --json target/thirty-$(SEED).json | tee target/thirty-$(SEED).txt
 
-# About an hour and a half on two cores with what is said here; shorter: make soak SECONDS=300 KILLS=100
+# About an hour on two cores with what is said here; shorter: make soak SECONDS=300 KILLS=100
 soak: SECONDS ?= 1800
 KILLS ?= 500
 soak: setup ## Mixed load with kills, crowds, 10,000 who leave, 2,000 who say nothing, 500 kills of the daemon (long tier)
-	ulimit -n 16384 && SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test daemon -- --ignored --nocapture --test-threads 1 soak storm
-	SOAK_KILLS=$(KILLS) $(CARGO) test --release --locked --test daemon kill_daemon -- --nocapture
+	ulimit -n 16384 && { \
+		SOAK_SECONDS=$(SECONDS) $(TESTS) --test daemon -- --ignored --nocapture --test-threads 1 soak storm; \
+		SOAK_KILLS=$(KILLS) $(TESTS) --test daemon kill_daemon -- --nocapture; \
+	} | tee target/soak.txt
 
 # Each target alone, one after the other, on the project's own compiler; a crash ends it and leaves what caused it in
 # tests/fuzz/artifacts. Shorter: make fuzz SECONDS=60

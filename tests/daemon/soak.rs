@@ -15,7 +15,7 @@ use crate::harness::{Daemon, kill, sse};
 const SECONDS_DEFAULT: u64 = 300;
 const CLIENTS: usize = 8;
 /// Between two kills of the engine.
-const ENGINE_LIFE: Duration = Duration::from_secs(20);
+const ENGINE_LIFE: Duration = Duration::from_secs(15);
 /// Lives of the daemon: each as long as can be, so that a leak has time to show.
 const DAEMONS: u32 = 4;
 /// A request that took longer hangs.
