@@ -99,7 +99,7 @@ thirty: build ## Thirty nights on the frozen traffic: does what serves become wo
 	$(BIN) simulate --nights 30 --requests 84 --arm adapter --flood-night 0 --poisoned-night 0 --gate-items 350 \
 		--week-items 210 --trend-items 210 --seed $(SEED) --json target/thirty-$(SEED).json | tee target/thirty-$(SEED).txt
 
-# About an hour on two cores with what is said here; shorter: make soak SECONDS=300 KILLS=100
+# Three quarters of an hour on two cores with what is said here; shorter: make soak SECONDS=300 KILLS=100
 soak: SECONDS ?= 1800
 KILLS ?= 500
 soak: setup ## Mixed load with kills, crowds, 10,000 who leave, 2,000 who say nothing, 500 kills of the daemon (long tier)
