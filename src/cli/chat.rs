@@ -68,7 +68,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // A thread of its own: a connection is closed, and the daemon hears that a reply was stopped, while the person types.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let config = Config::load(&args.place.flags())?;
     let client = Client::new(&args.target, config.http.listen)?;
     let mut session =

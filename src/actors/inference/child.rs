@@ -176,7 +176,11 @@ pub(super) async fn run(
     let mut writer = tokio::spawn(write_all(stdin, queue));
     let exit_timeout = spec.exit_timeout;
     let mut session = Session::new((spec, board.clone()), reports.clone(), writes, pause);
-    let end = session.converse(stdout, &mut commands, &alive).await;
+    let mut frames = FramedRead::with_capacity(stdout, codec(), 64 << 10);
+    let end = session.converse(&mut frames, &mut commands, &alive).await;
+    // What it still says is for nobody. But a pipe that broke would end it before it hears that it may write something.
+    let mut rest = frames.into_inner();
+    tokio::spawn(async move { tokio::io::copy(&mut rest, &mut tokio::io::sink()).await });
     board.ended(pid, end.why());
     // Nothing more is taken.
     commands.close();
@@ -218,11 +222,10 @@ pub(super) async fn run(
 impl Session {
     async fn converse(
         &mut self,
-        stdout: ChildStdout,
+        frames: &mut FramedRead<ChildStdout, LengthDelimitedCodec>,
         commands: &mut mpsc::Receiver<ToChild>,
         alive: &CancellationToken,
     ) -> End {
-        let mut frames = FramedRead::with_capacity(stdout, codec(), 64 << 10);
         let mut tick = interval(Duration::from_millis(PING_INTERVAL_MS));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut pause, mut shelf) = (self.steering.pause.clone(), self.steering.shelf.clone());
