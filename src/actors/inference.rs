@@ -363,9 +363,12 @@ impl Handler<Stop> for Inference {
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) {
         self.stopping = true;
+        // Looked at while the child still is what it was: told to end, it changes the state at once from its own thread,
+        // but is gone, with all it had to write, only when its task reports so.
+        let state = self.board.state();
         self.commands = None;
         self.alive = None;
-        if !matches!(self.board.state(), EngineState::Loading { .. } | EngineState::Ready(_) | EngineState::Paused(_)) {
+        if !matches!(state, EngineState::Loading { .. } | EngineState::Ready(_) | EngineState::Paused(_)) {
             self.board.set(EngineState::Stopped);
         }
     }
