@@ -1,5 +1,5 @@
 //! Inference owns the serving engine: its process, its restarts, the lease that pauses it. Requests enter here
-//! once; their tokens never pass through (see `child`).
+//! once; their tokens never pass through (see `session`).
 
 mod adapt;
 mod board;
@@ -9,6 +9,7 @@ mod fleet;
 mod gate;
 mod life;
 mod rest;
+mod session;
 mod steer;
 mod stream;
 
@@ -27,10 +28,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use adapt::Adapt;
 pub use board::{Board, EngineState};
 pub use change::{Host, HostError};
-pub use child::{EngineSpec, REGISTRY_MAX};
+pub use child::EngineSpec;
 pub use fleet::{Berth, Fleet, FleetError, FleetLimits, Visit};
 pub use gate::{Gate, Pass, Shut};
 pub use life::EXIT_TIMEOUT;
+pub use rest::{Rest, Wake};
+pub use session::REGISTRY_MAX;
 pub use stream::{EngineStream, FromEngine, Lease};
 
 use change::Change;
@@ -145,6 +148,8 @@ pub struct Inference {
     commands: Option<mpsc::Sender<ToChild>>,
     /// Ends the child's task when it is dropped, also by a panic.
     alive: Option<DropGuard>,
+    /// A child's task has not reported its end.
+    running: bool,
     /// Ends in a row of engines that served nothing.
     failures: u32,
     /// Somebody holds the lease: the engine, and the next one, is to be paused.
@@ -165,6 +170,7 @@ impl Inference {
             runtime,
             commands: None,
             alive: None,
+            running: false,
             failures: 0,
             leased: watch::Sender::new(false),
             pausing: None,
@@ -186,6 +192,7 @@ impl Inference {
         let alive = CancellationToken::new();
         self.commands = Some(commands);
         self.alive = Some(alive.clone().drop_guard());
+        self.running = true;
         self.board.set(EngineState::Loading { progress: 0.0 });
         let hosting = (self.spec.clone(), self.board.clone());
         self.runtime.spawn(child::run(hosting, taken, self.leased.subscribe(), reports, alive));
@@ -194,6 +201,7 @@ impl Inference {
 
     fn ended(&mut self, message: String, fatal: bool, served: bool, context: &mut Context<Self>) {
         self.commands = None;
+        self.running = false;
         self.failures = if served { 1 } else { self.failures + 1 };
         if self.stopping {
             return self.board.set(EngineState::Stopped);
@@ -363,12 +371,9 @@ impl Handler<Stop> for Inference {
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) {
         self.stopping = true;
-        // Looked at while the child still is what it was: told to end, it changes the state at once from its own thread,
-        // but is gone, with all it had to write, only when its task reports so.
-        let state = self.board.state();
-        self.commands = None;
-        self.alive = None;
-        if !matches!(state, EngineState::Loading { .. } | EngineState::Ready(_) | EngineState::Paused(_)) {
+        (self.commands, self.alive) = (None, None);
+        // An engine is gone, with all it had to write, only when its task reports so, whatever the board says before.
+        if !self.running {
             self.board.set(EngineState::Stopped);
         }
     }

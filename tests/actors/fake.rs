@@ -41,6 +41,9 @@ pub const DIES: &str = "dies";
 pub const SILENT: &str = "silent";
 /// It is ready but fails every request.
 pub const TOKENLESS: &str = "tokenless";
+/// It has much to write when it is told to end.
+pub const LEAVES_SLOWLY: &str = "leaves_slowly";
+const LEAVES_MS: u64 = 500;
 /// It judges: a step is right unless it says `w1`. One word of thought comes before the label.
 pub const JUDGE: &str = "judge";
 /// It judges, and dies at every tenth request.
@@ -170,6 +173,10 @@ impl Child {
         });
         loop {
             match commands.recv_timeout(Duration::from_millis(TOKEN_MS)) {
+                Ok(Command::Exit) if self.script == LEAVES_SLOWLY => {
+                    std::thread::sleep(Duration::from_millis(LEAVES_MS));
+                    return 0;
+                }
                 Ok(Command::Exit) | Err(RecvTimeoutError::Disconnected) => return 0,
                 Ok(command) => self.command(command),
                 Err(RecvTimeoutError::Timeout) => self.step(),

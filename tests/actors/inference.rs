@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use chimere::actors::inference::{Ask, EngineState, InferenceError, Pause, Stop};
+use chimere::actors::inference::{Ask, EngineState, InferenceError, Pause, Rest, Stop};
 use chimere::engine::protocol::Event;
 use chimere::service::{ReplyEvent, ServiceError};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::fake::{DIES, FATAL, GOOD, SILENT, TOKENLESS, spec};
+use crate::fake::{DIES, FATAL, GOOD, LEAVES_SLOWLY, SILENT, TOKENLESS, spec};
 use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 #[test]
@@ -167,6 +167,26 @@ fn a_stopped_engine_is_gone_and_stays_gone() {
             sleep(Duration::from_millis(10)).await;
         }
         assert!(stage.replies.start(chat("hello")).await.is_err());
+    });
+}
+
+/// The daemon leaves when it hears `Stopped`, and what is left of the engine ends with it.
+#[test]
+fn stopped_is_said_when_the_engine_is_gone_and_not_before() {
+    run(async {
+        for rests in [false, true] {
+            let stage = Stage::new(spec(LEAVES_SLOWLY));
+            stage.ready().await;
+            let process = format!("/proc/{}", stage.board.engine_pid().unwrap());
+            if rests {
+                // Told to end once already, it is neither ready nor gone.
+                stage.replies.inference.send_within(Rest, PATIENCE).await.unwrap();
+                stage.state(|s| matches!(s, EngineState::Restarting { .. })).await;
+            }
+            stage.replies.inference.send_within(Stop, PATIENCE).await.unwrap();
+            stage.state(|s| matches!(s, EngineState::Stopped)).await;
+            assert!(!std::path::Path::new(&process).exists(), "{process} is still there");
+        }
     });
 }
 

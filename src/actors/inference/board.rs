@@ -354,6 +354,8 @@ impl Board {
     pub(super) fn started(&self, pid: Option<u32>) {
         self.starts.fetch_add(1, Ordering::Relaxed);
         self.pid.store(pid.unwrap_or(0).into(), Ordering::Relaxed);
+        // Figures that are read before it told any.
+        self.set_stats(EngineStats::default());
     }
 
     /// Nobody talks to the engine of that process id any more; another may have been started meanwhile. This is said

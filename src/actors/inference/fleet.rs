@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 
-use super::rest::{Rest, Wake};
-use super::{Ask, Board, EngineSpec, EngineState, Inference, InferenceError, Pass, Shut, Stop};
+use super::{Ask, Board, EngineSpec, EngineState, Inference, InferenceError, Pass, Rest, Shut, Stop, Wake};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::supervisor::{Budget, Place, supervise};
 use crate::engine::protocol::{Event, Hosted};
@@ -80,6 +79,8 @@ pub struct Fleet {
     berths: Vec<Arc<Berth>>,
     limits: FleetLimits,
     places: Arc<Semaphore>,
+    /// A place went to a model. Whoever looked while it was in nobody's hands saw nobody to wait for, and looks again.
+    settled: watch::Sender<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,7 +123,12 @@ impl Drop for Visit {
 /// Without a model.
 impl Default for Fleet {
     fn default() -> Fleet {
-        Fleet { berths: Vec::new(), limits: FleetLimits::default(), places: Arc::new(Semaphore::new(0)) }
+        Fleet {
+            berths: Vec::new(),
+            limits: FleetLimits::default(),
+            places: Arc::new(Semaphore::new(0)),
+            settled: watch::Sender::new(()),
+        }
     }
 }
 
@@ -147,7 +153,7 @@ impl Fleet {
             Arc::new(Berth { names, file, board, inference, place, loading, used: Mutex::new(Instant::now()), failed })
         };
         let places = Arc::new(Semaphore::new(limits.loaded_max));
-        Fleet { berths: models.into_iter().map(berth).collect(), limits, places }
+        Fleet { berths: models.into_iter().map(berth).collect(), limits, places, settled: watch::Sender::new(()) }
     }
 
     pub fn berths(&self) -> &[Arc<Berth>] {
@@ -187,7 +193,7 @@ impl Fleet {
         }
         if !berth.loaded() {
             let place = self.place(deadline).await?;
-            *lock(&berth.place) = Some(place);
+            self.settle(berth, place);
             meters::models_loaded(self.loaded());
             tracing::info!(model = berth.names[0], file = %berth.file.display(), "a further model is loaded");
         }
@@ -217,9 +223,14 @@ impl Fleet {
     /// A place for an engine: a free one, that of the model which nobody has asked for longest, or the first that
     /// becomes free.
     async fn place(&self, deadline: Instant) -> Result<OwnedSemaphorePermit, FleetError> {
+        let full = || FleetError::Full(self.limits.loaded_max);
+        let mut settled = self.settled.subscribe();
+        // One place in the line, however often it is looked.
+        let mut free = std::pin::pin!(self.places.clone().acquire_owned());
         loop {
-            if let Ok(free) = self.places.clone().try_acquire_owned() {
-                return Ok(free);
+            settled.mark_unchanged();
+            if let Some(free) = free.as_mut().now_or_never() {
+                return free.map_err(|_| full());
             }
             let mut loaded: Vec<_> = self.berths.iter().filter(|berth| berth.loaded()).collect();
             loaded.sort_by_key(|berth| berth.used());
@@ -229,12 +240,10 @@ impl Fleet {
             let (berth, shut) = match idle {
                 Some(idle) => idle,
                 None => tokio::select! {
-                    free = self.places.clone().acquire_owned() => match free {
-                        Ok(free) => return Ok(free),
-                        Err(_) => return Err(FleetError::Full(self.limits.loaded_max)),
-                    },
+                    free = free.as_mut() => return free.map_err(|_| full()),
                     Some(emptied) = leaving.next() => emptied,
-                    () = sleep_until(deadline) => return Err(FleetError::Full(self.limits.loaded_max)),
+                    Ok(()) = settled.changed() => continue,
+                    () = sleep_until(deadline) => return Err(full()),
                 },
             };
             drop(leaving);
@@ -242,6 +251,11 @@ impl Fleet {
                 return Ok(place);
             }
         }
+    }
+
+    fn settle(&self, berth: &Berth, place: OwnedSemaphorePermit) {
+        *lock(&berth.place) = Some(place);
+        self.settled.send_replace(());
     }
 
     /// Ends a model's engine that nobody is asking. → its place, where it had one.
@@ -319,5 +333,30 @@ impl Fleet {
     /// Models loaded or being loaded.
     pub fn loaded(&self) -> usize {
         self.berths.iter().filter(|berth| berth.loaded()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn whoever_looked_while_a_place_changed_hands_looks_again() {
+        let told = async {
+            let limits = FleetLimits { loaded_max: 1, idle: None, wait: LONG };
+            let budget = Budget { restarts_max: 1, window: LONG };
+            let models = vec![(vec!["one".to_owned()], EngineSpec::none())];
+            let fleet = Fleet::new(models, limits, &Place::Here, budget, &Handle::current());
+            let place = fleet.places.clone().try_acquire_owned().unwrap();
+            let mut waiting = std::pin::pin!(fleet.place(Instant::now() + LONG));
+            assert!(timeout(SOON, &mut waiting).await.is_err(), "nobody has the only place, and it is not free");
+            fleet.settle(&fleet.berths()[0], place);
+            assert!(timeout(LONG / 2, waiting).await.unwrap().is_ok(), "the model that has it is asked by nobody");
+            assert_eq!(fleet.loaded(), 0);
+        };
+        tokio::task::LocalSet::new().run_until(told).await;
     }
 }

@@ -35,8 +35,8 @@ impl Handler<Rest> for Inference {
         if let Some(due) = self.due.take() {
             context.cancel_future(due);
         }
-        self.alive = None;
-        if self.commands.take().is_none() && !self.stopping {
+        (self.commands, self.alive) = (None, None);
+        if !self.running && !self.stopping {
             self.board.set(EngineState::Unloaded);
         }
     }

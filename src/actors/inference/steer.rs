@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::child::{Entry, REGISTRY_MAX, Report, Session};
+use super::child::Report;
+use super::session::{Entry, REGISTRY_MAX, Session};
 use crate::engine::protocol::{Command, RequestId};
 use crate::engram::shelf::Shelf;
 
@@ -116,8 +117,6 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::sync::mpsc;
 
     use super::super::board::Board;
@@ -136,21 +135,11 @@ mod tests {
     }
 
     fn stand() -> Stand {
-        let spec = EngineSpec {
-            program: "none".into(),
-            model: "none".into(),
-            instead: None,
-            args: Vec::new(),
-            load_timeout: Duration::ZERO,
-            stall_timeout: Duration::ZERO,
-            exit_timeout: crate::actors::inference::EXIT_TIMEOUT,
-            first_start_attempts: 1,
-        };
         let board = Arc::new(Board::default());
         let (wish, pause) = watch::channel(false);
         let (writes, pipe) = mpsc::channel(1);
         let (reports, heard) = mpsc::channel(8);
-        let mut session = Session::new((Arc::new(spec), board.clone()), reports, writes, pause);
+        let mut session = Session::new((Arc::new(EngineSpec::none()), board.clone()), reports, writes, pause);
         session.ready = true;
         session.steer();
         Stand { session, board, wish, pipe, heard }
