@@ -1,6 +1,7 @@
 // Attention of many tokens over the paged cache of halves, on tensor cores: queries and weights rounded to halves, sums
 // in floats. A block owns 128 rows: all query heads of one KV head for some tokens of one sequence, a warp 16 of them.
-// It walks over the positions 32 at a time, keys and values by turns. A row's numbers depend on no other row.
+// It walks over `split` positions 32 at a time, keys and values by turns. Behind so many, a block for each split leaves
+// its sums, and `attention_join` joins them in order. A row's numbers depend on its position and on no other row.
 //
 // Heads of 128 or 256 values. Shared memory: 33 KB.
 #include "common.cuh"
@@ -17,11 +18,13 @@ struct FlashArgs {
     Ptr<float> q;           // [tokens][heads][dim], normalised and rotated
     Ptr<u16> keys, values;  // the layer's pages
     Ptr<u32> pages;         // [slots][pages_max]
-    Ptr<FlashSpan> spans;
+    Ptr<FlashSpan> span;
     Ptr<float> query_gate;  // [tokens][heads][2][dim]
     Ptr<float> y;           // [tokens][heads·dim]
+    Ptr<float> part;        // [tokens of the launch][heads][splits][dim + 2]: Σ p·v, maximum, Σ p
     u32 heads, kv_heads, dim, pages_max;
-    float scale, pad;
+    u32 first, split, splits;  // first tile of the span; positions of a split; splits of a row in `part`, 0: y is written
+    float scale;
 };
 
 // 32 positions from `first` on, as far as the sequence goes; what lies behind is masked by the reader, but must be
@@ -39,12 +42,11 @@ __device__ __forceinline__ void fetch_cached(u16 (*to)[DIM + 8], const u16* from
 template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16 (*keys)[DIM + 8], u16 (*values)[DIM + 8]) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, j = lane % 4;
     u32 group = a.heads / a.kv_heads, each = FLASH_ROWS / group, kv = blockIdx.y;
-    const FlashSpan span = a.spans[blockIdx.z];
-    u32 tiles = (span.len + each - 1) / each;
-    if (blockIdx.x >= tiles) return;
+    const FlashSpan span = a.span[0];
     // The longest first.
-    u32 tile = tiles - 1 - blockIdx.x, last = min(tile * each + each, span.len) - 1;
-    u32 end = span.position + last + 1;
+    u32 tile = a.first + gridDim.x - 1 - blockIdx.x, last = min(tile * each + each, span.len) - 1;
+    u32 begin = blockIdx.z * a.split, end = min(span.position + last + 1, begin + a.split);
+    if (begin >= end) return;
     const u32* pages = a.pages + (u64)span.slot * a.pages_max;
     u32 token[2], head[2], position[2];
     bool real[2];
@@ -55,7 +57,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
         t = min(t, last);
         token[h] = span.start + t, position[h] = span.position + t, head[h] = kv * group + row % group;
     }
-    fetch_cached<DIM>(keys, a.keys, pages, 0, kv, a.kv_heads);
+    fetch_cached<DIM>(keys, a.keys, pages, begin, kv, a.kv_heads);
     copies_end();
     u32 q[DIM / 16][4];
 #pragma unroll
@@ -73,7 +75,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
         for (int i = 0; i < 4; i++) out[n][i] = 0;
     float scale = a.scale * 1.4426950408889634f;
 #pragma unroll 1
-    for (u32 first = 0; first < end; first += FLASH_KEYS) {
+    for (u32 first = begin; first < end; first += FLASH_KEYS) {
         __syncthreads();
         fetch_cached<DIM>(values, a.values, pages, first, kv, a.kv_heads);
         copies_end();
@@ -143,6 +145,15 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
         sum[h] += __shfl_xor_sync(FULL, sum[h], 1);
         sum[h] += __shfl_xor_sync(FULL, sum[h], 2);
         if (!real[h]) continue;
+        if (a.splits) {
+            u64 row = (u64)(token[h] - span.start - a.first * each) * a.heads + head[h];
+            float* part = a.part + (row * a.splits + blockIdx.z) * (DIM + 2);
+#pragma unroll
+            for (int n = 0; n < DIM / 8; n++)
+                *(float2*)(part + 8 * n + 2 * j) = {out[n][2 * h], out[n][2 * h + 1]};
+            if (j == 0) part[DIM] = top[h] * 0.6931471805599453f, part[DIM + 1] = sum[h];
+            continue;
+        }
         u64 row = (u64)token[h] * a.heads + head[h];
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)

@@ -225,6 +225,10 @@ pub trait Backend: Send {
         Err(BackendError::Unsupported("an adapter"))
     }
 
+    /// Says that an empty sequence, or one that something was restored to, will be fed a prompt up to position `end`, in
+    /// whatever pieces: a backend may compute prompts another way than what is fed token by token.
+    fn begin_prompt(&mut self, _seq: SeqId, _end: usize) {}
+
     /// Feeds every chunk and fills `out` (cleared first). On an error that names a sequence nothing was fed.
     /// A row's numbers do not depend on which other chunks share the step, nor on the adapters of other sequences.
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError>;

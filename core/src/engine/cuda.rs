@@ -29,7 +29,6 @@ use super::backend::{
     AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Offloaded, Output, Saved, SavedSize, SeqId,
     StepTokens,
 };
-use super::batch::CUT_TOKENS;
 use super::model::passes::{Cursor, Fed, GRID, Pass};
 use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
@@ -63,6 +62,8 @@ const ROWS_MAX: usize = 2_048;
 /// Tokens of a step beside replies under way: as many of them as one graph takes, and two blocks of a prompt, which cost
 /// little more than the reading of the experts that one block reads as well.
 const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
+/// Prompts are cut at multiples of so many positions: what one reply waits for.
+const CUT: usize = 16;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
 
@@ -238,7 +239,9 @@ impl Cuda {
                 self.memory.narrow.write_f32(span.start * d, rows)?;
             }
         }
-        for (i, span) in pass.spans.iter().chain(&run::long(self, &pass.spans)).enumerate() {
+        let long = run::long(self, part, &pass.spans);
+        let spans = pass.spans.iter().enumerate().chain(long.iter().map(|long| (long.index, &long.span)));
+        for (i, span) in spans {
             let words = [span.slot, span.start, span.len, span.position].map(|n| n as u32);
             plan[4 * t + 4 * i..][..4].copy_from_slice(&words);
         }
@@ -250,7 +253,9 @@ impl Cuda {
 
     fn run(&mut self, part: Part, pass: &Pass, left: &mut Left, out: &mut Output) -> Result<(), GpuError> {
         let (rows, wanted) = (pass.rows, pass.wanted.len());
-        let decoding = part == Part::Trunk && rows == pass.spans.len() && rows == wanted && rows <= GRAPH_ROWS_MAX;
+        let long = run::long(self, part, &pass.spans);
+        let each_one = rows == pass.spans.len() && rows == wanted && long.is_empty();
+        let decoding = part == Part::Trunk && each_one && rows <= GRAPH_ROWS_MAX;
         // The prediction block runs without adapters.
         let under = pass.spans.iter().map(|span| span.slot).filter(|_| part == Part::Trunk);
         let touched = self.touched(under);
@@ -273,7 +278,7 @@ impl Cuda {
             self.hidden(pass, &self.memory.x, out)?;
             return left.take(&self.memory, &pass.wanted, out);
         }
-        let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(&pass.spans).under(touched);
+        let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(long).under(touched);
         let x = run.all()?;
         if wanted == 0 {
             return Ok(());
@@ -402,6 +407,12 @@ impl Backend for Cuda {
         self.feed(Part::Trunk, |i| batch[i].tokens, |_| &[], out)
     }
 
+    fn begin_prompt(&mut self, seq: SeqId, end: usize) {
+        if let Some(slot) = self.slots.find(seq) {
+            self.slots.state_mut(slot).prompt = end;
+        }
+    }
+
     fn finds_likeliest(&self) -> bool {
         true
     }
@@ -411,7 +422,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: STEP_TOKENS, a_reply: None, alone: self.sizes.rows, cut: CUT_TOKENS }
+        StepTokens { beside: STEP_TOKENS, a_reply: Some(CUT), alone: self.sizes.rows, cut: CUT }
     }
 
     fn offloaded(&self) -> Option<Offloaded> {

@@ -108,6 +108,8 @@ impl Evaluations {
             while free >= job.lanes()
                 && let Some(row) = job.waiting.pop_front()
             {
+                // The last token is not fed: it predicts nothing that is scored.
+                let end = job.rows.get(row).map_or(0, |text| text.ids.len().saturating_sub(1));
                 let mut open =
                     Open { job: job.id, row, seqs: Vec::new(), held: 0, score: RowScore::default(), kl: 0.0 };
                 for lane in 0..job.lanes() {
@@ -116,6 +118,7 @@ impl Evaluations {
                     if let Some(adapter) = job.adapter.filter(|_| lane == 0) {
                         backend.adapt(seq, adapter)?;
                     }
+                    backend.begin_prompt(seq, end);
                 }
                 free -= job.lanes();
                 self.open.push(open);
@@ -141,7 +144,6 @@ impl Evaluations {
 
     pub(super) fn demands(&self) -> impl Iterator<Item = Demand> {
         self.open.iter().enumerate().map(|(at, open)| {
-            // The last token predicts nothing that is scored.
             let (len, from) = self.text(at).map_or((0, 0), |t| (t.ids.len() - 1, t.scored_from - 1));
             Demand {
                 held: open.held,

@@ -1,38 +1,93 @@
 //! See `kernels/attention_prefill.cu`.
 
-use super::{Kernel, args};
+use super::attention::Join;
+use super::{Kernel, args, norm};
 use crate::gpu::{Device, GpuError};
 
 args! {
-    /// Attention of many tokens over a cache of halves.
+    /// Attention of many tokens over a cache of halves: one span, from tile `first` on.
     Prefill {
         q: u64,
         keys: u64,
         values: u64,
         pages: u64,
-        spans: u64,
+        span: u64,
         query_gate: u64,
         y: u64,
+        part: u64,
         heads: u32,
         kv_heads: u32,
         dim: u32,
         pages_max: u32,
+        first: u32,
+        split: u32,
+        splits: u32,
         scale: f32,
-        pad: f32,
     }
 }
 
 /// Query rows of a block: heads times tokens.
-const ROWS: u32 = 128;
+const ROWS: usize = 128;
+/// Positions that a block walks over, at least: fewer make more sums to join.
+const SPLIT_MIN: usize = 1_024;
 
 /// Whether heads of this shape can be worked on.
 pub fn fits(heads: usize, kv_heads: usize, dim: usize) -> bool {
-    heads / kv_heads <= ROWS as usize && (dim == 128 || dim == 256)
+    heads / kv_heads <= ROWS && (dim == 128 || dim == 256)
 }
 
-/// `longest`: tokens of the longest span, or more.
-pub fn launch(d: &Device, a: &Prefill, spans: usize, longest: usize) -> Result<(), GpuError> {
-    let kernel = if a.dim == 128 { Kernel::AttentionPrefill128 } else { Kernel::AttentionPrefill256 };
-    let tokens = ROWS / (a.heads / a.kv_heads);
-    d.launch(kernel, [(longest as u32).div_ceil(tokens), a.kv_heads, spans as u32], 256, a)
+/// Tokens of a block.
+fn each(heads: usize, kv_heads: usize) -> usize {
+    ROWS / (heads / kv_heads)
+}
+
+/// Positions of a split, so that the sums of one block's tokens at the end of the context fit into `floats`.
+pub fn split(heads: usize, kv_heads: usize, dim: usize, context: usize, floats: usize) -> usize {
+    let tokens = each(heads, kv_heads).max(1);
+    let fits = |split: usize| tokens * heads * context.div_ceil(split) * (dim + 2) <= floats;
+    (1..).map(|n| n * SPLIT_MIN).find(|split| fits(*split) || *split >= context).unwrap_or(SPLIT_MIN)
+}
+
+/// Attention of `tokens` tokens from `position` on: `a` and `join` point to the first of them, `floats` is the room of
+/// [`Prefill::part`]. Tokens that see one split only write what they found, the others are joined, as many at a time as have room.
+pub fn launch(
+    d: &Device,
+    a: &Prefill,
+    join: &Join,
+    (position, tokens): (usize, usize),
+    floats: usize,
+) -> Result<(), GpuError> {
+    let (heads, dim, split) = (a.heads as usize, a.dim as usize, a.split as usize);
+    let (each, width) = (each(heads, a.kv_heads as usize), heads * dim);
+    let kernel = if dim == 128 { Kernel::AttentionPrefill128 } else { Kernel::AttentionPrefill256 };
+    let mut first = 0;
+    while first < tokens {
+        let left = tokens - first;
+        let alone = (split.saturating_sub(position + first)).min(left);
+        let (count, splits) = if alone == left || alone >= each {
+            (if alone == left { left } else { alone / each * each }, 0)
+        } else {
+            let splits = (position + tokens).div_ceil(split);
+            ((floats / (heads * splits * (dim + 2)) / each * each).clamp(each, left.max(each)).min(left), splits)
+        };
+        let a = Prefill { first: (first / each) as u32, splits: splits as u32, ..*a };
+        d.launch(kernel, [count.div_ceil(each) as u32, a.kv_heads, splits.max(1) as u32], 256, &a)?;
+        let at = (first * width) as u64;
+        if splits == 0 {
+            norm::halve(d, join.y + 4 * at, count, width, join.halves + 2 * at)?;
+        } else {
+            let join = Join {
+                query_gate: join.query_gate + 8 * at,
+                position: join.position + 4 * first as u64,
+                y: join.y + 4 * at,
+                halves: join.halves + 2 * at,
+                chunk: split as u32,
+                chunks_max: splits as u32,
+                ..*join
+            };
+            d.launch(Kernel::AttentionJoin, [count as u32, a.heads, 1], a.dim, &join)?;
+        }
+        first += count;
+    }
+    Ok(())
 }

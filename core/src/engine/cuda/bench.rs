@@ -21,7 +21,7 @@ const TOGETHER: [usize; 4] = [1, 2, 4, 8];
 const TOGETHER_A_ROUND: usize = 4;
 /// A prompt read while a reply is written: its tokens, and how many of them a step takes beside the reply's one.
 const BESIDE_PROMPT: usize = 8_192;
-const BESIDE_STEPS: [usize; 3] = [64, 128, 512];
+const BESIDE_STEPS: [usize; 5] = [8, 16, 32, 64, 128];
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -315,6 +315,7 @@ fn beside(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<Beside>, BackendError> {
     let mut found = Vec::new();
     for each in BESIDE_STEPS {
         let (reply, reader) = (filled(cuda, 1, context)?[0], cuda.open()?);
+        cuda.begin_prompt(reader, BESIDE_PROMPT);
         let mut out = Output::default();
         let mut step = |cuda: &mut Cuda, tokens: &[u32]| -> Result<f64, BackendError> {
             let chunks = [

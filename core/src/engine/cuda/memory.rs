@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
 use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
-use chimere_ffi::kernels::{grouped, lora, norm};
+use chimere_ffi::kernels::{attention_prefill, grouped, lora, norm};
 use serde::Serialize;
 
 use super::adapters::{Held, table_bytes};
@@ -40,6 +40,8 @@ pub(super) struct Sizes {
     pub(super) chunks: usize,
     /// Rows whose partial sums fit at once.
     pub(super) attention_rows: usize,
+    /// Positions that a block of attention on tensor cores walks over: decided by the context alone.
+    pub(super) stretch: usize,
     /// Bytes of a value in the KV cache.
     pub(super) kv_bytes: usize,
     /// Widest inner row of an expert.
@@ -59,7 +61,9 @@ impl Sizes {
         let chunk = context.div_ceil(CHUNKS_MAX).next_multiple_of(PAGE);
         let chunks = context.div_ceil(chunk);
         let rows = rows.min((context * o.sequences_max).next_multiple_of(PAGE)).max(SHORT_ROWS_MAX);
-        let row = hp.attention.heads * chunks * (hp.attention.head_dim + 2) * 4;
+        let a = &hp.attention;
+        let row = a.heads * chunks * (a.head_dim + 2) * 4;
+        let attention_rows = (PARTS_BYTES / row).clamp(1, rows);
         Sizes {
             rows,
             context,
@@ -67,7 +71,8 @@ impl Sizes {
             sequences: o.sequences_max,
             chunk,
             chunks,
-            attention_rows: (PARTS_BYTES / row).clamp(1, rows),
+            attention_rows,
+            stretch: attention_prefill::split(a.heads, a.kv_heads, a.head_dim, context, attention_rows * row / 4),
             kv_bytes: if o.halves { 2 } else { 4 },
             inner: hp.moe.width.max(hp.moe.shared_width),
             packed: false,
@@ -338,12 +343,14 @@ pub(super) struct Sequence {
     pages: Vec<u32>,
     free: FreePages,
     pub(super) adapter: Option<Arc<Held>>,
+    /// Where the prompt ends that it begins with, if somebody said so.
+    pub(super) prompt: usize,
 }
 
 impl SequenceState for Sequence {
     fn wipe(&mut self) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.pages);
-        self.adapter = None;
+        (self.adapter, self.prompt) = (None, 0);
     }
 }
 
@@ -371,7 +378,7 @@ impl States {
     }
 
     pub(super) fn sequence(&self) -> Sequence {
-        Sequence { pages: Vec::new(), free: Arc::clone(&self.free), adapter: None }
+        Sequence { pages: Vec::new(), free: Arc::clone(&self.free), adapter: None, prompt: 0 }
     }
 
     /// Zeroes the recurrent states of a slot, before its first token.

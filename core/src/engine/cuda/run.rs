@@ -25,8 +25,8 @@ pub(super) struct Run<'a> {
     rows: usize,
     wanted: usize,
     spans: usize,
-    /// Parts of spans whose attention runs on tensor cores, as the plan has them behind the spans.
-    long: Vec<Span>,
+    /// Parts of spans whose attention runs on tensor cores.
+    long: Vec<Long>,
     /// Bytes between two lists of the plan.
     list: usize,
     /// The residual stream: the pass's own, or that of the wanted rows.
@@ -39,19 +39,36 @@ pub(super) struct Run<'a> {
     touched: Touched,
 }
 
-/// The part of each span whose attention runs on tensor cores, for those that have one. They are fewer than the rows that
-/// are no span's first, so that the plan has place for them behind the spans.
-pub(super) fn long(c: &Cuda, spans: &[Span]) -> Vec<Span> {
+/// The part of a span whose attention runs on tensor cores.
+pub(super) struct Long {
+    pub(super) span: Span,
+    /// Where the plan has it: the span itself, or behind all spans.
+    pub(super) index: usize,
+}
+
+/// The part of each span whose attention runs on tensor cores, for those that have one. Which rows these are is a matter of
+/// the sequence alone: of how it is cut or of what shares the pass, no bit may depend.
+pub(super) fn long(c: &Cuda, part: Part, spans: &[Span]) -> Vec<Long> {
     let p = &c.hp.attention;
     if c.sizes.kv_bytes != 2 || !attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
         return Vec::new();
     }
-    spans.iter().map(|span| Span { len: long_rows(span), ..*span }).filter(|span| span.len > 0).collect()
+    let mut behind = spans.len();
+    let mut found = Vec::new();
+    for (own, span) in spans.iter().enumerate() {
+        let prompt = if part == Part::Trunk { c.slots.state(span.slot).prompt } else { 0 };
+        let len = if span.position < prompt { span.len.min(prompt - span.position) } else { long_rows(span) };
+        let index = if len == span.len { own } else { behind };
+        if len > 0 {
+            behind += usize::from(index != own);
+            found.push(Long { span: Span { len, ..*span }, index });
+        }
+    }
+    found
 }
 
-/// Leading rows of a span that make many together: those of whole blocks of the grid, and those behind the last of them
-/// unless they are few. A prompt is cut on the grid alone, so which rows these are depends on its length and on nothing
-/// else: not on how much of it a step feeds, on what was kept of it, or on a neighbour.
+/// Leading rows that make many together, of a span of which nobody said that it is a piece of a prompt: those of whole
+/// blocks of the grid, and those behind the last of them unless they are few.
 fn long_rows(span: &Span) -> usize {
     let behind = (span.position + span.len) % GRID;
     let few = matmul::NARROW_TOKENS_MAX;
@@ -72,9 +89,8 @@ impl<'a> Run<'a> {
     }
 
     /// The same run, which knows where long spans lie.
-    pub(super) fn with(mut self, spans: &[Span]) -> Run<'a> {
-        self.long = long(self.c, spans);
-        self
+    pub(super) fn with(self, long: Vec<Long>) -> Run<'a> {
+        Run { long, ..self }
     }
 
     /// Launches every stage up to the head; the residual stream of the wanted rows.

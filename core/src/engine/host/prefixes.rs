@@ -22,6 +22,7 @@ impl Host {
         if let Some(adapter) = slot.adapter {
             self.backend.adapt(seq, adapter)?;
         }
+        self.backend.begin_prompt(seq, slot.prompt_tokens() as usize);
         let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(()) };
         let found = self.prefixes.find(scope, prompt);
         if let Some(node) = found.node {

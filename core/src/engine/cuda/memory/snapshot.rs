@@ -13,7 +13,7 @@ use crate::engine::backend::{Kept, Saved, SavedSize};
 impl States {
     /// Bytes of what the first `layers` layers hold.
     pub(in crate::engine::cuda) fn saved_size(&self, layers: usize) -> SavedSize {
-        let mut size = SavedSize { block: 0, state: 0, grid: PAGE };
+        let mut size = SavedSize { block: 0, state: 0, grid: 1 };
         for layer in &self.layers[..layers] {
             match layer {
                 LayerState::Gdn { .. } => size.state += 4 * self.heads * (STATE_FLOATS + WINDOW_FLOATS),

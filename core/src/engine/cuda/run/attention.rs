@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use super::{Run, with_targets};
+use super::{Long, Run, with_targets};
 use crate::engine::cuda::adapters::Target;
 use crate::engine::cuda::memory::LayerState;
 use crate::engine::cuda::weights::OnDevice;
 use crate::engine::model::weights::{Attention as AttentionWeights, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
-use chimere_ffi::kernels::{attention, attention_prefill, norm};
+use chimere_ffi::kernels::{attention, attention_prefill};
 
 impl<'a> Run<'a> {
     pub(super) fn attention_project(&mut self, i: usize) -> Result<(), GpuError> {
@@ -30,7 +30,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn attention_cache(&mut self, i: usize) -> Result<(), GpuError> {
-        if self.few() && self.settled() {
+        if self.settled() {
             return Ok(());
         }
         self.cache(i).map_or(Ok(()), |a| attention::cache(&self.c.device, &a, self.rows))
@@ -65,50 +65,69 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
-        if self.few() {
-            let few = self.attend_few(i);
-            return few.map_or(Ok(()), |(a, join)| attention::few(&self.c.device, &a, &join, self.rows));
-        }
         let mut done = 0;
-        for (n, span) in self.long.iter().enumerate() {
-            self.attend(i, done..span.start)?;
-            self.attend_long(i, self.spans + n, span.rows())?;
-            done = span.start + span.len;
+        for long in &self.long {
+            self.attend(i, done..long.span.start)?;
+            self.attend_long(i, long)?;
+            done = long.span.rows().end;
         }
         self.attend(i, done..self.rows)
     }
 
-    /// Attention of the rows of the span at `index` of the plan.
-    fn attend_long(&self, i: usize, index: usize, rows: Range<usize>) -> Result<(), GpuError> {
+    fn attend_long(&self, i: usize, Long { span, index }: &Long) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
-        let (m, p) = (&self.c.memory, &self.c.hp.attention);
-        let width = p.heads * p.head_dim;
+        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let a = attention_prefill::Prefill {
             q: m.q.at(),
             keys: keys.at(),
             values: values.at(),
             pages: self.c.states.table.at(),
-            spans: m.plan.from(4 * self.list + 16 * index),
+            span: m.plan.from(4 * self.list + 16 * index),
             query_gate: m.query_gate.at(),
             y: m.mixed.x.at(),
+            part: m.parts.at(),
             heads: p.heads as u32,
             kv_heads: p.kv_heads as u32,
             dim: p.head_dim as u32,
-            pages_max: self.c.sizes.pages as u32,
+            pages_max: s.pages as u32,
+            split: s.stretch as u32,
             scale: 1.0 / (p.head_dim as f32).sqrt(),
-            pad: 0.0,
+            ..Default::default()
         };
-        attention_prefill::launch(&self.c.device, &a, 1, rows.len())?;
-        let at = rows.start * width;
-        norm::halve(&self.c.device, m.mixed.x.from(4 * at), rows.len(), width, m.mixed.halves.from(2 * at))
+        let join = self.join(span.start);
+        attention_prefill::launch(&self.c.device, &a, &join, (span.position, span.len), m.parts.len() / 4)
     }
 
+    /// What joins the chunks of the rows from `first` on.
+    fn join(&self, first: usize) -> attention::Join {
+        let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
+        let at = first * p.heads * p.head_dim;
+        attention::Join {
+            part: m.parts.at(),
+            query_gate: m.query_gate.from(8 * at),
+            position: m.plan.from(2 * self.list + 4 * first),
+            y: m.mixed.x.from(4 * at),
+            halves: m.mixed.halves.from(2 * at),
+            heads: p.heads as u32,
+            dim: p.head_dim as u32,
+            chunk: s.chunk as u32,
+            chunks_max: s.chunks as u32,
+        }
+    }
+
+    /// Attention of some rows by the kernels for few of them, as many at a time as have room.
     fn attend(&self, i: usize, rows: Range<usize>) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let width = p.heads * p.head_dim;
-        for first in rows.clone().step_by(s.attention_rows) {
-            let count = s.attention_rows.min(rows.end - first);
+        let room = self.at_once();
+        for first in rows.clone().step_by(room) {
+            let count = room.min(rows.end - first);
+            if s.kv_bytes == 2 {
+                let few = self.attend_few(i, first);
+                few.map_or(Ok(()), |(a, join)| attention::few(&self.c.device, &a, &join, count))?;
+                continue;
+            }
             let (slot, position) = (m.plan.from(self.list + 4 * first), m.plan.from(2 * self.list + 4 * first));
             let a = attention::Attention {
                 q: m.q.from(4 * first * width),
@@ -128,49 +147,46 @@ impl<'a> Run<'a> {
                 scale: 1.0 / (p.head_dim as f32).sqrt(),
                 ..Default::default()
             };
-            let join = attention::Join {
-                part: m.parts.at(),
-                query_gate: m.query_gate.from(8 * first * width),
-                position,
-                y: m.mixed.x.from(4 * first * width),
-                halves: m.mixed.halves.from(2 * first * width),
-                heads: p.heads as u32,
-                dim: p.head_dim as u32,
-                chunk: s.chunk as u32,
-                chunks_max: s.chunks as u32,
-            };
-            attention::attend(&self.c.device, &a, &join, count)?;
+            attention::attend(&self.c.device, &a, &self.join(first), count)?;
         }
         Ok(())
     }
 
-    /// Whether the kernel for few rows serves, and whether each of them is the only one of its sequence.
-    fn few(&self) -> bool {
+    /// Rows whose partial sums have room at once, of a cache of halves as many as the kernel takes.
+    fn at_once(&self) -> usize {
         let s = &self.c.sizes;
-        s.kv_bytes == 2 && self.rows <= attention::FEW.min(s.attention_rows)
+        if s.kv_bytes == 2 { s.attention_rows.min(attention::FEW) } else { s.attention_rows }
     }
 
+    /// Whether the kernel for few rows makes their queries, keys and values itself: each row is the only one of its
+    /// sequence, and one launch takes them all.
     fn settled(&self) -> bool {
-        self.spans == self.rows
+        let few = self.c.sizes.kv_bytes == 2 && self.rows <= self.at_once();
+        few && self.spans == self.rows && self.long.is_empty()
     }
 
-    /// Attention of few rows, and how its chunks are joined.
-    pub(in crate::engine::cuda) fn attend_few(&self, i: usize) -> Option<(attention::Attend, attention::Join)> {
+    /// Attention of few rows from `first` on, and how its chunks are joined.
+    pub(in crate::engine::cuda) fn attend_few(
+        &self,
+        i: usize,
+        first: usize,
+    ) -> Option<(attention::Attend, attention::Join)> {
         let (w, keys, values) = self.attention_parts(i)?;
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
-        let position = m.plan.from(2 * self.list);
+        let at = 4 * first * p.head_dim;
+        let position = m.plan.from(2 * self.list + 4 * first);
         let a = attention::Attend {
-            q: m.q.at(),
-            query_gate: m.query_gate.at(),
-            k: m.k.at(),
-            v: m.v.at(),
+            q: m.q.from(p.heads * at),
+            query_gate: m.query_gate.from(2 * p.heads * at),
+            k: m.k.from(p.kv_heads * at),
+            v: m.v.from(p.kv_heads * at),
             q_norm: w.q_norm.at(),
             k_norm: w.k_norm.at(),
             angles: m.angles.at(),
             keys: keys.at(),
             values: values.at(),
             pages: self.c.states.table.at(),
-            slot: m.plan.from(self.list),
+            slot: m.plan.from(self.list + 4 * first),
             position,
             part: m.parts.at(),
             heads: p.heads as u32,
@@ -184,17 +200,6 @@ impl<'a> Run<'a> {
             scale: 1.0 / (p.head_dim as f32).sqrt(),
             eps: self.c.hp.rms_eps,
         };
-        let join = attention::Join {
-            part: m.parts.at(),
-            query_gate: m.query_gate.at(),
-            position,
-            y: m.mixed.x.at(),
-            halves: m.mixed.halves.at(),
-            heads: p.heads as u32,
-            dim: p.head_dim as u32,
-            chunk: s.chunk as u32,
-            chunks_max: s.chunks as u32,
-        };
-        Some((a, join))
+        Some((a, self.join(first)))
     }
 }
