@@ -4,7 +4,7 @@
 //!
 //! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a step.
 
-use super::backend::Rows;
+use super::backend::{Budget, Rows};
 
 /// Prompts are cut at multiples of this many positions where a backend says nothing else: the chunk length of the gated
 /// delta rule.
@@ -46,6 +46,11 @@ pub struct Share {
 }
 
 impl Demand {
+    /// A prompt of which at most `tokens` are left.
+    pub fn short(&self, tokens: usize) -> bool {
+        !self.decoding && (1..=tokens).contains(&self.pending)
+    }
+
     fn share(&self, slot: usize, tokens: usize) -> Share {
         let rows = match self.wants {
             Wants::Last if tokens == self.pending => Rows::Last,
@@ -56,32 +61,38 @@ impl Demand {
     }
 }
 
-/// Plans one step of at most `budget` tokens; decoding sequences always fit. A prompt gets nothing if less than
-/// one cut (`cut_tokens`) is left for it, but the first prompt always advances (a background one only when nothing is live).
-pub fn plan(demands: &[Demand], budget: usize, cut_tokens: usize) -> Vec<Share> {
+/// Plans one step; decoding sequences always fit. A prompt gets nothing if less than one cut is left for it, but the first
+/// prompt always advances (a background one only when nothing is live).
+pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
     let mut shares = Vec::with_capacity(demands.len());
-    let mut left = budget;
+    let Budget { tokens: mut left, long: mut left_long, short, cut: cut_tokens } = *budget;
     let wanting = || demands.iter().enumerate().filter(|(_, d)| d.pending > 0);
     for background in [false, true] {
         for (slot, demand) in wanting().filter(|(_, d)| d.decoding && d.background == background) {
             shares.push(demand.share(slot, demand.pending));
             left = left.saturating_sub(demand.pending * demand.lanes);
+            left_long = left_long.saturating_sub(demand.pending * demand.lanes);
         }
     }
     let live = wanting().any(|(_, d)| !d.background);
     let mut first_prompt = true;
     for background in [false, true] {
         if background && live {
-            left = left.min(CUT_TOKENS);
+            (left, left_long) = (left.min(CUT_TOKENS), left_long.min(CUT_TOKENS));
             first_prompt = false;
         }
         for (slot, demand) in wanting().filter(|(_, d)| !d.decoding && d.background == background) {
-            let allowed = if first_prompt { (left / demand.lanes).max(cut_tokens) } else { left / demand.lanes };
+            let short = demand.short(short);
+            let reach = if short { left } else { left.min(left_long) } / demand.lanes;
+            let allowed = if first_prompt { reach.max(cut_tokens) } else { reach };
             first_prompt = false;
             let tokens = cut(demand.held, demand.pending, allowed, cut_tokens);
             if tokens > 0 {
                 shares.push(demand.share(slot, tokens));
                 left = left.saturating_sub(tokens * demand.lanes);
+                if !short {
+                    left_long = left_long.saturating_sub(tokens * demand.lanes);
+                }
             }
         }
     }
@@ -98,10 +109,16 @@ fn cut(held: usize, pending: usize, allowed: usize, cut_tokens: usize) -> usize 
 
 #[cfg(test)]
 mod tests {
+    use super::super::backend::StepTokens;
     use super::*;
 
     fn prompt(held: usize, pending: usize) -> Demand {
         Demand { held, pending, decoding: false, background: false, lanes: 1, wants: Wants::Last }
+    }
+
+    /// Without short prompts.
+    fn within(tokens: usize, cut: usize) -> Budget {
+        Budget { tokens, long: tokens, short: 0, cut }
     }
 
     fn decoding(held: usize) -> Demand {
@@ -115,9 +132,24 @@ mod tests {
     #[test]
     fn decoding_goes_first_and_whole() {
         let demands = [prompt(0, 100), decoding(50)];
-        let shares = plan(&demands, 80, CUT_TOKENS);
+        let shares = plan(&demands, &within(80, CUT_TOKENS));
         assert_eq!(shares[0], Share { slot: 1, tokens: 1, rows: Rows::Last });
         assert_eq!(shares[1], Share { slot: 0, tokens: 64, rows: Rows::None });
+    }
+
+    #[test]
+    fn short_prompts_are_read_whole_beside_replies_and_long_ones_in_pieces() {
+        let suits = StepTokens { beside: 160, a_reply: Some(8), short: 64, alone: 2_048, cut: 8 };
+        let demands = [decoding(9), prompt(0, 1_000), prompt(0, 64), prompt(0, 30)];
+        let fed = |budget: &Budget| plan(&demands, budget).iter().map(|s| (s.slot, s.tokens)).collect::<Vec<_>>();
+        assert_eq!(fed(&suits.budget(1, 2)), [(0, 1), (1, 8), (2, 64), (3, 30)]);
+        // Nobody waits for a next token: the first in line first, and what is left for the others.
+        assert_eq!(fed(&suits.budget(0, 2)), [(0, 1), (1, 1_000), (2, 64), (3, 30)]);
+        // No more than suits a step, unless more wait for a first token than for a next.
+        assert_eq!(suits.budget(2, 2), Budget { tokens: 160, long: 10, short: 64, cut: 8 });
+        assert_eq!(suits.budget(2, 7).tokens, 480);
+        assert_eq!(suits.budget(1, 31).tokens, 2_048);
+        assert_eq!(suits.budget(40, 0).long, 160);
     }
 
     #[test]
@@ -131,7 +163,7 @@ mod tests {
                     let mut held = begins.min(length - 1);
                     while held < length {
                         let demand = Demand { lanes, ..prompt(held, length - held) };
-                        let share = plan(&[demand], budget, cut_tokens)[0];
+                        let share = plan(&[demand], &within(budget, cut_tokens))[0];
                         held += share.tokens;
                         assert!(held % cut_tokens == 0 || held == length);
                         assert_eq!(share.rows == Rows::Last, held == length);
@@ -144,16 +176,16 @@ mod tests {
 
     #[test]
     fn a_second_prompt_waits_when_no_cut_is_left_for_it() {
-        let shares = plan(&[prompt(0, 100), prompt(0, 100)], 128, CUT_TOKENS);
+        let shares = plan(&[prompt(0, 100), prompt(0, 100)], &within(128, CUT_TOKENS));
         assert_eq!(shares.len(), 1);
-        assert_eq!(plan(&[prompt(0, 10), prompt(0, 10)], 128, CUT_TOKENS).len(), 2);
+        assert_eq!(plan(&[prompt(0, 10), prompt(0, 10)], &within(128, CUT_TOKENS)).len(), 2);
     }
 
     #[test]
     fn prompts_advance_even_when_decoding_fills_the_budget() {
         let demands: Vec<_> = [decoding(9); 8].into_iter().chain([prompt(64, 300)]).collect();
         for cut_tokens in [32, 64] {
-            assert_eq!(plan(&demands, 4, cut_tokens).last().unwrap().tokens, cut_tokens);
+            assert_eq!(plan(&demands, &within(4, cut_tokens)).last().unwrap().tokens, cut_tokens);
         }
     }
 
@@ -169,7 +201,7 @@ mod tests {
                     // A second prompt and background work that wait as well.
                     let more = [prompt(held, PROMPT - held), prompt(0, 700), background(prompt(0, 5_000))];
                     let demands: Vec<_> = rows.chain(more).collect();
-                    let shares = plan(&demands, budget, CUT_TOKENS);
+                    let shares = plan(&demands, &within(budget, CUT_TOKENS));
                     let (own, prompts) = shares.split_at(replies);
                     assert!(own.iter().enumerate().all(|(n, s)| (s.slot, s.tokens, s.rows) == (n, 1, Rows::Last)));
                     let beside: usize = prompts.iter().map(|s| s.tokens).sum();
@@ -189,23 +221,23 @@ mod tests {
     #[test]
     fn background_work_follows_and_adds_one_cut_at_most_beside_live_work() {
         let idle: Vec<_> = [background(prompt(0, 1000)); 4].to_vec();
-        assert_eq!(plan(&idle, 256, CUT_TOKENS).iter().map(|s| s.tokens).sum::<usize>(), 256);
+        assert_eq!(plan(&idle, &within(256, CUT_TOKENS)).iter().map(|s| s.tokens).sum::<usize>(), 256);
         let mut busy = idle.clone();
         busy.push(decoding(9));
         busy.push(prompt(0, 100));
-        let shares = plan(&busy, 256, CUT_TOKENS);
+        let shares = plan(&busy, &within(256, CUT_TOKENS));
         assert_eq!(shares.iter().map(|s| s.slot).collect::<Vec<_>>(), [4, 5, 0]);
         assert_eq!(shares.iter().map(|s| s.tokens).collect::<Vec<_>>(), [1, 100, 64]);
         // A live prompt that fills the step leaves nothing to the others.
         busy.push(prompt(0, 1000));
-        assert!(plan(&busy, 256, CUT_TOKENS).iter().all(|s| s.slot >= 4));
+        assert!(plan(&busy, &within(256, CUT_TOKENS)).iter().all(|s| s.slot >= 4));
     }
 
     #[test]
     fn rows_are_asked_for_where_scores_begin() {
         let demand = Demand { wants: Wants::From(70), ..background(prompt(0, 200)) };
-        assert_eq!(plan(&[demand], 64, CUT_TOKENS)[0].rows, Rows::None);
-        assert_eq!(plan(&[Demand { held: 64, pending: 136, ..demand }], 64, CUT_TOKENS)[0].rows, Rows::All);
-        assert_eq!(plan(&[Demand { wants: Wants::None, ..demand }], 256, CUT_TOKENS)[0].rows, Rows::None);
+        assert_eq!(plan(&[demand], &within(64, CUT_TOKENS))[0].rows, Rows::None);
+        assert_eq!(plan(&[Demand { held: 64, pending: 136, ..demand }], &within(64, CUT_TOKENS))[0].rows, Rows::All);
+        assert_eq!(plan(&[Demand { wants: Wants::None, ..demand }], &within(256, CUT_TOKENS))[0].rows, Rows::None);
     }
 }

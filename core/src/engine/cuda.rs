@@ -62,8 +62,8 @@ const ROWS_MAX: usize = 2_048;
 /// Tokens of a step beside replies under way: as many of them as one graph takes, and two blocks of a prompt, which cost
 /// little more than the reading of the experts that one block reads as well.
 const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
-/// Prompts are cut at multiples of so many positions: what one reply waits for.
-const CUT: usize = 16;
+/// Prompts are cut at multiples of so many positions: what one reply waits for, less than three times as long as for nothing.
+const CUT: usize = 8;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
 
@@ -422,7 +422,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: STEP_TOKENS, a_reply: Some(CUT), alone: self.sizes.rows, cut: CUT }
+        StepTokens { beside: STEP_TOKENS, a_reply: Some(CUT), short: GRID, alone: self.sizes.rows, cut: CUT }
     }
 
     fn offloaded(&self) -> Option<Offloaded> {

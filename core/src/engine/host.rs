@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::adapter::Candidate;
-use super::backend::{AdapterId, Backend, BackendError, Output, StepTokens};
+use super::backend::{AdapterId, Backend, BackendError, Budget, Output, StepTokens};
 use super::batch::{self, Demand, Share};
 use super::evaluate::{self, Evaluations};
 use super::grammar::FormCounts;
@@ -311,8 +311,7 @@ impl Host {
     /// One step for every admitted request that has something to feed, evaluations after the others.
     fn step(&mut self, out: &mut Vec<Event>) {
         let demands: Vec<_> = self.slots.iter().map(Slot::demand).chain(self.evaluations.demands()).collect();
-        let (budget, cut_tokens) = self.step_tokens(&demands);
-        let mut shares = batch::plan(&demands, budget, cut_tokens);
+        let mut shares = batch::plan(&demands, &self.budget(&demands));
         if self.backend.finds_likeliest() {
             shares.iter_mut().for_each(|share| self.ask_likeliest(share));
         }
@@ -334,13 +333,13 @@ impl Host {
         self.stats.step_ms_sum += began.elapsed().as_secs_f64() * 1e3;
     }
 
-    /// How many tokens the next step may feed, and at which multiples it cuts a prompt.
-    fn step_tokens(&self, demands: &[Demand]) -> (usize, usize) {
+    fn budget(&self, demands: &[Demand]) -> Budget {
         let mut suits = self.backend.step_tokens();
         if self.limits.step_tokens_max > 0 {
-            suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: None, ..suits };
+            suits = StepTokens { beside: self.limits.step_tokens_max, a_reply: None, short: 0, ..suits };
         }
-        (suits.with(demands.iter().filter(|d| d.decoding && !d.background).count()), suits.cut)
+        let live = || demands.iter().filter(|d| !d.background);
+        suits.budget(live().filter(|d| d.decoding).count(), live().filter(|d| d.short(suits.short)).count())
     }
 
     fn feed(&mut self, shares: &[Share]) -> Result<(), BackendError> {

@@ -340,7 +340,7 @@ fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
     ] {
         let (steps, later) = (Steps::default(), Later::default());
         let (model, own) = (on_processor(&file.path), (steps.clone(), later.clone()));
-        let suits = StepTokens { beside: 130, a_reply, alone: 400, cut: 64 };
+        let suits = StepTokens { beside: 130, a_reply, short: 0, alone: 400, cut: 64 };
         let watched = Watched { model, steps: own.0, later: own.1, suits };
         let mut rig = Rig::start(Box::new(watched), PrefixLimits::default(), step_tokens_max);
         let alone = rig.ask(1, &long, Ask { tokens: 1, ..Ask::default() });
