@@ -1,5 +1,6 @@
 //! Bad JSON: each case a 400 in the envelope, never a 5xx or a dropped connection; good odd JSON is read.
 
+use chimere::service::ReplyInput;
 use serde_json::json;
 
 use crate::{Answer, Server, chat_body, server};
@@ -159,6 +160,26 @@ async fn odd_but_valid_json_is_read() {
         let answer = post(&server, body.as_bytes().to_vec()).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.text);
         assert_eq!(answer.json()["choices"][0]["message"]["content"], said);
+    }
+}
+
+/// A parser that rounds twice reads another number than the one meant, and once more another when that is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_of_many_digits_is_the_one_nearest_to_it() {
+    let server = server().await;
+    let numbers = [
+        "88888888888888888888888888888888888888888880.0",
+        "1.7976931348623157e308",
+        "0.1000000000000000055511151231257827",
+    ];
+    for number in numbers {
+        let body = r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":
+            {"name":"f","parameters":{"most":NUMBER}}}]}"#;
+        assert_eq!(post(&server, body.replace("NUMBER", number).into()).await.status, 200);
+        let request = server.fake.requests.lock().unwrap().pop().unwrap();
+        let ReplyInput::Chat { tools, .. } = request.input else { panic!("not a chat") };
+        let read = tools[0]["function"]["parameters"]["most"].as_f64();
+        assert_eq!(read, Some(number.parse().unwrap()), "{number}");
     }
 }
 
