@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai page tasks bench-native simulate thirty soak fuzz doc clean
+.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai page tasks bench-native simulate thirty soak soak-short fuzz doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -30,8 +30,8 @@ run: build ## Install what is missing, build, start the daemon, ask it a questio
 	@deploy/run.sh $(BIN) $(LISTEN)
 
 # The client and browser tests take the daemon that the Rust tests just built.
-test: lint unit ## Everything that must pass: lints, unit, golden, actor, end-to-end, client and browser tests
-	$(MAKE) BUILD= openai page archive-test tasks kernels-check
+test: lint unit ## Everything that must pass: lints, unit, golden, actor, end-to-end, soak, client and browser tests
+	$(MAKE) BUILD= soak-short openai page archive-test tasks kernels-check
 	@echo "all tests passed"
 
 lint: setup ## Formatting and lints
@@ -107,6 +107,11 @@ soak: setup ## Mixed load with kills, crowds, 10,000 who leave, 2,000 who say no
 		SOAK_SECONDS=$(SECONDS) $(TESTS) --test daemon -- --ignored --nocapture --test-threads 1 soak storm; \
 		SOAK_KILLS=$(KILLS) $(TESTS) --test daemon kill_daemon -- --nocapture; \
 	} | tee target/soak.txt
+
+# With the crowds and the hundred kills of the daemon among the unit tests some eight minutes.
+soak-short: SECONDS ?= 300
+soak-short: setup ## The mixed load with kills alone, five minutes
+	SOAK_SECONDS=$(SECONDS) $(TESTS) --test daemon -- --ignored --nocapture --exact soak::a_long_mixed_load_with_kills
 
 # Each target alone, one after the other, on the project's own compiler; a crash ends it and leaves what caused it in
 # tests/fuzz/artifacts. Shorter: make fuzz SECONDS=60
