@@ -64,6 +64,8 @@ const ROWS_MAX: usize = 2_048;
 const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
 /// Prompts are cut at multiples of so many positions: what one reply waits for, less than three times as long as for nothing.
 const CUT: usize = 8;
+/// A prompt of no more is read as a whole beside replies: a pass of so many takes as long as three of [`CUT`].
+const SHORT_TOKENS: usize = 2 * GRID;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
 
@@ -422,7 +424,7 @@ impl Backend for Cuda {
     }
 
     fn step_tokens(&self) -> StepTokens {
-        StepTokens { beside: STEP_TOKENS, a_reply: Some(CUT), short: GRID, alone: self.sizes.rows, cut: CUT }
+        StepTokens { beside: STEP_TOKENS, a_reply: Some(CUT), short: SHORT_TOKENS, alone: self.sizes.rows, cut: CUT }
     }
 
     fn offloaded(&self) -> Option<Offloaded> {
