@@ -70,6 +70,28 @@ __device__ __forceinline__ u32 fma_halves(u32 a, u32 b, u32 c) {
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
     return v;
 }
+// v & mask | bits, and v & mask ^ bits: one instruction, where the compiler makes two of a form with two constants.
+__device__ __forceinline__ u32 masked_or(u32 v, u32 mask, u32 bits) {
+    u32 out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(v), "r"(mask), "r"(bits));
+    return out;
+}
+__device__ __forceinline__ u32 masked_xor(u32 v, u32 mask, u32 bits) {
+    u32 out;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(out) : "r"(v), "r"(mask), "r"(bits));
+    return out;
+}
+// One half of a word in both; said like this, it costs nothing beside the product that takes it.
+__device__ __forceinline__ u32 both_low(u32 v) {
+    u32 out;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(out) : "r"(v));
+    return out;
+}
+__device__ __forceinline__ u32 both_high(u32 v) {
+    u32 out;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(out) : "r"(v));
+    return out;
+}
 // Bytes of `a` (0 to 3) and `b` (4 to 7), a nibble of `which` each.
 __device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 which) { return __byte_perm(a, b, which); }
 

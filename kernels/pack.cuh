@@ -5,8 +5,8 @@
 // of row g + 8·(r & 1), inputs 32t + 16·(r >> 1) + 4j + b in byte b. Values are exact: value = A·code + B per row and
 // sub-block, with A and B from the file's own scales. Twin: ffi/src/kernels/pack.rs.
 //
-// bytes of a block (offsets in order): nibbles w (per lane: two words a step, low nibbles even r, high ones odd r),
-// fifth or fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8), halves d and dmin (per g: row
+// bytes of a block (offsets in order): nibbles w (per lane: two words a step, low nibbles even r, high ones odd r; Q5:
+// whole codes), fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8), halves d and dmin (per g: row
 // g low, row g + 8 high).
 #pragma once
 #include "common.cuh"
@@ -21,6 +21,11 @@
 #define Q6 6
 #define B8 7
 #define K8 8
+
+// How a packing holds its codes: bytes of a lane's operands, their nibbles, or pairs of five bits.
+#define CODE_BYTES 0
+#define NIBBLES 1
+#define FIVES 2
 
 // Weights as halves are this many times what they are, so that small ones keep their bits; 256 and more would overflow.
 #define WEIGHT_UNIT 256.0f
@@ -53,7 +58,7 @@ __device__ __forceinline__ u32 word_of(const uint4& v, int i) {
 template <bool SIGNED> __device__ __forceinline__ u32 byte_pair(u32 low, u32 high, int i) {
     const u32 UNDER = SIGNED ? UNDER_1024 + 0x00800080u : UNDER_1024;
     u32 bytes = pick_bytes(low, high, 0x0400 + 0x0101 * (u32)i);
-    return sub_halves((bytes & 0x00ff00ffu) ^ UNDER, UNDER);
+    return sub_halves(masked_xor(bytes, 0x00ff00ffu, UNDER), UNDER);
 }
 
 __device__ __forceinline__ u32 load_word(const void* p) { return *(const u32*)p; }
@@ -78,7 +83,7 @@ __device__ __forceinline__ Pair pair_of(const Scale& s) {
 
 // Q4_K.
 struct PackQ4 {
-    static const int INPUTS = 256, BYTES = 2368, SUB = 32, OFFSET = 0, SIGNED = 0, NIBBLES = 1;
+    static const int INPUTS = 256, BYTES = 2368, SUB = 32, OFFSET = 0, SIGNED = 0, FORM = NIBBLES;
     uint4 w[4], sc, mn;
     u32 d, dm;
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -107,7 +112,7 @@ struct PackQ4 {
 
 // IQ3_S: values −15, −13 … 15 as codes 0 … 15.
 struct PackIQ3 {
-    static const int INPUTS = 256, BYTES = 2208, SUB = 32, OFFSET = 8, SIGNED = 0, NIBBLES = 1;
+    static const int INPUTS = 256, BYTES = 2208, SUB = 32, OFFSET = 8, SIGNED = 0, FORM = NIBBLES;
     uint4 w[4], sc;
     u32 d;
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -132,26 +137,41 @@ struct PackIQ3 {
     }
 };
 
-// Q5_K: bit of step t, operand r, byte b at 8b + 4·(t % 2) + r of word t / 2 of h.
+// Q5_K: codes in pairs as operands hold them, 16 pairs of two steps in five words: three pairs a word, at bits 0, 5 and 10
+// of both halves, and bit b of the last pair at bit 15 of word b.
 struct PackQ5 {
-    static const int INPUTS = 256, BYTES = 2880, SUB = 32, OFFSET = 0, SIGNED = 0, NIBBLES = 0;
-    uint4 w[4], h, sc, mn;
+    static const int INPUTS = 256, BYTES = 2880, SUB = 32, OFFSET = 0, SIGNED = 0, FORM = FIVES;
+    uint4 w[5], sc, mn;
     u32 d, dm;
     __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
-        h = load_once(p + 2048 + lane * 16);
+        for (int i = 0; i < 5; i++) w[i] = load_once(p + i * 512 + lane * 16);
         sc = load_once(p + 2560 + lane / 4 * 16);
         mn = load_once(p + 2688 + lane / 4 * 16);
         d = load_word(p + 2816 + lane / 4 * 4);
         dm = load_word(p + 2848 + lane / 4 * 4);
     }
-    __device__ __forceinline__ u32 word(int, int) const { return 0; }
+    // Pair 4·m + r of step t as exact halves.
+    __device__ __forceinline__ u32 pair_of_codes(int t, int at) const {
+        const u32 CODE = 0x001f001fu, SHARE = 0x28002800u, BACK = 0xd000d000u;  // 1/32, −32
+        int q = t % 2 * 8 + at, u = t / 2;
+        if (q == 15) return sub_halves(last_pair(u, UNDER_1024), UNDER_1024);
+        u32 v = word_of(w[q / 3], u);
+        if (q % 3 == 1) return fma_halves(masked_or(v, CODE << 5, UNDER_1024), SHARE, BACK);
+        return sub_halves(masked_or(q % 3 == 0 ? v : v >> 10, CODE, UNDER_1024), UNDER_1024);
+    }
+    __device__ __forceinline__ u32 last_pair(int u, u32 under) const {
+#pragma unroll
+        for (int b = 0; b < 5; b++) under = masked_or(word_of(w[b], u) >> (15 - b), 0x00010001u << b, under);
+        return under;
+    }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
-        nibbles(w, t, a);
-        u32 bits = word_of(h, t / 2);
         for (int r = 0; r < 4; r++) {
-            int at = t % 2 * 4 + r;
-            a[r] |= (at >= 4 ? bits >> (at - 4) : bits << (4 - at)) & 0x10101010u;
+            a[r] = 0;
+            for (int odd = 0; odd < 2; odd++) {
+                int q = t % 2 * 8 + r / 2 * 4 + r % 2 + 2 * odd;
+                u32 pair = q == 15 ? last_pair(t / 2, 0) : word_of(w[q / 3], t / 2) >> (5 * (q % 3)) & 0x001f001fu;
+                a[r] |= pair << (8 * odd);
+            }
         }
     }
     __device__ __forceinline__ Scale scale(int t, int) const {
@@ -171,7 +191,7 @@ struct PackQ5 {
 
 // Q6_K: two bits of step t, operand r, byte b at 8b + 2r of word t of h.
 struct PackQ6 {
-    static const int INPUTS = 256, BYTES = 3360, SUB = 16, OFFSET = 32, SIGNED = 0, NIBBLES = 0;
+    static const int INPUTS = 256, BYTES = 3360, SUB = 16, OFFSET = 32, SIGNED = 0, FORM = CODE_BYTES;
     uint4 w[4], h[2], sc[2];
     u32 d;
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -180,7 +200,6 @@ struct PackQ6 {
         for (int i = 0; i < 2; i++) sc[i] = load_once(p + 3072 + lane / 4 * 32 + i * 16);
         d = load_word(p + 3328 + lane / 4 * 4);
     }
-    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
         nibbles(w, t, a);
         u32 bits = word_of(h[t / 4], t % 4);
@@ -203,7 +222,7 @@ struct PackQ6 {
 
 // Any block format of 32 values: signed bytes, A and B as floats (per g: A of g, A of g + 8; then the same of B).
 struct PackB8 {
-    static const int INPUTS = 32, BYTES = 640, SUB = 32, OFFSET = 0, SIGNED = 1, NIBBLES = 0;
+    static const int INPUTS = 32, BYTES = 640, SUB = 32, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
     uint4 w;
     float d[2], m[2];
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -213,7 +232,6 @@ struct PackB8 {
             m[r] = __uint_as_float(load_word(p + 576 + lane / 4 * 8 + 4 * r));
         }
     }
-    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int, u32 a[4]) const {
         for (int r = 0; r < 4; r++) a[r] = word_of(w, r);
     }
@@ -227,7 +245,7 @@ struct PackB8 {
 
 // Any block format of 256 values: signed bytes, 16 scales and mins a row, d and −dmin as floats (as in B8).
 struct PackK8 {
-    static const int INPUTS = 256, BYTES = 4736, SUB = 16, OFFSET = 0, SIGNED = 1, NIBBLES = 0;
+    static const int INPUTS = 256, BYTES = 4736, SUB = 16, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
     const u8* w;  // read step by step: this layout is for what has no denser one
     uint4 sc[2], mn[2];
     float d[2], dm[2];
@@ -240,7 +258,6 @@ struct PackK8 {
             dm[r] = __uint_as_float(load_word(p + 4672 + lane / 4 * 8 + 4 * r));
         }
     }
-    __device__ __forceinline__ u32 word(int, int) const { return 0; }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
         uint4 v = *(const uint4*)(w + t * 512);
         for (int r = 0; r < 4; r++) a[r] = word_of(v, r);
@@ -260,26 +277,28 @@ struct PackK8 {
 // upper two r, {1, 3}. Bytes go under the exponent of 1,024 and back; nibbles likewise, the high ones under 16 times it.
 template <class P> __device__ __forceinline__ void half_codes(const P& pack, int t, u32 x[2][4]) {
     const u32 LOW = 0x000f000fu, HIGH = 0x00f000f0u, OFFSET = 0x00010001u * P::OFFSET;
-    // 1/16, and −(64 + OFFSET).
-    const u32 SHARE = 0x2c002c00u, BACK = 0xd400d400u + 16 * OFFSET;
-    if (P::NIBBLES) {
+    if constexpr (P::FORM == NIBBLES) {
+        const u32 SHARE = 0x2c002c00u, BACK = 0xd400d400u + 16 * OFFSET;  // 1/16, −(64 + OFFSET)
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             u32 even = pack.word(t, m), odd = even >> 8;
-            x[m][0] = sub_halves(even & LOW | UNDER_1024, UNDER_1024 + OFFSET);
-            x[m][1] = fma_halves(even & HIGH | UNDER_1024, SHARE, BACK);
-            x[m][2] = sub_halves(odd & LOW | UNDER_1024, UNDER_1024 + OFFSET);
-            x[m][3] = fma_halves(odd & HIGH | UNDER_1024, SHARE, BACK);
+            x[m][0] = sub_halves(masked_or(even, LOW, UNDER_1024), UNDER_1024 + OFFSET);
+            x[m][1] = fma_halves(masked_or(even, HIGH, UNDER_1024), SHARE, BACK);
+            x[m][2] = sub_halves(masked_or(odd, LOW, UNDER_1024), UNDER_1024 + OFFSET);
+            x[m][3] = fma_halves(masked_or(odd, HIGH, UNDER_1024), SHARE, BACK);
         }
-        return;
-    }
-    u32 code[4];
-    pack.codes(t, code);
-    const u32 UNDER = P::SIGNED ? UNDER_1024 + 0x00800080u : UNDER_1024, BYTES = 0x00ff00ffu;
+    } else if constexpr (P::FORM == FIVES) {
 #pragma unroll
-    for (int r = 0; r < 4; r++) {
-        x[r / 2][r % 2] = sub_halves(code[r] & BYTES ^ UNDER, UNDER + OFFSET);
-        x[r / 2][2 + r % 2] = sub_halves(code[r] >> 8 & BYTES ^ UNDER, UNDER + OFFSET);
+        for (int at = 0; at < 8; at++) x[at / 4][at % 4] = pack.pair_of_codes(t, at);
+    } else {
+        u32 code[4];
+        pack.codes(t, code);
+        const u32 UNDER = P::SIGNED ? UNDER_1024 + 0x00800080u : UNDER_1024, BYTES = 0x00ff00ffu;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            x[r / 2][r % 2] = sub_halves(masked_xor(code[r], BYTES, UNDER), UNDER + OFFSET);
+            x[r / 2][2 + r % 2] = sub_halves(masked_xor(code[r] >> 8, BYTES, UNDER), UNDER + OFFSET);
+        }
     }
 }
 
@@ -292,10 +311,9 @@ template <class P> __device__ __forceinline__ void operands(const P& pack, int t
     for (int m = 0; m < 2; m++) {
         if (P::SUB == 16 && m == 1) s = pack.pair(t, 1);
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            u32 row = r % 2 ? 0x3232 : 0x1010;
-            w[m][r] = fma_halves(w[m][r], pick_bytes(s.a, 0, row), pick_bytes(s.b, 0, row));
-        }
+        for (int r = 0; r < 4; r++)
+            w[m][r] = r % 2 ? fma_halves(w[m][r], both_high(s.a), both_high(s.b))
+                            : fma_halves(w[m][r], both_low(s.a), both_low(s.b));
     }
 }
 

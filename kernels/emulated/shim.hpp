@@ -102,6 +102,10 @@ static inline unsigned mul_halves(unsigned a, unsigned b) {
 static inline unsigned fma_halves(unsigned a, unsigned b, unsigned c) {
     return both_halves([=](int i) { return fmaf(half_to_float(a >> i), half_to_float(b >> i), half_to_float(c >> i)); });
 }
+static inline unsigned masked_or(unsigned v, unsigned mask, unsigned bits) { return (v & mask) | bits; }
+static inline unsigned masked_xor(unsigned v, unsigned mask, unsigned bits) { return (v & mask) ^ bits; }
+static inline unsigned both_low(unsigned v) { return (v & 0xffff) | v << 16; }
+static inline unsigned both_high(unsigned v) { return v >> 16 | (v & 0xffff0000u); }
 static inline unsigned pick_bytes(unsigned a, unsigned b, unsigned which) {
     uint64_t all = a | (uint64_t)b << 32;
     unsigned v = 0;

@@ -157,6 +157,10 @@ fn put_codes(format: &Format, packing: Packing, out: &mut [u8], r: usize, block:
         }
         return;
     }
+    if packing == Packing::Q5 {
+        let mut words_of = lanes.take(5).collect::<Vec<_>>();
+        return put_fives(&mut words_of, upper, &words);
+    }
     for (lanes, two) in lanes.by_ref().take(4).zip(words.as_chunks::<16>().0) {
         for (j, lane) in lanes.iter_mut().enumerate() {
             for (at, word) in [two[j], two[4 + j], two[8 + j], two[12 + j]].into_iter().enumerate() {
@@ -164,30 +168,32 @@ fn put_codes(format: &Format, packing: Packing, out: &mut [u8], r: usize, block:
             }
         }
     }
+    if packing != Packing::Q6 {
+        return;
+    }
+    // Two bits for each operand of a step, four steps in 16 bytes.
     let high = words.map(|word| word >> 4 & 0x0f0f_0f0f);
-    match packing {
-        // A bit for each operand of two steps.
-        Packing::Q5 => {
-            for (lanes, high) in lanes.take(1).zip([high]) {
-                for (j, lane) in lanes.iter_mut().enumerate() {
-                    for (at, two) in high.as_chunks::<16>().0.iter().enumerate() {
-                        let bits = two[j] | two[4 + j] << 2 | two[8 + j] << 4 | two[12 + j] << 6;
-                        join(lane, at, bits << upper);
-                    }
-                }
+    for (lanes, four) in lanes.take(2).zip(high.as_chunks::<32>().0) {
+        for (j, lane) in lanes.iter_mut().enumerate() {
+            for (at, step) in four.as_chunks::<8>().0.iter().enumerate() {
+                join(lane, at, (step[j] | step[4 + j] << 4) << (2 * upper));
             }
         }
-        // Two bits for each operand of a step, four steps in 16 bytes.
-        Packing::Q6 => {
-            for (lanes, four) in lanes.take(2).zip(high.as_chunks::<32>().0) {
-                for (j, lane) in lanes.iter_mut().enumerate() {
-                    for (at, step) in four.as_chunks::<8>().0.iter().enumerate() {
-                        join(lane, at, (step[j] | step[4 + j] << 4) << (2 * upper));
-                    }
-                }
+    }
+}
+
+/// Codes of five bits: 16 pairs of two steps in five words, three pairs a word and bit b of the last one at the top of word b.
+fn put_fives(lanes: &mut [&mut [[u8; 16]; 4]], upper: usize, words: &[u32; 64]) {
+    const PAIR: u32 = 0x001f_001f;
+    for (at, word) in words.iter().enumerate() {
+        let (step, half, j) = (at / 8, at / 4 % 2, at % 4);
+        for (odd, pair) in [word & PAIR, word >> 8 & PAIR].into_iter().enumerate() {
+            let q = step % 2 * 8 + 4 * half + 2 * odd + upper;
+            match q {
+                15 => (0..5).for_each(|b| join(&mut lanes[b][j], step / 2, (pair >> b & 0x0001_0001) << 15)),
+                _ => join(&mut lanes[q / 3][j], step / 2, pair << (5 * (q % 3))),
             }
         }
-        _ => {}
     }
 }
 
