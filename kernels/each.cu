@@ -2,6 +2,7 @@
 // themselves, and the results go straight to the residual stream. The same operations in the same order as in
 // experts.cu and by `rms_norm`.
 #include "expert.cuh"
+#include "norm.cuh"
 #include "pick.cuh"
 
 // Experts of a token, the shared one counted.
@@ -9,12 +10,167 @@
 
 struct EachArgs {
     Expert routed, shared;
+    Ptr<u8> router;       // [experts + 1][inputs], floats
+    Ptr<float> x;         // [tokens][inputs]
+    Ptr<u16> halves;      // the same; not read where x is yet to be normalised
+    Normed norm;          // of x, of a single token
     Ptr<float> logits;    // [tokens][experts + 1]
-    Ptr<u16> halves;      // [tokens][inputs]
     Ptr<u16> hh;          // inner values [tokens][used + 1][stride]
     Ptr<float> residual;  // [tokens][inputs]
-    u32 inputs, used, experts, stride;
+    Ptr<float> squares;   // [tokens][inputs / 16] or null: sums of the squares of the residual stream, for the next norm
+    u32 inputs, used, experts, stride, tokens, router_packing;
 };
+
+// Shared memory of a block: sums of gate and up by parts, or of four rows of the router by halves.
+struct EachScratch {
+    union {
+        float sums[2][PARTS][16];
+        float floats[8][4];
+    };
+    uint4 halves[NORMED_INPUTS_MAX / 8];  // of a token that is normalised here
+};
+
+// acc[d] = part `p` of a tile of gate and of one of up times a token, side by side; `held` has their first blocks.
+template <class P>
+__device__ __forceinline__ void pair_product(const u8* const (&tiles)[2], u32 p, u32 blocks, P (&held)[2],
+                                             const Columns<1, true>& x, float (&acc)[2][4]) {
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[d][i] = 0;
+    u32 from = part_start(p, blocks), end = part_start(p + 1, blocks);
+#pragma unroll 1
+    for (u32 at = from; at < end; at++) {
+#pragma unroll
+        for (int d = 0; d < 2; d++)
+            if (at > from) held[d].load(tiles[d] + (u64)at * P::BYTES, threadIdx.x % 32);
+#pragma unroll
+        for (int t = 0; t < P::INPUTS / 32; t++) {
+            const uint4 b = *(const uint4*)(x.row[0] + (u64)at * P::INPUTS + 32 * t);
+#pragma unroll
+            for (int d = 0; d < 2; d++) {
+                u32 w[2][4];
+                operands(held[d], t, w);
+                mma_halves(acc[d], w[0], b.x, b.y);
+                mma_halves(acc[d], w[1], b.z, b.w);
+            }
+        }
+    }
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[d][i] *= 1.0f / WEIGHT_UNIT;
+}
+
+// 16 rows (tile) of gate and up of one expert for token t, to its place in the order of the choice; a warp owns a part of the
+// inputs. `ahead`: the weights are on their way before the wait, which is then made here.
+template <class P>
+__device__ __forceinline__ void rise(const EachArgs& a, const u8* gate, const u8* up, u32 tile, u32 t, u32 place, bool ahead,
+                                     EachScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    u32 at = part_start(warp, blocks), end = part_start(warp + 1, blocks);
+    const u8* const rows[2] = {gate + (u64)tile * blocks * P::BYTES, up + (u64)tile * blocks * P::BYTES};
+    P held[2] = {};
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+        if (at < end) held[d].load(rows[d] + (u64)at * P::BYTES, lane);
+    bool normed = a.norm.squares.at;
+    const WarpHalves own(a.norm, normed ? at * P::INPUTS : 0, normed ? end * P::INPUTS : 0);
+    if (ahead) after_previous();
+    if (normed) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
+    float acc[2][4];
+    const u16* halves = normed ? (const u16*)m.halves : a.halves + (u64)t * a.inputs;
+    pair_product<P>(rows, warp, blocks, held, Columns<1, true>(halves), acc);
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+        if (lane % 4 == 0) m.sums[d][warp][lane / 4] = acc[d][0], m.sums[d][warp][lane / 4 + 8] = acc[d][2];
+    __syncthreads();
+    if (threadIdx.x >= 16) return;
+    float g = m.sums[0][0][lane], u = m.sums[1][0][lane];
+#pragma unroll
+    for (int p = 1; p < PARTS; p++) g += m.sums[0][p][lane], u += m.sums[1][p][lane];
+    put_half(silu(g) * u, a.hh, a.stride, t * (a.used + 1) + place, 16 * tile + lane);
+}
+
+__device__ __forceinline__ void rise_any(const EachArgs& a, const Expert& e, u32 expert, u32 tile, u32 t, u32 place,
+                                         bool ahead, EachScratch& m) {
+    if (16 * tile >= e.width) return;
+    const u8 *gate = e.gate + expert * e.gate_bytes, *up = e.up + expert * e.up_bytes;
+    switch (e.gate_packing) {
+#if HAS(Q4)
+        case Q4: return rise<PackQ4>(a, gate, up, tile, t, place, ahead, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return rise<PackIQ3>(a, gate, up, tile, t, place, ahead, m);
+#endif
+#if HAS(Q5)
+        case Q5: return rise<PackQ5>(a, gate, up, tile, t, place, ahead, m);
+#endif
+#if HAS(Q6)
+        case Q6: return rise<PackQ6>(a, gate, up, tile, t, place, ahead, m);
+#endif
+#if HAS(B8)
+        case B8: return rise<PackB8>(a, gate, up, tile, t, place, ahead, m);
+#endif
+#if HAS(K8)
+        case K8: return rise<PackK8>(a, gate, up, tile, t, place, ahead, m);
+#endif
+    }
+}
+
+// Four rows of the router for all tokens: two warps a row, each one half of the inputs.
+template <int PACKING, int TOKENS> __device__ __forceinline__ void router_rows(const EachArgs& a, EachScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = a.experts + 1, token[TOKENS];
+    const FloatPart<PACKING, 8> part(a.router, min(4 * blockIdx.x + warp / 2, rows - 1), a.inputs, warp % 2);
+    after_previous();
+    float acc[TOKENS];
+#pragma unroll
+    for (int n = 0; n < TOKENS; n++) token[n] = min((u32)n, a.tokens - 1);
+    if (TOKENS == 1 && a.norm.squares.at) part.template times<TOKENS>(NormedRow(a.norm, a.x, a.inputs), token, acc);
+    else part.template times<TOKENS>(PlainRows{a.x, a.inputs}, token, acc);
+    if (lane == 0)
+        for (int n = 0; n < TOKENS; n++) m.floats[warp][n] = acc[n];
+    __syncthreads();
+    u32 r = threadIdx.x % 4, n = threadIdx.x / 4, row = 4 * blockIdx.x + r;
+    if (n < a.tokens && row < rows) a.logits[(u64)n * rows + row] = m.floats[2 * r][n] + m.floats[2 * r + 1][n];
+}
+
+template <int TOKENS> __device__ __forceinline__ void router_any(const EachArgs& a, EachScratch& m) {
+    switch (a.router_packing) {
+#if HAS(F32)
+        case F32: return router_rows<F32, TOKENS>(a, m);
+#endif
+#if HAS(F16)
+        case F16: return router_rows<F16, TOKENS>(a, m);
+#endif
+#if HAS(BF16)
+        case BF16: return router_rows<BF16, TOKENS>(a, m);
+#endif
+    }
+}
+
+// What waits for no choice: the router's logits (the first blocks), and gate and up of the shared expert, 16 rows of a token a
+// block.
+KERNEL(__launch_bounds__(256, 2) each_route, EachArgs) {
+    __shared__ EachScratch m;
+    u32 routing = a.experts / 4 + 1, tiles = (a.shared.width + 15) / 16;
+    if (blockIdx.x >= routing) {
+        u32 i = blockIdx.x - routing;
+        return rise_any(a, a.shared, 0, i % tiles, i / tiles, a.used, true, m);
+    }
+    if (a.tokens == 1) router_any<1>(a, m);
+    else router_any<4>(a, m);
+}
+
+// 16 rows (x) of gate and up of the expert at a place of the choice (y) of a token (z). This kernel lets the next one start
+// only when it has waited itself: that one reads the router's output before its own wait.
+KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
+    __shared__ EachScratch m;
+    after_previous();
+    const float* logits = a.logits + (u64)blockIdx.z * (a.experts + 1);
+    u32 expert = a.experts <= 256 ? pick_one<8>(logits, a.experts, blockIdx.y) : pick_one<32>(logits, a.experts, blockIdx.y);
+    rise_any(a, a.routed, expert, blockIdx.x, blockIdx.z, blockIdx.y, false, m);
+}
 
 // The expert of token t at place `place` in the order of the choice; `weight`: of the lane's own place.
 __device__ __forceinline__ u32 picked_at(const EachArgs& a, u32 t, u32 place, float& weight) {
@@ -23,81 +179,6 @@ __device__ __forceinline__ u32 picked_at(const EachArgs& a, u32 t, u32 place, fl
     if (a.experts <= 256) pick<8>(logits, a.experts, a.used, expert, weight);
     else pick<32>(logits, a.experts, a.used, expert, weight);
     return __shfl_sync(FULL, expert, (int)place);
-}
-
-// Tiles whose weights a warp has in flight together: what the registers hold.
-template <class P> __device__ __forceinline__ constexpr int in_flight() { return sizeof(P) <= 88 ? 4 : 2; }
-
-// 32 rows (x) of gate and up of one expert (y), the shared one last, of token z; a warp owns a part of the inputs.
-template <class P>
-__device__ __forceinline__ void rise(const EachArgs& a, const Expert& e, u32 expert, bool shared,
-                                     float (&sums)[4][PARTS][16]) {
-    const int DEEP = in_flight<P>();
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS, t = blockIdx.z;
-    u32 first = part_start(warp, blocks), some = first < part_start(warp + 1, blocks);
-    u64 tile = (u64)blocks * P::BYTES;
-    const u8* gate = e.gate + expert * e.gate_bytes + 2 * blockIdx.x * tile;
-    const u8* up = e.up + expert * e.up_bytes + 2 * blockIdx.x * tile;
-    P held[DEEP] = {};
-#pragma unroll
-    for (int d = 0; d < DEEP; d++)
-        if (some) held[d].load((d < 2 ? gate : up) + d % 2 * tile + (u64)first * P::BYTES, lane);
-    if (shared) after_previous();
-    const Columns<1, true> x({a.halves, a.inputs}, &t);
-#pragma unroll 1
-    for (int i = 0; i < 4; i += DEEP) {
-#pragma unroll
-        for (int d = 0; d < DEEP; d++) {
-            const u8* rows = (i + d < 2 ? gate : up) + (i + d) % 2 * tile;
-            float acc[1][4];
-            part_product<P, 1, true>(rows, warp, blocks, held[d], x, acc);
-            if (lane % 4 == 0)
-                sums[i + d][warp][lane / 4] = acc[0][0], sums[i + d][warp][lane / 4 + 8] = acc[0][2];
-            if (i + d + DEEP < 4 && some)
-                held[d].load((i + d + DEEP < 2 ? gate : up) + (i + d + DEEP) % 2 * tile + (u64)first * P::BYTES, lane);
-        }
-    }
-    __syncthreads();
-    if (warp > 0) return;
-    float g = sums[lane / 16][0][lane % 16], u = sums[2 + lane / 16][0][lane % 16];
-#pragma unroll
-    for (int p = 1; p < PARTS; p++) g += sums[lane / 16][p][lane % 16], u += sums[2 + lane / 16][p][lane % 16];
-    put_half(silu(g) * u, a.hh, a.stride, t * gridDim.y + blockIdx.y, 32 * blockIdx.x + lane);
-}
-
-// This kernel lets the next one start only when it has waited itself: that one reads the router's output before its own
-// wait.
-KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
-    __shared__ float sums[4][PARTS][16];
-    bool shared = blockIdx.y == a.used;
-    u32 expert = 0;
-    const Expert& e = shared ? a.shared : a.routed;
-    if (!shared) {
-        float weight;
-        after_previous();
-        expert = picked_at(a, blockIdx.z, blockIdx.y, weight);
-    }
-    if (32 * blockIdx.x >= e.width) return;
-    switch (e.gate_packing) {
-#if HAS(Q4)
-        case Q4: return rise<PackQ4>(a, e, expert, shared, sums);
-#endif
-#if HAS(IQ3)
-        case IQ3: return rise<PackIQ3>(a, e, expert, shared, sums);
-#endif
-#if HAS(Q5)
-        case Q5: return rise<PackQ5>(a, e, expert, shared, sums);
-#endif
-#if HAS(Q6)
-        case Q6: return rise<PackQ6>(a, e, expert, shared, sums);
-#endif
-#if HAS(B8)
-        case B8: return rise<PackB8>(a, e, expert, shared, sums);
-#endif
-#if HAS(K8)
-        case K8: return rise<PackK8>(a, e, expert, shared, sums);
-#endif
-    }
 }
 
 // One tile of 16 rows of an expert by one warp.
@@ -169,4 +250,7 @@ KERNEL(__launch_bounds__(32 * EACH_MAX, 2) each_down, EachArgs) {
         v = fmaf(i < a.used ? share : gate, lane < 16 ? sums[i][lane] : 0.0f, v);
     }
     if (mine) a.residual[(u64)t * a.inputs + row] = v;
+    if (!a.squares.at) return;
+    float square = sixteen(lane < 16 && row < a.inputs ? v : 0.0f);
+    if (lane == 0) a.squares[(u64)t * ((a.inputs + 15) / 16) + blockIdx.x] = square;
 }

@@ -86,9 +86,8 @@ __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<
         for (u32 i = 0; i < 4; i++) {
             const u8* tile = (i < 2 ? gate : rise) + (u64)(i % 2) * blocks * P::BYTES;
             float acc[NT][4];
-            P held = {};
-            if (part_start(warp, blocks) < part_start(warp + 1, blocks))
-                held.load(tile + (u64)part_start(warp, blocks) * P::BYTES, lane);
+            P held[1] = {};
+            hold(tile, warp, blocks, held);
             part_product<P, NT, ONE>(tile, warp, blocks, held, x, acc);
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -155,8 +154,8 @@ template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArg
         if (threadIdx.x < 8 * NT) pair[threadIdx.x] = pair_at(a, w, first + threadIdx.x);
         __syncthreads();
         if (!mine) continue;
-        P held = {};
-        if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
+        P held[1] = {};
+        hold(rows, 0, blocks, held);
         float total[NT][4];
         const Columns<NT, false> x({a.hh, a.stride}, pair);
         tile_product<P, NT, false>(rows, blocks, held, x, total);
@@ -193,8 +192,8 @@ template <class P>
 __device__ __forceinline__ void down_tile(const ExpertsArgs& a, const u8* matrix, u32 width, u32 pair, float* to) {
     u32 lane = threadIdx.x % 32, tile = blockIdx.x, blocks = width / P::INPUTS;
     const u8* rows = matrix + (u64)tile * blocks * P::BYTES;
-    P held = {};
-    if (part_start(0, blocks) < part_start(1, blocks)) held.load(rows, lane);
+    P held[1] = {};
+    hold(rows, 0, blocks, held);
     float total[1][4];
     const Columns<1, true> x({a.hh, a.stride}, &pair);
     tile_product<P, 1, true>(rows, blocks, held, x, total);

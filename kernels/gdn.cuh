@@ -63,9 +63,12 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
             x[n][j] = c < 384 && j < 3 ? window[c + j * 384] : 0;
         }
     }
+    float bias = a.bias[head], fade = a.decay[head], share = a.norm[v];
     after_previous();
     for (u32 t = span.start; t < span.start + span.len; t++) {
-        float first = 0;
+        // All that a token brings is on its way at once.
+        u64 gate = (u64)t * a.value_heads + head, at = (u64)t * a.value_heads * 128 + head * 128 + v;
+        float alpha = a.alpha[gate], strength = a.beta[gate], z = i < 128 ? a.z[at] : 0, first = 0;
 #pragma unroll
         for (int n = 0; n < SOME; n++) {
             if (i + THREADS * n >= 384) break;
@@ -84,8 +87,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
         __syncthreads();
         float q_scale = 1.0f / fmaxf(sqrtf(m.sums[0] + m.sums[1] + m.sums[2] + m.sums[3]), a.eps) * 0.08838834764831845f;
         float k_scale = 1.0f / fmaxf(sqrtf(m.sums[4] + m.sums[5] + m.sums[6] + m.sums[7]), a.eps);
-        u64 gate = (u64)t * a.value_heads + head;
-        float decay = expf(softplus(a.alpha[gate] + a.bias[head]) * a.decay[head]), beta = sigmoid(a.beta[gate]);
+        float decay = expf(softplus(alpha + bias) * fade), beta = sigmoid(strength);
 #pragma unroll
         for (int p = 0; p < PER; p++) {
             // Two halves of a part, as the lanes of gdn_walk.cu have them.
@@ -116,9 +118,8 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
         if (i < 128 && i % 32 == 0) m.sums[8 + i / 32] = square;  // all parts hold the same
         __syncthreads();
         if (i < 128) {
-            u64 at = (u64)t * a.value_heads * 128 + head * 128 + v;
             float scale = 1.0f / sqrtf((m.sums[8] + m.sums[9] + m.sums[10] + m.sums[11]) / 128.0f + a.eps);
-            float y = o * scale * a.norm[v] * silu(a.z[at]);
+            float y = o * scale * share * silu(z);
             a.y[at] = y;
             if (a.halves.at) put_half(y, a.halves, a.value_heads * 128, t, head * 128 + i);
         }

@@ -2,24 +2,11 @@
 //
 // matmul_wide: packed matrices, 128 rows (x) by 64 tokens (y) a block. matmul_floats: matrices of floats, a warp 8 rows
 // by 8 tokens. Limits: as in matmul.cu. Shared memory: 33 KB.
+#include "matmul.cuh"
 #include "wide.cuh"
 
-struct WideSegment {
-    Ptr<u8> weights;
-    Ptr<float> out;  // [tokens][stride]
-    u32 rows, stride, packing;
-    u32 unit;  // its first unit of rows among those of all segments
-};
-
-struct WideArgs {
-    WideSegment segments[4];
-    Ptr<u16> halves;
-    Ptr<float> x;  // [tokens][inputs], read by matrices of floats
-    u32 inputs, tokens, count, add;
-};
-
 template <class P>
-__device__ __forceinline__ void wide(const WideArgs& a, const WideSegment& s, Stage* stages, u32* token) {
+__device__ __forceinline__ void wide(const MatmulArgs& a, const Segment& s, Stage* stages, u32* token) {
     u32 lane = threadIdx.x % 32, first = WIDE_TOKENS * blockIdx.y;
     u32 tile = 8 * (blockIdx.x - s.unit) + threadIdx.x / 32, count = min(a.tokens - first, (u32)WIDE_TOKENS);
     bool mine = 16 * tile < s.rows;
@@ -42,16 +29,16 @@ __device__ __forceinline__ void wide(const WideArgs& a, const WideSegment& s, St
         }
 }
 
-__device__ __forceinline__ const WideSegment& segment_of(const WideArgs& a) {
+__device__ __forceinline__ const Segment& segment_of(const MatmulArgs& a) {
     u32 i = 0;
     while (i + 1 < a.count && blockIdx.x >= a.segments[i + 1].unit) i++;
     return a.segments[i];
 }
 
-KERNEL(__launch_bounds__(256, 2) matmul_wide, WideArgs) {
+KERNEL(__launch_bounds__(256, 2) matmul_wide, MatmulArgs) {
     __shared__ Stage stages[STAGES];
     __shared__ u32 token[WIDE_TOKENS];
-    const WideSegment& s = segment_of(a);
+    const Segment& s = segment_of(a);
     switch (s.packing) {
 #if HAS(Q4)
         case Q4: return wide<PackQ4>(a, s, stages, token);
@@ -122,7 +109,7 @@ __device__ __forceinline__ void float_tile(const u8* weights, const u32* row, co
 
 // A block of 8 warps: 16 rows (x) by 8 tokens (y); warps 0..3 the first half of the inputs, 4..7 the second.
 template <int PACKING>
-__device__ __forceinline__ void float_rows(const WideArgs& a, const WideSegment& s, float sums[8][32]) {
+__device__ __forceinline__ void float_rows(const MatmulArgs& a, const Segment& s, float sums[8][32]) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, row[FLOAT_ROWS], token[FLOAT_TOKENS];
     u32 first = 16 * (blockIdx.x - s.unit) + warp % 4 * FLOAT_ROWS, from = FLOAT_TOKENS * blockIdx.y;
     for (u32 r = 0; r < FLOAT_ROWS; r++) row[r] = min(first + r, s.rows - 1);
@@ -148,9 +135,9 @@ __device__ __forceinline__ void float_rows(const WideArgs& a, const WideSegment&
     *to = a.add ? *to + v : v;
 }
 
-KERNEL(__launch_bounds__(256, 2) matmul_floats, WideArgs) {
+KERNEL(__launch_bounds__(256, 2) matmul_floats, MatmulArgs) {
     __shared__ float sums[8][32];
-    const WideSegment& s = segment_of(a);
+    const Segment& s = segment_of(a);
     wait_previous();
     switch (s.packing) {
 #if HAS(F32)

@@ -18,7 +18,8 @@ struct NormArgs {
 
 // In round r, thread i holds values 4i + 1024r .. + 3; the norm's weights are in flight before the wait.
 KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
-    __shared__ float scratch[8];
+    __shared__ float4 memory[128];
+    float* sums = (float*)memory;
     u32 t = blockIdx.x;
     float4 held[8], w[8];
 #pragma unroll
@@ -46,21 +47,20 @@ KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
             if (k < a.width) *(float4*)(x + k) = held[r];
         }
     }
-    float square = 0;
 #pragma unroll
     for (u32 r = 0; r < 8; r++) {
-        square = fmaf(held[r].x, held[r].x, square);
-        square = fmaf(held[r].y, held[r].y, square);
-        square = fmaf(held[r].z, held[r].z, square);
-        square = fmaf(held[r].w, held[r].w, square);
+        if (1024 * r >= a.width) break;
+        float sum = sixteen(held[r]);
+        if (threadIdx.x % 4 == 0) sums[(threadIdx.x + 256 * r) / 4] = sum;
     }
-    float scale = 1.0f / sqrtf(block_sum(square, scratch, 8) / (float)a.width + a.eps);
+    __syncthreads();
+    float scale = norm_scale(sums, a.width, a.eps);
 #pragma unroll
     for (u32 r = 0; r < 8; r++) {
         u32 k = 4 * threadIdx.x + 1024 * r;
         if (1024 * r >= a.width) break;
         float4 h = held[r];
-        float4 v = make_float4(h.x * scale * w[r].x, h.y * scale * w[r].y, h.z * scale * w[r].z, h.w * scale * w[r].w);
+        float4 v = normalised(h, scale, w[r]);
         if (a.n.at && k < a.width) *(float4*)(a.n + (u64)t * a.stride + k) = v;
         if (a.halves.at && k < a.width) put_four(v, a.halves + (u64)t * a.width, k);
     }

@@ -42,6 +42,8 @@ __device__ __forceinline__ u32 part_start(u32 p, u32 n) { return p * n / PARTS; 
 template <int NT, bool ONE> struct Columns {
     const u16* row[NT];
 
+    // A single row.
+    __device__ __forceinline__ Columns(const u16* halves) { row[0] = halves + 8 * (threadIdx.x % 4); }
     // `token`: the row of each column.
     __device__ __forceinline__ Columns(const Halves& x, const u32* token) {
         u32 lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
@@ -67,19 +69,33 @@ __device__ __forceinline__ void block_product(const P& pack, const Columns<NT, O
     }
 }
 
-// acc = part `p` of the tile's rows times tokens; `held` has the part's first block already, if it is not empty.
-template <class P, int NT, bool ONE>
-__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P& held, const Columns<NT, ONE>& x,
+// The first DEEP blocks of part `p` of a tile, as far as it has so many, on their way.
+template <class P, int DEEP>
+__device__ __forceinline__ void hold(const u8* tile, u32 p, u32 blocks, P (&held)[DEEP]) {
+    u32 at = part_start(p, blocks), end = part_start(p + 1, blocks);
+#pragma unroll
+    for (int d = 0; d < DEEP; d++)
+        if (at + d < end) held[d].load(tile + (u64)(at + d) * P::BYTES, threadIdx.x % 32);
+}
+
+// acc = part `p` of the tile's rows times tokens; `held` has its first blocks already.
+template <class P, int NT, bool ONE, int DEEP>
+__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P (&held)[DEEP], const Columns<NT, ONE>& x,
                                              float acc[NT][4]) {
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[n][i] = 0;
-    u32 at = part_start(p, blocks), end = part_start(p + 1, blocks);
+    u32 from = part_start(p, blocks), end = part_start(p + 1, blocks);
 #pragma unroll 1
-    for (u32 first = at; at < end; at++) {
-        if (at > first) held.load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
-        block_product<P, NT, ONE>(held, x, at, acc);
+    for (u32 at = from; at < end; at += DEEP) {
+#pragma unroll
+        for (int d = 0; d < DEEP; d++) {
+            if (at + d >= end) break;
+            if (DEEP == 1 && at > from) held[d].load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
+            block_product<P, NT, ONE>(held[d], x, at + d, acc);
+            if (DEEP > 1 && at + d + DEEP < end) held[d].load(tile + (u64)(at + d + DEEP) * P::BYTES, threadIdx.x % 32);
+        }
     }
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -89,13 +105,12 @@ __device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, 
 
 // All parts of a tile by one warp, in order.
 template <class P, int NT, bool ONE>
-__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P& held, const Columns<NT, ONE>& x,
+__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P (&held)[1], const Columns<NT, ONE>& x,
                                              float total[NT][4]) {
 #pragma unroll 1
     for (u32 p = 0; p < PARTS; p++) {
         float acc[NT][4];
-        if (p > 0 && part_start(p, blocks) < part_start(p + 1, blocks))
-            held.load(tile + (u64)part_start(p, blocks) * P::BYTES, threadIdx.x % 32);
+        if (p > 0) hold(tile, p, blocks, held);
         part_product<P, NT, ONE>(tile, p, blocks, held, x, acc);
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -111,49 +126,74 @@ template <int PACKING> __device__ __forceinline__ float float_at(const u8* weigh
     return PACKING == F16 ? half_to_float(v) : bf16_to_float(v);
 }
 
-// Rows of activations as floats.
+// Rows of activations as floats; n: the place of the token among those that are computed together.
 struct PlainRows {
     const float* x;
     u32 inputs;
-    __device__ __forceinline__ float4 four(u32 t, u32 k) const { return *(const float4*)(x + (u64)t * inputs + k); }
-    __device__ __forceinline__ float one(u32 t, u32 k) const { return x[(u64)t * inputs + k]; }
+    __device__ __forceinline__ float4 four(int, u32 token, u32 k) const { return *(const float4*)(x + (u64)token * inputs + k); }
+    __device__ __forceinline__ float one(int, u32 token, u32 k) const { return x[(u64)token * inputs + k]; }
 };
 
-// One row of floats times TOKENS tokens by one warp: part `p` of 2 (the first and the second half of the inputs). Which
-// lane sums what depends on the number of inputs alone.
-template <int PACKING, int TOKENS, class Rows>
-__device__ __forceinline__ void float_rows(const u8* weights, u64 row, u32 inputs, u32 p, const Rows& x,
-                                           const u32* token, float acc[TOKENS]) {
-    u32 lane = threadIdx.x % 32, half = (inputs + 1) / 2, end = p == 0 ? half : inputs;
+// Half `p` of the inputs of one row of floats, by one warp; of 32-bit ones the first 128·HELD are on their way before
+// anything has to be waited for. Which lane sums what depends on the number of inputs alone.
+template <int PACKING, int HELD> struct FloatPart {
+    const u8* weights;
+    u64 row;
+    u32 inputs, first, end;
+    bool fours;
+    float4 held[HELD > 0 ? HELD : 1];
+
+    __device__ __forceinline__ FloatPart(const u8* weights, u64 row, u32 inputs, u32 p)
+        : weights(weights), row(row), inputs(inputs), fours(PACKING == F32 && inputs % 8 == 0) {
+        u32 half = (inputs + 1) / 2;
+        first = p * half, end = p == 0 ? half : inputs;
+        if (!fours) return;
 #pragma unroll
-    for (int n = 0; n < TOKENS; n++) acc[n] = 0;
-    if (PACKING == F32 && inputs % 8 == 0) {
-#pragma unroll (TOKENS == 1 ? 4 : 1)
-        for (u32 k = p * half + 4 * lane; k < end; k += 128) {
-            const float4 w = *(const float4*)(weights + (row * inputs + k) * 4);
+        for (int i = 0; i < HELD; i++) {
+            u32 k = first + 4 * (threadIdx.x % 32) + 128 * i;
+            held[i] = k < end ? four(k) : make_float4(0, 0, 0, 0);
+        }
+    }
+    __device__ __forceinline__ float4 four(u32 k) const { return *(const float4*)(weights + (row * inputs + k) * 4); }
+
+    // acc[n] = Σ_k w[k]·x[token[n]][k]
+    template <int TOKENS, class Rows>
+    __device__ __forceinline__ void times(const Rows& x, const u32* token, float acc[TOKENS]) const {
+        u32 lane = threadIdx.x % 32;
+#pragma unroll
+        for (int n = 0; n < TOKENS; n++) acc[n] = 0;
+        auto add = [&](const float4& w, u32 k) {
 #pragma unroll
             for (int n = 0; n < TOKENS; n++) {
-                const float4 v = x.four(token[n], k);
+                const float4 v = x.four(n, token[n], k);
                 acc[n] = fmaf(w.x, v.x, acc[n]);
                 acc[n] = fmaf(w.y, v.y, acc[n]);
                 acc[n] = fmaf(w.z, v.z, acc[n]);
                 acc[n] = fmaf(w.w, v.w, acc[n]);
             }
-        }
-    } else {
+        };
+        if (fours) {
+            u32 from = first + 4 * lane;
+#pragma unroll
+            for (int i = 0; i < HELD; i++)
+                if (from + 128 * i < end) add(held[i], from + 128 * i);
+#pragma unroll (TOKENS == 1 && HELD == 0 ? 4 : 1)
+            for (u32 k = from + 128 * HELD; k < end; k += 128) add(four(k), k);
+        } else {
 #pragma unroll 2
-        for (u32 k = p * half + lane; k < end; k += 32) {
-            float w = float_at<PACKING>(weights, row * inputs + k);
+            for (u32 k = first + lane; k < end; k += 32) {
+                float w = float_at<PACKING>(weights, row * inputs + k);
 #pragma unroll
-            for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x.one(token[n], k), acc[n]);
+                for (int n = 0; n < TOKENS; n++) acc[n] = fmaf(w, x.one(n, token[n], k), acc[n]);
+            }
         }
-    }
 #pragma unroll
-    for (int n = 0; n < TOKENS; n++) acc[n] = warp_sum(acc[n]);
-}
+        for (int n = 0; n < TOKENS; n++) acc[n] = warp_sum(acc[n]);
+    }
+};
 
 template <int PACKING, int TOKENS>
 __device__ __forceinline__ void float_part(const u8* weights, u64 row, u32 inputs, u32 p, const float* x,
                                            const u32* token, float acc[TOKENS]) {
-    float_rows<PACKING, TOKENS>(weights, row, inputs, p, PlainRows{x, inputs}, token, acc);
+    FloatPart<PACKING, 0>(weights, row, inputs, p).template times<TOKENS>(PlainRows{x, inputs}, token, acc);
 }

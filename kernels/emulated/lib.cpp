@@ -276,8 +276,9 @@ namespace {
 struct Entry { const char* name; unsigned bytes; void (*call)(const void*); };
 #define ENTRY(name, Args) { #name, sizeof(Args), [](const void* p) { name(*(const Args*)p); } }
 const Entry TABLE[] = {
-    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs), ENTRY(matmul_8, MatmulArgs),
-    ENTRY(matmul_wide, WideArgs), ENTRY(matmul_floats, WideArgs),
+    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_one_deep, MatmulArgs), ENTRY(matmul_one_normed, MatmulArgs),
+    ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_1_deep, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs), ENTRY(matmul_8, MatmulArgs),
+    ENTRY(matmul_wide, MatmulArgs), ENTRY(matmul_floats, MatmulArgs),
     ENTRY(rms_norm, NormArgs), ENTRY(halve, HalveArgs), ENTRY(gather, GatherArgs),
     ENTRY(gdn, GdnArgs), ENTRY(gdn_prepare, WalkArgs), ENTRY(gdn_walk, WalkArgs), ENTRY(gdn_finish, WalkArgs),
     ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
@@ -285,7 +286,8 @@ const Entry TABLE[] = {
     ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(route_choose, RouteArgs), ENTRY(route_sort, RouteArgs),
     ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
     ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
-    ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
+    ENTRY(attend, AttendArgs), ENTRY(attend_join, AttendJoinArgs),
+    ENTRY(each_route, EachArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(experts_down_1, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
     ENTRY(offload_choose, OffloadArgs), ENTRY(offload_copy, OffloadArgs),

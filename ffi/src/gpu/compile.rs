@@ -11,7 +11,7 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 13] = [
+const HEADERS: [(&CStr, &str); 14] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
@@ -20,6 +20,7 @@ const HEADERS: [(&CStr, &str); 13] = [
     (c"expert.cuh", include_str!("../../../kernels/expert.cuh")),
     (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),
     (c"lora.cuh", include_str!("../../../kernels/lora.cuh")),
+    (c"matmul.cuh", include_str!("../../../kernels/matmul.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
     (c"pick.cuh", include_str!("../../../kernels/pick.cuh")),

@@ -1,6 +1,7 @@
 //! See `kernels/each.cu`.
 
 use super::experts::Expert;
+use super::matmul::Normed;
 use super::{Kernel, args};
 use crate::gpu::{Device, GpuError};
 
@@ -14,20 +15,31 @@ args! {
     Each {
         routed: Expert,
         shared: Expert,
-        logits: u64,
+        router: u64,
+        x: u64,
         halves: u64,
+        norm: Normed,
+        logits: u64,
         hh: u64,
         residual: u64,
+        squares: u64,
         inputs: u32,
         used: u32,
         experts: u32,
         stride: u32,
+        tokens: u32,
+        router_packing: u32,
     }
 }
 
-/// Chooses experts from the router's logits and adds their results to the residual stream.
-pub fn launch(d: &Device, a: &Each, tokens: usize) -> Result<(), GpuError> {
-    let (width, tokens) = (a.routed.width.max(a.shared.width), tokens as u32);
-    d.launch(Kernel::EachUp, [width.div_ceil(32), a.used + 1, tokens], 256, a)?;
-    d.launch(Kernel::EachDown, [a.inputs.div_ceil(16), tokens, 1], 32 * (a.used + 1), a)
+/// The router's logits, of a router of floats, and beside them gate and up of the shared expert.
+pub fn route(d: &Device, a: &Each) -> Result<(), GpuError> {
+    let blocks = a.experts / 4 + 1 + a.shared.width.div_ceil(16) * a.tokens;
+    d.launch(Kernel::EachRoute, [blocks, 1, 1], 256, a)
+}
+
+/// Chooses experts from the router's logits and adds their results, and the shared expert's, to the residual stream.
+pub fn launch(d: &Device, a: &Each) -> Result<(), GpuError> {
+    d.launch(Kernel::EachUp, [a.routed.width.div_ceil(16), a.used, a.tokens], 256, a)?;
+    d.launch(Kernel::EachDown, [a.inputs.div_ceil(16), a.tokens, 1], 32 * (a.used + 1), a)
 }

@@ -28,7 +28,7 @@ pub(super) fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: 
         for (w, out) in products.iter().filter(|(w, _)| w.packing.is_float() == floats).take(4) {
             let n = w.rows as u32;
             a.segments[a.count as usize] =
-                Segment { weights: w.at, out: *out, rows: n, stride: n, packing: w.packing as u32, tile: units };
+                Segment { weights: w.at, out: *out, rows: n, stride: n, packing: w.packing as u32, unit: units };
             a.count += 1;
             units += n.div_ceil(rows);
         }

@@ -5,7 +5,13 @@ use crate::gpu::{Device, GpuError};
 
 args! {
     /// One matrix and where its outputs go.
-    Segment { weights: u64, out: u64, rows: u32, stride: u32, packing: u32, tile: u32 }
+    Segment { weights: u64, out: u64, rows: u32, stride: u32, packing: u32, unit: u32 }
+}
+
+args! {
+    /// How who reads a row normalises it: the sums of the squares of each 16 values, and the norm's weights. Without sums
+    /// it is normalised already.
+    Normed { squares: u64, weights: u64, eps: f32, pad: u32 }
 }
 
 args! {
@@ -14,6 +20,8 @@ args! {
         segments: [Segment; 4],
         halves: u64,
         x: u64,
+        norm: Normed,
+        squares: u64,
         inputs: u32,
         tokens: u32,
         count: u32,
@@ -41,31 +49,70 @@ pub struct Input {
 /// Tokens above which the kernels for many take over.
 pub const NARROW_TOKENS_MAX: usize = 32;
 
+/// Parts that a row's inputs are cut into.
+const PARTS: usize = 8;
+/// Tiles up to which a multiprocessor of a large card has no more than two blocks, and registers for more of a row at once.
+const FEW_TILES: usize = 256;
+
+/// What a product does besides: to few rows alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Besides {
+    /// Adds to what is there.
+    pub add: bool,
+    /// Normalises its inputs, floats, itself.
+    pub norm: Normed,
+    /// Where the sums of the squares of its outputs go, for the next norm; 0 for nowhere.
+    pub squares: u64,
+}
+
+/// Whether a single row of this width can be normalised by who reads it.
+pub fn normalises(width: usize) -> bool {
+    width.is_multiple_of(64) && width <= 4_096
+}
+
 /// out ← W·x, or out += W·x, for one to four matrices: `(weights, out)`, where an output row is as long as W has rows.
 pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
-    let mut a = Matmul {
-        halves: input.halves,
-        x: input.x,
-        inputs: input.inputs as u32,
-        tokens: input.tokens as u32,
-        count: products.len().min(4) as u32,
-        add: u32::from(add),
-        ..Matmul::default()
-    };
     if input.tokens > NARROW_TOKENS_MAX {
         return super::gemm::launch(d, input, products, add);
     }
-    let mut tiles = 0;
-    for (segment, (w, out)) in a.segments.iter_mut().zip(products) {
-        let (rows, packing) = (w.rows as u32, w.packing as u32);
-        *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing, tile: tiles };
-        tiles += rows.div_ceil(w.packing.tile_rows() as u32);
-    }
-    let kernel = match input.tokens {
-        0..=1 => Kernel::MatmulOne,
-        2..=8 => Kernel::Matmul1,
-        9..=16 => Kernel::Matmul2,
-        _ => Kernel::Matmul4,
+    few(d, input, products, &Besides { add, ..Besides::default() })
+}
+
+/// The same of few tokens, with what is done besides.
+pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besides) -> Result<(), GpuError> {
+    let mut a = Matmul {
+        halves: input.halves,
+        x: input.x,
+        norm: besides.norm,
+        squares: besides.squares,
+        inputs: input.inputs as u32,
+        tokens: input.tokens as u32,
+        count: products.len().min(4) as u32,
+        add: u32::from(besides.add),
+        ..Matmul::default()
     };
-    d.launch(kernel, [tiles, 1, 1], 256, &a)
+    let tile = |w: &Weight| w.packing.tile_rows();
+    let tiles: usize = products.iter().map(|(w, _)| w.rows.div_ceil(tile(w))).sum();
+    let long = |(w, _): &(Weight, u64)| input.inputs > PARTS * w.packing.inputs();
+    let deep = tiles <= FEW_TILES && products.iter().all(long);
+    // And the tiles of a block.
+    let (kernel, together) = match input.tokens {
+        0..=1 if a.norm.squares != 0 => (Kernel::MatmulOneNormed, 2),
+        0..=1 if deep => (Kernel::MatmulOneDeep, 1),
+        0..=1 => (Kernel::MatmulOne, 2),
+        2..=8 if deep => (Kernel::Matmul1Deep, 1),
+        2..=8 => (Kernel::Matmul1, 2),
+        9..=16 => (Kernel::Matmul2, 1),
+        _ => (Kernel::Matmul4, 1),
+    };
+    // Floats take the longest way through memory: their blocks go first.
+    let mut order = products.to_vec();
+    order.sort_by_key(|(w, _)| !w.packing.is_float());
+    let mut units = 0;
+    for (segment, (w, out)) in a.segments.iter_mut().zip(&order) {
+        let (rows, packing) = (w.rows as u32, w.packing as u32);
+        *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing, unit: units };
+        units += w.rows.div_ceil(tile(w) * if w.packing.is_float() { 1 } else { together }) as u32;
+    }
+    d.launch(kernel, [units, 1, 1], 256, &a)
 }

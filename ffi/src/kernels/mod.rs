@@ -64,7 +64,10 @@ macro_rules! kernels {
 kernels! {
     Embed = "embed" in "embed.cu", embed::Embed;
     MatmulOne = "matmul_one" in "matmul.cu", matmul::Matmul;
+    MatmulOneDeep = "matmul_one_deep" in "matmul.cu", matmul::Matmul;
+    MatmulOneNormed = "matmul_one_normed" in "matmul.cu", matmul::Matmul;
     Matmul1 = "matmul_1" in "matmul.cu", matmul::Matmul;
+    Matmul1Deep = "matmul_1_deep" in "matmul.cu", matmul::Matmul;
     Matmul2 = "matmul_2" in "matmul.cu", matmul::Matmul;
     Matmul4 = "matmul_4" in "matmul.cu", matmul::Matmul;
     Matmul8 = "matmul_8" in "matmul.cu", matmul::Matmul;
@@ -96,6 +99,7 @@ kernels! {
     GroupedUpJoined = "grouped_up_joined" in "grouped.cu", grouped::Grouped;
     GroupedDown = "grouped_down" in "grouped.cu", grouped::Grouped;
     ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
+    EachRoute = "each_route" in "each.cu", each::Each;
     EachUp = "each_up" in "each.cu", each::Each;
     EachDown = "each_down" in "each.cu", each::Each;
     OffloadChoose = "offload_choose" in "offload.cu", offload::Offload;

@@ -203,6 +203,8 @@ pub(super) struct Memory {
     pub(super) x: Buffer,
     /// The rows that somebody asked for.
     pub(super) narrow: Buffer,
+    /// Sums of the squares of each 16 values of the residual stream, of a single row.
+    pub(super) squares: Buffer,
     pub(super) input: Activation,
     pub(super) mixed: Activation,
     pub(super) combined: Activation,
@@ -250,7 +252,8 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + t * (m.used + 1) * d
         + HEAD_ROWS * (hp.vocab + Likely::WORDS)
         + s.lora_rows(hp) * lora::RANK_MAX
-        + s.context * a.rope_dims;
+        + s.context * a.rope_dims
+        + d.div_ceil(16);
     4 * floats
         + activation(t, d)
         + activation(t, mixed)
@@ -269,6 +272,7 @@ impl Memory {
             plan: floats(8 * ROWS_MAX)?,
             x: floats(t * hp.width)?,
             narrow: floats(t * hp.width)?,
+            squares: floats(hp.width.div_ceil(16))?,
             input: Activation::new(d, t, hp.width)?,
             mixed: Activation::new(d, t, mixed)?,
             combined: Activation::new(d, t, 2 * hp.width)?,

@@ -14,6 +14,7 @@ use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Layer, Mixer};
 use chimere_ffi::gpu::{Buffer, GpuError};
+use chimere_ffi::kernels::matmul::{Besides, Normed};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
 use chimere_ffi::kernels::{attention_prefill, each, embed, experts, gdn, matmul, norm, route};
 
@@ -33,6 +34,8 @@ pub(super) struct Run<'a> {
     x: &'a Buffer,
     /// The experts' results wait to be added to it.
     pending: bool,
+    /// The sums of its squares are there: who reads it next normalises it.
+    summed: bool,
     /// Only the wanted rows are left.
     narrowed: bool,
     /// What the adapters of the pass change.
@@ -80,7 +83,20 @@ impl<'a> Run<'a> {
     pub(super) fn new(c: &'a Cuda, part: Part, rows: usize, wanted: usize, spans: usize) -> Run<'a> {
         let list = 4 * plan_words(rows);
         let (x, touched) = (&c.memory.x, Touched::default());
-        Run { c, part, rows, wanted, spans, long: Vec::new(), list, x, pending: false, narrowed: false, touched }
+        Run {
+            c,
+            part,
+            rows,
+            wanted,
+            spans,
+            long: Vec::new(),
+            list,
+            x,
+            pending: false,
+            summed: false,
+            narrowed: false,
+            touched,
+        }
     }
 
     /// The same run under adapters, which change these matrices.
@@ -144,6 +160,39 @@ impl<'a> Run<'a> {
         matmul::launch(&self.c.device, input, &list, add)
     }
 
+    /// Whether whoever reads the residual stream normalises it: a single row, and no adapter that reads it too.
+    fn fuses(&self) -> bool {
+        let single = self.rows == 1 && matmul::normalises(self.c.hp.width);
+        single && self.part == Part::Trunk && self.touched.is_empty()
+    }
+
+    /// Where the sums of the residual stream's squares go, if they are of use.
+    fn squares(&self) -> u64 {
+        if self.fuses() { self.c.memory.squares.at() } else { 0 }
+    }
+
+    /// The normalised residual stream: as it is and how to normalise it, where the sums of its squares are there, or as
+    /// `norm` left it.
+    fn reading(&self, w: &Buffer) -> (matmul::Input, Normed) {
+        if !self.summed {
+            return (self.input(), Normed::default());
+        }
+        let squares = self.c.memory.squares.at();
+        let norm = Normed { squares, weights: w.at(), eps: self.c.hp.rms_eps, pad: 0 };
+        (matmul::Input { x: self.x.at(), ..self.input() }, norm)
+    }
+
+    /// Products of the normalised residual stream.
+    fn project(&mut self, w: &Buffer, products: &[(&Matrix, &Buffer)]) -> Result<(), GpuError> {
+        if !self.summed {
+            self.norm(w)?;
+            return self.product(self.input(), products, false);
+        }
+        let (input, norm) = self.reading(w);
+        let list: Vec<_> = products.iter().map(|(m, out)| (m.weight(), out.at())).collect();
+        matmul::few(&self.c.device, input, &list, &Besides { norm, ..Besides::default() })
+    }
+
     fn embed(&self, table: &Matrix, out: u64) -> Result<(), GpuError> {
         let tokens = self.c.memory.plan.at();
         embed::launch(&self.c.device, table.buffer.at(), table.packing, tokens, self.rows, table.cols, out)
@@ -179,10 +228,9 @@ impl<'a> Run<'a> {
     fn gdn_project(&mut self, i: usize) -> Result<(), GpuError> {
         let layer = self.layer(i);
         let Mixer::Gdn(w) = &layer.mixer else { return Ok(()) };
-        self.norm(&layer.norm)?;
         let m = &self.c.memory;
         let products = [(&w.qkv, &m.qkv), (&w.gate, &m.z), (&w.alpha, &m.alpha), (&w.beta, &m.beta)];
-        self.product(self.input(), &products, false)?;
+        self.project(&layer.norm, &products)?;
         let targets = [Target::Qkv, Target::Z, Target::Alpha, Target::Beta];
         self.adapt(i, self.input(), &with_targets(targets, products))
     }
@@ -260,6 +308,11 @@ impl<'a> Run<'a> {
             Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim, Target::AttentionOut),
         };
         let input = matmul::Input { x: m.mixed.x.at(), halves: m.mixed.halves.at(), inputs, tokens: self.rows };
+        self.summed = self.fuses() && !w.packing.is_float();
+        if self.summed {
+            let besides = Besides { add: true, squares: self.squares(), ..Besides::default() };
+            return matmul::few(&self.c.device, input, &[(w.weight(), self.x.at())], &besides);
+        }
         self.product(input, &[(w, self.x)], true)?;
         self.adapt(i, input, &[(target, w, self.x)])
     }
@@ -275,18 +328,21 @@ impl<'a> Run<'a> {
         let m = &self.c.memory;
         let rows = m.plan.from(3 * self.list);
         norm::gather(&self.c.device, self.x.at(), rows, self.rows, self.c.hp.width, m.narrow.at())?;
-        (self.x, self.narrowed) = (&m.narrow, true);
+        (self.x, self.narrowed, self.summed) = (&m.narrow, true, false);
         Ok(())
     }
 
     fn route(&mut self, i: usize) -> Result<(), GpuError> {
         let layer = self.layer(i);
-        self.norm(&layer.post_norm)?;
+        if !self.summed || !self.each(i) {
+            self.norm(&layer.post_norm)?;
+            self.summed = false;
+        }
+        if self.each(i) {
+            return each::route(&self.c.device, &self.each_experts(i));
+        }
         let (m, p) = (&self.c.memory, &self.c.hp.moe);
         self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
-        if self.each(i) {
-            return Ok(());
-        }
         let a = route::Route {
             logits: m.router.at(),
             weight: m.weight.at(),
@@ -304,7 +360,9 @@ impl<'a> Run<'a> {
 
     fn experts(&mut self, i: usize) -> Result<(), GpuError> {
         if self.each(i) {
-            return self.each_experts(i);
+            each::launch(&self.c.device, &self.each_experts(i))?;
+            self.summed = self.fuses();
+            return Ok(());
         }
         let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
         if let Some(tier) = &self.c.tier {
@@ -342,7 +400,8 @@ impl<'a> Run<'a> {
     /// Whether each row chooses and reads its own experts, which no adapter changes and which all lie on the card.
     fn each(&self, i: usize) -> bool {
         let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
-        few && self.c.sizes.packed && self.c.tier.is_none() && !self.adapts_experts(i)
+        let floats = self.layer(i).moe.router.packing.is_float();
+        few && floats && self.c.sizes.packed && self.c.tier.is_none() && !self.adapts_experts(i)
     }
 
     /// The routed experts of layer `i`, and the shared one.
@@ -374,21 +433,27 @@ impl<'a> Run<'a> {
         (routed, shared)
     }
 
-    fn each_experts(&self, i: usize) -> Result<(), GpuError> {
-        let (m, (routed, shared)) = (&self.c.memory, self.matrices(i));
-        let a = each::Each {
+    fn each_experts(&self, i: usize) -> each::Each {
+        let (m, (routed, shared), layer) = (&self.c.memory, self.matrices(i), self.layer(i));
+        let (router, (input, norm)) = (&layer.moe.router, self.reading(&layer.post_norm));
+        each::Each {
             routed,
             shared,
+            router: router.buffer.at(),
+            x: input.x,
+            halves: input.halves,
+            norm,
             logits: m.router.at(),
-            halves: m.input.halves.at(),
             hh: m.h.halves.at(),
             residual: self.x.at(),
+            squares: self.squares(),
             inputs: self.c.hp.width as u32,
             used: self.c.hp.moe.used as u32,
             experts: self.c.hp.moe.experts as u32,
             stride: self.c.sizes.inner as u32,
-        };
-        each::launch(&self.c.device, &a, self.rows)
+            tokens: self.rows as u32,
+            router_packing: router.packing as u32,
+        }
     }
 
     /// The norm before the head, over all rows left.

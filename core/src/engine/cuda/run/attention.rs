@@ -15,10 +15,9 @@ impl<'a> Run<'a> {
     pub(super) fn attention_project(&mut self, i: usize) -> Result<(), GpuError> {
         let layer = self.layer(i);
         let Mixer::Attention(w) = &layer.mixer else { return Ok(()) };
-        self.norm(&layer.norm)?;
         let m = &self.c.memory;
         let products = [(&w.q, &m.query_gate), (&w.k, &m.k), (&w.v, &m.v)];
-        self.product(self.input(), &products, false)?;
+        self.project(&layer.norm, &products)?;
         self.adapt(i, self.input(), &with_targets([Target::Q, Target::K, Target::V], products))
     }
 
