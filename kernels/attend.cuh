@@ -1,7 +1,7 @@
-// Attention of few tokens over a paged cache of halves: the numbers of attention.cu, 64 positions at a time, with the
-// keys and values that lie there already in flight before the wait.
+// Attention of few tokens over a paged cache of halves or blocks: the numbers of attention.cu, 64 positions at a time, with
+// the keys and values that lie there already in flight before the wait.
 #pragma once
-#include "product.cuh"
+#include "blocks.cuh"
 
 #define PAGE 64
 
@@ -65,22 +65,44 @@ __device__ __forceinline__ void eight_floats(const uint4& v, float f[8]) {
     }
 }
 
+// Eight values of a row of halves: BITS of blocks.cuh for a cache that is not packed.
+template <> struct Eight<16> {
+    uint4 held;
+    __device__ __forceinline__ uint4 halves(u32) const { return held; }
+};
+
 // Rows from .. to of a page's keys or values; warp w owns rows w, w + 8 …, a lane eight values.
-__device__ __forceinline__ void load_rows(uint4 held[8], const u8* base, u32 step, u32 from, u32 to, bool mine) {
+__device__ __forceinline__ void load_rows(Eight<16> held[8], const AttendArgs& a, u8* base, u32 page, u32 kv, u32 from, u32 to,
+                                          bool mine) {
+    u32 warp = threadIdx.x / 32;
+    base += 2 * (((u64)page * PAGE * a.kv_heads + kv) * a.dim);
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) {
+        u32 r = warp + 8 * j;
+        if (mine && r >= from && r < to)
+            held[j].held = *(const uint4*)(base + 2 * ((u64)r * a.kv_heads * a.dim + 8 * (threadIdx.x % 32)));
+    }
+}
+template <int BITS>
+__device__ __forceinline__ void load_rows(Eight<BITS> held[8], const AttendArgs& a, u8* base, u32 page, u32 kv, u32 from,
+                                          u32 to, bool mine) {
     u32 warp = threadIdx.x / 32;
 #pragma unroll
     for (u32 j = 0; j < 8; j++) {
         u32 r = warp + 8 * j;
-        if (mine && r >= from && r < to) held[j] = *(const uint4*)(base + 2 * ((u64)r * step + 8 * (threadIdx.x % 32)));
+        if (mine && r >= from && r < to)
+            held[j].load(Place<BITS>(base, page, r * a.kv_heads + kv, a.kv_heads, a.dim), threadIdx.x % 32);
     }
 }
 
 #define ROW_HALVES 264
 
-__device__ __forceinline__ void store_rows(const uint4 held[8], u16 (*tile)[ROW_HALVES], u32 to, bool mine) {
+template <int BITS>
+__device__ __forceinline__ void store_rows(const Eight<BITS> held[8], u16 (*tile)[ROW_HALVES], u32 to, bool mine) {
 #pragma unroll
     for (u32 j = 0; j < 8; j++)
-        if (mine && threadIdx.x / 32 + 8 * j < to) *(uint4*)(tile[threadIdx.x / 32 + 8 * j] + 8 * (threadIdx.x % 32)) = held[j];
+        if (mine && threadIdx.x / 32 + 8 * j < to)
+            *(uint4*)(tile[threadIdx.x / 32 + 8 * j] + 8 * (threadIdx.x % 32)) = held[j].halves(threadIdx.x % 32);
 }
 
 // The new position over what was loaded in its row, by the warp that owns the row.
@@ -91,12 +113,23 @@ __device__ __forceinline__ void put_new(const u16 row[8], u16 (*tile)[ROW_HALVES
         if (threadIdx.x % 32 + 32 * i < dim) tile[at][threadIdx.x % 32 + 32 * i] = row[i];
 }
 
+// The new position's key and value as blocks; both become what their readers see.
+__device__ __forceinline__ void new_blocks(const AttendArgs& a, float key[8], float value[8], u32 page, u32 kv, u32 position,
+                                           bool store) {
+    u32 row = position % PAGE * a.kv_heads + kv;
+    mix_head(key, a.dim);
+    put_blocks(Place<8>(a.keys, page, row, a.kv_heads, a.dim), key, a.dim, store);
+    put_blocks(Place<4>(a.values, page, row, a.kv_heads, a.dim), value, a.dim, store);
+}
+
 struct AttendScratch {
     float queries[8][256];
     uint4 tile[PAGE * ROW_HALVES / 8];
 };
 
-// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps, one query head each.
+// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps, one query head each. BLOCKS: the cache
+// holds those in place of halves.
+template <bool BLOCKS>
 __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u32 t, u32 y, u32 z, u32 zs,
                                             AttendScratch& m) {
     float(*queries)[256] = m.queries;
@@ -104,10 +137,11 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 group = a.heads / a.kv_heads, groups = (group + 7) / 8, kv = y / groups;
     u32 member = y % groups * 8 + warp, head = kv * group + min(member, group - 1);
-    u32 length = a.position[t] + 1, step = a.kv_heads * a.dim;
+    u32 length = a.position[t] + 1;
     const u32* pages = a.pages + (u64)a.slot[t] * a.pages_max;
     bool mine = 8 * lane < a.dim, waited = false;
-    uint4 k[8], v[8];
+    Eight<BLOCKS ? 8 : 16> k[8];
+    Eight<BLOCKS ? 4 : 16> v[8];
     // One warp makes the new position, which the block with its chunk alone needs, and puts it into the cache.
     bool owner = settled && warp == 7 && (length - 1) / a.chunk % zs == z;
     u16 new_key[8], new_value[8];
@@ -130,10 +164,9 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
         u32 end = min(length, (chunk + 1) * a.chunk);
         bool fresh = owner && end == length;
         for (u32 first = chunk * a.chunk; first < end; first += PAGE) {
-            u64 base = 2 * (((u64)pages[first / PAGE] * PAGE * a.kv_heads + kv) * a.dim);
-            u32 rows = min((u32)PAGE, end - first), old = settled ? min(rows, length - 1 - first) : 0;
-            load_rows(k, a.keys + base, step, 0, old, mine);
-            load_rows(v, a.values + base, step, 0, old, mine);
+            u32 page = pages[first / PAGE], rows = min((u32)PAGE, end - first), old = settled ? min(rows, length - 1 - first) : 0;
+            load_rows(k, a, a.keys, page, kv, 0, old, mine);
+            load_rows(v, a, a.values, page, kv, 0, old, mine);
             if (!waited) {
                 waited = true;
                 after_previous();
@@ -147,8 +180,10 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
                         load_head(value, a.v + ((u64)t * a.kv_heads + kv) * a.dim, a.dim);
                     }
                     turn_head(x, a, w, angle);
+                    if (BLOCKS) mix_head(x, a.dim);
                     if (owner) {
                         turn_head(key, a, u, angle);
+                        if (BLOCKS) new_blocks(a, key, value, pages[(length - 1) / PAGE], kv, length - 1, y % groups == 0);
 #pragma unroll
                         for (int i = 0; i < 8; i++) new_key[i] = float_to_half(key[i]), new_value[i] = float_to_half(value[i]);
                     }
@@ -156,8 +191,8 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
 #pragma unroll
                 for (int i = 0; i < 8; i++) queries[warp][lane + 32 * i] = x[i] * a.scale;
             }
-            if (fresh && length <= first + rows && y % groups == 0) {
-                u64 to = base + 2 * (u64)(length - 1 - first) * step;
+            if (!BLOCKS && fresh && length <= first + rows && y % groups == 0) {
+                u64 to = 2 * ((((u64)page * PAGE + length - 1 - first) * a.kv_heads + kv) * a.dim);
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     if (lane + 32 * i < a.dim) {
@@ -166,8 +201,8 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
                     }
             }
             u32 late = settled ? rows : 0, held = settled ? old : rows;
-            load_rows(k, a.keys + base, step, late, rows, mine);
-            load_rows(v, a.values + base, step, late, rows, mine);
+            load_rows(k, a, a.keys, page, kv, late, rows, mine);
+            load_rows(v, a, a.values, page, kv, late, rows, mine);
             __syncthreads();
             store_rows(k, tile, held, mine);
             put_new(new_key, tile, fresh, length - 1 - first, a.dim);
