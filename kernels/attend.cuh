@@ -1,7 +1,7 @@
-// Attention of few tokens over a paged cache of halves: the numbers of attention.cu, 64 positions at a time, with the
-// keys and values that lie there already in flight before the wait.
+// Attention of few tokens over a paged cache of halves or blocks, 64 positions at a time, with the keys and values that lie
+// there already in flight before the wait, and those of the next page while one is multiplied.
 #pragma once
-#include "product.cuh"
+#include "blocks.cuh"
 
 #define PAGE 64
 
@@ -56,31 +56,44 @@ __device__ __forceinline__ void load_head(float x[8], const float* from, u32 dim
     }
 }
 
-__device__ __forceinline__ void eight_floats(const uint4& v, float f[8]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 w = i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-        f[2 * i] = half_to_float((u16)w);
-        f[2 * i + 1] = half_to_float((u16)(w >> 16));
-    }
-}
+// Eight values of a row of halves: BITS of blocks.cuh for a cache that is not packed.
+template <> struct Eight<16> {
+    uint4 held;
+    __device__ __forceinline__ uint4 halves(u32) const { return held; }
+};
 
 // Rows from .. to of a page's keys or values; warp w owns rows w, w + 8 …, a lane eight values.
-__device__ __forceinline__ void load_rows(uint4 held[8], const u8* base, u32 step, u32 from, u32 to, bool mine) {
+__device__ __forceinline__ void load_rows(Eight<16> held[8], const AttendArgs& a, u8* base, u32 page, u32 kv, u32 from, u32 to,
+                                          bool mine) {
+    u32 warp = threadIdx.x / 32;
+    base += 2 * (((u64)page * PAGE * a.kv_heads + kv) * a.dim);
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) {
+        u32 r = warp + 8 * j;
+        if (mine && r >= from && r < to)
+            held[j].held = *(const uint4*)(base + 2 * ((u64)r * a.kv_heads * a.dim + 8 * (threadIdx.x % 32)));
+    }
+}
+template <int BITS>
+__device__ __forceinline__ void load_rows(Eight<BITS> held[8], const AttendArgs& a, u8* base, u32 page, u32 kv, u32 from,
+                                          u32 to, bool mine) {
     u32 warp = threadIdx.x / 32;
 #pragma unroll
     for (u32 j = 0; j < 8; j++) {
         u32 r = warp + 8 * j;
-        if (mine && r >= from && r < to) held[j] = *(const uint4*)(base + 2 * ((u64)r * step + 8 * (threadIdx.x % 32)));
+        if (mine && r >= from && r < to)
+            held[j].load(Place<BITS>(base, page, r * a.kv_heads + kv, a.kv_heads, a.dim), threadIdx.x % 32);
     }
 }
 
 #define ROW_HALVES 264
 
-__device__ __forceinline__ void store_rows(const uint4 held[8], u16 (*tile)[ROW_HALVES], u32 to, bool mine) {
+template <int BITS>
+__device__ __forceinline__ void store_rows(const Eight<BITS> held[8], u16 (*tile)[ROW_HALVES], u32 to, bool mine) {
 #pragma unroll
     for (u32 j = 0; j < 8; j++)
-        if (mine && threadIdx.x / 32 + 8 * j < to) *(uint4*)(tile[threadIdx.x / 32 + 8 * j] + 8 * (threadIdx.x % 32)) = held[j];
+        if (mine && threadIdx.x / 32 + 8 * j < to)
+            *(uint4*)(tile[threadIdx.x / 32 + 8 * j] + 8 * (threadIdx.x % 32)) = held[j].halves(threadIdx.x % 32);
 }
 
 // The new position over what was loaded in its row, by the warp that owns the row.
@@ -91,23 +104,98 @@ __device__ __forceinline__ void put_new(const u16 row[8], u16 (*tile)[ROW_HALVES
         if (threadIdx.x % 32 + 32 * i < dim) tile[at][threadIdx.x % 32 + 32 * i] = row[i];
 }
 
+// The new position's key and value as blocks; both become what their readers see.
+__device__ __forceinline__ void new_blocks(const AttendArgs& a, float key[8], float value[8], u32 page, u32 kv, u32 position,
+                                           bool store) {
+    u32 row = position % PAGE * a.kv_heads + kv;
+    mix_head(key, a.dim);
+    put_blocks(Place<8>(a.keys, page, row, a.kv_heads, a.dim), key, a.dim, store);
+    put_blocks(Place<4>(a.values, page, row, a.kv_heads, a.dim), value, a.dim, store);
+}
+
+// Halves of a row of queries, and floats of one of scores, such that lanes meet different banks.
+#define QUERY_HALVES 264
+#define SCORES 68
+#define WEIGHTS 72
+
 struct AttendScratch {
-    float queries[8][256];
     uint4 tile[PAGE * ROW_HALVES / 8];
+    u16 queries[8][QUERY_HALVES];
+    float scores[2][8][SCORES];  // by halves of the dimensions
+    u16 weights[8][WEIGHTS];
+    float fade[8];
 };
 
-// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps, one query head each.
+// scores[part][head][position] of 64 positions: a warp multiplies 16 of them, by half of the dimensions, with all heads.
+__device__ __forceinline__ void attend_scores(AttendScratch& m, u32 dim) {
+    u16(*tile)[ROW_HALVES] = (u16(*)[ROW_HALVES])m.tile;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, j = lane % 4, rows = warp % 4 * 16, part = warp / 4;
+    u32 steps = (dim + 15) / 16, to = part == 0 ? (steps + 1) / 2 : steps;
+    float s[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (u32 k = part == 0 ? 0 : (steps + 1) / 2; k < to; k++) {
+        u32 w[4];
+        load_matrices(w, &tile[rows + lane % 16][16 * k + lane / 16 * 8]);
+        mma_halves(s, w, *(const u32*)&m.queries[g][16 * k + 2 * j], *(const u32*)&m.queries[g][16 * k + 2 * j + 8]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) m.scores[part][2 * j + i % 2][rows + g + i / 2 * 8] = s[i];
+}
+
+// Weights of 64 positions for the warp's head, of which the first `rows` count.
+__device__ __forceinline__ void attend_weights(AttendScratch& m, u32 rows, float& top, float& sum) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float s[2], p[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        u32 at = lane + 32 * h;
+        s[h] = at < rows ? m.scores[0][warp][at] + m.scores[1][warp][at] : -INFINITY;
+    }
+    float highest = fmaxf(top, warp_max(fmaxf(s[0], s[1]))), fade = expf(top - highest);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        p[h] = expf(s[h] - highest);
+        m.weights[warp][lane + 32 * h] = float_to_half(p[h]);
+    }
+    sum = fmaf(sum, fade, warp_sum(p[0] + p[1]));
+    top = highest;
+    if (lane == 0) m.fade[warp] = fade;
+}
+
+// out[n][i] += weights times values: dimensions 32·warp + 16n + g (and + 8 for i > 1) of heads 2j + i % 2.
+__device__ __forceinline__ void attend_values(const AttendScratch& m, u32 dim, float out[2][4]) {
+    const u16(*tile)[ROW_HALVES] = (const u16(*)[ROW_HALVES])m.tile;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, j = lane % 4;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        u32 first = 32 * warp + 16 * n;
+        if (first >= dim) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[n][i] *= m.fade[2 * j + i % 2];
+#pragma unroll
+        for (int k = 0; k < PAGE / 16; k++) {
+            u32 w[4];
+            load_matrices_transposed(w, &tile[16 * k + lane / 16 * 8 + lane % 8][first + lane / 8 % 2 * 8]);
+            mma_halves(out[n], w, *(const u32*)&m.weights[g][16 * k + 2 * j], *(const u32*)&m.weights[g][16 * k + 2 * j + 8]);
+        }
+    }
+}
+
+// Token t, KV head and group of eight query heads y, chunks z, z + zs … by 8 warps. Positions are multiplied with all heads
+// on tensor cores, queries and weights rounded to halves, sums in floats; a warp weighs one head's. BLOCKS: the cache holds those
+// in place of halves.
+template <bool BLOCKS>
 __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u32 t, u32 y, u32 z, u32 zs,
                                             AttendScratch& m) {
-    float(*queries)[256] = m.queries;
     u16(*tile)[ROW_HALVES] = (u16(*)[ROW_HALVES])m.tile;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 group = a.heads / a.kv_heads, groups = (group + 7) / 8, kv = y / groups;
-    u32 member = y % groups * 8 + warp, head = kv * group + min(member, group - 1);
-    u32 length = a.position[t] + 1, step = a.kv_heads * a.dim;
+    u32 first_head = kv * group + y % groups * 8, some = min(8u, group - y % groups * 8);
+    u32 head = first_head + min(warp, some - 1), length = a.position[t] + 1;
     const u32* pages = a.pages + (u64)a.slot[t] * a.pages_max;
     bool mine = 8 * lane < a.dim, waited = false;
-    uint4 k[8], v[8];
+    Eight<BLOCKS ? 8 : 16> k[8];
+    Eight<BLOCKS ? 4 : 16> v[8];
     // One warp makes the new position, which the block with its chunk alone needs, and puts it into the cache.
     bool owner = settled && warp == 7 && (length - 1) / a.chunk % zs == z;
     u16 new_key[8], new_value[8];
@@ -123,23 +211,28 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
         }
     }
     if ((u64)z * a.chunk >= length) return after_previous();
+    // What no position fills must be numbers: its weight is zero.
+    for (u32 i = threadIdx.x; i < PAGE * ROW_HALVES / 8; i += 256) m.tile[i] = make_uint4(0, 0, 0, 0);
     for (u32 chunk = z; (u64)chunk * a.chunk < length; chunk += zs) {
-        float top = -INFINITY, sum = 0, out[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = 0;
+        float top = -INFINITY, sum = 0, out[2][4] = {};
         u32 end = min(length, (chunk + 1) * a.chunk);
-        bool fresh = owner && end == length;
+        bool fresh = owner && end == length, asked = false;
         for (u32 first = chunk * a.chunk; first < end; first += PAGE) {
-            u64 base = 2 * (((u64)pages[first / PAGE] * PAGE * a.kv_heads + kv) * a.dim);
-            u32 rows = min((u32)PAGE, end - first), old = settled ? min(rows, length - 1 - first) : 0;
-            load_rows(k, a.keys + base, step, 0, old, mine);
-            load_rows(v, a.values + base, step, 0, old, mine);
+            // Positions that the cache has by now, and those that it had before the wait.
+            u32 page = pages[first / PAGE], rows = min((u32)PAGE, end - first);
+            u32 known = settled ? min(rows, length - 1 - first) : rows, early = waited || settled ? known : 0;
+            if (!asked) {
+                load_rows(k, a, a.keys, page, kv, 0, early, mine);
+                load_rows(v, a, a.values, page, kv, 0, early, mine);
+            }
             if (!waited) {
                 waited = true;
                 after_previous();
                 float x[8], key[8], value[8];
                 if (!settled) {
                     load_head(x, a.q + ((u64)t * a.heads + head) * a.dim, a.dim);
+                    load_rows(k, a, a.keys, page, kv, early, known, mine);
+                    load_rows(v, a, a.values, page, kv, early, known, mine);
                 } else {
                     load_head(x, a.query_gate + ((u64)t * a.heads + head) * 2 * a.dim, a.dim);
                     if (owner) {
@@ -147,17 +240,19 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
                         load_head(value, a.v + ((u64)t * a.kv_heads + kv) * a.dim, a.dim);
                     }
                     turn_head(x, a, w, angle);
+                    if (BLOCKS) mix_head(x, a.dim);
                     if (owner) {
                         turn_head(key, a, u, angle);
+                        if (BLOCKS) new_blocks(a, key, value, pages[(length - 1) / PAGE], kv, length - 1, y % groups == 0);
 #pragma unroll
                         for (int i = 0; i < 8; i++) new_key[i] = float_to_half(key[i]), new_value[i] = float_to_half(value[i]);
                     }
                 }
 #pragma unroll
-                for (int i = 0; i < 8; i++) queries[warp][lane + 32 * i] = x[i] * a.scale;
+                for (int i = 0; i < 8; i++) m.queries[warp][lane + 32 * i] = float_to_half(x[i] * a.scale);
             }
-            if (fresh && length <= first + rows && y % groups == 0) {
-                u64 to = base + 2 * (u64)(length - 1 - first) * step;
+            if (!BLOCKS && fresh && length <= first + rows && y % groups == 0) {
+                u64 to = 2 * ((((u64)page * PAGE + length - 1 - first) * a.kv_heads + kv) * a.dim);
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     if (lane + 32 * i < a.dim) {
@@ -165,62 +260,34 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
                         ((u16*)(a.values + to))[lane + 32 * i] = new_value[i];
                     }
             }
-            u32 late = settled ? rows : 0, held = settled ? old : rows;
-            load_rows(k, a.keys + base, step, late, rows, mine);
-            load_rows(v, a.values + base, step, late, rows, mine);
             __syncthreads();
-            store_rows(k, tile, held, mine);
+            store_rows(k, tile, known, mine);
             put_new(new_key, tile, fresh, length - 1 - first, a.dim);
             __syncthreads();
-            float score[2] = {0, 0};
-#pragma unroll 4
-            for (u32 c = 0; c < a.dim / 8; c++) {
-                const float4 low = *(const float4*)(queries[warp] + 8 * c), high = *(const float4*)(queries[warp] + 8 * c + 4);
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    float f[8];
-                    eight_floats(*(const uint4*)(tile[32 * h + lane] + 8 * c), f);
-                    score[h] = fmaf(f[0], low.x, score[h]);
-                    score[h] = fmaf(f[1], low.y, score[h]);
-                    score[h] = fmaf(f[2], low.z, score[h]);
-                    score[h] = fmaf(f[3], low.w, score[h]);
-                    score[h] = fmaf(f[4], high.x, score[h]);
-                    score[h] = fmaf(f[5], high.y, score[h]);
-                    score[h] = fmaf(f[6], high.z, score[h]);
-                    score[h] = fmaf(f[7], high.w, score[h]);
-                }
-            }
+            // The next page is on its way while this one is multiplied.
+            u32 next = first + PAGE, more = next < end ? min((u32)PAGE, (settled ? min(end, length - 1) : end) - next) : 0;
+            asked = true;
+            if (more > 0) load_rows(k, a, a.keys, pages[next / PAGE], kv, 0, more, mine);
+            attend_scores(m, a.dim);
             __syncthreads();
-            store_rows(v, tile, held, mine);
+            store_rows(v, tile, known, mine);
             put_new(new_value, tile, fresh, length - 1 - first, a.dim);
+            if (more > 0) load_rows(v, a, a.values, pages[next / PAGE], kv, 0, more, mine);
+            attend_weights(m, rows, top, sum);
             __syncthreads();
+            attend_values(m, a.dim, out);
+        }
+        u32 g = lane / 4, j = lane % 4, step = a.dim + 2;
+        float* to = a.part + (((u64)t * a.heads + first_head) * a.chunks_max + chunk) * step;
 #pragma unroll
-            for (u32 h = 0; h < 2; h++) {
-                if (32 * h >= rows) break;
-                u32 some = min(32u, rows - 32 * h);
-                float s = lane < some ? score[h] : -INFINITY;
-                float highest = fmaxf(top, warp_max(s));
-                float p = expf(s - highest), fade = expf(top - highest);
-                sum = fmaf(sum, fade, warp_sum(p));
-                top = highest;
+        for (int n = 0; n < 2; n++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) out[i] *= fade;
-#pragma unroll 8
-                for (u32 r = 0; r < some; r++) {
-                    float weight = __shfl_sync(FULL, p, (int)r), f[8];
-                    eight_floats(*(const uint4*)(tile[32 * h + r] + 8 * (lane % (a.dim / 8))), f);
-#pragma unroll
-                    for (int i = 0; i < 8; i++) out[i] = fmaf(weight, f[i], out[i]);
-                }
+            for (int i = 0; i < 4; i++) {
+                u32 at = 32 * warp + 16 * n + g + i / 2 * 8, h = 2 * j + i % 2;
+                if (at < a.dim && h < some) to[(u64)h * a.chunks_max * step + at] = out[n][i];
             }
-        }
-        if (member < group) {
-            float* to = a.part + (((u64)t * a.heads + head) * a.chunks_max + chunk) * (a.dim + 2);
-            if (mine)
-#pragma unroll
-                for (int i = 0; i < 8; i += 2) *(float2*)(to + 8 * lane + i) = make_float2(out[i], out[i + 1]);
-            if (lane == 0) to[a.dim] = top, to[a.dim + 1] = sum;
-        }
+        if (lane == 0 && warp < some)
+            to[(u64)warp * a.chunks_max * step + a.dim] = top, to[(u64)warp * a.chunks_max * step + a.dim + 1] = sum;
     }
 }
 

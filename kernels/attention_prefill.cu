@@ -1,10 +1,10 @@
-// Attention of many tokens over the paged cache of halves, on tensor cores: queries and weights rounded to halves, sums
-// in floats. A block owns 128 rows: all query heads of one KV head for some tokens of one sequence, a warp 16 of them.
+// Attention of many tokens over the paged cache of halves or blocks, on tensor cores: queries and weights rounded to
+// halves, sums in floats. A block owns 128 rows: all query heads of one KV head for some tokens of one sequence, a warp 16 of them.
 // It walks over `split` positions 32 at a time, keys and values by turns. Behind so many, a block for each split leaves
 // its sums, and `attention_join` joins them in order. A row's numbers depend on its position and on no other row.
 //
 // Heads of 128 or 256 values. Shared memory: 33 KB.
-#include "common.cuh"
+#include "blocks.cuh"
 
 #define FLASH_PAGE 64
 #define FLASH_ROWS 128
@@ -16,7 +16,7 @@ struct FlashSpan {
 
 struct FlashArgs {
     Ptr<float> q;           // [tokens][heads][dim], normalised and rotated
-    Ptr<u16> keys, values;  // the layer's pages
+    Ptr<u8> keys, values;   // the layer's pages
     Ptr<u32> pages;         // [slots][pages_max]
     Ptr<FlashSpan> span;
     Ptr<float> query_gate;  // [tokens][heads][2][dim]
@@ -28,18 +28,35 @@ struct FlashArgs {
 };
 
 // 32 positions from `first` on, as far as the sequence goes; what lies behind is masked by the reader, but must be
-// numbers.
-template <int DIM>
-__device__ __forceinline__ void fetch_cached(u16 (*to)[DIM + 8], const u16* from, const u32* pages, u32 first, u32 kv,
+// numbers. Blocks become halves on their way, which is over when this is.
+template <int DIM, int BITS>
+__device__ __forceinline__ void fetch_cached(u16 (*to)[DIM + 8], u8* from, const u32* pages, u32 first, u32 kv,
                                              u32 kv_heads) {
+    if constexpr (BITS < 16) {
+        const int COUNT = FLASH_KEYS * DIM / 8 / 256;
+        Eight<BITS> held[COUNT];
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) {
+            u32 i = threadIdx.x + 256 * n, row = (first % FLASH_PAGE + i / (DIM / 8)) * kv_heads + kv;
+            held[n].load(Place<BITS>(from, pages[first / FLASH_PAGE], row, kv_heads, DIM), i % (DIM / 8));
+        }
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) {
+            u32 i = threadIdx.x + 256 * n, at = i % (DIM / 8);
+            *(uint4*)&to[i / (DIM / 8)][8 * at] = held[n].halves(at);
+        }
+        return;
+    }
     u64 base = ((u64)pages[first / FLASH_PAGE] * FLASH_PAGE + first % FLASH_PAGE) * kv_heads + kv;
     for (u32 i = threadIdx.x; i < FLASH_KEYS * DIM / 8; i += 256) {
         u32 r = i / (DIM / 8), at = i % (DIM / 8) * 8;
-        copy_16(&to[r][at], from + (base + (u64)r * kv_heads) * DIM + at);
+        copy_16(&to[r][at], (const u16*)from + (base + (u64)r * kv_heads) * DIM + at);
     }
 }
 
-template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16 (*keys)[DIM + 8], u16 (*values)[DIM + 8]) {
+template <int DIM, bool BLOCKS>
+__device__ __forceinline__ void flash(const FlashArgs& a, u16 (*keys)[DIM + 8], u16 (*values)[DIM + 8]) {
+    const int KEY = BLOCKS ? 8 : 16, VALUE = BLOCKS ? 4 : 16;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, j = lane % 4;
     u32 group = a.heads / a.kv_heads, each = FLASH_ROWS / group, kv = blockIdx.y;
     const FlashSpan span = a.span[0];
@@ -57,7 +74,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
         t = min(t, last);
         token[h] = span.start + t, position[h] = span.position + t, head[h] = kv * group + row % group;
     }
-    fetch_cached<DIM>(keys, a.keys, pages, begin, kv, a.kv_heads);
+    fetch_cached<DIM, KEY>(keys, a.keys, pages, begin, kv, a.kv_heads);
     copies_end();
     u32 q[DIM / 16][4];
 #pragma unroll
@@ -77,7 +94,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
 #pragma unroll 1
     for (u32 first = begin; first < end; first += FLASH_KEYS) {
         __syncthreads();
-        fetch_cached<DIM>(values, a.values, pages, first, kv, a.kv_heads);
+        fetch_cached<DIM, VALUE>(values, a.values, pages, first, kv, a.kv_heads);
         copies_end();
         copies_wait<1>();
         __syncthreads();
@@ -123,7 +140,7 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
 #pragma unroll
             for (int i = 0; i < 4; i++) out[n][i] *= fade[i / 2];
         __syncthreads();
-        if (first + FLASH_KEYS < end) fetch_cached<DIM>(keys, a.keys, pages, first + FLASH_KEYS, kv, a.kv_heads);
+        if (first + FLASH_KEYS < end) fetch_cached<DIM, KEY>(keys, a.keys, pages, first + FLASH_KEYS, kv, a.kv_heads);
         copies_end();
         copies_wait<1>();
         __syncthreads();
@@ -166,14 +183,14 @@ template <int DIM> __device__ __forceinline__ void flash(const FlashArgs& a, u16
     }
 }
 
-KERNEL(__launch_bounds__(256, 1) attention_prefill_256, FlashArgs) {
-    __shared__ u16 keys[FLASH_KEYS][264], values[FLASH_KEYS][264];
-    wait_previous();
-    flash<256>(a, keys, values);
-}
+#define FLASH(name, dim, blocks)                                          \
+    KERNEL(__launch_bounds__(256, 1) name, FlashArgs) {                   \
+        __shared__ u16 keys[FLASH_KEYS][dim + 8], values[FLASH_KEYS][dim + 8]; \
+        wait_previous();                                                  \
+        flash<dim, blocks>(a, keys, values);                              \
+    }
 
-KERNEL(__launch_bounds__(256, 1) attention_prefill_128, FlashArgs) {
-    __shared__ u16 keys[FLASH_KEYS][136], values[FLASH_KEYS][136];
-    wait_previous();
-    flash<128>(a, keys, values);
-}
+FLASH(attention_prefill_128, 128, false)
+FLASH(attention_prefill_256, 256, false)
+FLASH(attention_prefill_blocks_128, 128, true)
+FLASH(attention_prefill_blocks_256, 256, true)

@@ -1,11 +1,15 @@
 // Norm and rotation of queries and keys; keys and values into a paged cache.
 //
-// A page holds 64 positions of one layer: [64][kv_heads][head_dim] halves or floats; pages[slot][position / 64] names
-// it, the same in every layer. Heads of 32 to 256 values, a multiple of 32.
+// A page holds 64 positions of one layer: [64][kv_heads][head_dim] halves or floats, or blocks (blocks.cuh);
+// pages[slot][position / 64] names it, the same in every layer. Heads of 32 to 256 values, a multiple of 32.
 #pragma once
-#include "product.cuh"
+#include "blocks.cuh"
 
 #define PAGE 64
+// How keys and values are kept.
+#define KV_FLOATS 0
+#define KV_HALVES 1
+#define KV_BLOCKS 2
 
 struct CacheArgs {
     Ptr<float> query_gate;  // [tokens][heads][2][dim]
@@ -16,12 +20,12 @@ struct CacheArgs {
     Ptr<u8> keys, values;   // the layer's pages
     Ptr<u32> pages;         // [slots][pages_max]
     Ptr<u32> slot, position;  // of each token
-    u32 heads, kv_heads, dim, rope_dims, pages_max, halves;
+    u32 heads, kv_heads, dim, rope_dims, pages_max, kind;
     float eps, pad;
 };
 
-__device__ __forceinline__ void put_cached(u8* to, u64 at, float v, u32 halves) {
-    if (halves) ((u16*)to)[at] = float_to_half(v);
+__device__ __forceinline__ void put_cached(u8* to, u64 at, float v, u32 kind) {
+    if (kind == KV_HALVES) ((u16*)to)[at] = float_to_half(v);
     else ((float*)to)[at] = v;
 }
 
@@ -57,16 +61,27 @@ __device__ __forceinline__ void cache_head(const CacheArgs& a, u32 t, u32 head) 
     if (!query) head -= a.heads;
     const float* from = query ? a.query_gate + ((u64)t * a.heads + head) * 2 * a.dim
                               : a.k + ((u64)t * a.kv_heads + head) * a.dim;
-    u64 page = query ? 0 : a.pages[(u64)a.slot[t] * a.pages_max + position / PAGE];
-    u64 at = ((page * PAGE + position % PAGE) * a.kv_heads + head) * a.dim;
+    u32 page = query ? 0 : a.pages[(u64)a.slot[t] * a.pages_max + position / PAGE];
+    u32 row = position % PAGE * a.kv_heads + head;
+    u64 at = ((u64)page * PAGE * a.kv_heads + row) * a.dim;
     const float* value = a.v + ((u64)t * a.kv_heads + head) * a.dim;
     float* to = a.q + ((u64)t * a.heads + head) * a.dim;
     float x[8];
     turn(x, a, from, query ? a.q_norm : a.k_norm, a.angles + (u64)position * a.rope_dims);
+    if (a.kind == KV_BLOCKS) {
+        mix_head(x, a.dim);
+        if (!query) {
+            put_blocks(Place<8>(a.keys, page, row, a.kv_heads, a.dim), x, a.dim, true);
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = lane + 32 * i < a.dim ? value[lane + 32 * i] : 0;
+            put_blocks(Place<4>(a.values, page, row, a.kv_heads, a.dim), x, a.dim, true);
+            return;
+        }
+    }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         u32 k = lane + 32 * i;
         if (k < a.dim && query) to[k] = x[i];
-        if (k < a.dim && !query) put_cached(a.keys, at + k, x[i], a.halves), put_cached(a.values, at + k, value[k], a.halves);
+        if (k < a.dim && !query) put_cached(a.keys, at + k, x[i], a.kind), put_cached(a.values, at + k, value[k], a.kind);
     }
 }

@@ -40,6 +40,12 @@ __device__ __forceinline__ u16 float_to_half(float f) {
     return h;
 }
 
+__device__ __forceinline__ u16 float_to_bf16(float f) {
+    u16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+
 // C[16 x 8] += A[16 x 16] · B[16 x 8] in halves, sums in floats. A: rows g, g + 8 and columns 2j, 2j + 1, then the same of
 // columns 8 + 2j ..; B: column g, rows 2j, 2j + 1, then 8 + 2j ..; C as above.
 __device__ __forceinline__ void mma_halves(float c[4], const u32 a[4], u32 b0, u32 b1) {

@@ -1,6 +1,9 @@
 // Gated delta rule over the tokens of a sequence: convolution, gates, state and gated norm. A block owns one value head
 // of one sequence and walks over its tokens.
 //
+// A state is kept as floats or as bf16. What is kept so is rounded behind every token, not where a pass ends: a row's
+// numbers must not depend on how its prompt was cut.
+//
 // Thread (v, part): value column v of the state, keys 32·part .. + 31, held in registers; with fewer than 512 threads,
 // several parts. Head size 128, four taps.
 // Formulas and their source: core/src/engine/model/stages.rs, GdnMix. The window of the last three inputs of a
@@ -22,7 +25,7 @@ struct GdnArgs {
     Ptr<float> decay;   // [value_heads]
     Ptr<float> bias;
     Ptr<float> norm;    // [128]
-    Ptr<float> state;   // [slots][value_heads][128 keys][128 values]
+    Ptr<u8> state;      // [slots][value_heads][128 keys][128 values]
     Ptr<float> window;  // [slots][value_heads][3 taps][384]
     Ptr<Span> spans;
     Ptr<float> y;       // [tokens][value_heads·128]
@@ -31,24 +34,38 @@ struct GdnArgs {
     float eps, pad2;
 };
 
+// A value of a state: floats, or what bf16 leaves of them.
+template <bool SHORT> struct Kept {
+    typedef float Type;
+    static __device__ __forceinline__ float read(float v) { return v; }
+    static __device__ __forceinline__ float written(float v) { return v; }
+    static __device__ __forceinline__ float rounded(float v) { return v; }
+};
+template <> struct Kept<true> {
+    typedef u16 Type;
+    static __device__ __forceinline__ float read(u16 v) { return bf16_to_float(v); }
+    static __device__ __forceinline__ u16 written(float v) { return float_to_bf16(v); }
+    static __device__ __forceinline__ float rounded(float v) { return bf16_to_float(float_to_bf16(v)); }
+};
+
 struct GdnScratch {
     float row[384];           // q, k, v of the token after the convolution
     float sums[12], totals[4];
     float parts[2][4][128];   // Sᵀk and Sᵀq by parts of the keys
 };
 
-template <int THREADS>
+template <int THREADS, bool SHORT>
 __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span span, GdnScratch& m) {
     const int PER = 512 / THREADS, SOME = (384 + THREADS - 1) / THREADS;
     float* row = m.row;
     u32 i = threadIdx.x, v = i % 128, part = i / 128 * PER;
     u64 home = (u64)span.slot * a.value_heads + head;
-    float* state = a.state + home * 16384 + part * 32 * 128 + v;
+    auto state = (typename Kept<SHORT>::Type*)a.state.get() + home * 16384 + part * 32 * 128 + v;
     float s[PER][32];
 #pragma unroll
     for (int p = 0; p < PER; p++)
 #pragma unroll
-        for (int k = 0; k < 32; k++) s[p][k] = state[(p * 32 + k) * 128];
+        for (int k = 0; k < 32; k++) s[p][k] = Kept<SHORT>::read(state[(p * 32 + k) * 128]);
     // Which channels this thread convolves: 0..127 queries, ..255 keys, ..383 values.
     u32 key_head = head % a.key_heads, channel[SOME];
     float w[SOME][4], x[SOME][4];
@@ -113,7 +130,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
         for (int p = 0; p < PER; p++)
 #pragma unroll
             for (int k = 0; k < 32; k++)
-                s[p][k] = fmaf(row[128 + (part + p) * 32 + k] * k_scale, delta, s[p][k] * decay);
+                s[p][k] = Kept<SHORT>::rounded(fmaf(row[128 + (part + p) * 32 + k] * k_scale, delta, s[p][k] * decay));
         square = warp_sum(o * o);
         if (i < 128 && i % 32 == 0) m.sums[8 + i / 32] = square;  // all parts hold the same
         __syncthreads();
@@ -127,7 +144,7 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
 #pragma unroll
     for (int p = 0; p < PER; p++)
 #pragma unroll
-        for (int k = 0; k < 32; k++) state[(p * 32 + k) * 128] = s[p][k];
+        for (int k = 0; k < 32; k++) state[(p * 32 + k) * 128] = Kept<SHORT>::written(s[p][k]);
 #pragma unroll
     for (int n = 0; n < SOME; n++)
 #pragma unroll

@@ -1,6 +1,6 @@
 // What gdn.cu computes, with its bits, for many tokens: the convolution and the gates of all tokens side by side, the
 // walk over the tokens with nothing else in it and each head's state cut into four, then the gated norm side by side.
-#include "product.cuh"
+#include "gdn.cuh"
 
 struct WalkSpan {
     u32 slot, start, len, position;
@@ -15,7 +15,7 @@ struct WalkArgs {
     Ptr<float> decay;   // [value_heads]
     Ptr<float> bias;
     Ptr<float> norm;    // [128]
-    Ptr<float> state;   // [slots][value_heads][128 keys][128 values]
+    Ptr<u8> state;      // [slots][value_heads][128 keys][128 values]
     Ptr<float> window;  // [slots][value_heads][3 taps][384]
     Ptr<WalkSpan> spans;
     Ptr<u32> slot, position;  // of each token
@@ -149,19 +149,18 @@ __device__ __forceinline__ void keep_window(const WalkArgs& a, const WalkSpan& s
 
 // Block (value head and quarter of its columns x, span y) of eight warps, four columns each: lane = 4·part + column
 // holds keys 16·part .. + 15 of its column.
-KERNEL(__launch_bounds__(256) gdn_walk, WalkArgs) {
-    __shared__ WalkStage stages[2];
+template <bool SHORT> __device__ __forceinline__ void walk(const WalkArgs& a, WalkStage stages[2]) {
     u32 head = blockIdx.x / 4, quarter = blockIdx.x % 4, lane = threadIdx.x % 32, part = lane / 4;
     u32 column = threadIdx.x / 32 * 4 + lane % 4, v = 32 * quarter + column;
     wait_previous();
     const WalkSpan span = a.spans[blockIdx.y];
-    float* state = a.state + ((u64)span.slot * a.value_heads + head) * 16384 + part * 16 * 128 + v;
+    auto state = (typename Kept<SHORT>::Type*)a.state.get() + ((u64)span.slot * a.value_heads + head) * 16384 + part * 16 * 128 + v;
     u32 t = span.start, end = span.start + span.len;
     fetch_walk(stages[0], a, t, end, head, quarter);
     copies_end();
     float s[16];
 #pragma unroll
-    for (int k = 0; k < 16; k++) s[k] = state[k * 128];
+    for (int k = 0; k < 16; k++) s[k] = Kept<SHORT>::read(state[k * 128]);
     for (u32 n = 0; t < end; t += WALK_STAGE, n++) {
         if (t + WALK_STAGE < end) fetch_walk(stages[(n + 1) % 2], a, t + WALK_STAGE, end, head, quarter);
         copies_end();
@@ -194,14 +193,24 @@ KERNEL(__launch_bounds__(256) gdn_walk, WalkArgs) {
             float delta = g.y * (value - r);
             o = fmaf(delta, kq, o);
 #pragma unroll
-            for (int k = 0; k < 16; k++) s[k] = fmaf(key[k] * g.w, delta, s[k] * g.x);
+            for (int k = 0; k < 16; k++) s[k] = Kept<SHORT>::rounded(fmaf(key[k] * g.w, delta, s[k] * g.x));
             if (part == 0) a.y[((u64)(t + i) * a.value_heads + head) * 128 + v] = o;
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int k = 0; k < 16; k++) state[k * 128] = s[k];
+    for (int k = 0; k < 16; k++) state[k * 128] = Kept<SHORT>::written(s[k]);
     if (quarter == 0) keep_window(a, span, head);
+}
+
+KERNEL(__launch_bounds__(256) gdn_walk, WalkArgs) {
+    __shared__ WalkStage stages[2];
+    walk<false>(a, stages);
+}
+
+KERNEL(__launch_bounds__(256) gdn_walk_bf16, WalkArgs) {
+    __shared__ WalkStage stages[2];
+    walk<true>(a, stages);
 }
 
 // Gated norm in place, a warp a token and head.

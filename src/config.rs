@@ -69,6 +69,9 @@ pub struct EngineConfig {
     pub sequences: NonZeroUsize,
     /// Tokens fed in one step while a reply is being written; what suits the device where absent.
     pub step_tokens: Option<NonZeroUsize>,
+    /// What keys and values are kept as: `auto`, or a type of [`chimere_ffi::KvType`]; and recurrent states.
+    pub kv: String,
+    pub state: String,
     /// Memory of kept prompt prefixes; 0 = none are kept.
     pub snapshot_bytes_max: u64,
     /// Kept prefixes outlive the engine, in a file of the state folder.
@@ -306,6 +309,8 @@ fn engine(raw: raw::EngineSection, env: &Environment) -> Result<EngineConfig, Co
         context_tokens: context.map(nonzero),
         sequences: nonzero(number(raw.sequences, 8, 1..=256, "engine.sequences")?),
         step_tokens: step.map(nonzero),
+        kv: one_of(raw.kv, "auto", &["auto", "f16", "f32", "q8_0/q4_0"], "engine.kv")?,
+        state: one_of(raw.state, "f32", &["f32", "bf16"], "engine.state")?,
         snapshot_bytes_max: number(raw.snapshot_bytes_max, 1 << 30, 0..=1 << 44, "engine.snapshot_bytes_max")?,
         snapshots_on_disk: raw.snapshots_on_disk.is_some_and(|f| f.value),
         load_timeout: millis(raw.load_timeout_ms, 120_000, "engine.load_timeout_ms")?,

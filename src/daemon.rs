@@ -381,6 +381,10 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     if let Some(tokens) = engine.step_tokens {
         flag("--step-tokens", tokens.to_string());
     }
+    if engine.kv != "auto" {
+        flag("--kv", engine.kv.clone());
+    }
+    flag("--state", engine.state.clone());
     flag("--snapshots-max", engine.snapshot_bytes_max.to_string());
     if engine.snapshots_on_disk {
         flag("--snapshots-file", config.prefixes_file().display().to_string());

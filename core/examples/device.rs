@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use chimere_core::engine::adapter::{Adapter, AdapterError, BaseModel, Recipe, TARGETS};
 use chimere_core::engine::backend::{Adapted, Backend, Chunk, Output, Rows};
-use chimere_core::engine::cpu::{Cpu, CpuOptions, KvType};
+use chimere_core::engine::cpu::{Cpu, CpuOptions};
 use chimere_core::engine::cuda::{Cuda, CudaOptions, bench as measured};
 use chimere_core::gguf::Gguf;
 use chimere_core::gguf::synthetic::{Qwen35Moe, Types};
-use chimere_ffi::DType;
 use chimere_ffi::gpu::{Device, Folders, PACKINGS};
 use chimere_ffi::kernels::check;
+use chimere_ffi::{DType, KvType, StateType};
 use clap::{Parser, Subcommand};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -44,9 +44,8 @@ enum What {
         model: PathBuf,
         #[arg(long, default_value_t = 200)]
         tokens: usize,
-        /// Keys and values as halves
-        #[arg(long)]
-        halves: bool,
+        #[command(flatten)]
+        kept: Kept,
         /// Under a random adapter of this rank, of every matrix that one may change
         #[arg(long)]
         adapter: Option<usize>,
@@ -59,9 +58,8 @@ enum What {
         folder: PathBuf,
         #[arg(long, default_value_t = 40)]
         tokens: usize,
-        /// Keys and values as halves
-        #[arg(long)]
-        halves: bool,
+        #[command(flatten)]
+        kept: Kept,
         /// Under a random adapter of this rank, of every matrix that one may change
         #[arg(long)]
         adapter: Option<usize>,
@@ -79,9 +77,6 @@ enum What {
         /// Compare so many tokens fed whole with the same fed in pieces, in place of rates
         #[arg(long)]
         pieces: Option<usize>,
-        /// Keys and values as floats
-        #[arg(long)]
-        floats: bool,
         /// Under a random adapter of this rank, of every mixer and shared expert
         #[arg(long)]
         adapter: Option<usize>,
@@ -90,8 +85,21 @@ enum What {
     },
 }
 
+/// What keys, values and states are kept as on the card; the processor that `agree` and `small` look at keeps floats.
+#[derive(clap::Args, Clone, Copy)]
+struct Kept {
+    /// Keys and values as f32, f16 or q8_0/q4_0 [default: f16; where numbers are compared, f32]
+    #[arg(long)]
+    kv: Option<KvType>,
+    /// Recurrent states as f32 or bf16
+    #[arg(long, default_value = "f32")]
+    state: StateType,
+}
+
 #[derive(clap::Args)]
 struct Plan {
+    #[command(flatten)]
+    kept: Kept,
     /// Sequences decoded together
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
     batch: Vec<usize>,
@@ -121,17 +129,23 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Outcome {
     match cli.command {
         What::Checks => checks(&cli.cache, cli.emulated.as_deref()),
-        What::Agree { model, tokens, halves, adapter, against } => {
+        What::Agree { model, tokens, kept: Kept { kv, state }, adapter, against } => {
             let cache = Some(cli.cache);
             agree(
                 &model,
                 tokens,
                 adapter,
                 against.as_deref(),
-                CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() },
+                CudaOptions {
+                    kv: kv.unwrap_or(KvType::F32),
+                    state,
+                    cache,
+                    emulated: cli.emulated,
+                    ..Default::default()
+                },
             )
         }
-        What::Small { folder, tokens, halves, adapter } => {
+        What::Small { folder, tokens, kept: Kept { kv, state }, adapter } => {
             let path = folder.join("small.gguf");
             let shape = Qwen35Moe {
                 width: 1_024,
@@ -149,7 +163,13 @@ fn run(cli: Cli) -> Outcome {
                 tokens,
                 adapter,
                 None,
-                CudaOptions { halves, cache, emulated: cli.emulated, ..Default::default() },
+                CudaOptions {
+                    kv: kv.unwrap_or(KvType::F32),
+                    state,
+                    cache,
+                    emulated: cli.emulated,
+                    ..Default::default()
+                },
             )
         }
         What::Bench { model, plan } => {
@@ -158,10 +178,10 @@ fn run(cli: Cli) -> Outcome {
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
-        What::Synthetic { layers, pieces: count, floats, adapter, plan } => {
+        What::Synthetic { layers, pieces: count, adapter, plan } => {
             let (header, len) = Qwen35Moe::slice_of_35b(layers, TYPES).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
-            let options = CudaOptions { halves: !floats, ..hosting(&plan, cli.cache) };
+            let options = hosting(&plan, cli.cache);
             let began = Instant::now();
             let mut cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
             if let Some(rank) = adapter {
@@ -189,10 +209,12 @@ impl Plan {
 }
 
 fn hosting(plan: &Plan, cache: PathBuf) -> CudaOptions {
-    let plan = plan.plan();
+    let (Kept { kv, state }, plan) = (plan.kept, plan.plan());
     CudaOptions {
         context_tokens: plan.context_tokens(),
         sequences_max: plan.sequences(),
+        kv: kv.unwrap_or(KvType::F16),
+        state,
         cache: Some(cache),
         ..Default::default()
     }

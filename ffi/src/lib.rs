@@ -1,6 +1,7 @@
 //! The only `unsafe` code of Chimère, behind safe interfaces: read-only file maps, CPU kernels with
 //! run-time dispatch, ggml's quantised formats, libllama and CUDA. Each `unsafe` block says why it is sound.
 
+pub mod cache;
 pub mod cpu;
 pub mod dtype;
 pub mod file;
@@ -12,4 +13,5 @@ pub mod limits;
 pub mod map;
 pub mod samples;
 
+pub use cache::{CacheTypes, KvType, StateType};
 pub use dtype::DType;

@@ -83,6 +83,10 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 float half_to_float(uint16_t h);
 uint16_t float_to_half(float f);
+static inline uint16_t float_to_bf16(float f) {
+    unsigned u = __float_as_uint(f);
+    return f == f ? (u + 0x7fff + (u >> 16 & 1)) >> 16 : 0x7fff;
+}
 void mma_halves(float c[4], const unsigned a[4], unsigned b0, unsigned b1);
 void load_matrices(unsigned m[4], const void* row);
 void load_matrices_transposed(unsigned m[4], const void* row);

@@ -14,7 +14,7 @@ use chimere::engine::protocol::{Event, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
 
 use super::exit::{EX_IOERR, code_of, coded, note, say};
-use super::model_args::{CardArgs, size};
+use super::model_args::{CacheArgs, CardArgs, size};
 
 /// Host one model and speak frames over standard input and output
 #[derive(clap::Args)]
@@ -60,6 +60,8 @@ pub struct Args {
     adapters: bool,
     #[command(flatten)]
     card: CardArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -79,6 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         context_tokens: args.context as usize,
         sequences_max: args.sequences.into(),
         exact: false,
+        cache: args.cache.types(),
         card: args.card.options(args.adapters),
         vet_with: Some(std::env::current_exe()?),
     };
@@ -104,24 +107,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         step_tokens_max: args.step_tokens as usize,
         prefixes: PrefixLimits { bytes_max: args.snapshots_max, ..PrefixLimits::default() },
     };
-    loaded.keeper = args.snapshots_file.map(|file| keeper(file, &loaded)).transpose()?;
+    loaded.keeper = args.snapshots_file.map(|file| keeper(file, &loaded, args.cache)).transpose()?;
     match process::serve(loaded, limits, io::stdin(), events) {
         Err(error @ ProcessError::Lost(_)) => Err(coded(EX_IOERR, error.to_string())),
         ended => Ok(ended.map(|()| ExitCode::SUCCESS)?),
     }
 }
 
-/// Prefixes are bytes of this very program, computing this model on this device: a later one may number them otherwise.
-fn keeper(file: PathBuf, loaded: &Loaded) -> anyhow::Result<Keeper> {
+/// Prefixes are bytes of this very program, computing this model on this device with a cache of this kind: a later one may
+/// number them otherwise.
+fn keeper(file: PathBuf, loaded: &Loaded, cache: CacheArgs) -> anyhow::Result<Keeper> {
     let (model, program) = (&loaded.hosted.model, std::env::current_exe()?.metadata()?);
     let made_by = format!(
-        "chimere {} {} {:?}; {}; {} on {}",
+        "chimere {} {} {:?}; {}; {} on {}; {:?}",
         env!("CARGO_PKG_VERSION"),
         program.len(),
         program.modified()?,
         loaded.hosted.model_hash,
         model.backend,
-        model.device
+        model.device,
+        cache.types()
     );
     Ok(Keeper { file, made_by })
 }

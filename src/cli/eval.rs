@@ -22,7 +22,7 @@ use chimere::eval::perplexity::{Mixture, mixture};
 use serde_json::json;
 
 use super::exit::{EX_DATAERR, coded, note, say};
-use super::model_args::{ModelArgs, bar};
+use super::model_args::{CacheArgs, ModelArgs, bar};
 
 /// Evaluate a model: logits, perplexity, exams
 #[derive(clap::Args)]
@@ -37,7 +37,7 @@ enum What {
     Logits(LogitsArgs),
     /// Perplexity and bits per byte of a text
     Perplexity(PerplexityArgs),
-    /// Compare the native backend with the library on the same file: perplexity, KL, top-1 and greedy texts
+    /// Compare two backends on the same file, the second with a cache of floats: perplexity, KL, top-1 and greedy texts
     Agree(AgreeArgs),
     /// Accuracy on an exam of exactly checkable items, by family, with 95 % intervals
     Golden(golden::Args),
@@ -224,7 +224,9 @@ fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
         "nothing to compare: give --text, --prompts or both"
     );
     let mut tested = args.model.load(args.backend, 1, true)?;
-    let mut reference = args.model.load(args.reference, 1, true)?;
+    // The reference keeps floats, whatever the other keeps.
+    let exact = ModelArgs { cache: CacheArgs::default(), ..args.model.clone() };
+    let mut reference = exact.load(args.reference, 1, true)?;
     let mut report = json!({ "backend": tested.hosted.model.backend, "reference": reference.hosted.model.backend });
     if let Some(path) = &args.text {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

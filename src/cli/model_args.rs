@@ -8,6 +8,7 @@ use chimere::daemon::choice::served_file;
 use chimere::engine::adapter;
 use chimere::engine::backend::Adapted;
 use chimere::engine::load::{self, CardOptions, Kind, LoadOptions, Loaded};
+use chimere_ffi::{CacheTypes, KvType, StateType};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Which model, on what.
@@ -30,6 +31,26 @@ pub struct ModelArgs {
     pub adapters: bool,
     #[command(flatten)]
     pub card: CardArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+}
+
+/// What a native model keeps of a sequence.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct CacheArgs {
+    /// Keys and values as `f32`, `f16` or `q8_0/q4_0` [default: f16 on a card, f32 on the processor and in `eval`]
+    #[arg(long, value_name = "TYPE")]
+    pub kv: Option<KvType>,
+    /// Recurrent states as `f32` or `bf16`
+    #[arg(long, value_name = "TYPE", default_value_t)]
+    pub state: StateType,
+}
+
+impl CacheArgs {
+    /// As the loader wants it.
+    pub fn types(self) -> CacheTypes {
+        CacheTypes { kv: self.kv, state: self.state }
+    }
 }
 
 /// What is said of an NVIDIA card.
@@ -111,6 +132,7 @@ impl ModelArgs {
             context_tokens: self.context as usize,
             sequences_max,
             exact,
+            cache: self.cache.types(),
             card: self.card()?,
             vet_with: Some(std::env::current_exe()?),
         };

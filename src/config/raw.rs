@@ -143,6 +143,10 @@ section! {
         sequences: u64,
         /// Absent: what suits the device.
         step_tokens: u64,
+        /// `auto`, `f16`, `f32` or `q8_0/q4_0`.
+        kv: String,
+        /// `f32` or `bf16`.
+        state: String,
         /// Memory of kept prompt prefixes; 0: none are kept.
         snapshot_bytes_max: u64,
         snapshots_on_disk: bool,

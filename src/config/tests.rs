@@ -36,6 +36,12 @@ fn a_value_out_of_range_names_where_it_was_typed() {
     let flags = Flags { listen: Some("everywhere".into()), ..Flags::default() };
     let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
     assert!(error.starts_with("flag --listen: http.listen is `everywhere`"), "{error}");
+    for (key, wanted) in [("kv", "auto, f16, f32, q8_0/q4_0"), ("state", "f32, bf16")] {
+        fs::write(&file, format!("[engine]\n{key} = 'q4_0'\n")).unwrap();
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("engine.{key} is `q4_0`, but must be one of {wanted}")), "{error}");
+    }
     fs::write(&file, "[log]\nfilter = 'chimere=loud'\n").unwrap();
     let flags = Flags { config: Some(file.clone()), ..Flags::default() };
     let error = Config::load_in(&flags, &env(dir.path())).unwrap_err().to_string();

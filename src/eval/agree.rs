@@ -25,6 +25,9 @@ pub struct Forced {
     pub identical: usize,
     pub perplexity: f64,
     pub perplexity_reference: f64,
+    /// How much less likely than the reference it finds each token, nats: mean, and its standard error over the positions.
+    pub nats_more: f64,
+    pub nats_more_error: f64,
     /// Mean Kullback–Leibler divergence from the reference, nats a position.
     pub kl_mean: f64,
     pub kl_max: f64,
@@ -49,13 +52,13 @@ pub fn forced(
         return Err(BackendError::Compute("the two backends disagree about the vocabulary size".to_owned()));
     }
     let mut sum = Forced::default();
-    let (mut nats, mut nats_reference) = (0.0, 0.0);
+    let (mut nats, mut nats_reference, mut squares) = (0.0, 0.0, 0.0);
     for tokens in ids.chunks(window.max(2)).filter(|t| t.len() > 1) {
         let rows = window_rows(tested, tokens, steps.tested)?;
         let wanted = window_rows(reference, tokens, steps.reference)?;
         for ((row, want), &next) in rows.chunks_exact(vocab).zip(wanted.chunks_exact(vocab)).zip(&tokens[1..]) {
-            nats -= log_softmax_at(row, next as usize);
-            nats_reference -= log_softmax_at(want, next as usize);
+            let (own, other) = (log_softmax_at(row, next as usize), log_softmax_at(want, next as usize));
+            (nats, nats_reference, squares) = (nats - own, nats_reference - other, squares + (other - own).powi(2));
             compare(row, want, &mut sum);
         }
         progress(tokens.len());
@@ -63,6 +66,8 @@ pub fn forced(
     let n = sum.positions.max(1) as f64;
     sum.perplexity = (nats / n).exp();
     sum.perplexity_reference = (nats_reference / n).exp();
+    sum.nats_more = (nats - nats_reference) / n;
+    sum.nats_more_error = ((squares / n - sum.nats_more.powi(2)).max(0.0) / n).sqrt();
     sum.kl_mean /= n;
     Ok(sum)
 }

@@ -109,8 +109,10 @@ async fn auto_takes_the_processor_and_says_why() {
     let line = daemon(vec![("CHIMERE_ENGINE_VRAM_BYTES_MAX", "1048576")]).await;
     assert!(line.contains("GiB of device memory: weights") && line.contains("0.00 free"), "{line}");
     let small = vec![("CHIMERE_NIGHT_ENABLED", "true"), ("CHIMERE_ENGINE_VRAM_BYTES_MAX", "1048576")];
-    let line = daemon(small).await;
+    let kept = vec![("CHIMERE_ENGINE_KV", "q8_0/q4_0"), ("CHIMERE_ENGINE_STATE", "bf16")];
+    let line = daemon([small, kept].concat()).await;
     assert!(line.contains("adapters 0.") && line.contains("0.00 free"), "{line}");
+    assert!(line.contains("(q8_0/q4_0)") && line.contains("(bf16)"), "{line}");
 }
 
 /// What a night let in on the processor answers on the card. `auto`: an enabled night does not keep it from the card.
@@ -190,6 +192,9 @@ async fn a_model_beyond_the_card_is_planned_without_one_and_served_with_experts_
     let model = model().display().to_string();
     let (whole, tight, limit) = plans(&["--batch", "2", "--context", "256"]);
     assert_eq!((bytes(&whole, "host"), bytes(&whole, "slots_a_layer")), (0, 0), "{whole}");
+    let (less, ..) = plans(&["--batch", "2", "--context", "256", "--kv", "q8_0/q4_0", "--state", "bf16"]);
+    assert_eq!((bytes(&less, "kv"), &less["kv_type"]), (bytes(&whole, "kv") * 52 / 128, &"q8_0/q4_0".into()), "{less}");
+    assert!(bytes(&less, "states") < bytes(&whole, "states") * 6 / 10, "{less}");
     let (slots, all) = (bytes(&tight, "slots_a_layer"), bytes(&tight, "experts_a_layer"));
     assert!(bytes(&tight, "host") > 0 && 0 < slots && slots < all, "{tight}");
     let refused = |more: &[&str]| {

@@ -22,6 +22,7 @@ pub(crate) fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
         context_tokens: 256,
         sequences_max: 4,
         exact: true,
+        cache: Default::default(),
         card: Default::default(),
         vet_with: None,
     };

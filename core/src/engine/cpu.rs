@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 use weights::{CpuPacker, LayerForms, Packed, bytes_per_token};
 
-pub use chimere_ffi::cpu::KvType;
+pub use chimere_ffi::{KvType, StateType};
 
 /// How a model is hosted.
 #[derive(Clone, Copy, Debug)]
@@ -43,15 +43,17 @@ pub struct CpuOptions {
     pub context_tokens: usize,
     /// Sequences that can be open at once.
     pub sequences_max: usize,
-    /// Precision of the KV cache. All caches together take at most
+    /// Precision of the KV cache: of blocks what is left of the values, as halves. All caches together take at most
     /// `sequences_max` · `context_tokens` · [`Cpu::kv_bytes_per_token`]; blocks are allocated as sequences grow.
     pub kv: KvType,
+    /// Precision of the recurrent states, which take the room of floats.
+    pub state: StateType,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
-        CpuOptions { threads, context_tokens: 0, sequences_max: 16, kv: KvType::F32 }
+        CpuOptions { threads, context_tokens: 0, sequences_max: 16, kv: KvType::F32, state: StateType::F32 }
     }
 }
 
@@ -111,7 +113,7 @@ impl Cpu {
         let kv = KvShape { heads: hp.attention.kv_heads, head_dim: hp.attention.head_dim, kv: options.kv };
         let info = model_info(gguf, &hp, &weights, stem, options);
         Ok(Cpu {
-            gdn: gdn_layers(&hp, &weights)?,
+            gdn: gdn_layers(&hp, &weights, options.state)?,
             forms,
             head_forms: Forms::of(&[&weights.head, mtp.and_then(|m| m.head.as_ref()).unwrap_or(&weights.head)]),
             combine_forms: Forms::of(&[mtp.map_or(&weights.head, |m| &m.projection)]),
@@ -166,11 +168,11 @@ fn supported(hp: &HParams, options: &CpuOptions) -> Result<(), ModelError> {
     Ok(())
 }
 
-fn gdn_layers(hp: &HParams, weights: &Weights<Packed>) -> Result<Vec<Option<Gdn>>, ModelError> {
+fn gdn_layers(hp: &HParams, weights: &Weights<Packed>, state: StateType) -> Result<Vec<Option<Gdn>>, ModelError> {
     let one = |layer: &Layer<Packed>| match &layer.mixer {
         Mixer::Attention(_) => Ok(None),
         Mixer::Gdn(w) => Gdn::new(gdn_shape(hp), &w.conv, &w.a, &w.dt_bias, &w.norm, hp.rms_eps)
-            .map(Some)
+            .map(|gdn| Some(gdn.keeping(state)))
             .map_err(|e| ModelError::Contradiction(e.to_string())),
     };
     weights.layers.iter().map(one).collect()

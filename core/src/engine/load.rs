@@ -15,6 +15,7 @@ use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
 use super::vocab::{Vocab, fingerprint};
 use crate::gguf::Gguf;
+use chimere_ffi::{CacheTypes, KvType};
 
 /// Which implementation runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -36,8 +37,10 @@ pub struct LoadOptions {
     pub threads: usize,
     pub context_tokens: usize,
     pub sequences_max: usize,
-    /// Numbers before speed: keys and values in f32, and in the library no rearranged weights.
+    /// Numbers before speed: keys and values in f32 where nobody says otherwise, and in the library no rearranged weights.
     pub exact: bool,
+    /// What native models keep keys, values and states as.
+    pub cache: CacheTypes,
     pub card: CardOptions,
     /// The program of ours that judges the chat template in a throw-away process (`engine --vet`); absent: judged in
     /// this process.
@@ -52,7 +55,8 @@ impl LoadOptions {
             threads: self.threads,
             context_tokens: self.context_tokens,
             sequences_max: self.sequences_max,
-            halves: !self.exact,
+            kv: self.cache.kv.unwrap_or(if self.exact { KvType::F32 } else { KvType::F16 }),
+            state: self.cache.state,
             memory_bytes_max: card.memory_bytes_max,
             pinned_bytes_max: card.pinned_bytes_max,
             resident_percent_min: if self.backend == Kind::Auto { AUTO_RESIDENT_PERCENT_MIN } else { 0 },
@@ -213,7 +217,8 @@ fn native_cpu(
         threads: options.threads,
         context_tokens: options.context_tokens,
         sequences_max: options.sequences_max,
-        ..Default::default()
+        kv: options.cache.kv.unwrap_or(KvType::F32),
+        state: options.cache.state,
     };
     let backend = super::cpu::Cpu::load(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))

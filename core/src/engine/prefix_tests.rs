@@ -12,7 +12,7 @@ use chimere_ffi::gpu::build_emulated;
 use super::adapter::{Adapter, BaseModel, Recipe};
 use super::backend::*;
 use super::control::{ReplyControl, ReplyLimits};
-use super::cpu::{Cpu, CpuOptions, KvType};
+use super::cpu::{Cpu, CpuOptions};
 use super::cuda::{Cuda, CudaOptions};
 use super::host::{Host, HostLimits, Input};
 use super::host_tests::{END, Letters};
@@ -32,16 +32,27 @@ const PATIENCE: Duration = Duration::from_secs(1_200);
 const KEEP: PrefixLimits = PrefixLimits { bytes_max: 1 << 30, gain_tokens_min: 64, stride_tokens: 128 };
 
 fn on_processor(path: &Path) -> Box<dyn Backend> {
-    let options = CpuOptions { threads: 2, context_tokens: CONTEXT_TOKENS, sequences_max: 4, kv: KvType::F32 };
+    let options = CpuOptions { threads: 2, context_tokens: CONTEXT_TOKENS, sequences_max: 4, ..Default::default() };
     Box::new(Cpu::load(path, &options, &mut |_| {}).unwrap())
 }
 
-#[cfg_attr(not(feature = "llama"), allow(dead_code))]
+#[cfg(feature = "llama")]
 fn on_card(path: &Path) -> Box<dyn Backend> {
+    on_card_with(path, CudaOptions::default())
+}
+
+#[cfg(feature = "llama")]
+fn on_card_in_few_bytes(path: &Path) -> Box<dyn Backend> {
+    use super::cpu::{KvType, StateType};
+    on_card_with(path, CudaOptions { kv: KvType::Q8Q4, state: StateType::Bf16, ..Default::default() })
+}
+
+#[cfg(feature = "llama")]
+fn on_card_with(path: &Path, options: CudaOptions) -> Box<dyn Backend> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let emulated = Some(build_emulated(&root.join("kernels"), &root.join("target")).unwrap());
     let (context_tokens, sequences_max) = (CONTEXT_TOKENS, 4);
-    let options = CudaOptions { threads: 2, context_tokens, sequences_max, emulated, ..Default::default() };
+    let options = CudaOptions { threads: 2, context_tokens, sequences_max, emulated, ..options };
     Box::new(Cuda::load(path, &options, &mut |_| {}).unwrap())
 }
 
@@ -218,7 +229,8 @@ fn replies_on_the_processor_are_the_same_bits_whatever_was_kept() {
     assert_eq!(kept, [0, 128, 128, 192, 192, 256, 128, 192]);
 }
 
-/// Quantised, with heads whose attention of many tokens runs on tensor cores, over a cache of halves.
+/// Quantised, with heads whose attention of many tokens runs on tensor cores, over a cache of halves, and of blocks with
+/// states in bf16.
 #[cfg(feature = "llama")]
 #[test]
 fn replies_on_a_card_are_the_same_bits_whatever_was_kept() {
@@ -230,7 +242,9 @@ fn replies_on_a_card_are_the_same_bits_whatever_was_kept() {
     Qwen35Moe::small(types).build().unwrap().write(&path, 3, |_, _| {}).unwrap();
     // A message ends at 71. One rig reads a prompt at once, the other sixteen tokens at a time.
     let words = &prompts()[2];
-    assert_eq!(same_bits(&path, on_card, &[words[..110].to_vec(), words[..90].to_vec()], &[Some(5)]), [0, 71]);
+    for card in [on_card, on_card_in_few_bytes] {
+        assert_eq!(same_bits(&path, card, &[words[..110].to_vec(), words[..90].to_vec()], &[Some(5)]), [0, 71]);
+    }
 }
 
 #[test]

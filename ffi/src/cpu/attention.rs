@@ -8,18 +8,12 @@
 use super::lanes::{LANES, Lanes, lanes};
 use super::norm;
 use super::pool::{Pool, Shared1};
+use crate::cache::{KvType, as_q4_0, as_q8_0};
 
 /// Positions of a block.
 pub const KV_BLOCK: usize = 64;
 /// Queries that read a block together.
 const TILE: usize = 4;
-
-/// How cached keys and values are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KvType {
-    F32,
-    F16,
-}
 
 #[derive(Clone)]
 enum Store {
@@ -32,6 +26,7 @@ enum Store {
 pub struct KvBlock {
     kv_heads: usize,
     head_dim: usize,
+    kind: KvType,
     /// `[kv_head][dim][64]`.
     keys: Store,
     /// `[kv_head][64][dim]`.
@@ -42,7 +37,8 @@ impl Store {
     fn zeroed(kind: KvType, len: usize) -> Store {
         match kind {
             KvType::F32 => Store::F32(vec![0.0; len]),
-            KvType::F16 => Store::F16(vec![0; len]),
+            // What is left of blocks are halves.
+            KvType::F16 | KvType::Q8Q4 => Store::F16(vec![0; len]),
         }
     }
 
@@ -84,13 +80,25 @@ impl KvBlock {
             "head dimension {head_dim}: multiples of 16 up to {DIM_MAX}"
         );
         let len = kv_heads * head_dim * KV_BLOCK;
-        KvBlock { kv_heads, head_dim, keys: Store::zeroed(kind, len), values: Store::zeroed(kind, len) }
+        KvBlock { kv_heads, head_dim, kind, keys: Store::zeroed(kind, len), values: Store::zeroed(kind, len) }
     }
 
-    /// Stores position `slot` (0..64): `k` and `v` are `[kv_heads, head_dim]`.
+    /// Stores position `slot` (0..64): `k` and `v` are `[kv_heads, head_dim]`, the heads of keys that are kept in blocks mixed
+    /// before ([`crate::cache::mix_head`]).
     pub fn write(&mut self, slot: usize, k: &[f32], v: &[f32]) {
         let dim = self.head_dim;
         assert!(slot < KV_BLOCK && k.len() == self.kv_heads * dim && v.len() == k.len(), "a row of the cache");
+        if self.kind == KvType::Q8Q4 {
+            let (mut k, mut v) = (k.to_vec(), v.to_vec());
+            k.chunks_exact_mut(dim).for_each(as_q8_0);
+            v.chunks_exact_mut(dim).for_each(as_q4_0);
+            return self.set(slot, &k, &v);
+        }
+        self.set(slot, k, v);
+    }
+
+    fn set(&mut self, slot: usize, k: &[f32], v: &[f32]) {
+        let dim = self.head_dim;
         for (i, x) in k.iter().enumerate() {
             self.keys.set(i * KV_BLOCK + slot, *x);
         }

@@ -12,6 +12,7 @@ use super::gdn_chunk::{self, ChunkScratch};
 use super::gdn_step::{convolve, step};
 use super::norm;
 use super::pool::{Pool, Shared1};
+use crate::cache::{StateType, as_bf16};
 
 /// Dimension of keys and values of a head.
 pub(super) const DIM: usize = 128;
@@ -69,6 +70,8 @@ pub struct Gdn {
     eps: f32,
     /// Full chunks use the chunked form.
     chunked: bool,
+    /// What is left of the state behind every token.
+    state: StateType,
 }
 
 fn check(what: &'static str, got: usize, need: usize) -> Result<(), GdnError> {
@@ -98,7 +101,13 @@ impl Gdn {
         check("ssm_norm", norm.len(), DIM)?;
         let conv = (0..TAPS * channels).map(|i| conv[i % channels * TAPS + i / channels]).collect();
         let chunked = shape.chunked();
-        Ok(Gdn { shape, conv, a: a.to_vec(), dt_bias: dt_bias.to_vec(), norm: norm.to_vec(), eps, chunked })
+        let state = StateType::F32;
+        Ok(Gdn { shape, conv, a: a.to_vec(), dt_bias: dt_bias.to_vec(), norm: norm.to_vec(), eps, chunked, state })
+    }
+
+    /// The same layer over states of this type. What is rounded behind every token goes token by token.
+    pub fn keeping(self, state: StateType) -> Gdn {
+        Gdn { chunked: self.chunked && state == StateType::F32, state, ..self }
     }
 
     /// Heads of the layer.
@@ -266,6 +275,9 @@ pub fn gdn(
                     let decay = buffers.log_decay[t].exp();
                     // SAFETY: `step` checks the lengths it relies on.
                     unsafe { step(state, q, k, v, decay, buffers.beta[t], &mut buffers.o[row]) };
+                    if layer.state == StateType::Bf16 {
+                        as_bf16(state);
+                    }
                 }
             }
             for t in 0..n {

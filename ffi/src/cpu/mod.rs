@@ -37,7 +37,7 @@ pub(crate) mod samples;
 mod wide;
 
 pub use act::{Act, Forms};
-pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, KvType, attention};
+pub use attention::{AttentionShape, AttentionSpan, KV_BLOCK, KvBlock, attention};
 pub use buffer::Buffer;
 pub use gdn::{CHUNK as GDN_CHUNK, Gdn, GdnError, GdnRows, GdnScratch, GdnShape, GdnSpan, GdnState, gdn};
 pub use gemm::{Left, Panels, multiply};

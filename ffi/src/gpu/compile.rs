@@ -13,6 +13,7 @@ use super::GpuError;
 /// What the kernels include.
 const HEADERS: [(&CStr, &str); 14] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
+    (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),

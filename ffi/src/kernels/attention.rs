@@ -1,6 +1,7 @@
 //! See `kernels/attention.cu`.
 
 use super::{Kernel, args};
+use crate::KvType;
 use crate::gpu::{Device, GpuError};
 
 /// Positions of a page.
@@ -30,7 +31,7 @@ args! {
         dim: u32,
         rope_dims: u32,
         pages_max: u32,
-        halves: u32,
+        kind: u32,
         eps: f32,
         pad: f32,
     }
@@ -103,6 +104,15 @@ args! {
     }
 }
 
+/// How the kernels call it.
+pub fn kind(kv: KvType) -> u32 {
+    match kv {
+        KvType::F32 => 0,
+        KvType::F16 => 1,
+        KvType::Q8Q4 => 2,
+    }
+}
+
 pub fn cache(d: &Device, a: &Cache, tokens: usize) -> Result<(), GpuError> {
     d.launch(Kernel::AttentionCache, [tokens as u32, a.heads + a.kv_heads, 1], 32, a)
 }
@@ -114,10 +124,11 @@ pub fn attend(d: &Device, a: &Attention, join: &Join, tokens: usize) -> Result<(
     d.launch(Kernel::AttentionJoin, [tokens as u32, a.heads, 1], a.dim, join)
 }
 
-/// At most [`FEW`] tokens over a cache of halves.
-pub fn few(d: &Device, a: &Attend, join: &Join, tokens: usize) -> Result<(), GpuError> {
+/// At most [`FEW`] tokens over a cache of halves or blocks.
+pub fn few(d: &Device, kv: KvType, a: &Attend, join: &Join, tokens: usize) -> Result<(), GpuError> {
+    let kernel = if kv == KvType::Q8Q4 { Kernel::AttendBlocks } else { Kernel::Attend };
     let groups = (a.heads / a.kv_heads).div_ceil(8);
     let grid = [tokens as u32, a.kv_heads * groups, a.chunks_max.min(2 * CHUNKS_BESIDE)];
-    d.launch(Kernel::Attend, grid, 256, a)?;
+    d.launch(kernel, grid, 256, a)?;
     d.launch(Kernel::AttendJoin, [tokens as u32, a.heads, 1], a.dim, join)
 }

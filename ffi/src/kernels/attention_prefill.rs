@@ -2,10 +2,11 @@
 
 use super::attention::Join;
 use super::{Kernel, args, norm};
+use crate::KvType;
 use crate::gpu::{Device, GpuError};
 
 args! {
-    /// Attention of many tokens over a cache of halves: one span, from tile `first` on.
+    /// Attention of many tokens over a cache of halves or blocks: one span, from tile `first` on.
     Prefill {
         q: u64,
         keys: u64,
@@ -48,10 +49,11 @@ pub fn split(heads: usize, kv_heads: usize, dim: usize, context: usize, floats: 
     (1..).map(|n| n * SPLIT_MIN).find(|split| fits(*split) || *split >= context).unwrap_or(SPLIT_MIN)
 }
 
-/// Attention of `tokens` tokens from `position` on: `a` and `join` point to the first of them, `floats` is the room of
+/// Attention of `tokens` tokens from `position` on over a cache of `kv`: `a` and `join` point to the first of them, `floats` is the room of
 /// [`Prefill::part`]. Tokens that see one split only write what they found, the others are joined, as many at a time as have room.
 pub fn launch(
     d: &Device,
+    kv: KvType,
     a: &Prefill,
     join: &Join,
     (position, tokens): (usize, usize),
@@ -59,7 +61,12 @@ pub fn launch(
 ) -> Result<(), GpuError> {
     let (heads, dim, split) = (a.heads as usize, a.dim as usize, a.split as usize);
     let (each, width) = (each(heads, a.kv_heads as usize), heads * dim);
-    let kernel = if dim == 128 { Kernel::AttentionPrefill128 } else { Kernel::AttentionPrefill256 };
+    let kernel = match (kv == KvType::Q8Q4, dim) {
+        (false, 128) => Kernel::AttentionPrefill128,
+        (false, _) => Kernel::AttentionPrefill256,
+        (true, 128) => Kernel::AttentionPrefillBlocks128,
+        (true, _) => Kernel::AttentionPrefillBlocks256,
+    };
     let mut first = 0;
     while first < tokens {
         let left = tokens - first;

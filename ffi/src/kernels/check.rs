@@ -34,6 +34,7 @@ pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     found.push(norms(d)?);
     found.push(routes(d)?);
     found.extend(super::check_many::all(d)?);
+    found.extend(super::check_cache::all(d)?);
     found.extend(super::check_experts::all(d)?);
     found.extend(super::check_lora::all(d)?);
     found.extend(super::check_offload::all(d)?);

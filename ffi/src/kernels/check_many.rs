@@ -1,14 +1,19 @@
 //! The kernels for many tokens against plain arithmetic, and against those for few, whose bits they must give.
 
 use super::check::{Finding, floats, read, worst};
+use super::check_cache::{decoded, random_cache};
 use super::{attention_prefill, gdn};
+use crate::cache::as_bf16;
 use crate::gpu::{Buffer, Device, GpuError};
 use crate::samples::Random;
+use crate::{KvType, StateType};
 
 pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
-    let mut found = vec![walk(d)?];
-    for (dim, split) in [(128, 1_024), (256, 1_024), (256, 64)] {
-        found.push(attention(d, dim, split)?);
+    let mut found = vec![walk(d, StateType::F32)?, walk(d, StateType::Bf16)?];
+    for kv in [KvType::F16, KvType::Q8Q4] {
+        for (dim, split) in [(128, 1_024), (256, 1_024), (256, 64)] {
+            found.push(attention(d, kv, dim, split)?);
+        }
     }
     Ok(found)
 }
@@ -41,8 +46,8 @@ struct Gdn<'a> {
 const HEADS: (usize, usize) = (2, 4);
 const CHANNELS: usize = (2 * HEADS.0 + HEADS.1) * 128;
 
-/// The recurrence as it is written, in double precision.
-fn recurrence(g: &Gdn<'_>, tokens: usize) -> Vec<f64> {
+/// The recurrence as it is written, in double precision but for what is kept of the state.
+fn recurrence(g: &Gdn<'_>, state: StateType, tokens: usize) -> Vec<f64> {
     let conv = |t: usize, c: usize| -> f64 {
         let tap = |j: usize| {
             (t + j >= 3).then(|| f64::from(g.conv[4 * c + j]) * f64::from(g.qkv[(t + j - 3) * CHANNELS + c]))
@@ -73,6 +78,11 @@ fn recurrence(g: &Gdn<'_>, tokens: usize) -> Vec<f64> {
                 (0..128).for_each(|i| s[i * 128 + c] += k[i] * d);
                 out[c] = (0..128).map(|i| s[i * 128 + c] * q[i]).sum();
             }
+            if state == StateType::Bf16 {
+                let mut kept: Vec<f32> = s.iter().map(|v| *v as f32).collect();
+                as_bf16(&mut kept);
+                s.iter_mut().zip(kept).for_each(|(s, v)| *s = v.into());
+            }
             let scale = 1.0 / (out.iter().map(|v| v * v).sum::<f64>() / 128.0 + 1e-6).sqrt();
             for c in 0..128 {
                 let z = f64::from(g.z[at * 128 + c]);
@@ -85,7 +95,7 @@ fn recurrence(g: &Gdn<'_>, tokens: usize) -> Vec<f64> {
 
 /// Two sequences: one walks over 45 tokens at once, the other over 3 and then 42; the numbers are those of both
 /// kernels.
-fn walk(d: &Device) -> Result<Finding, GpuError> {
+fn walk(d: &Device, kept: StateType) -> Result<Finding, GpuError> {
     let (tokens, mut random) = (45, Random(6));
     let mut normals = |n: usize| random.normals(n);
     let (qkv, z, conv) = (normals(tokens * CHANNELS), normals(tokens * HEADS.1 * 128), normals(4 * CHANNELS));
@@ -94,13 +104,15 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
     let decay = vec![-0.2, -0.01, -1.0, -0.5];
     let wanted = recurrence(
         &Gdn { qkv: &qkv, z: &z, alpha: &alpha, beta: &beta, conv: &conv, decay: &decay, bias: &bias, norm: &norm },
+        kept,
         tokens,
     );
     let width = HEADS.1 * 128;
     let double = |v: &[f32]| floats(d, &[v, v].concat());
     let (qkvs, zs, alphas, betas) = (double(&qkv)?, double(&z)?, double(&alpha)?, double(&beta)?);
     let (convs, decays, biases, norms) = (floats(d, &conv)?, floats(d, &decay)?, floats(d, &bias)?, floats(d, &norm)?);
-    let (state, window) = (d.zeroed(8 * HEADS.1 * gdn::STATE_FLOATS)?, d.zeroed(8 * HEADS.1 * gdn::WINDOW_FLOATS)?);
+    let (state, window) =
+        (d.zeroed(2 * HEADS.1 * gdn::state_bytes(kept))?, d.zeroed(8 * HEADS.1 * gdn::WINDOW_FLOATS)?);
     let (y, halves) = (d.zeroed(8 * tokens * width)?, d.zeroed(4 * tokens * width)?);
     let all = gdn::Gdn {
         qkv: qkvs.at(),
@@ -122,7 +134,7 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
         ..Default::default()
     };
     let three = words(d, &[1, tokens as u32, 3, 0])?;
-    gdn::launch(d, &gdn::Gdn { spans: three.at(), ..all }, 1)?;
+    gdn::launch(d, kept, &gdn::Gdn { spans: three.at(), ..all }, 1)?;
     let first = read(&y, 2 * tokens * width)?;
     // The other sequence's first three rows are no part of this pass: rows of the pass lie side by side.
     let rows = 2 * tokens - 3;
@@ -165,29 +177,26 @@ fn walk(d: &Device) -> Result<Finding, GpuError> {
         eps: 1e-6,
         pad: 0.0,
     };
-    gdn::walk(d, &a, 2)?;
+    gdn::walk(d, kept, &a, 2)?;
     let found = read(&y, rows * width)?;
     let pieces = [&first[tokens * width..][..3 * width], &found[tokens * width..]].concat();
     let mut error = if same(&pieces, &found[..tokens * width]) { 0.0 } else { f64::INFINITY };
     for (a, b) in found.iter().zip(&wanted) {
         error = worst(error, (f64::from(*a) - b).abs());
     }
-    Ok(Finding { kernel: "gdn_walk", what: format!("{tokens} tokens whole and in two"), error, limit: 1e-4 })
+    // A value between two of bf16 may go either way.
+    let limit = if kept == StateType::F32 { 1e-4 } else { 2e-2 };
+    Ok(Finding { kernel: "gdn_walk", what: format!("{tokens} tokens whole and in two, {kept}"), error, limit })
 }
 
 /// A span that begins at position 37, over pages in no order: at once, and in pieces, which must give its bits.
-fn attention(d: &Device, dim: usize, split: usize) -> Result<Finding, GpuError> {
+fn attention(d: &Device, kv: KvType, dim: usize, split: usize) -> Result<Finding, GpuError> {
     let (heads, kv_heads, tokens, before, pages) = (6, 2, 83, 37, [3_u32, 1]);
     let mut random = Random(9);
     let (q, gate) = (random.normals(tokens * heads * dim), random.normals(2 * tokens * heads * dim));
-    let halves = |n: usize, random: &mut Random| -> Vec<half::f16> {
-        random.normals(n).into_iter().map(half::f16::from_f32).collect()
-    };
-    let cache = 4 * 64 * kv_heads * dim;
-    let (k, v) = (halves(cache, &mut random), halves(cache, &mut random));
-    let bytes = |v: &[half::f16]| v.iter().flat_map(|h| h.to_bits().to_le_bytes()).collect::<Vec<u8>>();
+    let [k, v] = [true, false].map(|keys| random_cache(kv, keys, 4, kv_heads * dim, &mut random));
     let (qs, gates, y) = (floats(d, &q)?, floats(d, &gate)?, d.zeroed(4 * tokens * heads * dim)?);
-    let (ks, vs, table) = (d.buffer(&bytes(&k))?, d.buffer(&bytes(&v))?, words(d, &pages)?);
+    let (ks, vs, table) = (d.buffer(&k)?, d.buffer(&v)?, words(d, &pages)?);
     let positions = words(d, &(before as u32..(before + tokens) as u32).collect::<Vec<_>>())?;
     // Room for the sums of one block's tokens alone, 42 of three heads a KV head.
     let room = 42 * heads * 2 * (dim + 2);
@@ -223,7 +232,7 @@ fn attention(d: &Device, dim: usize, split: usize) -> Result<Finding, GpuError> 
             ..Default::default()
         };
         let a = attention_prefill::Prefill { span: span.at(), ..a };
-        attention_prefill::launch(d, &a, &join, (before + start, len), room)
+        attention_prefill::launch(d, kv, &a, &join, (before + start, len), room)
     };
     feed(0, tokens)?;
     let found = read(&y, tokens * heads * dim)?;
@@ -231,20 +240,19 @@ fn attention(d: &Device, dim: usize, split: usize) -> Result<Finding, GpuError> 
     [(0, 16), (16, 1), (17, 50), (67, 16)].into_iter().try_for_each(|(start, len)| feed(start, len))?;
     let pieces = read(&y, tokens * heads * dim)?;
     let mut error = if same(&found, &pieces) { 0.0 } else { f64::INFINITY };
-    let row = |of: &[half::f16], p: usize, kv: usize| -> Vec<f32> {
-        let at = ((pages[p / 64] as usize * 64 + p % 64) * kv_heads + kv) * dim;
-        of[at..at + dim].iter().map(|h| h.to_f32()).collect()
+    let row = |of: &[u8], keys: bool, p: usize, head: usize| -> Vec<f32> {
+        decoded(kv, keys, of, pages[p / 64] as usize, (p % 64, head), (kv_heads, dim))
     };
     for t in 0..tokens {
         for h in 0..heads {
             let at = t * heads + h;
             let query = &q[at * dim..][..dim];
-            let scores = (0..=before + t).map(|p| dot(query, &row(&k, p, h / 3)) * f64::from(scale));
+            let scores = (0..=before + t).map(|p| dot(query, &row(&k, true, p, h / 3)) * f64::from(scale));
             let weights: Vec<f64> = scores.map(f64::exp).collect();
             let total: f64 = weights.iter().sum();
             let mut out = vec![0.0_f64; dim];
             for (p, w) in weights.iter().enumerate() {
-                out.iter_mut().zip(row(&v, p, h / 3)).for_each(|(o, v)| *o += w / total * f64::from(v));
+                out.iter_mut().zip(row(&v, false, p, h / 3)).for_each(|(o, v)| *o += w / total * f64::from(v));
             }
             for (i, out) in out.iter().enumerate() {
                 let g = f64::from(gate[(2 * at + 1) * dim + i]);
@@ -254,7 +262,7 @@ fn attention(d: &Device, dim: usize, split: usize) -> Result<Finding, GpuError> 
     }
     Ok(Finding {
         kernel: "attention_prefill",
-        what: format!("{tokens} tokens whole and in pieces, heads of {dim}, splits of {split}"),
+        what: format!("{tokens} tokens whole and in pieces, heads of {dim}, splits of {split}, {kv}"),
         error,
         limit: 3e-3,
     })

@@ -1,11 +1,17 @@
 //! See `kernels/gdn.cu`.
 
 use super::{Kernel, args};
+use crate::StateType;
 use crate::gpu::{Device, GpuError};
 
-/// Floats of one value head: state, and window of the convolution.
-pub const STATE_FLOATS: usize = 128 * 128;
+/// Values of one value head's state, and floats of its window of the convolution.
+const STATE_VALUES: usize = 128 * 128;
 pub const WINDOW_FLOATS: usize = 3 * 384;
+
+/// Bytes of one value head's state.
+pub const fn state_bytes(state: StateType) -> usize {
+    state.bytes() * STATE_VALUES
+}
 
 args! {
     /// Gated delta rule of one layer.
@@ -64,13 +70,15 @@ args! {
 /// Tokens of a block of `gdn_prepare`.
 const PREPARED_TOKENS: u32 = 8;
 
-pub fn walk(d: &Device, a: &Walk, spans: usize) -> Result<(), GpuError> {
+pub fn walk(d: &Device, state: StateType, a: &Walk, spans: usize) -> Result<(), GpuError> {
+    let kernel = if state == StateType::Bf16 { Kernel::GdnWalkBf16 } else { Kernel::GdnWalk };
     let groups = a.key_heads + (a.value_heads * 128).div_ceil(256);
     d.launch(Kernel::GdnPrepare, [a.tokens.div_ceil(PREPARED_TOKENS), groups, 1], 256, a)?;
-    d.launch(Kernel::GdnWalk, [4 * a.value_heads, spans as u32, 1], 256, a)?;
+    d.launch(kernel, [4 * a.value_heads, spans as u32, 1], 256, a)?;
     d.launch(Kernel::GdnFinish, [(a.tokens * a.value_heads).div_ceil(8), 1, 1], 256, a)
 }
 
-pub fn launch(d: &Device, a: &Gdn, spans: usize) -> Result<(), GpuError> {
-    d.launch(Kernel::Gdn, [a.value_heads, spans as u32, 1], 512, a)
+pub fn launch(d: &Device, state: StateType, a: &Gdn, spans: usize) -> Result<(), GpuError> {
+    let kernel = if state == StateType::Bf16 { Kernel::GdnBf16 } else { Kernel::Gdn };
+    d.launch(kernel, [a.value_heads, spans as u32, 1], 512, a)
 }

@@ -9,6 +9,7 @@ use chimere::engine::cuda::{self, Cuda, CudaOptions, Placement};
 use chimere::engine::load::model_hash;
 use chimere::gguf::Gguf;
 use chimere::gguf::synthetic::Qwen35Moe;
+use chimere_ffi::KvType;
 
 use super::{Args, types};
 use crate::cli::exit::say;
@@ -32,6 +33,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         threads: args.model.threads(),
         context_tokens: if args.plan { context } else { plan.context_tokens().max(context) },
         sequences_max: plan.sequences(),
+        kv: args.model.cache.kv.unwrap_or(KvType::F16),
+        state: args.model.cache.state,
         memory_bytes_max: card.memory_bytes_max,
         pinned_bytes_max: card.pinned_bytes_max,
         cache: card.cache,

@@ -5,6 +5,8 @@ use super::run::Run;
 use super::weights::Packed;
 use crate::engine::model::passes::Span;
 use crate::engine::model::weights::{Attention, Mixer};
+use chimere_ffi::KvType;
+use chimere_ffi::cache::mix_head;
 use chimere_ffi::cpu::{
     Act, Angles, AttentionShape, AttentionSpan, Forms, Pool, Product, attention, matmul_adapted, rms_norm, sigmoid_mul,
 };
@@ -56,10 +58,10 @@ impl Run<'_> {
         }
     }
 
-    /// Normalises and rotates queries (into `q`) and keys (in place).
+    /// Normalises and rotates queries (into `q`) and keys (in place), and mixes both for a cache of blocks.
     fn rotate(&mut self, w: &Attention<Packed>) {
         let (p, eps, rope, b) = (&self.hp.attention, self.hp.rms_eps, self.rope, &mut *self.b);
-        let (h, width) = (p.head_dim, p.heads * p.head_dim);
+        let (h, width, mixed) = (p.head_dim, p.heads * p.head_dim, self.kv.kv == KvType::Q8Q4);
         set_len(&mut b.q, self.rows * width);
         let one = |r: &mut Rotation<'_>| {
             for (row, angles) in r.angles.iter().enumerate() {
@@ -68,10 +70,16 @@ impl Run<'_> {
                     q.copy_from_slice(&qg[..h]);
                     rms_norm(q, &w.q_norm, eps);
                     rope.apply(q, angles);
+                    if mixed {
+                        mix_head(q);
+                    }
                 }
                 for k in r.k[row * p.kv_heads * h..][..p.kv_heads * h].chunks_exact_mut(h) {
                     rms_norm(k, &w.k_norm, eps);
                     rope.apply(k, angles);
+                    if mixed {
+                        mix_head(k);
+                    }
                 }
             }
         };

@@ -5,7 +5,8 @@ use crate::engine::backend::{Kept, Saved, SavedSize};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::passes::GRID;
 use crate::engine::model::state::SequenceState;
-use chimere_ffi::cpu::{GdnShape, GdnState, KV_BLOCK, KvBlock, KvType};
+use chimere_ffi::KvType;
+use chimere_ffi::cpu::{GdnShape, GdnState, KV_BLOCK, KvBlock};
 use std::ops::Range;
 use std::sync::Arc;
 

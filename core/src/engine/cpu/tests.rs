@@ -8,7 +8,7 @@ use crate::gguf::Value;
 use chimere_ffi::DType;
 
 fn options() -> CpuOptions {
-    CpuOptions { threads: 2, context_tokens: 1_024, sequences_max: 4, kv: KvType::F32 }
+    CpuOptions { threads: 2, context_tokens: 1_024, sequences_max: 4, ..Default::default() }
 }
 
 fn load(tiny: Tiny) -> Cpu {

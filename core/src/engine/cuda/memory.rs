@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
-use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
+use chimere_ffi::kernels::gdn::{WINDOW_FLOATS, state_bytes};
 use chimere_ffi::kernels::{attention_prefill, grouped, lora, norm};
+use chimere_ffi::{KvType, StateType};
 use serde::Serialize;
 
 use super::adapters::{Held, table_bytes};
@@ -42,8 +43,9 @@ pub(super) struct Sizes {
     pub(super) attention_rows: usize,
     /// Positions that a block of attention on tensor cores walks over: decided by the context alone.
     pub(super) stretch: usize,
-    /// Bytes of a value in the KV cache.
-    pub(super) kv_bytes: usize,
+    /// What keys and values are kept as, and recurrent states.
+    pub(super) kv: KvType,
+    pub(super) state: StateType,
     /// Widest inner row of an expert.
     pub(super) inner: usize,
     /// Whether the experts of every layer are packed, as the kernels for few rows want them.
@@ -73,7 +75,8 @@ impl Sizes {
             chunks,
             attention_rows,
             stretch: attention_prefill::split(a.heads, a.kv_heads, a.head_dim, context, attention_rows * row / 4),
-            kv_bytes: if o.halves { 2 } else { 4 },
+            kv: o.kv,
+            state: o.state,
             inner: hp.moe.width.max(hp.moe.shared_width),
             packed: false,
             adapters,
@@ -81,10 +84,9 @@ impl Sizes {
         }
     }
 
-    /// Bytes of the keys, or of the values, of one layer.
-    fn cache_bytes(&self, hp: &HParams) -> usize {
-        let row = hp.attention.kv_heads * hp.attention.head_dim * self.kv_bytes;
-        self.sequences * self.pages * PAGE * row
+    /// Bytes of the keys, and of the values, of one layer.
+    fn cache_bytes(&self, hp: &HParams) -> (usize, usize) {
+        self.kv.bytes(self.sequences * self.pages * PAGE * hp.attention.kv_heads * hp.attention.head_dim)
     }
 
     /// Inner values of adapters: gate and up of every pair at most, or four matrices of every row.
@@ -110,8 +112,11 @@ pub struct Placement {
     /// Positions of a sequence, and sequences, that this is for.
     pub context_tokens: usize,
     pub sequences: usize,
+    /// Keys and values, and what they are kept as; so the recurrent states.
     pub kv: u64,
+    pub kv_type: &'static str,
     pub states: u64,
+    pub state_type: &'static str,
     /// Room for adapters.
     pub adapters: u64,
     pub scratch: u64,
@@ -122,7 +127,8 @@ impl Placement {
     pub(super) fn new(hp: &HParams, sizes: &Sizes, (experts, dense): (u64, u64), free: u64) -> Placement {
         let attention = hp.attention_layers() + usize::from(hp.mtp.is_some());
         let recurrent = hp.layers.len() - hp.attention_layers();
-        let state = 4 * (STATE_FLOATS + WINDOW_FLOATS) * hp.gdn.value_heads;
+        let state = (state_bytes(sizes.state) + 4 * WINDOW_FLOATS) * hp.gdn.value_heads;
+        let (keys, values) = sizes.cache_bytes(hp);
         let count = hp.moe.experts;
         let split = sizes.split.unwrap_or(Split { kept: count, slots: 0 });
         let share = |n: usize| experts / count as u64 * n as u64;
@@ -136,7 +142,9 @@ impl Placement {
             slots_a_layer: split.slots,
             context_tokens: sizes.context,
             sequences: sizes.sequences,
-            kv: (2 * attention * sizes.cache_bytes(hp)) as u64,
+            kv_type: sizes.kv.name(),
+            kv: (attention * (keys + values)) as u64,
+            state_type: sizes.state.name(),
             states: (recurrent * sizes.sequences * state) as u64,
             adapters: (sizes.adapters + table_bytes(hp.layers.len(), sizes.sequences)) as u64,
             scratch: scratch_bytes(hp, sizes) as u64,
@@ -154,11 +162,13 @@ impl fmt::Display for Placement {
         let gib = |n: u64| n as f64 / f64::from(1 << 30);
         write!(
             f,
-            "{:.2} GiB of device memory: weights {:.2}, KV cache {:.2}, states {:.2}, adapters {:.2}, activations {:.2}; {:.2} free",
+            "{:.2} GiB of device memory: weights {:.2}, KV cache {:.2} ({}), states {:.2} ({}), adapters {:.2}, activations {:.2}; {:.2} free",
             gib(self.total()),
             gib(self.weights),
             gib(self.kv),
+            self.kv_type,
             gib(self.states),
+            self.state_type,
             gib(self.adapters),
             gib(self.scratch),
             gib(self.free)
@@ -323,7 +333,7 @@ fn angles(d: &Device, hp: &HParams, context: usize) -> Result<Buffer, GpuError> 
 
 /// States of a layer, for every slot.
 pub(super) enum LayerState {
-    /// [slots][value heads][128][128], and the windows of the convolution.
+    /// [slots][value heads][128][128] of their type, and the windows of the convolution.
     Gdn { state: Buffer, window: Buffer },
     /// Pages of keys and of values.
     Kv { keys: Buffer, values: Buffer },
@@ -337,6 +347,7 @@ pub(super) struct States {
     pub(super) free: FreePages,
     pages: usize,
     heads: usize,
+    state: StateType,
 }
 
 /// Pages that no sequence holds.
@@ -363,11 +374,12 @@ impl States {
         let heads = s.sequences * hp.gdn.value_heads;
         let layer = |kind: &LayerKind| match kind {
             LayerKind::Gdn => Ok(LayerState::Gdn {
-                state: d.zeroed(4 * heads * STATE_FLOATS)?,
+                state: d.zeroed(heads * state_bytes(s.state))?,
                 window: d.zeroed(4 * heads * WINDOW_FLOATS)?,
             }),
             LayerKind::Attention => {
-                Ok(LayerState::Kv { keys: d.zeroed(s.cache_bytes(hp))?, values: d.zeroed(s.cache_bytes(hp))? })
+                let (keys, values) = s.cache_bytes(hp);
+                Ok(LayerState::Kv { keys: d.zeroed(keys)?, values: d.zeroed(values)? })
             }
         };
         let kinds = hp.layers.iter().chain(hp.mtp.map(|_| &LayerKind::Attention));
@@ -378,6 +390,7 @@ impl States {
             free: Arc::new(Mutex::new((0..pages).rev().collect())),
             pages: s.pages,
             heads: hp.gdn.value_heads,
+            state: s.state,
         })
     }
 
@@ -389,8 +402,9 @@ impl States {
     pub(super) fn clear(&self, slot: usize) -> Result<(), GpuError> {
         for layer in &self.layers {
             if let LayerState::Gdn { state, window } = layer {
-                state.zero(self.of_slot(slot, STATE_FLOATS))?;
-                window.zero(self.of_slot(slot, WINDOW_FLOATS))?;
+                for (buffer, bytes) in self.of_head(state, window) {
+                    buffer.zero(self.of_slot(slot, bytes))?;
+                }
             }
         }
         Ok(())

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use chimere_ffi::{KvType, StateType};
+
 /// How a model is hosted.
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
@@ -11,8 +13,9 @@ pub struct CudaOptions {
     pub context_tokens: usize,
     /// Sequences that can be open at once.
     pub sequences_max: usize,
-    /// Keys and values as halves, not floats.
-    pub halves: bool,
+    /// What keys and values are kept as, and recurrent states.
+    pub kv: KvType,
+    pub state: StateType,
     /// Device memory that may be used; 0 = what is free.
     pub memory_bytes_max: u64,
     /// Memory of the host that may be pinned for experts that do not fit on the card; 0 = three quarters of what is
@@ -39,7 +42,8 @@ impl Default for CudaOptions {
             threads,
             context_tokens: 0,
             sequences_max: 16,
-            halves: true,
+            kv: KvType::F16,
+            state: StateType::F32,
             memory_bytes_max: 0,
             pinned_bytes_max: 0,
             resident_percent_min: 0,

@@ -13,6 +13,7 @@ use crate::engine::model::passes::{GRID, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Layer, Mixer};
+use chimere_ffi::KvType;
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::matmul::{Besides, Normed};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
@@ -53,7 +54,7 @@ pub(super) struct Long {
 /// the sequence alone: of how it is cut or of what shares the pass, no bit may depend.
 pub(super) fn long(c: &Cuda, part: Part, spans: &[Span]) -> Vec<Long> {
     let p = &c.hp.attention;
-    if c.sizes.kv_bytes != 2 || !attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
+    if c.sizes.kv == KvType::F32 || !attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
         return Vec::new();
     }
     let mut behind = spans.len();
@@ -267,9 +268,9 @@ impl<'a> Run<'a> {
                 eps: self.c.hp.rms_eps,
                 pad: 0.0,
             };
-            return gdn::walk(&self.c.device, &a, self.spans);
+            return gdn::walk(&self.c.device, self.c.sizes.state, &a, self.spans);
         }
-        self.gdn(i).map_or(Ok(()), |a| gdn::launch(&self.c.device, &a, self.spans))
+        self.gdn(i).map_or(Ok(()), |a| gdn::launch(&self.c.device, self.c.sizes.state, &a, self.spans))
     }
 
     /// The recurrent mix of few rows.

@@ -1,6 +1,7 @@
 //! The backend on the emulated device: its numbers against the processor's, and what must not change a number.
 
 mod adapters;
+mod cache;
 mod offload;
 mod rows;
 
@@ -17,7 +18,7 @@ fn device() -> Device {
 }
 
 fn options() -> CudaOptions {
-    CudaOptions { threads: 2, context_tokens: 320, sequences_max: 3, halves: false, ..Default::default() }
+    CudaOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv: KvType::F32, ..Default::default() }
 }
 
 fn cuda(path: &Path) -> Cuda {
@@ -31,7 +32,7 @@ fn with(path: &Path, options: &CudaOptions) -> Cuda {
 }
 
 fn cpu(path: &Path) -> Cpu {
-    let options = CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv: KvType::F32 };
+    let options = CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, ..Default::default() };
     Cpu::load(path, &options, &mut |_| {}).unwrap()
 }
 
@@ -184,7 +185,7 @@ fn packed_weights_give_close_numbers_and_the_same_at_every_batch_size() {
 #[test]
 fn few_tokens_over_a_cache_of_halves_give_close_numbers_and_the_same_in_pieces() {
     let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
-    let mut ours = with(&file.path, &CudaOptions { halves: true, ..options() });
+    let mut ours = with(&file.path, &CudaOptions { kv: KvType::F16, ..options() });
     let tokens = Random(11).tokens(44);
     let pieces = logits(&mut ours, &tokens, 30);
     check_close(&logits(&mut exact(&file.path), &tokens, 0), &pieces, VOCAB as usize);

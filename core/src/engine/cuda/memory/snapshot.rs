@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::attention::PAGE;
-use chimere_ffi::kernels::gdn::{STATE_FLOATS, WINDOW_FLOATS};
+use chimere_ffi::kernels::gdn::{WINDOW_FLOATS, state_bytes};
 
 use super::{LayerState, Sequence, States};
 use crate::engine::backend::{Kept, Saved, SavedSize};
@@ -16,7 +16,10 @@ impl States {
         let mut size = SavedSize { block: 0, state: 0, grid: 1 };
         for layer in &self.layers[..layers] {
             match layer {
-                LayerState::Gdn { .. } => size.state += 4 * self.heads * (STATE_FLOATS + WINDOW_FLOATS),
+                LayerState::Gdn { state, window } => {
+                    size.state +=
+                        self.of_head(state, window).iter().map(|(_, bytes)| self.heads * bytes).sum::<usize>();
+                }
                 LayerState::Kv { keys, values } => size.block += self.page_bytes(keys) + self.page_bytes(values),
             }
         }
@@ -40,8 +43,8 @@ impl States {
         for layer in &self.layers[..layers] {
             match layer {
                 LayerState::Gdn { state, window } => {
-                    for (buffer, floats) in [(state, STATE_FLOATS), (window, WINDOW_FLOATS)] {
-                        append(buffer, self.of_slot(slot, floats), &mut saved.state)?;
+                    for (buffer, bytes) in self.of_head(state, window) {
+                        append(buffer, self.of_slot(slot, bytes), &mut saved.state)?;
                     }
                 }
                 LayerState::Kv { keys, values } => {
@@ -68,8 +71,8 @@ impl States {
         for layer in &self.layers[..layers] {
             match layer {
                 LayerState::Gdn { state, window } => {
-                    for (buffer, floats) in [(state, STATE_FLOATS), (window, WINDOW_FLOATS)] {
-                        let to = self.of_slot(slot, floats);
+                    for (buffer, bytes) in self.of_head(state, window) {
+                        let to = self.of_slot(slot, bytes);
                         buffer.write(to.start, &kept.state[state_at..state_at + to.len()])?;
                         state_at += to.len();
                     }
@@ -89,9 +92,14 @@ impl States {
         Ok(())
     }
 
-    /// Bytes of a slot in a buffer of so many floats a head.
-    pub(super) fn of_slot(&self, slot: usize, floats: usize) -> Range<usize> {
-        let bytes = 4 * self.heads * floats;
+    /// What a recurrent layer holds, with the bytes of a head.
+    pub(super) fn of_head<'a>(&self, state: &'a Buffer, window: &'a Buffer) -> [(&'a Buffer, usize); 2] {
+        [(state, state_bytes(self.state)), (window, 4 * WINDOW_FLOATS)]
+    }
+
+    /// Bytes of a slot in a buffer of so many a head.
+    pub(super) fn of_slot(&self, slot: usize, a_head: usize) -> Range<usize> {
+        let bytes = self.heads * a_head;
         slot * bytes..(slot + 1) * bytes
     }
 

@@ -8,6 +8,7 @@ use crate::engine::cuda::adapters::Target;
 use crate::engine::cuda::memory::LayerState;
 use crate::engine::cuda::weights::OnDevice;
 use crate::engine::model::weights::{Attention as AttentionWeights, Mixer};
+use chimere_ffi::KvType;
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::{attention, attention_prefill};
 
@@ -57,7 +58,7 @@ impl<'a> Run<'a> {
             dim: p.head_dim as u32,
             rope_dims: p.rope_dims as u32,
             pages_max: s.pages as u32,
-            halves: u32::from(s.kv_bytes == 2),
+            kind: attention::kind(s.kv),
             eps: self.c.hp.rms_eps,
             pad: 0.0,
         })
@@ -94,7 +95,7 @@ impl<'a> Run<'a> {
             ..Default::default()
         };
         let join = self.join(span.start);
-        attention_prefill::launch(&self.c.device, &a, &join, (span.position, span.len), m.parts.len() / 4)
+        attention_prefill::launch(&self.c.device, s.kv, &a, &join, (span.position, span.len), m.parts.len() / 4)
     }
 
     /// What joins the chunks of the rows from `first` on.
@@ -122,9 +123,9 @@ impl<'a> Run<'a> {
         let room = self.at_once();
         for first in rows.clone().step_by(room) {
             let count = room.min(rows.end - first);
-            if s.kv_bytes == 2 {
+            if s.kv != KvType::F32 {
                 let few = self.attend_few(i, first);
-                few.map_or(Ok(()), |(a, join)| attention::few(&self.c.device, &a, &join, count))?;
+                few.map_or(Ok(()), |(a, join)| attention::few(&self.c.device, s.kv, &a, &join, count))?;
                 continue;
             }
             let (slot, position) = (m.plan.from(self.list + 4 * first), m.plan.from(2 * self.list + 4 * first));
@@ -140,7 +141,7 @@ impl<'a> Run<'a> {
                 kv_heads: p.kv_heads as u32,
                 dim: p.head_dim as u32,
                 pages_max: s.pages as u32,
-                halves: u32::from(s.kv_bytes == 2),
+                halves: 0,
                 chunk: s.chunk as u32,
                 chunks_max: s.chunks as u32,
                 scale: 1.0 / (p.head_dim as f32).sqrt(),
@@ -151,16 +152,16 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Rows whose partial sums have room at once, of a cache of halves as many as the kernel takes.
+    /// Rows whose partial sums have room at once, of a cache that is read as halves as many as the kernel takes.
     fn at_once(&self) -> usize {
         let s = &self.c.sizes;
-        if s.kv_bytes == 2 { s.attention_rows.min(attention::FEW) } else { s.attention_rows }
+        if s.kv != KvType::F32 { s.attention_rows.min(attention::FEW) } else { s.attention_rows }
     }
 
     /// Whether the kernel for few rows makes their queries, keys and values itself: each row is the only one of its
     /// sequence, and one launch takes them all.
     fn settled(&self) -> bool {
-        let few = self.c.sizes.kv_bytes == 2 && self.rows <= self.at_once();
+        let few = self.c.sizes.kv != KvType::F32 && self.rows <= self.at_once();
         few && self.spans == self.rows && self.long.is_empty()
     }
 

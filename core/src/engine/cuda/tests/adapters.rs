@@ -64,7 +64,7 @@ fn every_target_gives_the_processor_s_numbers_and_pieces_those_of_the_whole() {
 fn sequences_under_different_adapters_share_steps_bit_for_bit() {
     for dtype in [DType::F32, DType::Q8_0] {
         let file = Tiny { dtype, ..Tiny::default() }.write();
-        let mut c = with(&file.path, &CudaOptions { sequences_max: 4, halves: true, ..options() });
+        let mut c = with(&file.path, &CudaOptions { sequences_max: 4, kv: KvType::F16, ..options() });
         let one = c.load_adapter(&adapter(&file.path, 5, &[], 1)).unwrap();
         let second = adapter(&file.path, 9, &["ssm_out", "attn_q", "ffn_up_exps", "ffn_down_exps"], 2);
         let two = c.load_adapter(&second).unwrap();
