@@ -11,7 +11,7 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 14] = [
+const HEADERS: [(&CStr, &str); 15] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
