@@ -2,13 +2,13 @@
 #include "attend.cuh"
 
 // Block (token x, KV head and group of eight query heads y, chunks z, z + grid …).
-KERNEL(__launch_bounds__(256, 2) attend, AttendArgs) {
+KERNEL(__launch_bounds__(256) attend, AttendArgs) {
     __shared__ AttendScratch m;
     attend_rows<false>(a, a.settled, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.z, m);
 }
 
 // The same over a cache of blocks.
-KERNEL(__launch_bounds__(256, 2) attend_blocks, AttendArgs) {
+KERNEL(__launch_bounds__(256) attend_blocks, AttendArgs) {
     __shared__ AttendScratch m;
     attend_rows<true>(a, a.settled, blockIdx.x, blockIdx.y, blockIdx.z, gridDim.z, m);
 }

@@ -95,15 +95,14 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     let tiles: usize = products.iter().map(|(w, _)| w.rows.div_ceil(tile(w))).sum();
     let long = |(w, _): &(Weight, u64)| input.inputs > PARTS * w.packing.inputs();
     let deep = tiles <= FEW_TILES && products.iter().all(long);
-    // And the tiles of a block.
-    let (kernel, together) = match input.tokens {
-        0..=1 if a.norm.squares != 0 => (Kernel::MatmulOneNormed, 2),
-        0..=1 if deep => (Kernel::MatmulOneDeep, 1),
-        0..=1 => (Kernel::MatmulOne, 2),
-        2..=8 if deep => (Kernel::Matmul1Deep, 1),
-        2..=8 => (Kernel::Matmul1, 2),
-        9..=16 => (Kernel::Matmul2, 1),
-        _ => (Kernel::Matmul4, 1),
+    let kernel = match input.tokens {
+        0..=1 if a.norm.squares != 0 => Kernel::MatmulOneNormed,
+        0..=1 if deep => Kernel::MatmulOneDeep,
+        0..=1 => Kernel::MatmulOne,
+        2..=8 if deep => Kernel::Matmul1Deep,
+        2..=8 => Kernel::Matmul1,
+        9..=16 => Kernel::Matmul2,
+        _ => Kernel::Matmul4,
     };
     // Floats take the longest way through memory: their blocks go first.
     let mut order = products.to_vec();
@@ -112,7 +111,7 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     for (segment, (w, out)) in a.segments.iter_mut().zip(&order) {
         let (rows, packing) = (w.rows as u32, w.packing as u32);
         *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing, unit: units };
-        units += w.rows.div_ceil(tile(w) * if w.packing.is_float() { 1 } else { together }) as u32;
+        units += w.rows.div_ceil(tile(w)) as u32;
     }
     d.launch(kernel, [units, 1, 1], 256, &a)
 }
