@@ -19,6 +19,7 @@ pub mod fill;
 pub mod gdn;
 mod gemm;
 pub mod grouped;
+pub mod load;
 pub mod lora;
 pub mod matmul;
 pub mod norm;
