@@ -293,7 +293,7 @@ fn agree(model: &Path, tokens: usize, rank: Option<usize>, against: Option<&Path
     let began = Instant::now();
     let ours = Cuda::load(model, &options, &mut |_| {})?;
     println!(
-        "{} on {}: loaded in {:.1} s; {}",
+        "{} on {}: loaded in {:.2} s; {}",
         model.display(),
         ours.info().device,
         began.elapsed().as_secs_f64(),

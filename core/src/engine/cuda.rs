@@ -93,6 +93,8 @@ pub struct Cuda {
     /// Where some experts lie on the host.
     tier: Option<Tier>,
     weights: Weights<OnDevice>,
+    /// Of the tensors in the file; absent: they were made.
+    file_bytes: Option<u64>,
     memory: Memory,
     left: Left,
     states: States,
@@ -140,9 +142,12 @@ impl Cuda {
         supported(&hp, options).map_err(refused)?;
         let (sizes, placement) = place(device.free_bytes().map_err(unusable)?, gguf, &hp, options)?;
         tracing::info!(%placement, context = sizes.context, kernels = device.facts().kernels, "placement");
-        let threads = options.threads;
-        let mut uploader = Uploader { device: &device, source, threads, split: sizes.split, embedding: None, seed: 1 };
+        let from_file = matches!(source, Source::File(_));
+        let file_bytes = from_file.then(|| gguf.tensors().iter().map(|t| t.bytes()).sum());
+        let mut uploader = Uploader::new(&device, source, options.threads, sizes.split);
         let weights = Weights::load(&hp, gguf, &mut uploader, progress).map_err(refused)?;
+        // The memory that bytes went through is given back, once they are there.
+        drop(uploader);
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
         layers.clone().enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
         let sizes = Sizes { packed: layers.into_iter().all(packed_experts), ..sizes };
@@ -162,6 +167,7 @@ impl Cuda {
             states: States::new(&device, &hp, &sizes).map_err(unusable)?,
             info: model_info(gguf, &hp, &weights, stem, &device, &sizes),
             weights,
+            file_bytes,
             device,
             placement,
             sizes,

@@ -9,6 +9,9 @@
 use super::grids;
 use crate::DType;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use grids::IQ3_S;
+
 /// The facts of a quantised type in the common form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Format {
@@ -161,6 +164,7 @@ impl Block {
     }
 
     /// Reads one block of `dtype` from its bytes (exactly `block_bytes` of them).
+    #[inline(always)]
     pub(crate) fn read(&mut self, dtype: DType, bytes: &[u8]) {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => {}
@@ -185,14 +189,20 @@ impl Block {
     }
 
     /// 16 bytes of nibbles, low ones first, with a fifth bit each from `high`.
+    #[inline(always)]
     fn nibbles32(&mut self, d: u16, m: u16, qs: &[u8], high: u32) {
         (self.d, self.dmin) = (d, m);
+        let qs = &qs.as_chunks::<16>().0[0];
+        let (mut low, mut rest) = (each(qs, |q| q & 15), each(qs, |q| q >> 4));
         for j in 0..16 {
-            self.code[j] = (qs[j] & 15) | ((high >> j & 1) << 4) as u8;
-            self.code[j + 16] = (qs[j] >> 4) | ((high >> (j + 16) & 1) << 4) as u8;
+            low[j] |= ((high >> j & 1) << 4) as u8;
+            rest[j] |= ((high >> (j + 16) & 1) << 4) as u8;
         }
+        self.code[..16].copy_from_slice(&low);
+        self.code[16..32].copy_from_slice(&rest);
     }
 
+    #[inline(always)]
     fn q8_0(&mut self, bytes: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 0), 0);
         for (c, q) in self.code.iter_mut().zip(&bytes[2..34]) {
@@ -200,18 +210,20 @@ impl Block {
         }
     }
 
+    #[inline(always)]
     fn q2_k(&mut self, bytes: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 80), le16(bytes, 82));
         for s in 0..16 {
             self.scale[s] = (bytes[s] & 15) as i8;
             self.min[s] = bytes[s] >> 4;
         }
-        for i in 0..256 {
-            let q = bytes[16 + i / 128 * 32 + i % 32];
-            self.code[i] = q >> (2 * (i % 128 / 32)) & 3;
+        for (part, codes) in self.code.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let low = &bytes[16..80].as_chunks::<32>().0[part / 4];
+            *codes = each(low, |q| q >> (2 * (part % 4)) & 3);
         }
     }
 
+    #[inline(always)]
     fn q3_k(&mut self, bytes: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 108), 0);
         let packed = &bytes[96..108];
@@ -220,14 +232,17 @@ impl Block {
             let high = packed[8 + s % 4] >> (2 * (s / 4)) & 3;
             self.scale[s] = (low | high << 4) as i8 - 32;
         }
-        for i in 0..256 {
-            let low = bytes[32 + i / 128 * 32 + i % 32] >> (2 * (i % 128 / 32)) & 3;
-            let high = bytes[i % 32] >> (i / 32) & 1;
-            self.code[i] = low | high << 2;
+        let high = &bytes[..32];
+        for (part, codes) in self.code.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let low = &bytes[32..96].as_chunks::<32>().0[part / 4];
+            let mut found = each(low, |q| q >> (2 * (part % 4)) & 3);
+            found.iter_mut().zip(high).for_each(|(c, h)| *c |= (h >> part & 1) << 2);
+            *codes = found;
         }
     }
 
     /// Q4_K and Q5_K: 6-bit scales and mins, nibbles in pairs of sub-blocks, optional fifth bits.
+    #[inline(always)]
     fn q45_k(&mut self, bytes: &[u8], high: Option<&[u8]>, qs: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 0), le16(bytes, 2));
         let p = &bytes[4..16];
@@ -239,33 +254,35 @@ impl Block {
             };
             (self.scale[s], self.min[s]) = (sc as i8, m);
         }
+        // Arrays by value: the compiler then knows that what is read and what is written do not overlap.
         for (two, (codes, qs)) in self.code.as_chunks_mut::<64>().0.iter_mut().zip(qs.as_chunks::<32>().0).enumerate() {
-            let (low, rest) = codes.split_at_mut(32);
-            for ((a, b), q) in low.iter_mut().zip(rest.iter_mut()).zip(qs) {
-                (*a, *b) = (q & 15, q >> 4);
-            }
-            if let Some(high) = high {
-                for ((a, b), h) in low.iter_mut().zip(rest).zip(high) {
-                    *a |= (h >> (2 * two) & 1) << 4;
-                    *b |= (h >> (2 * two + 1) & 1) << 4;
+            let (mut low, mut rest) = (each(qs, |q| q & 15), each(qs, |q| q >> 4));
+            if let Some([high]) = high.map(|high| high.as_chunks::<32>().0) {
+                for i in 0..32 {
+                    let bits = high[i] >> (2 * two);
+                    (low[i], rest[i]) = (low[i] | (bits & 1) << 4, rest[i] | (bits & 2) << 3);
                 }
             }
+            codes[..32].copy_from_slice(&low);
+            codes[32..].copy_from_slice(&rest);
         }
     }
 
+    #[inline(always)]
     fn q6_k(&mut self, bytes: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 208), 0);
         for s in 0..16 {
             self.scale[s] = bytes[192 + s] as i8;
         }
-        for (half, codes) in self.code.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-            let (low, high) = (&bytes[half * 64..][..64], &bytes[128 + half * 32..][..32]);
+        let (low, high) = (bytes[..128].as_chunks::<64>().0, bytes[128..192].as_chunks::<32>().0);
+        for ((codes, low), high) in self.code.as_chunks_mut::<128>().0.iter_mut().zip(low).zip(high) {
             for (quarter, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let low = &low[quarter % 2 * 32..][..32];
-                let (nibble, two) = (4 * (quarter / 2), 2 * quarter);
-                for ((c, l), h) in codes.iter_mut().zip(low).zip(high) {
-                    *c = (l >> nibble & 15) | (h >> two & 3) << 4;
+                let low = &low.as_chunks::<32>().0[quarter % 2];
+                let mut found = each(low, |l| l >> (4 * (quarter / 2)) & 15);
+                for (c, h) in found.iter_mut().zip(high) {
+                    *c |= (h >> (2 * quarter) & 3) << 4;
                 }
+                *codes = found;
             }
         }
     }
@@ -339,10 +356,20 @@ impl Block {
         }
     }
 
+    /// Eight 4-bit scales s, used as 2s + 1.
+    #[inline(always)]
+    pub(crate) fn odd_scales(nibbles: u32) -> [i8; 16] {
+        let mut all = u64::from(nibbles);
+        all = (all | all << 16) & 0x0000_ffff_0000_ffff;
+        all = (all | all << 8) & 0x00ff_00ff_00ff_00ff;
+        all = (all | all << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        u128::from(all << 1 | 0x0101_0101_0101_0101).to_le_bytes().map(|s| s as i8)
+    }
+
     fn iq3_s(&mut self, bytes: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 0), 0);
+        self.scale = Block::odd_scales(le32(bytes, 106));
         for s in 0..8 {
-            self.scale[s] = 2 * (bytes[106 + s / 2] >> (4 * (s % 2)) & 15) as i8 + 1;
             for l in 0..8 {
                 let high = usize::from(bytes[66 + s] >> l & 1);
                 let entry = grids::IQ3_S[usize::from(bytes[2 + 8 * s + l]) | high << 8];
@@ -352,18 +379,28 @@ impl Block {
         }
     }
 
+    #[inline(always)]
     fn iq4_xs(&mut self, bytes: &[u8]) {
         (self.d, self.dmin) = (le16(bytes, 0), 0);
         let high = le16(bytes, 2);
         for s in 0..8 {
             let low = bytes[4 + s / 2] >> (4 * (s % 2)) & 15;
             self.scale[s] = (low | ((high >> (2 * s) & 3) << 4) as u8) as i8 - 32;
-            for j in 0..16 {
-                let q = bytes[8 + 16 * s + j];
-                (self.code[32 * s + j], self.code[32 * s + j + 16]) = (q & 15, q >> 4);
-            }
+            let qs = &bytes[8..136].as_chunks::<16>().0[s];
+            self.code[32 * s..][..16].copy_from_slice(&each(qs, |q| q & 15));
+            self.code[32 * s + 16..][..16].copy_from_slice(&each(qs, |q| q >> 4));
         }
     }
+}
+
+/// An array of what `f` makes of each byte.
+#[inline(always)]
+fn each<const N: usize>(bytes: &[u8; N], f: impl Fn(u8) -> u8) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(bytes) {
+        *to = f(*from);
+    }
+    out
 }
 
 fn le16(bytes: &[u8], at: usize) -> u16 {

@@ -51,4 +51,6 @@ pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};
 pub use product::{Product, matmul, matmul_adapted};
 pub use rope::{Angles, Rope};
+#[cfg(test)]
+pub(crate) use wide::on_each;
 pub use wide::{Wide, wide};

@@ -44,6 +44,22 @@ unsafe fn on_avx2<T: Wide>(task: T) -> T::Output {
     task.run()
 }
 
+/// What a task gives on every instruction set that this processor has.
+#[cfg(test)]
+pub(crate) fn on_each<T: Wide>(task: impl Fn() -> T) -> Vec<(super::isa::Isa, T::Output)> {
+    use super::isa::Isa;
+    let on = |set| match set {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has the set.
+        Isa::Avx512 => unsafe { on_avx512(task()) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { on_avx2(task()) },
+        _ => task().run(),
+    };
+    super::isa::available().into_iter().map(|set| (set, on(set))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,17 +84,7 @@ mod tests {
         let x: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin()).collect();
         let want = Sum(&x).run();
         assert_eq!(wide(Sum(&x)), want);
-        #[cfg(target_arch = "x86_64")]
-        for set in super::super::isa::available() {
-            use super::super::isa::Isa;
-            // SAFETY: the processor has the set.
-            let got = unsafe {
-                match set {
-                    Isa::Avx512 => on_avx512(Sum(&x)),
-                    Isa::Avx2 => on_avx2(Sum(&x)),
-                    Isa::Portable => Sum(&x).run(),
-                }
-            };
+        for (set, got) in on_each(|| Sum(&x)) {
             assert_eq!(got, want, "{set:?}");
         }
     }

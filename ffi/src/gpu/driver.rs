@@ -231,6 +231,39 @@ impl Machine for Card {
         self.wait()
     }
 
+    fn mark(&self) -> Result<u64, GpuError> {
+        self.here()?;
+        // Whoever waits sleeps: other threads have work for its processor.
+        let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
+        result::event::create(flags).map(|event| event as u64).map_err(call("making a mark"))
+    }
+
+    fn unmark(&self, mark: u64) {
+        if self.here().is_ok() {
+            // SAFETY: made by `mark` and not yet given back.
+            let _ = unsafe { result::event::destroy(mark as sys::CUevent) };
+        }
+    }
+
+    fn send(&self, to: u64, host: u64, bytes: usize, mark: u64) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: pinned memory whose owner does not touch it before the mark has passed (`Staging`), and a range of a
+        // live buffer (checked by `Buffer`). Memory that is pinned is not read before the call returns.
+        let done = unsafe {
+            let from = std::slice::from_raw_parts(host as *const u8, bytes);
+            result::memcpy_htod_async(to, from, self.stream)
+        };
+        done.map_err(call("an upload"))?;
+        // SAFETY: a mark of `mark` and a live stream.
+        unsafe { result::event::record(mark as sys::CUevent, self.stream) }.map_err(call("a mark"))
+    }
+
+    fn passed(&self, mark: u64) -> Result<(), GpuError> {
+        self.here()?;
+        // SAFETY: a mark of `mark`.
+        unsafe { result::event::synchronize(mark as sys::CUevent) }.map_err(call("an upload"))
+    }
+
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
         self.here()?;
         // SAFETY: both ranges lie in live buffers (checked by `Buffer`).

@@ -2,7 +2,7 @@
 //! `kernels/emulated/lib.cpp` makes.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -29,8 +29,17 @@ struct Call {
     args: Vec<u8>,
 }
 
+/// A copy that was sent: as with a card it is made later, when somebody waits for it or needs its place in the order.
+struct Sent {
+    to: u64,
+    host: u64,
+    bytes: usize,
+    mark: u64,
+}
+
 #[derive(Default)]
 struct State {
+    sent: VecDeque<Sent>,
     sizes: HashMap<u64, usize>,
     recording: Option<Vec<Call>>,
     recordings: HashMap<u64, Vec<Call>>,
@@ -118,6 +127,20 @@ impl Emulated {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Makes the copies that were sent, in their order: up to the last one under `mark`, or all.
+    fn settle(&self, mark: Option<u64>) {
+        let mut state = self.state();
+        let count = match mark {
+            Some(mark) => state.sent.iter().rposition(|sent| sent.mark == mark).map_or(0, |last| last + 1),
+            None => state.sent.len(),
+        };
+        for Sent { to, host, bytes, .. } in state.sent.drain(..count) {
+            // SAFETY: `to` lies in a live buffer (checked by `Buffer`; `release` settles first), and `host` in memory that
+            // its owner does not touch before the mark has passed (`Staging`; `unpin` settles first).
+            unsafe { std::ptr::copy_nonoverlapping(host as *const u8, to as *mut u8, bytes) };
+        }
+    }
+
     /// A fault stays, as that of a card does, until the process ends.
     fn healthy(&self) -> Result<(), GpuError> {
         let mut state = self.state();
@@ -135,6 +158,7 @@ impl Emulated {
 
     fn run(&self, call: &Call) -> Result<(), GpuError> {
         self.healthy()?;
+        self.settle(None);
         let name = CString::new(KERNELS[call.kernel].name).map_err(|e| failed("naming a kernel", e))?;
         let size = [call.threads, 1, 1];
         // Arguments hold addresses: they must lie as the kernel reads them.
@@ -175,6 +199,7 @@ impl Machine for Emulated {
     }
 
     fn release(&self, at: u64) {
+        self.settle(None);
         let Some(bytes) = self.state().sizes.remove(&at) else { return };
         if let Ok(layout) = Layout::from_size_align(bytes, ALIGN) {
             // SAFETY: allocated above with this layout, and removed from the list just now.
@@ -183,6 +208,10 @@ impl Machine for Emulated {
     }
 
     fn pin(&self, bytes: usize) -> Result<(u64, u64), GpuError> {
+        let wanted = bytes as u64;
+        if wanted > self.facts.memory_bytes {
+            return Err(GpuError::Pinned { wanted, reason: "more than this machine is said to have".into() });
+        }
         self.allocate(bytes).map(|at| (at, at))
     }
 
@@ -191,24 +220,46 @@ impl Machine for Emulated {
     }
 
     fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError> {
+        self.settle(None);
         // SAFETY: the range lies in a live buffer (checked by `Buffer`).
         unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes) };
         Ok(())
     }
 
     fn upload(&self, to: u64, from: &[u8]) -> Result<(), GpuError> {
+        self.settle(None);
         // SAFETY: the range lies in a live buffer (checked by `Buffer`), apart from any Rust value.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
     fn download(&self, from: u64, to: &mut [u8]) -> Result<(), GpuError> {
+        self.settle(None);
         // SAFETY: as above, the other way.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
+    fn mark(&self) -> Result<u64, GpuError> {
+        let mut state = self.state();
+        state.next += 1;
+        Ok(state.next)
+    }
+
+    fn unmark(&self, _: u64) {}
+
+    fn send(&self, to: u64, host: u64, bytes: usize, mark: u64) -> Result<(), GpuError> {
+        self.state().sent.push_back(Sent { to, host, bytes, mark });
+        Ok(())
+    }
+
+    fn passed(&self, mark: u64) -> Result<(), GpuError> {
+        self.settle(Some(mark));
+        Ok(())
+    }
+
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
+        self.settle(None);
         // SAFETY: both ranges lie in live buffers (checked by `Buffer`).
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
         Ok(())
@@ -219,6 +270,7 @@ impl Machine for Emulated {
     }
 
     fn wait(&self) -> Result<(), GpuError> {
+        self.settle(None);
         Ok(())
     }
 

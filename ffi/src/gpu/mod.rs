@@ -6,6 +6,7 @@
 mod compile;
 mod driver;
 mod emulated;
+mod staging;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use crate::kernels::{Args, KERNELS, Kernel};
 
 pub use compile::{Folders, PACKINGS, compiler_version, shipped_architectures};
 pub use emulated::build as build_emulated;
+pub use staging::Staging;
 
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
@@ -67,6 +69,13 @@ trait Machine: Send + Sync {
     fn zero(&self, at: u64, bytes: usize) -> Result<(), GpuError>;
     fn upload(&self, to: u64, from: &[u8]) -> Result<(), GpuError>;
     fn download(&self, from: u64, to: &mut [u8]) -> Result<(), GpuError>;
+    /// What [`Machine::send`] waits behind; given back by `unmark`.
+    fn mark(&self) -> Result<u64, GpuError>;
+    fn unmark(&self, mark: u64);
+    /// Starts to copy bytes that were pinned, by their address here, in order with the launches; `mark` is behind it.
+    fn send(&self, to: u64, host: u64, bytes: usize, mark: u64) -> Result<(), GpuError>;
+    /// Waits for what was last sent with this mark.
+    fn passed(&self, mark: u64) -> Result<(), GpuError>;
     fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError>;
     fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError>;
     fn wait(&self) -> Result<(), GpuError>;

@@ -20,6 +20,7 @@ pub mod fill;
 pub mod gdn;
 mod gemm;
 pub mod grouped;
+pub mod load;
 pub mod lora;
 pub mod matmul;
 pub mod norm;

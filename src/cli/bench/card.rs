@@ -51,9 +51,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let began = Instant::now();
-    let mut cuda = load(args, &options)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let (mut cuda, seconds) = load(args, &options)?;
     let progress = bar(plan.steps() as u64, "measuring");
     let report = measure(&mut cuda, &plan, seconds, &mut || progress.inc(1))?;
     progress.finish_and_clear();
@@ -83,22 +81,26 @@ fn header(args: &Args) -> anyhow::Result<Option<Gguf>> {
     Ok(Some(Gguf::read(&header[..], len)?))
 }
 
-fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<Cuda> {
-    let progress = bar(1000, "loading");
-    let mut told = |done: f32| progress.set_position((done * 1000.0) as u64);
-    let cuda = if let Some(gguf) = header(args)? {
-        Cuda::random(&gguf, options, &mut told)?
-    } else {
-        let args = super::make_synthetic(args.clone())?;
-        let path = args.model.path()?;
-        let mut cuda = Cuda::load(&path, options, &mut told)?;
-        if let Some(file) = &args.model.adapter {
-            let gguf = Gguf::open(&path)?;
-            let base = BaseModel::new(&gguf, &model_hash(&path, &gguf)?);
-            cuda.always(&adapter::read(file, &base)?.0)?;
-        }
-        cuda
-    };
+/// The model, and the seconds that loading it took.
+fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<(Cuda, f64)> {
+    if let Some(gguf) = header(args)? {
+        return timed(|told| Ok(Cuda::random(&gguf, options, told)?));
+    }
+    let args = super::make_synthetic(args.clone())?;
+    let path = args.model.path()?;
+    let (mut cuda, seconds) = timed(|told| Ok(Cuda::load(&path, options, told)?))?;
+    if let Some(file) = &args.model.adapter {
+        let gguf = Gguf::open(&path)?;
+        let base = BaseModel::new(&gguf, &model_hash(&path, &gguf)?);
+        cuda.always(&adapter::read(file, &base)?.0)?;
+    }
+    Ok((cuda, seconds))
+}
+
+fn timed(load: impl FnOnce(&mut dyn FnMut(f32)) -> anyhow::Result<Cuda>) -> anyhow::Result<(Cuda, f64)> {
+    let (progress, began) = (bar(1000, "loading"), Instant::now());
+    let cuda = load(&mut |done| progress.set_position((done * 1000.0) as u64))?;
+    let seconds = began.elapsed().as_secs_f64();
     progress.finish_and_clear();
-    Ok(cuda)
+    Ok((cuda, seconds))
 }

@@ -125,6 +125,8 @@ pub struct Report {
     /// What became of the experts that lie on the host, in everything measured; nothing where none do.
     pub offloaded: Option<Offloaded>,
     pub load_seconds: f64,
+    /// Bytes of the file's tensors that were loaded per second; nothing where weights were made.
+    pub load_bytes_per_s: Option<f64>,
     /// Weights that one token of one sequence reads.
     pub bytes_per_token: u64,
     /// Measured before everything else, bytes per second.
@@ -178,6 +180,7 @@ pub fn run(
         kernels_from: cuda.device().facts().kernels.clone(),
         placement: *cuda.placement(),
         load_seconds,
+        load_bytes_per_s: cuda.file_bytes.map(|bytes| bytes as f64 / load_seconds),
         bytes_per_token: info.bytes_per_token,
         read_bandwidth,
         rounds: plan.rounds,
@@ -361,7 +364,11 @@ fn kernels(cuda: &mut Cuda, plan: &Plan, rows: usize, read_bandwidth: f64) -> Re
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "model      {}, loaded in {:.1} s", self.model, self.load_seconds)?;
+        write!(f, "model      {}, loaded in {:.2} s", self.model, self.load_seconds)?;
+        match self.load_bytes_per_s {
+            Some(rate) => writeln!(f, ", {:.2} GB/s of its file", rate / 1e9)?,
+            None => writeln!(f)?,
+        }
         writeln!(f, "device     {}; kernels: {}", self.device, self.kernels_from)?;
         writeln!(f, "placement  {}", self.placement)?;
         if let Some(o) = &self.offloaded {

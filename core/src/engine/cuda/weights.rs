@@ -1,14 +1,16 @@
 //! What the device holds of the file's tensors: matrices packed for its kernels, everything else as floats.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use chimere_ffi::DType;
 use chimere_ffi::cpu::dequantize;
 use chimere_ffi::file;
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
+use chimere_ffi::kernels::load::{Loader, Matrices};
 use chimere_ffi::kernels::matmul::Weight;
-use chimere_ffi::kernels::{Packing, fill, pack};
+use chimere_ffi::kernels::{Packing, fill};
 
 use super::offload::{Split, is_experts};
 use crate::engine::model::ModelError;
@@ -66,14 +68,17 @@ pub(super) enum Source<'a> {
 
 /// Packs tensors and copies them to the device.
 pub(super) struct Uploader<'a> {
-    pub(super) device: &'a Device,
-    pub(super) source: Source<'a>,
-    pub(super) threads: usize,
+    device: &'a Device,
+    source: Source<'a>,
+    threads: usize,
     /// Absent: every expert lies on the card.
-    pub(super) split: Option<Split>,
+    split: Option<Split>,
+    /// Absent: values are not from a file.
+    loader: Option<Loader>,
+    ahead: file::Ahead,
     /// The embedding, in case the head is the same tensor.
-    pub(super) embedding: Option<(String, Matrix)>,
-    pub(super) seed: u32,
+    embedding: Option<(String, Matrix)>,
+    seed: u32,
 }
 
 /// Bytes that the file's tensors take once packed: routed experts, and everything else.
@@ -107,14 +112,22 @@ fn checked(t: &Tensor<'_>) -> Result<(Packing, usize), ModelError> {
     }
 }
 
-impl Uploader<'_> {
-    fn bytes(&self, t: &Tensor<'_>) -> Result<Vec<u8>, ModelError> {
+impl<'a> Uploader<'a> {
+    pub(super) fn new(device: &'a Device, source: Source<'a>, threads: usize, split: Option<Split>) -> Uploader<'a> {
+        let loader = matches!(source, Source::File(_)).then(|| Loader::new(device, threads));
+        if let Some(reason) = loader.as_ref().and_then(Loader::unpinned) {
+            tracing::warn!(%reason, "no memory is pinned for loading, which takes longer");
+        }
+        Uploader { device, source, threads, split, loader, ahead: file::Ahead::default(), embedding: None, seed: 1 }
+    }
+
+    fn bytes(&mut self, t: &Tensor<'_>) -> Result<Vec<u8>, ModelError> {
         let len = usize::try_from(t.range.end - t.range.start).map_err(|e| unusable(t, e))?;
         match self.source {
             Source::File(file) => {
                 let mut bytes = vec![0; len];
                 file::read(file, t.range.start, &mut bytes, self.threads).map_err(|e| unusable(t, e))?;
-                file::expect(file, t.range.end);
+                self.ahead.expect(file, t.range.start, t.range.end);
                 Ok(bytes)
             }
             Source::Random => Ok(Vec::new()),
@@ -156,7 +169,7 @@ impl Uploader<'_> {
         let (packing, each) = checked(t)?;
         let buffer = self.device.allocate(each * count).map_err(|e| unusable(t, e))?;
         if !self.made(t, count, &buffer)? {
-            self.pack(t, &self.bytes(t)?, count, &buffer)?;
+            self.load(t, 0..count, &buffer)?;
         }
         Ok((buffer, packing, each))
     }
@@ -170,10 +183,8 @@ impl Uploader<'_> {
         };
         let (buffer, home) = make().map_err(|e: GpuError| unusable(t, e))?;
         if !self.made(t, split.held(), &buffer)? {
-            let file = self.bytes(t)?;
-            let (kept, others) = file.split_at(file.len() / t.experts * split.kept);
-            self.pack(t, kept, split.kept, &buffer)?;
-            self.pack(t, others, t.experts - split.kept, &home)?;
+            self.load(t, 0..split.kept, &buffer)?;
+            self.load(t, split.kept..t.experts, &home)?;
         } else {
             self.made(t, t.experts - split.kept, &home)?;
         }
@@ -202,21 +213,18 @@ impl Uploader<'_> {
         Ok(true)
     }
 
-    /// Packs `count` matrices of the file into a buffer.
-    fn pack(&self, t: &Tensor<'_>, bytes: &[u8], count: usize, buffer: &Buffer) -> Result<(), ModelError> {
-        if count == 0 {
-            return Ok(());
+    /// Packs some of a tensor's matrices into a buffer.
+    fn load(&mut self, t: &Tensor<'_>, which: Range<usize>, buffer: &Buffer) -> Result<(), ModelError> {
+        let (Source::File(file), Some(loader)) = (&self.source, &mut self.loader) else { return Ok(()) };
+        let all = t.range.end - t.range.start;
+        let each = all / t.experts.max(1) as u64;
+        let wanted = t.dtype.row_bytes(t.cols).and_then(|bytes| bytes.checked_mul(t.rows)?.checked_mul(t.experts));
+        if wanted.is_none_or(|wanted| wanted as u64 != all) {
+            return Err(unusable(t, "its size is not that of its shape"));
         }
-        let (packing, each) = checked(t)?;
-        // Matrices of whole tiles lie as one tall matrix does.
-        let whole = packing.is_float() || t.rows % packing.tile_rows() == 0;
-        let parts = if whole { 1 } else { count };
-        for (i, part) in bytes.chunks(bytes.len() / parts).enumerate() {
-            let packed = pack(t.dtype, t.rows * count / parts, t.cols, part, self.threads);
-            let packed = packed.ok_or_else(|| unusable(t, "its size is not that of its shape"))?;
-            buffer.write(i * each, &packed).map_err(|e| unusable(t, e))?;
-        }
-        Ok(())
+        let from = t.range.start + each * which.start as u64;
+        let of = Matrices { dtype: t.dtype, rows: t.rows, cols: t.cols, count: which.len(), from };
+        loader.load(file, &mut self.ahead, of, buffer).map_err(|e| unusable(t, e))
     }
 
     fn buffer(&self, t: &Tensor<'_>, values: &[f32]) -> Result<Buffer, ModelError> {
