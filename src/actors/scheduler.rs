@@ -15,6 +15,7 @@ mod reindex;
 mod reinforce;
 mod status;
 mod tenure;
+mod weigh;
 mod work;
 
 use std::sync::{Arc, Weak};

@@ -89,6 +89,8 @@ pub struct Outcome {
     pub reply: String,
     pub finish_reason: Option<FinishReason>,
     pub tokens: u32,
+    /// Of them, those of the answer: all but the thought.
+    pub answer_tokens: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramUse>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +189,7 @@ impl Outcome {
             reply: String::new(),
             finish_reason: None,
             tokens: 0,
+            answer_tokens: 0,
             engram: None,
             error: None,
         }
@@ -206,6 +209,7 @@ impl Outcome {
                 self.reply.push_str(&text);
                 self.finish_reason = Some(reason);
                 self.tokens = usage.completion_tokens;
+                self.answer_tokens = usage.completion_tokens.saturating_sub(usage.thinking_tokens);
                 self.engram = engram.map(|told| *told);
                 true
             }

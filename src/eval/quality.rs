@@ -103,6 +103,7 @@ mod tests {
             reply,
             finish_reason: None,
             tokens: 1,
+            answer_tokens: 1,
             engram,
             error,
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{Change, Rate, Report, TrendPoint, headline};
+use super::report::{Change, EngramReport, Rate, Report, TrendPoint, headline};
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
 color:#222;background:#fff}table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ddd;\
@@ -106,13 +106,7 @@ fn write_rest(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, "<table>")?;
     }
     if let Some(engram) = &report.engram {
-        write!(out, "</table><h2>Engram</h2><p>{}<table>", escaped(&engram.words()))?;
-        for (why, n) in &engram.left_out {
-            write!(out, "<tr><td>{}<td>{n}", escaped(why))?;
-        }
-        let used = &engram.used;
-        write!(out, "<tr><td>tokens of the last day's answers with learned tables<td>{}", used.tokens)?;
-        write!(out, "<tr><td>of them with a known context<td>{}<tr><td>changed<td>{}", used.hits, used.changed)?;
+        write_engram(out, engram)?;
     }
     if let Some(optimised) = &report.optimised {
         let mut text = String::new();
@@ -133,6 +127,28 @@ fn write_rest(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, "<p>{}", escaped(notice))?;
     }
     write!(out, "<h2>Undo</h2><pre>{}</pre></html>", escaped(&report.undo))
+}
+
+/// The writing of the tables, their hit rates, and the slice exam with them and without; it goes on in an open table.
+fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
+    write!(out, "</table><h2>Engram</h2><p>{}<table>", escaped(&engram.words()))?;
+    for (why, n) in &engram.left_out {
+        write!(out, "<tr><td>{}<td>{n}", escaped(why))?;
+    }
+    let used = &engram.used;
+    write!(out, "<tr><td>tokens of the last day's answers with learned tables<td>{}", used.tokens)?;
+    write!(out, "<tr><td>of them with a known context<td>{} ({:.1} %)", used.hits, 100.0 * used.hit_rate())?;
+    write!(out, "<tr><td>changed<td>{}", used.changed)?;
+    let Some(effect) = &engram.effect else { return Ok(()) };
+    let (with, without) = effect.rates();
+    write!(out, "<tr><td colspan=2><b>{}</b>", escaped(&effect.words()))?;
+    write!(out, "<tr><td>right with the learned tables<td>{}", percent(with))?;
+    write!(out, "<tr><td>right without<td>{}", percent(without))?;
+    write!(out, "<tr><td>points, 95 % interval<td>{}", points(effect.difference))?;
+    let (rate, hits, tokens) = (100.0 * effect.hit_rate, effect.hits, effect.tokens);
+    write!(out, "<tr><td>hit rate (answer tokens with a known context)<td>{rate:.1} % ({hits} of {tokens})")?;
+    write!(out, "<tr><td>tokens changed<td>{}", effect.changed)?;
+    write!(out, "<tr><td>answers changed<td>{}", effect.answers_changed)
 }
 
 /// The loss of the steps.
@@ -196,7 +212,16 @@ mod tests {
     #[test]
     fn the_page_holds_the_report_and_no_foreign_markup() {
         let page = page(&report());
-        for words in ["While you slept", "REJECTED", "<svg", "What is &lt;", "&amp; more?", "Undo"] {
+        for words in [
+            "While you slept",
+            "REJECTED",
+            "<svg",
+            "What is &lt;",
+            "&amp; more?",
+            "Undo",
+            "7.5 % (60 of 800)",
+            "+5.00 [-1.23, +11.23]",
+        ] {
             assert!(page.contains(words), "{words}");
         }
         assert!(!page.contains("<script") && !page.contains("http") && !page.contains("What is <"));

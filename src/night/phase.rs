@@ -41,7 +41,7 @@ impl Job {
     fn phases(self) -> &'static [Phase] {
         match self {
             Job::Train => &[Phase::Score, Phase::Select, Phase::Train, Phase::Gate, Phase::Promote, Phase::Report],
-            Job::EngramWrite => &[Phase::Reinforce, Phase::Report],
+            Job::EngramWrite => &[Phase::Reinforce, Phase::Weigh, Phase::Report],
             Job::OptimisePrompts => &[Phase::Optimise, Phase::Report],
             Job::Reindex => &[Phase::Reindex, Phase::Report],
         }
@@ -57,6 +57,8 @@ pub enum Phase {
     Gate,
     Promote,
     Reinforce,
+    /// Ask an exam with the written tables and without. What is written stays whatever comes of it.
+    Weigh,
     Optimise,
     Reindex,
     Report,
@@ -71,6 +73,7 @@ impl Phase {
             Phase::Gate => "gate",
             Phase::Promote => "promote",
             Phase::Reinforce => "reinforce",
+            Phase::Weigh => "weigh",
             Phase::Optimise => "optimise",
             Phase::Reindex => "reindex",
             Phase::Report => "report",
@@ -235,9 +238,14 @@ pub fn phase(run: Option<Run>, event: Event) -> (Option<Run>, Action) {
         (Phase::Gate, Event::Judged { promote, rule, words }) => judged(run, promote, rule, words),
         (Phase::Train, Event::Trained { candidate, words }) => next(Run { candidate: Some(candidate), ..run }, words),
         (Phase::Score | Phase::Select, Event::Passed { words }) => next(run, words),
-        (Phase::Reinforce | Phase::Optimise | Phase::Reindex, Event::Passed { words }) => {
-            end(run, Outcome::Done { words })
+        (Phase::Reinforce, Event::Passed { words }) => {
+            next(Run { outcome: Some(Outcome::Done { words: words.clone() }), ..run }, words)
         }
+        (
+            Phase::Weigh,
+            Event::Passed { words } | Event::Nothing { words } | Event::Failed { words } | Event::Stop { words },
+        ) => next(run, words),
+        (Phase::Optimise | Phase::Reindex, Event::Passed { words }) => end(run, Outcome::Done { words }),
         (_, Event::Nothing { words }) => end(run, Outcome::Nothing { words }),
         (_, Event::Stop { words }) => end(run, Outcome::Stopped { words }),
         (_, Event::Failed { words }) => end(run, Outcome::Failed { phase: at, words }),
@@ -265,6 +273,9 @@ fn restarted(mut run: Run) -> (Option<Run>, Action) {
         return (None, Action::Rest);
     }
     let (phase, words) = (run.phase, format!("interrupted {ATTEMPTS_MAX} times in the phase `{}`", run.phase.name()));
+    if phase == Phase::Weigh {
+        return next(run, words);
+    }
     end(run, Outcome::Failed { phase, words })
 }
 
@@ -358,6 +369,30 @@ mod tests {
     fn a_given_candidate_starts_at_training() {
         let given = Order { given: Some("a.gguf".into()), ..order(Job::Train) };
         assert_eq!(phase(None, Event::Begin(given)).1, Action::Run(Phase::Train));
+    }
+
+    #[test]
+    fn tables_that_are_written_stay_done_whatever_comes_of_weighing_them() {
+        let written = || [Event::Begin(order(Job::EngramWrite)), Event::Passed { words: "written".to_owned() }];
+        let (run, actions) = play(written());
+        assert_eq!(actions.last(), Some(&Action::Run(Phase::Weigh)));
+        let given_up = vec![Event::Restarted; ATTEMPTS_MAX as usize];
+        for ends in [
+            vec![Event::Passed { words: words() }],
+            vec![Event::Nothing { words: words() }],
+            vec![Event::Failed { words: words() }],
+            vec![Event::Stop { words: words() }],
+            given_up,
+        ] {
+            let (after, actions) = play_from(run.clone(), ends.clone());
+            let after = after.unwrap();
+            assert_eq!(actions.last(), Some(&Action::Run(Phase::Report)), "{ends:?}");
+            assert_eq!(after.outcome, Some(Outcome::Done { words: "written".to_owned() }), "{ends:?}");
+            assert_eq!(after.steps.iter().map(|s| s.phase).collect::<Vec<_>>(), [Phase::Reinforce, Phase::Weigh]);
+        }
+        // Nothing written, nothing to weigh.
+        let nothing = [Event::Begin(order(Job::EngramWrite)), Event::Nothing { words: words() }];
+        assert_eq!(play(nothing).1.last(), Some(&Action::Run(Phase::Report)));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! What the owner reads in the morning: the verdict, the golden trend, what changed in each domain, the worst
 //! regressions side by side, where the data went, where the served generation comes from and how to undo it.
 
+mod engram;
 mod text;
-
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +11,10 @@ use super::learning::{Selected, Trained};
 use super::manifest::{Manifest, Metrics};
 use super::phase::{Order, Outcome, Step};
 use super::stats::{Paired, Z_TWO_SIDED_95};
-use crate::engram::learned::NAME;
-use crate::engram::nightly::Counts;
 use crate::eval::golden::Score;
 use crate::optimise::paper::Optimised;
-use crate::turn::Turn;
+
+pub use engram::{EngramEffect, EngramReport, EngramUsed};
 
 pub const FORMAT: u32 = 1;
 /// Nights of the trend.
@@ -102,65 +100,6 @@ impl Ancestor {
             created_ms: manifest.created_ms,
             verdict: manifest.verdict.clone(),
         }
-    }
-}
-
-/// A writing of the learned engram tables.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EngramReport {
-    /// Turns of the last 90 days that were looked at, and those that may be learned from.
-    pub turns: u64,
-    pub admitted: u64,
-    /// Why the others may not.
-    pub left_out: BTreeMap<String, u64>,
-    pub counts: Counts,
-    /// What the learned tables did in the last day.
-    pub used: EngramUsed,
-}
-
-/// Replies of a day that had learned tables.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EngramUsed {
-    pub replies: u64,
-    /// Tokens of their answers, and for how many of them a table knew the context, of any of the reply's tables.
-    pub tokens: u64,
-    pub hits: u64,
-    /// Tokens where a table's distribution was mixed in, and where that changed the likeliest.
-    pub mixed: u64,
-    pub changed: u64,
-}
-
-impl EngramUsed {
-    pub fn add(&mut self, turn: &Turn) {
-        for generation in &turn.generations {
-            let Some(used) = &generation.engram else { continue };
-            if used.tables.iter().any(|name| name.starts_with(NAME)) {
-                self.replies += 1;
-                self.tokens += generation.reply_ids.len() as u64;
-                self.hits += u64::from(used.hits);
-                self.mixed += u64::from(used.mixed);
-                self.changed += u64::from(used.changed);
-            }
-        }
-    }
-}
-
-impl EngramReport {
-    /// One line for the run's record.
-    pub fn words(&self) -> String {
-        let c = &self.counts;
-        format!(
-            "{} answers of {} principals in the tables, {} new, {} gone for age, {} withdrawn; {} entries before, {} now, \
-             {} of them for everybody",
-            c.records,
-            c.principals,
-            c.records_in,
-            c.records_aged,
-            c.records_withdrawn,
-            c.entries_before,
-            c.entries,
-            c.shared_entries
-        )
     }
 }
 
@@ -364,6 +303,19 @@ pub(super) mod tests {
             engram: Some(EngramReport {
                 left_out: [("unscored".to_owned(), 3)].into(),
                 used: EngramUsed { replies: 2, tokens: 50, hits: 10, mixed: 9, changed: 1 },
+                effect: Some(EngramEffect {
+                    items: 40,
+                    failed: 0,
+                    right_with: 30,
+                    right_without: 28,
+                    difference: Change { difference: 0.05, low: -0.0123, high: 0.1123 },
+                    answers_changed: 3,
+                    tokens: 800,
+                    hits: 60,
+                    hit_rate: 0.075,
+                    mixed: 50,
+                    changed: 4,
+                }),
                 ..EngramReport::default()
             }),
             optimised: None,
@@ -394,6 +346,8 @@ pub(super) mod tests {
             "loss 2.000 █▁ 1.000",
             "3 unscored",
             "10 of 50 answer tokens (20.0 %)",
+            "with 75.0 % [59.8, 85.8], without 70.0 % [54.6, 81.9], points +5.00 [-1.23, +11.23]",
+            "hit rate 7.5 %: the tables knew the context of 60 of 800 answer tokens",
             "Undo:",
         ] {
             assert!(text.contains(words), "{words}:\n{text}");

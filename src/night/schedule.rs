@@ -65,6 +65,8 @@ struct RawSchedule {
     training: learning::Training,
     #[serde(default)]
     optimise: Settings,
+    #[serde(default)]
+    engram: Weighing,
     exam: Exam,
     gate: gate::Limits,
     canary: canary::Rules,
@@ -94,6 +96,22 @@ pub struct Exam {
     pub parallel: usize,
 }
 
+/// How the learned engram tables are weighed once they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Weighing {
+    /// Most items of the slice exam that are asked with them and without; 0: none.
+    pub items_max: usize,
+    /// After so long no further item is asked.
+    pub minutes_max: f64,
+}
+
+impl Default for Weighing {
+    fn default() -> Self {
+        Weighing { items_max: 100, minutes_max: 30.0 }
+    }
+}
+
 /// A checked file.
 #[derive(Clone, Debug)]
 pub struct Schedule {
@@ -104,6 +122,7 @@ pub struct Schedule {
     pub training: learning::Training,
     /// How much a search for better prompts may try.
     pub optimise: Settings,
+    pub engram: Weighing,
     pub exam: Exam,
     pub gate: gate::Limits,
     pub canary: canary::Rules,
@@ -148,6 +167,8 @@ impl Schedule {
             ("selection.principal_share_max", selection.principal_share_max, 0.0, 0.5),
             ("selection.principal_pairs_max", selection.principal_pairs_max as f64, 0.0, 10_000.0),
             ("selection.corrections_share_max", selection.corrections_share_max, 0.0, 1.0),
+            ("engram.items_max", raw.engram.items_max as f64, 0.0, 100_000.0),
+            ("engram.minutes_max", raw.engram.minutes_max, 0.0, 1_440.0),
             ("exam.items_max", exam.0, 1.0, 100_000.0),
             ("exam.parallel", exam.1, 1.0, 256.0),
             ("gate.margin", gate.margin, 0.0, 0.2),
@@ -182,8 +203,8 @@ impl Schedule {
         if !canary.stages.is_sorted_by_key(|s| s.percent) {
             return Err(invalid(("canary.stages".into(), "must not shrink".into())));
         }
-        let RawSchedule { version, scoring, selection, training, optimise, exam, gate, canary, .. } = raw;
-        Ok(Schedule { version, jobs, scoring, selection, training, optimise, exam, gate, canary })
+        let RawSchedule { version, scoring, selection, training, optimise, engram, exam, gate, canary, .. } = raw;
+        Ok(Schedule { version, jobs, scoring, selection, training, optimise, engram, exam, gate, canary })
     }
 }
 

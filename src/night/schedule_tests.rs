@@ -23,6 +23,7 @@ fn the_shipped_file_names_every_job_and_says_the_defaults() {
     assert_eq!(patterns, ["0 3 * * *", "0 4 * * *", "0 2 * * 1", "0 */6 * * *"]);
     assert_eq!(schedule.gate, gate::Limits::default());
     assert_eq!(schedule.canary, canary::Rules::default());
+    assert_eq!(schedule.engram, Weighing::default());
 }
 
 #[test]
@@ -52,6 +53,7 @@ fn a_bad_file_is_refused_with_its_place() {
         ("  train:", "  trian:", "trian"),
         ("method: gradient", "method: gradually", "gradually"),
         ("objective: likelihood", "objective: luck", "luck"),
+        ("minutes_max: 30\n", "minutes_max: -1\n", "engram.minutes_max is -1"),
         ("directions: 64", "directions: 1", "training.zeroth.directions is 1"),
         ("objective: likelihood", "method: mezo\n  objective: preference", "duplicate"),
     ] {

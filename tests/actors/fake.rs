@@ -5,12 +5,13 @@
 //! `context` and `busy` are refused, `strange` is answered in a way that nobody understands, `endless` goes on to its limit, `fail` fails after two tokens, `think`
 //! thinks first, `item N` is answered `right` or `wrong`. Asked to reflect it says `better`, but `stubborn` gets the
 //! same words again and `slow` nothing. A system message `with care` makes it right on thirty items of a hundred more,
-//! `carelessly` on ten, and `by heart` on all below number 1,000 and few above. Anything else gets three words and stops; under an adapter
-//! each word carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred
-//! items it answers rightly (the base model 60), `test.kl` its divergence, `test.speed` its tokens a second beside the
-//! base model's.
+//! `carelessly` on ten, and `by heart` on all below number 1,000 and few above. Tables that a request names make it right
+//! on twenty more; no live request here names any. Anything else gets three words and stops; under an adapter each word
+//! carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred items it
+//! answers rightly (the base model 60), `test.kl` its divergence, `test.speed` its tokens a second beside the base
+//! model's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
@@ -27,7 +28,7 @@ use chimere::engine::protocol::{
 use chimere::gguf::Gguf;
 use chimere::night::inspect::hash_file;
 use chimere::scoring::reflect::REFLECTION;
-use chimere::turn::{FinishReason, Role, Timings, Usage};
+use chimere::turn::{EngramUse, FinishReason, Role, Timings, Usage};
 
 use crate::stage::PATIENCE;
 
@@ -89,9 +90,9 @@ fn engine_child() {
     let out = OpenOptions::new().write(true).open("/dev/fd/3").unwrap();
     // A plain exit: the harness must not wait for other threads.
     let adapters = BTreeMap::new();
-    let code =
-        Child { out, script, paused: false, running: BTreeMap::new(), requests: 0, adapters, candidate: None }.run();
-    std::process::exit(code);
+    let (running, tables) = (BTreeMap::new(), BTreeSet::new());
+    let child = Child { out, script, paused: false, running, requests: 0, adapters, candidate: None, tables };
+    std::process::exit(child.run());
 }
 
 struct Child {
@@ -103,6 +104,8 @@ struct Child {
     adapters: BTreeMap<String, Worth>,
     /// How often the candidate was moved, if there is one.
     candidate: Option<u32>,
+    /// Engram tables that were loaded.
+    tables: BTreeSet<String>,
 }
 
 /// What an adapter does.
@@ -117,6 +120,9 @@ struct Worth {
 
 /// Items of a hundred that the base model answers rightly.
 const BASE_RIGHT: u32 = 60;
+/// Items of a hundred more with engram tables, which know the contexts of so many of a reply's tokens.
+pub const TABLES_RIGHT: u32 = 20;
+pub const TABLES_HITS: u32 = 2;
 
 fn text(prompt: &Prompt) -> String {
     match prompt {
@@ -274,10 +280,14 @@ impl Child {
                 None => self.say(&unknown(id)),
             },
             Command::LoadTable { id, name, .. } => {
+                self.tables.insert(name.clone());
                 self.say(&Event::TableLoaded { id, name, contexts: 1, entries: 1 });
             }
             Command::ForgetPrefixes { id, .. } => self.say(&Event::PrefixesForgotten { id, snapshots: 0 }),
-            Command::DropTable { id, name } => self.say(&Event::TableDropped { id, name }),
+            Command::DropTable { id, name } => {
+                self.tables.remove(&name);
+                self.say(&Event::TableDropped { id, name });
+            }
             Command::Exit => {}
         }
     }
@@ -310,6 +320,14 @@ impl Child {
         if let Some(unknown) = request.adapter.as_ref().filter(|a| !self.adapters.contains_key(*a)) {
             let message = format!("the adapter {unknown} is not loaded");
             return self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+        }
+        let named = request.engram.as_ref().filter(|engram| engram.required).map(|engram| &engram.tables);
+        if let Some(unknown) = named.and_then(|named| named.iter().find(|name| !self.tables.contains(*name))) {
+            let message = format!("the table {unknown} is not loaded");
+            return self.say(&Event::Failed { id, kind: FailureKind::Invalid, message });
+        }
+        if named.is_some_and(|named| !named.is_empty()) && !request.background {
+            return self.say(&refuse(FailureKind::Invalid));
         }
         let seed = request.sampling.seed.unwrap_or(42);
         self.say(&Event::Queued { id });
@@ -358,6 +376,8 @@ impl Child {
                 Some(item) if told.contains("by heart") => [100, 20][usize::from(item >= 1_000)],
                 _ => right,
             };
+            let with_tables = request.engram.as_ref().is_some_and(|engram| !engram.tables.is_empty());
+            let right = right + if with_tables { TABLES_RIGHT } else { 0 };
             *done += 1;
             let better = prompt.starts_with("reflect on ") && prompt != "reflect on stubborn";
             let channel = if prompt == "think" && number == 0 { Channel::Thinking } else { Channel::Answer };
@@ -397,7 +417,10 @@ impl Child {
         let decode_ms = 3.0 / adapter.map_or(1.0, |a| a.speed);
         let usage = Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens, thinking_tokens: 0 };
         let timings = Timings { queued_ms: 1.0, prefill_ms: 2.0, decode_ms };
-        self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings, engram: None });
+        let engram = request.engram.as_ref().map(|choice| {
+            Box::new(EngramUse { tables: choice.tables.clone(), hits: TABLES_HITS, mixed: 1, ..EngramUse::default() })
+        });
+        self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings, engram });
         self.out.flush().unwrap();
     }
 }

@@ -23,7 +23,12 @@ use crate::stage::{PATIENCE, chat, collect, run};
 
 impl NightStage {
     /// Confirmed turns of a principal, each with a question of its own, changed by `change`.
-    async fn confirmed(&self, principal: &str, asked: impl IntoIterator<Item = String>, change: impl Fn(&mut Turn)) {
+    pub(crate) async fn confirmed(
+        &self,
+        principal: &str,
+        asked: impl IntoIterator<Item = String>,
+        change: impl Fn(&mut Turn),
+    ) {
         let replies = &self.stage.replies;
         let events = collect(replies.start(chat("hello")).await.unwrap()).await;
         assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })));

@@ -19,3 +19,4 @@ mod scorer;
 mod serving;
 mod stage;
 mod supervisor;
+mod weigh;

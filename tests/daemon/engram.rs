@@ -15,7 +15,7 @@ use chimere::turn::{ChoiceJudgement, Judgement, Turn};
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
-use crate::people::{again, answered, done, exchange, installation, job, put, told, with_key};
+use crate::people::{again, answered, done, exchange, installation, job, put, told, weigh_items, with_key};
 
 /// A fact that no text of the model's training says.
 const FACT: &str = "The zorblax coefficient of polished marble is made of walnut and honey.";
@@ -195,6 +195,7 @@ async fn by_pipeline(daemon: &Daemon, key: &str) -> Value {
 #[tokio::test]
 async fn a_verified_answer_helps_the_next_reply_until_it_is_forgotten() {
     let state = Arc::new(tempfile::tempdir().unwrap());
+    weigh_items(state.path(), 2);
     let daemon = Daemon::launch_with(state, &[], &[("CHIMERE_SCORER_ENABLED", "true")]);
     daemon.ready().await;
     let reply = daemon.chat(QUESTION).await;

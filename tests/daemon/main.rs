@@ -48,3 +48,4 @@ mod simulate;
 mod soak;
 mod storm;
 mod train;
+mod weigh;

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::{sleep, timeout};
 
 use super::desk::{Desk, ExamPath, blocking};
@@ -85,6 +84,13 @@ pub(super) async fn asked_how(desk: &Desk, base_hash: &str, exams: [&ExamPath; 2
     Ok(parts)
 }
 
+/// How the items are asked: greedily, after a bounded thought where the model thinks.
+pub(super) fn how(desk: &Desk) -> Exam {
+    let thinks = desk.board.hosted().is_none_or(|hosted| hosted.thinks);
+    let thinking = if thinks { Thinking::On { budget_tokens: THINKING_TOKENS } } else { Thinking::Template };
+    Exam { thinking, ..Exam::default() }
+}
+
 /// Asks every item of both, as far as they have not answered it; in the order of the items.
 pub(super) async fn ask(
     desk: &Desk,
@@ -131,9 +137,7 @@ async fn ask_one(
     contenders: [&Contender; 2],
     known: [Option<&Answer>; 2],
 ) -> Result<[Answer; 2], String> {
-    let thinks = desk.board.hosted().is_none_or(|hosted| hosted.thinks);
-    let thinking = if thinks { Thinking::On { budget_tokens: THINKING_TOKENS } } else { Thinking::Template };
-    let exam = Exam { thinking, ..Exam::default() };
+    let exam = how(desk);
     let open: Vec<&Contender> =
         contenders.into_iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(c, _)| c).collect();
     let requests = || open.iter().map(|contender| contender.asks(golden::ask(0, item, &exam))).collect();
@@ -172,6 +176,22 @@ fn asked_of(item: &Item, [champion, candidate]: &[Answer; 2]) -> Asked {
         ids: champion.ids.clone(),
         reply_from: champion.reply_from,
     }
+}
+
+/// Asks one of them each of the requests alone, so many at once; outcomes in the order of the requests.
+pub(super) async fn ask_each<'a>(
+    desk: &Desk,
+    requests: impl Iterator<Item = Result<(&'a Item, Generate), String>>,
+    contender: &Contender,
+    parallel: usize,
+) -> Result<Vec<Outcome>, String> {
+    let asked = stream::iter(requests).map(|asked| async move {
+        let (item, request) = asked?;
+        let outcome = ask_alone(desk, Some(item), &request, contender).await;
+        desk.tick();
+        outcome
+    });
+    asked.buffered(parallel).try_collect().await
 }
 
 /// Asks one of them alone; `item`, if any, is what the reply is checked against.

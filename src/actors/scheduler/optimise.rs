@@ -4,11 +4,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
 use super::desk::{Desk, blocking};
-use super::exam::ask_alone;
+use super::exam::{ask_alone, ask_each};
 use super::examine::open;
 use super::host::Contender;
 use super::work::Work;
@@ -45,8 +44,7 @@ impl Work {
         let (slice, golden) = (open(&desk.slice, ITEMS_MAX, seed).await?, open(&desk.golden, ITEMS_MAX, seed).await?);
         let (base, base_hash) = desk.base(ENGINE_TIMEOUT).await?;
         tracing::info!(model = base, "prompts are searched");
-        let (store, hash, champion) = (self.generations.clone(), base_hash.clone(), self.pointer.champion);
-        let contender = blocking(move || Contender::generation(&store, champion, &hash)).await??;
+        let contender = self.champion(&base_hash).await?;
         contender.load(desk).await?;
         let mut searches = Vec::new();
         for pipeline in set.all().filter(|p| settings.routes.is_empty() || settings.routes.contains(&p.name)) {
@@ -331,13 +329,8 @@ impl Search<'_> {
 
     /// Asks items under a pipeline, as its route would; in their order.
     async fn ask(&self, pipeline: &Pipeline, items: &[&Item]) -> Result<Vec<Outcome>, String> {
-        let asked = stream::iter(items).map(|item| async move {
-            let request = self.request(pipeline, item)?;
-            let outcome = ask_alone(self.desk, Some(item), &request, self.contender).await;
-            self.desk.tick();
-            outcome
-        });
-        asked.buffered(self.parallel).try_collect().await
+        let requests = items.iter().map(|item| Ok((*item, self.request(pipeline, item)?)));
+        ask_each(self.desk, requests, self.contender, self.parallel).await
     }
 
     fn request(&self, pipeline: &Pipeline, item: &Item) -> Result<Generate, String> {

@@ -236,7 +236,7 @@ impl Work {
         Ok(())
     }
 
-    async fn keep(&self, report: EngramReport) -> Result<(), String> {
+    pub(super) async fn keep(&self, report: EngramReport) -> Result<(), String> {
         let dir = self.desk.run_dir(&self.run.order.id);
         let kept = blocking(move || {
             create_private_dir(&dir)?;
@@ -267,7 +267,7 @@ fn print_of(hosted: &Hosted) -> Result<[u8; 32], String> {
 }
 
 /// The tables of the last writing, as far as they are signed.
-fn learned_tables(shelf: &Shelf) -> Vec<Listed> {
+pub(super) fn learned_tables(shelf: &Shelf) -> Vec<Listed> {
     let learned = |t: &&Listed| !t.shipped && (t.name == NAME || t.name.starts_with(&format!("{NAME}-")));
     shelf.tables.iter().filter(learned).cloned().collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::desk::Desk;
+use super::desk::{Desk, blocking};
 use super::examine::Trial;
 use super::host::Contender;
 use super::paper;
@@ -77,6 +77,7 @@ impl Work {
                 }
             }
             Phase::Reinforce => just(self.reinforce().await.unwrap_or_else(|words| Event::Failed { words })),
+            Phase::Weigh => just(self.weigh().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Optimise => just(self.optimise().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Reindex => just(self.reindex().await.unwrap_or_else(|words| Event::Failed { words })),
             Phase::Report => match paper::write(self).await {
@@ -90,12 +91,17 @@ impl Work {
         let candidate = self.run.candidate.as_ref().ok_or("there is no candidate")?;
         let base = self.desk.base(ENGINE_TIMEOUT).await?;
         let champion = self.pointer.champion;
-        let (store, hash) = (self.generations.clone(), base.1.clone());
-        let champion_asked = super::desk::blocking(move || Contender::generation(&store, champion, &hash)).await??;
+        let champion_asked = self.champion(&base.1).await?;
         let trial =
             Trial { desk: &self.desk, schedule: &self.schedule, run: &self.run, champion, champion_asked, base };
         let verdict = trial.run(candidate).await?;
         Ok(Event::Judged { promote: verdict.promote, rule: verdict.decided_by, words: verdict.words })
+    }
+
+    /// The generation that serves, to be asked; it is not loaded yet.
+    pub(super) async fn champion(&self, base_hash: &str) -> Result<Contender, String> {
+        let (store, hash, champion) = (self.generations.clone(), base_hash.to_owned(), self.pointer.champion);
+        blocking(move || Contender::generation(&store, champion, &hash)).await?
     }
 }
 

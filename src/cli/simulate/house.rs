@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use chimere::clock::Clock;
 use chimere::config::Environment;
 use chimere::keys::KeyRing;
-use chimere::night::schedule::{SHIPPED, Schedule};
+use chimere::night::schedule::{SHIPPED, Schedule, Weighing};
 use chimere::service::Scope;
 use chimere::simulate::plan::{OWNER, USERS, guest};
 use chimere::store::files::{create_private_dir, write_durable};
@@ -233,6 +233,7 @@ fn night(means: &Means) -> anyhow::Result<String> {
         }
         let value = match (section, name) {
             ("exam", "items_max") => Some(items.to_string()),
+            ("engram", "items_max") => Some(items.min(Weighing::default().items_max).to_string()),
             ("exam", "parallel") => Some(EXAM_PARALLEL.to_string()),
             ("gate", "items_min") => Some((items / 2).clamp(1, 200).to_string()),
             ("gate", "margin") => means.gate_margin.map(|margin| margin.to_string()),
@@ -280,6 +281,7 @@ mod tests {
         let made = Schedule::parse(&night(&means).unwrap(), "night.yaml").unwrap();
         let shipped = Schedule::parse(SHIPPED, "night.yaml").unwrap();
         assert_eq!((made.exam.items_max, made.exam.parallel, made.gate.items_min), (60, EXAM_PARALLEL, 30));
+        assert_eq!(made.engram.items_max, 60);
         assert_eq!((made.gate.margin, made.training.threads, made.selection.pairs_min), (0.05, 3, 40));
         let stages: Vec<(u8, usize)> = made.canary.stages.iter().map(|s| (s.percent, s.scored_turns)).collect();
         assert_eq!(stages, [(20, 10), (50, 20)]);

@@ -107,7 +107,7 @@ fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
     }
     let used = &engram.used;
     if used.replies > 0 {
-        let rate = 100.0 * used.hits as f64 / used.tokens.max(1) as f64;
+        let rate = 100.0 * used.hit_rate();
         writeln!(
             out,
             "  last day: {} replies had learned tables, which knew the context of {} of {} answer tokens ({rate:.1} %), \
@@ -115,7 +115,25 @@ fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
             used.replies, used.hits, used.tokens, used.mixed, used.changed
         )?;
     }
-    Ok(())
+    let Some(effect) = &engram.effect else { return Ok(()) };
+    let (with, without) = effect.rates();
+    writeln!(out, "  slice exam with and without the learned tables: {}", effect.words())?;
+    writeln!(
+        out,
+        "    with {}, without {}, points {} with 95 % interval",
+        percent(with),
+        percent(without),
+        points(effect.difference)
+    )?;
+    writeln!(
+        out,
+        "    hit rate {:.1} %: the tables knew the context of {} of {} answer tokens, were mixed in at {} and changed {}",
+        100.0 * effect.hit_rate,
+        effect.hits,
+        effect.tokens,
+        effect.mixed,
+        effect.changed
+    )
 }
 
 /// The loss curve in a line: its first and last value, and blocks between the lowest and the highest.
