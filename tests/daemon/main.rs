@@ -47,4 +47,5 @@ mod sessions;
 mod simulate;
 mod soak;
 mod storm;
+mod swaps;
 mod train;
