@@ -19,6 +19,7 @@ mod form;
 mod frames;
 mod full_disk;
 mod hostile;
+mod job_kills;
 mod kill_daemon;
 mod kill_engine;
 mod leaks;
