@@ -24,6 +24,11 @@ pub const JUDGING: &[&str] = &[
     "report.begun",
     "report.done",
 ];
+/// The points of the jobs beside it, each before those of `report`: the engram tables, the prompts, the index.
+pub const REINFORCING: &[&str] =
+    &["reinforce.begun", "reinforce.read", "reinforce.made", "reinforce.published", "reinforce.done"];
+pub const OPTIMISING: &[&str] = &["optimise.begun", "optimise.write", "optimise.written", "optimise.done"];
+pub const INDEXING: &[&str] = &["reindex.begun", "reindex.made", "reindex.done"];
 
 /// What happens at one point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

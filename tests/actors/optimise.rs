@@ -138,3 +138,19 @@ fn the_owners_own_file_and_a_full_disk_are_left_as_they_are() {
         assert!(!night.file().exists() && night.prompt().provenance.is_none());
     });
 }
+
+#[test]
+fn a_run_that_fails_behind_a_change_says_that_it_made_it() {
+    run(async {
+        let failpoint = Failpoint::parse("optimise.written=full");
+        let night =
+            NightStage::new(&folder(), Options { failpoint, ..options("instructions: [Answer with care.]") }).await;
+        let report = night.search(false).await;
+        assert_eq!(report["outcome"]["failed"]["phase"], "optimise", "{report:#}");
+        assert_eq!(
+            (night.prompt().system.as_str(), &route(&report)["outcome"]),
+            ("Answer with care.", &"changed".into())
+        );
+        assert!(report["undo"].as_str().unwrap().contains("chimere pipeline reset default"), "{}", report["undo"]);
+    });
+}

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::Vocab;
 use chimere::engram::table::{Bytes, Table};
+use chimere::failpoint::REINFORCING;
 use chimere::gguf::Gguf;
 use chimere::simulate::pool::read;
 use chimere::turn::{ChoiceJudgement, Judgement, Turn};
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
-use crate::people::{again, answered, done, exchange, installation, job, put, told, weigh_items, with_key};
+use crate::people::{again, answered, done, exchange, installation, job, put, stood_at, told, weigh_items, with_key};
 
 /// A fact that no text of the model's training says.
 const FACT: &str = "The zorblax coefficient of polished marble is made of walnut and honey.";
@@ -180,13 +181,13 @@ async fn tables_survive_the_engine_and_the_daemon() {
 }
 
 /// The job that writes the learned tables.
-const WRITE: &str = "engram_write";
+pub(crate) const WRITE: &str = "engram_write";
 /// What `nano` answers in the same words every time.
-const QUESTION: &str = "What is the capital of France?";
-const ANSWER: &str = "\n\nThe capital of France is Paris.";
+pub(crate) const QUESTION: &str = "What is the capital of France?";
+pub(crate) const ANSWER: &str = "\n\nThe capital of France is Paris.";
 
 /// What the tables did in a reply to a chat that names none: those of the pipeline.
-async fn by_pipeline(daemon: &Daemon, key: &str) -> Value {
+pub(crate) async fn by_pipeline(daemon: &Daemon, key: &str) -> Value {
     let body = json!({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0});
     let reply = with_key(daemon, key, "/v1/chat/completions", &body).await;
     reply["x_chimere"]["engram"][0].clone()
@@ -297,7 +298,7 @@ async fn what_the_log_teaches_stays_with_who_said_it_until_several_do() {
 }
 
 /// A correction by who asked, with what the judge said of it.
-fn corrected(mut turn: Turn, words: &str, verdict: Option<u8>) -> Turn {
+pub(crate) fn corrected(mut turn: Turn, words: &str, verdict: Option<u8>) -> Turn {
     let choice = |verdict| ChoiceJudgement { index: 0, verdict, p: 0.5, thought_steps: 0, steps: vec![0.5] };
     let own = &mut turn.feedback[0];
     (own.vote, own.correction) = (None, Some(words.to_owned()));
@@ -344,7 +345,7 @@ async fn only_what_training_may_learn_is_written() {
     assert!(table.view().look_up(&words[..3])[2].is_some());
 }
 
-async fn until_key(daemon: &Daemon, key: &str, wanted: impl Fn(&Value) -> bool) {
+pub(crate) async fn until_key(daemon: &Daemon, key: &str, wanted: impl Fn(&Value) -> bool) {
     let began = Instant::now();
     loop {
         let used = by_pipeline(daemon, key).await;
@@ -362,29 +363,11 @@ async fn a_kill_at_any_point_of_a_writing_leaves_whole_signed_tables() {
     for who in ["ada", "bob"] {
         answered(state.path(), &like, who, &[(QUESTION, ANSWER)], 0);
     }
-    for point in ["reinforce.begun", "reinforce.made", "reinforce.published", "reinforce.done"] {
-        let daemon = again(&state, &["--failpoint", point]).await;
-        let began = Instant::now();
-        let url = daemon.url.clone();
-        let key = keys[0].clone();
-        let asked = tokio::spawn(async move {
-            let body = json!({"command": "run_now", "job": "engram_write"});
-            loop {
-                let post = reqwest::Client::new().post(format!("{url}/v1/night")).bearer_auth(&key).json(&body).send();
-                if post.await.is_ok_and(|answer| answer.status().is_success()) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        });
-        while !daemon.log.lock().unwrap().iter().any(|line| line.contains("failpoint reached")) {
-            assert!(began.elapsed() < PATIENCE, "{point}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+    for point in REINFORCING {
+        let daemon = stood_at(&state, &keys[0], (WRITE, point), &[]).await;
         // The writing stands still; replies do not.
         by_pipeline(&daemon, &keys[1]).await;
         kill(daemon.pid());
-        asked.abort();
         drop(daemon);
         let daemon = again(&state, &[]).await;
         until_key(&daemon, &keys[0], |used| used["tables"] == json!(["learned"])).await;
@@ -397,7 +380,7 @@ async fn a_kill_at_any_point_of_a_writing_leaves_whole_signed_tables() {
     }
 }
 
-async fn daemon_status(daemon: &Daemon, key: &str) -> Value {
+pub(crate) async fn daemon_status(daemon: &Daemon, key: &str) -> Value {
     let request = reqwest::Client::new().get(format!("{}/v1/status", daemon.url)).bearer_auth(key);
     request.send().await.unwrap().json().await.unwrap()
 }

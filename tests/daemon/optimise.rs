@@ -12,8 +12,8 @@ use crate::harness::{Daemon, chimere};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Sums whose right answer is the number alone, which `nano` does not give unless it is told to.
-fn folder() -> Arc<tempfile::TempDir> {
+/// Sums whose right answer is the number alone, which `nano` does not give unless it is told to: so many in each exam.
+pub(crate) fn folder(items: usize) -> Arc<tempfile::TempDir> {
     let state = tempfile::tempdir().unwrap();
     for (exam, first) in [("slice", 11), ("golden", 41)] {
         let item = |n: usize| {
@@ -23,7 +23,7 @@ fn folder() -> Arc<tempfile::TempDir> {
                 "check": { "kind": "exact", "value": (first + n + 5).to_string() },
             })
         };
-        let lines: Vec<String> = (0..24).map(|n| item(n).to_string()).collect();
+        let lines: Vec<String> = (0..items).map(|n| item(n).to_string()).collect();
         fs::write(state.path().join(format!("{exam}.jsonl")), lines.join("\n")).unwrap();
     }
     let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/night.yaml")).unwrap();
@@ -46,20 +46,20 @@ fn folder() -> Arc<tempfile::TempDir> {
     Arc::new(state)
 }
 
-fn run(daemon: &Daemon, arguments: &[&str]) -> String {
+pub(crate) fn run(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = chimere().args(arguments).env("CHIMERE_URL", &daemon.url).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
     text
 }
 
-fn content(reply: &Value) -> &str {
+pub(crate) fn content(reply: &Value) -> &str {
     reply["choices"][0]["message"]["content"].as_str().unwrap()
 }
 
 #[tokio::test]
 async fn an_instruction_that_helps_comes_in_and_goes_back() {
-    let state = folder();
+    let state = folder(24);
     let config = state.path().join("night-test.toml");
     let daemon = Daemon::launch(state.clone(), &["--config", config.to_str().unwrap()]);
     daemon.ready().await;

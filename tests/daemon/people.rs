@@ -11,9 +11,10 @@ use chimere::gguf::Gguf;
 use chimere::reply::new_turn_id;
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Feedback, FinishReason, Message, Role, Turn, Vote};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model};
+use crate::night::reached;
 
 /// What a command printed; it must have gone well.
 pub fn done(output: Output) -> String {
@@ -126,6 +127,36 @@ pub fn put(state: &Path, turns: &[Turn]) {
 pub fn answered(state: &Path, like: &Turn, principal: &str, exchanges: &[(&str, &str)], age_days: i64) {
     let turns = exchanges.iter().map(|said| exchange(like, principal, *said, age_days));
     put(state, &turns.collect::<Vec<Turn>>());
+}
+
+/// A daemon whose run of `job` stands still at `point`. It answers replies all the while.
+pub async fn stood_at(
+    state: &Arc<tempfile::TempDir>,
+    key: &str,
+    (name, point): (&str, &str),
+    extra: &[&str],
+) -> Daemon {
+    let daemon = again(state, &[extra, &["--failpoint", point]].concat()).await;
+    let (url, key, body) = (daemon.url.clone(), key.to_owned(), json!({"command": "run_now", "job": name}));
+    // Where the point is in the night's own thread nobody may wait for the answer.
+    let asked = tokio::spawn(async move {
+        loop {
+            let post = reqwest::Client::new().post(format!("{url}/v1/night")).json(&body);
+            let post = if key.is_empty() { post } else { post.bearer_auth(&key) };
+            if post.send().await.is_ok_and(|answer| answer.status().is_success()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let began = Instant::now();
+    while !reached(&daemon) {
+        let log = || daemon.log.lock().unwrap().join("\n");
+        assert!(began.elapsed() < PATIENCE, "{point} was not reached:\n{}", log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    asked.abort();
+    daemon
 }
 
 pub async fn again(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use crate::harness::{Daemon, kill};
 use crate::people::{again, answered, installation, job, told, with_key};
 
-const INDEX: &str = "reindex";
-const PRIVATE: (&str, &str) = ("Which number opens the door of the shed?", "The number 4711 opens the shed.");
-const COMMON: (&str, &str) = ("On which day is the garbage collected?", "On Thursday, before seven o'clock.");
+pub(crate) const INDEX: &str = "reindex";
+pub(crate) const PRIVATE: (&str, &str) =
+    ("Which number opens the door of the shed?", "The number 4711 opens the shed.");
+pub(crate) const COMMON: (&str, &str) =
+    ("On which day is the garbage collected?", "On Thursday, before seven o'clock.");
 
 /// The default pipeline, with examples switched on.
 pub fn switch_on(state: &Path) {

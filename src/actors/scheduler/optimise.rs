@@ -62,8 +62,13 @@ impl Work {
         }
         // However many routes are tried, chance changes one of them in `alpha` of the nights at most.
         let alpha = settings.alpha / searches.len() as f64;
-        let mut routes = Vec::new();
+        let earlier = self.found_before().await?;
+        let mut found = Optimised { format: FORMAT, alpha, routes: Vec::new() };
         for (pipeline, slice, golden) in searches {
+            if in_force(&pipeline, &self.run.order.id) {
+                found.routes.push(changed_before(&pipeline.name, &earlier));
+                continue;
+            }
             let (pool, items) = slice.into_iter().enumerate().partition::<Vec<_>, _>(|(n, _)| n % POOL_EVERY == 0);
             let plain = |items: Vec<(usize, Item)>| items.into_iter().map(|(_, item)| item).collect();
             let search = Search {
@@ -79,21 +84,38 @@ impl Work {
                 alpha,
                 deadline,
             };
-            let mut result = search.run().await?;
-            if result.outcome == RouteOutcome::WouldChange && !self.run.order.dry_run {
-                self.apply(&search.pipeline, &base_hash, &mut result).await?;
+            let result = search.run().await?;
+            let better = result.outcome == RouteOutcome::WouldChange;
+            found.routes.push(result);
+            if let (true, false, Some(result)) = (better, self.run.order.dry_run, found.routes.last().cloned()) {
+                // Before the change: whoever reads the papers later can say what was found.
+                self.keep_found(&found).await?;
+                self.apply(&search.pipeline, &base_hash, &result).await?;
+                if let Some(last) = found.routes.last_mut() {
+                    last.outcome = RouteOutcome::Changed;
+                }
             }
-            routes.push(result);
         }
-        let optimised = Optimised { format: FORMAT, alpha, routes };
-        let (words, dir) = (optimised.words(), desk.run_dir(&self.run.order.id));
-        let written = blocking(move || optimised.write(&dir)).await?;
-        written.map_err(|error| format!("cannot keep what the search found: {error}"))?;
-        Ok(Event::Passed { words })
+        self.keep_found(&found).await?;
+        Ok(Event::Passed { words: found.words() })
+    }
+
+    /// What an earlier life of this run has written down.
+    async fn found_before(&self) -> Result<Vec<RouteResult>, String> {
+        let papers = self.desk.run_dir(&self.run.order.id);
+        let found = blocking(move || Optimised::read(&papers)).await?;
+        let found = found.inspect_err(|error| tracing::warn!(error, "what was found before a stop is not known"));
+        Ok(found.ok().flatten().map(|papers| papers.routes).unwrap_or_default())
+    }
+
+    async fn keep_found(&self, found: &Optimised) -> Result<(), String> {
+        let (found, dir) = (found.clone(), self.desk.run_dir(&self.run.order.id));
+        let written = blocking(move || found.write(&dir)).await?;
+        written.map_err(|error| format!("cannot keep what the search found: {error}"))
     }
 
     /// Writes the winner beside the shipped files, and takes the pipelines up again.
-    async fn apply(&self, base: &Pipeline, base_hash: &str, result: &mut RouteResult) -> Result<(), String> {
+    async fn apply(&self, base: &Pipeline, base_hash: &str, result: &RouteResult) -> Result<(), String> {
         let (Some(gate), Some(system)) = (result.gate, result.system.clone()) else { return Ok(()) };
         let (pipelines, route) = (&self.desk.pipelines, base.name.clone());
         let source = source(self.desk.as_ref(), &route)?;
@@ -121,10 +143,21 @@ impl Work {
             restore(&path, before).map_err(|more| format!("{error}; and {more}"))?;
             return Err(format!("the new file of `{route}` was not taken up: {error}"));
         }
-        result.outcome = RouteOutcome::Changed;
+        self.desk.pass("optimise.written").map_err(|error| error.to_string())?;
         tracing::info!(route, run = self.run.order.id, "the prompt of a route changed");
         Ok(())
     }
+}
+
+/// Whether a route answers with what `run` wrote.
+pub(super) fn in_force(pipeline: &Pipeline, run: &str) -> bool {
+    pipeline.provenance.as_ref().is_some_and(|provenance| provenance.run == run)
+}
+
+/// What an earlier life of a run found for a route, whose file it wrote before it was cut off.
+fn changed_before(route: &str, earlier: &[RouteResult]) -> RouteResult {
+    let found = earlier.iter().find(|found| found.route == route).cloned().unwrap_or_default();
+    RouteResult { route: route.to_owned(), outcome: RouteOutcome::Changed, ..found }
 }
 
 /// The file that a route was read from.

@@ -7,16 +7,17 @@ use std::{fs, io};
 
 use serde::de::DeserializeOwned;
 
-use super::desk::blocking;
+use super::desk::{Desk, blocking};
 use super::examine::Examined;
+use super::optimise::in_force;
 use super::work::Work;
 use crate::actors::trainer::Discard;
 use crate::night::generation::{Generations, Pointer};
 use crate::night::learning::{self, SELECTION, TRAINING};
 use crate::night::page::page;
-use crate::night::phase::{Job, Outcome};
+use crate::night::phase::{Job, Outcome, Run};
 use crate::night::report::{self, Ancestor, Report, TrendPoint, domains, sum_up, worst};
-use crate::optimise::paper::Optimised;
+use crate::optimise::paper::{Optimised, RouteOutcome};
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 
 pub(super) const FILE: &str = "report.json";
@@ -77,7 +78,7 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         gate: exam.champion.rate - work.schedule.gate.margin,
     });
     let before = work.before.as_ref().and_then(|run| read(&desk.run_dir(run)).ok().flatten());
-    let optimised = Optimised::read(&desk.run_dir(&run.order.id)).ok().flatten();
+    let optimised = optimised(desk, run);
     let undo = match &outcome {
         Outcome::Promoted { generation, .. } => {
             format!("`chimere rollback` ends the canary of generation {generation} and keeps the champion")
@@ -115,6 +116,18 @@ async fn gather(work: &Work, examined: Option<&Examined>) -> Report {
         undo,
         notices: work.notices.clone(),
     }
+}
+
+/// What a search found. A run that failed behind a change has not written down that it made it.
+fn optimised(desk: &Desk, run: &Run) -> Option<Optimised> {
+    let mut found = Optimised::read(&desk.run_dir(&run.order.id)).ok().flatten()?;
+    let set = desk.pipelines.current();
+    for route in &mut found.routes {
+        if set.get(&route.route).is_some_and(|pipeline| in_force(pipeline, &run.order.id)) {
+            route.outcome = RouteOutcome::Changed;
+        }
+    }
+    Some(found)
 }
 
 /// A paper that the run left; a damaged one is as good as none.

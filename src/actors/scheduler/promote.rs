@@ -18,9 +18,9 @@ use crate::night::phase::Run;
 use crate::night::served::Served;
 
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Engines that may be lost under a promotion.
-const TRIES: usize = 3;
-const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Engines that may be lost under a promotion, or under one question of a writing.
+pub(super) const TRIES: usize = 3;
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// No engine has this number of starts.
 const NO_ENGINE: u64 = u64::MAX;
 

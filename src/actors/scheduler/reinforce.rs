@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::desk::blocking;
+use super::promote::{RETRY_PAUSE, TRIES};
 use super::work::Work;
 use crate::actors::inference::Ask;
 use crate::actors::memory::List;
@@ -154,6 +157,7 @@ impl Work {
             }
         })
         .await?;
+        self.desk.pass("reinforce.read").map_err(|error| error.to_string())?;
         let mut records = Vec::new();
         for (origin, time_s, Admitted { text, principal, ids, verdict }) in admitted {
             let tokens = match ids {
@@ -195,7 +199,21 @@ impl Work {
         blocking(move || People::load(&state_dir, &exams, rules)).await?
     }
 
+    /// A text's tokens by the served model: asked of the engine, or of the successor of one that dies meanwhile.
     pub(super) async fn tokens(&self, text: String) -> Result<Vec<u32>, String> {
+        let mut tokens = self.tokens_now(text.clone()).await;
+        for _ in 1..TRIES {
+            if tokens.is_ok() {
+                break;
+            }
+            sleep(RETRY_PAUSE).await;
+            self.hosted().await?;
+            tokens = self.tokens_now(text.clone()).await;
+        }
+        tokens
+    }
+
+    async fn tokens_now(&self, text: String) -> Result<Vec<u32>, String> {
         let ask = Ask::Tokenize { text, specials: false };
         match self.desk.inference.send_within(ask, ENGINE_TIMEOUT).await {
             Ok(Ok(EngineEvent::Tokens { ids, .. })) => Ok(ids),
