@@ -19,6 +19,8 @@ mod form;
 mod frames;
 mod full_disk;
 mod hostile;
+#[cfg(feature = "llama")]
+mod judge;
 mod kill_daemon;
 mod kill_engine;
 mod leaks;
