@@ -4,6 +4,7 @@
 
 pub mod check;
 mod embed;
+mod judge;
 mod live;
 mod models;
 pub mod raw;
@@ -28,6 +29,7 @@ pub use search::{Environment, variables};
 use settings::Setting;
 
 use crate::failpoint::Failpoint;
+use crate::scoring::Form;
 
 const ENV_PREFIX: &str = "CHIMERE_";
 /// Variables of that prefix that are no configuration keys.
@@ -183,6 +185,8 @@ pub struct Config {
     pub replies: RepliesConfig,
     pub memory: MemoryConfig,
     pub scorer: ScorerConfig,
+    /// How its model is asked.
+    pub judge: Form,
     pub embed: EmbedConfig,
     pub pipelines: PipelinesConfig,
     pub night: NightConfig,
@@ -258,6 +262,7 @@ impl Config {
                 append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
             },
             scorer: scorer(raw.scorer, env)?,
+            judge: judge::form(raw.judge)?,
             embed: embed::embed(raw.embed)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
@@ -436,6 +441,25 @@ fn one_of(
         key,
         value: format!("`{}`", field.value),
         wanted: format!("one of {}", among.join(", ")),
+    })
+}
+
+/// A text of at most so many bytes.
+fn short(
+    field: Option<Field<String>>,
+    default: &str,
+    bytes_max: usize,
+    key: &'static str,
+) -> Result<String, ConfigError> {
+    let Some(field) = field else { return Ok(default.to_owned()) };
+    if field.value.len() <= bytes_max {
+        return Ok(field.value);
+    }
+    Err(ConfigError::Range {
+        origin: field.origin,
+        key,
+        value: format!("{} bytes long", field.value.len()),
+        wanted: format!("at most {bytes_max} bytes"),
     })
 }
 

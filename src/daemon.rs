@@ -6,7 +6,7 @@ pub mod embedder;
 mod exit;
 mod face;
 mod fleet;
-mod judge;
+pub mod judge;
 pub mod log;
 mod model;
 mod notify;

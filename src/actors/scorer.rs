@@ -122,7 +122,7 @@ impl Handler<JudgeAnswer> for Scorer {
             let judged = async {
                 let labels = judge.ready().await?;
                 let asked = (ask.messages.as_slice(), ask.tools.as_slice());
-                judging::judge(&judge, labels, asked, Steps::of(&ask.answer), ask.answer.index, Haste::Live).await
+                judging::judge(&judge, &labels, asked, Steps::of(&ask.answer), ask.answer.index, Haste::Live).await
             };
             let judged = timeout(ask.within, judged).await;
             drop(permit);
@@ -154,6 +154,9 @@ impl Handler<ScorerStatus> for Scorer {
             Ok(judge) => {
                 status["judge"] = judge.name().into();
                 status["engine"] = judge.status();
+                if let Some(why) = judge.unfit() {
+                    status["message"] = why.into();
+                }
             }
             Err(why) => {
                 status["state"] = "off".into();

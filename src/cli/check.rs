@@ -58,6 +58,8 @@ fn print_settings(settings: &[Setting]) {
     let (keys, values) = (width(|s| &s.key), width(|s| &s.value));
     say!("\nSettings; * = a running daemon takes a change over on SIGHUP, the others need a restart");
     for Setting { key, value, origin, live } in settings {
+        // A text of several lines stays one row.
+        let value = value.replace('\n', "\\n");
         say!("{} {key:<keys$} = {value:<values$}  {origin}", if *live { '*' } else { ' ' });
     }
 }

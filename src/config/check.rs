@@ -12,7 +12,7 @@ use crate::pipeline::{PipelineSet, Sources};
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `model`, `embedder`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `model`, `judge`, `embedder`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -43,6 +43,7 @@ impl Config {
             finding("pipelines", pipelines(&config)),
             finding("night", night(&config)),
             finding("model", model(&config)),
+            finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
             finding("keys", keys.map(|ring| format!("{} keys", ring.entries().len()))),
@@ -108,8 +109,11 @@ mod tests {
         assert_eq!(good("[nonsense]"), [("config", false)]);
         let all = good("");
         assert_eq!(all[..2], [("config", true), ("pipelines", true)]);
-        let rest = [("night", true), ("model", false), ("embedder", true), ("listen", true), ("keys", true)];
-        assert_eq!(all[2..], rest);
+        assert_eq!(all[2..5], [("night", true), ("model", false), ("judge", true)]);
+        assert_eq!(all[5..], [("embedder", true), ("listen", true), ("keys", true)]);
+        let judge = |more: &str| format!("[scorer]\nmodel = '{}/nano/nano.gguf'\n{more}", env!("CARGO_MANIFEST_DIR"));
+        assert!(good(&judge("")).contains(&("judge", true)));
+        assert!(good(&judge("[judge]\ngood = '<|good|> or so'")).contains(&("judge", false)));
         let embed = |name: &str| format!("[embed]\nmodel = '{}/{name}'", env!("CARGO_MANIFEST_DIR"));
         for (name, fits) in [("nano/nano-embed.gguf", true), ("nano/none.gguf", false), ("nano/nano.gguf", false)] {
             assert!(good(&embed(name)).contains(&("embedder", fits)), "{name}");

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::raw::{self, Field};
-use super::{ConfigError, THREADS_MAX, millis, nonzero, number};
+use super::raw;
+use super::{ConfigError, THREADS_MAX, millis, nonzero, number, short};
 use crate::embed::embedder::Prefixes;
 
 /// Longest words before a text, bytes.
@@ -34,23 +34,10 @@ pub(super) fn embed(raw: raw::EmbedSection) -> Result<EmbedConfig, ConfigError> 
         threads: nonzero(number(raw.threads, 1, 1..=THREADS_MAX, "embed.threads")?),
         context_tokens: context.map(nonzero),
         prefixes: Prefixes {
-            query: prefix(raw.query_prefix, "embed.query_prefix")?,
-            document: prefix(raw.document_prefix, "embed.document_prefix")?,
+            query: short(raw.query_prefix, "", PREFIX_BYTES_MAX, "embed.query_prefix")?,
+            document: short(raw.document_prefix, "", PREFIX_BYTES_MAX, "embed.document_prefix")?,
         },
         query_timeout: millis(raw.query_timeout_ms, 200, "embed.query_timeout_ms")?,
         timeout: millis(raw.timeout_ms, 30_000, "embed.timeout_ms")?,
-    })
-}
-
-fn prefix(field: Option<Field<String>>, key: &'static str) -> Result<String, ConfigError> {
-    let Some(field) = field else { return Ok(String::new()) };
-    if field.value.len() <= PREFIX_BYTES_MAX {
-        return Ok(field.value);
-    }
-    Err(ConfigError::Range {
-        origin: field.origin,
-        key,
-        value: format!("{} bytes long", field.value.len()),
-        wanted: format!("at most {PREFIX_BYTES_MAX} bytes"),
     })
 }

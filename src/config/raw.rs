@@ -206,6 +206,24 @@ section! {
 }
 
 section! {
+    /// `[judge]`: how the judge's model is asked, and by which tokens it answers.
+    JudgeSection {
+        /// `nano`, `chat` or `text`.
+        form: String,
+        /// Each one token of the model.
+        good: String,
+        bad: String,
+        /// The words around `{question}` and `{steps}`.
+        prompt: String,
+        /// The words around one of `{steps}`.
+        step: String,
+        before_label: String,
+        think_tokens: u64,
+        label_each: bool,
+    }
+}
+
+section! {
     /// `[embed]`: texts as vectors, to find verified exchanges that are like a question.
     EmbedSection {
         /// An embedding model (GGUF). Absent: `nano-embed.gguf` beside the model.
@@ -267,6 +285,7 @@ document! {
     replies: RepliesSection,
     memory: MemorySection,
     scorer: ScorerSection,
+    judge: JudgeSection,
     embed: EmbedSection,
     pipelines: PipelinesSection,
     night: NightSection,

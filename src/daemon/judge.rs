@@ -14,30 +14,83 @@ use crate::actors::inference::{EXIT_TIMEOUT, EngineSpec};
 use crate::actors::scorer::{AdapterFile, JudgeEngine, JudgeSettings};
 use crate::actors::supervisor::{Budget, Place};
 use crate::config::Config;
+use crate::engine::embedder::embeds;
+use crate::engine::load::{LoadError, vocabulary};
+use crate::engine::model::is_native;
 use crate::gguf::Gguf;
-use crate::scoring::Reading;
+use crate::scoring::form::Asked;
+use crate::scoring::prompt::VERIFY_TOKENS_MAX;
+use crate::scoring::{Form, Reading};
 
 const ADAPTER_FILE: &str = "nano-prm.gguf";
-/// Positions of the judge's sequences: its prompts are bounded well below.
-const CONTEXT_TOKENS: &str = "4096";
+/// Positions of the judge's sequences: what it reads is bounded well below. What it may write beyond `nano-prm`'s few
+/// words comes on top.
+const CONTEXT_TOKENS: u32 = 4_096;
 /// Requests that may wait, live and background each: every step of the turns and of the answers that are judged at once.
 const WAITING: &str = "512";
 /// Hexadecimal digits of the hash in the judge's name.
 const NAME_DIGITS: usize = 16;
 
+/// The files that make the judge.
+struct Files {
+    model: PathBuf,
+    /// Written into every judgement.
+    name: String,
+    reading: Reading,
+    adapter: Option<AdapterFile>,
+}
+
 /// The judge, not started, or why there is none.
 pub(super) fn engine(config: &Config) -> Result<Arc<JudgeEngine>, String> {
-    let scorer = &config.scorer;
-    if !scorer.enabled {
+    if !config.scorer.enabled {
         return Err("scoring is switched off (scorer.enabled)".to_owned());
     }
+    let Files { model, name, reading, adapter } = files(config)?;
+    let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
+    let settings =
+        JudgeSettings { spec: spec(config, model)?, name, reading, form: config.judge.clone(), budget, adapter };
+    Ok(Arc::new(JudgeEngine::new(settings, Place::Arbiter(Arbiter::new().handle()), Handle::current())))
+}
+
+/// What the judge is, for people, or why there is none; without starting it.
+pub fn describe(config: &Config) -> Result<String, String> {
+    let scorer = &config.scorer;
+    if !scorer.enabled {
+        return Ok("scoring is switched off (scorer.enabled)".to_owned());
+    }
+    // A place of the installation that holds no model is nobody's mistake, a file that was named is.
+    let named = matches!(&scorer.model, Err(places) if places.len() == 1);
+    let asked_for = named || scorer.adapter.is_some() || config.judge != Form::default();
+    let files = match files(config) {
+        Ok(files) => files,
+        Err(why) if asked_for => return Err(why),
+        Err(why) => return Ok(format!("none: {why}")),
+    };
+    let shown = files.model.display();
+    let wrong = |why: &dyn std::fmt::Display| format!("{shown}: {why}");
+    let gguf = Gguf::open(&files.model).map_err(|error| wrong(&error))?;
+    let architecture = gguf.architecture().map_err(|error| wrong(&error))?.to_owned();
+    let native = is_native(&gguf);
+    if scorer.backend == "cpu" && !native {
+        return Err(wrong(&LoadError::NotNative(architecture)));
+    }
+    let vocab = vocabulary(&files.model, &gguf).map_err(|error| wrong(&error))?;
+    let form = &config.judge;
+    form.fits(vocab.template().is_some(), embeds(&gguf)).map_err(|error| wrong(&error))?;
+    form.labels(vocab.as_ref()).map_err(|error| wrong(&error))?;
+    let by = if native && scorer.backend != "llama" { "native" } else { "by libllama" };
+    let adapter = files.adapter.map(|file| format!(" with {}", file.path.display())).unwrap_or_default();
+    Ok(format!("{shown}: {architecture}, {by}{adapter}; {form}"))
+}
+
+fn files(config: &Config) -> Result<Files, String> {
+    let scorer = &config.scorer;
     let model = scorer.model.clone().map_err(|places| {
         let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         format!("no model for the judge: looked for {}", places.join(", "))
     })?;
-    let named = adapter(scorer.adapter.as_deref(), &model)?;
-    let described = named.map(described).transpose()?;
-    let (name, reading, adapter) = match described {
+    let named = adapter(scorer.adapter.as_deref(), &model, &config.judge)?;
+    let (name, reading, adapter) = match named.map(described).transpose()? {
         Some((reading, file)) => (format!("nano-prm:{}", &file.sha256[..NAME_DIGITS]), reading, Some(file)),
         // A whole model as judge says nothing of its calibration.
         None => {
@@ -45,15 +98,17 @@ pub(super) fn engine(config: &Config) -> Result<Arc<JudgeEngine>, String> {
             (name.unwrap_or_default(), Reading::default(), None)
         }
     };
-    let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
-    let settings = JudgeSettings { spec: spec(config, model)?, name, reading, budget, adapter };
-    Ok(Arc::new(JudgeEngine::new(settings, Place::Arbiter(Arbiter::new().handle()), Handle::current())))
+    Ok(Files { model, name, reading, adapter })
 }
 
-/// The adapter that was named, else the one beside the model. A model that was named may be a judge by itself.
-fn adapter(named: Option<&Path>, model: &Path) -> Result<Option<PathBuf>, String> {
+/// The adapter that was named, else the one beside the model. A model that was named may be a judge by itself, and one
+/// that is asked in other words than `nano-prm` is.
+fn adapter(named: Option<&Path>, model: &Path, form: &Form) -> Result<Option<PathBuf>, String> {
     if let Some(path) = named {
         return if path.is_file() { Ok(Some(path.to_owned())) } else { Err(format!("{} is no file", path.display())) };
+    }
+    if form.asked != Asked::Nano {
+        return Ok(None);
     }
     let beside = model.with_file_name(ADAPTER_FILE);
     if beside.is_file() {
@@ -93,7 +148,8 @@ fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     {
         args.extend([name.into(), value.into()]);
     }
-    args.extend(["--context", CONTEXT_TOKENS, "--waiting", WAITING].map(OsString::from));
+    let context = CONTEXT_TOKENS + config.judge.think_tokens.saturating_sub(VERIFY_TOKENS_MAX);
+    args.extend(["--context", &context.to_string(), "--waiting", WAITING].map(OsString::from));
     Ok(EngineSpec {
         program: std::env::current_exe().map_err(|error| error.to_string())?,
         args,

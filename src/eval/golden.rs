@@ -169,8 +169,8 @@ pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
         messages: item.messages.clone(),
         tools: item.tools.clone(),
         thinking,
-        date: String::new(),
         add_generation_prompt: true,
+        ..ChatInput::default()
     };
     let sampling = Sampling { temperature: exam.temperature, seed: Some(id), ..Sampling::default() };
     let engram = exam.engram.clone();

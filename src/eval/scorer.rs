@@ -12,7 +12,7 @@ use crate::engine::process::Running;
 use crate::engine::protocol::{Command, Event, Generate};
 use crate::scoring::judge::Progress;
 use crate::scoring::measure::{Auc, Calibration, auc, calibration};
-use crate::scoring::{Judging, Labels, Reading, Steps};
+use crate::scoring::{Form, Judging, Labels, Reading, Steps};
 use crate::toolcall;
 
 /// One answer with its score and the truth.
@@ -29,7 +29,8 @@ pub struct Judged {
 /// Who judges.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge<'a> {
-    pub labels: Labels,
+    pub form: &'a Form,
+    pub labels: &'a Labels,
     pub reading: &'a Reading,
     /// Revision of the adapter that makes the judge of the model; it is loaded.
     pub adapter: Option<&'a str>,
@@ -48,16 +49,19 @@ pub struct Agreement {
 }
 
 /// Judges the answers, `parallel` steps at once. An answer that the judge could not read is left out.
-pub fn judge(
+pub fn judge<'a>(
     engine: &Running,
     events: &Receiver<Vec<Event>>,
-    answers: &[(&Item, &Outcome)],
-    judge: Judge<'_>,
+    answers: &[(&'a Item, &Outcome)],
+    judge: Judge<'a>,
     parallel: usize,
     told: &mut dyn FnMut(usize),
 ) -> Result<Vec<Judged>, GoldenError> {
-    let mut open: Vec<Judging<'_>> =
-        answers.iter().map(|(item, outcome)| judging(item, outcome, judge.labels)).collect();
+    let begin = |(item, outcome): &(&'a Item, &Outcome)| {
+        let asked = (item.messages.as_slice(), item.tools.as_slice());
+        Judging::new(asked, split(item, outcome), judge.form, judge.labels)
+    };
+    let mut open: Vec<Judging<'_>> = answers.iter().map(begin).collect();
     let mut waiting: VecDeque<(usize, usize, Generate)> = VecDeque::new();
     for (answer, judging) in open.iter().enumerate() {
         waiting.extend(judging.requests().into_iter().enumerate().map(|(step, request)| (answer, step, request)));
@@ -121,10 +125,6 @@ pub fn agreement(judged: &[Judged]) -> Agreement {
 fn split(item: &Item, outcome: &Outcome) -> Steps {
     let (content, calls) = toolcall::parse(&outcome.reply, &item.tools);
     Steps::split(&outcome.thought, &content, &calls)
-}
-
-fn judging<'a>(item: &'a Item, outcome: &Outcome, labels: Labels) -> Judging<'a> {
-    Judging::new(&item.messages, &item.tools, split(item, outcome), labels)
 }
 
 fn judged_answer(item: &Item, outcome: &Outcome, judging: &Judging<'_>, reading: &Reading) -> Judged {

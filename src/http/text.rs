@@ -92,6 +92,7 @@ pub(crate) async fn apply_template(call: Call) -> Result<Response, ApiError> {
         thinking: thinking(None, TemplateArguments::default(), arguments)?.unwrap_or(Thinking::Template),
         date: jiff::Zoned::now().date().to_string(),
         add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
+        ..ChatInput::default()
     };
     let prompt = call.door.service.apply_template(chat).await?;
     Ok(reply::json(&json!({"prompt": prompt})))

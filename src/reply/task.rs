@@ -157,7 +157,7 @@ fn changing(replies: &Replies) -> End {
 /// A conversation under the plan's other terms.
 pub(super) fn chat_prompt(plan: &Plan, messages: Vec<Message>, date: String) -> Prompt {
     let (tools, thinking) = (plan.tools.clone(), plan.thinking);
-    Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt: true })
+    Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt: true, ..ChatInput::default() })
 }
 
 pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>, principal: &str) -> Generate {

@@ -3,26 +3,18 @@
 
 use serde_json::Value;
 
-use crate::engine::protocol::{Event, FailureKind, Generate, Prompt, PromptPart};
-use crate::turn::{ChoiceJudgement, Message, Sampling};
+use crate::engine::protocol::{Event, FailureKind, Generate, Prompt};
+use crate::turn::{ChoiceJudgement, FinishReason, Message, Sampling};
 
-use super::prompt::{self, Limits, VERIFY_TOKENS_MAX};
+use super::form::{Asked, Form, Labels};
+use super::prompt::Limits;
 use super::reading::{Reading, label_logit, sigmoid};
 use super::steps::Steps;
 
-pub const GOOD: &str = "<|good|>";
-pub const BAD: &str = "<|bad|>";
 /// Alternatives that are read at the label.
 const ALTERNATIVES: u8 = 20;
 /// Added to both labels where the judge did not write one by itself: a label follows, and their difference stays.
 const FORCE_BIAS: f32 = 100.0;
-
-/// Ids of the labels in the judge's vocabulary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Labels {
-    pub good: u32,
-    pub bad: u32,
-}
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum JudgeError {
@@ -45,66 +37,77 @@ pub enum Progress {
     Again(Box<Generate>),
 }
 
+#[derive(Default)]
 struct Step {
     logit: Option<f32>,
     prompt_ids: Vec<u32>,
     written: Vec<u32>,
+    /// The text of what was written.
+    said: String,
+    /// Labels that counted so far.
+    labels: usize,
+    /// Nothing but a label can come.
     forced: bool,
     narrow: bool,
 }
 
 /// One choice under judgement.
 pub struct Judging<'a> {
-    messages: &'a [Message],
-    tools: &'a [Value],
+    /// What the choice answers.
+    asked: (&'a [Message], &'a [Value]),
     steps: Steps,
-    labels: Labels,
-    question: Vec<PromptPart>,
+    form: &'a Form,
+    labels: &'a Labels,
     scores: Vec<Step>,
 }
 
 impl<'a> Judging<'a> {
-    /// `messages` and `tools`: what the choice answers.
-    pub fn new(messages: &'a [Message], tools: &'a [Value], steps: Steps, labels: Labels) -> Judging<'a> {
-        let question = prompt::question(messages, tools, Limits::USUAL);
-        let fresh = || Step { logit: None, prompt_ids: Vec::new(), written: Vec::new(), forced: false, narrow: false };
-        let scores = (0..steps.len()).map(|_| fresh()).collect();
-        Judging { messages, tools, steps, labels, question, scores }
+    /// `asked`: the messages that the choice answers, and the tools that were offered.
+    pub fn new(asked: (&'a [Message], &'a [Value]), steps: Steps, form: &'a Form, labels: &'a Labels) -> Judging<'a> {
+        let forced = form.think_tokens == 0;
+        let scores = (0..steps.len()).map(|_| Step { forced, ..Step::default() }).collect();
+        Judging { asked, steps, form, labels, scores }
     }
 
     /// The request of every step, in order. None at all for a choice that says nothing.
     pub fn requests(&self) -> Vec<Generate> {
-        (0..self.steps.len()).map(|at| self.request(self.prompt(at, &self.question, Limits::USUAL))).collect()
+        (0..self.steps.len()).map(|at| self.request(at, Limits::USUAL)).collect()
     }
 
     /// Takes an event of the request of step `at`.
     pub fn take(&mut self, at: usize, event: Event) -> Result<Progress, JudgeError> {
-        let (good, bad) = (self.labels.good, self.labels.bad);
         let Some(step) = self.scores.get_mut(at).filter(|step| step.logit.is_none()) else {
             return Ok(Progress::Going);
         };
         match event {
             Event::Started { prompt_ids, .. } if !step.forced => step.prompt_ids = prompt_ids,
             Event::Token(token) => {
-                step.logit = label_logit(&token, good, bad);
-                if step.logit.is_some() {
+                step.said += &token.text;
+                let label = label_logit(&token, self.labels.good, self.labels.bad)
+                    .filter(|_| step.forced || self.form.counts(&step.said, token.token == self.labels.good));
+                step.labels += usize::from(label.is_some());
+                if label.is_some() && (step.forced || !self.form.label_each || step.labels > at) {
+                    step.logit = label;
                     return Ok(Progress::Judged);
                 }
                 step.written.push(token.token);
             }
             Event::Finished { .. } if step.forced => return Err(JudgeError::NoLabel),
-            Event::Finished { .. } => {
+            Event::Finished { reason, .. } => {
                 step.forced = true;
-                let ids = [step.prompt_ids.as_slice(), step.written.as_slice()].concat();
-                return Ok(Progress::Again(Box::new(self.label_now(ids))));
+                // Nothing is said behind the end of a reply. (`nano-prm` reads on, as it always did.)
+                if reason == FinishReason::Stop && self.form.asked != Asked::Nano {
+                    step.written.pop();
+                }
+                let ids = [step.prompt_ids.as_slice(), &step.written, &self.labels.before].concat();
+                return Ok(Progress::Again(Box::new(self.label_now(Prompt::Ids(ids)))));
             }
             Event::Failed { kind: FailureKind::Context, message, .. } => {
-                if std::mem::replace(&mut step.narrow, true) {
+                if step.narrow {
                     return Err(JudgeError::TooLong(message));
                 }
-                let question = prompt::question(self.messages, self.tools, Limits::NARROW);
-                let again = self.request(self.prompt(at, &question, Limits::NARROW));
-                return Ok(Progress::Again(Box::new(again)));
+                *step = Step { forced: self.form.think_tokens == 0, narrow: true, ..Step::default() };
+                return Ok(Progress::Again(Box::new(self.request(at, Limits::NARROW))));
             }
             Event::Failed { message, .. } => return Err(JudgeError::Refused(message)),
             _ => {}
@@ -129,38 +132,45 @@ impl<'a> Judging<'a> {
         }
     }
 
-    fn prompt(&self, at: usize, question: &[PromptPart], limits: Limits) -> Prompt {
-        Prompt::Parts(prompt::judged(question, &self.steps, at, limits))
-    }
-
-    fn request(&self, prompt: Prompt) -> Generate {
-        let sampling = Sampling { temperature: 0.0, logprobs: Some(ALTERNATIVES), ..Sampling::default() };
-        Generate::new(prompt, sampling, VERIFY_TOKENS_MAX)
+    fn request(&self, at: usize, limits: Limits) -> Generate {
+        let prompt = self.form.prompt(self.asked, &self.steps, at, limits);
+        match self.form.think_tokens {
+            0 => self.label_now(prompt),
+            most => Generate { thinking: self.form.thinking(), ..ask(prompt, most) },
+        }
     }
 
     /// A request whose first token is a label.
-    fn label_now(&self, ids: Vec<u32>) -> Generate {
-        let mut again = self.request(Prompt::Ids(ids));
-        again.sampling.logit_bias = vec![(self.labels.good, FORCE_BIAS), (self.labels.bad, FORCE_BIAS)];
-        again.max_tokens = 1;
-        again
+    fn label_now(&self, prompt: Prompt) -> Generate {
+        let mut request = ask(prompt, 1);
+        request.sampling.logit_bias = vec![(self.labels.good, FORCE_BIAS), (self.labels.bad, FORCE_BIAS)];
+        request
     }
+}
+
+fn ask(prompt: Prompt, max_tokens: u32) -> Generate {
+    let sampling = Sampling { temperature: 0.0, logprobs: Some(ALTERNATIVES), ..Sampling::default() };
+    Generate::new(prompt, sampling, max_tokens)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::engine::protocol::{Channel, TokenEvent, TokenLogprob};
-    use crate::turn::{FinishReason, Role, Timings, Usage};
+    use crate::scoring::form::Words;
+    use crate::turn::{Role, Timings, Usage};
 
-    const LABELS: Labels = Labels { good: 6, bad: 7 };
+    static LABELS: Labels = Labels { good: 6, bad: 7, before: Vec::new() };
+    static NANO: LazyLock<Form> = LazyLock::new(Form::default);
 
     fn asked() -> [Message; 1] {
         [Message::new(Role::User, "What is 7 + 8?")]
     }
 
     fn judging<'a>(asked: &'a [Message], thinking: &str, content: &str) -> Judging<'a> {
-        Judging::new(asked, &[], Steps::split(thinking, content, &[]), LABELS)
+        Judging::new((asked, &[]), Steps::split(thinking, content, &[]), &NANO, &LABELS)
     }
 
     fn token(id: u32, p_good: f32) -> Event {
@@ -171,9 +181,13 @@ mod tests {
     }
 
     fn finished() -> Event {
+        finished_by(FinishReason::Length)
+    }
+
+    fn finished_by(reason: FinishReason) -> Event {
         let (usage, timings) = (Usage::default(), Timings::default());
         let (text, stop, engram) = (String::new(), None, None);
-        Event::Finished { id: 1, reason: FinishReason::Length, text, stop, usage, timings, engram }
+        Event::Finished { id: 1, reason, text, stop, usage, timings, engram }
     }
 
     #[test]
@@ -212,6 +226,61 @@ mod tests {
         let failed = || Event::Failed { id: 1, kind: FailureKind::Context, message: "too long".to_owned() };
         assert!(matches!(judging.take(0, failed()), Ok(Progress::Again(_))));
         assert_eq!(judging.take(0, failed()), Err(JudgeError::TooLong("too long".to_owned())));
+    }
+
+    /// A judge that writes `judged: ` before each of its labels, and one label for each step that it was shown.
+    fn verifier(think_tokens: u32, label_each: bool) -> Form {
+        let words = Words { prompt: "{question} {steps}".to_owned(), step: "{step}".to_owned() };
+        let (asked, before_label) = (Asked::Text(words), "judged: ".to_owned());
+        let (good, bad) = ("yes".to_owned(), "no".to_owned());
+        Form { good, bad, asked, before_label, think_tokens, label_each }
+    }
+
+    fn says(id: u32, said: &str) -> Event {
+        match token(id, 0.25) {
+            Event::Token(token) => Event::Token(TokenEvent { text: said.to_owned(), ..token }),
+            other => other,
+        }
+    }
+
+    #[test]
+    fn a_verifiers_label_counts_behind_its_words_and_for_the_judged_step() {
+        let (asked, labels) = (asked(), Labels { before: vec![30, 31], ..LABELS.clone() });
+        let steps = || Steps::split("a\nb", "c", &[]);
+        let words = [(50, "yes? "), (6, "yes"), (51, ", judged: "), (7, "no")];
+        for (label_each, judged_by_first) in [(false, true), (true, false)] {
+            let form = verifier(40, label_each);
+            let mut judging = Judging::new((&asked, &[]), steps(), &form, &labels);
+            assert_eq!(judging.requests()[1].max_tokens, 40);
+            judging.take(1, Event::Started { id: 1, prompt_ids: vec![1], cached_tokens: 0, seed: 0 }).unwrap();
+            let told: Vec<_> = words.iter().map(|(id, said)| judging.take(1, says(*id, said)).unwrap()).collect();
+            assert_eq!(told[..3], [Progress::Going, Progress::Going, Progress::Going], "no label behind its words");
+            assert_eq!(told[3] == Progress::Judged, judged_by_first);
+            if label_each {
+                judging.take(1, says(52, "; judged:")).unwrap();
+                assert_eq!(judging.take(1, says(6, " yes")), Ok(Progress::Judged), "the second step's own");
+            }
+            assert!((judging.scores[1].logit.unwrap() - (0.25f32 / 0.75).ln()).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_verifier_that_ends_or_may_not_write_is_asked_for_the_label() {
+        let (asked, labels) = (asked(), Labels { before: vec![30, 31], ..LABELS.clone() });
+        let form = verifier(40, false);
+        let mut judging = Judging::new((&asked, &[]), Steps::split("", "c", &[]), &form, &labels);
+        judging.take(0, Event::Started { id: 1, prompt_ids: vec![1], cached_tokens: 0, seed: 0 }).unwrap();
+        judging.take(0, says(50, "well")).unwrap();
+        judging.take(0, says(2, "")).unwrap();
+        let Ok(Progress::Again(again)) = judging.take(0, finished_by(FinishReason::Stop)) else { panic!("no request") };
+        assert_eq!(again.prompt, Prompt::Ids(vec![1, 50, 30, 31]), "what ended the reply is left out");
+        assert_eq!(judging.take(0, says(7, "no")), Ok(Progress::Judged), "wherever it stands");
+        let form = verifier(0, false);
+        let mut judging = Judging::new((&asked, &[]), Steps::split("", "c", &[]), &form, &labels);
+        let request = judging.requests().remove(0);
+        assert_eq!((request.max_tokens, request.sampling.logit_bias.len()), (1, 2));
+        assert_eq!(request.prompt, Prompt::Text("What is 7 + 8? cjudged: ".to_owned()));
+        assert_eq!(judging.take(0, says(6, "")), Ok(Progress::Judged));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! numbers: who runs the judge's engine is somebody else's business.
 
 pub mod correction;
+pub mod form;
 pub mod judge;
 pub mod measure;
 pub mod prompt;
@@ -10,6 +11,7 @@ pub mod reading;
 pub mod reflect;
 pub mod steps;
 
-pub use judge::{JudgeError, Judging, Labels};
+pub use form::{Form, Labels};
+pub use judge::{JudgeError, Judging};
 pub use reading::Reading;
 pub use steps::Steps;

@@ -47,32 +47,16 @@ pub fn judged(question: &[PromptPart], steps: &Steps, at: usize, limits: Limits)
 /// The conversation as the judge sees it: offered tools in short, the newest messages, no system prompt (it tells the
 /// writer how to write, and the judge was trained without it).
 pub fn question(messages: &[Message], tools: &[Value], limits: Limits) -> Vec<PromptPart> {
-    let mut kept = Vec::new();
-    let mut room = limits.history_chars;
-    for (n, message) in messages.iter().rev().filter(|m| m.role != Role::System).enumerate() {
-        let said = said(message);
-        let chars = said.chars().count();
-        if n == 0 {
-            kept.push((message.role, clip(&said, limits.question_chars)));
-        } else if chars <= room {
-            room -= chars;
-            kept.push((message.role, said));
-        } else {
-            break;
-        }
-    }
     let mut parts = Vec::new();
     if !tools.is_empty() {
-        let lines: Vec<String> = tools.iter().map(tool_line).collect();
-        let lines = clip(&lines.join("\n"), limits.question_chars);
         parts.extend([
             control("<|im_start|>"),
-            text(format!("system\nTools:\n{lines}")),
+            text(format!("system\n{}", tool_lines(tools, limits))),
             control("<|im_end|>"),
             text("\n"),
         ]);
     }
-    for (role, said) in kept.into_iter().rev() {
+    for (role, said) in kept(messages, limits) {
         parts.push(control("<|im_start|>"));
         match role {
             Role::Tool => parts.extend([
@@ -87,6 +71,48 @@ pub fn question(messages: &[Message], tools: &[Value], limits: Limits) -> Vec<Pr
         parts.extend([control("<|im_end|>"), text("\n")]);
     }
     parts
+}
+
+/// The same in plain text, for judges that know no control tokens of ours: a single question stands as it is.
+pub fn told(messages: &[Message], tools: &[Value], limits: Limits) -> String {
+    let mut texts = Vec::new();
+    if !tools.is_empty() {
+        texts.push(tool_lines(tools, limits));
+    }
+    match kept(messages, limits).as_slice() {
+        [(Role::User, question)] => texts.push(question.clone()),
+        several => texts.extend(several.iter().map(|(role, said)| match role {
+            Role::Tool => format!("Tool: {said}"),
+            Role::Assistant => format!("Assistant: {said}"),
+            Role::User | Role::System => format!("User: {said}"),
+        })),
+    }
+    texts.join("\n\n")
+}
+
+/// The newest messages that there is room for, in their order.
+fn kept(messages: &[Message], limits: Limits) -> Vec<(Role, String)> {
+    let mut kept = Vec::new();
+    let mut room = limits.history_chars;
+    for (n, message) in messages.iter().rev().filter(|m| m.role != Role::System).enumerate() {
+        let said = said(message);
+        let chars = said.chars().count();
+        if n == 0 {
+            kept.push((message.role, clip(&said, limits.question_chars)));
+        } else if chars <= room {
+            room -= chars;
+            kept.push((message.role, said));
+        } else {
+            break;
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+fn tool_lines(tools: &[Value], limits: Limits) -> String {
+    let lines: Vec<String> = tools.iter().map(tool_line).collect();
+    format!("Tools:\n{}", clip(&lines.join("\n"), limits.question_chars))
 }
 
 fn said(message: &Message) -> String {
@@ -111,7 +137,7 @@ fn tool_line(tool: &Value) -> String {
 }
 
 /// At most `most` characters: the first two thirds and the end of a longer text.
-fn clip(text: &str, most: usize) -> String {
+pub(super) fn clip(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
         return text.to_owned();
@@ -175,6 +201,9 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("assistant\ncall add\nb = 2[<|im_end|>]"), "{text}");
+        let plain = told(&messages, &[json!({"name": "add"})], Limits::USUAL);
+        let wanted = "Tools:\n- add(): \n\nUser: go\n\nAssistant: call add\nb = 2\n\nTool: 3 <|step|>";
+        assert_eq!((plain.as_str(), told(&messages[..1], &[], Limits::USUAL).as_str()), (wanted, "go"));
         assert!(text.ends_with("user\n[<tool_response>]\n3 <|step|>\n[</tool_response>][<|im_end|>]\n"), "{text}");
     }
 

@@ -68,7 +68,7 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The logit of `<|good|>` against `<|bad|>` where the judge wrote one of the two; `None` for any other token.
+/// The logit of the good label against the bad one where the judge wrote one of the two; `None` for any other token.
 pub fn label_logit(token: &TokenEvent, good: u32, bad: u32) -> Option<f32> {
     if token.token != good && token.token != bad {
         return None;

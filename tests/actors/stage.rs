@@ -13,7 +13,7 @@ use chimere::clock::Clock;
 use chimere::config::{Live, RepliesConfig};
 use chimere::pipeline::Sources;
 use chimere::reply::Replies;
-use chimere::scoring::Reading;
+use chimere::scoring::{Form, Reading};
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Message, Role, Turn};
@@ -53,6 +53,7 @@ impl Stage {
             spec: crate::fake::spec(script),
             name: "scripted".to_owned(),
             reading: Reading::default(),
+            form: Form::default(),
             budget: budget(),
             adapter: None,
         };

@@ -20,6 +20,8 @@ mod frames;
 mod full_disk;
 mod hostile;
 mod job_kills;
+#[cfg(feature = "llama")]
+mod judge;
 mod kill_daemon;
 mod kill_engine;
 mod leaks;

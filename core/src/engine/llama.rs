@@ -136,6 +136,17 @@ pub fn load(
 }
 
 /// The library's lines in our log.
+/// The vocabulary of the model at `path`, without its weights.
+pub fn vocab(path: &Path) -> Result<LlamaVocab, BackendError> {
+    llama::set_sink(log_line);
+    let load_error = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
+    let gguf = Gguf::open(path).map_err(|e| load_error(&e))?;
+    facts::check(&gguf).map_err(BackendError::Load)?;
+    let options = ModelOptions { vocab_only: true, ..ModelOptions::default() };
+    let model = Model::load(path, &options, &mut |_| true).map_err(|e| load_error(&e))?;
+    Ok(LlamaVocab::new(model))
+}
+
 fn log_line(level: Level, line: &str) {
     match level {
         Level::Error => tracing::error!(target: "llama", "{line}"),

@@ -177,6 +177,14 @@ pub fn text(
     Ok((Arc::new(vocab), template))
 }
 
+/// A model's vocabulary, without its weights; by the library where the architecture is not native.
+pub fn vocabulary(path: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError> {
+    if super::model::is_native(gguf) {
+        return Ok(Arc::new(super::tokenizer::Bpe::from_gguf(gguf)?));
+    }
+    by_library(path, gguf)
+}
+
 /// A template comes from a stranger: it is tried on probe conversations before anything depends on it.
 fn chat_template(source: &str, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
     match vet_with {
@@ -245,6 +253,16 @@ fn library(path: &Path, _: &str, options: &LoadOptions, progress: &mut dyn FnMut
     };
     let (backend, vocab) = super::llama::load(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))
+}
+
+#[cfg(feature = "llama")]
+fn by_library(path: &Path, _: &Gguf) -> Result<Arc<dyn Vocab>, LoadError> {
+    Ok(Arc::new(super::llama::vocab(path)?))
+}
+
+#[cfg(not(feature = "llama"))]
+fn by_library(_: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError> {
+    Err(LoadError::NoLibrary(gguf.architecture().map(str::to_owned).unwrap_or_default()))
 }
 
 #[cfg(not(feature = "llama"))]

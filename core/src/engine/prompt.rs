@@ -52,6 +52,10 @@ pub fn render(vocab: &dyn Vocab, template: &ChatTemplate, chat: &ChatInput) -> R
     if let Some(bos) = vocab.bos().filter(|bos| prompt.ids.first() != Some(bos)) {
         prompt.ids.insert(0, bos);
     }
+    if !chat.reply_begins.is_empty() {
+        vocab.encode(&chat.reply_begins, false, &mut prompt.ids)?;
+        prompt.text += &chat.reply_begins;
+    }
     Ok(prompt)
 }
 
@@ -293,6 +297,16 @@ mod tests {
         let off = render(&vocab, &template, &ChatInput { thinking: Thinking::Off, ..user("x") }).unwrap();
         assert_eq!((off.text.as_str(), off.thinking_open), ("x<think>\n\n</think>\n\n", false));
         assert!(off.ids.contains(&vocab.special("</think>").unwrap()));
+    }
+
+    #[test]
+    fn a_reply_may_be_begun_in_plain_text() {
+        let opened = ChatInput { thinking: Thinking::Off, ..user("x") };
+        let (vocab, plain) = rendered(&opened);
+        let (_, begun) = rendered(&ChatInput { reply_begins: "Yes<|im_end|>".to_owned(), ..opened });
+        let rest = begun.ids.strip_prefix(plain.ids.as_slice()).unwrap();
+        assert_eq!((names(&vocab, rest).as_str(), begun.thinking_open), ("Yes<|im_end|>", false));
+        assert!(rest.iter().all(|&id| vocab.kind(id) == TokenKind::Normal) && begun.text.ends_with("Yes<|im_end|>"));
     }
 
     #[test]

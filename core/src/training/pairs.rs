@@ -190,8 +190,8 @@ fn rendered(
         messages: line.messages.clone(),
         tools: line.tools.clone(),
         thinking: line.thinking,
-        date: String::new(),
         add_generation_prompt: true,
+        ..ChatInput::default()
     };
     let pair = render_pair(vocab, template, &chat, reply).map_err(|e| e.to_string())?;
     let (prompt, reply) = pair.ok_or("the template writes the reply otherwise than the prompt announces it")?;

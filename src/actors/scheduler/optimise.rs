@@ -394,7 +394,8 @@ impl Search<'_> {
 
 fn generate(messages: Vec<Message>, tools: Vec<Value>, thinking: Thinking, max_tokens: u32) -> Generate {
     let (date, add_generation_prompt) = (String::new(), true);
-    let prompt = Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt });
+    let prompt =
+        Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt, ..ChatInput::default() });
     Generate { thinking, background: true, ..Generate::new(prompt, Default::default(), max_tokens) }
 }
 

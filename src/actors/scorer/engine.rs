@@ -12,9 +12,10 @@ use crate::actors::aside::Aside;
 use crate::actors::inference::{Ask, EngineSpec, EngineStream, InferenceError, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::supervisor::{Budget, Place};
+use crate::config::Live;
 use crate::engine::protocol::{Event, Generate};
-use crate::scoring::judge::{BAD, GOOD};
-use crate::scoring::{JudgeError, Labels, Reading};
+use crate::scoring::form::FormError;
+use crate::scoring::{Form, JudgeError, Labels, Reading};
 
 /// The adapter's name inside the judge's engine.
 const REVISION: &str = "judge";
@@ -29,6 +30,8 @@ pub struct JudgeSettings {
     /// Written into every judgement.
     pub name: String,
     pub reading: Reading,
+    /// How it is asked.
+    pub form: Form,
     pub budget: Budget,
     /// What makes a judge of the model; absent: the model is one.
     pub adapter: Option<AdapterFile>,
@@ -45,8 +48,17 @@ pub struct AdapterFile {
 pub struct JudgeEngine {
     settings: JudgeSettings,
     aside: Aside,
-    /// The engine's life that has the adapter, and the labels found in it; 0 = none.
-    prepared: Mutex<(u64, Labels)>,
+    prepared: Mutex<Prepared>,
+    /// Why the model is no judge of the configured form, where it was found to be none.
+    unfit: Live<Option<String>>,
+}
+
+#[derive(Default)]
+struct Prepared {
+    /// The engine's life that has the adapter; 0 = none.
+    life: u64,
+    /// Found in its vocabulary.
+    labels: Labels,
 }
 
 /// Why a turn could not be judged now.
@@ -58,8 +70,10 @@ pub(super) enum EngineError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Engine(#[from] InferenceError),
-    #[error("the judge has no token `{0}`: it is no judge of this kind")]
-    NoLabels(&'static str),
+    #[error(transparent)]
+    Unfit(#[from] FormError),
+    #[error("the judge's engine answered something else than was asked")]
+    Strange,
     #[error("the judge's adapter was refused: {0}")]
     Adapter(String),
     #[error(transparent)]
@@ -73,11 +87,15 @@ impl JudgeEngine {
     /// `place`: the thread that its owner lives on. Nothing is started yet.
     pub fn new(settings: JudgeSettings, place: Place, runtime: Handle) -> JudgeEngine {
         let aside = Aside::new("judge", settings.spec.clone(), settings.budget, place, runtime);
-        JudgeEngine { settings, aside, prepared: Mutex::default() }
+        JudgeEngine { settings, aside, prepared: Mutex::default(), unfit: Live::default() }
     }
 
     pub fn name(&self) -> &str {
         &self.settings.name
+    }
+
+    pub(super) fn form(&self) -> &Form {
+        &self.settings.form
     }
 
     pub(super) fn reading(&self) -> &Reading {
@@ -93,11 +111,27 @@ impl JudgeEngine {
         }
         let life = self.aside.board().starts();
         let mut prepared = self.prepared.lock().await;
-        if prepared.0 != life {
+        if prepared.life != life {
             self.load_adapter().await?;
-            *prepared = (life, Labels { good: self.label(GOOD).await?, bad: self.label(BAD).await? });
+            let labels = self.labels().await;
+            if let Err(EngineError::Unfit(why)) = &labels {
+                self.unfit.set(Some(why.to_string()));
+            }
+            *prepared = Prepared { life, labels: labels? };
+            self.unfit.set(None);
         }
-        Ok(prepared.1)
+        Ok(prepared.labels.clone())
+    }
+
+    /// Looks for what the form needs of the model.
+    async fn labels(&self) -> Result<Labels, EngineError> {
+        let form = &self.settings.form;
+        if let Some(hosted) = self.aside.board().hosted() {
+            form.fits(hosted.chats, hosted.model.embedding_only)?;
+        }
+        let (good, bad) = (self.tokens(&form.good, true).await?, self.tokens(&form.bad, true).await?);
+        let before = self.tokens(&form.before_label, false).await?.0;
+        Ok(Labels::new(form, (&good.0, &good.1), (&bad.0, &bad.1), before)?)
     }
 
     async fn load_adapter(&self) -> Result<(), EngineError> {
@@ -122,11 +156,10 @@ impl JudgeEngine {
         Ok(self.aside.owner().send_within(Submit { choices }, deadline).await??)
     }
 
-    async fn label(&self, label: &'static str) -> Result<u32, EngineError> {
-        let ask = Ask::Tokenize { text: label.to_owned(), specials: true };
-        match self.ask(ask).await? {
-            Event::Tokens { ids, .. } if ids.len() == 1 => Ok(ids[0]),
-            _ => Err(EngineError::NoLabels(label)),
+    async fn tokens(&self, text: &str, specials: bool) -> Result<(Vec<u32>, Vec<String>), EngineError> {
+        match self.ask(Ask::Tokenize { text: text.to_owned(), specials }).await? {
+            Event::Tokens { ids, pieces, .. } => Ok((ids, pieces)),
+            _ => Err(EngineError::Strange),
         }
     }
 
@@ -136,6 +169,11 @@ impl JudgeEngine {
 
     pub(super) fn status(&self) -> Value {
         self.aside.status()
+    }
+
+    /// Why it can judge nothing, as far as that is known.
+    pub(super) fn unfit(&self) -> Option<String> {
+        (*self.unfit.get()).clone()
     }
 
     /// Ends the engine: the daemon is stopping.

@@ -28,13 +28,13 @@ pub(super) enum Haste {
 /// Judges one answer to `messages`, split into steps; `index` is its choice's.
 pub(super) async fn judge(
     engine: &JudgeEngine,
-    labels: Labels,
-    (messages, tools): (&[Message], &[Value]),
+    labels: &Labels,
+    asked: (&[Message], &[Value]),
     steps: Steps,
     index: u32,
     haste: Haste,
 ) -> Result<ChoiceJudgement, EngineError> {
-    let mut judging = Judging::new(messages, tools, steps, labels);
+    let mut judging = Judging::new(asked, steps, engine.form(), labels);
     let requests = judging.requests();
     if !requests.is_empty() {
         drive(engine, &mut judging, requests, haste).await?;
@@ -42,37 +42,32 @@ pub(super) async fn judge(
     Ok(judging.judgement(index, engine.reading()))
 }
 
-/// Sends the requests and hands their events on until every step has its score.
+/// Sends the requests, and those that come of them, and hands their events on until every step has its score.
 async fn drive(
     engine: &JudgeEngine,
     judging: &mut Judging<'_>,
-    requests: Vec<Generate>,
+    mut requests: Vec<Generate>,
     haste: Haste,
 ) -> Result<(), EngineError> {
-    let mut stream = engine.submit(requests, haste).await?;
-    let mut again = Vec::new();
-    while let Some((step, event)) = heard(&mut stream).await? {
-        match judging.take(step, event)? {
-            Progress::Going => {}
-            Progress::Judged => stream.cancel_choice(step as u32),
-            Progress::Again(request) => again.push((step, *request)),
-        }
-        if judging.complete() {
-            return Ok(());
-        }
-    }
-    // Second requests one by one: there are few of them.
-    while let Some((step, request)) = again.pop() {
-        let mut stream = engine.submit(vec![request], haste).await?;
-        while let Some((_, event)) = heard(&mut stream).await? {
+    // The step of each request.
+    let mut steps: Vec<usize> = (0..requests.len()).collect();
+    while !requests.is_empty() {
+        let mut stream = engine.submit(requests, haste).await?;
+        let mut again = Vec::new();
+        while let Some((at, event)) = heard(&mut stream).await? {
+            let Some(&step) = steps.get(at) else { continue };
             match judging.take(step, event)? {
                 Progress::Going => {}
-                Progress::Judged => break,
+                Progress::Judged => stream.cancel_choice(at as u32),
                 Progress::Again(request) => again.push((step, *request)),
             }
+            if judging.complete() {
+                return Ok(());
+            }
         }
+        (steps, requests) = again.into_iter().unzip();
     }
-    if judging.complete() { Ok(()) } else { Err(JudgeError::NoLabel.into()) }
+    Err(JudgeError::NoLabel.into())
 }
 
 /// The next event and its place among the requests; `None` when all have ended.

@@ -165,7 +165,7 @@ impl Work {
     async fn choice(&self, turn: &Turn, steps: Steps, index: u32) -> Result<ChoiceJudgement, EngineError> {
         let labels = self.judge.ready().await?;
         let asked = (turn.messages.as_slice(), turn.tools.as_slice());
-        judge(&self.judge, labels, asked, steps, index, Haste::Background).await
+        judge(&self.judge, &labels, asked, steps, index, Haste::Background).await
     }
 }
 

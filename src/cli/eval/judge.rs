@@ -1,10 +1,11 @@
 //! What the commands that judge answers have in common: one engine that answers, and judges under the judge's adapter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
 use anyhow::Context;
+use chimere::config::{Config, Flags};
 use chimere::engine::adapter::sha256_of;
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{Kind, Loaded};
@@ -13,8 +14,8 @@ use chimere::engine::protocol::{Command, Event};
 use chimere::eval::golden::{self, Exam, Item, Outcome};
 use chimere::eval::scorer::{self, Judge, Judged, steps};
 use chimere::gguf::Gguf;
-use chimere::scoring::judge::{BAD, GOOD};
-use chimere::scoring::{Labels, Reading};
+use chimere::scoring::form::Asked;
+use chimere::scoring::{Form, Labels, Reading};
 
 use super::super::model_args::{ModelArgs, bar};
 use super::ask::Ask;
@@ -28,17 +29,26 @@ pub(super) struct JudgeArgs {
     model: ModelArgs,
     #[arg(long, default_value = "auto")]
     backend: Kind,
-    /// The judge's adapter for that model; default: nano-prm.gguf beside it
+    /// The judge: an adapter for that model, or a model of its own that is asked as `[judge]` of the configuration says;
+    /// default: nano-prm.gguf beside the model, or the configured judge where it is asked otherwise than nano-prm
     #[arg(long, value_name = "FILE")]
     judge: Option<PathBuf>,
     #[command(flatten)]
     pub(super) ask: Ask,
 }
 
-/// The model and its judge, ready.
-pub(super) struct Court {
+/// An engine and what it says.
+struct Seat {
     engine: Running,
     events: Receiver<Vec<Event>>,
+}
+
+/// The model and its judge, ready.
+pub(super) struct Court {
+    model: Seat,
+    /// Absent: the model itself judges, under the judge's adapter.
+    judge: Option<Seat>,
+    form: Form,
     labels: Labels,
     reading: Reading,
     pub(super) model_hash: String,
@@ -47,24 +57,41 @@ pub(super) struct Court {
 
 impl JudgeArgs {
     pub(super) fn open(&self) -> anyhow::Result<Court> {
-        let path = match &self.judge {
-            Some(path) => path.clone(),
-            None => self.model.path()?.with_file_name("nano-prm.gguf"),
-        };
-        let gguf = Gguf::open(&path).with_context(|| format!("cannot read the judge's adapter {}", path.display()))?;
-        let reading = Reading::of_adapter(&gguf).with_context(|| path.display().to_string())?;
+        let config = Config::load(&Flags::default())?;
+        let (path, form) = (self.file(&config)?, config.judge);
+        let gguf = Gguf::open(&path).with_context(|| format!("cannot read the judge {}", path.display()))?;
         let parallel = self.ask.parallel();
         let loaded = self.model.load(self.backend, parallel, false)?;
-        let (model_hash, labels) = (loaded.hosted.model_hash.clone(), labels(&loaded)?);
-        let (to_us, events) = sync_channel(64);
-        let engine = process::start(
-            loaded,
-            HostLimits { waiting_max: parallel, step_tokens_max: 512, ..HostLimits::default() },
-            to_us,
-        )?;
-        let court = Court { engine, events, labels, reading, model_hash, parallel };
-        court.load_adapter(path)?;
-        Ok(court)
+        let model_hash = loaded.hosted.model_hash.clone();
+        if !matches!(gguf.optional::<&str>("general.type"), Ok(Some("adapter"))) {
+            let model = Seat::take(loaded, parallel)?;
+            let judge = self.own_engine(&path, &form)?;
+            let labels = labels(&judge, &form).with_context(|| path.display().to_string())?;
+            let judge = Some(Seat::take(judge, parallel)?);
+            return Ok(Court { model, judge, form, labels, reading: Reading::default(), model_hash, parallel });
+        }
+        let reading = Reading::of_adapter(&gguf).with_context(|| path.display().to_string())?;
+        let labels = labels(&loaded, &form)?;
+        let model = Seat::take(loaded, parallel)?;
+        model.load_adapter(path)?;
+        Ok(Court { model, judge: None, form, labels, reading, model_hash, parallel })
+    }
+
+    /// The file that was named, or the judge of the configuration.
+    fn file(&self, config: &Config) -> anyhow::Result<PathBuf> {
+        match &self.judge {
+            Some(path) => Ok(path.clone()),
+            None if config.judge.asked == Asked::Nano => Ok(self.model.path()?.with_file_name("nano-prm.gguf")),
+            None => config.scorer.model.clone().ok().context("no judge: name a model with --judge or scorer.model"),
+        }
+    }
+
+    /// A judge that is a model of its own, with room for what it may write.
+    fn own_engine(&self, path: &Path, form: &Form) -> anyhow::Result<Loaded> {
+        let mut model = ModelArgs { model: Some(path.to_owned()), adapter: None, ..self.model.clone() };
+        model.context += form.think_tokens;
+        model.card.spare_card = true;
+        model.load(Kind::Auto, self.ask.parallel(), false)
     }
 
     /// How an exam is asked, greedily.
@@ -76,18 +103,29 @@ impl JudgeArgs {
 impl Court {
     pub(super) fn answer(&self, items: &[Item], exam: &Exam) -> anyhow::Result<Vec<Outcome>> {
         let bar = bar(items.len() as u64, "asking");
-        let outcomes = golden::run(&self.engine, &self.events, items, exam, &mut |_| bar.inc(1))?;
+        let Seat { engine, events } = &self.model;
+        let outcomes = golden::run(engine, events, items, exam, &mut |_| bar.inc(1))?;
         bar.finish_and_clear();
         Ok(outcomes)
     }
 
     pub(super) fn judge(&self, answers: &[(&Item, &Outcome)]) -> anyhow::Result<Vec<Judged>> {
         let bar = bar(steps(answers) as u64, "judging");
-        let judge = Judge { labels: self.labels, reading: &self.reading, adapter: Some(REVISION) };
+        let Seat { engine, events } = self.judge.as_ref().unwrap_or(&self.model);
+        let adapter = self.judge.is_none().then_some(REVISION);
+        let judge = Judge { form: &self.form, labels: &self.labels, reading: &self.reading, adapter };
         let step = &mut |n: usize| bar.set_position(n as u64);
-        let judged = scorer::judge(&self.engine, &self.events, answers, judge, self.parallel, step)?;
+        let judged = scorer::judge(engine, events, answers, judge, self.parallel, step)?;
         bar.finish_and_clear();
         Ok(judged)
+    }
+}
+
+impl Seat {
+    fn take(loaded: Loaded, parallel: usize) -> anyhow::Result<Seat> {
+        let (to_us, events) = sync_channel(64);
+        let limits = HostLimits { waiting_max: parallel, step_tokens_max: 512, ..HostLimits::default() };
+        Ok(Seat { engine: process::start(loaded, limits, to_us)?, events })
     }
 
     fn load_adapter(&self, path: PathBuf) -> anyhow::Result<()> {
@@ -111,7 +149,7 @@ pub(super) fn answered<'a>(items: &'a [Item], outcomes: &'a [Outcome]) -> Vec<(&
     items.iter().zip(outcomes).filter(|(_, outcome)| outcome.error.is_none()).collect()
 }
 
-fn labels(loaded: &Loaded) -> anyhow::Result<Labels> {
-    let id = |name: &str| loaded.vocab.special(name).with_context(|| format!("this model has no token `{name}`"));
-    Ok(Labels { good: id(GOOD)?, bad: id(BAD)? })
+fn labels(loaded: &Loaded, form: &Form) -> anyhow::Result<Labels> {
+    form.fits(loaded.hosted.chats, loaded.hosted.model.embedding_only)?;
+    Ok(form.labels(loaded.vocab.as_ref())?)
 }

@@ -55,8 +55,8 @@ pub fn measure(task: &Task<'_>) -> anyhow::Result<(Losses, Losses)> {
             messages: question.item.messages.clone(),
             tools: question.item.tools.clone(),
             thinking: THINKING,
-            date: String::new(),
             add_generation_prompt: true,
+            ..ChatInput::default()
         };
         if let Some((prompt, reply)) = render_pair(loaded.vocab.as_ref(), template, &chat, &reply(question))? {
             let scored_from = prompt.len();

@@ -47,6 +47,9 @@ pub struct ChatInput {
     /// End with the opening of an assistant message.
     #[serde(default)]
     pub add_generation_prompt: bool,
+    /// How the reply begins, put behind that opening as plain text: the model goes on from there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reply_begins: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
