@@ -10,8 +10,8 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Duration;
 
-use chimere_ffi::DType;
 use chimere_ffi::cpu::*;
+use chimere_ffi::{DType, KvType};
 
 const COLS: usize = 2048;
 
@@ -172,7 +172,7 @@ fn stages(threads: usize) -> Result<(), Box<dyn Error>> {
         });
         println!("GDN, 4 heads, {len} rows: {:.0} ns a row", ns / len as f64);
     }
-    for kind in [KvType::F32, KvType::F16] {
+    for kind in [KvType::F32::F16] {
         let shape = AttentionShape { heads: 4, kv_heads: 1, head_dim: 128, scale: 0.088 };
         let mut blocks = vec![KvBlock::new(1, 128, kind); 16];
         blocks.iter_mut().for_each(|b| (0..64).for_each(|i| b.write(i, &x[i * 128..][..128], &x[i * 128..][..128])));
