@@ -10,8 +10,8 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Duration;
 
-use chimere_ffi::DType;
 use chimere_ffi::cpu::*;
+use chimere_ffi::{DType, KvType};
 
 const COLS: usize = 2048;
 

@@ -100,6 +100,14 @@ struct Inputs {
     angles: Vec<f32>,
 }
 
+/// What attention makes of every token, the pages of keys and values, and whether the last token came out alike both ways.
+struct Made {
+    y: Vec<f32>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    same: bool,
+}
+
 /// 75 positions over two pages in no order: what is cached, what attention makes of it, and that the last position put
 /// there by attention itself is the one that `attention_cache` puts there.
 fn few_tokens(d: &Device, kv: KvType, dim: usize) -> Result<[Finding; 2], GpuError> {
@@ -110,7 +118,7 @@ fn few_tokens(d: &Device, kv: KvType, dim: usize) -> Result<[Finding; 2], GpuErr
     let (q_norm, k_norm, angles) = (normals(dim), normals(dim), normals(TOKENS * ROPE / 2));
     let angles = angles.into_iter().flat_map(|a| [a.cos(), a.sin()]).collect();
     let x = Inputs { query_gate, k, v, q_norm, k_norm, angles };
-    let (y, keys, values, same) = on_device(d, kv, dim, &x)?;
+    let Made { y, keys, values, same } = on_device(d, kv, dim, &x)?;
     let shape = (HEADS.1, dim);
     let row = |keys_wanted: bool, p: usize, head: usize| {
         let cache = if keys_wanted { &keys } else { &values };
@@ -161,8 +169,7 @@ fn few_tokens(d: &Device, kv: KvType, dim: usize) -> Result<[Finding; 2], GpuErr
     ])
 }
 
-/// What attention makes of every token, the pages of keys and values, and whether the last token came out alike both ways.
-fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<(Vec<f32>, Vec<u8>, Vec<u8>, bool), GpuError> {
+fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<Made, GpuError> {
     let (width, row) = (HEADS.0 * dim, HEADS.1 * dim);
     let (query_gate, k, v) = (floats(d, &x.query_gate)?, floats(d, &x.k)?, floats(d, &x.v)?);
     let (q_norm, k_norm, angles) = (floats(d, &x.q_norm)?, floats(d, &x.k_norm)?, floats(d, &x.angles)?);
@@ -251,5 +258,5 @@ fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<(Vec<f32>
     let (y, again) = (read(&y, TOKENS * width)?, [kept(&keys)?, kept(&values)?]);
     let same = cached == again && same(&alone[last * width..], &y[last * width..]);
     let [keys, values] = again;
-    Ok((y, keys, values, same))
+    Ok(Made { y, keys, values, same })
 }

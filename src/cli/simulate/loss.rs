@@ -14,7 +14,7 @@ use chimere::engine::protocol::{ChatInput, Command, EvalRow, Event};
 use chimere::simulate::pool::Question;
 use chimere::turn::{Message, Role, Thinking};
 
-use super::super::model_args::ModelArgs;
+use super::super::model_args::{CacheArgs, ModelArgs};
 
 /// Sequences scored together.
 const SEQUENCES: usize = 8;
@@ -45,6 +45,7 @@ pub fn measure(task: &Task<'_>) -> anyhow::Result<(Losses, Losses)> {
         context: CONTEXT_TOKENS,
         adapter: task.adapter.clone(),
         adapters: false,
+        cache: CacheArgs::default(),
         card: Default::default(),
     };
     let loaded = arguments.load(Kind::Auto, SEQUENCES, true)?;

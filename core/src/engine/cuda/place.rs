@@ -45,7 +45,7 @@ fn resident(
     bytes: (u64, u64),
     (gguf, hp): (&Gguf, &HParams),
     options: &CudaOptions,
-) -> Result<(Sizes, Placement), Placement> {
+) -> Result<(Sizes, Placement), Box<Placement>> {
     let mut options = options.clone();
     let free_choice = options.context_tokens == 0;
     let (plenty, least) = ADAPTERS;
@@ -61,7 +61,7 @@ fn resident(
         }
         let (sizes, placement) = placed[tries.len() - 1];
         if !free_choice || sizes.context < 2 * CONTEXT_TOKENS_MIN {
-            return Err(placement);
+            return Err(Box::new(placement));
         }
         options.context_tokens = sizes.context / 2;
     }
