@@ -172,7 +172,7 @@ fn stages(threads: usize) -> Result<(), Box<dyn Error>> {
         });
         println!("GDN, 4 heads, {len} rows: {:.0} ns a row", ns / len as f64);
     }
-    for kind in [KvType::F32::F16] {
+    for kind in [KvType::F32, KvType::F16] {
         let shape = AttentionShape { heads: 4, kv_heads: 1, head_dim: 128, scale: 0.088 };
         let mut blocks = vec![KvBlock::new(1, 128, kind); 16];
         blocks.iter_mut().for_each(|b| (0..64).for_each(|i| b.write(i, &x[i * 128..][..128], &x[i * 128..][..128])));
