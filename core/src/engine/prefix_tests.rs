@@ -36,18 +36,18 @@ fn on_processor(path: &Path) -> Box<dyn Backend> {
     Box::new(Cpu::load(path, &options, &mut |_| {}).unwrap())
 }
 
-#[cfg(feature = "llama")]
+#[cfg_attr(not(feature = "llama"), allow(dead_code))]
 fn on_card(path: &Path) -> Box<dyn Backend> {
     on_card_with(path, CudaOptions::default())
 }
 
-#[cfg(feature = "llama")]
+#[cfg_attr(not(feature = "llama"), allow(dead_code))]
 fn on_card_in_few_bytes(path: &Path) -> Box<dyn Backend> {
     use super::cpu::{KvType, StateType};
     on_card_with(path, CudaOptions { kv: KvType::Q8Q4, state: StateType::Bf16, ..Default::default() })
 }
 
-#[cfg(feature = "llama")]
+#[cfg_attr(not(feature = "llama"), allow(dead_code))]
 fn on_card_with(path: &Path, options: CudaOptions) -> Box<dyn Backend> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let emulated = Some(build_emulated(&root.join("kernels"), &root.join("target")).unwrap());
