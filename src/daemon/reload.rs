@@ -146,8 +146,22 @@ mod tests {
     use crate::config::{Environment, Flags};
 
     /// What keys may be, one of which is valid for each and not its default.
-    const VALUES: [&str; 11] =
-        ["61", "67", "2000000", "true", "false", "'/x'", "'127.0.0.1:1'", "['a']", "'cpu'", "'json'", "{ b = '/x' }"];
+    const VALUES: [&str; 14] = [
+        "61",
+        "67",
+        "2000000",
+        "true",
+        "false",
+        "'/x'",
+        "'127.0.0.1:1'",
+        "['a']",
+        "'cpu'",
+        "'json'",
+        "{ b = '/x' }",
+        "'q8_0/q4_0'",
+        "'bf16'",
+        "'text'",
+    ];
 
     fn load(text: &str) -> Result<Config, crate::config::ConfigError> {
         let dir = tempfile::tempdir().unwrap();
