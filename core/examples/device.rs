@@ -96,6 +96,14 @@ struct Kept {
     state: StateType,
 }
 
+impl Kept {
+    /// Where numbers are compared.
+    fn compared(self, cache: PathBuf, emulated: Option<PathBuf>) -> CudaOptions {
+        let kv = self.kv.unwrap_or(KvType::F32);
+        CudaOptions { kv, state: self.state, cache: Some(cache), emulated, ..Default::default() }
+    }
+}
+
 #[derive(clap::Args)]
 struct Plan {
     #[command(flatten)]
@@ -129,23 +137,10 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Outcome {
     match cli.command {
         What::Checks => checks(&cli.cache, cli.emulated.as_deref()),
-        What::Agree { model, tokens, kept: Kept { kv, state }, adapter, against } => {
-            let cache = Some(cli.cache);
-            agree(
-                &model,
-                tokens,
-                adapter,
-                against.as_deref(),
-                CudaOptions {
-                    kv: kv.unwrap_or(KvType::F32),
-                    state,
-                    cache,
-                    emulated: cli.emulated,
-                    ..Default::default()
-                },
-            )
+        What::Agree { model, tokens, kept, adapter, against } => {
+            agree(&model, tokens, adapter, against.as_deref(), kept.compared(cli.cache, cli.emulated))
         }
-        What::Small { folder, tokens, kept: Kept { kv, state }, adapter } => {
+        What::Small { folder, tokens, kept, adapter } => {
             let path = folder.join("small.gguf");
             let shape = Qwen35Moe {
                 width: 1_024,
@@ -157,20 +152,7 @@ fn run(cli: Cli) -> Outcome {
                 ..Qwen35Moe::small(TYPES)
             };
             shape.build()?.write(&path, 3, |_, _| {})?;
-            let cache = Some(cli.cache);
-            agree(
-                &path,
-                tokens,
-                adapter,
-                None,
-                CudaOptions {
-                    kv: kv.unwrap_or(KvType::F32),
-                    state,
-                    cache,
-                    emulated: cli.emulated,
-                    ..Default::default()
-                },
-            )
+            agree(&path, tokens, adapter, None, kept.compared(cli.cache, cli.emulated))
         }
         What::Bench { model, plan } => {
             let options = hosting(&plan, cli.cache);
