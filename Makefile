@@ -90,7 +90,7 @@ bench-native: setup ## Our speed against llama.cpp built for this processor, on 
 # Arms other than `full`: make simulate ARM=placebo SEED=2
 ARM ?= full
 SEED ?= 1
-simulate: build ## A week of seven nights through the real daemon, about an hour and a half on two cores (long tier)
+simulate: build ## A week of seven nights through the real daemon, about an hour on two cores (long tier)
 	$(BIN) simulate --nights 7 --gate-items 1050 --seed $(SEED) --arm $(ARM) --text tests/golden/data/oz.txt --json target/week-$(ARM)-$(SEED).json \
 		| tee target/week-$(ARM)-$(SEED).txt
 
