@@ -3,10 +3,12 @@
 //! Where many tokens are fed, the experts' results are added to the residual stream by the norm that comes next.
 
 mod attention;
+mod delta;
+mod experts;
 mod lora;
 
 use super::adapters::{Target, Touched};
-use super::memory::{HEAD_ROWS, LayerState};
+use super::memory::HEAD_ROWS;
 use super::weights::{Matrix, OnDevice};
 use super::{Cuda, plan_words};
 use crate::engine::model::passes::{GRID, Span};
@@ -17,7 +19,7 @@ use chimere_ffi::KvType;
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::matmul::{Besides, Normed};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
-use chimere_ffi::kernels::{attention_prefill, each, embed, experts, gdn, matmul, norm, route};
+use chimere_ffi::kernels::{attention_prefill, embed, matmul, norm};
 
 /// Launches of one pass.
 pub(super) struct Run<'a> {
@@ -226,82 +228,6 @@ impl<'a> Run<'a> {
         self.product(input, &[(&mtp.projection, &m.x)], false)
     }
 
-    fn gdn_project(&mut self, i: usize) -> Result<(), GpuError> {
-        let layer = self.layer(i);
-        let Mixer::Gdn(w) = &layer.mixer else { return Ok(()) };
-        let m = &self.c.memory;
-        let products = [(&w.qkv, &m.qkv), (&w.gate, &m.z), (&w.alpha, &m.alpha), (&w.beta, &m.beta)];
-        self.project(&layer.norm, &products)?;
-        let targets = [Target::Qkv, Target::Z, Target::Alpha, Target::Beta];
-        self.adapt(i, self.input(), &with_targets(targets, products))
-    }
-
-    fn gdn_mix(&mut self, i: usize) -> Result<(), GpuError> {
-        let (Mixer::Gdn(w), LayerState::Gdn { state, window }) = (&self.layer(i).mixer, &self.c.states.layers[i])
-        else {
-            return Ok(());
-        };
-        let (m, p) = (&self.c.memory, &self.c.hp.gdn);
-        if self.rows > matmul::NARROW_TOKENS_MAX {
-            let a = gdn::Walk {
-                qkv: m.qkv.at(),
-                z: m.z.at(),
-                alpha: m.alpha.at(),
-                beta: m.beta.at(),
-                conv: w.conv.at(),
-                decay: w.a.at(),
-                bias: w.dt_bias.at(),
-                norm: w.norm.at(),
-                state: state.at(),
-                window: window.at(),
-                spans: m.plan.from(4 * self.list),
-                slot: m.plan.from(self.list),
-                position: m.plan.from(2 * self.list),
-                mixed: m.convolved.at(),
-                gates: m.gates.at(),
-                y: m.mixed.x.at(),
-                halves: m.mixed.halves.at(),
-                key_heads: p.key_heads as u32,
-                value_heads: p.value_heads as u32,
-                channels: p.channels() as u32,
-                tokens: self.rows as u32,
-                eps: self.c.hp.rms_eps,
-                pad: 0.0,
-            };
-            return gdn::walk(&self.c.device, self.c.sizes.state, &a, self.spans);
-        }
-        self.gdn(i).map_or(Ok(()), |a| gdn::launch(&self.c.device, self.c.sizes.state, &a, self.spans))
-    }
-
-    /// The recurrent mix of few rows.
-    pub(super) fn gdn(&self, i: usize) -> Option<gdn::Gdn> {
-        let (Mixer::Gdn(w), LayerState::Gdn { state, window }) = (&self.layer(i).mixer, &self.c.states.layers[i])
-        else {
-            return None;
-        };
-        let (m, p) = (&self.c.memory, &self.c.hp.gdn);
-        Some(gdn::Gdn {
-            qkv: m.qkv.at(),
-            z: m.z.at(),
-            alpha: m.alpha.at(),
-            beta: m.beta.at(),
-            conv: w.conv.at(),
-            decay: w.a.at(),
-            bias: w.dt_bias.at(),
-            norm: w.norm.at(),
-            state: state.at(),
-            window: window.at(),
-            spans: m.plan.from(4 * self.list),
-            y: m.mixed.x.at(),
-            halves: m.mixed.halves.at(),
-            key_heads: p.key_heads as u32,
-            value_heads: p.value_heads as u32,
-            channels: p.channels() as u32,
-            eps: self.c.hp.rms_eps,
-            ..Default::default()
-        })
-    }
-
     fn mixer_output(&mut self, i: usize) -> Result<(), GpuError> {
         let (m, hp) = (&self.c.memory, &self.c.hp);
         let (w, inputs, target) = match &self.layer(i).mixer {
@@ -331,130 +257,6 @@ impl<'a> Run<'a> {
         norm::gather(&self.c.device, self.x.at(), rows, self.rows, self.c.hp.width, m.narrow.at())?;
         (self.x, self.narrowed, self.summed) = (&m.narrow, true, false);
         Ok(())
-    }
-
-    fn route(&mut self, i: usize) -> Result<(), GpuError> {
-        let layer = self.layer(i);
-        if !self.summed || !self.each(i) {
-            self.norm(&layer.post_norm)?;
-            self.summed = false;
-        }
-        if self.each(i) {
-            return each::route(&self.c.device, &self.each_experts(i));
-        }
-        let (m, p) = (&self.c.memory, &self.c.hp.moe);
-        self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
-        let a = route::Route {
-            logits: m.router.at(),
-            weight: m.weight.at(),
-            chosen: m.chosen.at(),
-            active: m.active.at(),
-            start: m.start.at(),
-            pairs: m.pairs.at(),
-            tokens: self.rows as u32,
-            experts: p.experts as u32,
-            used: p.used as u32,
-            pad: 0,
-        };
-        route::launch(&self.c.device, &a, m.work.at())
-    }
-
-    fn experts(&mut self, i: usize) -> Result<(), GpuError> {
-        if self.each(i) {
-            each::launch(&self.c.device, &self.each_experts(i))?;
-            self.summed = self.fuses();
-            return Ok(());
-        }
-        let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
-        if let Some(tier) = &self.c.tier {
-            let p = &self.c.hp.moe;
-            tier.bring(&self.c.device, (i, self.layer(i)), (&m.start, p.experts, self.rows * p.used))?;
-        }
-        let input = self.input();
-        let a = experts::Experts {
-            routed,
-            shared,
-            active: m.active.at(),
-            start: m.start.at(),
-            pairs: m.pairs.at(),
-            x: input.x,
-            halves: input.halves,
-            h: m.h.x.at(),
-            hh: m.h.halves.at(),
-            y: m.y.at(),
-            weight: m.weight.at(),
-            residual: self.x.at(),
-            chosen: m.chosen.at(),
-            work: m.work.at(),
-            inputs: self.c.hp.width as u32,
-            tokens: self.rows as u32,
-            used: self.c.hp.moe.used as u32,
-            stride: self.c.sizes.inner as u32,
-            joint,
-        };
-        let count = self.c.hp.moe.experts;
-        experts::up(&self.c.device, &a, count)?;
-        self.pending = !experts::down(&self.c.device, &a, count)?;
-        self.adapt_down(i)
-    }
-
-    /// Whether each row chooses and reads its own experts, which no adapter changes and which all lie on the card.
-    fn each(&self, i: usize) -> bool {
-        let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
-        let floats = self.layer(i).moe.router.packing.is_float();
-        few && floats && self.c.sizes.packed && self.c.tier.is_none() && !self.adapts_experts(i)
-    }
-
-    /// The routed experts of layer `i`, and the shared one.
-    pub(super) fn matrices(&self, i: usize) -> (experts::Expert, experts::Expert) {
-        let (w, p) = (&self.layer(i).moe, &self.c.hp.moe);
-        let routed = experts::Expert {
-            gate: w.gate.buffer.at(),
-            up: w.up.buffer.at(),
-            down: w.down.buffer.at(),
-            gate_bytes: w.gate.bytes as u64,
-            up_bytes: w.up.bytes as u64,
-            down_bytes: w.down.bytes as u64,
-            gate_packing: w.gate.packing as u32,
-            up_packing: w.up.packing as u32,
-            down_packing: w.down.packing as u32,
-            width: p.width as u32,
-            places: self.c.tier.as_ref().map_or(0, |tier| tier.places(i)),
-        };
-        let shared = experts::Expert {
-            gate: w.shared_gate.buffer.at(),
-            up: w.shared_up.buffer.at(),
-            down: w.shared_down.buffer.at(),
-            gate_packing: w.shared_gate.packing as u32,
-            up_packing: w.shared_up.packing as u32,
-            down_packing: w.shared_down.packing as u32,
-            width: p.shared_width as u32,
-            ..Default::default()
-        };
-        (routed, shared)
-    }
-
-    fn each_experts(&self, i: usize) -> each::Each {
-        let (m, (routed, shared), layer) = (&self.c.memory, self.matrices(i), self.layer(i));
-        let (router, (input, norm)) = (&layer.moe.router, self.reading(&layer.post_norm));
-        each::Each {
-            routed,
-            shared,
-            router: router.buffer.at(),
-            x: input.x,
-            halves: input.halves,
-            norm,
-            logits: m.router.at(),
-            hh: m.h.halves.at(),
-            residual: self.x.at(),
-            squares: self.squares(),
-            inputs: self.c.hp.width as u32,
-            used: self.c.hp.moe.used as u32,
-            experts: self.c.hp.moe.experts as u32,
-            stride: self.c.sizes.inner as u32,
-            tokens: self.rows as u32,
-            router_packing: router.packing as u32,
-        }
     }
 
     /// The norm before the head, over all rows left.

@@ -1,0 +1,133 @@
+//! The experts' stages of a pass: the choice, and the matrices of those that were chosen, row by row or in lists.
+
+use super::Run;
+use chimere_ffi::gpu::GpuError;
+use chimere_ffi::kernels::{each, experts, route};
+
+impl Run<'_> {
+    /// Which experts each row goes to.
+    pub(super) fn route(&mut self, i: usize) -> Result<(), GpuError> {
+        let layer = self.layer(i);
+        if !self.summed || !self.each(i) {
+            self.norm(&layer.post_norm)?;
+            self.summed = false;
+        }
+        if self.each(i) {
+            return each::route(&self.c.device, &self.each_experts(i));
+        }
+        let (m, p) = (&self.c.memory, &self.c.hp.moe);
+        self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
+        let a = route::Route {
+            logits: m.router.at(),
+            weight: m.weight.at(),
+            chosen: m.chosen.at(),
+            active: m.active.at(),
+            start: m.start.at(),
+            pairs: m.pairs.at(),
+            tokens: self.rows as u32,
+            experts: p.experts as u32,
+            used: p.used as u32,
+            pad: 0,
+        };
+        route::launch(&self.c.device, &a, m.work.at())
+    }
+
+    /// What the experts say, added to the residual stream now or by the norm that comes next.
+    pub(super) fn experts(&mut self, i: usize) -> Result<(), GpuError> {
+        if self.each(i) {
+            each::launch(&self.c.device, &self.each_experts(i))?;
+            self.summed = self.fuses();
+            return Ok(());
+        }
+        let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
+        if let Some(tier) = &self.c.tier {
+            let p = &self.c.hp.moe;
+            tier.bring(&self.c.device, (i, self.layer(i)), (&m.start, p.experts, self.rows * p.used))?;
+        }
+        let input = self.input();
+        let a = experts::Experts {
+            routed,
+            shared,
+            active: m.active.at(),
+            start: m.start.at(),
+            pairs: m.pairs.at(),
+            x: input.x,
+            halves: input.halves,
+            h: m.h.x.at(),
+            hh: m.h.halves.at(),
+            y: m.y.at(),
+            weight: m.weight.at(),
+            residual: self.x.at(),
+            chosen: m.chosen.at(),
+            work: m.work.at(),
+            inputs: self.c.hp.width as u32,
+            tokens: self.rows as u32,
+            used: self.c.hp.moe.used as u32,
+            stride: self.c.sizes.inner as u32,
+            joint,
+        };
+        let count = self.c.hp.moe.experts;
+        experts::up(&self.c.device, &a, count)?;
+        self.pending = !experts::down(&self.c.device, &a, count)?;
+        self.adapt_down(i)
+    }
+
+    /// Whether each row chooses and reads its own experts, which no adapter changes and which all lie on the card.
+    fn each(&self, i: usize) -> bool {
+        let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
+        let floats = self.layer(i).moe.router.packing.is_float();
+        few && floats && self.c.sizes.packed && self.c.tier.is_none() && !self.adapts_experts(i)
+    }
+
+    /// The routed experts of layer `i`, and the shared one.
+    fn matrices(&self, i: usize) -> (experts::Expert, experts::Expert) {
+        let (w, p) = (&self.layer(i).moe, &self.c.hp.moe);
+        let routed = experts::Expert {
+            gate: w.gate.buffer.at(),
+            up: w.up.buffer.at(),
+            down: w.down.buffer.at(),
+            gate_bytes: w.gate.bytes as u64,
+            up_bytes: w.up.bytes as u64,
+            down_bytes: w.down.bytes as u64,
+            gate_packing: w.gate.packing as u32,
+            up_packing: w.up.packing as u32,
+            down_packing: w.down.packing as u32,
+            width: p.width as u32,
+            places: self.c.tier.as_ref().map_or(0, |tier| tier.places(i)),
+        };
+        let shared = experts::Expert {
+            gate: w.shared_gate.buffer.at(),
+            up: w.shared_up.buffer.at(),
+            down: w.shared_down.buffer.at(),
+            gate_packing: w.shared_gate.packing as u32,
+            up_packing: w.shared_up.packing as u32,
+            down_packing: w.shared_down.packing as u32,
+            width: p.shared_width as u32,
+            ..Default::default()
+        };
+        (routed, shared)
+    }
+
+    fn each_experts(&self, i: usize) -> each::Each {
+        let (m, (routed, shared), layer) = (&self.c.memory, self.matrices(i), self.layer(i));
+        let (router, (input, norm)) = (&layer.moe.router, self.reading(&layer.post_norm));
+        each::Each {
+            routed,
+            shared,
+            router: router.buffer.at(),
+            x: input.x,
+            halves: input.halves,
+            norm,
+            logits: m.router.at(),
+            hh: m.h.halves.at(),
+            residual: self.x.at(),
+            squares: self.squares(),
+            inputs: self.c.hp.width as u32,
+            used: self.c.hp.moe.used as u32,
+            experts: self.c.hp.moe.experts as u32,
+            stride: self.c.sizes.inner as u32,
+            tokens: self.rows as u32,
+            router_packing: router.packing as u32,
+        }
+    }
+}
