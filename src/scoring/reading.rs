@@ -8,6 +8,9 @@ use crate::gguf::Gguf;
 /// Tells the two labels apart by this much at most; beyond it both are as sure as can be.
 const LOGIT_MAX: f32 = 30.0;
 const FORM: &str = "labels/1";
+/// Longest answer whose calibration is known where an adapter does not say it (`chimere.prm.answer_chars`), characters:
+/// 2,097 of nano's 2,100 answers to the golden exam have at most 200, and the three longer ones are wrong.
+const ANSWER_CHARS_MAX: usize = 240;
 
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ReadingError {
@@ -19,18 +22,21 @@ pub enum ReadingError {
     Value(&'static str),
 }
 
-/// P = σ(scale · logit + bias) of the weakest step; verdict n + 1 from `cuts[n]` on.
+/// P = σ(scale · logit + bias) of the weakest step; verdict n + 1 from `cuts[n]` on. What was fitted on short answers says
+/// nothing of long ones: wrong ones padded to 500 characters read as undecided. So an answer beyond those has at most verdict 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     pub scale: f32,
     pub bias: f32,
     pub cuts: [f32; 4],
+    /// Longest answer that this holds for, characters; `None`: any.
+    pub answer_chars_max: Option<usize>,
 }
 
 impl Default for Reading {
     /// For judges that bring no calibration.
     fn default() -> Self {
-        Reading { scale: 1.0, bias: 0.0, cuts: [0.2, 0.5, 0.75, 0.9] }
+        Reading { scale: 1.0, bias: 0.0, cuts: [0.2, 0.5, 0.75, 0.9], answer_chars_max: None }
     }
 }
 
@@ -48,14 +54,19 @@ impl Reading {
         if !rising {
             return Err(ReadingError::Value("cuts"));
         }
-        let reading =
-            Reading { scale: number("chimere.prm.scale", "scale")?, bias: number("chimere.prm.bias", "bias")?, cuts };
+        let longest = gguf.u32("chimere.prm.answer_chars").map_or(ANSWER_CHARS_MAX, |chars| chars as usize);
+        let (scale, bias) = (number("chimere.prm.scale", "scale")?, number("chimere.prm.bias", "bias")?);
+        let reading = Reading { scale, bias, cuts, answer_chars_max: Some(longest) };
         if reading.scale > 0.0 { Ok(reading) } else { Err(ReadingError::Value("scale")) }
     }
 
-    /// P of an answer whose weakest step has this logit.
-    pub fn p(&self, weakest: f32) -> f32 {
-        sigmoid(self.scale * weakest + self.bias)
+    /// P of an answer of so many characters whose weakest step has this logit.
+    pub fn p(&self, weakest: f32, answer_chars: usize) -> f32 {
+        let p = sigmoid(self.scale * weakest + self.bias);
+        match self.answer_chars_max {
+            Some(most) if answer_chars > most => p.min(self.cuts[1].next_down()),
+            _ => p,
+        }
     }
 
     /// 1–5.
@@ -111,6 +122,13 @@ mod tests {
         let verdicts: Vec<u8> = [0.0, 0.19, 0.2, 0.49, 0.5, 0.75, 0.95].map(|p| reading.verdict(p)).into();
         assert_eq!(verdicts, [1, 1, 2, 2, 3, 4, 5]);
         let calibrated = Reading { scale: 0.5, bias: 1.0, ..reading };
-        assert!((calibrated.p(-2.0) - 0.5).abs() < 1e-6);
+        assert!((calibrated.p(-2.0, 10_000) - 0.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn an_answer_longer_than_the_calibrations_is_vouched_for_by_nobody() {
+        let short = Reading { answer_chars_max: Some(240), ..Reading::default() };
+        let verdict = |logit, chars| short.verdict(short.p(logit, chars));
+        assert_eq!([verdict(9.0, 240), verdict(9.0, 241), verdict(0.1, 241), verdict(-9.0, 241)], [5, 2, 2, 1]);
     }
 }

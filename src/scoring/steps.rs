@@ -39,6 +39,11 @@ impl Steps {
         self.len() == 0
     }
 
+    /// Characters of the visible answer with its calls.
+    pub fn answer_chars(&self) -> usize {
+        self.answer.iter().map(|step| step.chars().count()).sum()
+    }
+
     /// Every step, the thought's first.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.thought.iter().chain(&self.answer).map(String::as_str)
