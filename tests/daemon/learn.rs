@@ -197,6 +197,23 @@ pub(crate) async fn killed_at(house: &House, point: &str) {
     println!("{point}: {} s, {}", began.elapsed().as_secs(), report["training"]["pairs"]);
 }
 
+/// T3 before the gate, the disk full at `point`: the run fails, says so and leaves no candidate, and the next is as good as any.
+pub(crate) async fn full_at(house: &House, point: &str) {
+    let open = house.open(&["--failpoint", &format!("{point}=full")]).await;
+    let run = open.begin(true).await;
+    let report = open.report(&run).await;
+    let failed = &report["outcome"]["failed"];
+    assert!(failed["words"].as_str().is_some_and(|why| why.contains("storage") || why.contains("space")), "{report:#}");
+    assert!(!house.state.path().join("candidates").join(&run).join("adapter.gguf").exists(), "{point}");
+    assert_eq!(open.revision().await, 0, "{point}");
+    println!("{point}: {failed}");
+    drop(open);
+    let open = house.open(&[]).await;
+    let run = open.begin(true).await;
+    let outcome = open.report(&run).await["outcome"].clone();
+    assert!(outcome["would_promote"].is_object() || outcome["rejected"].is_object(), "{point}: {outcome:#}");
+}
+
 #[tokio::test]
 async fn a_night_learns_from_chats_and_feedback() {
     let house = taught().await;

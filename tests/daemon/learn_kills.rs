@@ -11,7 +11,7 @@ use chimere::night::inspect::hash_file;
 use serde_json::{Value, json};
 
 use crate::harness::kill;
-use crate::learn::{House, Open, killed_at, taught};
+use crate::learn::{House, Open, full_at, killed_at, taught};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 const ROLLBACK_MAX: Duration = Duration::from_secs(1);
@@ -22,6 +22,15 @@ async fn a_kill_at_any_point_of_learning_resumes() {
     let house = taught().await;
     for point in LEARNING {
         killed_at(&house, point).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "long: fourteen lives, half of which train, some minutes on two cores"]
+async fn a_full_disk_at_any_point_of_learning_changes_nothing() {
+    let house = taught().await;
+    for point in LEARNING {
+        full_at(&house, point).await;
     }
 }
 

@@ -8,7 +8,9 @@ mod harness;
 mod lint;
 
 mod bench;
+mod by_the_clock;
 mod card;
+mod catastrophes;
 mod chat;
 mod cli;
 mod dressed;

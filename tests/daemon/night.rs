@@ -69,6 +69,13 @@ pub(crate) fn launch(state: &Arc<tempfile::TempDir>, extra: &[&str]) -> Daemon {
     Daemon::launch(state.clone(), &arguments)
 }
 
+/// In UTC, by a clock that the file moves.
+pub(crate) fn launch_with_clock(state: &Arc<tempfile::TempDir>, clock: &Path) -> Daemon {
+    let config = state.path().join("night-test.toml");
+    let arguments = ["--config", config.to_str().unwrap(), "--clock-offset", clock.to_str().unwrap()];
+    Daemon::launch_with(state.clone(), &arguments, &[("TZ", "UTC"), ("CHIMERE_NIGHT_ENABLED", "true")])
+}
+
 pub(crate) async fn begin(daemon: &Daemon, candidate: &Path) -> String {
     begin_seeded(daemon, candidate, 1).await
 }

@@ -1,0 +1,87 @@
+//! Jobs that begin by themselves, through the real daemon whose clock this test moves: at their hour, only when nobody
+//! spoke for a while, and later where the machine slept, as long as the file allows.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::date;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use crate::harness::Daemon;
+use crate::night::{folder, launch_with_clock, until};
+
+/// Long enough for several looks at the schedule.
+const A_WHILE: Duration = Duration::from_millis(2_500);
+
+/// The clock of a daemon, moved by a file.
+struct Hand(PathBuf);
+
+impl Hand {
+    /// Puts the clock to that time of a day of March 2027 in UTC; the 1st is a Monday.
+    fn set(&self, day: i8, hour: i8, minute: i8, second: i8) {
+        let at = date(2027, 3, day).at(hour, minute, second, 0).to_zoned(TimeZone::UTC).unwrap();
+        let offset = at.timestamp().as_millisecond() - Timestamp::now().as_millisecond();
+        let aside = self.0.with_extension("aside");
+        std::fs::write(&aside, offset.to_string()).unwrap();
+        std::fs::rename(aside, &self.0).unwrap();
+    }
+}
+
+/// The id of the job's last run, which is its date.
+fn last<'a>(status: &'a Value, job: &str) -> Option<&'a str> {
+    status["jobs"][job]["last"]["id"].as_str()
+}
+
+async fn serving(daemon: &Daemon) -> Value {
+    daemon.ready().await;
+    until(daemon, |status| status["served"]["ready"] == true).await
+}
+
+#[tokio::test]
+async fn a_job_begins_at_its_hour_when_nobody_speaks_and_after_a_sleep() {
+    let state: Arc<tempfile::TempDir> = folder();
+    let hand = Hand(state.path().join("clock"));
+    hand.set(3, 12, 0, 0);
+    let daemon = launch_with_clock(&state, &hand.0);
+    let status = serving(&daemon).await;
+    tokio::time::sleep(A_WHILE).await;
+    assert!(last(&status, "train").is_none(), "nothing is due at noon: {status:#}");
+    assert!(status["jobs"]["train"]["next_ms"].as_i64().is_some_and(|ms| ms > 0), "{status:#}");
+
+    // Three in the morning, after a silent night: learning first, which finds nothing to learn from.
+    hand.set(4, 3, 0, 1);
+    let status = until(&daemon, |status| last(status, "train") == Some("2027-03-04")).await;
+    assert!(status["jobs"]["train"]["last"]["outcome"]["nothing"].is_object(), "{status:#}");
+
+    // The next night somebody still talks: the job waits and says why, until ten minutes of silence have gone by.
+    hand.set(5, 2, 59, 50);
+    daemon.chat("What is 1 + 2?").await;
+    hand.set(5, 3, 0, 30);
+    let waits = |status: &Value| status["jobs"]["train"]["waits"].as_str().is_some_and(|why| why.contains("a reply"));
+    until(&daemon, waits).await;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(last(&daemon.get("/v1/night").await.1, "train"), Some("2027-03-04"));
+    hand.set(5, 3, 12, 0);
+    until(&daemon, |status| last(status, "train") == Some("2027-03-05")).await;
+
+    // Off at three and on again at five: caught up. Off until nine: let pass until the next night.
+    until(&daemon, |status| status["run"].is_null()).await;
+    drop(daemon);
+    hand.set(6, 5, 0, 0);
+    let daemon = launch_with_clock(&state, &hand.0);
+    serving(&daemon).await;
+    hand.set(6, 5, 15, 0);
+    until(&daemon, |status| last(status, "train") == Some("2027-03-06") && status["run"].is_null()).await;
+    drop(daemon);
+    hand.set(7, 9, 0, 0);
+    let daemon = launch_with_clock(&state, &hand.0);
+    serving(&daemon).await;
+    hand.set(7, 9, 15, 0);
+    // The tables are written up to twelve hours late: they are, and learning is not.
+    until(&daemon, |status| last(status, "engram_write") == Some("2027-03-07")).await;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(last(&daemon.get("/v1/night").await.1, "train"), Some("2027-03-06"));
+}
