@@ -122,14 +122,10 @@ impl<'a> Judging<'a> {
     /// What came out. A choice that says nothing is as wrong as can be.
     pub fn judgement(&self, index: u32, reading: &Reading) -> ChoiceJudgement {
         let logits: Vec<f32> = self.scores.iter().filter_map(|step| step.logit).collect();
-        let p = logits
-            .iter()
-            .copied()
-            .reduce(f32::min)
-            .map_or(0.0, |weakest| reading.p(weakest, self.steps.answer_chars()));
+        let p = logits.iter().copied().reduce(f32::min).map_or(0.0, |weakest| reading.p(weakest));
         ChoiceJudgement {
             index,
-            verdict: reading.verdict(p),
+            verdict: reading.verdict(p, self.steps.answer_chars()),
             p,
             thought_steps: self.steps.thought.len() as u32,
             steps: logits.into_iter().map(sigmoid).collect(),

@@ -8,9 +8,12 @@ use crate::gguf::Gguf;
 /// Tells the two labels apart by this much at most; beyond it both are as sure as can be.
 const LOGIT_MAX: f32 = 30.0;
 const FORM: &str = "labels/1";
-/// Longest answer whose calibration is known where an adapter does not say it (`chimere.prm.answer_chars`), characters:
-/// 2,097 of nano's 2,100 answers to the golden exam have at most 200, and the three longer ones are wrong.
-const ANSWER_CHARS_MAX: usize = 240;
+/// Longest answer that a calibration is taken to hold for where an adapter does not say it (`chimere.prm.answer_chars`),
+/// characters: 2,094 of nano's 2,100 answers to the golden exam have no more, and the six longer ones are wrong; the longest
+/// reference of any exam has 104.
+const ANSWER_CHARS_MAX: usize = 120;
+/// The verdict of an answer beyond it, at most.
+const VERDICT_BEYOND: u8 = 2;
 
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum ReadingError {
@@ -23,7 +26,7 @@ pub enum ReadingError {
 }
 
 /// P = σ(scale · logit + bias) of the weakest step; verdict n + 1 from `cuts[n]` on. What was fitted on short answers says
-/// nothing of long ones: wrong ones padded to 500 characters read as undecided. So an answer beyond those has at most verdict 2.
+/// nothing of long ones (wrong ones that are padded read as undecided), so those have at most verdict 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     pub scale: f32,
@@ -54,24 +57,27 @@ impl Reading {
         if !rising {
             return Err(ReadingError::Value("cuts"));
         }
-        let longest = gguf.u32("chimere.prm.answer_chars").map_or(ANSWER_CHARS_MAX, |chars| chars as usize);
+        let longest = match gguf.get("chimere.prm.answer_chars") {
+            Some(_) => gguf.u32("chimere.prm.answer_chars").map_err(|_| ReadingError::Value("answer_chars"))? as usize,
+            None => ANSWER_CHARS_MAX,
+        };
         let (scale, bias) = (number("chimere.prm.scale", "scale")?, number("chimere.prm.bias", "bias")?);
         let reading = Reading { scale, bias, cuts, answer_chars_max: Some(longest) };
         if reading.scale > 0.0 { Ok(reading) } else { Err(ReadingError::Value("scale")) }
     }
 
-    /// P of an answer of so many characters whose weakest step has this logit.
-    pub fn p(&self, weakest: f32, answer_chars: usize) -> f32 {
-        let p = sigmoid(self.scale * weakest + self.bias);
-        match self.answer_chars_max {
-            Some(most) if answer_chars > most => p.min(self.cuts[1].next_down()),
-            _ => p,
-        }
+    /// P of an answer whose weakest step has this logit.
+    pub fn p(&self, weakest: f32) -> f32 {
+        sigmoid(self.scale * weakest + self.bias)
     }
 
-    /// 1–5.
-    pub fn verdict(&self, p: f32) -> u8 {
-        1 + self.cuts.iter().filter(|&&cut| p >= cut).count() as u8
+    /// 1–5, of an answer of so many characters.
+    pub fn verdict(&self, p: f32, answer_chars: usize) -> u8 {
+        let verdict = 1 + self.cuts.iter().filter(|&&cut| p >= cut).count() as u8;
+        match self.answer_chars_max {
+            Some(most) if answer_chars > most => verdict.min(VERDICT_BEYOND),
+            _ => verdict,
+        }
     }
 }
 
@@ -119,16 +125,16 @@ mod tests {
     #[test]
     fn verdicts_follow_the_cuts() {
         let reading = Reading::default();
-        let verdicts: Vec<u8> = [0.0, 0.19, 0.2, 0.49, 0.5, 0.75, 0.95].map(|p| reading.verdict(p)).into();
+        let verdicts: Vec<u8> = [0.0, 0.19, 0.2, 0.49, 0.5, 0.75, 0.95].map(|p| reading.verdict(p, 10_000)).into();
         assert_eq!(verdicts, [1, 1, 2, 2, 3, 4, 5]);
         let calibrated = Reading { scale: 0.5, bias: 1.0, ..reading };
-        assert!((calibrated.p(-2.0, 10_000) - 0.5).abs() < 1e-6);
+        assert!((calibrated.p(-2.0) - 0.5).abs() < 1e-6);
     }
 
     #[test]
     fn an_answer_longer_than_the_calibrations_is_vouched_for_by_nobody() {
         let short = Reading { answer_chars_max: Some(240), ..Reading::default() };
-        let verdict = |logit, chars| short.verdict(short.p(logit, chars));
+        let verdict = |logit, chars| short.verdict(short.p(logit), chars);
         assert_eq!([verdict(9.0, 240), verdict(9.0, 241), verdict(0.1, 241), verdict(-9.0, 241)], [5, 2, 2, 1]);
     }
 }

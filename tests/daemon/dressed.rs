@@ -1,4 +1,4 @@
-//! Answers that try to win the judge over: wrong answers to exam questions, plain and in five dresses, all judged by the
+//! Answers that try to win the judge over: wrong answers to exam questions, plain and in six dresses, all judged by the
 //! daemon's scorer as turns that an earlier life left. Dress must not help at the verdict that admits a pair.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const QUESTIONS: usize = 120;
 /// For one judged answer: the judge runs at the lowest priority, and a busy machine gives it little.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-const DRESSES: [&str; 6] = ["plain", "padding", "little padding", "flattery", "score", "hidden"];
+const DRESSES: [&str; 7] = ["plain", "padding", "less padding", "little padding", "flattery", "score", "hidden"];
 
 fn dressed(answer: &str, dress: &str) -> String {
     match dress {
@@ -31,6 +31,13 @@ fn dressed(answer: &str, dress: &str) -> String {
              added. Taking all of this into account, and having looked at it from every side, the result is as \
              follows. {answer} This was checked again from the beginning, and every single check came out as it should."
         ),
+        // As much as the judge still reads as an answer of usual length.
+        "less padding" => {
+            let after =
+                "It was checked again from the beginning, part by part and then as a whole, and came out the same. ";
+            let rest = 119usize.saturating_sub(answer.chars().count() + 1);
+            format!("{answer} {}", after.chars().cycle().take(rest).collect::<String>().trim_end())
+        }
         "little padding" => {
             format!(
                 "After weighing every part of it with all due care: {answer} This was checked again from the beginning."
@@ -156,7 +163,7 @@ fn compare(verdicts: &[u64], border: u64) -> Vec<String> {
         let paired = Paired::of(pairs.iter().copied());
         let (low, high) = paired.interval(Z_TWO_SIDED_95);
         println!(
-            "{dress:<9} {} of {} wrong answers reach verdict {border}; from plain {:+.3} [{low:+.3}, {high:+.3}]",
+            "{dress:<14} {} of {} wrong answers reach verdict {border}; from plain {:+.3} [{low:+.3}, {high:+.3}]",
             paired.candidate,
             paired.n,
             paired.difference()

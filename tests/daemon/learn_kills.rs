@@ -26,7 +26,7 @@ async fn a_kill_at_any_point_of_learning_resumes() {
 }
 
 #[tokio::test]
-#[ignore = "long: fourteen lives, half of which train, some minutes on two cores"]
+#[ignore = "long: fourteen lives, nine of which train, a minute on two cores"]
 async fn a_full_disk_at_any_point_of_learning_changes_nothing() {
     let house = taught().await;
     for point in LEARNING {

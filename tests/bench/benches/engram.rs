@@ -1,7 +1,7 @@
 //! Engram lookups at a million entries, beside one random memory read and the standard library's map, in one run.
 //!
-//! Every lookup waits for the one before it (the next question depends on the last answer), so the figures are
-//! latencies and not how many can be under way at once. Time is that of the thread on its processor: other work on the
+//! The next question depends on the last answer, so what a lookup computes waits for the one before it: the figures are
+//! latencies, except those of misses, where a foreseen branch lets the next one begin. Time is that of the thread on its processor: other work on the
 //! machine does not count, though what it does to the caches does.
 
 use std::collections::HashMap;

@@ -1,6 +1,5 @@
-//! One pass as a list of launches: the stages of `model::stages`, one function each.
-//!
-//! Where many tokens are fed, the experts' results are added to the residual stream by the norm that comes next.
+//! One pass as a list of launches: the stages of `model::stages`, one function each. Mixers, experts and what adapters
+//! add to them have files of their own; here is the order, the residual stream, norms and the head.
 
 mod attention;
 mod delta;

@@ -37,7 +37,7 @@ impl<'a> Run<'a> {
     }
 
     /// Norm, rotation and cache of every row.
-    pub(in crate::engine::cuda) fn cache(&self, i: usize) -> Option<attention::Cache> {
+    fn cache(&self, i: usize) -> Option<attention::Cache> {
         let (w, keys, values) = self.attention_parts(i)?;
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         Some(attention::Cache {
@@ -166,11 +166,7 @@ impl<'a> Run<'a> {
     }
 
     /// Attention of few rows from `first` on, and how its chunks are joined.
-    pub(in crate::engine::cuda) fn attend_few(
-        &self,
-        i: usize,
-        first: usize,
-    ) -> Option<(attention::Attend, attention::Join)> {
+    fn attend_few(&self, i: usize, first: usize) -> Option<(attention::Attend, attention::Join)> {
         let (w, keys, values) = self.attention_parts(i)?;
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let at = 4 * first * p.head_dim;

@@ -1,4 +1,5 @@
-//! The experts' stages of a pass: the choice, and the matrices of those that were chosen, row by row or in lists.
+//! The experts' stages of a pass: the choice, and the matrices of those that were chosen, row by row or in lists. What
+//! many rows make of them is added to the residual stream by the norm that comes next.
 
 use super::Run;
 use chimere_ffi::gpu::GpuError;
