@@ -95,7 +95,7 @@ async fn what_ruins_the_model_is_refused_by_the_shipped_gate() {
     let hash = models["data"][0]["x_chimere"]["model_hash"].as_str().unwrap();
     let base = BaseModel::new(&Gguf::open(&model()).unwrap(), hash);
     let good = adapter::read(&learned(state.path()), &base).unwrap().0;
-    let random = |scale| Recipe { rank: 8, scale, seed: 7, targets: Vec::new(), last_layers: 0 }.make(&base).unwrap();
+    let random = Recipe { rank: 8, scale: 1.0, seed: 7, targets: Vec::new(), last_layers: 0 }.make(&base).unwrap();
     let other = Adapter { base_hash: "0".repeat(hash.len()), ..good.clone() };
     // The control: what was learned stands at the exams, whatever they say of so few pairs, and does no harm there.
     let report = judged(&daemon, &good, true).await;
@@ -107,8 +107,7 @@ async fn what_ruins_the_model_is_refused_by_the_shipped_gate() {
         ("its sign turned, three times", times(&good, -3.0), RUINED),
         ("ten times", times(&good, 10.0), RUINED),
         ("its sign turned, ten times", times(&good, -10.0), RUINED),
-        ("random, a tenth of the weights", random(0.1), RUINED),
-        ("random, as large as the weights", random(1.0), &["update_norm"]),
+        ("random, as large as the weights", random, &["update_norm"]),
         ("of another model", other, &["file"]),
     ] {
         let report = judged(&daemon, &made, false).await;
