@@ -17,8 +17,10 @@ use crate::harness::{Daemon, PATIENCE, chimere, model};
 /// Pairs that the good adapter learns, and items of each exam that the gate asks.
 const PAIRS: usize = 60;
 const ITEMS: usize = 210;
-/// Whoever sees it first: the bounds, or exams that it fails.
+/// Whoever sees it first: the bounds, or exams that it fails by far.
 const RUINED: &[&str] = &["update_norm", "divergence", "overall"];
+/// Too little harm for so few items to measure, and no gain.
+const NO_BETTER: &[&str] = &["divergence", "overall", "domains", "improvement"];
 const QUESTION: &str = "How many days are in three weeks? Say why.";
 
 /// An adapter that learned the first questions of the shipped week with their reference replies.
@@ -104,7 +106,7 @@ async fn what_ruins_the_model_is_refused_by_the_shipped_gate() {
     let exams = ["overall", "domains", "improvement"].iter().any(|rule| outcome["rejected"]["rule"] == *rule);
     assert!((exams || outcome["would_promote"].is_object()) && best > 0.0, "{report:#}");
     for (name, made, rules) in [
-        ("its sign turned, three times", times(&good, -3.0), RUINED),
+        ("its sign turned, three times", times(&good, -3.0), NO_BETTER),
         ("ten times", times(&good, 10.0), RUINED),
         ("its sign turned, ten times", times(&good, -10.0), RUINED),
         ("random, as large as the weights", random, &["update_norm"]),
@@ -115,7 +117,8 @@ async fn what_ruins_the_model_is_refused_by_the_shipped_gate() {
         println!("{name}: {refused}");
         assert!(rules.iter().any(|rule| refused["rule"] == *rule), "{name}: {refused:#}");
         // Not for want of items: where exams refused it, even its best is a loss.
-        assert!(refused["rule"] != "overall" || harm(&report).unwrap() < 0.0, "{name}: {report:#}");
+        let ruined = rules == RUINED && refused["rule"] == "overall";
+        assert!(!ruined || harm(&report).unwrap() < 0.0, "{name}: {report:#}");
         let (_, night) = daemon.get("/v1/night").await;
         assert_eq!((&night["served"]["champion"], &night["served"]["canary"]), (&json!(0), &Value::Null), "{name}");
         let after = daemon.chat(QUESTION).await;
