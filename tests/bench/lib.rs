@@ -13,5 +13,6 @@ pub mod engram {
     pub mod filter;
     pub mod format;
     pub mod key;
+    mod place;
     pub mod table;
 }

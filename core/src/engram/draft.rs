@@ -8,14 +8,13 @@ use super::format::{
     Counts, EngramError, Entry, Meta, REST, RUN_MAX, SLOT_BYTES, SOURCES_MAX, Source, VOCAB_MAX, assemble, check_name,
     token_bytes,
 };
-use super::key::{CONTEXT_TOKENS, Key, key};
-use super::table::{PROBES_MAX, Table, bucket_of, slot_word};
+use super::key::CONTEXT_TOKENS;
+use super::place::Placed;
+use super::table::{Table, slot_word};
 
 /// Age at which a learned entry counts half, and at which it is deleted, seconds.
 pub const HALVE_AFTER_S: i64 = 30 * 86_400;
 pub const DELETE_AFTER_S: i64 = 90 * 86_400;
-/// Share of the slots that are used.
-const LOAD: f64 = 0.8;
 
 /// Contexts in the making.
 #[derive(Clone, Debug)]
@@ -239,7 +238,7 @@ impl Draft {
                 contexts.extend(context.iter().flat_map(|id| id.to_le_bytes().into_iter().take(width)));
             }
         }
-        let filter = filter::build(&placed.keys);
+        let filter = &placed.filter;
         let (sources, strings) = self.source_section();
         let meta = Meta {
             name: name.to_owned(),
@@ -250,7 +249,7 @@ impl Draft {
         };
         let meta = serde_json::to_vec(&meta).map_err(|_| EngramError::Damaged("its description is no JSON"))?;
         let counts = Counts {
-            contexts: placed.keys.len() as u64,
+            contexts: placed.count as u64,
             buckets: placed.buckets.len() as u64,
             filter_buckets: (filter.len() / filter::BUCKET_BYTES) as u64,
             entries: entries.len() as u64 / 8,
@@ -258,7 +257,7 @@ impl Draft {
             context_bytes: contexts.len() as u64,
             meta_bytes: meta.len() as u64,
         };
-        let sections: [&[u8]; 6] = [&slots, &filter, &entries, &sources, &contexts, &meta];
+        let sections: [&[u8]; 6] = [&slots, filter, &entries, &sources, &contexts, &meta];
         Ok(assemble(&self.fingerprint, self.vocab, &counts, sections))
     }
 
@@ -278,52 +277,5 @@ impl Draft {
             section.extend_from_slice(&[source.verdict.min(5), u8::from(source.halved), 0, 0, 0, 0, 0, 0]);
         }
         (section, strings)
-    }
-}
-
-type Slot<'a> = Option<(Key, &'a [u32], &'a [Entry])>;
-
-/// Contexts in their buckets.
-struct Placed<'a> {
-    buckets: Vec<[Slot<'a>; 4]>,
-    /// Of what found a place.
-    keys: Vec<Key>,
-}
-
-impl<'a> Placed<'a> {
-    /// Puts each context into its bucket or one of the next: a lookup never walks further. Crafted keys that pile up
-    /// in one place are left out after the array has grown a few times.
-    fn of(contexts: &'a BTreeMap<Vec<u32>, Vec<Entry>>) -> Placed<'a> {
-        let kept: Vec<_> = contexts
-            .iter()
-            .filter(|(_, run)| run.iter().any(|e| e.token != REST))
-            .map(|(context, run)| (key(context), context.as_slice(), run.as_slice()))
-            .collect();
-        let mut buckets = ((kept.len() as f64 / (4.0 * LOAD)).ceil() as usize).max(1);
-        let mut placed = Placed::try_fill(&kept, buckets);
-        for _ in 0..3 {
-            if placed.keys.len() == kept.len() {
-                break;
-            }
-            buckets += buckets / 4 + 1;
-            placed = Placed::try_fill(&kept, buckets);
-        }
-        placed
-    }
-
-    fn try_fill(kept: &[(Key, &'a [u32], &'a [Entry])], count: usize) -> Placed<'a> {
-        let mut placed = Placed { buckets: vec![[None; 4]; count], keys: Vec::with_capacity(kept.len()) };
-        for &(key, context, run) in kept {
-            let first = bucket_of(key, count);
-            let free = (0..PROBES_MAX.min(count)).find_map(|step| {
-                let at = (first + step) % count;
-                placed.buckets[at].iter().position(Option::is_none).map(|slot| (at, slot))
-            });
-            if let Some((at, slot)) = free {
-                placed.buckets[at][slot] = Some((key, context, run));
-                placed.keys.push(key);
-            }
-        }
-        placed
     }
 }

@@ -1,4 +1,4 @@
-//! The `.engr` file, version 1: a header of 192 bytes, then sections in this order, every number little-endian.
+//! The `.engr` file, version 2: a header of 192 bytes, then sections in this order, every number little-endian.
 //!
 //! | section | unit | what |
 //! |---|---|---|
@@ -9,6 +9,8 @@
 //! | contexts | 2 or 3 bytes a token | the tokens of each context, in the order of the slots: read to check, show and rewrite a table, never in a lookup |
 //! | meta | JSON | name, description, licence, strings |
 //!
+//! Version 1 had another filter: such a file is read without it, and written anew as version 2.
+//!
 //! The digest in the header is the SHA-256 of every other byte of the file: it is what a signature signs, and no
 //! byte can change under it. Where a section lies follows from the counts before it, so there is no offset to forge.
 
@@ -18,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub const MAGIC: [u8; 4] = *b"ENGR";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The oldest that is read.
+const VERSION_MIN: u32 = 1;
 pub const EXTENSION: &str = "engr";
 pub(super) const HEADER_BYTES: usize = 192;
 pub(super) const BUCKET_BYTES: usize = 64;
@@ -46,7 +50,7 @@ pub enum EngramError {
     Io { path: String, source: std::io::Error },
     #[error("not an engram table: it does not begin with `ENGR`")]
     Magic,
-    #[error("the table has format {0}, but this version reads format {VERSION}: build it again")]
+    #[error("the table has format {0}, but this version reads formats {VERSION_MIN} to {VERSION}: build it again")]
     Version(u32),
     #[error("the table is damaged: {0}: restore it or build it again")]
     Damaged(&'static str),
@@ -162,6 +166,7 @@ impl Sections {
 /// The header of a file, checked against its length and digest.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
+    pub(super) version: u32,
     pub(super) digest: [u8; 32],
     pub(super) fingerprint: [u8; 32],
     pub(super) vocab: u32,
@@ -175,7 +180,7 @@ impl Header {
             return Err(EngramError::Magic);
         }
         let version = u32_at(bytes, 4);
-        if version != VERSION && bytes.len() >= 8 {
+        if !(VERSION_MIN..=VERSION).contains(&version) && bytes.len() >= 8 {
             return Err(EngramError::Version(version));
         }
         if bytes.len() < HEADER_BYTES {
@@ -202,7 +207,8 @@ impl Header {
         if sections.meta.len() > META_BYTES_MAX || counts.sources as usize > SOURCES_MAX {
             return damaged("its counts are too large");
         }
-        let mut header = Header { digest: [0; 32], fingerprint: [0; 32], vocab: u32_at(bytes, 80), counts, sections };
+        let vocab = u32_at(bytes, 80);
+        let mut header = Header { version, digest: [0; 32], fingerprint: [0; 32], vocab, counts, sections };
         header.digest.copy_from_slice(&bytes[DIGEST]);
         header.fingerprint.copy_from_slice(&bytes[48..80]);
         if header.digest != digest(bytes) {
@@ -283,4 +289,10 @@ pub(super) fn reseal(bytes: &mut [u8]) {
         let digest = digest(bytes);
         bytes[DIGEST].copy_from_slice(&digest);
     }
+}
+
+/// Where the filter of a good file lies.
+#[cfg(test)]
+pub(super) fn filter_of(bytes: &[u8]) -> Range<usize> {
+    Header::read(bytes).expect("a good file").sections.filter
 }

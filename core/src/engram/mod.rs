@@ -15,6 +15,7 @@ mod fixtures;
 pub mod format;
 pub mod key;
 pub mod learned;
+mod place;
 pub mod table;
 #[cfg(test)]
 mod tests;

@@ -108,15 +108,18 @@ impl<'a> View<'a> {
         let wanted = slot_word(key, order, 0);
         let mut at = bucket_of(key, self.buckets.len());
         for _ in 0..PROBES_MAX {
-            let bucket = self.buckets.get(at)?;
-            for slot in bucket.as_chunks::<SLOT_BYTES>().0 {
-                let (who, what) = (u64_at(slot, 0), u64_at(slot, 8));
-                if who & WHO == wanted {
-                    return self.run((who >> (CHECK_BITS + 3)) as usize, what);
-                }
-                if who == 0 {
-                    return None;
-                }
+            let slots = self.buckets.get(at)?.as_chunks::<SLOT_BYTES>().0;
+            // Which slot it is cannot be foreseen: all four are compared, and one is chosen without a branch.
+            let mut found = None;
+            for slot in slots.iter().rev() {
+                found = if u64_at(slot, 0) & WHO == wanted { Some(slot) } else { found };
+            }
+            if let Some(slot) = found {
+                return self.run((u64_at(slot, 0) >> (CHECK_BITS + 3)) as usize, u64_at(slot, 8));
+            }
+            // Slots are filled in order.
+            if slots.last().is_none_or(|slot| u64_at(slot, 0) == 0) {
+                return None;
             }
             at = if at + 1 == self.buckets.len() { 0 } else { at + 1 };
         }
@@ -245,7 +248,10 @@ impl Table {
         let section = |range: &std::ops::Range<usize>| self.bytes.get(range.clone()).unwrap_or_default();
         let sections = &self.header.sections;
         View {
-            filter: Filter::new(section(&sections.filter)),
+            filter: match self.header.version {
+                1 => Filter::open(),
+                _ => Filter::new(section(&sections.filter)),
+            },
             buckets: section(&sections.slots).as_chunks().0,
             entries: section(&sections.entries).as_chunks().0,
             sources: section(&sections.sources).as_chunks().0,

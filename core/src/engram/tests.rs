@@ -106,6 +106,25 @@ proptest! {
     }
 }
 
+/// Version 1 had other bytes in its filter.
+#[test]
+fn a_table_of_version_1_answers_and_becomes_version_2() {
+    let mut old = small();
+    let filter = super::format::filter_of(&old);
+    old[filter].fill(0);
+    old[4] = 1;
+    super::format::reseal(&mut old);
+    let old = open(old).unwrap();
+    assert_eq!(next(&old, &[1, 2, 3]), [(50, 3)]);
+    assert_eq!(next(&old, &[1, 2, 4]), []);
+    assert_eq!(Draft::of(&old).unwrap().finish("small", "a test", "none", None).unwrap(), small());
+    for version in [0, 3] {
+        let mut other = small();
+        other[4] = version;
+        assert!(matches!(open(other), Err(EngramError::Version(found)) if found == u32::from(version)));
+    }
+}
+
 #[test]
 fn merging_adds_and_keeps_who_said_what() {
     let table = open(small()).unwrap();
