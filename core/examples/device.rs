@@ -205,8 +205,8 @@ fn hosting(plan: &Plan, cache: PathBuf) -> CudaOptions {
 fn checks(cache: &Path, emulated: Option<&Path>) -> Outcome {
     let began = Instant::now();
     let device = match emulated {
-        Some(library) => Device::emulated(library)?,
-        None => Device::open(PACKINGS, &Folders { cache: Some(cache), shipped: None })?,
+        Some(library) => Device::emulated(library, None)?,
+        None => Device::open(PACKINGS, &Folders { cache: Some(cache), shipped: None }, None)?,
     };
     println!("{device:?}, ready in {:.1} s", began.elapsed().as_secs_f64());
     let findings = check::all(&device)?;

@@ -75,8 +75,8 @@ pub struct CardArgs {
     /// The kernels compiled for the processor, in place of a card; for tests
     #[arg(long, hide = true, value_name = "FILE")]
     pub emulated: Option<PathBuf>,
-    /// The emulated card fails for good once this file is there; for tests
-    #[arg(long, hide = true, value_name = "FILE", requires = "emulated")]
+    /// The card faults once this file is there; for tests
+    #[arg(long, hide = true, value_name = "FILE")]
     pub fault: Option<PathBuf>,
 }
 

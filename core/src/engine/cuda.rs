@@ -328,10 +328,10 @@ impl Cuda {
 
 fn device(gguf: &Gguf, options: &CudaOptions) -> Result<Device, BackendError> {
     let folders = Folders { cache: options.cache.as_deref(), shipped: options.shipped.as_deref() };
-    let opened = match (&options.emulated, &options.fault) {
-        (Some(library), Some(fault)) => Device::emulated_with_fault(library, fault.clone()),
-        (Some(library), None) => Device::emulated(library),
-        (None, _) => Device::open(weights::packings(gguf), &folders),
+    let fault = options.fault.clone();
+    let opened = match &options.emulated {
+        Some(library) => Device::emulated(library, fault),
+        None => Device::open(weights::packings(gguf), &folders, fault),
     };
     opened.map_err(unusable)
 }

@@ -1,12 +1,14 @@
-//! An NVIDIA card through its driver, which is looked for only when asked.
+//! An NVIDIA card through its driver: memory, launches, recorded graphs, time, on one stream.
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::{DriverError, result, sys};
 
+use super::look::{call, functions, look};
 use super::{Facts, Folders, GpuError, Machine, compile};
-use crate::kernels::KERNELS;
+use crate::kernels::{Args, KERNELS, Kernel, fill};
 
 pub(super) struct Card {
     facts: Facts,
@@ -17,6 +19,8 @@ pub(super) struct Card {
     functions: Vec<sys::CUfunction>,
     /// Launches may overlap the end of the one before (compute capability 9.0 and later).
     overlap: bool,
+    /// The next launch is one to an address that is none, once this file is there.
+    fault: Option<PathBuf>,
     recordings: Mutex<Vec<Option<sys::CUgraphExec>>>,
     /// Launches and seconds of each kernel, while they are measured.
     profile: Mutex<Option<Vec<(u32, f64)>>>,
@@ -28,31 +32,8 @@ unsafe impl Send for Card {}
 // SAFETY: as above; the only state of our own is behind a mutex.
 unsafe impl Sync for Card {}
 
-pub(super) fn present() -> bool {
-    // SAFETY: only looks for the library.
-    unsafe { sys::is_culib_present() }
-}
-
-fn call(what: &'static str) -> impl Fn(DriverError) -> GpuError {
-    move |e| GpuError::Call { what, reason: e.to_string() }
-}
-
-/// The first card, if it can run the kernels; nothing is started on it.
-pub(super) fn look() -> Result<(sys::CUdevice, Facts), GpuError> {
-    if !present() {
-        return Err(GpuError::NoDriver);
-    }
-    result::init().map_err(|e| GpuError::NoDevice(e.to_string()))?;
-    let device = result::device::get(0).map_err(|e| GpuError::NoDevice(e.to_string()))?;
-    let facts = facts(device)?;
-    match facts.major {
-        8.. => Ok((device, facts)),
-        major => Err(GpuError::TooOld { name: facts.name, major, minor: facts.minor }),
-    }
-}
-
 impl Card {
-    pub(super) fn open(packings: u32, folders: &Folders<'_>) -> Result<Card, GpuError> {
+    pub(super) fn open(packings: u32, folders: &Folders<'_>, fault: Option<PathBuf>) -> Result<Card, GpuError> {
         let (device, mut facts) = look()?;
         let objects = compile::objects((facts.major, facts.minor), packings, folders)?;
         facts.kernels = objects.origin;
@@ -71,6 +52,7 @@ impl Card {
             stream,
             functions,
             overlap,
+            fault,
             recordings: Mutex::default(),
             profile: Mutex::default(),
         })
@@ -109,6 +91,14 @@ impl Card {
             .map_err(|e| GpuError::Call { what: "a launch", reason: format!("{}: {e}", KERNELS[kernel].name) })
     }
 
+    /// Makes the card fault, if that was asked for: a kernel writes where no memory is.
+    fn injected(&self) -> Result<(), GpuError> {
+        if !self.fault.as_ref().is_some_and(|file| file.exists()) {
+            return Ok(());
+        }
+        self.start(Kernel::Fill as usize, [1, 1, 1], 256, fill::nowhere().bytes())
+    }
+
     /// Runs a launch, and measures it where single launches are measured.
     fn measured(&self, kernel: usize, launch: impl Fn() -> Result<(), GpuError>) -> Result<(), GpuError> {
         self.here()?;
@@ -122,39 +112,6 @@ impl Card {
         }
         Ok(())
     }
-}
-
-fn number(device: sys::CUdevice, what: sys::CUdevice_attribute) -> Result<u32, GpuError> {
-    // SAFETY: a device that the driver named.
-    unsafe { result::device::get_attribute(device, what) }.map(|n| n as u32).map_err(call("a question"))
-}
-
-fn facts(device: sys::CUdevice) -> Result<Facts, GpuError> {
-    use sys::CUdevice_attribute as Attribute;
-    Ok(Facts {
-        name: result::device::get_name(device).map_err(call("a question"))?,
-        major: number(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-        minor: number(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        processors: number(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        // SAFETY: as above.
-        memory_bytes: unsafe { result::device::total_mem(device) }.map_err(call("a question"))? as u64,
-        kernels: String::new(),
-    })
-}
-
-fn functions(modules: &[Vec<u8>]) -> Result<Vec<sys::CUfunction>, GpuError> {
-    let mut handles = Vec::with_capacity(modules.len());
-    for code in modules {
-        // SAFETY: an object that the compiler made, whole in memory. Modules live as long as the context.
-        handles.push(unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(call("loading kernels"))?);
-    }
-    let find = |name: &str, file: &str| {
-        let at = compile::FILES.iter().position(|(f, _)| *f == file).unwrap_or(0);
-        let name = CString::new(name).map_err(|e| GpuError::Call { what: "naming a kernel", reason: e.to_string() })?;
-        // SAFETY: a loaded module.
-        unsafe { result::module::get_function(handles[at], name) }.map_err(call("finding a kernel"))
-    };
-    KERNELS.iter().map(|k| find(k.name, k.file)).collect()
 }
 
 impl Machine for Card {
@@ -271,6 +228,7 @@ impl Machine for Card {
     }
 
     fn launch(&self, kernel: usize, grid: [u32; 3], threads: u32, args: &[u8]) -> Result<(), GpuError> {
+        self.injected()?;
         self.measured(kernel, || self.start(kernel, grid, threads, args))
     }
 
@@ -303,6 +261,7 @@ impl Machine for Card {
 
     fn replay(&self, recording: u64) -> Result<(), GpuError> {
         self.here()?;
+        self.injected()?;
         let list = self.recordings.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Some(exec)) = list.get(recording as usize) else { return Ok(()) };
         // SAFETY: a graph that was made and not destroyed.

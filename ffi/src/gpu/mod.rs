@@ -6,6 +6,7 @@
 mod compile;
 mod driver;
 mod emulated;
+mod look;
 mod staging;
 
 use std::ops::Range;
@@ -122,30 +123,25 @@ pub struct Recording {
 
 /// Whether a driver is there; starts nothing.
 pub fn driver_present() -> bool {
-    driver::present()
+    look::present()
 }
 
 /// The first card, if the kernels can run on it; starts nothing there.
 pub fn first_card() -> Result<Facts, GpuError> {
-    driver::look().map(|(_, facts)| facts)
+    look::look().map(|(_, facts)| facts)
 }
 
 impl Device {
     /// The first card, with the kernels compiled for it. `packings`: bits of those a model has (see `kernels/product.cuh`);
-    /// `folders`: where compiled kernels lie.
-    pub fn open(packings: u32, folders: &Folders<'_>) -> Result<Device, GpuError> {
-        Ok(Device(Arc::new(driver::Card::open(packings, folders)?)))
+    /// `folders`: where compiled kernels lie; `fault`: for tests, a file that makes the card fault once it is there.
+    pub fn open(packings: u32, folders: &Folders<'_>, fault: Option<PathBuf>) -> Result<Device, GpuError> {
+        Ok(Device(Arc::new(driver::Card::open(packings, folders, fault)?)))
     }
 
     /// The kernels compiled for the processor, from a shared object. For tests alone: a kernel that is given wrong
-    /// sizes corrupts this process.
-    pub fn emulated(library: &Path) -> Result<Device, GpuError> {
-        Ok(Device(Arc::new(emulated::Emulated::open(library, None)?)))
-    }
-
-    /// As [`Device::emulated`], and every launch fails from the first one on that finds the file `fault`.
-    pub fn emulated_with_fault(library: &Path, fault: PathBuf) -> Result<Device, GpuError> {
-        Ok(Device(Arc::new(emulated::Emulated::open(library, Some(fault))?)))
+    /// sizes corrupts this process. Every launch fails from the first one on that finds the file `fault`.
+    pub fn emulated(library: &Path, fault: Option<PathBuf>) -> Result<Device, GpuError> {
+        Ok(Device(Arc::new(emulated::Emulated::open(library, fault)?)))
     }
 
     pub fn facts(&self) -> &Facts {

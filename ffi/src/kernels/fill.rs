@@ -35,6 +35,11 @@ pub fn weights(d: &Device, buffer: &Buffer, packing: Packing, seed: u32) -> Resu
     d.wait()
 }
 
+/// The arguments of a word written to an address where no memory is.
+pub(crate) fn nowhere() -> Fill {
+    Fill { out: 16, tail: 0, words: 1, period: 0, scales: 0, seed: 0, pad: 0 }
+}
+
 /// Bytes a second that can be read from `buffer`, the best of `rounds`.
 pub fn read_bandwidth(d: &Device, buffer: &Buffer, rounds: usize) -> Result<f64, GpuError> {
     let out = d.zeroed(16)?;

@@ -203,7 +203,7 @@ mod tests {
 
     fn device() -> Device {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        Device::emulated(&build_emulated(&root.join("kernels"), &root.join("target")).unwrap()).unwrap()
+        Device::emulated(&build_emulated(&root.join("kernels"), &root.join("target")).unwrap(), None).unwrap()
     }
 
     fn file(bytes: &[u8]) -> File {

@@ -9,7 +9,7 @@ use crate::gpu::{Device, build_emulated};
 fn kernels_agree_with_plain_arithmetic() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let library = build_emulated(&root.join("kernels"), &root.join("target")).unwrap();
-    let device = Device::emulated(&library).unwrap();
+    let device = Device::emulated(&library, None).unwrap();
     let findings = check::all(&device).unwrap();
     assert!(findings.len() > 100);
     let bad: Vec<_> = findings.iter().filter(|f| !f.good()).collect();

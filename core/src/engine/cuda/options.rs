@@ -31,7 +31,7 @@ pub struct CudaOptions {
     pub shipped: Option<PathBuf>,
     /// The kernels compiled for the processor, in place of a card: for checks on machines without one.
     pub emulated: Option<PathBuf>,
-    /// The emulated device fails for good once this file is there.
+    /// The device faults once this file is there: for checks of what follows.
     pub fault: Option<PathBuf>,
 }
 

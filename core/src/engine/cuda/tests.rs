@@ -14,7 +14,7 @@ use chimere_ffi::gpu::build_emulated;
 
 fn device() -> Device {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    Device::emulated(&build_emulated(&root.join("kernels"), &root.join("target")).unwrap()).unwrap()
+    Device::emulated(&build_emulated(&root.join("kernels"), &root.join("target")).unwrap(), None).unwrap()
 }
 
 fn options() -> CudaOptions {
