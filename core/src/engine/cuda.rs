@@ -62,7 +62,7 @@ const ROWS_MAX: usize = 2_048;
 /// Tokens of a step beside replies under way: as many of them as one graph takes, and two blocks of a prompt, which cost
 /// little more than the reading of the experts that one block reads as well.
 const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
-/// Prompts are cut at multiples of so many positions: what one reply waits for, less than three times as long as for nothing.
+/// Prompts are cut at multiples of so many positions: what one reply waits for, about three times as long as for nothing.
 const CUT: usize = 8;
 /// A prompt of no more is read as a whole beside replies: a pass of so many takes as long as three of [`CUT`].
 const SHORT_TOKENS: usize = 2 * GRID;
