@@ -1,5 +1,6 @@
 // Attention of many tokens over the paged cache of halves or blocks, on tensor cores: queries and weights rounded to
-// halves, sums in floats. A block owns 128 rows: all query heads of one KV head for some tokens of one sequence, a warp 16 of them.
+// halves, sums in floats. A block owns up to 128 rows: all query heads of one KV head for some tokens of one sequence, a warp 16 of
+// them. Of few tokens it owns 16, for what warps read of shared memory is what takes the time.
 // It walks over `split` positions 32 at a time, keys and values by turns. Behind so many, a block for each split leaves
 // its sums, and `attention_join` joins them in order. A row's numbers depend on its position and on no other row.
 //
@@ -7,7 +8,6 @@
 #include "blocks.cuh"
 
 #define FLASH_PAGE 64
-#define FLASH_ROWS 128
 #define FLASH_KEYS 32
 
 struct FlashSpan {
@@ -24,7 +24,8 @@ struct FlashArgs {
     Ptr<float> part;        // [tokens of the launch][heads][splits][dim + 2]: Σ p·v, maximum, Σ p
     u32 heads, kv_heads, dim, pages_max;
     u32 first, split, splits;  // first tile of the span; positions of a split; splits of a row in `part`, 0: y is written
-    float scale;
+    u32 each;                  // tokens of a tile
+    float scale, pad;
 };
 
 // 32 positions from `first` on, as far as the sequence goes; what lies behind is masked by the reader, but must be
@@ -58,7 +59,7 @@ template <int DIM, bool BLOCKS>
 __device__ __forceinline__ void flash(const FlashArgs& a, u16 (*keys)[DIM + 8], u16 (*values)[DIM + 8]) {
     const int KEY = BLOCKS ? 8 : 16, VALUE = BLOCKS ? 4 : 16;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, j = lane % 4;
-    u32 group = a.heads / a.kv_heads, each = FLASH_ROWS / group, kv = blockIdx.y;
+    u32 group = a.heads / a.kv_heads, each = a.each, kv = blockIdx.y;
     const FlashSpan span = a.span[0];
     // The longest first.
     u32 tile = a.first + gridDim.x - 1 - blockIdx.x, last = min(tile * each + each, span.len) - 1;
@@ -74,6 +75,8 @@ __device__ __forceinline__ void flash(const FlashArgs& a, u16 (*keys)[DIM + 8], 
         t = min(t, last);
         token[h] = span.start + t, position[h] = span.position + t, head[h] = kv * group + row % group;
     }
+    // Some warps own no row: they only fetch.
+    bool works = 16 * warp / group < each && tile * each + 16 * warp / group <= last;
     fetch_cached<DIM, KEY>(keys, a.keys, pages, begin, kv, a.kv_heads);
     copies_end();
     u32 q[DIM / 16][4];
@@ -99,51 +102,62 @@ __device__ __forceinline__ void flash(const FlashArgs& a, u16 (*keys)[DIM + 8], 
         copies_wait<1>();
         __syncthreads();
         float s[4][4];
+        if (works) {
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
+            for (int n = 0; n < 4; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) s[n][i] = 0;
+                for (int i = 0; i < 4; i++) s[n][i] = 0;
+            // Four sums by turns: one alone waits for its own last product.
 #pragma unroll
             for (int k = 0; k < DIM / 16; k += 2) {
-                u32 b[4];
-                load_matrices(b, &keys[8 * n + lane % 8][16 * k + lane / 8 * 8]);
-                mma_halves(s[n], q[k], b[0], b[1]);
-                mma_halves(s[n], q[k + 1], b[2], b[3]);
+                u32 b[4][4];
+#pragma unroll
+                for (int n = 0; n < 4; n++) load_matrices(b[n], &keys[8 * n + lane % 8][16 * k + lane / 8 * 8]);
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+#pragma unroll
+                    for (int n = 0; n < 4; n++) mma_halves(s[n], q[k + h], b[n][2 * h], b[n][2 * h + 1]);
+            }
+            float highest[2] = {top[0], top[1]};
+            bool seen = first + FLASH_KEYS - 1 <= span.position + tile * each;  // all of them, by all of the block's tokens
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    s[n][i] *= scale;
+                    if (!seen && first + 8 * n + 2 * j + i % 2 > position[i / 2]) s[n][i] = -INFINITY;
+                    highest[i / 2] = fmaxf(highest[i / 2], s[n][i]);
+                }
+            float fade[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                highest[h] = fmaxf(highest[h], __shfl_xor_sync(FULL, highest[h], 1));
+                highest[h] = fmaxf(highest[h], __shfl_xor_sync(FULL, highest[h], 2));
+                fade[h] = exp2f(top[h] - highest[h]);
+                top[h] = highest[h];
+                sum[h] *= fade[h];
+            }
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    s[n][i] = exp2f(s[n][i] - highest[i / 2]);
+                    sum[i / 2] += s[n][i];
+                }
+            // Seldom is one higher than all before: what there is stays as it is.
+            if (__reduce_max_sync(FULL, fade[0] != 1.0f || fade[1] != 1.0f)) {
+#pragma unroll
+                for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) out[n][i] *= fade[i / 2];
             }
         }
-        float highest[2] = {top[0], top[1]};
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s[n][i] = first + 8 * n + 2 * j + i % 2 <= position[i / 2] ? s[n][i] * scale : -INFINITY;
-                highest[i / 2] = fmaxf(highest[i / 2], s[n][i]);
-            }
-        float fade[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            highest[h] = fmaxf(highest[h], __shfl_xor_sync(FULL, highest[h], 1));
-            highest[h] = fmaxf(highest[h], __shfl_xor_sync(FULL, highest[h], 2));
-            fade[h] = exp2f(top[h] - highest[h]);
-            top[h] = highest[h];
-            sum[h] *= fade[h];
-        }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s[n][i] = exp2f(s[n][i] - highest[i / 2]);
-                sum[i / 2] += s[n][i];
-            }
-#pragma unroll
-        for (int n = 0; n < DIM / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) out[n][i] *= fade[i / 2];
         __syncthreads();
         if (first + FLASH_KEYS < end) fetch_cached<DIM, KEY>(keys, a.keys, pages, first + FLASH_KEYS, kv, a.kv_heads);
         copies_end();
         copies_wait<1>();
         __syncthreads();
+        if (!works) continue;
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             u32 p[4] = {pack_halves(s[2 * k][0], s[2 * k][1]), pack_halves(s[2 * k][2], s[2 * k][3]),

@@ -54,6 +54,18 @@ struct GdnScratch {
     float parts[2][4][128];   // Sᵀk and Sᵀq by parts of the keys
 };
 
+// What a token brings to a thread: gates, and its channels' inputs.
+template <int SOME> struct Brought {
+    float alpha, beta, z, qkv[SOME];
+    template <int THREADS> __device__ __forceinline__ void ask(const GdnArgs& a, u32 head, u32 t, const u32 channel[SOME]) {
+        u64 gate = (u64)t * a.value_heads + head;
+        alpha = a.alpha[gate], beta = a.beta[gate], z = threadIdx.x < 128 ? a.z[gate * 128 + threadIdx.x] : 0;
+#pragma unroll
+        for (int n = 0; n < SOME; n++)
+            if (threadIdx.x + THREADS * n < 384) qkv[n] = a.qkv[(u64)t * a.channels + channel[n]];
+    }
+};
+
 template <int THREADS, bool SHORT>
 __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span span, GdnScratch& m) {
     const int PER = 512 / THREADS, SOME = (384 + THREADS - 1) / THREADS;
@@ -82,15 +94,19 @@ __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span 
     }
     float bias = a.bias[head], fade = a.decay[head], share = a.norm[v];
     after_previous();
+    // All that a token brings is on its way at once, while the one before it is worked on.
+    Brought<SOME> next;
+    next.template ask<THREADS>(a, head, span.start, channel);
     for (u32 t = span.start; t < span.start + span.len; t++) {
-        // All that a token brings is on its way at once.
-        u64 gate = (u64)t * a.value_heads + head, at = (u64)t * a.value_heads * 128 + head * 128 + v;
-        float alpha = a.alpha[gate], strength = a.beta[gate], z = i < 128 ? a.z[at] : 0, first = 0;
+        const Brought<SOME> now = next;
+        if (t + 1 < span.start + span.len) next.template ask<THREADS>(a, head, t + 1, channel);
+        u64 at = (u64)t * a.value_heads * 128 + head * 128 + v;
+        float alpha = now.alpha, strength = now.beta, z = now.z, first = 0;
 #pragma unroll
         for (int n = 0; n < SOME; n++) {
             if (i + THREADS * n >= 384) break;
             float c = 0;
-            x[n][3] = a.qkv[(u64)t * a.channels + channel[n]];
+            x[n][3] = now.qkv[n];
 #pragma unroll
             for (int j = 0; j < 4; j++) c = fmaf(w[n][j], x[n][j], c);
 #pragma unroll

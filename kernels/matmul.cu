@@ -29,7 +29,9 @@ __device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     u32 first = NT == 8 ? 8 * NT * blockIdx.y : 0;
     const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
-    P held[DEEP] = {};
+    // Of short blocks as many as make a long one.
+    const int AHEAD = P::INPUTS < 256 ? 4 * DEEP : DEEP;
+    P held[AHEAD] = {};
     hold(rows, warp, blocks, held);
     float acc[NT][4];
     if constexpr (NORMED) {

@@ -70,7 +70,8 @@ def compile_one(nvrtc, source, name, arch, packings):
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)
     if code != 0:
-        sys.exit(f"{name} for {arch}:\n{log.value.decode()}")
+        # An exception reaches the parent, where a worker's exit would leave it waiting.
+        raise RuntimeError(f"{name} for {arch}:\n{log.value.decode()}")
     nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     cubin = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetCUBIN(program, cubin)
@@ -154,15 +155,19 @@ def main():
     tasks.sort(key=lambda task: -os.path.getsize(task[2]))
     wrong, lines = [], []
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
-        for arch, packings, found in pool.imap_unordered(work, tasks, chunksize=1):
-            for kernel, (registers, local, shared) in found.items():
-                lines.append(
-                    f"{arch:8} {packings:#5x} {kernel:18} {registers:4} registers {local:6} bytes spilled or local {shared:6} bytes shared"
-                )
-                if shared > SHARED_BYTES_MAX:
-                    wrong.append(f"{kernel} for {arch} takes {shared} bytes of shared memory a block")
-                if local > SPILLED_BYTES_MAX_OF.get(kernel, SPILLED_BYTES_MAX):
-                    wrong.append(f"{kernel} for {arch} with packings {packings:#x} keeps {local} bytes a thread in local memory")
+        try:
+            compiled = list(pool.imap_unordered(work, tasks, chunksize=1))
+        except RuntimeError as error:
+            sys.exit(str(error))
+    for arch, packings, found in compiled:
+        for kernel, (registers, local, shared) in found.items():
+            lines.append(
+                f"{arch:8} {packings:#5x} {kernel:18} {registers:4} registers {local:6} bytes spilled or local {shared:6} bytes shared"
+            )
+            if shared > SHARED_BYTES_MAX:
+                wrong.append(f"{kernel} for {arch} takes {shared} bytes of shared memory a block")
+            if local > SPILLED_BYTES_MAX_OF.get(kernel, SPILLED_BYTES_MAX):
+                wrong.append(f"{kernel} for {arch} with packings {packings:#x} keeps {local} bytes a thread in local memory")
     print("\n".join(sorted(lines)))
     if wrong:
         sys.exit("\n".join(wrong))

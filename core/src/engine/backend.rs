@@ -112,7 +112,7 @@ pub struct StepTokens {
     pub short: usize,
     /// Where nobody does, if that is more.
     pub alone: usize,
-    /// Prompts are cut at multiples of so many positions, a multiple of [`SavedSize::grid`] that divides 64.
+    /// Prompts are cut at multiples of so many positions, themselves a multiple of [`SavedSize::grid`].
     pub cut: usize,
 }
 

@@ -35,12 +35,12 @@ use super::model::state::{Input, Part, Slots};
 use super::model::weights::Weights;
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
-use adapters::{Adapters, Held, Touched};
+use adapters::{Adapters, Held};
 use memory::{Memory, Sequence, Sizes, States};
 use offload::Tier;
 use place::place;
 use rows::Left;
-use run::Run;
+use run::{Run, Shape};
 use supported::{one_packing, packed_experts, supported};
 use weights::{OnDevice, Source, TokenBytes, Uploader};
 
@@ -49,10 +49,10 @@ pub use memory::Placement;
 pub use options::CudaOptions;
 pub use place::plan;
 
-/// Sequences that decode together in one recorded graph; more run launch by launch.
+/// Rows of a pass that is recorded as a graph; more run launch by launch.
 const GRAPH_ROWS_MAX: usize = 32;
-/// Recorded graphs with adapters, beside those without.
-const ADAPTED_GRAPHS_MAX: usize = 4 * GRAPH_ROWS_MAX;
+/// Shapes of passes that are remembered.
+const GRAPHS_MAX: usize = 5 * GRAPH_ROWS_MAX;
 /// Adapters of the usual kind that room is made for: where there is plenty of memory, and at least.
 const ADAPTERS: (usize, usize) = (8, 4);
 /// Positions below which the context is not cut to fit the memory.
@@ -62,8 +62,9 @@ const ROWS_MAX: usize = 2_048;
 /// Tokens of a step beside replies under way: as many of them as one graph takes, and two blocks of a prompt, which cost
 /// little more than the reading of the experts that one block reads as well.
 const STEP_TOKENS: usize = GRAPH_ROWS_MAX + 2 * GRID;
-/// Prompts are cut at multiples of so many positions: what one reply waits for, about three times as long as for nothing.
-const CUT: usize = 8;
+/// Prompts are cut at multiples of so many positions: with one reply's row as many as products take at once, so that it
+/// waits less than three times as long as for nothing.
+const CUT: usize = 7;
 /// A prompt of no more is read as a whole beside replies: a pass of so many takes as long as three of [`CUT`].
 const SHORT_TOKENS: usize = 2 * GRID;
 /// Rows of a short pass, whose plan is short as well.
@@ -85,8 +86,8 @@ pub struct Cuda {
     slots: Slots<Sequence>,
     fed: Vec<Fed>,
     pass: Pass,
-    /// By number of sequences and what adapters change. Before the buffers, whose addresses they hold.
-    graphs: HashMap<(usize, Touched), Recording>,
+    /// Of passes of few rows whose shape came again. Before the buffers, whose addresses they hold.
+    graphs: HashMap<Shape, Option<Recording>>,
     adapters: Adapters,
     /// Every sequence is put under it when it is opened.
     always: Option<Arc<Held>>,
@@ -247,10 +248,10 @@ impl Cuda {
                 self.memory.narrow.write_f32(span.start * d, rows)?;
             }
         }
-        let long = run::long(self, part, &pass.spans);
-        let spans = pass.spans.iter().enumerate().chain(long.iter().map(|long| (long.index, &long.span)));
-        for (i, span) in spans {
-            let words = [span.slot, span.start, span.len, span.position].map(|n| n as u32);
+        let spans = pass.spans.iter().enumerate().map(|(i, span)| (i, span, span.len));
+        let long = run::long(self, part, pass);
+        for (i, span, len) in spans.chain(long.iter().map(|l| (l.index, &pass.spans[l.own], l.len))) {
+            let words = [span.slot, span.start, len, span.position].map(|n| n as u32);
             plan[4 * t + 4 * i..][..4].copy_from_slice(&words);
         }
         for (i, wanted) in pass.wanted.iter().enumerate() {
@@ -260,33 +261,21 @@ impl Cuda {
     }
 
     fn run(&mut self, part: Part, pass: &Pass, left: &mut Left, out: &mut Output) -> Result<(), GpuError> {
-        let (rows, wanted) = (pass.rows, pass.wanted.len());
-        let long = run::long(self, part, &pass.spans);
-        let each_one = rows == pass.spans.len() && rows == wanted && long.is_empty();
-        let decoding = part == Part::Trunk && each_one && rows <= GRAPH_ROWS_MAX;
         // The prediction block runs without adapters.
         let under = pass.spans.iter().map(|span| span.slot).filter(|_| part == Part::Trunk);
-        let touched = self.touched(under);
-        if decoding {
-            let key = (rows, touched);
-            if !self.graphs.contains_key(&key) {
-                if self.graphs.len() >= GRAPH_ROWS_MAX + ADAPTED_GRAPHS_MAX {
-                    self.graphs.retain(|(_, touched), _| touched.is_empty());
-                }
-                let recording = self.device.record(|| {
-                    self.launches(part, rows, wanted, rows, key.1.clone())?;
-                    self.memory.likely.find(&self.device, &self.memory.logits, self.hp.vocab, rows)
-                })?;
-                self.graphs.insert(key.clone(), recording);
-            }
+        let (long, touched) = (run::long(self, part, pass), self.touched(under));
+        let shape = Shape { rows: pass.rows, wanted: pass.wanted.len(), spans: pass.spans.len(), long, touched };
+        let wanted = shape.wanted;
+        if part == Part::Trunk && wanted > 0 && shape.rows <= GRAPH_ROWS_MAX && self.recorded(&shape)? {
             left.tell(&self.memory, &pass.wanted)?;
-            if let Some(graph) = self.graphs.get(&key) {
+            if let Some(Some(graph)) = self.graphs.get(&shape) {
                 graph.replay()?;
             }
-            self.hidden(pass, &self.memory.x, out)?;
+            let x = if wanted == shape.rows { &self.memory.x } else { &self.memory.narrow };
+            self.hidden(pass, x, out)?;
             return left.take(&self.memory, &pass.wanted, out);
         }
-        let mut run = Run::new(self, part, rows, wanted, pass.spans.len()).with(long).under(touched);
+        let mut run = Run::new(self, part, &shape);
         let x = run.all()?;
         if wanted == 0 {
             return Ok(());
@@ -307,9 +296,29 @@ impl Cuda {
         Ok(())
     }
 
-    /// Everything from tokens to logits, for a pass whose rows are all wanted.
-    fn launches(&self, part: Part, rows: usize, wanted: usize, spans: usize, touched: Touched) -> Result<(), GpuError> {
-        let mut run = Run::new(self, part, rows, wanted, spans).under(touched);
+    /// Whether there is a recording of passes of this shape; made when one comes for the second time.
+    fn recorded(&mut self, shape: &Shape) -> Result<bool, GpuError> {
+        let Some(graph) = self.graphs.get(shape) else {
+            if self.graphs.len() >= GRAPHS_MAX {
+                let decoding = |s: &Shape| s.touched.is_empty() && s.spans == s.rows && s.long.is_empty();
+                self.graphs.retain(|shape, _| decoding(shape));
+            }
+            self.graphs.insert(shape.clone(), None);
+            return Ok(false);
+        };
+        if graph.is_none() {
+            let recording = self.device.record(|| {
+                self.launches(Part::Trunk, shape)?;
+                self.memory.likely.find(&self.device, &self.memory.logits, self.hp.vocab, shape.wanted)
+            })?;
+            self.graphs.insert(shape.clone(), Some(recording));
+        }
+        Ok(true)
+    }
+
+    /// Everything from tokens to logits, for a pass of which some rows are wanted, no more than one launch of the head takes.
+    fn launches(&self, part: Part, shape: &Shape) -> Result<(), GpuError> {
+        let mut run = Run::new(self, part, shape);
         run.all()?;
         run.head_norm()?;
         run.head(0).map(|_| ())

@@ -23,12 +23,17 @@ args! {
         first: u32,
         split: u32,
         splits: u32,
+        each: u32,
         scale: f32,
+        pad: f32,
     }
 }
 
 /// Query rows of a block: heads times tokens.
 const ROWS: usize = 128;
+/// The same of at most so many tokens, which are spread over more blocks.
+const FEW_ROWS: usize = 16;
+const FEW: usize = 16;
 /// Positions that a block walks over, at least: fewer make more sums to join.
 const SPLIT_MIN: usize = 1_024;
 
@@ -37,30 +42,40 @@ pub fn fits(heads: usize, kv_heads: usize, dim: usize) -> bool {
     heads / kv_heads <= ROWS && (dim == 128 || dim == 256)
 }
 
-/// Tokens of a block.
-fn each(heads: usize, kv_heads: usize) -> usize {
-    ROWS / (heads / kv_heads)
+/// Tokens of a block, of so many in a launch.
+fn each(heads: usize, kv_heads: usize, tokens: usize) -> usize {
+    let group = heads / kv_heads;
+    if tokens <= FEW { (FEW_ROWS / group).max(1) } else { ROWS / group }
 }
 
 /// Positions of a split, so that the sums of one block's tokens at the end of the context fit into `floats`.
 pub fn split(heads: usize, kv_heads: usize, dim: usize, context: usize, floats: usize) -> usize {
-    let tokens = each(heads, kv_heads).max(1);
+    let tokens = each(heads, kv_heads, usize::MAX).max(1);
     let fits = |split: usize| tokens * heads * context.div_ceil(split) * (dim + 2) <= floats;
     (1..).map(|n| n * SPLIT_MIN).find(|split| fits(*split) || *split >= context).unwrap_or(SPLIT_MIN)
 }
 
-/// Attention of `tokens` tokens from `position` on over a cache of `kv`: `a` and `join` point to the first of them, `floats` is the room of
+/// Which positions are looked at.
+#[derive(Clone, Copy, Debug)]
+pub enum Reach {
+    /// Those up to the tokens, the first of which stands here.
+    From(usize),
+    /// As many as there may be: the launches are the same wherever the tokens stand, and so are the numbers.
+    Context(usize),
+}
+
+/// Attention of so many tokens over a cache of `kv`: `a` and `join` point to the first of them, `floats` is the room of
 /// [`Prefill::part`]. Tokens that see one split only write what they found, the others are joined, as many at a time as have room.
 pub fn launch(
     d: &Device,
     kv: KvType,
     a: &Prefill,
     join: &Join,
-    (position, tokens): (usize, usize),
+    (reach, tokens): (Reach, usize),
     floats: usize,
 ) -> Result<(), GpuError> {
     let (heads, dim, split) = (a.heads as usize, a.dim as usize, a.split as usize);
-    let (each, width) = (each(heads, a.kv_heads as usize), heads * dim);
+    let (each, width) = (each(heads, a.kv_heads as usize, tokens), heads * dim);
     let kernel = match (kv == KvType::Q8Q4, dim) {
         (false, 128) => Kernel::AttentionPrefill128,
         (false, _) => Kernel::AttentionPrefill256,
@@ -70,14 +85,17 @@ pub fn launch(
     let mut first = 0;
     while first < tokens {
         let left = tokens - first;
-        let alone = (split.saturating_sub(position + first)).min(left);
+        let (alone, end) = match reach {
+            Reach::From(position) => (split.saturating_sub(position + first).min(left), position + tokens),
+            Reach::Context(context) => (0, context),
+        };
         let (count, splits) = if alone == left || alone >= each {
             (if alone == left { left } else { alone / each * each }, 0)
         } else {
-            let splits = (position + tokens).div_ceil(split);
+            let splits = end.div_ceil(split);
             ((floats / (heads * splits * (dim + 2)) / each * each).clamp(each, left.max(each)).min(left), splits)
         };
-        let a = Prefill { first: (first / each) as u32, splits: splits as u32, ..*a };
+        let a = Prefill { first: (first / each) as u32, splits: splits as u32, each: each as u32, ..*a };
         d.launch(kernel, [count.div_ceil(each) as u32, a.kv_heads, splits.max(1) as u32], 256, &a)?;
         let at = (first * width) as u64;
         if splits == 0 {

@@ -1,8 +1,9 @@
 //! The kernels for many tokens against plain arithmetic, and against those for few, whose bits they must give.
 
+use super::attention_prefill::{self, Reach};
 use super::check::{Finding, floats, read, worst};
 use super::check_cache::{decoded, random_cache};
-use super::{attention_prefill, gdn};
+use super::gdn;
 use crate::cache::as_bf16;
 use crate::gpu::{Buffer, Device, GpuError};
 use crate::samples::Random;
@@ -189,7 +190,8 @@ fn walk(d: &Device, kept: StateType) -> Result<Finding, GpuError> {
     Ok(Finding { kernel: "gdn_walk", what: format!("{tokens} tokens whole and in two, {kept}"), error, limit })
 }
 
-/// A span that begins at position 37, over pages in no order: at once, and in pieces, which must give its bits.
+/// A span that begins at position 37, over pages in no order: at once, and in pieces by launches that are the same
+/// everywhere, which must give its bits.
 fn attention(d: &Device, kv: KvType, dim: usize, split: usize) -> Result<Finding, GpuError> {
     let (heads, kv_heads, tokens, before, pages) = (6, 2, 83, 37, [3_u32, 1]);
     let mut random = Random(9);
@@ -218,7 +220,7 @@ fn attention(d: &Device, kv: KvType, dim: usize, split: usize) -> Result<Finding
         scale,
         ..Default::default()
     };
-    let feed = |start: usize, len: usize| -> Result<(), GpuError> {
+    let feed = |start: usize, len: usize, reach: Reach| -> Result<(), GpuError> {
         let span = words(d, &[0, start as u32, len as u32, (before + start) as u32])?;
         let at = start * heads * dim;
         let join = super::attention::Join {
@@ -232,12 +234,13 @@ fn attention(d: &Device, kv: KvType, dim: usize, split: usize) -> Result<Finding
             ..Default::default()
         };
         let a = attention_prefill::Prefill { span: span.at(), ..a };
-        attention_prefill::launch(d, kv, &a, &join, (before + start, len), room)
+        attention_prefill::launch(d, kv, &a, &join, (reach, len), room)
     };
-    feed(0, tokens)?;
+    feed(0, tokens, Reach::From(before))?;
     let found = read(&y, tokens * heads * dim)?;
     y.zero(0..4 * tokens * heads * dim)?;
-    [(0, 16), (16, 1), (17, 50), (67, 16)].into_iter().try_for_each(|(start, len)| feed(start, len))?;
+    let reach = Reach::Context(64 * pages.len());
+    [(0, 16), (16, 1), (17, 50), (67, 16)].into_iter().try_for_each(|(start, len)| feed(start, len, reach))?;
     let pieces = read(&y, tokens * heads * dim)?;
     let mut error = if same(&found, &pieces) { 0.0 } else { f64::INFINITY };
     let row = |of: &[u8], keys: bool, p: usize, head: usize| -> Vec<f32> {

@@ -40,6 +40,15 @@ pub fn route(d: &Device, a: &Each) -> Result<(), GpuError> {
 
 /// Chooses experts from the router's logits and adds their results, and the shared expert's, to the residual stream.
 pub fn launch(d: &Device, a: &Each) -> Result<(), GpuError> {
-    d.launch(Kernel::EachUp, [a.routed.width.div_ceil(16), a.used, a.tokens], 256, a)?;
-    d.launch(Kernel::EachDown, [a.inputs.div_ceil(16), a.tokens, 1], 32 * (a.used + 1), a)
+    let (up, down) = (a.routed.width.div_ceil(16), a.inputs.div_ceil(16));
+    d.launch(Kernel::EachUp, [beside(d, up, a.used * a.tokens), a.used, a.tokens], 256, a)?;
+    let (kernel, warps) = if a.tokens == 1 { (Kernel::EachDownOne, 2) } else { (Kernel::EachDown, 1) };
+    d.launch(kernel, [beside(d, down, a.tokens), a.tokens, 1], 32 * warps * (a.used + 1), a)
+}
+
+/// Blocks that share so many tiles, of which there are so many times as many: as few as take as often turns as they would one
+/// by one, two to a multiprocessor, for each chooses its expert once.
+fn beside(d: &Device, tiles: u32, times: u32) -> u32 {
+    let turns = (tiles * times).div_ceil(2 * d.facts().processors.max(1));
+    tiles.div_ceil(turns.max(1))
 }

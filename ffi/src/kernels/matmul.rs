@@ -104,9 +104,9 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
         9..=16 => Kernel::Matmul2,
         _ => Kernel::Matmul4,
     };
-    // Floats take the longest way through memory: their blocks go first.
+    // Floats take the longest way through memory, many short blocks the next: these go first.
     let mut order = products.to_vec();
-    order.sort_by_key(|(w, _)| !w.packing.is_float());
+    order.sort_by_key(|(w, _)| (!w.packing.is_float(), w.packing.inputs()));
     let mut units = 0;
     for (segment, (w, out)) in a.segments.iter_mut().zip(&order) {
         let (rows, packing) = (w.rows as u32, w.packing as u32);

@@ -109,6 +109,7 @@ kernels! {
     EachRoute = "each_route" in "each.cu", each::Each;
     EachUp = "each_up" in "each.cu", each::Each;
     EachDown = "each_down" in "each.cu", each::Each;
+    EachDownOne = "each_down_one" in "each.cu", each::Each;
     OffloadChoose = "offload_choose" in "offload.cu", offload::Offload;
     OffloadCopy = "offload_copy" in "offload.cu", offload::Offload;
     LoraInner = "lora_inner" in "lora.cu", lora::Lora;

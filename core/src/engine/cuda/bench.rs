@@ -2,6 +2,8 @@
 //! sequence takes, and what each kernel takes of a token. Everything is measured on the device that hosts the model,
 //! after a round that is not counted.
 
+mod beside;
+
 use std::fmt;
 use std::time::Instant;
 
@@ -11,6 +13,8 @@ use serde::Serialize;
 use super::{Cuda, Placement, computing};
 use crate::engine::backend::{Backend, BackendError, Chunk, Offloaded, Output, Rows, SeqId};
 
+pub use beside::Beside;
+
 /// Read by each multiprocessor when the bandwidth is measured: together much more than any cache holds.
 const BANDWIDTH_BYTES: usize = 8 << 20;
 const BANDWIDTH_ROUNDS: usize = 5;
@@ -19,9 +23,6 @@ const HOST_STEPS_MAX: usize = 20;
 /// Tokens of one sequence fed together, as a draft is verified, and how often.
 const TOGETHER: [usize; 4] = [1, 2, 4, 8];
 const TOGETHER_A_ROUND: usize = 4;
-/// A prompt read while a reply is written: its tokens, and how many of them a step takes beside the reply's one.
-const BESIDE_PROMPT: usize = 8_192;
-const BESIDE_STEPS: [usize; 5] = [8, 16, 32, 64, 128];
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -94,16 +95,6 @@ pub struct Decode {
     pub bandwidth_share: Option<f64>,
 }
 
-/// Seconds of a step that takes some tokens of a long prompt beside one token of a reply.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Beside {
-    pub prompt_tokens: usize,
-    pub median: f64,
-    pub p99: f64,
-    /// The same reply's steps with nothing beside them, median.
-    pub quiet: f64,
-}
-
 /// What the launches of a kernel take, each launched alone.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelTime {
@@ -138,6 +129,8 @@ pub struct Report {
     pub together: Vec<(usize, f64)>,
     /// What a reply waits for a token while a prompt of 8,192 tokens is read; nothing where the context is too short.
     pub beside: Vec<Beside>,
+    /// What the launches of such a step take, of the fewest tokens of the prompt, at its middle.
+    pub mixed: Vec<KernelTime>,
     pub kernels: Vec<KernelTime>,
     /// The same of one token of each sequence of the largest batch.
     pub crowded: Vec<KernelTime>,
@@ -187,7 +180,8 @@ pub fn run(
         prefill,
         decode,
         together: together(cuda, plan)?,
-        beside: beside(cuda, plan)?,
+        beside: beside::waits(cuda, plan)?,
+        mixed: beside::launches(cuda, plan)?,
         kernels: kernels(cuda, plan, 1, read_bandwidth)?,
         crowded: kernels(cuda, plan, plan.sequences(), read_bandwidth)?,
         // After everything else.
@@ -225,8 +219,13 @@ fn prompt_kernels(cuda: &mut Cuda, prompt: usize) -> Result<Vec<KernelTime>, Bac
     let tokens = ids(cuda.info().vocab, prompt, 3);
     let seq = cuda.open()?;
     let chunk = Chunk { seq, tokens: &tokens, rows: Rows::Last, hidden: false };
-    let mut found = cuda.profile_step(&[chunk], &mut Output::default())?;
+    let found = cuda.profile_step(&[chunk], &mut Output::default())?;
     cuda.close(seq);
+    Ok(times(found))
+}
+
+/// Without what they read, which depends on what the rows choose together.
+fn times(mut found: Vec<(&'static str, u32, f64)>) -> Vec<KernelTime> {
     found.sort_by(|a, b| b.2.total_cmp(&a.2));
     let row = |(kernel, launches, seconds): (&'static str, u32, f64)| KernelTime {
         kernel,
@@ -235,7 +234,7 @@ fn prompt_kernels(cuda: &mut Cuda, prompt: usize) -> Result<Vec<KernelTime>, Bac
         bytes_per_s: None,
         bandwidth_share: None,
     };
-    Ok(found.into_iter().map(row).collect())
+    found.into_iter().map(row).collect()
 }
 
 /// `count` sequences that hold `context` tokens each.
@@ -308,39 +307,6 @@ fn together(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<(usize, f64)>, BackendEr
     Ok(found)
 }
 
-fn beside(cuda: &mut Cuda, plan: &Plan) -> Result<Vec<Beside>, BackendError> {
-    let context = plan.contexts.first().copied().unwrap_or(1).max(1);
-    let fits = cuda.info().context_tokens >= BESIDE_PROMPT.max(context + BESIDE_PROMPT / BESIDE_STEPS[0]);
-    if !fits || plan.sequences() < 2 {
-        return Ok(Vec::new());
-    }
-    let prompt = ids(cuda.info().vocab, BESIDE_PROMPT, 4);
-    let mut found = Vec::new();
-    for each in BESIDE_STEPS {
-        let (reply, reader) = (filled(cuda, 1, context)?[0], cuda.open()?);
-        cuda.begin_prompt(reader, BESIDE_PROMPT);
-        let mut out = Output::default();
-        let mut step = |cuda: &mut Cuda, tokens: &[u32]| -> Result<f64, BackendError> {
-            let chunks = [
-                Chunk { seq: reply, tokens: &[7], rows: Rows::Last, hidden: false },
-                Chunk { seq: reader, tokens, rows: Rows::None, hidden: false },
-            ];
-            let began = Instant::now();
-            cuda.step(&chunks[..if tokens.is_empty() { 1 } else { 2 }], &mut out)?;
-            Ok(began.elapsed().as_secs_f64())
-        };
-        let mut quiet = (0..HOST_STEPS_MAX).map(|_| step(cuda, &[])).collect::<Result<Vec<_>, _>>()?;
-        let mut taken = prompt.chunks(each).map(|part| step(cuda, part)).collect::<Result<Vec<_>, _>>()?;
-        [reply, reader].into_iter().for_each(|s| cuda.close(s));
-        quiet.sort_by(f64::total_cmp);
-        taken.sort_by(f64::total_cmp);
-        let at = |sorted: &[f64], share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
-        let (median, p99, quiet) = (at(&taken, 0.5), at(&taken, 0.99), at(&quiet, 0.5));
-        found.push(Beside { prompt_tokens: each, median, p99, quiet });
-    }
-    Ok(found)
-}
-
 fn kernels(cuda: &mut Cuda, plan: &Plan, rows: usize, read_bandwidth: f64) -> Result<Vec<KernelTime>, BackendError> {
     let context = plan.contexts.first().copied().unwrap_or(1).max(1);
     let seqs = filled(cuda, rows, context)?;
@@ -407,13 +373,19 @@ impl fmt::Display for Report {
         for b in &self.beside {
             writeln!(
                 f,
-                "a token beside {:4} of a prompt of {BESIDE_PROMPT}: {:.3} ms, p99 {:.3} ms, {:.2} of the quiet {:.3} ms",
+                "a token beside {:4} of a prompt of {}: {:.3} ms, p99 {:.3} ms, {:.2} of the quiet {:.3} ms",
                 b.prompt_tokens,
+                beside::PROMPT,
                 b.median * 1e3,
                 b.p99 * 1e3,
                 b.p99 / b.quiet,
                 b.quiet * 1e3
             )?;
+        }
+        if !self.mixed.is_empty() {
+            let tokens = beside::STEPS[0];
+            writeln!(f, "\na token beside {tokens} of a prompt at its middle, each launch alone:")?;
+            table(f, &self.mixed)?;
         }
         if let Some(longest) = self.prefill.iter().max_by_key(|p| p.prompt) {
             writeln!(f, "\na prompt of {} tokens, each launch alone:", longest.prompt)?;

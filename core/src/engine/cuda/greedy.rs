@@ -4,6 +4,7 @@
 use chimere_ffi::gpu::Recording;
 use chimere_ffi::kernels::sample::{self, Argmax};
 
+use super::run::Shape;
 use super::{Cuda, GRAPH_ROWS_MAX, computing, plan_words};
 use crate::engine::backend::{BackendError, SeqId};
 use crate::engine::model::state::Part;
@@ -38,7 +39,7 @@ impl Cuda {
             steps_max: steps as u32,
         };
         let whole = || {
-            self.launches(Part::Trunk, rows, rows, rows, touched.clone())?;
+            self.launches(Part::Trunk, &Shape::decoding(rows, touched.clone()))?;
             sample::argmax(&self.device, &argmax, rows)
         };
         let graph: Recording = self.device.record(whole).map_err(computing)?;
@@ -56,7 +57,8 @@ impl Cuda {
         let slots = self.place(seqs, first, 1)?;
         let rows = slots.len();
         let touched = self.touched(slots.iter().copied());
-        let found = self.device.profile(|| self.launches(Part::Trunk, rows, rows, rows, touched)).map_err(computing)?;
+        let shape = Shape::decoding(rows, touched);
+        let found = self.device.profile(|| self.launches(Part::Trunk, &shape)).map_err(computing)?;
         slots.into_iter().for_each(|slot| self.slots.advance(slot, Part::Trunk, 1));
         Ok(found)
     }
@@ -75,7 +77,8 @@ impl Cuda {
         plan[4 * t..4 * t + 4].copy_from_slice(&[slots[0] as u32, 0, rows as u32, held as u32]);
         self.memory.plan.write_u32(0, &plan).map_err(computing)?;
         let touched = self.touched(slots.iter().copied());
-        let graph = self.device.record(|| self.launches(Part::Trunk, rows, rows, 1, touched)).map_err(computing)?;
+        let shape = Shape { spans: 1, ..Shape::decoding(rows, touched) };
+        let graph = self.device.record(|| self.launches(Part::Trunk, &shape)).map_err(computing)?;
         graph.replay().map_err(computing)?;
         let seconds = self.device.time(|| (0..rounds).try_for_each(|_| graph.replay())).map_err(computing)?;
         Ok(seconds / rounds as f64)

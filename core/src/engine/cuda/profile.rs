@@ -10,6 +10,8 @@ impl Cuda {
         batch: &[Chunk<'_>],
         out: &mut Output,
     ) -> Result<Vec<(&'static str, u32, f64)>, BackendError> {
+        // Whatever is recorded.
+        self.graphs.clear();
         let device = self.device.clone();
         let mut done = Ok(());
         let found = device.profile(|| {

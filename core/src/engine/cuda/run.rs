@@ -9,8 +9,8 @@ mod lora;
 use super::adapters::{Target, Touched};
 use super::memory::HEAD_ROWS;
 use super::weights::{Matrix, OnDevice};
-use super::{Cuda, plan_words};
-use crate::engine::model::passes::{GRID, Span};
+use super::{Cuda, GRAPH_ROWS_MAX, plan_words};
+use crate::engine::model::passes::{GRID, Pass, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Layer, Mixer};
@@ -20,6 +20,26 @@ use chimere_ffi::kernels::matmul::{Besides, Normed};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
 use chimere_ffi::kernels::{attention_prefill, embed, matmul, norm};
 
+/// What the launches of a pass follow from; everything else they find on the device. Passes of one shape are one recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub(super) rows: usize,
+    /// Rows that somebody asked for.
+    pub(super) wanted: usize,
+    pub(super) spans: usize,
+    /// Parts of spans whose attention runs on tensor cores.
+    pub(super) long: Vec<Long>,
+    /// What the adapters of the pass change.
+    pub(super) touched: Touched,
+}
+
+impl Shape {
+    /// A token of each of so many sequences, all of them wanted.
+    pub(super) fn decoding(rows: usize, touched: Touched) -> Shape {
+        Shape { rows, wanted: rows, spans: rows, long: Vec::new(), touched }
+    }
+}
+
 /// Launches of one pass.
 pub(super) struct Run<'a> {
     c: &'a Cuda,
@@ -28,7 +48,6 @@ pub(super) struct Run<'a> {
     rows: usize,
     wanted: usize,
     spans: usize,
-    /// Parts of spans whose attention runs on tensor cores.
     long: Vec<Long>,
     /// Bytes between two lists of the plan.
     list: usize,
@@ -44,29 +63,36 @@ pub(super) struct Run<'a> {
     touched: Touched,
 }
 
-/// The part of a span whose attention runs on tensor cores.
+/// The part of a span whose attention runs on tensor cores: its leading rows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Long {
-    pub(super) span: Span,
+    /// Index of the span, and its first row.
+    pub(super) own: usize,
+    pub(super) start: usize,
+    pub(super) len: usize,
     /// Where the plan has it: the span itself, or behind all spans.
     pub(super) index: usize,
+    /// Of the first row; nothing in a pass of few rows, whose launches are the same at every position.
+    pub(super) position: Option<usize>,
 }
 
 /// The part of each span whose attention runs on tensor cores, for those that have one. Which rows these are is a matter of
 /// the sequence alone: of how it is cut or of what shares the pass, no bit may depend.
-pub(super) fn long(c: &Cuda, part: Part, spans: &[Span]) -> Vec<Long> {
+pub(super) fn long(c: &Cuda, part: Part, pass: &Pass) -> Vec<Long> {
     let p = &c.hp.attention;
     if c.sizes.kv == KvType::F32 || !attention_prefill::fits(p.heads, p.kv_heads, p.head_dim) {
         return Vec::new();
     }
-    let mut behind = spans.len();
+    let mut behind = pass.spans.len();
     let mut found = Vec::new();
-    for (own, span) in spans.iter().enumerate() {
+    for (own, span) in pass.spans.iter().enumerate() {
         let prompt = if part == Part::Trunk { c.slots.state(span.slot).prompt } else { 0 };
         let len = if span.position < prompt { span.len.min(prompt - span.position) } else { long_rows(span) };
         let index = if len == span.len { own } else { behind };
         if len > 0 {
             behind += usize::from(index != own);
-            found.push(Long { span: Span { len, ..*span }, index });
+            let position = (pass.rows > GRAPH_ROWS_MAX).then_some(span.position);
+            found.push(Long { own, start: span.start, len, index, position });
         }
     }
     found
@@ -82,33 +108,22 @@ fn long_rows(span: &Span) -> usize {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(c: &'a Cuda, part: Part, rows: usize, wanted: usize, spans: usize) -> Run<'a> {
-        let list = 4 * plan_words(rows);
-        let (x, touched) = (&c.memory.x, Touched::default());
+    pub(super) fn new(c: &'a Cuda, part: Part, shape: &Shape) -> Run<'a> {
+        let Shape { rows, wanted, spans, long, touched } = shape.clone();
         Run {
             c,
             part,
             rows,
             wanted,
             spans,
-            long: Vec::new(),
-            list,
-            x,
+            long,
+            list: 4 * plan_words(rows),
+            x: &c.memory.x,
             pending: false,
             summed: false,
             narrowed: false,
             touched,
         }
-    }
-
-    /// The same run under adapters, which change these matrices.
-    pub(super) fn under(self, touched: Touched) -> Run<'a> {
-        Run { touched, ..self }
-    }
-
-    /// The same run, which knows where long spans lie.
-    pub(super) fn with(self, long: Vec<Long>) -> Run<'a> {
-        Run { long, ..self }
     }
 
     /// Launches every stage up to the head; the residual stream of the wanted rows.

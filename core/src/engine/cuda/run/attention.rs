@@ -10,7 +10,8 @@ use crate::engine::cuda::weights::OnDevice;
 use crate::engine::model::weights::{Attention as AttentionWeights, Mixer};
 use chimere_ffi::KvType;
 use chimere_ffi::gpu::{Buffer, GpuError};
-use chimere_ffi::kernels::{attention, attention_prefill};
+use chimere_ffi::kernels::attention;
+use chimere_ffi::kernels::attention_prefill::{self, Reach};
 
 impl<'a> Run<'a> {
     pub(super) fn attention_project(&mut self, i: usize) -> Result<(), GpuError> {
@@ -67,14 +68,14 @@ impl<'a> Run<'a> {
     pub(super) fn attention_mix(&mut self, i: usize) -> Result<(), GpuError> {
         let mut done = 0;
         for long in &self.long {
-            self.attend(i, done..long.span.start)?;
+            self.attend(i, done..long.start)?;
             self.attend_long(i, long)?;
-            done = long.span.rows().end;
+            done = long.start + long.len;
         }
         self.attend(i, done..self.rows)
     }
 
-    fn attend_long(&self, i: usize, Long { span, index }: &Long) -> Result<(), GpuError> {
+    fn attend_long(&self, i: usize, long: &Long) -> Result<(), GpuError> {
         let Some((_, keys, values)) = self.attention_parts(i) else { return Ok(()) };
         let (m, p, s) = (&self.c.memory, &self.c.hp.attention, &self.c.sizes);
         let a = attention_prefill::Prefill {
@@ -82,7 +83,7 @@ impl<'a> Run<'a> {
             keys: keys.at(),
             values: values.at(),
             pages: self.c.states.table.at(),
-            span: m.plan.from(4 * self.list + 16 * index),
+            span: m.plan.from(4 * self.list + 16 * long.index),
             query_gate: m.query_gate.at(),
             y: m.mixed.x.at(),
             part: m.parts.at(),
@@ -94,8 +95,12 @@ impl<'a> Run<'a> {
             scale: 1.0 / (p.head_dim as f32).sqrt(),
             ..Default::default()
         };
-        let join = self.join(span.start);
-        attention_prefill::launch(&self.c.device, s.kv, &a, &join, (span.position, span.len), m.parts.len() / 4)
+        let join = self.join(long.start);
+        let reach = match long.position {
+            Some(position) => Reach::From(position),
+            None => Reach::Context(s.context),
+        };
+        attention_prefill::launch(&self.c.device, s.kv, &a, &join, (reach, long.len), m.parts.len() / 4)
     }
 
     /// What joins the chunks of the rows from `first` on.
