@@ -170,17 +170,26 @@ KERNEL(__launch_bounds__(256, 2) each_route, EachArgs) {
     else router_any<4>(a, m);
 }
 
-// 16 rows (x, x + grid …) of gate and up of the expert at a place of the choice (y) of a token (z). This kernel lets the next
-// one start only when it has waited itself: that one reads the router's output before its own wait.
-KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
-    __shared__ EachScratch m;
+// 16 rows (x; of MANY tokens also x + grid …) of gate and up of the expert at a place of the choice (y) of a token (z). This
+// kernel lets the next one start only when it has waited itself: that one reads the router's output before its own wait.
+template <bool MANY> __device__ __forceinline__ void rise_all(const EachArgs& a, EachScratch& m) {
     after_previous();
     const float* logits = a.logits + (u64)blockIdx.z * (a.experts + 1);
     u32 expert = a.experts <= 256 ? pick_one<8>(logits, a.experts, blockIdx.y) : pick_one<32>(logits, a.experts, blockIdx.y);
+    if (!MANY) return rise_any(a, a.routed, expert, blockIdx.x, blockIdx.x, blockIdx.z, blockIdx.y, false, m);
     for (u32 tile = blockIdx.x; 16 * tile < a.routed.width; tile += gridDim.x) {
         if (tile > blockIdx.x) __syncthreads();
         rise_any(a, a.routed, expert, tile, tile + gridDim.x, blockIdx.z, blockIdx.y, false, m);
     }
+}
+
+KERNEL(__launch_bounds__(256, 2) each_up_one, EachArgs) {
+    __shared__ EachScratch m;
+    rise_all<false>(a, m);
+}
+KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
+    __shared__ EachScratch m;
+    rise_all<true>(a, m);
 }
 
 // The expert of token t at place `place` in the order of the choice; `weight`: of the lane's own place.
@@ -253,8 +262,8 @@ __device__ __forceinline__ void fall_any(const EachArgs& a, const Expert& e, u32
     }
 }
 
-// A block owns 16 rows (x, x + grid …) of a token (y), WARPS warps each of the chosen experts, the shared one last; the sum goes
-// to the residual stream.
+// A block owns 16 rows (x; of many tokens also x + grid …) of a token (y), WARPS warps each of the chosen experts, the shared
+// one last; the sum goes to the residual stream.
 template <int WARPS> __device__ __forceinline__ void fall_all(const EachArgs& a) {
     __shared__ float parts[EACH_MAX][PARTS][16], sums[EACH_MAX][16];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, place = warp / WARPS, share = warp % WARPS, t = blockIdx.y;
@@ -264,8 +273,10 @@ template <int WARPS> __device__ __forceinline__ void fall_all(const EachArgs& a)
     float weight, gate = sigmoid(a.logits[(u64)t * (a.experts + 1) + a.experts]);
     u32 expert = picked_at(a, t, place, weight), tiles = (a.inputs + 15) / 16;
     if (shared) expert = 0;
-    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        u32 row = 16 * tile + lane, next = tile + gridDim.x;
+    // A single token's tiles have a block each.
+    u32 step = WARPS > 1 ? tiles : gridDim.x;
+    for (u32 tile = blockIdx.x; tile < tiles; tile += step) {
+        u32 row = 16 * tile + lane, next = tile + step;
         bool mine = warp == 0 && lane < 16 && row < a.inputs;
         float v = mine ? a.residual[(u64)t * a.inputs + row] : 0.0f;
         fall_any<WARPS>(a, e, expert, place, share, tile, next < tiles ? next : tile, parts[place]);

@@ -289,7 +289,7 @@ const Entry TABLE[] = {
     ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
     ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(attend, AttendArgs), ENTRY(attend_blocks, AttendArgs), ENTRY(attend_join, AttendJoinArgs),
-    ENTRY(each_route, EachArgs), ENTRY(each_up, EachArgs), ENTRY(each_down, EachArgs),
+    ENTRY(each_route, EachArgs), ENTRY(each_up, EachArgs), ENTRY(each_up_one, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(each_down_one, EachArgs), ENTRY(experts_down_1, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
     ENTRY(offload_choose, OffloadArgs), ENTRY(offload_copy, OffloadArgs),

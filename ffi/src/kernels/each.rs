@@ -41,9 +41,12 @@ pub fn route(d: &Device, a: &Each) -> Result<(), GpuError> {
 /// Chooses experts from the router's logits and adds their results, and the shared expert's, to the residual stream.
 pub fn launch(d: &Device, a: &Each) -> Result<(), GpuError> {
     let (up, down) = (a.routed.width.div_ceil(16), a.inputs.div_ceil(16));
+    if a.tokens == 1 {
+        d.launch(Kernel::EachUpOne, [up, a.used, 1], 256, a)?;
+        return d.launch(Kernel::EachDownOne, [down, 1, 1], 64 * (a.used + 1), a);
+    }
     d.launch(Kernel::EachUp, [beside(d, up, a.used * a.tokens), a.used, a.tokens], 256, a)?;
-    let (kernel, warps) = if a.tokens == 1 { (Kernel::EachDownOne, 2) } else { (Kernel::EachDown, 1) };
-    d.launch(kernel, [beside(d, down, a.tokens), a.tokens, 1], 32 * warps * (a.used + 1), a)
+    d.launch(Kernel::EachDown, [beside(d, down, a.tokens), a.tokens, 1], 32 * (a.used + 1), a)
 }
 
 /// Blocks that share so many tiles, of which there are so many times as many: as few as take as often turns as they would one

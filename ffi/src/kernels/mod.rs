@@ -108,6 +108,7 @@ kernels! {
     ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
     EachRoute = "each_route" in "each.cu", each::Each;
     EachUp = "each_up" in "each.cu", each::Each;
+    EachUpOne = "each_up_one" in "each.cu", each::Each;
     EachDown = "each_down" in "each.cu", each::Each;
     EachDownOne = "each_down_one" in "each.cu", each::Each;
     OffloadChoose = "offload_choose" in "offload.cu", offload::Offload;
