@@ -15,16 +15,18 @@ struct EachArgs {
     Ptr<u16> halves;      // the same; not read where x is yet to be normalised
     Normed norm;          // of x, of a single token
     Ptr<float> logits;    // [tokens][experts + 1]
+    Ptr<u32> chosen;      // [tokens][used], in the order of the choice
     Ptr<u16> hh;          // inner values [tokens][used + 1][stride]
     Ptr<float> residual;  // [tokens][inputs]
     Ptr<float> squares;   // [tokens][inputs / 16] or null: sums of the squares of the residual stream, for the next norm
     u32 inputs, used, experts, stride, tokens, router_packing;
 };
 
-// Shared memory of a block: sums of gate and up by parts, or of four rows of the router by halves.
+// Shared memory of a block: sums of gate and up by parts, of two tiles, of which one is joined while the next is multiplied; or
+// of four rows of the router by halves.
 struct EachScratch {
     union {
-        float sums[2][PARTS][16];
+        float sums[2][2][PARTS][16];
         float floats[8][4];
     };
     uint4 halves[NORMED_INPUTS_MAX / 8];  // of a token that is normalised here
@@ -62,66 +64,84 @@ __device__ __forceinline__ void pair_product(const u8* const (&tiles)[2], u32 p,
         for (int i = 0; i < 4; i++) acc[d][i] *= 1.0f / WEIGHT_UNIT;
 }
 
-// A block's bytes on their way to the second-level cache, by a warp.
-template <class P> __device__ __forceinline__ void fetch_block(const u8* at) {
-    for (u32 i = 128 * (threadIdx.x % 32); i < P::BYTES; i += 4096) fetch_ahead(at + i);
+// The expert of token t at a place of the choice, by a warp.
+__device__ __forceinline__ u32 choose(const EachArgs& a, u32 t, u32 place) {
+    const float* logits = a.logits + (u64)t * (a.experts + 1);
+    return a.experts <= 256 ? pick_one<8>(logits, a.experts, place) : pick_one<32>(logits, a.experts, place);
 }
 
-// 16 rows (tile) of gate and up of one expert for token t, to its place in the order of the choice; a warp owns a part of the
-// inputs. `ahead`: the weights are on their way before the wait, which is then made here. Those of tile `next` follow them, if
-// there is one.
-template <class P>
-__device__ __forceinline__ void rise(const EachArgs& a, const u8* gate, const u8* up, u32 tile, u32 next, u32 t, u32 place,
-                                     bool ahead, EachScratch& m) {
+// 16 rows (tile; of MANY tokens also each that is as many further as there are blocks) of gate and up of one expert for token t,
+// to its place in the order of the choice; a warp owns a part of the inputs. The weights of the shared expert are on their way
+// before the wait, those of the next tile while the sums of one are joined.
+template <class P, bool ROUTED, bool MANY>
+__device__ __forceinline__ void rise(const EachArgs& a, const Expert& e, u32 tile, u32 t, u32 place, EachScratch& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     u32 at = part_start(warp, blocks), end = part_start(warp + 1, blocks);
-    const u8* const rows[2] = {gate + (u64)tile * blocks * P::BYTES, up + (u64)tile * blocks * P::BYTES};
     P held[2] = {};
+    const u8 *gate = e.gate, *up = e.up;
+    auto rows = [&](int d) { return (d == 0 ? gate : up) + (u64)tile * blocks * P::BYTES; };
+    auto hold_first = [&] {
 #pragma unroll
-    for (int d = 0; d < 2; d++)
-        if (at < end) held[d].load(rows[d] + (u64)at * P::BYTES, lane);
-    if (at < end && next > tile)
-        for (int d = 0; d < 2; d++) fetch_block<P>(rows[d] + ((u64)(next - tile) * blocks + at) * P::BYTES);
+        for (int d = 0; d < 2; d++)
+            if (at < end) held[d].load(rows(d) + (u64)at * P::BYTES, lane);
+    };
+    if (!ROUTED) hold_first();
     bool normed = a.norm.squares.at;
     const WarpHalves own(a.norm, normed ? at * P::INPUTS : 0, normed ? end * P::INPUTS : 0);
-    if (ahead) after_previous();
+    after_previous();
+    // Every warp chooses: one for all of them would be no sooner.
+    if (ROUTED) {
+        u32 expert = choose(a, t, place);
+        if (threadIdx.x == 0 && tile == 0) a.chosen[t * a.used + place] = expert;
+        gate += expert * e.gate_bytes, up += expert * e.up_bytes;
+        hold_first();
+    }
     if (normed) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
-    float acc[2][4];
-    const u16* halves = normed ? (const u16*)m.halves : a.halves + (u64)t * a.inputs;
-    pair_product<P>(rows, warp, blocks, held, Columns<1, true>(halves), acc);
+    const Columns<1, true> x(normed ? (const u16*)m.halves : a.halves + (u64)t * a.inputs);
+#pragma unroll 1
+    for (u32 turn = 0;; turn++) {
+        float acc[2][4];
+        const u8* const tiles[2] = {rows(0), rows(1)};
+        pair_product<P>(tiles, warp, blocks, held, x, acc);
+        u32 to = 16 * tile;
+        tile += gridDim.x;
+        bool more = MANY && 16 * tile < e.width;
+        if (more) hold_first();
+        auto& sums = m.sums[turn % 2];
 #pragma unroll
-    for (int d = 0; d < 2; d++)
-        if (lane % 4 == 0) m.sums[d][warp][lane / 4] = acc[d][0], m.sums[d][warp][lane / 4 + 8] = acc[d][2];
-    __syncthreads();
-    if (threadIdx.x >= 16) return;
-    float g = m.sums[0][0][lane], u = m.sums[1][0][lane];
+        for (int d = 0; d < 2; d++)
+            if (lane % 4 == 0) sums[d][warp][lane / 4] = acc[d][0], sums[d][warp][lane / 4 + 8] = acc[d][2];
+        __syncthreads();
+        if (warp == turn % 8 && lane < 16) {
+            float g = sums[0][0][lane], u = sums[1][0][lane];
 #pragma unroll
-    for (int p = 1; p < PARTS; p++) g += m.sums[0][p][lane], u += m.sums[1][p][lane];
-    put_half(silu(g) * u, a.hh, a.stride, t * (a.used + 1) + place, 16 * tile + lane);
+            for (int p = 1; p < PARTS; p++) g += sums[0][p][lane], u += sums[1][p][lane];
+            put_half(silu(g) * u, a.hh, a.stride, t * (a.used + 1) + place, to + lane);
+        }
+        if (!more) return;
+    }
 }
 
-__device__ __forceinline__ void rise_any(const EachArgs& a, const Expert& e, u32 expert, u32 tile, u32 next, u32 t, u32 place,
-                                         bool ahead, EachScratch& m) {
-    if (16 * next >= e.width) next = tile;
-    const u8 *gate = e.gate + expert * e.gate_bytes, *up = e.up + expert * e.up_bytes;
+template <bool ROUTED, bool MANY>
+__device__ __forceinline__ void rise_any(const EachArgs& a, const Expert& e, u32 tile, u32 t, u32 place, EachScratch& m) {
     switch (e.gate_packing) {
 #if HAS(Q4)
-        case Q4: return rise<PackQ4>(a, gate, up, tile, next, t, place, ahead, m);
+        case Q4: return rise<PackQ4, ROUTED, MANY>(a, e, tile, t, place, m);
 #endif
 #if HAS(IQ3)
-        case IQ3: return rise<PackIQ3>(a, gate, up, tile, next, t, place, ahead, m);
+        case IQ3: return rise<PackIQ3, ROUTED, MANY>(a, e, tile, t, place, m);
 #endif
 #if HAS(Q5)
-        case Q5: return rise<PackQ5>(a, gate, up, tile, next, t, place, ahead, m);
+        case Q5: return rise<PackQ5, ROUTED, MANY>(a, e, tile, t, place, m);
 #endif
 #if HAS(Q6)
-        case Q6: return rise<PackQ6>(a, gate, up, tile, next, t, place, ahead, m);
+        case Q6: return rise<PackQ6, ROUTED, MANY>(a, e, tile, t, place, m);
 #endif
 #if HAS(B8)
-        case B8: return rise<PackB8>(a, gate, up, tile, next, t, place, ahead, m);
+        case B8: return rise<PackB8, ROUTED, MANY>(a, e, tile, t, place, m);
 #endif
 #if HAS(K8)
-        case K8: return rise<PackK8>(a, gate, up, tile, next, t, place, ahead, m);
+        case K8: return rise<PackK8, ROUTED, MANY>(a, e, tile, t, place, m);
 #endif
     }
 }
@@ -164,139 +184,142 @@ KERNEL(__launch_bounds__(256, 2) each_route, EachArgs) {
     u32 routing = a.experts / 4 + 1, tiles = (a.shared.width + 15) / 16;
     if (blockIdx.x >= routing) {
         u32 i = blockIdx.x - routing;
-        return rise_any(a, a.shared, 0, i % tiles, i % tiles, i / tiles, a.used, true, m);
+        return rise_any<false, false>(a, a.shared, i % tiles, i / tiles, a.used, m);
     }
     if (a.tokens == 1) router_any<1>(a, m);
     else router_any<4>(a, m);
 }
 
-// 16 rows (x; of MANY tokens also x + grid …) of gate and up of the expert at a place of the choice (y) of a token (z). This
-// kernel lets the next one start only when it has waited itself: that one reads the router's output before its own wait.
-template <bool MANY> __device__ __forceinline__ void rise_all(const EachArgs& a, EachScratch& m) {
-    after_previous();
-    const float* logits = a.logits + (u64)blockIdx.z * (a.experts + 1);
-    u32 expert = a.experts <= 256 ? pick_one<8>(logits, a.experts, blockIdx.y) : pick_one<32>(logits, a.experts, blockIdx.y);
-    if (!MANY) return rise_any(a, a.routed, expert, blockIdx.x, blockIdx.x, blockIdx.z, blockIdx.y, false, m);
-    for (u32 tile = blockIdx.x; 16 * tile < a.routed.width; tile += gridDim.x) {
-        if (tile > blockIdx.x) __syncthreads();
-        rise_any(a, a.routed, expert, tile, tile + gridDim.x, blockIdx.z, blockIdx.y, false, m);
-    }
-}
-
+// 16 rows (x; of many tokens also x + grid …) of gate and up of the expert at a place of the choice (y) of a token (z).
 KERNEL(__launch_bounds__(256, 2) each_up_one, EachArgs) {
     __shared__ EachScratch m;
-    rise_all<false>(a, m);
+    rise_any<true, false>(a, a.routed, blockIdx.x, blockIdx.z, blockIdx.y, m);
 }
 KERNEL(__launch_bounds__(256, 2) each_up, EachArgs) {
     __shared__ EachScratch m;
-    rise_all<true>(a, m);
+    rise_any<true, true>(a, a.routed, blockIdx.x, blockIdx.z, blockIdx.y, m);
 }
 
-// The expert of token t at place `place` in the order of the choice; `weight`: of the lane's own place.
-__device__ __forceinline__ u32 picked_at(const EachArgs& a, u32 t, u32 place, float& weight) {
-    u32 expert;
+// What the residual stream has for 16 rows of a token, a lane each.
+__device__ __forceinline__ float before(const EachArgs& a, u32 t, u32 tile) {
+    u32 row = 16 * tile + threadIdx.x % 32;
+    return threadIdx.x % 32 < 16 && row < a.inputs ? a.residual[(u64)t * a.inputs + row] : 0.0f;
+}
+
+// Shared memory of a block that adds experts up: parts of each one's rows, the rows of two tiles, and what each expert weighs.
+struct FallScratch {
+    float parts[EACH_MAX][PARTS][16], sums[2][EACH_MAX][16], weights[EACH_MAX];
+};
+
+// What the experts of a token weigh, by a warp: the chosen ones, a lane each, renormalised over them as `route` does, and the
+// shared one by its gate.
+__device__ __forceinline__ void weigh(const EachArgs& a, u32 t, u32 picked, FallScratch& m) {
+    u32 lane = threadIdx.x % 32;
     const float* logits = a.logits + (u64)t * (a.experts + 1);
-    if (a.experts <= 256) pick<8>(logits, a.experts, a.used, expert, weight);
-    else pick<32>(logits, a.experts, a.used, expert, weight);
-    return __shfl_sync(FULL, expert, (int)place);
+    float logit = logits[lane < a.used ? picked : a.experts], e = expf(logit - __shfl_sync(FULL, logit, 0)), sum = 0;
+    for (u32 n = 0; n < a.used; n++) sum += __shfl_sync(FULL, e, (int)n);
+    if (lane <= a.used) m.weights[lane] = lane < a.used ? e / sum : sigmoid(logit);
 }
 
-// Parts of a tile of 16 rows of an expert, to `parts`, by warp `share` of the WARPS of its place. Weights of tile `next` follow,
-// if there is one.
+// Tiles of 16 rows of the expert at a place of the choice, by warp `share` of its WARPS; a single one where there are two, else
+// also each that is as many further as there are blocks, its weights on their way while one is added up. `picked`: the experts
+// of the token, a lane each. One warp adds them to `v`, what the residual stream has for it.
 template <class P, int WARPS>
-__device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 expert, u32 place, u32 share, u32 tile, u32 next,
-                                     float (*parts)[16]) {
-    u32 lane = threadIdx.x % 32, blocks = e.width / P::INPUTS, row = blockIdx.y * (a.used + 1) + place;
-    u32 part = share * PARTS / WARPS, from = part_start(part, blocks), end = part_start(part + PARTS / WARPS, blocks);
+__device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 picked, u32 place, u32 share, float v, FallScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = blockIdx.y, tile = blockIdx.x, tiles = (a.inputs + 15) / 16;
+    u32 blocks = e.width / P::INPUTS, row = t * (a.used + 1) + place;
+    u32 first = share * PARTS / WARPS, from = part_start(first, blocks), end = part_start(first + PARTS / WARPS, blocks);
+    u32 expert = place == a.used ? 0 : __shfl_sync(FULL, picked, (int)place);
     const u8* rows = e.down + expert * e.down_bytes + (u64)tile * blocks * P::BYTES;
     const int DEEP = WARPS == 1 && sizeof(P) <= 120 ? 2 : 1;
     P held[DEEP] = {};
 #pragma unroll
     for (int d = 0; d < DEEP; d++)
         if (from + d < end) held[d].load(rows + (from + d) * P::BYTES, lane);
-    for (u32 i = from; next > tile && i < end; i++) fetch_block<P>(rows + ((u64)(next - tile) * blocks + i) * P::BYTES);
+    if (warp == 0) weigh(a, t, picked, m);
+    float(*parts)[16] = m.parts[place];
     // A part without blocks adds nothing.
-    for (u32 i = lane; i < 16 * PARTS / WARPS; i += 32) parts[part + i / 16][i % 16] = 0;
+    for (u32 i = lane; i < 16 * PARTS / WARPS; i += 32) parts[first + i / 16][i % 16] = 0;
     __syncwarp();
-    after_previous();
     const Columns<1, true> x({a.hh, a.stride}, &row);
-    float acc[1][4] = {{0, 0, 0, 0}};
 #pragma unroll 1
-    for (u32 i = from; i < end; i += DEEP) {
+    for (u32 turn = 0;; turn++) {
+        u32 next = tile + gridDim.x, part = first;
+        bool more = WARPS == 1 && next < tiles;
+        float acc[1][4] = {{0, 0, 0, 0}};
+#pragma unroll 1
+        for (u32 i = from; i < end; i += DEEP) {
 #pragma unroll
-        for (int d = 0; d < DEEP; d++) {
-            if (i + d >= end) break;
-            block_product<P, 1, true>(held[d], x, i + d, acc);
-            if (i + d + DEEP < end) held[d].load(rows + (u64)(i + d + DEEP) * P::BYTES, lane);
-            while (part_start(part + 1, blocks) <= i + d) part++;
-            if (part_start(part + 1, blocks) != i + d + 1) continue;
-            if (lane % 4 == 0)
-                parts[part][lane / 4] = acc[0][0] * (1.0f / WEIGHT_UNIT), parts[part][lane / 4 + 8] = acc[0][2] * (1.0f / WEIGHT_UNIT);
-            acc[0][0] = acc[0][1] = acc[0][2] = acc[0][3] = 0;
+            for (int d = 0; d < DEEP; d++) {
+                if (i + d >= end) break;
+                block_product<P, 1, true>(held[d], x, i + d, acc);
+                // The block that takes its place: of this tile, or of the next one.
+                bool last = i + d + DEEP >= end;
+                u32 follows = last ? gridDim.x * blocks + from + d : i + d + DEEP;
+                if (!last || more) held[d].load(rows + (u64)follows * P::BYTES, lane);
+                while (part_start(part + 1, blocks) <= i + d) part++;
+                if (part_start(part + 1, blocks) != i + d + 1) continue;
+                if (lane % 4 == 0)
+                    parts[part][lane / 4] = acc[0][0] * (1.0f / WEIGHT_UNIT), parts[part][lane / 4 + 8] = acc[0][2] * (1.0f / WEIGHT_UNIT);
+                acc[0][0] = acc[0][1] = acc[0][2] = acc[0][3] = 0;
+            }
         }
-    }
-}
-
-template <int WARPS>
-__device__ __forceinline__ void fall_any(const EachArgs& a, const Expert& e, u32 expert, u32 place, u32 share, u32 tile, u32 next,
-                                         float (*parts)[16]) {
-    switch (e.down_packing) {
-#if HAS(Q4)
-        case Q4: return fall<PackQ4, WARPS>(a, e, expert, place, share, tile, next, parts);
-#endif
-#if HAS(IQ3)
-        case IQ3: return fall<PackIQ3, WARPS>(a, e, expert, place, share, tile, next, parts);
-#endif
-#if HAS(Q5)
-        case Q5: return fall<PackQ5, WARPS>(a, e, expert, place, share, tile, next, parts);
-#endif
-#if HAS(Q6)
-        case Q6: return fall<PackQ6, WARPS>(a, e, expert, place, share, tile, next, parts);
-#endif
-#if HAS(B8)
-        case B8: return fall<PackB8, WARPS>(a, e, expert, place, share, tile, next, parts);
-#endif
-#if HAS(K8)
-        case K8: return fall<PackK8, WARPS>(a, e, expert, place, share, tile, next, parts);
-#endif
+        if (WARPS == 1) __syncwarp();
+        else __syncthreads();
+        auto& sums = m.sums[turn % 2];
+        if (share == 0 && lane < 16) {
+            float sum = parts[0][lane];
+#pragma unroll
+            for (int p = 1; p < PARTS; p++) sum += parts[p][lane];
+            sums[place][lane] = sum;
+        }
+        __syncthreads();
+        if (warp == turn % (a.used + 1)) {
+            u32 to = 16 * tile + lane;
+            bool mine = lane < 16 && to < a.inputs;
+            for (u32 i = 0; i <= a.used; i++) v = fmaf(m.weights[i], lane < 16 ? sums[i][lane] : 0.0f, v);
+            if (mine) a.residual[(u64)t * a.inputs + to] = v;
+            if (a.squares.at) {
+                float square = sixteen(mine ? v : 0.0f);
+                if (lane == 0) a.squares[(u64)t * tiles + tile] = square;
+            }
+        }
+        if (!more) return;
+        tile = next, rows += (u64)gridDim.x * blocks * P::BYTES;
+        if (warp == (turn + 1) % (a.used + 1)) v = before(a, t, tile);
     }
 }
 
 // A block owns 16 rows (x; of many tokens also x + grid …) of a token (y), WARPS warps each of the chosen experts, the shared
 // one last; the sum goes to the residual stream.
 template <int WARPS> __device__ __forceinline__ void fall_all(const EachArgs& a) {
-    __shared__ float parts[EACH_MAX][PARTS][16], sums[EACH_MAX][16];
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, place = warp / WARPS, share = warp % WARPS, t = blockIdx.y;
+    __shared__ FallScratch m;
+    u32 warp = threadIdx.x / 32, place = warp / WARPS, share = warp % WARPS, t = blockIdx.y;
     bool shared = place == a.used;
     const Expert& e = shared ? a.shared : a.routed;
-    // What is read here was written before the kernel that this one has to wait for began; so was the residual stream.
-    float weight, gate = sigmoid(a.logits[(u64)t * (a.experts + 1) + a.experts]);
-    u32 expert = picked_at(a, t, place, weight), tiles = (a.inputs + 15) / 16;
-    if (shared) expert = 0;
-    // A single token's tiles have a block each.
-    u32 step = WARPS > 1 ? tiles : gridDim.x;
-    for (u32 tile = blockIdx.x; tile < tiles; tile += step) {
-        u32 row = 16 * tile + lane, next = tile + step;
-        bool mine = warp == 0 && lane < 16 && row < a.inputs;
-        float v = mine ? a.residual[(u64)t * a.inputs + row] : 0.0f;
-        fall_any<WARPS>(a, e, expert, place, share, tile, next < tiles ? next : tile, parts[place]);
-        __syncthreads();
-        if (share == 0 && lane < 16) {
-            float sum = parts[place][0][lane];
-#pragma unroll
-            for (int p = 1; p < PARTS; p++) sum += parts[place][p][lane];
-            sums[place][lane] = sum;
-        }
-        __syncthreads();
-        if (warp > 0) continue;
-        for (u32 i = 0; i <= a.used; i++) {
-            float part = __shfl_sync(FULL, weight, (int)i);
-            v = fmaf(i < a.used ? part : gate, lane < 16 ? sums[i][lane] : 0.0f, v);
-        }
-        if (mine) a.residual[(u64)t * a.inputs + row] = v;
-        if (!a.squares.at) continue;
-        float square = sixteen(mine ? v : 0.0f);
-        if (lane == 0) a.squares[(u64)t * tiles + tile] = square;
+    // What is read before the wait was written before the kernel that has to be waited for began.
+    float v = warp == 0 ? before(a, t, blockIdx.x) : 0.0f;
+    after_previous();
+    u32 picked = a.chosen[t * a.used + min(threadIdx.x % 32, a.used - 1)];
+    switch (e.down_packing) {
+#if HAS(Q4)
+        case Q4: return fall<PackQ4, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return fall<PackIQ3, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(Q5)
+        case Q5: return fall<PackQ5, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(Q6)
+        case Q6: return fall<PackQ6, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(B8)
+        case B8: return fall<PackB8, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(K8)
+        case K8: return fall<PackK8, WARPS>(a, e, picked, place, share, v, m);
+#endif
     }
 }
 

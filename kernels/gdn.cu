@@ -4,11 +4,11 @@
 // A value head (x) of a sequence (y).
 KERNEL(__launch_bounds__(512) gdn, GdnArgs) {
     __shared__ GdnScratch m;
-    gdn_head<512, false>(a, blockIdx.x, a.spans[blockIdx.y], m);
+    gdn_head<false>(a, blockIdx.x, a.spans[blockIdx.y], m);
 }
 
 // The same over states in bf16.
 KERNEL(__launch_bounds__(512) gdn_bf16, GdnArgs) {
     __shared__ GdnScratch m;
-    gdn_head<512, true>(a, blockIdx.x, a.spans[blockIdx.y], m);
+    gdn_head<true>(a, blockIdx.x, a.spans[blockIdx.y], m);
 }

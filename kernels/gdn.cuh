@@ -4,8 +4,7 @@
 // A state is kept as floats or as bf16. What is kept so is rounded behind every token, not where a pass ends: a row's
 // numbers must not depend on how its prompt was cut.
 //
-// Thread (v, part): value column v of the state, keys 32·part .. + 31, held in registers; with fewer than 512 threads,
-// several parts. Head size 128, four taps.
+// 512 threads. Thread (v, part): value column v of the state, keys 32·part .. + 31, held in registers. Head size 128, four taps.
 // Formulas and their source: core/src/engine/model/stages.rs, GdnMix. The window of the last three inputs of a
 // channel is kept for each value head apart, also of the queries and keys that several heads share: no two blocks
 // touch the same memory.
@@ -48,122 +47,129 @@ template <> struct Kept<true> {
     static __device__ __forceinline__ float rounded(float v) { return bf16_to_float(float_to_bf16(v)); }
 };
 
+// Tokens whose share without the state is made together.
+#define GDN_TOKENS 4
+
 struct GdnScratch {
-    float row[384];           // q, k, v of the token after the convolution
-    float sums[12], totals[4];
-    float parts[2][4][128];   // Sᵀk and Sᵀq by parts of the keys
+    float row[GDN_TOKENS][384];  // q, k, v of a token after the convolution
+    float sums[GDN_TOKENS][8];   // their squares, of queries and keys by warps
+    float gates[GDN_TOKENS][4];  // decay, strength, scale of queries and of keys
+    float kq[GDN_TOKENS][4];     // k·q by warps
+    float parts[2][2][4][128];   // of this token and the one before: Sᵀk and Sᵀq by parts of the keys
+    float out[GDN_TOKENS][128], squares[GDN_TOKENS][4];
 };
 
-// What a token brings to a thread: gates, and its channels' inputs.
-template <int SOME> struct Brought {
-    float alpha, beta, z, qkv[SOME];
-    template <int THREADS> __device__ __forceinline__ void ask(const GdnArgs& a, u32 head, u32 t, const u32 channel[SOME]) {
-        u64 gate = (u64)t * a.value_heads + head;
-        alpha = a.alpha[gate], beta = a.beta[gate], z = threadIdx.x < 128 ? a.z[gate * 128 + threadIdx.x] : 0;
+// What `n` tokens from `t` on bring that does not need the state: queries, keys and values after the convolution, whose taps
+// are `w` and the inputs before them `x`, and the gates, a token a thread.
+__device__ __forceinline__ void gdn_inputs(const GdnArgs& a, u32 head, u32 channel, u32 t, u32 n, const float w[4], float x[4],
+                                           float bias, float fade, GdnScratch& m) {
+    u32 i = threadIdx.x;
+    float in[GDN_TOKENS], alpha = 0, beta = 0;
+    if (i < n) alpha = a.alpha[(u64)(t + i) * a.value_heads + head], beta = a.beta[(u64)(t + i) * a.value_heads + head];
 #pragma unroll
-        for (int n = 0; n < SOME; n++)
-            if (threadIdx.x + THREADS * n < 384) qkv[n] = a.qkv[(u64)t * a.channels + channel[n]];
+    for (u32 k = 0; k < GDN_TOKENS; k++) in[k] = i < 384 && k < n ? a.qkv[(u64)(t + k) * a.channels + channel] : 0;
+#pragma unroll
+    for (u32 k = 0; k < GDN_TOKENS; k++) {
+        if (k >= n || i >= 384) break;
+        float c = 0;
+        x[3] = in[k];
+#pragma unroll
+        for (int j = 0; j < 4; j++) c = fmaf(w[j], x[j], c);
+#pragma unroll
+        for (int j = 0; j < 3; j++) x[j] = x[j + 1];
+        c = silu(c);
+        m.row[k][i] = c;
+        if (i >= 256) continue;
+        float square = warp_sum(c * c);
+        if (i % 32 == 0) m.sums[k][i / 32] = square;
     }
-};
+    if (i < n) m.gates[i][0] = expf(softplus(alpha + bias) * fade), m.gates[i][1] = sigmoid(beta);
+}
 
-template <int THREADS, bool SHORT>
-__device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span span, GdnScratch& m) {
-    const int PER = 512 / THREADS, SOME = (384 + THREADS - 1) / THREADS;
-    float* row = m.row;
-    u32 i = threadIdx.x, v = i % 128, part = i / 128 * PER;
+// What their norms and products are: by warps of which each has little of it, while the others begin with the state.
+__device__ __forceinline__ void gdn_products(const GdnArgs& a, u32 n, GdnScratch& m) {
+    u32 part = threadIdx.x / 128, v = threadIdx.x % 128;
+    if (part == 3) {
+        for (u32 k = 0; k < n; k++) {
+            float kq = warp_sum(m.row[k][v] * m.row[k][128 + v]);
+            if (v % 32 == 0) m.kq[k][v / 32] = kq;
+        }
+    } else if (part == 2 && v < n) {
+        const float* q = m.sums[v];
+        m.gates[v][2] = 1.0f / fmaxf(sqrtf(q[0] + q[1] + q[2] + q[3]), a.eps) * 0.08838834764831845f;
+        m.gates[v][3] = 1.0f / fmaxf(sqrtf(q[4] + q[5] + q[6] + q[7]), a.eps);
+    }
+}
+
+template <bool SHORT> __device__ __forceinline__ void gdn_head(const GdnArgs& a, u32 head, const Span span, GdnScratch& m) {
+    u32 i = threadIdx.x, v = i % 128, part = i / 128;
     u64 home = (u64)span.slot * a.value_heads + head;
     auto state = (typename Kept<SHORT>::Type*)a.state.get() + home * 16384 + part * 32 * 128 + v;
-    float s[PER][32];
+    float s[32];
 #pragma unroll
-    for (int p = 0; p < PER; p++)
-#pragma unroll
-        for (int k = 0; k < 32; k++) s[p][k] = Kept<SHORT>::read(state[(p * 32 + k) * 128]);
-    // Which channels this thread convolves: 0..127 queries, ..255 keys, ..383 values.
-    u32 key_head = head % a.key_heads, channel[SOME];
-    float w[SOME][4], x[SOME][4];
+    for (int k = 0; k < 32; k++) s[k] = Kept<SHORT>::read(state[k * 128]);
+    // The channel that this thread convolves: 0..127 queries, ..255 keys, ..383 values.
+    u32 key_head = head % a.key_heads;
+    u32 channel = (part == 0 ? key_head : part == 1 ? a.key_heads + key_head : 2 * a.key_heads + head) * 128 + v;
+    float w[4], x[4];
     float* window = a.window + home * 1152;
 #pragma unroll
-    for (int n = 0; n < SOME; n++) {
-        u32 c = i + THREADS * n, kind = c / 128;
-        channel[n] = (kind == 0 ? key_head : kind == 1 ? a.key_heads + key_head : 2 * a.key_heads + head) * 128 + v;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            w[n][j] = c < 384 ? a.conv[(u64)channel[n] * 4 + j] : 0;
-            x[n][j] = c < 384 && j < 3 ? window[c + j * 384] : 0;
-        }
+    for (int j = 0; j < 4; j++) {
+        w[j] = i < 384 ? a.conv[(u64)channel * 4 + j] : 0;
+        x[j] = i < 384 && j < 3 ? window[i + j * 384] : 0;
     }
     float bias = a.bias[head], fade = a.decay[head], share = a.norm[v];
     after_previous();
-    // All that a token brings is on its way at once, while the one before it is worked on.
-    Brought<SOME> next;
-    next.template ask<THREADS>(a, head, span.start, channel);
-    for (u32 t = span.start; t < span.start + span.len; t++) {
-        const Brought<SOME> now = next;
-        if (t + 1 < span.start + span.len) next.template ask<THREADS>(a, head, t + 1, channel);
-        u64 at = (u64)t * a.value_heads * 128 + head * 128 + v;
-        float alpha = now.alpha, strength = now.beta, z = now.z, first = 0;
-#pragma unroll
-        for (int n = 0; n < SOME; n++) {
-            if (i + THREADS * n >= 384) break;
-            float c = 0;
-            x[n][3] = now.qkv[n];
-#pragma unroll
-            for (int j = 0; j < 4; j++) c = fmaf(w[n][j], x[n][j], c);
-#pragma unroll
-            for (int j = 0; j < 3; j++) x[n][j] = x[n][j + 1];
-            c = silu(c);
-            row[i + THREADS * n] = c;
-            if (n == 0) first = c;
-        }
-        float square = warp_sum(i < 256 ? first * first : 0);
-        if (i < 256 && i % 32 == 0) m.sums[i / 32] = square;
+    for (u32 t = span.start, n; t < span.start + span.len; t += n) {
+        n = min((u32)GDN_TOKENS, span.start + span.len - t);
+        // Of the token whose result this thread writes.
+        u64 at = ((u64)(t + part) * a.value_heads + head) * 128 + v;
+        float z = part < n ? a.z[at] : 0;
+        gdn_inputs(a, head, channel, t, n, w, x, bias, fade, m);
         __syncthreads();
-        float q_scale = 1.0f / fmaxf(sqrtf(m.sums[0] + m.sums[1] + m.sums[2] + m.sums[3]), a.eps) * 0.08838834764831845f;
-        float k_scale = 1.0f / fmaxf(sqrtf(m.sums[4] + m.sums[5] + m.sums[6] + m.sums[7]), a.eps);
-        float decay = expf(softplus(alpha + bias) * fade), beta = sigmoid(strength);
-#pragma unroll
-        for (int p = 0; p < PER; p++) {
+        gdn_products(a, n, m);
+#pragma unroll 1
+        for (u32 k = 0; k < n; k++) {
+            const float *row = m.row[k], *gates = m.gates[k];
+            float(*parts)[4][128] = m.parts[k % 2];
             // Two halves of a part, as the lanes of gdn_walk.cu have them.
             float rs[2] = {0, 0}, os[2] = {0, 0};
 #pragma unroll
-            for (int k = 0; k < 32; k++) {
-                rs[k / 16] = fmaf(s[p][k], row[128 + (part + p) * 32 + k], rs[k / 16]);
-                os[k / 16] = fmaf(s[p][k], row[(part + p) * 32 + k], os[k / 16]);
+            for (int c = 0; c < 32; c++) {
+                rs[c / 16] = fmaf(s[c], row[128 + part * 32 + c], rs[c / 16]);
+                os[c / 16] = fmaf(s[c], row[part * 32 + c], os[c / 16]);
             }
-            m.parts[0][part + p][v] = rs[0] + rs[1];
-            m.parts[1][part + p][v] = os[0] + os[1];
-        }
-        float kq = warp_sum(i < 128 ? row[i] * row[128 + i] : 0);
-        if (i % 32 == 0 && i < 128) m.totals[i / 32] = kq;
-        __syncthreads();
-        // (a·S + k δᵀ)ᵀ q = a·Sᵀq + δ·(k·q): one pass over the state serves both products.
-        float r = (m.parts[0][0][v] + m.parts[0][1][v] + m.parts[0][2][v] + m.parts[0][3][v]) * decay * k_scale;
-        float o = (m.parts[1][0][v] + m.parts[1][1][v] + m.parts[1][2][v] + m.parts[1][3][v]) * decay * q_scale;
-        kq = (m.totals[0] + m.totals[1] + m.totals[2] + m.totals[3]) * k_scale * q_scale;
-        float delta = beta * (row[256 + v] - r);
-        o = fmaf(delta, kq, o);
+            parts[0][part][v] = rs[0] + rs[1];
+            parts[1][part][v] = os[0] + os[1];
+            float decay = gates[0], beta = gates[1];
+            __syncthreads();
+            float q_scale = gates[2], k_scale = gates[3];
+            // (a·S + k δᵀ)ᵀ q = a·Sᵀq + δ·(k·q): one pass over the state serves both products.
+            float r = (parts[0][0][v] + parts[0][1][v] + parts[0][2][v] + parts[0][3][v]) * decay * k_scale;
+            float o = (parts[1][0][v] + parts[1][1][v] + parts[1][2][v] + parts[1][3][v]) * decay * q_scale;
+            float kq = (m.kq[k][0] + m.kq[k][1] + m.kq[k][2] + m.kq[k][3]) * k_scale * q_scale;
+            float delta = beta * (row[256 + v] - r);
+            o = fmaf(delta, kq, o);
 #pragma unroll
-        for (int p = 0; p < PER; p++)
-#pragma unroll
-            for (int k = 0; k < 32; k++)
-                s[p][k] = Kept<SHORT>::rounded(fmaf(row[128 + (part + p) * 32 + k] * k_scale, delta, s[p][k] * decay));
-        square = warp_sum(o * o);
-        if (i < 128 && i % 32 == 0) m.sums[8 + i / 32] = square;  // all parts hold the same
-        __syncthreads();
-        if (i < 128) {
-            float scale = 1.0f / sqrtf((m.sums[8] + m.sums[9] + m.sums[10] + m.sums[11]) / 128.0f + a.eps);
-            float y = o * scale * share * silu(z);
-            a.y[at] = y;
-            if (a.halves.at) put_half(y, a.halves, a.value_heads * 128, t, head * 128 + i);
+            for (int c = 0; c < 32; c++)
+                s[c] = Kept<SHORT>::rounded(fmaf(row[128 + part * 32 + c] * k_scale, delta, s[c] * decay));
+            // All parts hold the same; another one from token to token goes on with it.
+            if (part != k % 4) continue;
+            float square = warp_sum(o * o);
+            if (i % 32 == 0) m.squares[k][v / 32] = square;
+            m.out[k][v] = o;
         }
+        __syncthreads();
+        if (part >= n) continue;
+        const float* q = m.squares[part];
+        float scale = 1.0f / sqrtf((q[0] + q[1] + q[2] + q[3]) / 128.0f + a.eps);
+        float y = m.out[part][v] * scale * share * silu(z);
+        a.y[at] = y;
+        if (a.halves.at) put_half(y, a.halves, a.value_heads * 128, t + part, head * 128 + v);
     }
 #pragma unroll
-    for (int p = 0; p < PER; p++)
+    for (int k = 0; k < 32; k++) state[k * 128] = Kept<SHORT>::written(s[k]);
 #pragma unroll
-        for (int k = 0; k < 32; k++) state[(p * 32 + k) * 128] = Kept<SHORT>::written(s[p][k]);
-#pragma unroll
-    for (int n = 0; n < SOME; n++)
-#pragma unroll
-        for (int j = 0; j < 3; j++)
-            if (i + THREADS * n < 384) window[i + THREADS * n + j * 384] = x[n][j];
+    for (int j = 0; j < 3; j++)
+        if (i < 384) window[i + j * 384] = x[j];
 }

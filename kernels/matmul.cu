@@ -1,66 +1,110 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for up to four matrices over the same inputs; added to out where `add` says.
 //
-// matmul_one: one token; matmul_1, _2, _4, _8: up to 8, 16, 32, 64; a block of 8 warps owns one tile of rows, each warp one part
-// of the inputs. _deep: of each part two blocks on their way at once, for matrices with few tiles of long rows; _normed: the row
-// is normalised by who reads it. matmul_8 takes more tokens, 64 a block (y), whose weights the second-level cache holds. Many
-// more: gemm.cu.
+// matmul_one: one token; matmul_1, _2, _4, _8: up to 8, 16, 32, 64; a block of 8 warps owns a tile of rows, each warp one part
+// of the inputs. Up to 8 tokens it goes on to further tiles, where there are more than fit at once: their weights are on their
+// way while the sums of the last one are joined. _deep: of each part two blocks on their way at once, for matrices with few tiles
+// of long rows; _normed: the row is normalised by who reads it. matmul_8 takes more tokens, 64 a block (y), whose weights the
+// second-level cache holds. Many more: gemm.cu.
+// What is added to is read before the wait: it is at least two kernels old.
 // Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 38 KB at most.
 #include "matmul.cuh"
 
-__device__ __forceinline__ float put(const Segment& s, u32 token, u32 row, float v, u32 add) {
-    float* to = s.out + (u64)token * s.stride + row;
-    return *to = add ? *to + v : v;
-}
-
-
-// Shared memory of a block; one for all packings, which never meet in a block.
+// Shared memory of a block; one for all packings. Of up to 8 tokens there are sums of two tiles: one is joined while the next
+// is multiplied.
 template <int NT> struct Scratch {
+    static const int TILES = NT == 1 ? 2 : 1;
     union {
-        float sums[PARTS][NT][4][32];
+        float sums[TILES][PARTS][NT][4][32];
         float floats[8][8];
     };
     u32 token[64];
 };
 
-// One tile of 16 rows, its parts by the eight warps; DEEP blocks of each on their way at once. NORMED: the halves of the one
-// token are made here, each warp those that it reads.
-template <class P, int NT, bool ONE, int DEEP, bool NORMED>
-__device__ __forceinline__ void split(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<NT>& m, u16* normed) {
+// A unit of rows among those of all matrices, and whose it is.
+struct Unit {
+    u32 at, segment = 0;
+    __device__ __forceinline__ Unit(const MatmulArgs& a, u32 at) : at(at) {
+        while (segment + 1 < a.count && at >= a.segments[segment + 1].unit) segment++;
+    }
+    __device__ __forceinline__ const Segment& of(const MatmulArgs& a) const { return a.segments[segment]; }
+    __device__ __forceinline__ u32 tile(const MatmulArgs& a) const { return at - of(a).unit; }
+};
+
+// The outputs of a tile that a thread joins from the warps' parts: rows run fastest among the threads, so that the writes lie side
+// by side; of a single token, a whole warp for the sums. Other warps from turn to turn.
+template <int NT, bool ONE> struct Joined {
+    static const int EACH = NT < 2 ? 1 : NT / 2;
+    u32 at;
+
+    __device__ __forceinline__ Joined(u32 turn) : at((threadIdx.x - (ONE ? 32 : 128) * turn) % 256) {}
+    // Where output `e` goes; null: it is nobody's.
+    __device__ __forceinline__ float* to(const MatmulArgs& a, const Unit& unit, u32 first, int e) const {
+        const Segment& s = unit.of(a);
+        u32 column = at / 16 + 16 * e, t = first + column, row = 16 * unit.tile(a) + at % 16;
+        return column < (ONE ? 1 : 8 * NT) && t < a.tokens && row < s.rows ? s.out + (u64)t * s.stride + row : nullptr;
+    }
+    __device__ __forceinline__ void put(const MatmulArgs& a, const Unit& unit, u32 first, float before,
+                                        const float (&sums)[PARTS][NT][4][32]) const {
+        if (at >= (ONE ? 32 : NT * 128)) return;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            u32 r = at % 16, c = ONE ? 0 : at / 16 + 16 * e, from = 4 * (r % 8) + c % 8 / 2, i = r / 8 * 2 + c % 2;
+            float v = sums[0][c / 8][i][from];
+            for (int p = 1; p < PARTS; p++) v += sums[p][c / 8][i][from];
+            float* out = to(a, unit, first, e);
+            if (a.add && out) v = (NT == 1 ? before : *out) + v;
+            if (out) *out = v;
+            if (!ONE || !a.squares.at) continue;
+            float square = sixteen(out ? v : 0.0f);
+            if (at == 0) a.squares[unit.tile(a)] = square;
+        }
+    }
+};
+
+// The block's tiles of 16 rows from `unit` on, the parts of each by the eight warps; DEEP blocks of a part on their way at once.
+// NORMED: the halves of the one token are made here, each warp those that it reads.
+template <class P, int NT, bool ONE, int DEEP, bool NORMED, bool TURNS>
+__device__ __forceinline__ void split(const MatmulArgs& a, Unit unit, Scratch<NT>& m, u16* normed) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     u32 first = NT == 8 ? 8 * NT * blockIdx.y : 0;
-    const u8* rows = s.weights + (u64)tile * blocks * P::BYTES;
+    auto rows = [&](const Unit& u) { return u.of(a).weights + (u64)u.tile(a) * blocks * P::BYTES; };
     // Of short blocks as many as make a long one.
     const int AHEAD = P::INPUTS < 256 ? 4 * DEEP : DEEP;
     P held[AHEAD] = {};
-    hold(rows, warp, blocks, held);
-    float acc[NT][4];
+    hold(rows(unit), warp, blocks, held);
+    // What is added to, of the few tokens where waiting for it would show.
+    auto before = [&](u32 turn) {
+        const float* out = NT == 1 && a.add ? Joined<NT, ONE>(turn).to(a, unit, first, 0) : nullptr;
+        return out ? *out : 0.0f;
+    };
+    float had = before(0);
     if constexpr (NORMED) {
         const WarpHalves own(a.norm, part_start(warp, blocks) * P::INPUTS, part_start(warp + 1, blocks) * P::INPUTS);
         after_previous();
         own.make(a.norm, a.x, a.inputs, normed);
-        part_product<P, NT, ONE>(rows, warp, blocks, held, Columns<NT, ONE>(normed), acc);
     } else {
         if (threadIdx.x < 8 * NT) m.token[threadIdx.x] = min(first + threadIdx.x, a.tokens - 1);
         __syncthreads();
         after_previous();
-        part_product<P, NT, ONE>(rows, warp, blocks, held, Columns<NT, ONE>({a.halves, a.inputs}, m.token), acc);
     }
+    const auto x = NORMED ? Columns<NT, ONE>(normed) : Columns<NT, ONE>({a.halves, a.inputs}, m.token);
+#pragma unroll 1
+    for (u32 turn = 0;; turn++) {
+        float acc[NT][4];
+        part_product<P, NT, ONE>(rows(unit), warp, blocks, held, x, acc);
+        Unit next = unit;
+        bool more = TURNS && unit.at >= a.alike && unit.at + a.step < a.units;
+        if (more) next = Unit(a, unit.at + a.step), hold(rows(next), warp, blocks, held);
+        auto& sums = m.sums[turn % Scratch<NT>::TILES];
 #pragma unroll
-    for (int n = 0; n < NT; n++)
+        for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i += ONE ? 2 : 1) m.sums[warp][n][i][lane] = acc[n][i];
-    __syncthreads();
-    // Rows run fastest among the threads, so that the writes lie side by side; of a single token, a whole warp for the sums.
-    for (u32 at = threadIdx.x; at < (ONE ? 32 : NT * 128); at += 256) {
-        u32 row = at % 16, n = ONE ? 0 : at / 128, column = ONE ? 0 : at / 16 % 8;
-        u32 from = 4 * (row % 8) + column / 2, i = row / 8 * 2 + column % 2, t = first + 8 * n + column;
-        float v = m.sums[0][n][i][from];
-        for (int p = 1; p < PARTS; p++) v += m.sums[p][n][i][from];
-        bool mine = t < a.tokens && tile * 16 + row < s.rows && (!ONE || at < 16);
-        v = mine ? put(s, t, tile * 16 + row, v, a.add) : 0.0f;
-        if (!ONE || !a.squares.at) continue;
-        float square = sixteen(v);
-        if (at == 0) a.squares[tile] = square;
+            for (int i = 0; i < 4; i += ONE ? 2 : 1) sums[warp][n][i][lane] = acc[n][i];
+        __syncthreads();
+        Joined<NT, ONE>(turn).put(a, unit, first, had, sums);
+        if (!more) return;
+        unit = next;
+        had = before(turn + 1);
     }
 }
 
@@ -83,8 +127,10 @@ __device__ __forceinline__ void floats(const MatmulArgs& a, const Segment& s, u3
         __syncthreads();
         if (threadIdx.x < 32) {
             u32 r = threadIdx.x % 4, n = threadIdx.x / 4;
-            if (first + n < a.tokens && tile * 4 + r < s.rows)
-                put(s, first + n, tile * 4 + r, m.floats[2 * r][n] + m.floats[2 * r + 1][n], a.add);
+            if (first + n >= a.tokens || tile * 4 + r >= s.rows) continue;
+            float* to = s.out + (u64)(first + n) * s.stride + tile * 4 + r;
+            float v = m.floats[2 * r][n] + m.floats[2 * r + 1][n];
+            *to = a.add ? *to + v : v;
         }
     }
 }
@@ -104,42 +150,39 @@ __device__ __forceinline__ void any_floats(const MatmulArgs& a, const Segment& s
     }
 }
 
-template <int NT, bool ONE, int DEEP, bool NORMED> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
+template <int NT, bool ONE, int DEEP, bool NORMED, bool TURNS> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
     __shared__ Scratch<NT> m;
     __shared__ uint4 room[NORMED ? NORMED_INPUTS_MAX / 8 : 1];
     u16* normed = (u16*)room;
-    u32 i = 0;
-    while (i + 1 < a.count && blockIdx.x >= a.segments[i + 1].unit) i++;
-    const Segment& s = a.segments[i];
-    u32 unit = blockIdx.x - s.unit;
-    switch (s.packing) {
+    const Unit unit(a, blockIdx.x);
+    switch (unit.of(a).packing) {
 #if HAS(Q4)
-        case Q4: return split<PackQ4, NT, ONE, DEEP, NORMED>(a, s, unit, m, normed);
+        case Q4: return split<PackQ4, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
 #endif
 #if HAS(IQ3)
-        case IQ3: return split<PackIQ3, NT, ONE, DEEP, NORMED>(a, s, unit, m, normed);
+        case IQ3: return split<PackIQ3, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
 #endif
 #if HAS(Q5)
-        case Q5: return split<PackQ5, NT, ONE, DEEP, NORMED>(a, s, unit, m, normed);
+        case Q5: return split<PackQ5, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
 #endif
 #if HAS(Q6)
-        case Q6: return split<PackQ6, NT, ONE, DEEP, NORMED>(a, s, unit, m, normed);
+        case Q6: return split<PackQ6, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
 #endif
 #if HAS(B8)
-        case B8: return split<PackB8, NT, ONE, DEEP, NORMED>(a, s, unit, m, normed);
+        case B8: return split<PackB8, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
 #endif
 #if HAS(K8)
-        case K8: return split<PackK8, NT, ONE, DEEP, NORMED>(a, s, unit, m, normed);
+        case K8: return split<PackK8, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
 #endif
-        default: return any_floats<NT, ONE, NORMED>(a, s, unit, m);
+        default: return any_floats<NT, ONE, NORMED>(a, unit.of(a), unit.tile(a), m);
     }
 }
 
-KERNEL(__launch_bounds__(256, 4) matmul_one, MatmulArgs) { narrow<1, true, 1, false>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_one_deep, MatmulArgs) { narrow<1, true, 2, false>(a); }
-KERNEL(__launch_bounds__(256, 3) matmul_one_normed, MatmulArgs) { narrow<1, true, 1, true>(a); }
-KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1, false, 1, false>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_1_deep, MatmulArgs) { narrow<1, false, 2, false>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2, false, 1, false>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4, false, 1, false>(a); }
-KERNEL(__launch_bounds__(256, 2) matmul_8, MatmulArgs) { narrow<8, false, 1, false>(a); }
+KERNEL(__launch_bounds__(256, 4) matmul_one, MatmulArgs) { narrow<1, true, 1, false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_one_deep, MatmulArgs) { narrow<1, true, 2, false, false>(a); }
+KERNEL(__launch_bounds__(256, 3) matmul_one_normed, MatmulArgs) { narrow<1, true, 1, true, true>(a); }
+KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1, false, 1, false, true>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_1_deep, MatmulArgs) { narrow<1, false, 2, false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_2, MatmulArgs) { narrow<2, false, 1, false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_4, MatmulArgs) { narrow<4, false, 1, false, false>(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_8, MatmulArgs) { narrow<8, false, 1, false, false>(a); }

@@ -17,4 +17,6 @@ struct MatmulArgs {
     Normed norm;         // of x, for the kernel that normalises it itself; there are no halves then
     Ptr<float> squares;  // [rows / 16] or null: sums of the squares of a single token's outputs, for the next norm
     u32 inputs, tokens, count, add;
+    // Units of all segments; from `alike` on they are packed alike, and a block goes from each to the one `step` further.
+    u32 units, alike, step, pad;
 };

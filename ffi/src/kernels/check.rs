@@ -31,6 +31,7 @@ pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
         found.push(rows(d, dtype)?);
         found.extend(products(d, dtype)?);
     }
+    found.push(together(d)?);
     found.push(norms(d)?);
     found.push(routes(d)?);
     found.extend(super::check_many::all(d)?);
@@ -124,6 +125,35 @@ fn products(d: &Device, dtype: DType) -> Result<Vec<Finding>, GpuError> {
         findings.push(Finding { kernel: "matmul", what, error, limit });
     }
     Ok(findings)
+}
+
+/// Matrices of several types in one launch, more tiles of them than blocks fit at once, added to what is there: the bits of each
+/// alone.
+fn together(d: &Device) -> Result<Finding, GpuError> {
+    let (cols, sizes) = (512, [(DType::Q5_K, 333), (DType::F32, 9), (DType::Q8_0, 50), (DType::Q5_K, 6_400)]);
+    let mut matrices = Vec::new();
+    for (dtype, rows) in sizes {
+        let (buffer, _) = matrix(d, dtype, rows, cols)?;
+        matrices.push((Weight { at: buffer.at(), packing: Packing::of(dtype), rows }, buffer));
+    }
+    let mut differ = 0;
+    for tokens in [1, 3, 8] {
+        let x = floats(d, &Random(5).normals(tokens * cols))?;
+        let halves = d.zeroed(2 * tokens * cols)?;
+        norm::halve(d, x.at(), tokens, cols, halves.at())?;
+        let input = Input { x: x.at(), halves: halves.at(), inputs: cols, tokens };
+        let ones = |rows: usize| floats(d, &vec![1.0; tokens * rows]);
+        let outs = matrices.iter().map(|(w, _)| ones(w.rows)).collect::<Result<Vec<_>, _>>()?;
+        let list: Vec<_> = matrices.iter().zip(&outs).map(|((w, _), out)| (*w, out.at())).collect();
+        matmul::launch(d, input, &list, true)?;
+        for ((weight, _), out) in matrices.iter().zip(&outs) {
+            let alone = ones(weight.rows)?;
+            matmul::launch(d, input, &[(*weight, alone.at())], true)?;
+            let (got, wanted) = (read(out, tokens * weight.rows)?, read(&alone, tokens * weight.rows)?);
+            differ += got.iter().zip(&wanted).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        }
+    }
+    Ok(Finding { kernel: "matmul", what: "four matrices at once".into(), error: differ as f64, limit: 0.0 })
 }
 
 /// Residual sum and norm.

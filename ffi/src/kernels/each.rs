@@ -20,6 +20,7 @@ args! {
         halves: u64,
         norm: Normed,
         logits: u64,
+        chosen: u64,
         hh: u64,
         residual: u64,
         squares: u64,

@@ -26,6 +26,10 @@ args! {
         tokens: u32,
         count: u32,
         add: u32,
+        units: u32,
+        alike: u32,
+        step: u32,
+        pad: u32,
     }
 }
 
@@ -65,7 +69,7 @@ pub struct Besides {
     pub squares: u64,
 }
 
-/// Whether a single row of this width can be normalised by who reads it.
+/// Whether rows of this width can be normalised by who reads them.
 pub fn normalises(width: usize) -> bool {
     width.is_multiple_of(64) && width <= 4_096
 }
@@ -95,23 +99,35 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     let tiles: usize = products.iter().map(|(w, _)| w.rows.div_ceil(tile(w))).sum();
     let long = |(w, _): &(Weight, u64)| input.inputs > PARTS * w.packing.inputs();
     let deep = tiles <= FEW_TILES && products.iter().all(long);
-    let kernel = match input.tokens {
-        0..=1 if a.norm.squares != 0 => Kernel::MatmulOneNormed,
-        0..=1 if deep => Kernel::MatmulOneDeep,
-        0..=1 => Kernel::MatmulOne,
-        2..=8 if deep => Kernel::Matmul1Deep,
-        2..=8 => Kernel::Matmul1,
-        9..=16 => Kernel::Matmul2,
-        _ => Kernel::Matmul4,
+    // And how many blocks of it a multiprocessor holds, where a block goes on to further units.
+    let (kernel, beside) = match input.tokens {
+        0..=1 if a.norm.squares != 0 => (Kernel::MatmulOneNormed, 3),
+        0..=1 if deep => (Kernel::MatmulOneDeep, u32::MAX),
+        0..=1 => (Kernel::MatmulOne, u32::MAX),
+        2..=8 if deep => (Kernel::Matmul1Deep, u32::MAX),
+        2..=8 => (Kernel::Matmul1, 3),
+        9..=16 => (Kernel::Matmul2, u32::MAX),
+        _ => (Kernel::Matmul4, u32::MAX),
     };
-    // Floats take the longest way through memory, many short blocks the next: these go first.
+    // Floats take the longest way through memory, many short blocks the next: these go first. What is packed alike lies side
+    // by side, the most of it at the end.
     let mut order = products.to_vec();
-    order.sort_by_key(|(w, _)| (!w.packing.is_float(), w.packing.inputs()));
-    let mut units = 0;
+    let rows = |p: Packing| products.iter().filter(|(w, _)| w.packing == p).map(|(w, _)| w.rows).sum::<usize>();
+    order.sort_by_key(|(w, _)| (!w.packing.is_float(), w.packing.inputs(), rows(w.packing), w.packing as u32));
+    let mut packing = None;
     for (segment, (w, out)) in a.segments.iter_mut().zip(&order) {
-        let (rows, packing) = (w.rows as u32, w.packing as u32);
-        *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing, unit: units };
-        units += w.rows.div_ceil(tile(w)) as u32;
+        let rows = w.rows as u32;
+        if packing.replace(w.packing) != Some(w.packing) {
+            a.alike = a.units;
+        }
+        *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing: w.packing as u32, unit: a.units };
+        a.units += w.rows.div_ceil(tile(w)) as u32;
     }
-    d.launch(kernel, [units, 1, 1], 256, &a)
+    if packing.is_some_and(|p| p.is_float()) {
+        a.alike = a.units;
+    }
+    // Those alike are as many blocks' as fit at once beside the others.
+    let fit = beside.saturating_mul(d.facts().processors.max(1));
+    a.step = (a.units - a.alike).min(fit.saturating_sub(a.alike).max(1));
+    d.launch(kernel, [a.alike + a.step, 1, 1], 256, &a)
 }

@@ -120,6 +120,7 @@ impl Run<'_> {
             halves: input.halves,
             norm,
             logits: m.router.at(),
+            chosen: m.chosen.at(),
             hh: m.h.halves.at(),
             residual: self.x.at(),
             squares: self.squares(),
