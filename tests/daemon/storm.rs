@@ -243,12 +243,14 @@ async fn crowd(url: &str, time: Duration, exam: &Arc<Exam>) -> String {
 async fn among_silent(url: &str, count: usize, exam: &Arc<Exam>) -> Duration {
     let address = url.trim_start_matches("http://").to_owned();
     let mut silent = JoinSet::new();
-    let over = Arc::new(AtomicBool::new(false));
+    let (over, came) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     for n in 0..count {
-        let (address, over) = (address.clone(), over.clone());
+        let (address, over, came) = (address.clone(), over.clone(), came.clone());
         silent.spawn(async move {
+            let connected = TcpStream::connect(&address).await;
+            came.fetch_add(1, Ordering::Relaxed);
             // Who is shown out has what he came for: the daemon's attention.
-            let Ok(mut connection) = TcpStream::connect(&address).await else { return };
+            let Ok(mut connection) = connected else { return };
             if n % 3 > 0 && connection.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nHost: local").await.is_err() {
                 return;
             }
@@ -259,6 +261,12 @@ async fn among_silent(url: &str, count: usize, exam: &Arc<Exam>) -> Duration {
                 }
             }
         });
+    }
+    // While they all come at once, a question could be one of those who have said nothing yet and give way to them.
+    let waiting = Instant::now();
+    while came.load(Ordering::Relaxed) < count {
+        assert!(waiting.elapsed() < PATIENCE, "{} of {count} came", came.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // A connection for each question: one that rests between two is among those that the daemon closes for newcomers.
     let client = reqwest::Client::builder().timeout(PATIENCE).pool_max_idle_per_host(0).build().unwrap();

@@ -35,7 +35,7 @@ use super::model::state::{Input, Part, Slots};
 use super::model::weights::Weights;
 use super::model::{HParams, ModelError};
 use crate::gguf::Gguf;
-use adapters::{Adapters, Held};
+use adapters::{Adapters, Held, Touched};
 use memory::{Memory, Sequence, Sizes, States};
 use offload::Tier;
 use place::place;
@@ -300,8 +300,7 @@ impl Cuda {
     fn recorded(&mut self, shape: &Shape) -> Result<bool, GpuError> {
         let Some(graph) = self.graphs.get(shape) else {
             if self.graphs.len() >= GRAPHS_MAX {
-                let decoding = |s: &Shape| s.touched.is_empty() && s.spans == s.rows && s.long.is_empty();
-                self.graphs.retain(|shape, _| decoding(shape));
+                self.graphs.retain(|shape, _| *shape == Shape::decoding(shape.rows, Touched::default()));
             }
             self.graphs.insert(shape.clone(), None);
             return Ok(false);

@@ -84,7 +84,7 @@ fn check_close(a: &[f32], b: &[f32], vocab: usize) {
 /// Feeds the tokens in pieces and asks for the bits of the whole.
 fn check_pieces(c: &mut Cuda, tokens: &[u32], whole: &[f32]) {
     let vocab = c.info().vocab;
-    for (step, len) in [(1, 10), (20, tokens.len())] {
+    for (step, len) in [(1, 10), (3, 12), (20, tokens.len())] {
         let pieces = logits(c, &tokens[..len], step);
         assert!(pieces == whole[..len * vocab], "fed {step} at a time: other bits");
     }
@@ -147,6 +147,26 @@ fn the_prediction_block_gives_the_processor_s_numbers() {
     }
     let all = kl(&drafts[1], &drafts[0], VOCAB as usize);
     assert!(all[22] < FLOATS_KL_MAX, "{:e}", all[22]);
+}
+
+#[test]
+fn a_shape_is_recorded_when_it_comes_again_and_the_usual_ones_stay_when_there_are_too_many() {
+    let file = Tiny::default().write();
+    let mut c = cuda(&file.path);
+    let decoding = Shape::decoding(2, Touched::default());
+    assert!(!c.recorded(&decoding).unwrap() && matches!(c.graphs[&decoding], None));
+    assert!(c.recorded(&decoding).unwrap() && matches!(c.graphs[&decoding], Some(_)));
+    // Pieces of one prompt, of ever other lengths.
+    let piece = |rows: usize, wanted: usize| Shape { rows, wanted, spans: 1, ..Shape::default() };
+    let mut others = (2..=GRAPH_ROWS_MAX).flat_map(|rows| (1..rows).map(move |wanted| piece(rows, wanted)));
+    for shape in others.by_ref().take(GRAPHS_MAX - 1) {
+        assert!(!c.recorded(&shape).unwrap());
+    }
+    assert_eq!(c.graphs.len(), GRAPHS_MAX);
+    let last = others.next().unwrap();
+    assert!(!c.recorded(&last).unwrap());
+    assert_eq!(c.graphs.len(), 2, "what decodes, and the newest");
+    assert!(matches!(c.graphs[&decoding], Some(_)) && matches!(c.graphs[&last], None));
 }
 
 #[test]
