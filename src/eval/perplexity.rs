@@ -3,7 +3,7 @@
 
 use crate::engine::backend::{Backend, BackendError, Chunk, Output, Rows};
 use crate::engine::sampler::mix::mix;
-use crate::engram::{Lookups, View, propose};
+use crate::engram::{Familiar, Lookups, View, propose};
 
 /// Sums over the tokens that were scored.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -99,11 +99,15 @@ pub fn mixture(
         let fed = backend.step(&[Chunk { seq, tokens, rows: Rows::All, hidden: false }], &mut output);
         backend.close(seq);
         fed?;
+        let mut familiar = Familiar::default();
         for (at, row) in output.logits.chunks_exact(vocab).enumerate().take(tokens.len() - 1) {
             let next = tokens[at + 1] as usize;
             let nats = -log_softmax_at(row, next);
             alone.add(nats);
-            let proposal = if tables.is_empty() { None } else { propose(&tokens[..=at], tables, None, &mut lookups) };
+            let mut proposal =
+                if tables.is_empty() { None } else { propose(&tokens[..=at], tables, None, &mut lookups) };
+            proposal.iter_mut().for_each(|p| familiar.weigh(p));
+            familiar.saw(tokens[at + 1], proposal.as_ref());
             hits += usize::from(proposal.is_some());
             for (lambda, (gain, weight)) in lambdas.iter().zip(&mut arms) {
                 let Some(proposal) = &proposal else {

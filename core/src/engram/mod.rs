@@ -1,7 +1,8 @@
 //! Engram: n-grams of texts that were verified, mixed into the model's own distribution while it answers.
 //!
 //! Tier 0 ([`filter`]) says in nanoseconds that a context is unknown, tier 1 ([`table`]) holds what followed the
-//! known ones, [`blend`] makes one distribution of it. Tables are files ([`format`](mod@format)) that are written once
+//! known ones, [`blend`] makes one distribution of it, which weighs as the text so far is
+//! [`familiar`] to them. Tables are files ([`format`](mod@format)) that are written once
 //! ([`draft`], [`count`], [`learned`]) and never changed. [`dynamic`] is the table of one request. The mixing itself is the
 //! engine's (`engine::sampler`), which alone maps files; which tables are trusted is the daemon's affair.
 
@@ -9,6 +10,7 @@ pub mod blend;
 pub mod count;
 pub mod draft;
 pub mod dynamic;
+pub mod familiar;
 pub mod filter;
 #[cfg(test)]
 mod fixtures;
@@ -23,6 +25,7 @@ mod tests;
 pub use blend::{Lookups, Proposal, propose};
 pub use draft::{Change, Draft};
 pub use dynamic::Dynamic;
+pub use familiar::Familiar;
 pub use format::{EngramError, Entry, Meta, Source};
 pub use table::{Bytes, Table, View};
 

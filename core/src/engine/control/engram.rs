@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::engram::familiar::SPAN;
 use crate::engram::key::CONTEXT_TOKENS;
-use crate::engram::{Dynamic, Lookups, Proposal, Table, View, propose};
+use crate::engram::{Dynamic, Familiar, Lookups, Proposal, Table, View, propose};
 use crate::turn::{EngramChoice, EngramUse};
 
 use super::super::protocol::Channel;
@@ -13,6 +14,8 @@ use super::super::sampler::mix::Mixed;
 
 /// Times that one context may steer in an answer: n-grams that follow each other in a circle would never end.
 pub const CONTEXT_USES_MAX: u8 = 4;
+/// Tokens of a prompt that tables are tried on.
+const PROMPT_TOKENS: usize = 2 * SPAN;
 /// Tokens of an answer that tables may take part in.
 pub const ANSWER_USES_MAX: u32 = 1024;
 
@@ -23,8 +26,11 @@ pub struct Engram {
     dynamic: Option<Dynamic>,
     lambda_max: f32,
     in_thought: bool,
-    /// The last tokens of prompt and reply.
+    /// The last tokens of prompt and reply, and how far the tables have foretold them.
     history: Vec<u32>,
+    familiar: Familiar,
+    /// What they expect next, where it was asked for.
+    expected: Option<Proposal>,
     uses: HashMap<u64, u8>,
     lookups: Lookups,
     report: EngramUse,
@@ -32,20 +38,30 @@ pub struct Engram {
 }
 
 impl Engram {
-    /// `prompt`: what the reply follows.
+    /// `prompt`: what the reply follows. Its end says how familiar the text is to the tables.
     pub fn new(tables: Vec<Arc<Table>>, dynamic: Option<Dynamic>, choice: &EngramChoice, prompt: &[u32]) -> Engram {
         let names = tables.iter().map(|t| t.meta().name.clone()).collect();
-        Engram {
+        let mut engram = Engram {
             tables,
             dynamic,
             lambda_max: choice.lambda_max,
             in_thought: choice.in_thought,
-            history: prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec(),
+            history: Vec::with_capacity(CONTEXT_TOKENS),
+            familiar: Familiar::default(),
+            expected: None,
             uses: HashMap::new(),
             lookups: Lookups::default(),
             report: EngramUse { tables: names, ..EngramUse::default() },
             lambda_sum: 0.0,
-        }
+        };
+        prompt[prompt.len().saturating_sub(PROMPT_TOKENS)..].iter().for_each(|id| engram.took(*id));
+        engram
+    }
+
+    /// What follows the text so far.
+    fn expect(&self, lookups: &mut Lookups) -> Option<Proposal> {
+        let views: Vec<View<'_>> = self.tables.iter().map(|t| t.view()).collect();
+        propose(&self.history, &views, self.dynamic.as_ref(), lookups)
     }
 
     /// What the tables expect as the next token on `channel`, and the most they may weigh: nothing in a thought.
@@ -54,11 +70,17 @@ impl Engram {
         if silent || self.report.mixed >= ANSWER_USES_MAX {
             return None;
         }
-        let views: Vec<View<'_>> = self.tables.iter().map(|t| t.view()).collect();
-        let proposal = propose(&self.history, &views, self.dynamic.as_ref(), &mut self.lookups)?;
+        let mut lookups = self.lookups;
+        self.expected = self.expect(&mut lookups);
+        self.lookups = lookups;
+        let mut proposal = self.expected.clone()?;
         self.report.hits += 1;
+        // The passages of a request are of its own kind.
+        if self.dynamic.is_none() {
+            self.familiar.weigh(&mut proposal);
+        }
         let uses = self.uses.entry(proposal.context).or_default();
-        if *uses >= CONTEXT_USES_MAX {
+        if *uses >= CONTEXT_USES_MAX || proposal.confidence <= 0.0 {
             return None;
         }
         *uses += 1;
@@ -74,6 +96,8 @@ impl Engram {
 
     /// The next token of the reply, wherever it comes from.
     pub fn took(&mut self, id: u32) {
+        let expected = self.expected.take().or_else(|| self.expect(&mut Lookups::default()));
+        self.familiar.saw(id, expected.as_ref());
         if self.history.len() == CONTEXT_TOKENS {
             self.history.remove(0);
         }
