@@ -1,5 +1,5 @@
-// The experts of few tokens, which seldom share one: every token reads its own. The kernels choose the experts
-// themselves, and the results go straight to the residual stream. The same operations in the same order as in
+// The experts of few tokens, which seldom share one: every token reads its own. Those that read gate and up choose them
+// and write the choice down, and the results go straight to the residual stream. The same operations in the same order as in
 // experts.cu and by `rms_norm`.
 #include "expert.cuh"
 #include "norm.cuh"

@@ -61,7 +61,7 @@ const FEW_TILES: usize = 256;
 /// What a product does besides: to few rows alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Besides {
-    /// Adds to what is there.
+    /// Adds to what is there, which the kernel just before must not have written.
     pub add: bool,
     /// Normalises its inputs, floats, itself.
     pub norm: Normed,
@@ -74,7 +74,8 @@ pub fn normalises(width: usize) -> bool {
     width.is_multiple_of(64) && width <= 4_096
 }
 
-/// out ← W·x, or out += W·x, for one to four matrices: `(weights, out)`, where an output row is as long as W has rows.
+/// out ← W·x, or out += W·x, for one to four matrices: `(weights, out)`, where an output row is as long as W has rows. What is
+/// added to must not have been written by the kernel just before.
 pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
     if input.tokens > NARROW_TOKENS_MAX {
         return super::gemm::launch(d, input, products, add);
