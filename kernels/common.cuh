@@ -149,6 +149,17 @@ __device__ __forceinline__ void after_previous() {
 #endif
 }
 
+// Says that one more block of this kernel has written what others of it wait for, and waits for so many. Whoever waits must
+// have a higher index: blocks start in order, so those before it run or have ended.
+__device__ __forceinline__ void arrive(u32* count) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
+__device__ __forceinline__ void await(const u32* count, u32 blocks) {
+    u32 seen;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count) : "memory");
+    while (seen < blocks);
+}
+
 // Waits alone: the blocks of the next kernel would only take places from those of a kernel that fills the card.
 __device__ __forceinline__ void wait_previous() {
 #if __CUDA_ARCH__ >= 900

@@ -18,8 +18,7 @@ struct NormArgs {
 
 // In round r, thread i holds values 4i + 1024r .. + 3; the norm's weights are in flight before the wait.
 KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
-    __shared__ float4 memory[128];
-    float* sums = (float*)memory;
+    __shared__ RowSums m;
     u32 t = blockIdx.x;
     float4 held[8], w[8];
 #pragma unroll
@@ -47,23 +46,8 @@ KERNEL(__launch_bounds__(256) rms_norm, NormArgs) {
             if (k < a.width) *(float4*)(x + k) = held[r];
         }
     }
-#pragma unroll
-    for (u32 r = 0; r < 8; r++) {
-        if (1024 * r >= a.width) break;
-        float sum = sixteen(held[r]);
-        if (threadIdx.x % 4 == 0) sums[(threadIdx.x + 256 * r) / 4] = sum;
-    }
-    __syncthreads();
-    float scale = norm_scale(sums, a.width, a.eps);
-#pragma unroll
-    for (u32 r = 0; r < 8; r++) {
-        u32 k = 4 * threadIdx.x + 1024 * r;
-        if (1024 * r >= a.width) break;
-        float4 h = held[r];
-        float4 v = normalised(h, scale, w[r]);
-        if (a.n.at && k < a.width) *(float4*)(a.n + (u64)t * a.stride + k) = v;
-        if (a.halves.at && k < a.width) put_four(v, a.halves + (u64)t * a.width, k);
-    }
+    float* n = a.n.at ? a.n + (u64)t * a.stride : nullptr;
+    put_normalised(held, w, a.width, a.eps, m, n, a.halves.at ? a.halves + (u64)t * a.width : nullptr);
 }
 
 // Rounds rows as they are, four values a thread; the width is a multiple of 32.

@@ -98,3 +98,30 @@ struct WarpHalves {
         __syncwarp();
     }
 };
+
+// Sums of the squares of a row, by 16 values.
+struct RowSums {
+    float4 sums[128];
+};
+
+// A row of up to 8,192 values as floats and as halves, either of them null, by a block of 256 threads.
+__device__ __forceinline__ void put_normalised(const float4 (&held)[8], const float4 (&w)[8], u32 width, float eps, RowSums& m,
+                                               float* n, u16* halves) {
+    float* sums = (float*)m.sums;
+#pragma unroll
+    for (u32 r = 0; r < 8; r++) {
+        if (1024 * r >= width) break;
+        float sum = sixteen(held[r]);
+        if (threadIdx.x % 4 == 0) sums[(threadIdx.x + 256 * r) / 4] = sum;
+    }
+    __syncthreads();
+    float scale = norm_scale(sums, width, eps);
+#pragma unroll
+    for (u32 r = 0; r < 8; r++) {
+        u32 k = 4 * threadIdx.x + 1024 * r;
+        if (1024 * r >= width) break;
+        float4 v = normalised(held[r], scale, w[r]);
+        if (n && k < width) *(float4*)(n + k) = v;
+        if (halves && k < width) put_four(v, halves, k);
+    }
+}

@@ -2,45 +2,73 @@
 // found, so that the host can choose without the others.
 #include "common.cuh"
 
-// token[t] = index of the largest of logits[t], the lowest among equals; then position[t] and span start move on by
-// one. One block of 1,024 threads a row.
+// Groups that a row is cut into, a warp each.
+#define GROUPS 1024
+
+// The logits first .. of a group, up to `end`.
+struct LogitGroup {
+    u32 first, end;
+    __device__ __forceinline__ LogitGroup(u32 group, u32 vocab) {
+        u32 each = (vocab + GROUPS - 1) / GROUPS;
+        first = min(group * each, vocab), end = min(first + each, vocab);
+    }
+};
+
+// token[t] = index of the largest of logits[t], the lowest among equals and where none is a number; then position[t] and span
+// start move on by one.
 struct ArgmaxArgs {
     Ptr<float> logits;  // [tokens][vocab]
+    Ptr<uint2> largest; // [tokens][GROUPS]: key of each group's largest logit, and its index
     Ptr<u32> token;     // [tokens]
     Ptr<u32> position;  // [tokens]
     Ptr<u32> history;   // [steps][tokens] or null
-    Ptr<u32> step;      // steps done so far, moved on by the first block
+    Ptr<u32> step;      // [tokens]: steps done so far
     u32 vocab, steps_max;
 };
 
-KERNEL(__launch_bounds__(1024) argmax, ArgmaxArgs) {
-    __shared__ float values[32];
-    __shared__ u32 places[32];
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// The larger of two, the one with the lower index among equals.
+__device__ __forceinline__ uint2 larger(const uint2& a, const uint2& b) {
+    return b.x > a.x || (b.x == a.x && b.y < a.y) ? b : a;
+}
+// Of a warp's, on every lane.
+__device__ __forceinline__ uint2 warp_largest(const uint2& v) {
+    u32 key = __reduce_max_sync(FULL, v.x);
+    return make_uint2(key, __reduce_min_sync(FULL, v.x == key ? v.y : 0xffffffffu));
+}
+
+// Eight groups a block.
+KERNEL(__launch_bounds__(256) argmax_groups, ArgmaxArgs) {
+    u32 lane = threadIdx.x % 32, group = blockIdx.x * 8 + threadIdx.x / 32, row = blockIdx.y;
+    const LogitGroup g(group, a.vocab);
     after_previous();
-    const float* row = a.logits + (u64)blockIdx.x * a.vocab;
-    float best = -INFINITY;
-    u32 place = 0;
-    for (u32 i = threadIdx.x; i < a.vocab; i += 1024)
-        if (row[i] > best) best = row[i], place = i;
-    for (int phase = 0; phase < 2; phase++) {
-        for (int step = 16; step > 0; step /= 2) {
-            float other = __shfl_xor_sync(FULL, best, step);
-            u32 there = __shfl_xor_sync(FULL, place, step);
-            if (other > best || (other == best && there < place)) best = other, place = there;
-        }
-        if (phase == 1) break;
-        if (lane == 0) values[warp] = best, places[warp] = place;
-        __syncthreads();
-        best = values[lane], place = places[lane];
+    const float* logits = a.logits + (u64)row * a.vocab;
+    uint2 best = make_uint2(0, 0xffffffffu);
+#pragma unroll 8
+    for (u32 i = g.first + lane; i < g.end; i += 32) {
+        float logit = logits[i];
+        best = larger(best, make_uint2(logit == logit ? key_of(logit) : 0, i));
     }
-    if (threadIdx.x != 0) return;
-    a.token[blockIdx.x] = place;
-    a.position[blockIdx.x] += 1;
+    best = warp_largest(best);
+    if (lane == 0) a.largest[(u64)row * GROUPS + group] = best;
+}
+
+// A block a row.
+KERNEL(__launch_bounds__(GROUPS) argmax, ArgmaxArgs) {
+    __shared__ uint2 warps[32];
+    u32 lane = threadIdx.x % 32, row = blockIdx.x;
+    after_previous();
+    uint2 best = warp_largest(a.largest[(u64)row * GROUPS + threadIdx.x]);
+    if (lane == 0) warps[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    best = warp_largest(warps[lane]);
+    if (lane != 0) return;
+    a.token[row] = best.y;
+    a.position[row] += 1;
     if (a.history.at) {
-        u32 done = a.step[blockIdx.x];
-        if (done < a.steps_max) a.history[(u64)done * gridDim.x + blockIdx.x] = place;
-        a.step[blockIdx.x] = done + 1;
+        u32 done = a.step[row];
+        if (done < a.steps_max) a.history[(u64)done * gridDim.x + row] = best.y;
+        a.step[row] = done + 1;
     }
 }
 
@@ -48,7 +76,6 @@ KERNEL(__launch_bounds__(1024) argmax, ArgmaxArgs) {
 // of the groups' maxima, so every logit that is no smaller than this bound is one of the row's largest, and they are LIKELY
 // at least: a few more as a rule. `likely_max` finds the maxima and what each group weighs at the row's temperature,
 // `likely_collect` the bound and the list. The order within the list is that of arrival.
-#define GROUPS 1024
 #define LIKELY 128
 #define LISTED_MAX 512
 
@@ -68,12 +95,11 @@ __device__ __forceinline__ u32 logit_key(float f) { return f < INFINITY ? key_of
 // A warp a group, eight a block.
 KERNEL(__launch_bounds__(256) likely_max, LikelyArgs) {
     u32 lane = threadIdx.x % 32, group = blockIdx.x * 8 + threadIdx.x / 32, row = blockIdx.y;
-    u32 each = (a.vocab + GROUPS - 1) / GROUPS, first = group * each;
-    u32 end = first + each < a.vocab ? first + each : a.vocab;
+    const LogitGroup g(group, a.vocab);
     after_previous();
     const float* logits = a.logits + (u64)row * a.vocab;
     u32 key = 0;
-    for (u32 i = first + lane; i < end; i += 32) {
+    for (u32 i = g.first + lane; i < g.end; i += 32) {
         u32 own = logit_key(logits[i]);
         key = own > key ? own : key;
     }
@@ -81,7 +107,7 @@ KERNEL(__launch_bounds__(256) likely_max, LikelyArgs) {
     float largest = of_key(key), inverse = 1.0f / a.temperature[row], sum = 0;
     // Of what is all -inf nothing is left to weigh.
     if (largest > -INFINITY)
-        for (u32 i = first + lane; i < end; i += 32) sum += expf((logits[i] - largest) * inverse);
+        for (u32 i = g.first + lane; i < g.end; i += 32) sum += expf((logits[i] - largest) * inverse);
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(FULL, sum, step);
     if (lane != 0) return;
     a.maxes[(u64)row * GROUPS + group] = key;

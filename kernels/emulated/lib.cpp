@@ -281,7 +281,7 @@ const Entry TABLE[] = {
     ENTRY(matmul_wide, MatmulArgs), ENTRY(matmul_floats, MatmulArgs),
     ENTRY(rms_norm, NormArgs), ENTRY(halve, HalveArgs), ENTRY(gather, GatherArgs),
     ENTRY(gdn, GdnArgs), ENTRY(gdn_prepare, WalkArgs), ENTRY(gdn_walk, WalkArgs), ENTRY(gdn_finish, WalkArgs),
-    ENTRY(gdn_bf16, GdnArgs), ENTRY(gdn_walk_bf16, WalkArgs),
+    ENTRY(gdn_bf16, GdnArgs), ENTRY(gdn_many, GdnArgs), ENTRY(gdn_many_bf16, GdnArgs), ENTRY(gdn_walk_bf16, WalkArgs),
     ENTRY(attention_cache, CacheArgs), ENTRY(attention, AttentionArgs),
     ENTRY(attention_prefill_128, FlashArgs), ENTRY(attention_prefill_256, FlashArgs),
     ENTRY(attention_prefill_blocks_128, FlashArgs), ENTRY(attention_prefill_blocks_256, FlashArgs),
@@ -289,12 +289,12 @@ const Entry TABLE[] = {
     ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
     ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(attend, AttendArgs), ENTRY(attend_blocks, AttendArgs), ENTRY(attend_join, AttendJoinArgs),
-    ENTRY(each_route, EachArgs), ENTRY(each_up, EachArgs), ENTRY(each_up_one, EachArgs), ENTRY(each_down, EachArgs),
+    ENTRY(each_up, EachArgs), ENTRY(each_up_one, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(each_down_one, EachArgs), ENTRY(experts_down_1, ExpertsArgs),
     ENTRY(experts_down_each, ExpertsArgs), ENTRY(experts_up_joined, ExpertsArgs), ENTRY(grouped_up_joined, GroupedArgs),
     ENTRY(offload_choose, OffloadArgs), ENTRY(offload_copy, OffloadArgs),
     ENTRY(lora_inner, LoraArgs), ENTRY(lora_add, LoraArgs),
-    ENTRY(argmax, ArgmaxArgs), ENTRY(likely_max, LikelyArgs), ENTRY(likely_collect, LikelyArgs),
+    ENTRY(argmax_groups, ArgmaxArgs), ENTRY(argmax, ArgmaxArgs), ENTRY(likely_max, LikelyArgs), ENTRY(likely_collect, LikelyArgs),
     ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };
 std::mutex one;

@@ -117,6 +117,11 @@ static inline unsigned pick_bytes(unsigned a, unsigned b, unsigned which) {
     return v;
 }
 static inline void fetch_ahead(const void*) {}
+static inline void arrive(unsigned* count) { ++*count; }
+// Blocks run in order: what is awaited is there, or would never come.
+static inline void await(const unsigned* count, unsigned blocks) {
+    if (*count < blocks) std::abort();
+}
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline void copy_16(void* to, const void* from) { emulated::copy(to, from, 16); }
 static inline void copies_end() { emulated::copies_end(); }

@@ -110,6 +110,9 @@ struct AgreeArgs {
     /// Backend to agree with
     #[arg(long, default_value = "llama")]
     reference: Kind,
+    /// Its model file, of the same vocabulary: the weights written out by `quantize --type F32`, say [default: the same]
+    #[arg(long, value_name = "FILE")]
+    reference_model: Option<PathBuf>,
     /// UTF-8 text for the teacher-forced part
     #[arg(long)]
     text: Option<PathBuf>,
@@ -225,8 +228,12 @@ fn compare(args: AgreeArgs) -> anyhow::Result<ExitCode> {
     );
     let mut tested = args.model.load(args.backend, 1, true)?;
     // The reference keeps floats, whatever the other keeps.
-    let exact = ModelArgs { cache: CacheArgs::default(), ..args.model.clone() };
+    let model = args.reference_model.clone().or_else(|| args.model.model.clone());
+    let exact = ModelArgs { cache: CacheArgs::default(), model, ..args.model.clone() };
     let mut reference = exact.load(args.reference, 1, true)?;
+    if fingerprint(tested.vocab.as_ref()) != fingerprint(reference.vocab.as_ref()) {
+        return Err(coded(EX_DATAERR, "the two files have different vocabularies: their logits cannot be compared"));
+    }
     let mut report = json!({ "backend": tested.hosted.model.backend, "reference": reference.hosted.model.backend });
     if let Some(path) = &args.text {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -8,7 +8,7 @@
 //! however we are fed. The weights written out as f32 leave nothing to rounding.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -16,11 +16,17 @@ const PERPLEXITY_TOLERANCE: f64 = 0.001;
 const MARGIN_NATS: f64 = 0.1;
 /// Mean KL divergence between the two on f32 weights, nats.
 const KL_F32_MAX: f64 = 1e-8;
+/// And between activations of eight bits and floats, the same weights.
+const KL_BYTES_MAX: f64 = 1e-2;
 const TEXT: &str = "tests/golden/data/oz.txt";
 
-fn chimere(args: &[&str]) -> Vec<u8> {
+fn command(args: &[&str]) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let run = Command::new(env!("CARGO_BIN_EXE_chimere")).current_dir(root).args(args).output().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_chimere")).current_dir(root).args(args).output().unwrap()
+}
+
+fn chimere(args: &[&str]) -> Vec<u8> {
+    let run = command(args);
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     run.stdout
 }
@@ -32,9 +38,13 @@ fn agree(model: &str, args: &[&str]) -> Value {
 }
 
 fn perplexities_agree(forced: &Value) {
+    perplexities_agree_within(forced, PERPLEXITY_TOLERANCE);
+}
+
+fn perplexities_agree_within(forced: &Value, tolerance: f64) {
     println!("{forced:#}");
     let (ours, theirs) = (forced["perplexity"].as_f64().unwrap(), forced["perplexity_reference"].as_f64().unwrap());
-    assert!((ours / theirs - 1.0).abs() < PERPLEXITY_TOLERANCE, "perplexity {ours} against {theirs}");
+    assert!((ours / theirs - 1.0).abs() < tolerance, "perplexity {ours} against {theirs}");
     assert!(forced["positions"].as_u64().unwrap() > 5000);
 }
 
@@ -81,4 +91,18 @@ fn in_f32_nothing_but_the_order_of_sums_differs() {
     assert_eq!(forced["top1_differs_clearly"], 0, "{forced}");
     assert!(forced["kl_mean"].as_f64().unwrap() < KL_F32_MAX, "{forced}");
     texts_part_only_at_ties(path, "8", "100");
+
+    let rounded = agree("nano/nano.gguf", &["--text", TEXT, "--reference", "cpu", "--reference-model", path]);
+    println!("what activations of eight bits cost:");
+    perplexities_agree_within(&rounded["forced"], 0.01);
+    let kl = rounded["forced"]["kl_mean"].as_f64().unwrap();
+    assert!(kl > KL_F32_MAX && kl < KL_BYTES_MAX, "{rounded}");
+}
+
+#[test]
+fn files_of_different_vocabularies_are_not_compared() {
+    let args = ["eval", "agree", "--model", "nano/nano.gguf", "--reference", "cpu", "--text", TEXT];
+    let run = command(&[&args[..], &["--reference-model", "tests/golden/data/mini/model.gguf"]].concat());
+    assert_eq!(run.status.code(), Some(65));
+    assert!(String::from_utf8_lossy(&run.stderr).contains("different vocabularies"), "{run:?}");
 }

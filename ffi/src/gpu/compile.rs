@@ -11,12 +11,15 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 15] = [
+const HEADERS: [(&CStr, &str); 18] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),
+    (c"each.cuh", include_str!("../../../kernels/each.cuh")),
+    (c"each_down.cuh", include_str!("../../../kernels/each_down.cuh")),
+    (c"each_up.cuh", include_str!("../../../kernels/each_up.cuh")),
     (c"embed.cuh", include_str!("../../../kernels/embed.cuh")),
     (c"expert.cuh", include_str!("../../../kernels/expert.cuh")),
     (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),

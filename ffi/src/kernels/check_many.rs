@@ -94,10 +94,10 @@ fn recurrence(g: &Gdn<'_>, state: StateType, tokens: usize) -> Vec<f64> {
     y
 }
 
-/// Two sequences: one walks over 45 tokens at once, the other over 3 and then 42; the numbers are those of both
-/// kernels.
+/// Two sequences: one walks over 45 tokens at once, the other over 6 and 5 by both forms for few tokens and then over 34; the
+/// numbers are those of all kernels.
 fn walk(d: &Device, kept: StateType) -> Result<Finding, GpuError> {
-    let (tokens, mut random) = (45, Random(6));
+    let (tokens, early, mut random) = (45, 11, Random(6));
     let mut normals = |n: usize| random.normals(n);
     let (qkv, z, conv) = (normals(tokens * CHANNELS), normals(tokens * HEADS.1 * 128), normals(4 * CHANNELS));
     let (alpha, beta, bias, norm) =
@@ -134,12 +134,14 @@ fn walk(d: &Device, kept: StateType) -> Result<Finding, GpuError> {
         eps: 1e-6,
         ..Default::default()
     };
-    let three = words(d, &[1, tokens as u32, 3, 0])?;
-    gdn::launch(d, kept, &gdn::Gdn { spans: three.at(), ..all }, 1)?;
+    for (many, from, len) in [(false, 0, 6), (true, 6, early as u32 - 6)] {
+        let span = words(d, &[1, tokens as u32 + from, len, from])?;
+        gdn::launch_as(d, kept, &gdn::Gdn { spans: span.at(), ..all }, 1, many)?;
+    }
     let first = read(&y, 2 * tokens * width)?;
-    // The other sequence's first three rows are no part of this pass: rows of the pass lie side by side.
-    let rows = 2 * tokens - 3;
-    let skip = |n: usize| (tokens + 3) * n * 4;
+    // The other sequence's first rows are no part of this pass: rows of the pass lie side by side.
+    let rows = 2 * tokens - early;
+    let skip = |n: usize| (tokens + early) * n * 4;
     let joined = |from: &Buffer, n: usize| -> Result<Buffer, GpuError> {
         let buffer = d.zeroed(4 * rows * n)?;
         buffer.copy(0, from, 0..4 * tokens * n)?;
@@ -148,9 +150,9 @@ fn walk(d: &Device, kept: StateType) -> Result<Finding, GpuError> {
     };
     let (qkvs, zs, alphas, betas) =
         (joined(&qkvs, CHANNELS)?, joined(&zs, width)?, joined(&alphas, HEADS.1)?, joined(&betas, HEADS.1)?);
-    let spans = words(d, &[0, 0, tokens as u32, 0, 1, tokens as u32, tokens as u32 - 3, 3])?;
+    let spans = words(d, &[0, 0, tokens as u32, 0, 1, tokens as u32, (tokens - early) as u32, early as u32])?;
     let slots: Vec<u32> = (0..rows).map(|r| u32::from(r >= tokens)).collect();
-    let positions: Vec<u32> = (0..tokens as u32).chain(3..tokens as u32).collect();
+    let positions: Vec<u32> = (0..tokens as u32).chain(early as u32..tokens as u32).collect();
     let (slots, positions) = (words(d, &slots)?, words(d, &positions)?);
     let (mixed, gates) = (d.zeroed(4 * rows * CHANNELS)?, d.zeroed(32 * rows * HEADS.1)?);
     let a = gdn::Walk {
@@ -180,7 +182,7 @@ fn walk(d: &Device, kept: StateType) -> Result<Finding, GpuError> {
     };
     gdn::walk(d, kept, &a, 2)?;
     let found = read(&y, rows * width)?;
-    let pieces = [&first[tokens * width..][..3 * width], &found[tokens * width..]].concat();
+    let pieces = [&first[tokens * width..][..early * width], &found[tokens * width..]].concat();
     let mut error = if same(&pieces, &found[..tokens * width]) { 0.0 } else { f64::INFINITY };
     for (a, b) in found.iter().zip(&wanted) {
         error = worst(error, (f64::from(*a) - b).abs());

@@ -1,8 +1,8 @@
 //! The largest logits of rows, against a sorted row.
 
 use super::check::{Finding, floats};
-use super::sample::{self, GROUPS, LIKELY, LIST_WORDS, LISTED_MAX, Largest, Likely};
-use crate::gpu::{Device, GpuError};
+use super::sample::{self, Argmax, GROUPS, LARGEST_WORDS, LIKELY, LIST_WORDS, LISTED_MAX, Largest, Likely};
+use crate::gpu::{Buffer, Device, GpuError};
 use crate::samples::Random;
 
 /// Of a row: what is wrong with what was found.
@@ -56,6 +56,45 @@ fn rows(d: &Device, vocab: usize, rows: &[Vec<f32>]) -> Result<Finding, GpuError
     })
 }
 
+/// Three steps of rows of which the first has one largest logit, the others several, none above −inf, or none that is a number.
+fn argmax(d: &Device, vocab: usize, random: &mut Random) -> Result<Finding, GpuError> {
+    let plain: Vec<f32> = (0..vocab).map(|_| random.normal()).collect();
+    let mut equal = plain.clone();
+    equal[vocab / 3] = 9.0;
+    equal[vocab - 1] = 9.0;
+    let mut gaps = plain.clone();
+    gaps.iter_mut().step_by(2).for_each(|l| *l = f32::NAN);
+    let rows = [plain, equal, vec![f32::NEG_INFINITY; vocab], gaps, vec![f32::NAN; vocab]];
+    let best = |row: &[f32]| (0..vocab).fold(0, |best, i| if row[i] > row[best] || row[best].is_nan() && !row[i].is_nan() { i } else { best });
+    let wanted: Vec<u32> = rows.iter().map(|row| best(row) as u32).collect();
+    let words = |n: usize| d.zeroed(4 * n * rows.len());
+    let (logits, largest, token) = (floats(d, &rows.concat())?, words(LARGEST_WORDS)?, words(1)?);
+    let (position, history, step) = (words(1)?, words(2)?, words(1)?);
+    let a = Argmax {
+        logits: logits.at(),
+        largest: largest.at(),
+        token: token.at(),
+        position: position.at(),
+        history: history.at(),
+        step: step.at(),
+        vocab: vocab as u32,
+        steps_max: 2,
+    };
+    for _ in 0..3 {
+        sample::argmax(d, &a, rows.len())?;
+    }
+    let read = |buffer: &Buffer, n: usize| -> Result<Vec<u32>, GpuError> {
+        let mut words = vec![0; n * rows.len()];
+        buffer.read_u32(0, &mut words)?;
+        Ok(words)
+    };
+    // Nothing is written behind the last step that has room.
+    let right = read(&token, 1)? == wanted
+        && read(&history, 2)? == [&wanted[..], &wanted[..]].concat()
+        && [&position, &step].iter().all(|b| read(b, 1).is_ok_and(|w| w == vec![3; rows.len()]));
+    Ok(Finding { kernel: "argmax", error: f64::from(u8::from(!right)), what: format!("{vocab} logits"), limit: 0.0 })
+}
+
 pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     let mut random = Random(17);
     let mut found = Vec::new();
@@ -66,7 +105,8 @@ pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
         few.iter_mut().enumerate().filter(|(i, _)| i % 7 != 0).for_each(|(_, l)| *l = f32::NEG_INFINITY);
         let len = vocab.min(90);
         peak[vocab - len..].iter_mut().for_each(|l| *l += 40.0);
-        found.push(rows(d, vocab, &[plain, few, vec![-2.5; vocab], peak])?);
+        let rows = rows(d, vocab, &[plain, few, vec![-2.5; vocab], peak])?;
+        found.extend([rows, argmax(d, vocab, &mut random)?]);
     }
     Ok(found)
 }

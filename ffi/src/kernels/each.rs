@@ -24,30 +24,32 @@ args! {
         hh: u64,
         residual: u64,
         squares: u64,
+        arrived: u64,
         inputs: u32,
         used: u32,
         experts: u32,
         stride: u32,
         tokens: u32,
         router_packing: u32,
+        beside: u32,
+        pad: u32,
     }
 }
 
-/// The router's logits, of a router of floats, and beside them gate and up of the shared expert.
-pub fn route(d: &Device, a: &Each) -> Result<(), GpuError> {
-    let blocks = a.experts / 4 + 1 + a.shared.width.div_ceil(16) * a.tokens;
-    d.launch(Kernel::EachRoute, [blocks, 1, 1], 256, a)
-}
-
-/// Chooses experts from the router's logits and adds their results, and the shared expert's, to the residual stream.
+/// Normalises rows of the residual stream, chooses experts by a router of floats and adds their results, and the shared expert's, to the residual stream.
 pub fn launch(d: &Device, a: &Each) -> Result<(), GpuError> {
     let (up, down) = (a.routed.width.div_ceil(16), a.inputs.div_ceil(16));
-    if a.tokens == 1 {
-        d.launch(Kernel::EachUpOne, [up, a.used, 1], 256, a)?;
-        return d.launch(Kernel::EachDownOne, [down, 1, 1], 64 * (a.used + 1), a);
-    }
-    d.launch(Kernel::EachUp, [beside(d, up, a.used * a.tokens), a.used, a.tokens], 256, a)?;
-    d.launch(Kernel::EachDown, [beside(d, down, a.tokens), a.tokens, 1], 32 * (a.used + 1), a)
+    let many = a.tokens > 1;
+    let beside_each = if many { beside(d, up, a.used * a.tokens) } else { up };
+    let down_blocks = if many { beside(d, down, a.tokens) } else { down };
+    let a = Each { beside: beside_each, ..*a };
+    let normalise = if a.norm.squares == 0 { a.tokens } else { 0 };
+    let shared = a.shared.width.div_ceil(16);
+    let blocks = normalise + a.experts / 4 + 1 + shared + beside_each * a.used * a.tokens;
+    let (rise, fall, threads) =
+        if many { (Kernel::EachUp, Kernel::EachDown, 32) } else { (Kernel::EachUpOne, Kernel::EachDownOne, 64) };
+    d.launch(rise, [blocks, 1, 1], 256, &a)?;
+    d.launch(fall, [down_blocks, a.tokens, 1], threads * (a.used + 1), &a)
 }
 
 /// Blocks that share so many tiles, of which there are so many times as many: as few as take as often turns as they would one

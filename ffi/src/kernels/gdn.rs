@@ -79,6 +79,18 @@ pub fn walk(d: &Device, state: StateType, a: &Walk, spans: usize) -> Result<(), 
 }
 
 pub fn launch(d: &Device, state: StateType, a: &Gdn, spans: usize) -> Result<(), GpuError> {
-    let kernel = if state == StateType::Bf16 { Kernel::GdnBf16 } else { Kernel::Gdn };
-    d.launch(kernel, [a.value_heads, spans as u32, 1], 512, a)
+    // Where every head has a multiprocessor for itself, all of its threads serve it.
+    let many = a.value_heads * spans as u32 > d.facts().processors;
+    launch_as(d, state, a, spans, many)
+}
+
+/// With blocks of which two share a multiprocessor, or without; the bits are the same.
+pub(super) fn launch_as(d: &Device, state: StateType, a: &Gdn, spans: usize, many: bool) -> Result<(), GpuError> {
+    let (kernel, threads) = match (many, state == StateType::Bf16) {
+        (false, false) => (Kernel::Gdn, 512),
+        (false, true) => (Kernel::GdnBf16, 512),
+        (true, false) => (Kernel::GdnMany, 256),
+        (true, true) => (Kernel::GdnManyBf16, 256),
+    };
+    d.launch(kernel, [a.value_heads, spans as u32, 1], threads, a)
 }

@@ -80,6 +80,8 @@ kernels! {
     Gather = "gather" in "norm.cu", norm::Gather;
     Gdn = "gdn" in "gdn.cu", gdn::Gdn;
     GdnBf16 = "gdn_bf16" in "gdn.cu", gdn::Gdn;
+    GdnMany = "gdn_many" in "gdn.cu", gdn::Gdn;
+    GdnManyBf16 = "gdn_many_bf16" in "gdn.cu", gdn::Gdn;
     GdnPrepare = "gdn_prepare" in "gdn_walk.cu", gdn::Walk;
     GdnWalk = "gdn_walk" in "gdn_walk.cu", gdn::Walk;
     GdnWalkBf16 = "gdn_walk_bf16" in "gdn_walk.cu", gdn::Walk;
@@ -106,7 +108,6 @@ kernels! {
     GroupedUpJoined = "grouped_up_joined" in "grouped.cu", grouped::Grouped;
     GroupedDown = "grouped_down" in "grouped.cu", grouped::Grouped;
     ExpertsDownEach = "experts_down_each" in "experts.cu", experts::Experts;
-    EachRoute = "each_route" in "each.cu", each::Each;
     EachUp = "each_up" in "each.cu", each::Each;
     EachUpOne = "each_up_one" in "each.cu", each::Each;
     EachDown = "each_down" in "each.cu", each::Each;
@@ -115,6 +116,7 @@ kernels! {
     OffloadCopy = "offload_copy" in "offload.cu", offload::Offload;
     LoraInner = "lora_inner" in "lora.cu", lora::Lora;
     LoraAdd = "lora_add" in "lora.cu", lora::Lora;
+    ArgmaxGroups = "argmax_groups" in "sample.cu", sample::Argmax;
     Argmax = "argmax" in "sample.cu", sample::Argmax;
     LikelyMax = "likely_max" in "sample.cu", sample::Likely;
     LikelyCollect = "likely_collect" in "sample.cu", sample::Likely;

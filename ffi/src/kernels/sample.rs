@@ -7,6 +7,7 @@ args! {
     /// The most probable token becomes the next one.
     Argmax {
         logits: u64,
+        largest: u64,
         token: u64,
         position: u64,
         history: u64,
@@ -31,6 +32,8 @@ args! {
 
 /// Groups into which a row is cut.
 pub const GROUPS: usize = 1024;
+/// Words of the largest logits of a row's groups, each with its index.
+pub const LARGEST_WORDS: usize = 2 * GROUPS;
 /// Logits of a row that are found at least, of those that it has.
 pub const LIKELY: usize = 128;
 /// And those that are written at most.
@@ -81,6 +84,8 @@ pub fn likely(d: &Device, a: &Likely, rows: usize) -> Result<(), GpuError> {
     d.launch(Kernel::LikelyCollect, [blocks, rows as u32, 1], GROUPS as u32, a)
 }
 
-pub fn argmax(d: &Device, a: &Argmax, tokens: usize) -> Result<(), GpuError> {
-    d.launch(Kernel::Argmax, [tokens as u32, 1, 1], 1024, a)
+/// Takes the most probable token of `rows` rows; `largest` has room for [`LARGEST_WORDS`] of each.
+pub fn argmax(d: &Device, a: &Argmax, rows: usize) -> Result<(), GpuError> {
+    d.launch(Kernel::ArgmaxGroups, [GROUPS as u32 / 8, rows as u32, 1], 256, a)?;
+    d.launch(Kernel::Argmax, [rows as u32, 1, 1], GROUPS as u32, a)
 }

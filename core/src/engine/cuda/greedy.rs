@@ -2,7 +2,7 @@
 //! of all tokens at the end. What the card can do without waiting for anybody; the rate that measurements report.
 
 use chimere_ffi::gpu::Recording;
-use chimere_ffi::kernels::sample::{self, Argmax};
+use chimere_ffi::kernels::sample::{self, Argmax, LARGEST_WORDS};
 
 use super::run::Shape;
 use super::{Cuda, GRAPH_ROWS_MAX, computing, plan_words};
@@ -28,9 +28,11 @@ impl Cuda {
         let slots = self.place(seqs, first, steps)?;
         let history = self.device.zeroed(4 * rows * steps).map_err(computing)?;
         let step = self.device.zeroed(4 * rows).map_err(computing)?;
+        let largest = self.device.zeroed(4 * LARGEST_WORDS * rows).map_err(computing)?;
         let (m, touched) = (&self.memory, self.touched(slots.iter().copied()));
         let argmax = Argmax {
             logits: m.logits.at(),
+            largest: largest.at(),
             token: m.plan.at(),
             position: m.plan.from(8 * plan_words(rows)),
             history: history.at(),

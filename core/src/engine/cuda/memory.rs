@@ -230,6 +230,8 @@ pub(super) struct Memory {
     pub(super) router: Buffer,
     pub(super) weight: Buffer,
     pub(super) chosen: Buffer,
+    /// Blocks that others of their kernel wait for: none, between the kernels.
+    pub(super) arrived: Buffer,
     pub(super) active: Buffer,
     pub(super) start: Buffer,
     pub(super) pairs: Buffer,
@@ -263,7 +265,8 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + HEAD_ROWS * (hp.vocab + Likely::WORDS)
         + s.lora_rows(hp) * lora::RANK_MAX
         + s.context * a.rope_dims
-        + d.div_ceil(16);
+        + d.div_ceil(16)
+        + 2;
     4 * floats
         + activation(t, d)
         + activation(t, mixed)
@@ -298,6 +301,7 @@ impl Memory {
             router: floats(t * (m.experts + 1))?,
             weight: floats(pairs)?,
             chosen: floats(t * m.used)?,
+            arrived: floats(2)?,
             active: floats(m.experts + 1)?,
             start: floats(m.experts + 1)?,
             pairs: floats(t * m.used)?,

@@ -3,19 +3,18 @@
 
 use super::Run;
 use chimere_ffi::gpu::GpuError;
+use chimere_ffi::kernels::matmul::Normed;
 use chimere_ffi::kernels::{each, experts, route};
 
 impl Run<'_> {
-    /// Which experts each row goes to.
+    /// Which experts each row goes to. Few rows are normalised and choose where the experts are read.
     pub(super) fn route(&mut self, i: usize) -> Result<(), GpuError> {
-        let layer = self.layer(i);
-        if !self.summed || !self.each(i) {
-            self.norm(&layer.post_norm)?;
-            self.summed = false;
-        }
         if self.each(i) {
-            return each::route(&self.c.device, &self.each_experts(i));
+            return Ok(());
         }
+        let layer = self.layer(i);
+        self.norm(&layer.post_norm)?;
+        self.summed = false;
         let (m, p) = (&self.c.memory, &self.c.hp.moe);
         self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
         let a = route::Route {
@@ -100,6 +99,7 @@ impl Run<'_> {
             gate: w.shared_gate.buffer.at(),
             up: w.shared_up.buffer.at(),
             down: w.shared_down.buffer.at(),
+            down_bytes: w.shared_down.bytes() as u64,
             gate_packing: w.shared_gate.packing as u32,
             up_packing: w.shared_up.packing as u32,
             down_packing: w.shared_down.packing as u32,
@@ -111,25 +111,28 @@ impl Run<'_> {
 
     fn each_experts(&self, i: usize) -> each::Each {
         let (m, (routed, shared), layer) = (&self.c.memory, self.matrices(i), self.layer(i));
-        let (router, (input, norm)) = (&layer.moe.router, self.reading(&layer.post_norm));
+        let (router, input) = (&layer.moe.router, self.input());
+        let (x, squares) = if self.summed { (self.x.at(), m.squares.at()) } else { (input.x, 0) };
         each::Each {
             routed,
             shared,
             router: router.buffer.at(),
-            x: input.x,
+            x,
             halves: input.halves,
-            norm,
+            norm: Normed { squares, weights: layer.post_norm.at(), eps: self.c.hp.rms_eps, pad: 0 },
             logits: m.router.at(),
             chosen: m.chosen.at(),
             hh: m.h.halves.at(),
             residual: self.x.at(),
             squares: self.squares(),
+            arrived: m.arrived.at(),
             inputs: self.c.hp.width as u32,
             used: self.c.hp.moe.used as u32,
             experts: self.c.hp.moe.experts as u32,
             stride: self.c.sizes.inner as u32,
             tokens: self.rows as u32,
             router_packing: router.packing as u32,
+            ..Default::default()
         }
     }
 }

@@ -1,0 +1,127 @@
+// What the experts of few tokens make of their inner values, weighed and added to the residual stream.
+#pragma once
+#include "each.cuh"
+
+// What the residual stream has for 16 rows of a token, a lane each.
+__device__ __forceinline__ float before(const EachArgs& a, u32 t, u32 tile) {
+    u32 row = 16 * tile + threadIdx.x % 32;
+    return threadIdx.x % 32 < 16 && row < a.inputs ? a.residual[(u64)t * a.inputs + row] : 0.0f;
+}
+
+// Shared memory of a block that adds experts up: parts of each one's rows, the rows of two tiles, and what each expert weighs.
+struct FallScratch {
+    float parts[EACH_MAX][PARTS][16], sums[2][EACH_MAX][16], weights[EACH_MAX];
+};
+
+// What the experts of a token weigh, by a warp: the chosen ones, a lane each, renormalised over them as `route` does, and the
+// shared one by its gate.
+__device__ __forceinline__ void weigh(const EachArgs& a, u32 t, u32 picked, FallScratch& m) {
+    u32 lane = threadIdx.x % 32;
+    const float* logits = a.logits + (u64)t * (a.experts + 1);
+    float logit = logits[lane < a.used ? picked : a.experts], e = expf(logit - __shfl_sync(FULL, logit, 0)), sum = 0;
+    for (u32 n = 0; n < a.used; n++) sum += __shfl_sync(FULL, e, (int)n);
+    if (lane <= a.used) m.weights[lane] = lane < a.used ? e / sum : sigmoid(logit);
+}
+
+// Tiles of 16 rows of the expert at a place of the choice, by warp `share` of its WARPS; a single one where there are two, else
+// also each that is as many further as there are blocks, its weights on their way while one is added up. `picked`: the experts
+// of the token, a lane each. One warp adds them to `v`, what the residual stream has for it.
+template <class P, int WARPS>
+__device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 picked, u32 place, u32 share, float v, FallScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = blockIdx.y, tile = blockIdx.x, tiles = (a.inputs + 15) / 16;
+    u32 blocks = e.width / P::INPUTS, row = t * (a.used + 1) + place;
+    u32 first = share * PARTS / WARPS, from = part_start(first, blocks), end = part_start(first + PARTS / WARPS, blocks);
+    u32 expert = place == a.used ? 0 : __shfl_sync(FULL, picked, (int)place);
+    const u8* rows = e.down + expert * e.down_bytes + (u64)tile * blocks * P::BYTES;
+    const int DEEP = WARPS == 1 && sizeof(P) <= 120 ? 2 : 1;
+    P held[DEEP] = {};
+#pragma unroll
+    for (int d = 0; d < DEEP; d++)
+        if (from + d < end) held[d].load(rows + (from + d) * P::BYTES, lane);
+    if (warp == 0) weigh(a, t, picked, m);
+    float(*parts)[16] = m.parts[place];
+    // A part without blocks adds nothing.
+    for (u32 i = lane; i < 16 * PARTS / WARPS; i += 32) parts[first + i / 16][i % 16] = 0;
+    __syncwarp();
+    const Columns<1, true> x({a.hh, a.stride}, &row);
+#pragma unroll 1
+    for (u32 turn = 0;; turn++) {
+        u32 next = tile + gridDim.x, part = first;
+        bool more = WARPS == 1 && next < tiles;
+        float acc[1][4] = {{0, 0, 0, 0}};
+#pragma unroll 1
+        for (u32 i = from; i < end; i += DEEP) {
+#pragma unroll
+            for (int d = 0; d < DEEP; d++) {
+                if (i + d >= end) break;
+                block_product<P, 1, true>(held[d], x, i + d, acc);
+                // The block that takes its place: of this tile, or of the next one.
+                bool last = i + d + DEEP >= end;
+                u32 follows = last ? gridDim.x * blocks + from + d : i + d + DEEP;
+                if (!last || more) held[d].load(rows + (u64)follows * P::BYTES, lane);
+                while (part_start(part + 1, blocks) <= i + d) part++;
+                if (part_start(part + 1, blocks) != i + d + 1) continue;
+                if (lane % 4 == 0)
+                    parts[part][lane / 4] = acc[0][0] * (1.0f / WEIGHT_UNIT), parts[part][lane / 4 + 8] = acc[0][2] * (1.0f / WEIGHT_UNIT);
+                acc[0][0] = acc[0][1] = acc[0][2] = acc[0][3] = 0;
+            }
+        }
+        if (WARPS == 1) __syncwarp();
+        else __syncthreads();
+        auto& sums = m.sums[turn % 2];
+        if (share == 0 && lane < 16) {
+            float sum = parts[0][lane];
+#pragma unroll
+            for (int p = 1; p < PARTS; p++) sum += parts[p][lane];
+            sums[place][lane] = sum;
+        }
+        __syncthreads();
+        if (warp == turn % (a.used + 1)) {
+            u32 to = 16 * tile + lane;
+            bool mine = lane < 16 && to < a.inputs;
+            for (u32 i = 0; i <= a.used; i++) v = fmaf(m.weights[i], lane < 16 ? sums[i][lane] : 0.0f, v);
+            if (mine) a.residual[(u64)t * a.inputs + to] = v;
+            if (a.squares.at) {
+                float square = sixteen(mine ? v : 0.0f);
+                if (lane == 0) a.squares[(u64)t * tiles + tile] = square;
+            }
+        }
+        if (!more) return;
+        tile = next, rows += (u64)gridDim.x * blocks * P::BYTES;
+        if (warp == (turn + 1) % (a.used + 1)) v = before(a, t, tile);
+    }
+}
+
+// A block owns 16 rows (x; of many tokens also x + grid …) of a token (y), WARPS warps each of the chosen experts, the shared
+// one last; the sum goes to the residual stream.
+template <int WARPS> __device__ __forceinline__ void fall_all(const EachArgs& a) {
+    __shared__ FallScratch m;
+    u32 warp = threadIdx.x / 32, place = warp / WARPS, share = warp % WARPS, t = blockIdx.y;
+    bool shared = place == a.used;
+    const Expert& e = shared ? a.shared : a.routed;
+    // What is read before the wait was written before the kernel that has to be waited for began.
+    float v = warp == 0 ? before(a, t, blockIdx.x) : 0.0f;
+    after_previous();
+    if (blockIdx.x == 0 && t == 0 && threadIdx.x < 2) a.arrived[threadIdx.x] = 0;
+    u32 picked = a.chosen[t * a.used + min(threadIdx.x % 32, a.used - 1)];
+    switch (e.down_packing) {
+#if HAS(Q4)
+        case Q4: return fall<PackQ4, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return fall<PackIQ3, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(Q5)
+        case Q5: return fall<PackQ5, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(Q6)
+        case Q6: return fall<PackQ6, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(B8)
+        case B8: return fall<PackB8, WARPS>(a, e, picked, place, share, v, m);
+#endif
+#if HAS(K8)
+        case K8: return fall<PackK8, WARPS>(a, e, picked, place, share, v, m);
+#endif
+    }
+}

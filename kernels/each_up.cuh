@@ -1,0 +1,266 @@
+// The router, and gate and up of the experts that few tokens choose by it.
+#pragma once
+#include "each.cuh"
+#include "pick.cuh"
+
+// Shared memory of a block: sums of gate and up by parts, of two tiles, of which one is joined while the next is multiplied, or of
+// one for four tokens; or
+// of four rows of the router by halves; or of a row that is normalised.
+struct EachScratch {
+    union {
+        float sums[2][2][PARTS][16];
+        float shared[2][PARTS][16][4];
+        float floats[8][4];
+        RowSums row;
+    };
+    uint4 halves[NORMED_INPUTS_MAX / 8];  // of a token that is normalised here
+};
+
+// acc[d] = part `p` of a tile of gate and of one of up times tokens, side by side; `held` has their first blocks.
+template <class P, bool ONE>
+__device__ __forceinline__ void pair_product(const u8* const (&tiles)[2], u32 p, u32 blocks, P (&held)[2],
+                                             const Columns<1, ONE>& x, float (&acc)[2][4]) {
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[d][i] = 0;
+    u32 from = part_start(p, blocks), end = part_start(p + 1, blocks);
+#pragma unroll 1
+    for (u32 at = from; at < end; at++) {
+#pragma unroll
+        for (int d = 0; d < 2; d++)
+            if (at > from) held[d].load(tiles[d] + (u64)at * P::BYTES, threadIdx.x % 32);
+#pragma unroll
+        for (int t = 0; t < P::INPUTS / 32; t++) {
+            const uint4 b = *(const uint4*)(x.row[0] + (u64)at * P::INPUTS + 32 * t);
+#pragma unroll
+            for (int d = 0; d < 2; d++) {
+                u32 w[2][4];
+                operands(held[d], t, w);
+                mma_halves(acc[d], w[0], b.x, b.y);
+                mma_halves(acc[d], w[1], b.z, b.w);
+            }
+        }
+    }
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[d][i] *= 1.0f / WEIGHT_UNIT;
+}
+
+// Blocks that normalise a token for all others, unless each of these does.
+__device__ __forceinline__ u32 norm_blocks(const EachArgs& a) { return a.norm.squares.at ? 0 : a.tokens; }
+// Blocks that make logits, four rows of the router each.
+__device__ __forceinline__ u32 router_blocks(const EachArgs& a) { return a.experts / 4 + 1; }
+
+__device__ __forceinline__ void await_blocks(const u32* arrived, u32 blocks) {
+    if (blocks == 0) return;
+    if (threadIdx.x == 0) await(arrived, blocks);
+    __syncthreads();
+}
+
+// Token t as its readers take it.
+__device__ __forceinline__ void normalise(const EachArgs& a, u32 t, EachScratch& m) {
+    float4 held[8], w[8];
+#pragma unroll
+    for (u32 r = 0; r < 8; r++) w[r] = load_four(a.norm.weights, 4 * threadIdx.x + 1024 * r, a.inputs);
+    after_previous();
+#pragma unroll
+    for (u32 r = 0; r < 8; r++) held[r] = load_four(a.residual + (u64)t * a.inputs, 4 * threadIdx.x + 1024 * r, a.inputs);
+    put_normalised(held, w, a.inputs, a.norm.eps, m.row, a.x + (u64)t * a.inputs, a.halves + (u64)t * a.inputs);
+    __syncthreads();
+    if (threadIdx.x == 0) arrive(&a.arrived[0]);
+}
+
+// The expert of token t at a place of the choice, by a warp.
+__device__ __forceinline__ u32 choose(const EachArgs& a, u32 t, u32 place) {
+    const float* logits = a.logits + (u64)t * (a.experts + 1);
+    return a.experts <= 256 ? pick_one<8>(logits, a.experts, place) : pick_one<32>(logits, a.experts, place);
+}
+
+// The first block of a warp's part of a tile of gate and of one of up.
+template <class P> __device__ __forceinline__ void hold_pair(const u8* const (&tiles)[2], u32 blocks, P (&held)[2]) {
+    u32 warp = threadIdx.x / 32, at = part_start(warp, blocks);
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+        if (at < part_start(warp + 1, blocks)) held[d].load(tiles[d] + (u64)at * P::BYTES, threadIdx.x % 32);
+}
+
+// What its readers normalise of x: the inputs of a warp's part.
+template <class P> __device__ __forceinline__ WarpHalves own_halves(const EachArgs& a) {
+    u32 warp = threadIdx.x / 32, blocks = a.norm.squares.at ? a.inputs / P::INPUTS : 0;
+    return WarpHalves(a.norm, part_start(warp, blocks) * P::INPUTS, part_start(warp + 1, blocks) * P::INPUTS);
+}
+
+// 16 rows of gate and up of the shared expert for all tokens, behind the chosen ones of each; a warp owns a part of the inputs.
+// The weights are on their way before the wait.
+template <class P> __device__ __forceinline__ void rise_shared(const EachArgs& a, u32 tile, EachScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    u64 from = (u64)tile * blocks * P::BYTES;
+    const u8* const tiles[2] = {a.shared.gate + from, a.shared.up + from};
+    P held[2] = {};
+    hold_pair(tiles, blocks, held);
+    const WarpHalves own = own_halves<P>(a);
+    after_previous();
+    if (a.norm.squares.at) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
+    await_blocks(&a.arrived[0], norm_blocks(a));
+    u32 t = min(lane / 4, a.tokens - 1), first = lane % 4 * 2;
+    const Columns<1, false> x((a.norm.squares.at ? (const u16*)m.halves : a.halves.get()) + (u64)t * a.inputs);
+    float acc[2][4];
+    pair_product(tiles, warp, blocks, held, x, acc);
+#pragma unroll
+    for (int d = 0; d < 2; d++)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            if (first < 4) m.shared[d][warp][lane / 4 + i / 2 * 8][first + i % 2] = acc[d][i];
+    __syncthreads();
+    u32 row = threadIdx.x % 16, token = threadIdx.x / 16;
+    if (token >= a.tokens) return;
+    float g = m.shared[0][0][row][token], u = m.shared[1][0][row][token];
+#pragma unroll
+    for (int p = 1; p < PARTS; p++) g += m.shared[0][p][row][token], u += m.shared[1][p][row][token];
+    put_half(silu(g) * u, a.hh, a.stride, token * (a.used + 1) + a.used, 16 * tile + row);
+}
+
+// 16 rows (tile; of MANY tokens also each that is as many further as blocks share an expert) of gate and up of the expert at a place
+// of the choice for token t. The weights of the next tile are on their way while the sums of one are joined.
+template <class P, bool MANY>
+__device__ __forceinline__ void rise(const EachArgs& a, u32 tile, u32 t, u32 place, EachScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    P held[2] = {};
+    bool normed = a.norm.squares.at;
+    const WarpHalves own = own_halves<P>(a);
+    after_previous();
+    if (normed) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
+    await_blocks(&a.arrived[1], router_blocks(a));
+    // Every warp chooses: one for all of them would be no sooner.
+    u32 expert = choose(a, t, place);
+    if (threadIdx.x == 0 && tile == 0) a.chosen[t * a.used + place] = expert;
+    const u8 *gate = a.routed.gate + expert * a.routed.gate_bytes, *up = a.routed.up + expert * a.routed.up_bytes;
+    auto hold_tile = [&] {
+        u64 from = (u64)tile * blocks * P::BYTES;
+        const u8* const tiles[2] = {gate + from, up + from};
+        hold_pair(tiles, blocks, held);
+    };
+    hold_tile();
+    const Columns<1, true> x(normed ? (const u16*)m.halves : a.halves + (u64)t * a.inputs);
+#pragma unroll 1
+    for (u32 turn = 0;; turn++) {
+        float acc[2][4];
+        u64 from = (u64)tile * blocks * P::BYTES;
+        const u8* const tiles[2] = {gate + from, up + from};
+        pair_product(tiles, warp, blocks, held, x, acc);
+        u32 to = 16 * tile;
+        tile += a.beside;
+        bool more = MANY && 16 * tile < a.routed.width;
+        if (more) hold_tile();
+        auto& sums = m.sums[turn % 2];
+#pragma unroll
+        for (int d = 0; d < 2; d++)
+            if (lane % 4 == 0) sums[d][warp][lane / 4] = acc[d][0], sums[d][warp][lane / 4 + 8] = acc[d][2];
+        __syncthreads();
+        if (warp == turn % 8 && lane < 16) {
+            float g = sums[0][0][lane], u = sums[1][0][lane];
+#pragma unroll
+            for (int p = 1; p < PARTS; p++) g += sums[0][p][lane], u += sums[1][p][lane];
+            put_half(silu(g) * u, a.hh, a.stride, t * (a.used + 1) + place, to + lane);
+        }
+        if (!more) return;
+    }
+}
+
+template <bool MANY>
+__device__ __forceinline__ void rise_any(const EachArgs& a, u32 tile, u32 t, u32 place, EachScratch& m) {
+    switch (a.routed.gate_packing) {
+#if HAS(Q4)
+        case Q4: return rise<PackQ4, MANY>(a, tile, t, place, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return rise<PackIQ3, MANY>(a, tile, t, place, m);
+#endif
+#if HAS(Q5)
+        case Q5: return rise<PackQ5, MANY>(a, tile, t, place, m);
+#endif
+#if HAS(Q6)
+        case Q6: return rise<PackQ6, MANY>(a, tile, t, place, m);
+#endif
+#if HAS(B8)
+        case B8: return rise<PackB8, MANY>(a, tile, t, place, m);
+#endif
+#if HAS(K8)
+        case K8: return rise<PackK8, MANY>(a, tile, t, place, m);
+#endif
+    }
+}
+
+__device__ __forceinline__ void rise_shared_any(const EachArgs& a, u32 tile, EachScratch& m) {
+    switch (a.shared.gate_packing) {
+#if HAS(Q4)
+        case Q4: return rise_shared<PackQ4>(a, tile, m);
+#endif
+#if HAS(IQ3)
+        case IQ3: return rise_shared<PackIQ3>(a, tile, m);
+#endif
+#if HAS(Q5)
+        case Q5: return rise_shared<PackQ5>(a, tile, m);
+#endif
+#if HAS(Q6)
+        case Q6: return rise_shared<PackQ6>(a, tile, m);
+#endif
+#if HAS(B8)
+        case B8: return rise_shared<PackB8>(a, tile, m);
+#endif
+#if HAS(K8)
+        case K8: return rise_shared<PackK8>(a, tile, m);
+#endif
+    }
+}
+
+// Four rows of the router, from `first` on, for all tokens: two warps a row, each one half of the inputs.
+template <int PACKING, int TOKENS> __device__ __forceinline__ void router_rows(const EachArgs& a, u32 first, EachScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = a.experts + 1, token[TOKENS];
+    const FloatPart<PACKING, 8> part(a.router, min(first + warp / 2, rows - 1), a.inputs, warp % 2);
+    after_previous();
+    await_blocks(&a.arrived[0], norm_blocks(a));
+    float acc[TOKENS];
+#pragma unroll
+    for (int n = 0; n < TOKENS; n++) token[n] = min((u32)n, a.tokens - 1);
+    if (TOKENS == 1 && a.norm.squares.at) part.template times<TOKENS>(NormedRow(a.norm, a.x, a.inputs), token, acc);
+    else part.template times<TOKENS>(PlainRows{a.x, a.inputs}, token, acc);
+    if (lane == 0)
+        for (int n = 0; n < TOKENS; n++) m.floats[warp][n] = acc[n];
+    __syncthreads();
+    u32 r = threadIdx.x % 4, n = threadIdx.x / 4, row = first + r;
+    if (n < a.tokens && row < rows) a.logits[(u64)n * rows + row] = m.floats[2 * r][n] + m.floats[2 * r + 1][n];
+    // One warp has written them all.
+    __syncwarp();
+    if (threadIdx.x == 0) arrive(&a.arrived[1]);
+}
+
+template <int TOKENS> __device__ __forceinline__ void router_any(const EachArgs& a, u32 first, EachScratch& m) {
+    switch (a.router_packing) {
+#if HAS(F32)
+        case F32: return router_rows<F32, TOKENS>(a, first, m);
+#endif
+#if HAS(F16)
+        case F16: return router_rows<F16, TOKENS>(a, first, m);
+#endif
+#if HAS(BF16)
+        case BF16: return router_rows<BF16, TOKENS>(a, first, m);
+#endif
+    }
+}
+
+// A block of each_up: the first ones have a token to normalise, the next ones four rows of the router, then 16 rows of the shared
+// expert; all others have rows of a chosen expert for a token. Who needs what others make waits for them.
+template <bool MANY> __device__ __forceinline__ void rise_all(const EachArgs& a) {
+    __shared__ EachScratch m;
+    u32 i = blockIdx.x, shared = (a.shared.width + 15) / 16;
+    if (i < norm_blocks(a)) return normalise(a, i, m);
+    i -= norm_blocks(a);
+    if (i < router_blocks(a)) return router_any<MANY ? 4 : 1>(a, 4 * i, m);
+    i -= router_blocks(a);
+    if (i < shared) return rise_shared_any(a, i, m);
+    i -= shared;
+    rise_any<MANY>(a, i % a.beside, i / a.beside / a.used, i / a.beside % a.used, m);
+}
