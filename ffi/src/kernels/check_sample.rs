@@ -65,7 +65,10 @@ fn argmax(d: &Device, vocab: usize, random: &mut Random) -> Result<Finding, GpuE
     let mut gaps = plain.clone();
     gaps.iter_mut().step_by(2).for_each(|l| *l = f32::NAN);
     let rows = [plain, equal, vec![f32::NEG_INFINITY; vocab], gaps, vec![f32::NAN; vocab]];
-    let best = |row: &[f32]| (0..vocab).fold(0, |best, i| if row[i] > row[best] || row[best].is_nan() && !row[i].is_nan() { i } else { best });
+    let best = |row: &[f32]| {
+        (0..vocab)
+            .fold(0, |best, i| if row[i] > row[best] || row[best].is_nan() && !row[i].is_nan() { i } else { best })
+    };
     let wanted: Vec<u32> = rows.iter().map(|row| best(row) as u32).collect();
     let words = |n: usize| d.zeroed(4 * n * rows.len());
     let (logits, largest, token) = (floats(d, &rows.concat())?, words(LARGEST_WORDS)?, words(1)?);
