@@ -1,12 +1,11 @@
 // The fibers behind shim.hpp, and the table of kernels. Built as a shared object:
-//   c++ -O2 -std=c++17 -DEMULATE -ffp-contract=off -fPIC -shared -I kernels kernels/emulated/lib.cpp -o emulated.so
+//   c++ -O2 -std=c++17 -DEMULATE -ffp-contract=off -fno-gnu-unique -fPIC -shared -I kernels kernels/emulated/lib.cpp -o emulated.so
 #include "shim.hpp"
 
 #include <algorithm>
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
+#include <memory>
 #include <ucontext.h>
 #include <vector>
 
@@ -35,11 +34,12 @@ namespace emulated {
 dim3 thread, block, grid_size, block_size;
 
 namespace {
-enum State { Ready, AtBarrier, AtExchange, Done };
-constexpr unsigned EXCHANGE_BYTES = 32;
+enum State : uint8_t { Ready, AtBarrier, AtExchange, Done };
+// What a switch keeps (frame, place and stack pointer): registers are the compilers' to save, signals nobody's.
+using Place = void* [5];
 struct Warp {
-    uint8_t slots[2][32 * EXCHANGE_BYTES];
-    unsigned generation;
+    alignas(16) uint8_t slots[2][32 * EXCHANGE_BYTES];
+    unsigned side, live, meeting;  // which slots are written next; its fibers that have not ended, and of these those at an exchange
 };
 struct Copy {
     void* to;
@@ -47,29 +47,29 @@ struct Copy {
     unsigned bytes, group;
 };
 struct Fiber {
-    jmp_buf at;
-    ucontext_t context;
-    char* stack;
-    dim3 id;
-    State state;
-    bool begun;
+    Place at;
+    bool begun = false;
+    std::unique_ptr<char[]> stack;
     std::vector<Copy> copies;
     unsigned groups;
 };
 struct Block {
     dim3 id;
-    unsigned live;  // of its fibers
+    unsigned live, waiting;  // its fibers that have not ended, and of these those at the barrier
 };
 constexpr size_t STACK = 256 << 10;
+// Stacks begin so many bytes apart in the pages they lie in, or all their ends would share a few lines of the cache.
+constexpr size_t APART = 448, APART_TIMES = 64;
 std::vector<Fiber> fibers;
+std::vector<State> states;
 std::vector<Warp> warps;
 Block running;
 // Threads for which the last barriers held, and which of the two counts is under way.
 unsigned counted[2], counting;
-jmp_buf scheduler;
+Place scheduler;
 unsigned current, threads;
 uint64_t seed = 0x9E3779B97F4A7C15;
-bool eager;
+bool eager, backwards;
 void (*entry)(const void*);
 const void* arguments;
 
@@ -78,61 +78,78 @@ unsigned draw() {
     return (unsigned)(seed >> 32);
 }
 
-void leave(State s) {
-    fibers[current].state = s;
-    unsigned me = current;
-    if (_setjmp(fibers[me].at) == 0) _longjmp(scheduler, 1);
+// These are kept apart from whoever calls them: what another fiber does to the registers must not be foreseen.
+#define APART_CODE __attribute__((noipa))
+
+[[noreturn]] APART_CODE void jump(Place& to) { __builtin_longjmp(to, 1); }
+
+APART_CODE void leave(State s) {
+    states[current] = s;
+    if (__builtin_setjmp(fibers[current].at) == 0) jump(scheduler);
 }
 
 void body() {
     for (;;) {
         entry(arguments);
         running.live--;
+        warps[current / 32].live--;
         leave(Done);
     }
 }
 
-void resume(unsigned i) {
+// The fiber's first steps, on its own stack.
+void begin(Fiber& f) {
+    f.begun = true;
+    f.stack.reset(new char[STACK]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = f.stack.get();
+    context.uc_stack.ss_size = STACK - current % APART_TIMES * APART;
+    context.uc_link = nullptr;
+    makecontext(&context, body, 0);
+    setcontext(&context);
+}
+
+APART_CODE void resume(unsigned i) {
     current = i;
+    thread.x = i;
+    states[i] = Ready;
     Fiber& f = fibers[i];
-    thread = f.id;
-    block = running.id;
-    f.state = Ready;
-    if (_setjmp(scheduler) == 0) {
-        if (f.begun) _longjmp(f.at, 1);
-        f.begun = true;
-        setcontext(&f.context);
+    if (__builtin_setjmp(scheduler) == 0) {
+        if (f.begun) jump(f.at);
+        begin(f);
+    }
+}
+
+// Those in `state` may go on.
+void release(unsigned first, unsigned end, State state) {
+    for (unsigned i = first; i < end; i++)
+        if (states[i] == state) states[i] = Ready;
+}
+
+// Runs a warp until all of it has ended or is at the barrier, or cannot go on: at an exchange it goes on together.
+void run_warp(unsigned w) {
+    unsigned first = w * 32, end = std::min(first + 32, threads);
+    Warp& warp = warps[w];
+    for (;;) {
+        for (unsigned i = first; i < end; i++)
+            if (states[i] == Ready) resume(i);
+        if (warp.meeting == 0 || warp.meeting != warp.live) return;
+        warp.meeting = 0;
+        warp.side ^= 1;
+        release(first, end, AtExchange);
     }
 }
 
 // Runs the block until all its threads have ended, or none can go on.
 void run_block() {
-    for (bool moved = true; moved && running.live > 0;) {
-        moved = false;
-        for (unsigned i = 0; i < threads; i++)
-            if (fibers[i].state == Ready) { resume(i); moved = true; }
-        // Whole warps at an exchange go on together; the block goes on when every live thread is at the barrier.
-        for (unsigned w = 0; w * 32 < threads; w++) {
-            unsigned at = 0, n = 0, end = std::min(w * 32 + 32, threads);
-            for (unsigned i = w * 32; i < end; i++) {
-                n += fibers[i].state != Done;
-                at += fibers[i].state == AtExchange;
-            }
-            if (n > 0 && at == n) {
-                warps[w].generation ^= 1;
-                for (unsigned i = w * 32; i < end; i++)
-                    if (fibers[i].state == AtExchange) fibers[i].state = Ready;
-                moved = true;
-            }
-        }
-        unsigned at = 0;
-        for (unsigned i = 0; i < threads; i++) at += fibers[i].state == AtBarrier;
-        if (running.live > 0 && at == running.live) {
-            counted[counting ^= 1] = 0;
-            for (unsigned i = 0; i < threads; i++)
-                if (fibers[i].state == AtBarrier) fibers[i].state = Ready;
-            moved = true;
-        }
+    unsigned count = (unsigned)warps.size();
+    while (running.live > 0) {
+        for (unsigned w = 0; w < count; w++) run_warp(backwards ? count - 1 - w : w);
+        if (running.waiting == 0 || running.waiting != running.live) return;
+        running.waiting = 0;
+        counted[counting ^= 1] = 0;
+        release(0, threads, AtBarrier);
     }
 }
 
@@ -142,49 +159,38 @@ void stuck() {
 }
 
 // Every fiber at the beginning.
-void prepare(dim3 id, dim3 size) {
-    while (fibers.size() < threads) {
-        fibers.emplace_back();
-        fibers.back().begun = false;
-        fibers.back().stack = nullptr;
-    }
-    running = {id, threads};
+void prepare(dim3 id) {
+    running = {id, threads, 0};
+    block = id;
     counted[counting] = 0;
-    for (unsigned t = 0; t < threads; t++) {
-        Fiber& f = fibers[t];
-        f.id = {t % size.x, t / size.x % size.y, t / size.x / size.y};
-        f.state = Ready;
-        f.copies.clear();
-        f.groups = 0;
-        if (!f.stack) {
-            f.stack = (char*)std::malloc(STACK);
-            getcontext(&f.context);
-            f.context.uc_stack.ss_sp = f.stack;
-            f.context.uc_stack.ss_size = STACK;
-            f.context.uc_link = nullptr;
-            makecontext(&f.context, body, 0);
-        }
-    }
-    warps.assign((threads + 31) / 32, Warp());
+    states.assign(threads, Ready);
+    warps.resize((threads + 31) / 32);
+    for (unsigned w = 0; w < warps.size(); w++)
+        warps[w].side = warps[w].meeting = 0, warps[w].live = std::min(threads - w * 32, 32u);
+    for (unsigned t = 0; t < threads; t++) fibers[t].copies.clear(), fibers[t].groups = 0;
 }
 }  // namespace
 
-void barrier() { leave(AtBarrier); }
+void barrier() {
+    running.waiting++;
+    leave(AtBarrier);
+}
 
 int count(bool holds) {
     const unsigned& all = counted[counting];
     counted[counting] += holds;
-    leave(AtBarrier);
+    barrier();
     return (int)all;
 }
 
-const uint8_t* exchange(const void* mine, unsigned bytes) {
-    if (bytes > EXCHANGE_BYTES) std::abort();
+uint8_t* slots() {
     Warp& w = warps[current / 32];
-    uint8_t* slots = w.slots[w.generation];
-    std::memcpy(slots + (current % 32) * bytes, mine, bytes);
+    return w.slots[w.side];
+}
+
+void meet() {
+    warps[current / 32].meeting++;
     leave(AtExchange);
-    return slots;
 }
 
 void copy(void* to, const void* from, unsigned bytes) {
@@ -200,17 +206,20 @@ void copies_wait_but(unsigned n) {
     f.copies.erase(f.copies.begin(), f.copies.begin() + done);
 }
 
-void launch(void (*kernel)(const void*), dim3 grid, dim3 size, const void* args) {
-    threads = size.x * size.y * size.z;
+// Blocks run in order. Whether copies are early or late, and warps begin in order or the other way round, is drawn.
+void launch(void (*kernel)(const void*), dim3 grid, unsigned size, const void* args) {
+    threads = size;
     entry = kernel;
     arguments = args;
     grid_size = grid;
-    block_size = size;
+    block_size = {size, 1, 1};
     eager = draw() % 2;
+    backwards = draw() % 2;
+    if (fibers.size() < threads) fibers.resize(threads);
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
-                prepare({x, y, z}, size);
+                prepare({x, y, z});
                 run_block();
                 if (running.live > 0) stuck();
             }
@@ -245,23 +254,21 @@ uint16_t float_to_half(float f) {
 }
 
 void mma_halves(float c[4], const unsigned a[4], unsigned b0, unsigned b1) {
-    unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    unsigned all[32][6];
-    std::memcpy(all, emulated::exchange(mine, sizeof mine), sizeof all);
+    struct Operands { unsigned v[6]; };
+    const Operands* all = emulated::exchange(Operands{{a[0], a[1], a[2], a[3], b0, b1}});
     unsigned lane = threadIdx.x & 31, g = lane / 4, j = lane % 4;
     auto half = [](unsigned v, int i) { return half_to_float((uint16_t)(v >> (16 * i))); };
     for (int i = 0; i < 4; i++) {
         int column = 2 * j + i % 2;
         float sum = 0;
         for (int k = 0; k < 16; k++)
-            sum += half(all[4 * g + k % 8 / 2][i / 2 + k / 8 * 2], k % 2) * half(all[4 * column + k % 8 / 2][4 + k / 8], k % 2);
+            sum += half(all[4 * g + k % 8 / 2].v[i / 2 + k / 8 * 2], k % 2) * half(all[4 * column + k % 8 / 2].v[4 + k / 8], k % 2);
         c[i] += sum;
     }
 }
 
 static void load_any(unsigned m[4], const void* row, bool transposed) {
-    const uint16_t* all[32];
-    std::memcpy(all, emulated::exchange(&row, sizeof row), sizeof all);
+    const uint16_t* const* all = emulated::exchange((const uint16_t*)row);
     unsigned lane = threadIdx.x & 31, g = lane / 4, j = lane % 4;
     for (int i = 0; i < 4; i++) {
         unsigned v[2];
@@ -297,7 +304,6 @@ const Entry TABLE[] = {
     ENTRY(argmax_groups, ArgmaxArgs), ENTRY(argmax, ArgmaxArgs), ENTRY(likely_max, LikelyArgs), ENTRY(likely_collect, LikelyArgs),
     ENTRY(fill, FillArgs), ENTRY(stream, StreamArgs),
 };
-std::mutex one;
 }  // namespace
 
 // Bytes of the kernel's arguments; 0 where there is no such kernel.
@@ -307,12 +313,11 @@ extern "C" unsigned emulated_bytes(const char* name) {
     return 0;
 }
 
-// Runs a kernel to its end; 0 on success.
-extern "C" int emulated_launch(const char* name, const unsigned grid[3], const unsigned size[3], const void* args) {
-    std::lock_guard<std::mutex> lock(one);
+// Runs a kernel to its end, one at a time; 0 on success.
+extern "C" int emulated_launch(const char* name, const unsigned grid[3], unsigned threads, const void* args) {
     for (const Entry& e : TABLE)
         if (!std::strcmp(e.name, name)) {
-            emulated::launch(e.call, {grid[0], grid[1], grid[2]}, {size[0], size[1], size[2]}, args);
+            emulated::launch(e.call, {grid[0], grid[1], grid[2]}, threads, args);
             return 0;
         }
     return 1;

@@ -31,8 +31,18 @@ extern dim3 thread, block, grid_size, block_size;
 void barrier();
 // A barrier that tells every thread for how many of them it held.
 int count(bool holds);
-// Every live lane of the warp leaves `bytes` bytes; returns those of all 32, in order of the lanes.
-const uint8_t* exchange(const void* mine, unsigned bytes);
+// A place for something of every lane, and the wait until every live lane of the warp has left its own there.
+constexpr unsigned EXCHANGE_BYTES = 32;
+uint8_t* slots();
+void meet();
+// Every live lane leaves `mine`; returns those of all 32, in order of the lanes, until the exchange after the next.
+template <class T> static inline const T* exchange(const T& mine) {
+    static_assert(sizeof(T) <= EXCHANGE_BYTES, "more than a lane has room for");
+    T* all = (T*)slots();
+    all[thread.x % 32] = mine;
+    meet();
+    return all;
+}
 // Copies that run on their own: at once, or as late as a wait allows, as the launch drew.
 void copy(void* to, const void* from, unsigned bytes);
 void copies_end();
@@ -46,30 +56,22 @@ void copies_wait_but(unsigned n);
 
 static inline void __syncthreads() { emulated::barrier(); }
 static inline int __syncthreads_count(int v) { return emulated::count(v != 0); }
-static inline void __syncwarp(unsigned = ~0u) { emulated::exchange("", 1); }
+static inline void __syncwarp(unsigned = ~0u) { emulated::meet(); }
 
-template <class T> static inline T __shfl_sync(unsigned, T v, int lane) {
-    T out;
-    std::memcpy(&out, emulated::exchange(&v, sizeof v) + (lane & 31) * sizeof v, sizeof v);
-    return out;
-}
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane) { return emulated::exchange(v)[lane & 31]; }
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int step) {
     return __shfl_sync(mask, v, (int)(threadIdx.x & 31) ^ step);
 }
 static inline unsigned __ballot_sync(unsigned, int v) {
-    const uint8_t* all = emulated::exchange(&v, sizeof v);
+    const int* all = emulated::exchange(v);
     unsigned out = 0;
-    for (int l = 0; l < 32; l++) {
-        int x;
-        std::memcpy(&x, all + l * sizeof x, sizeof x);
-        out |= (x != 0 ? 1u : 0u) << l;
-    }
+    for (int l = 0; l < 32; l++) out |= (all[l] != 0 ? 1u : 0u) << l;
     return out;
 }
 static inline unsigned __reduce_max_sync(unsigned, unsigned v) {
-    unsigned all[32], out = 0;
-    std::memcpy(all, emulated::exchange(&v, sizeof v), sizeof all);
-    for (unsigned x : all) out = x > out ? x : out;
+    const unsigned* all = emulated::exchange(v);
+    unsigned out = 0;
+    for (int l = 0; l < 32; l++) out = all[l] > out ? all[l] : out;
     return out;
 }
 static inline unsigned __reduce_min_sync(unsigned mask, unsigned v) { return ~__reduce_max_sync(mask, ~v); }

@@ -7,6 +7,7 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use libloading::Library;
 use super::{Facts, GpuError, Machine};
 use crate::kernels::KERNELS;
 
-type Launch = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, *const c_void) -> c_int;
+type Launch = unsafe extern "C" fn(*const c_char, *const c_uint, c_uint, *const c_void) -> c_int;
 type Bytes = unsafe extern "C" fn(*const c_char) -> c_uint;
 
 /// Alignment of device memory, as the driver gives it.
@@ -49,11 +50,12 @@ struct State {
 
 pub(super) struct Emulated {
     facts: Facts,
-    launch: Launch,
+    /// One launch at a time.
+    launch: Mutex<Launch>,
     /// Launches fail from the first one on that finds this file.
     fault: Option<PathBuf>,
     state: Mutex<State>,
-    /// Holds the code behind `launch`.
+    /// Holds the code behind `launch`: a copy of this device's own, for its fibers and shared memory are global there.
     _library: Library,
 }
 
@@ -74,7 +76,8 @@ pub fn build(kernels: &Path, folder: &Path) -> std::io::Result<PathBuf> {
     }
     std::fs::create_dir_all(folder)?;
     let aside = folder.join(format!("emulated-{}-{:?}.so", std::process::id(), std::thread::current().id()));
-    let flags = "-O2 -std=c++17 -DEMULATE -U_FORTIFY_SOURCE -ffp-contract=off -fPIC -shared -w -I";
+    // Without unique symbols: what is static in a template is each copy's own.
+    let flags = "-O2 -std=c++17 -DEMULATE -U_FORTIFY_SOURCE -ffp-contract=off -fno-gnu-unique -fPIC -shared -w -I";
     let status = Command::new("c++")
         .args(flags.split(' '))
         .arg(kernels)
@@ -89,14 +92,27 @@ pub fn build(kernels: &Path, folder: &Path) -> std::io::Result<PathBuf> {
     Ok(library)
 }
 
+/// The library as a file that nobody else has loaded.
+fn load(path: &Path) -> Result<Library, GpuError> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let copy = path.with_extension(format!("{}-{}.so", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    std::fs::copy(path, &copy).map_err(|e| failed("copying the emulated kernels", e))?;
+    // SAFETY: the object is built from this project's sources, and its initialisers only set up tables.
+    let library = unsafe { Library::new(&copy) };
+    // What is loaded stays without a name.
+    let removed = std::fs::remove_file(&copy);
+    let library = library.map_err(|e| failed("loading the emulated kernels", e))?;
+    removed.map_err(|e| failed("removing a copy of the emulated kernels", e))?;
+    Ok(library)
+}
+
 fn failed(what: &'static str, reason: impl ToString) -> GpuError {
     GpuError::Call { what, reason: reason.to_string() }
 }
 
 impl Emulated {
     pub(super) fn open(path: &Path, fault: Option<PathBuf>) -> Result<Emulated, GpuError> {
-        // SAFETY: the object is built from this project's sources, and its initialisers only set up tables.
-        let library = unsafe { Library::new(path) }.map_err(|e| failed("loading the emulated kernels", e))?;
+        let library = load(path)?;
         // SAFETY: the functions have these types in kernels/emulated/lib.cpp.
         let (launch, bytes) = unsafe {
             let launch = *library.get::<Launch>(b"emulated_launch").map_err(|e| failed("loading a function", e))?;
@@ -120,7 +136,7 @@ impl Emulated {
             memory_bytes: 1 << 36,
             kernels: "compiled for the processor".into(),
         };
-        Ok(Emulated { facts, launch, fault, state: Mutex::default(), _library: library })
+        Ok(Emulated { facts, launch: Mutex::new(launch), fault, state: Mutex::default(), _library: library })
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -160,7 +176,6 @@ impl Emulated {
         self.healthy()?;
         self.settle(None);
         let name = CString::new(KERNELS[call.kernel].name).map_err(|e| failed("naming a kernel", e))?;
-        let size = [call.threads, 1, 1];
         // Arguments hold addresses: they must lie as the kernel reads them.
         let words: Vec<u64> = call
             .args
@@ -171,9 +186,10 @@ impl Emulated {
                 u64::from_ne_bytes(word)
             })
             .collect();
+        let launch = self.launch.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the arguments have the kernel's size (compared when the library was opened) and outlive the call;
         // the sizes in them were computed by the launchers from the buffers they name.
-        let code = unsafe { (self.launch)(name.as_ptr(), call.grid.as_ptr(), size.as_ptr(), words.as_ptr().cast()) };
+        let code = unsafe { launch(name.as_ptr(), call.grid.as_ptr(), call.threads, words.as_ptr().cast()) };
         if code == 0 { Ok(()) } else { Err(failed("an emulated launch", KERNELS[call.kernel].name)) }
     }
 }
