@@ -74,6 +74,9 @@ pub struct Args {
     /// Passes over the pairs
     #[arg(long, default_value_t = Recipe::default().epochs as u16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     epochs: u16,
+    /// Adapters that are learned one after the other, from one start and in different orders; their mean is kept
+    #[arg(long, default_value_t = Recipe::default().members as u16, value_parser = clap::value_parser!(u16).range(1..=16))]
+    members: u16,
     /// End after this many steps; 0 = when the pairs are through
     #[arg(long, default_value_t = 0)]
     steps: usize,
@@ -122,6 +125,7 @@ impl Args {
             rate_max: self.rate.unwrap_or(best.rate_max),
             step_tokens: self.step_tokens,
             epochs: usize::from(self.epochs),
+            members: usize::from(self.members),
             steps_max: self.steps,
             held_out_percent: self.held_out,
             seed: self.seed,

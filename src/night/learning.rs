@@ -97,6 +97,8 @@ pub struct Training {
     /// Largest learning rate.
     pub rate: f32,
     pub epochs: usize,
+    /// Adapters that are learned from one start in different orders, to keep their mean (gradient).
+    pub members: usize,
     /// Tokens of a step, prompts counted.
     pub step_tokens: usize,
     pub held_out_percent: u32,
@@ -124,6 +126,7 @@ impl Default for Training {
             rank: recipe.rank,
             rate: recipe.rate_max,
             epochs: recipe.epochs,
+            members: recipe.members,
             step_tokens: recipe.step_tokens,
             held_out_percent: recipe.held_out_percent,
             threads: 0,
@@ -145,7 +148,7 @@ impl Training {
     }
 
     /// Every number with what it may be.
-    pub fn ranges(&self) -> [Range; 18] {
+    pub fn ranges(&self) -> [Range; 19] {
         let zeroth = self.zeroth;
         [
             ("training.zeroth.directions", zeroth.directions as f64, 2.0, 4_095.0),
@@ -161,6 +164,7 @@ impl Training {
             ("training.rank", self.rank as f64, 1.0, 64.0),
             ("training.rate", self.rate.into(), 1e-7, 1.0),
             ("training.epochs", self.epochs as f64, 1.0, 100.0),
+            ("training.members", self.members as f64, 1.0, 16.0),
             ("training.step_tokens", self.step_tokens as f64, 1.0, 65_536.0),
             ("training.held_out_percent", self.held_out_percent.into(), 0.0, 50.0),
             ("training.threads", self.threads as f64, 0.0, 64.0),

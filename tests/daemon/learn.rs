@@ -39,8 +39,8 @@ impl House {
         let at = text.find("\nselection:\n").unwrap() + 1;
         let end = at + text[at..].find("\n\n").unwrap();
         let text = format!("{}selection: {PAIRS_MIN}{}", &text[..at], &text[end..]);
-        fs::write(&yaml, text.replace("held_out_percent: 5", "held_out_percent: 10").replace("epochs: 2", "epochs: 1"))
-            .unwrap();
+        let text = text.replace("held_out_percent: 5", "held_out_percent: 10").replace("epochs: 2", "epochs: 1");
+        fs::write(&yaml, text.replace("members: 1", "members: 2")).unwrap();
         let now = jiff::Timestamp::UNIX_EPOCH;
         let all = [Scope::Chat, Scope::Metrics, Scope::Admin];
         let (owner, _) = KeyRing::add(state.path(), "anna", &all, true, now).unwrap();
@@ -132,7 +132,7 @@ impl Open<'_> {
 fn trained_by_hand(run_dir: &Path, seed: u64) -> String {
     let out = run_dir.join("again.gguf");
     let output = chimere()
-        .args(["train", "--held-out", "10", "--epochs", "1", "--seed", &seed.to_string(), "--model"])
+        .args(["train", "--held-out", "10", "--epochs", "1", "--members", "2", "--seed", &seed.to_string(), "--model"])
         .arg(model())
         .arg("--pairs")
         .arg(run_dir.join(dataset::FILE))

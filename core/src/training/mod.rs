@@ -120,32 +120,23 @@ pub fn train(
     let loss_before = mean_loss(trunk, &changes, &exam);
     let margin_before = preference::mean_margin(trunk, &changes, &exam);
     let reference = preference::reference(trunk, &changes, pairs, order);
-    let batches = recipe.batches(order, pairs, &mut random);
-    let mut adam = Adam::new(&changes);
-    let mut steps = Vec::with_capacity(batches.len());
-    for (i, chosen) in batches.iter().enumerate() {
-        let mut grads = changes.zeros_like();
-        let of_step: Vec<Told<'_>> =
-            chosen.iter().map(|at| Told { pair: &pairs[*at], reference: reference[*at] }).collect();
-        let (loss, margin) = preference::gradient(trunk, &changes, &of_step, recipe.beta, &mut grads);
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged(loss, i + 1));
+    let start = changes;
+    let ways: Vec<_> = (0..recipe.members.max(1)).map(|_| recipe.batches(order, pairs, &mut random)).collect();
+    let total = ways.iter().map(Vec::len).sum();
+    let mut way = Way { trunk, pairs, reference: &reference, recipe, steps: Vec::with_capacity(total), total };
+    let mut ends = Vec::new();
+    for batches in &ways {
+        let mut member = start.clone();
+        let whole = way.go(&mut member, batches, progress)?;
+        // One that was stopped on its way is far from the others: it counts where there is nothing else.
+        if whole || ends.is_empty() {
+            ends.push(member);
         }
-        adam.step(&mut changes, &grads, recipe.rate(i, batches.len()), recipe.clip);
-        let step = Step {
-            step: i + 1,
-            steps: batches.len(),
-            loss,
-            tokens: of_step.iter().map(|t| t.pair.tokens()).sum(),
-            margin,
-        };
-        steps.push(step);
-        match progress(step) {
-            Onward::Go => {}
-            Onward::Finish => break,
-            Onward::Cancel => return Err(TrainError::Cancelled(i + 1)),
+        if !whole {
+            break;
         }
     }
+    let (changes, steps) = (mean(ends), way.steps);
     let loss_after = mean_loss(trunk, &changes, &exam);
     let margin_after = preference::mean_margin(trunk, &changes, &exam);
     let adapter = adapter(base, &changes, recipe.alpha)?;
@@ -154,6 +145,59 @@ pub fn train(
     let compared = order.iter().filter(|i| pairs[**i].rejected.is_some()).count();
     let losses = Outcome { loss_before, loss_after, margin_before, margin_after, ..Outcome::default() };
     Ok((adapter, Outcome { pairs: order.len(), held_out, steps, tokens, norm, compared, ..losses }))
+}
+
+/// The steps of a training.
+struct Way<'a> {
+    trunk: &'a Trunk,
+    pairs: &'a [Pair],
+    /// What each pair's replies are compared from (`preference`).
+    reference: &'a [Option<f64>],
+    recipe: &'a Recipe,
+    steps: Vec<Step>,
+    /// How many there will be, of all members.
+    total: usize,
+}
+
+impl Way<'_> {
+    /// Takes one member from where it is through `batches`; says whether it came to their end.
+    fn go(
+        &mut self,
+        member: &mut Changes,
+        batches: &[Vec<usize>],
+        progress: &mut dyn FnMut(Step) -> Onward,
+    ) -> Result<bool, TrainError> {
+        let mut adam = Adam::new(member);
+        for (i, chosen) in batches.iter().enumerate() {
+            let told = |at: &usize| Told { pair: &self.pairs[*at], reference: self.reference[*at] };
+            let of_step: Vec<Told<'_>> = chosen.iter().map(told).collect();
+            let mut grads = member.zeros_like();
+            let (loss, margin) = preference::gradient(self.trunk, member, &of_step, self.recipe.beta, &mut grads);
+            let tokens = of_step.iter().map(|t| t.pair.tokens()).sum();
+            let step = Step { step: self.steps.len() + 1, steps: self.total, loss, tokens, margin };
+            if !loss.is_finite() {
+                return Err(TrainError::Diverged(loss, step.step));
+            }
+            adam.step(member, &grads, self.recipe.rate(i, batches.len()), self.recipe.clip);
+            self.steps.push(step);
+            match progress(step) {
+                Onward::Go => {}
+                Onward::Finish => return Ok(i + 1 == batches.len()),
+                Onward::Cancel => return Err(TrainError::Cancelled(step.step)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The mean of changes of the same shapes, of which there is one at least.
+fn mean(mut members: Vec<Changes>) -> Changes {
+    let count = members.len() as f32;
+    let mut sum = members.swap_remove(0);
+    members.iter().for_each(|member| sum.add(member));
+    // One stays as it is, to the bit.
+    sum.values_mut().for_each(|v| *v /= count);
+    sum
 }
 
 /// Mean loss over the pairs' targets.

@@ -55,6 +55,8 @@ pub struct Recipe {
     pub step_tokens: usize,
     /// Passes over the pairs.
     pub epochs: usize,
+    /// Adapters that are learned from one start, each in an order of its own; their mean is kept (gradient).
+    pub members: usize,
     /// Steps after which training ends whatever is left; 0 = no bound.
     pub steps_max: usize,
     pub held_out_percent: u32,
@@ -79,6 +81,7 @@ impl Default for Recipe {
             clip: 1.0,
             step_tokens: 1_536,
             epochs: 2,
+            members: 1,
             steps_max: 0,
             held_out_percent: 5,
             seed: 1,

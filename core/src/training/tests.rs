@@ -49,6 +49,38 @@ fn the_same_seed_gives_the_same_adapter_and_another_seed_another() {
 }
 
 #[test]
+fn several_members_begin_at_one_start_and_their_mean_is_kept() {
+    let file = Tiny::default().write();
+    let of = |members| Recipe { members, epochs: 1, held_out_percent: 20, ..recipe() };
+    let (one, alone) = run(&file, &of(1), &pairs(40)).unwrap();
+    let (two, both) = run(&file, &of(2), &pairs(40)).unwrap();
+    // The first of two is the one alone, and the second begins where it began.
+    let losses = |steps: &[Step]| steps.iter().map(|s| s.loss).collect::<Vec<_>>();
+    let n = alone.steps.len();
+    assert_eq!((both.steps.len(), both.steps[2 * n - 1].step, both.steps[0].steps), (2 * n, 2 * n, 2 * n));
+    assert_eq!(losses(&both.steps[..n]), losses(&alone.steps));
+    assert_eq!(both.loss_before, alone.loss_before);
+    assert!((both.steps[n].loss - both.steps[0].loss).abs() < 0.5 * (alone.steps[0].loss - alone.steps[n - 1].loss));
+    assert!(two.digest() != one.digest() && both.loss_after < both.loss_before);
+    // What was stopped in the middle of the second is the first.
+    let mut trunk = Trunk::load(&file.path, 2, &mut |_| {}).unwrap();
+    let mut stop = |s: Step| if s.step == n + 1 { Onward::Finish } else { Onward::Go };
+    let (stopped, outcome) = train(&mut trunk, &base(&file), None, &pairs(40), &of(2), &mut stop).unwrap();
+    assert_eq!((stopped.digest(), outcome.steps.len()), (one.digest(), n + 1));
+}
+
+#[test]
+fn a_mean_lies_in_the_middle() {
+    let file = Tiny::default().write();
+    let mut trunk = Trunk::load(&file.path, 1, &mut |_| {}).unwrap();
+    let changes = trunk.prepare(4, 4.0, &|name| recipe().wants(name), &mut || 0.5);
+    let mut other = changes.clone();
+    other.values_mut().for_each(|v| *v += 2.0);
+    let middle = mean(vec![changes.clone(), other]);
+    assert!(middle.values().zip(changes.values()).all(|(m, v)| (m - v - 1.0).abs() < 1e-6));
+}
+
+#[test]
 fn what_cannot_be_trained_says_why() {
     let file = Tiny::default().write();
     let error = |recipe: &Recipe, n| run(&file, recipe, &pairs(n)).map(|_| ()).unwrap_err();

@@ -36,7 +36,8 @@ args! {
     }
 }
 
-/// Normalises rows of the residual stream, chooses experts by a router of floats and adds their results, and the shared expert's, to the residual stream.
+/// Normalises rows of the residual stream, chooses experts by a router of floats and adds their results, and the shared
+/// expert's, to the residual stream.
 pub fn launch(d: &Device, a: &Each) -> Result<(), GpuError> {
     let (up, down) = (a.routed.width.div_ceil(16), a.inputs.div_ceil(16));
     let many = a.tokens > 1;

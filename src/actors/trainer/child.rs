@@ -68,8 +68,9 @@ pub enum ChildError {
 
 impl Lesson {
     fn args(&self, model: &Path) -> Vec<OsString> {
-        let Training { rank, rate, epochs, step_tokens, held_out_percent, threads, memory_gib_max, beta, .. } =
-            self.training;
+        let Training {
+            rank, rate, epochs, members, step_tokens, held_out_percent, threads, memory_gib_max, beta, ..
+        } = self.training;
         let objective = match self.training.objective {
             Objective::Likelihood => "likelihood",
             Objective::Preference => "preference",
@@ -91,6 +92,7 @@ impl Lesson {
             ("--alpha", rank.to_string()),
             ("--rate", rate.to_string()),
             ("--epochs", epochs.to_string()),
+            ("--members", members.to_string()),
             ("--step-tokens", step_tokens.to_string()),
             ("--held-out", held_out_percent.to_string()),
             ("--memory-max", ((memory_gib_max * 1024.0) as u64).to_string()),
