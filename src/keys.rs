@@ -1,6 +1,8 @@
-//! API keys: who may do what. The file `keys.toml` in the state folder holds SHA-256 digests, never keys; a key
-//! is printed once, when it is made. Without any entry a loopback client is the owner; with one, everybody
-//! needs a key, also when all are revoked: revoking the last key must not open the door.
+//! API keys with their scopes: who may do what (`service::Scope`). The file `keys.toml` in the state folder holds
+//! SHA-256 digests, never keys. A key is printed once, when it is made.
+//!
+//! Without any entry a loopback client is the owner. With one, everybody needs a key, even when all are revoked:
+//! revoking the last key must not open the daemon.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Every metric of the daemon's parts, by name, in one place; the door counts requests and tokens itself.
-//! Prometheus style: unit last, `_total` on counters.
+//! The metrics of the daemon: name, unit, description and the function that counts, one place for all. The HTTP
+//! server's own (requests, connections, tokens) are in `http::metrics`. Prometheus style: unit last, `_total` on
+//! counters.
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 

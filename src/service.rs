@@ -1,5 +1,6 @@
-//! What the daemon offers to whoever speaks to clients. `http` sees this trait and nothing behind it; the
-//! daemon implements it over its actors. Dropping the receiver of a reply cancels the reply.
+//! The daemon as the HTTP server sees it: one trait, its requests and answers, principals and the scopes of their
+//! keys. The server knows nothing behind it; the daemon implements it over its actors. Dropping the receiver of a
+//! reply cancels the reply.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,6 @@
-//! What computes: the model's engine, its tables, its training, its files. Nothing here knows of HTTP, actors, a store or the
-//! time of day, so that an engine is a function of its frames and a training a function of its pairs.
+//! Everything that computes: the model's engine, its tables, its training, its files. Nothing here knows of HTTP,
+//! actors, a store or the time of day. So an engine is a function of its frames, and a training a function of its
+//! pairs.
 //!
 //! - [`engine`]: tokens in, tokens out; runs in a process of its own.
 //! - [`engram`]: n-grams of verified texts that are mixed into what the model says.

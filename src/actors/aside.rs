@@ -1,5 +1,5 @@
-//! An engine beside the serving one: a second owner of an engine child, with a process, a board and restarts of its own,
-//! started when it is first wanted. Its end is never the daemon's.
+//! An auxiliary engine: beside the serving one, for the judge or an embedding model. It has a process, a status and
+//! restarts of its own, and starts when it is first needed. Its end never ends the daemon.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Inference owns the serving engine: its process, its restarts, the lease that pauses it. Requests enter here
-//! once; their tokens never pass through (see `session`).
+//! Inference owns the serving engine: its process, its restarts with their back-off (`back_off`), the lease that
+//! pauses it. Requests enter here once; their tokens never pass through (see `session`).
 
 mod adapt;
 mod board;

@@ -1,6 +1,6 @@
-//! The Scheduler owns the night: its phase record, the pointer to the served generation, the canary, and the
-//! beat that asks which job is due. It writes every phase to disk before it acts, so that a kill at any moment
-//! resumes or gives up, and whatever fails, the generation that served yesterday keeps serving.
+//! The Scheduler owns the night: its phase record, the pointer to the served generation, the canary, and the beat
+//! that asks which job is due. It writes every phase to disk before it acts, so that a run that was killed resumes or
+//! is given up. Whatever fails, the generation that served yesterday keeps serving.
 
 pub mod desk;
 mod exam;

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::exit::say;
 use super::model_args::model_file;
 
-/// LoRA adapters: look at one, make a random one for tests
+/// LoRA adapters: check one, make a random one for tests
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -57,7 +57,7 @@ struct RandomArgs {
     /// Matrices to change, e.g. attn_q,ssm_out or output; default: all that an adapter may change
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
-    /// Change only the last so many layers; 0 = all
+    /// Change only this many layers, counted from the last; 0 = all
     #[arg(long, default_value_t = 0)]
     last_layers: u16,
 }

@@ -45,7 +45,7 @@ pub struct Args {
     /// Tokens decoded for each sequence in a round
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
     tokens: u32,
-    /// Rounds counted, after one that is not
+    /// Rounds to count, after one that warms up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Measure layers of the 35B with random weights, too large for any cache; FILE is made if it is not there. `35b` with
@@ -60,8 +60,8 @@ pub struct Args {
     #[cfg(feature = "llama")]
     #[arg(long, num_args = 2, value_names = ["EXPERTS", "DENSE"], default_values = ["IQ3_S", "Q4_K"], requires = "synthetic")]
     types: Vec<String>,
-    /// Measure what the way through the daemon costs: the event streams of a daemon started for this against an engine
-    /// alone, the same replies of --tokens tokens in turn, --batch streams at once
+    /// Measure the cost of HTTP: event streams of a daemon started for this, against an engine alone. Both write the same
+    /// replies of --tokens tokens in turn, --batch streams at once
     #[arg(long, conflicts_with_all = ["backend", "prompt", "depth", "context", "adapter"])]
     http: bool,
     /// With --http: prompts of 20 to 1,500 tokens and replies of 16 to 256, --batch streams at once: tokens per second,
@@ -75,12 +75,12 @@ pub struct Args {
     /// same batch as plain inference, and the loss that a population and MeZO reach in equally many forward passes
     #[arg(long, value_name = "FILE", conflicts_with = "http")]
     train: Option<PathBuf>,
-    /// Measure what holding answers to forms costs: times of a mask and of compiling, over the schemas of this file and
-    /// documents that satisfy them (a line each: `{"schema": …, "documents": [ … ]}`)
+    /// Measure the cost of forms: times of a mask and of compiling, over the schemas of this file and documents that
+    /// satisfy them (a line each: `{"schema": …, "documents": [ … ]}`)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["http", "train", "backend", "batch", "prompt", "depth", "tokens"])]
     forms: Option<PathBuf>,
-    /// Print where everything would lie on a card of which --vram-max is free, for sequences of --context tokens, as many
-    /// as the largest --batch; neither a card is needed nor the file's weights
+    /// Print the memory plan for a card with --vram-max free, for as many sequences of --context tokens as the largest
+    /// --batch. Needs neither a card nor the file's weights
     #[cfg(feature = "llama")]
     #[arg(long, conflicts_with_all = ["http", "train", "forms"])]
     plan: bool,

@@ -32,7 +32,7 @@ const HISTORY_FILE: &str = "chat_history";
 /// Talk to the daemon: a prompt, or one answer to MESSAGE or to standard input
 #[derive(clap::Args)]
 pub struct Args {
-    /// Ask this and leave
+    /// Ask this and end
     message: Vec<String>,
     #[command(flatten)]
     target: Where,
@@ -53,7 +53,7 @@ pub struct Args {
     /// Thought: auto, on, off or a number of tokens
     #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Think>())]
     think: Think,
-    /// 0 = always the likeliest token
+    /// 0 = always the most probable token
     #[arg(long)]
     temperature: Option<f32>,
     /// Most tokens of an answer

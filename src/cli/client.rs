@@ -22,7 +22,7 @@ pub struct Where {
     /// Address of the daemon
     #[arg(long, global = true, env = "CHIMERE_URL", value_name = "URL")]
     pub url: Option<String>,
-    /// API key, where the daemon asks for one
+    /// API key, if the daemon needs one
     #[arg(long, global = true, env = "CHIMERE_KEY", hide_env_values = true)]
     pub key: Option<String>,
 }

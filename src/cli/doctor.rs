@@ -22,7 +22,7 @@ use super::serve::Place;
 /// Memory beside the weights: caches, buffers, the daemon itself.
 const SPARE_BYTES: u64 = 512 << 20;
 
-/// Look at this machine: processor, memory, model, state folder, port; the flags are those of `serve`
+/// Examine this machine: processor, card, memory, model, state folder, port. The flags are those of `serve`
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

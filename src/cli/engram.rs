@@ -38,11 +38,11 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Count texts and keep what tells most, in a table of a given size
+    /// Count n-grams of texts and keep the most telling ones, in a table of a given size
     Build(Build),
     /// Learn from verified answers (JSONL: text, principal, origin, verdict, time_s)
     Learn(Learn),
-    /// Put tables of one tokenizer together
+    /// Merge tables of one tokenizer
     Merge {
         /// Tables to read
         #[arg(required = true, num_args = 1..)]
@@ -50,7 +50,7 @@ enum Cmd {
         #[command(flatten)]
         out: Output,
     },
-    /// Let age count: entries over 30 days count half, entries over 90 days go
+    /// Apply age: entries over 30 days count half, entries over 90 days go
     Decay {
         /// Table of the state folder, by name, or a file
         table: PathBuf,

@@ -43,9 +43,9 @@ enum What {
     Golden(golden::Args),
     /// How well the judge's verdicts agree with the exact checks, on answers of the model itself to held-out items
     Scorer(judge::JudgeArgs),
-    /// What the quality gate gives: accuracy with and without it, on the same items
+    /// Gain of the quality gate: accuracy with and without it, on the same items
     Quality(quality::Args),
-    /// What verified exchanges give as examples: accuracy without and with them, on the same items
+    /// Gain of verified exchanges as examples: accuracy without and with them, on the same items
     Retrieval(retrieval::Args),
 }
 
@@ -71,7 +71,7 @@ struct LogitsArgs {
     /// Decode these sequences in the same steps; only the first is written
     #[arg(long, value_name = "FILE")]
     beside: Vec<PathBuf>,
-    /// Print what was written as JSON
+    /// Print a summary as JSON
     #[arg(long)]
     json: bool,
 }

@@ -27,7 +27,7 @@ const PAGE_TURNS: usize = 100;
 /// Characters of a question that the list shows.
 const QUESTION_CHARS: usize = 60;
 
-/// What is remembered of the conversations
+/// Remembered replies: list, export, forget
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -75,16 +75,16 @@ enum Cmd {
 /// Which turns; all given conditions must hold
 #[derive(clap::Args, Default)]
 struct Which {
-    /// This turn
+    /// Only this turn
     #[arg(long, value_name = "ID")]
     turn: Option<String>,
-    /// Of this key or owner
+    /// Only turns of this key or owner
     #[arg(long, value_name = "NAME")]
     principal: Option<String>,
-    /// Of this conversation
+    /// Only turns of this conversation
     #[arg(long, value_name = "ID")]
     conversation: Option<String>,
-    /// Since this time (2026-01-31, 2026-01-31T12:00:00Z)
+    /// Only turns since this time (2026-01-31, 2026-01-31T12:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<i64>,
 }

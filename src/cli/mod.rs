@@ -48,23 +48,23 @@ enum Cmd {
     Serve(serve::Args),
     /// API keys: add, list, revoke
     Keys(keys::Args),
-    /// What is remembered of the conversations: list, export, forget
+    /// Remembered replies: list, export, forget
     Memory(memory::Args),
-    /// Conversations under a name: list, show, save, fork, delete
+    /// Named conversations: list, show, save, fork, delete
     Session(session::Args),
-    /// The daemon's work on itself: run, status, report, pause, resume
+    /// Nightly jobs: run, status, report, pause, resume
     Night(night::Args),
-    /// Serve an earlier generation again
+    /// Serve an earlier generation of learned weights again
     Rollback(night::RollbackArgs),
-    /// The model file that is served: show, swap, back
+    /// Served model and further models: show, swap, back, load, unload
     Model(model::Args),
     /// Routes and their prompts: list, reset
     Pipeline(pipeline::Args),
     /// Talk to the daemon
     Chat(chat::Args),
-    /// Watch the daemon: load, speed, latency, the night
+    /// Watch a running daemon: load, speed, latency, the night
     Top(top::Args),
-    /// Check the configuration and what it names
+    /// Check the configuration, the pipelines and the model
     Check(check::Args),
     /// Measure prefill and decode speed, with bytes per token and the share of memory bandwidth
     Bench(bench::Args),
@@ -72,17 +72,17 @@ enum Cmd {
     Engram(engram::Args),
     /// Evaluate a model: logits, perplexity, agreement of two backends, exams
     Eval(eval::Args),
-    /// LoRA adapters: look at one, make a random one for tests
+    /// LoRA adapters: check one, make a random one for tests
     Adapter(adapter::Args),
-    /// Look at this machine: processor, memory, model, state folder, port
+    /// Examine this machine: processor, card, memory, model, state folder, port
     Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
-    /// Learn an adapter from verified pairs
+    /// Train an adapter on verified pairs
     Train(train::Args),
-    /// Live a made-up week through a real daemon in accelerated time
+    /// Simulate a week of users and nights on a real daemon in accelerated time
     Simulate(Box<simulate::Args>),
-    /// Write a model file anew with smaller tensor types
+    /// Quantize a model file to smaller tensor types
     #[cfg(feature = "llama")]
     Quantize(quantize::Args),
     /// Print shell completions

@@ -17,7 +17,7 @@ use super::serve::Place;
 const PATH: &str = "/v1/admin/model";
 const POLL: Duration = Duration::from_millis(200);
 
-/// The model file that a running daemon serves: show it, put another in its place, go back; and further models beside it
+/// Served model of a running daemon: show, swap, go back. Further models beside it: load, unload
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -30,7 +30,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Print which file is served, which was before, what the last change came to, and further models
+    /// Print the served file, the one before, the result of the last change, and further models
     Show {
         /// As JSON
         #[arg(long)]
@@ -45,15 +45,15 @@ enum Cmd {
         #[arg(long)]
         detach: bool,
     },
-    /// Serve the file again that was served before the last change
+    /// Go back to the file that was served before the last change
     Back {
         /// Begin and return at once
         #[arg(long)]
         detach: bool,
     },
-    /// Load a further model (models.files) before somebody asks for it
+    /// Load a further model (models.files) before a request names it
     Load { name: String },
-    /// Unload one as soon as its replies under way are told
+    /// Unload a further model once its replies under way are finished
     Unload { name: String },
 }
 

@@ -23,7 +23,7 @@ pub struct ModelArgs {
     /// Positions that a sequence may hold
     #[arg(long, default_value_t = 4096, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=1_048_576))]
     pub context: u32,
-    /// LoRA adapter (GGUF, as `chimere adapter show` prints it) that every sequence is put under
+    /// LoRA adapter for every sequence (GGUF, as `chimere adapter show` checks it)
     #[arg(long, value_name = "FILE")]
     pub adapter: Option<PathBuf>,
     /// Adapters are put on the model by whoever loads it.

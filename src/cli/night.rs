@@ -17,7 +17,7 @@ use super::serve::Place;
 
 const POLL: Duration = Duration::from_millis(300);
 
-/// The daemon's work on itself: run it, look at it, stop it
+/// Nightly jobs: run one now, look at it, stop it
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct RollbackArgs {
 enum Cmd {
     /// Begin a run now and wait for its report
     Run {
-        /// Now, whatever the hour (the only way to run by hand)
+        /// Run now, at any hour (the only way to run by hand)
         #[arg(long, required = true)]
         now: bool,
         /// What to do: train, engram_write, optimise_prompts, reindex
@@ -59,20 +59,25 @@ enum Cmd {
         #[arg(long)]
         detach: bool,
     },
-    /// Print what is going on and what is due
+    /// Print the run under way and the next runs
     Status {
         #[arg(long)]
         json: bool,
     },
-    /// Print the report of a run, of the last one where none is named
+    /// Print the report of a run: what was tried, what happened, what that means
     Report {
+        /// Run to report on [default: the last one]
         run: Option<String>,
+        /// Add the rules, exams, regressions, data and phases
+        #[arg(long, conflicts_with = "json")]
+        details: bool,
+        /// Print everything as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Begin no run by itself; one under way ends before it promotes
+    /// Stop scheduled runs; one under way ends before it promotes
     Pause,
-    /// Begin runs by schedule again
+    /// Start runs by schedule again
     Resume,
 }
 
@@ -113,7 +118,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
             follow(client, &id).await?;
-            print_report(client, Some(id)).await
+            print_report(client, Some(id), false).await
         }
         Cmd::Status { json } => {
             let status = client.get("/v1/night").await?;
@@ -124,11 +129,11 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Cmd::Report { run, json: true } => {
+        Cmd::Report { run, json: true, .. } => {
             say!("{:#}", client.get(&report_path(run.as_deref())).await?);
             Ok(ExitCode::SUCCESS)
         }
-        Cmd::Report { run, json: false } => print_report(client, run).await,
+        Cmd::Report { run, details, json: false } => print_report(client, run, details).await,
         Cmd::Pause => {
             client.post("/v1/night", &json!({ "command": "pause" })).await?;
             say!("paused: no run begins by itself until `chimere night resume`");
@@ -185,10 +190,11 @@ fn left(ms: u64) -> String {
     }
 }
 
-async fn print_report(client: &Client, run: Option<String>) -> anyhow::Result<ExitCode> {
+async fn print_report(client: &Client, run: Option<String>, details: bool) -> anyhow::Result<ExitCode> {
     let report: Report = serde_json::from_value(client.get(&report_path(run.as_deref())).await?)
         .context("the report is not readable")?;
-    say!("{}", printable(report.render().trim_end()));
+    let text = if details { report.render() } else { report.render_brief() };
+    say!("{}", printable(text.trim_end()));
     Ok(ExitCode::SUCCESS)
 }
 

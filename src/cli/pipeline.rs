@@ -10,7 +10,7 @@ use super::exit::say;
 use super::night::with_client;
 use super::serve::Place;
 
-/// Routes and their prompts: list them, take an optimised one back
+/// Routes and their prompts: list them, reset an optimised one
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

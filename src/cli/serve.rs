@@ -17,7 +17,7 @@ pub struct Place {
     /// Address and port to listen on [default: 127.0.0.1:8377]
     #[arg(long, global = true, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Folder of everything that is kept
+    /// Folder for everything that the daemon keeps
     #[arg(long, global = true, value_name = "DIR")]
     pub state_dir: Option<std::path::PathBuf>,
 }
@@ -42,7 +42,7 @@ pub struct Args {
     /// Another argument for the serving engine; for tests
     #[arg(long = "engine-arg", hide = true, value_name = "ARG", allow_hyphen_values = true)]
     engine_args: Vec<String>,
-    /// File of the milliseconds that are added to this daemon's clock; for `chimere simulate`
+    /// File with the milliseconds to add to this daemon's clock; for `chimere simulate`
     #[arg(long, hide = true, value_name = "FILE")]
     clock_offset: Option<std::path::PathBuf>,
     /// End at once when standard input ends; for `chimere simulate`

@@ -15,7 +15,7 @@ use super::serve::Place;
 
 const PATH: &str = "/v1/sessions";
 
-/// Conversations under a name; `chimere chat --session NAME` begins one or goes on with it
+/// Named conversations; `chimere chat --session NAME` begins one or goes on with it
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -63,7 +63,7 @@ enum Cmd {
         #[arg(long)]
         replace: bool,
     },
-    /// Take a name away; the turns stay until `chimere memory forget`
+    /// Delete a name; the turns stay until `chimere memory forget`
     Delete {
         #[arg(value_parser = name)]
         name: String,

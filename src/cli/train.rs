@@ -22,7 +22,7 @@ pub use here::{Here, SEQUENCES};
 use super::exit::{end_with_input, note, say};
 use super::model_args::{ModelArgs, bar};
 
-/// Learn an adapter from verified pairs, on the processor
+/// Train an adapter on verified pairs, on the processor
 ///
 /// `gradient` goes through the whole trunk and is worth three to five points on questions like the pairs (nano/effect). `population` and
 /// `mezo` only ever evaluate, on an engine and its quantised weights, without a backward pass: expect half a point at
@@ -38,10 +38,10 @@ pub struct Args {
     /// Adapter to write (GGUF)
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// How the way down is found
+    /// How the direction of a step is found
     #[arg(long, value_enum, default_value = "gradient")]
     method: Method,
-    /// What it leads to: `preference` also makes each reply likelier than its line's "rejected" one (method gradient)
+    /// What a step improves: `preference` also makes each reply likelier than its line's "rejected" one (method gradient)
     #[arg(long, value_enum, default_value = "likelihood")]
     objective: Objective,
     /// How much a nat of that margin counts
@@ -80,7 +80,7 @@ pub struct Args {
     /// End after this many steps; 0 = when the pairs are through
     #[arg(long, default_value_t = 0)]
     steps: usize,
-    /// Take no further step after so many minutes, and keep what is learned by then
+    /// Take no further step after this many minutes, and keep the result
     #[arg(long, value_name = "MINUTES", value_parser = minutes)]
     minutes_max: Option<f64>,
     /// Share of the pairs kept out to be measured, per cent
@@ -94,7 +94,7 @@ pub struct Args {
     /// A JSON line for every step and for the outcome
     #[arg(long)]
     json: bool,
-    /// Leave the machine to everybody else, and end when standard input ends
+    /// Run at the lowest priority, and end when standard input ends
     #[arg(long)]
     background: bool,
     /// With --background: keep the priority that it was started with

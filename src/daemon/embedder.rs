@@ -1,6 +1,5 @@
-//! The embedding model as the configuration wants it: a table of token vectors in this process, or any other embedding
-//! model in an engine beside the serving one. What is missing or wrong leaves it out with a reason; it never stops the
-//! daemon.
+//! The configured embedding model: a table of token vectors in this process, or any other embedding model in an
+//! auxiliary engine. What is missing or wrong leaves it out with a reason; it never stops the daemon.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

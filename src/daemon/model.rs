@@ -1,5 +1,5 @@
-//! Another model file in the place of the served one, while the daemon lives: let replies under way finish, end the
-//! engine, start it with the other file, write the choice down once it has proved itself, let requests in again. What
+//! Changing the served model file while the daemon lives. Replies under way finish, the engine ends, the next one
+//! starts with the other file. Once that file has proved itself, the choice is written down and requests go on. What
 //! cannot be hosted is not chosen, and the file before serves on; so it does after a kill at any moment.
 
 use std::path::{Path, PathBuf};

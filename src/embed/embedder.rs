@@ -1,6 +1,6 @@
-//! What makes vectors of texts: a table in this process, which answers at once, or a model that an engine hosts, which may
-//! be late or not there. Vectors of different models, or of other words put before a text, are never compared: the
-//! fingerprint tells them apart.
+//! The embedder makes vectors of texts. It is a table in this process, which answers at once, or a model that an
+//! engine hosts, which may be late or absent. Vectors of different models, or of other words put before a text, are
+//! never compared: the fingerprint tells them apart.
 
 use std::collections::HashMap;
 use std::sync::Arc;

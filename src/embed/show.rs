@@ -1,6 +1,6 @@
-//! Examples in a conversation: verified exchanges put behind the system message as turns of it, the likest next to the
-//! question. An exchange stands by itself, so it helps with a first question, and later turns of a conversation keep the
-//! beginning that the engine has already read.
+//! Examples in a conversation: verified exchanges put behind the system message as turns of it, the likest next to
+//! the question. An exchange stands by itself, so it helps with a first question. Later turns of a conversation keep
+//! the beginning that the engine has already read.
 
 use super::Example;
 use crate::turn::{Message, Role};

@@ -1,6 +1,7 @@
-//! The learned tables of one writing, made anew from everything that may be learned from today: what was forgotten,
-//! withdrawn or revoked since the last writing is simply not there any more, and writing twice is writing once. Only
-//! what came from elsewhere than the turn log (`chimere engram learn`) is carried over from the tables before.
+//! The learned tables of one writing, made anew from everything that may be learned from today. So what was
+//! forgotten, withdrawn or revoked since the last writing is absent, and writing twice gives the same as writing
+//! once. Only what came from elsewhere than the turn log (`chimere engram learn`) is carried over from the tables
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! How far two backends agree on the same file: teacher-forced over a text (perplexity, KL, top-1 with the reference's
-//! margin) and free-running (greedy replies to prompts, with the margin at each first divergence).
+//! How far two backends agree on the same file. Teacher-forced over a text: perplexity, KL, top-1 with the
+//! reference's margin. Free-running: greedy replies to prompts, with the margin at each first divergence.
 
 use serde::Serialize;
 

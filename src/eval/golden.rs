@@ -1,4 +1,4 @@
-//! Exams of exactly checkable items: reads a set, asks every item of an engine many at a time, checks the replies and
+//! Exams of exactly checkable items. Reads a set, asks an engine many items at a time, checks the replies, and
 //! reports accuracy by family with 95 % intervals.
 
 use std::collections::{BTreeMap, HashMap};

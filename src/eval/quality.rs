@@ -1,5 +1,5 @@
-//! What the quality gate is worth: the same items without it and with it. An item whose answer the judge thinks little
-//! of is asked again, the judge's favourite of the two answers is kept, and the exact checks say what that changed.
+//! What the quality gate is worth: the same items without it and with it. An item with a poor verdict is asked again.
+//! The answer with the better verdict is kept, and the exact checks say what that changed.
 
 use std::collections::HashMap;
 

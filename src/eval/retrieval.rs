@@ -1,5 +1,5 @@
-//! What verified exchanges are worth as examples: the same items without them and with those whose questions are most
-//! like the one asked, as the daemon shows them.
+//! What verified exchanges are worth as examples. The same items are asked without examples, and with the exchanges
+//! whose questions are most like theirs, as the daemon shows them.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The accept loop: connections in, each served by hyper under the deadlines of `limits`, until the order
-//! to stop; then nothing new is accepted and what is under way may finish within the drain timeout.
+//! The accept loop. hyper serves each connection under the deadlines of `limits`. After the order to stop nothing new
+//! is accepted, and replies under way may finish within the drain timeout.
 
 use std::io;
 use std::net::SocketAddr;

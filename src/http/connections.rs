@@ -1,6 +1,6 @@
-//! Who is connected: the total and per-address caps. At a cap the oldest connection without a complete request
-//! gives way, so a crowd of silent or dribbling connections cannot keep anybody out; where every connection is
-//! at work the newcomer is refused.
+//! Who is connected: the total and per-address caps. At a cap the oldest connection without a complete request gives
+//! way. So a crowd of silent or dribbling connections keeps no client out. Where every connection is at work, the
+//! newcomer is refused.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! What every request passes first, known route or not: an id, header limits, the Host and Origin checks;
-//! and every response last: a panic turned into a 500, safe headers, the access log and the counters.
+//! The request guard. Every request passes it first, known route or not: an id, header limits, the Host and Origin
+//! checks. Every response passes it last: a panic becomes a 500, then safe headers, the access log and the counters.
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;

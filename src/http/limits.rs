@@ -1,4 +1,6 @@
-//! Every limit of the HTTP door, named with its unit. The configuration fills this; tests shrink it.
+//! Every limit of the HTTP server, named with its unit: time-outs of headers, bodies, idle connections and writes,
+//! caps of connections and sizes. The configuration fills them; tests shrink them. `watch` and `accept` enforce the
+//! time-outs, `body` the sizes.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Prometheus metrics of the door: the recorder, the names with their help and units, and the page.
+//! The metrics page in Prometheus format, its recorder, and the HTTP server's own metrics with their help and units.
+//! Those of the other parts are in `meters`.
 
 use std::sync::OnceLock;
 use std::time::Duration;

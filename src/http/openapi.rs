@@ -1,6 +1,6 @@
 //! `GET /openapi.json`: the interface as an OpenAPI 3.1 document, for generators of clients. It is written by hand,
-//! because the wire types accept more forms than they should advertise; the tests hold it to the route table, to the
-//! parameters that each route knows, and (with the official client's tests) to the replies of a running daemon.
+//! because the wire types accept more forms than they should advertise. Tests hold it to the route table and to the
+//! parameters that each route knows. The official client's tests hold it to the replies of a running daemon.
 
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue};

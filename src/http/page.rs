@@ -1,6 +1,6 @@
 //! `GET /` and `/page/*`: the chat page, embedded in the binary. It is plain HTML, CSS and JavaScript modules, sent
-//! as they lie in `page/`; what the page may do is said by the policy, so that text which a model wrote can load
-//! nothing, run nothing and lead nowhere even if the page's own care failed.
+//! as they lie in `page/`. The policy says what the page may do. So a model's text can load nothing, run nothing and
+//! lead nowhere, even if the page's own care failed.
 
 use std::sync::LazyLock;
 

@@ -1,6 +1,6 @@
-//! What one connection is doing, seen from outside hyper: the socket tells when bytes arrive, the service
-//! when a request is under way, the response body when the client takes something. From these three the
-//! connection's deadline follows, for HTTP/1 and HTTP/2 alike.
+//! The time-outs of one connection: for its headers, for idling, for a client that takes nothing of its response.
+//! They are enforced from outside hyper, for HTTP/1 and HTTP/2 alike. The socket tells when bytes arrive, the service
+//! when a request is under way, the response body when the client takes something.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,6 @@
-//! Which route a request takes. Linear in the text: one pass of an automaton over all words of all routes, and
-//! one over file names. The routes themselves come from the pipeline files.
+//! Intent: which route a request takes. The rules (words, phrases, file types of a route) stand in the pipeline
+//! files, `pipelines/*.yaml`. The time is linear in the text: one pass of an automaton over all words of all routes,
+//! and one over file names.
 
 mod cascade;
 

@@ -1,6 +1,7 @@
-//! Which turns a night may learn from. Pure rules over turns: first each by itself (consent, taint, who vouches, what
-//! the judge said, whether an exam asks the same), then the set (how much one principal may say, and several that say the
-//! same, corrections beside confirmed replies, routes evenly). What is refused is refused for one named reason.
+//! Which turns a night may learn from. Pure rules over turns. First each turn by itself: consent, taint, who vouches,
+//! what the judge said, whether an exam asks the same. Then the set: the share of one principal and of several that
+//! say the same, corrections beside confirmed replies, routes evenly. What is refused is refused for one named
+//! reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 

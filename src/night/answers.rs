@@ -1,6 +1,6 @@
-//! What a revision answered to the exams, kept from night to night: a champion is not asked again what it was asked as
-//! a candidate, and a gate that was interrupted goes on where it was. Greedy answers of one revision, one engine and one
-//! exam are the same whenever they are asked, so the name of a file says exactly whose answers to what it holds.
+//! Answers to the exams, kept from night to night by revision. So a champion is not asked again what it answered as a
+//! candidate, and an interrupted gate goes on where it was. Greedy answers of one revision, one engine and one exam
+//! are always the same. So the name of a file says exactly whose answers to which exam it holds.
 
 use std::collections::HashMap;
 use std::fs;

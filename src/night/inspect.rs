@@ -1,5 +1,5 @@
-//! What an adapter file is, judged before any engine sees it: made for this model, of one rank, every number
-//! finite, and how large its updates are. The file may come from a stranger.
+//! Examines an adapter file before any engine sees it: made for this model, of one rank, every number finite, and how
+//! large its updates are. The file may come from a stranger.
 
 use std::fs::File;
 use std::io;

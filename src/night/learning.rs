@@ -1,5 +1,5 @@
-//! What a night's learning is told (`scoring` and `training` in `night.yaml`) and what it leaves in the run's folder:
-//! `selection.json` (where the data went) and `training.json` (what was learned from which data).
+//! The settings of a night's learning (`scoring` and `training` in `night.yaml`), and the papers that it leaves in
+//! the run's folder. `selection.json` says where the data went, `training.json` what was learned from which data.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,5 @@
-//! Which texts are the same question: a key that case, punctuation and spaces do not change, and the nearness of a
-//! conversation to the items of the exams, by the rule that `nano/tasks/leaks.py` made the exams disjoint with.
+//! Which texts are the same question. A key ignores case, punctuation and spaces. The nearness of a conversation to
+//! the items of the exams follows the rule of `nano/tasks/leaks.py`, which made the exams disjoint.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,6 @@
-//! The night as a state machine: `phase(run, event) → (run, action)`, pure. Whoever drives it writes the new
-//! state to disk before it does the action, so that a crash at any point resumes there or gives up, and the
-//! served generation is one that was verified.
+//! The night as a state machine: `phase(run, event) → (run, action)`, pure. The Scheduler writes the new state to
+//! disk before it does the action. So a run that crashed resumes at its phase or is given up, and the served
+//! generation is always a verified one.
 
 use std::path::PathBuf;
 

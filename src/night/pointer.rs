@@ -1,5 +1,5 @@
-//! `served.json`: which generations answer. A generation belongs to the base model that it was learned on, and so does
-//! the pointer: while another model is served its own holds, and the others wait in the same file for their model.
+//! `served.json`: which generations answer. A generation belongs to the base model that it was learned on, and so
+//! does the pointer. While another model is served, that model's pointer holds. The others wait in the same file.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,8 @@
-//! What the owner reads in the morning: the verdict, the golden trend, what changed in each domain, the worst
-//! regressions side by side, where the data went, where the served generation comes from and how to undo it.
+//! What the owner reads in the morning. Three plain sentences come first: what was tried, what happened, what that
+//! means. Behind them stand the rules, the exams, the worst regressions, the data, the lineage and how to undo it.
 
 mod engram;
+mod summary;
 mod text;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use crate::eval::golden::Score;
 use crate::optimise::paper::Optimised;
 
 pub use engram::{EngramEffect, EngramReport, EngramUsed};
+pub use summary::Summary;
 
 pub const FORMAT: u32 = 1;
 /// Nights of the trend.
@@ -334,9 +336,15 @@ pub(super) mod tests {
         assert!(report.worst.iter().all(|a| a.pair.domain == "code") && report.worst.len() == 10);
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        let brief = report.render_brief();
         let text = report.render();
+        assert!(text.starts_with(&brief[..brief.find("Details:").unwrap()]), "{brief}\n{text}");
+        assert!(brief.contains("REJECTED") && brief.contains("Undo:") && !brief.contains("Golden exam"), "{brief}");
+        assert!(brief.contains("LOOK   look at anna") && brief.contains("Note: a note"), "{brief}");
+        assert!(brief.contains("chimere night report 2026-01-01 --details"), "{brief}");
         for words in [
             "REJECTED",
+            "Nothing changed: the model of yesterday",
             "FAIL code dropped",
             "Golden exam, n = 40",
             "code         n = 20",

@@ -1,6 +1,6 @@
-//! `night.yaml`: when which job runs, under which conditions, how a candidate is judged and watched. Which job
-//! is due is a pure question about the file, the record and the daemon's clock, so that a machine that slept or
-//! whose clock jumped does each job once or not at all.
+//! `night.yaml`: when which job runs, under which conditions, how a candidate is judged and watched. Which job is due
+//! depends on the file, the record and the daemon's clock alone. So a machine that slept, or whose clock jumped, does
+//! each job once or not at all.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! What the owner should look at before trusting a night's pairs: a principal whose pairs the champion finds far
-//! stranger than everybody else's, words that many teach alike (`cluster`), and one and the same reply to many questions.
-//! It refuses nothing by itself.
+//! Flags that the owner should look at before trusting a night's pairs. A principal's pairs may be far stranger to
+//! the champion than all others. Many may teach the same words (`cluster`). One reply may answer many questions. It
+//! refuses nothing by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Instructions: what the system message of a route may say. One is in force; the others come from a small stock, from
-//! the owner (`night.yaml`), and from the model itself, which is shown questions of the route and asked for one.
+//! Instructions: what the system message of a route may say. One is in force. The others come from a small stock,
+//! from the owner (`night.yaml`), and from the model itself, which sees questions of the route and is asked for one.
 
 use crate::turn::{Message, Role};
 

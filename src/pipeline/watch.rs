@@ -1,5 +1,5 @@
-//! Tells when files of some folders change: the folders are watched, not the files, so that a rename over a
-//! file is seen, and changes within a moment come as one.
+//! Tells when files of some folders change. The folders are watched, not the files, so that a rename over a file is
+//! seen. Changes within a moment come as one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The quality gate: a finished answer is judged before its reply ends. One that the judge thinks little of is given
-//! back to the model with the request to work it out again; the attempt with the best score stands. Whatever fails or
-//! takes too long, the reply ends with the best answer so far and says why.
+//! The quality gate: a finished answer is judged before its reply ends. The model gets an answer with a poor verdict
+//! back, with the request to work it out again. The attempt with the best score stands. Whatever fails or takes too
+//! long, the reply ends with the best answer so far and says why.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Which engine answers a reply: the serving one, or that of a further model that the request names. It stays the same
-//! for as long as the seat is held.
+//! Which engine answers a reply: the serving one, or that of the further model that the request names. It stays the
+//! same while the seat is held.
 
 use std::sync::Arc;
 

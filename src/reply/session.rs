@@ -1,5 +1,5 @@
-//! A reply that goes on with a named session: what was said in it is put in front of the request's messages, and no other
-//! reply goes on with it meanwhile. The session moves to the new turn when that is kept.
+//! A reply that goes on with a named session. The session's messages are put in front of the request's. No other
+//! reply goes on with that session meanwhile. The session moves to the new turn when that is kept.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

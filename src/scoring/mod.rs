@@ -1,6 +1,6 @@
-//! Scoring: an answer is split into steps, a process reward model judges each step after a short verification
-//! thought, and the weakest step gives the answer's probability and its verdict 1–5. Plain functions of texts and
-//! numbers: who runs the judge's engine is somebody else's business.
+//! Scoring. An answer is split into steps, and a process reward model judges each step, after a short verification
+//! thought if it writes one. The weakest step gives the answer's probability and its verdict 1–5. Plain functions of
+//! texts and numbers: who runs the judge's engine is somebody else's business.
 
 pub mod correction;
 pub mod form;

@@ -1,6 +1,6 @@
 //! What the judge reads: the conversation before the answer, then the answer's steps up to the judged one, each ended
-//! by `<|step|>`. Only the marks put here are control tokens; the texts are encoded with control tokens switched off,
-//! so nothing that stands in an answer can end a step or name a label.
+//! by `<|step|>`. Only the marks put here are control tokens. Texts are encoded with control tokens switched off, so
+//! nothing in an answer can end a step or name a label.
 
 use serde_json::Value;
 

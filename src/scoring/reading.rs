@@ -1,6 +1,6 @@
-//! How a judge's logits are read: P of a step is the softmax over the two labels, P of an answer comes from its weakest
-//! step through a calibration fitted on held-out tasks, and four cuts make a verdict of it. Calibration and cuts are
-//! stored with the adapter (`chimere.prm.*`).
+//! How a judge's logits are read. P of a step is the softmax over the two labels. P of an answer comes from its
+//! weakest step, through a calibration fitted on held-out tasks. Four cuts turn P into a verdict. Calibration and
+//! cuts are stored with the adapter (`chimere.prm.*`).
 
 use crate::engine::protocol::TokenEvent;
 use crate::gguf::Gguf;

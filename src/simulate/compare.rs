@@ -1,5 +1,5 @@
-//! Before and after on the same items: the paired difference with a bootstrap interval, the exact test of McNemar, the
-//! same for the loss on texts; and the slope of what is asked again after every night.
+//! Before and after on the same items: the paired difference with a bootstrap interval and the exact test of McNemar.
+//! The same for the loss on texts. And the slope of the items that are asked after every night.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! A week in the life of a daemon, made up: who asks what on which day, what the users say of the answers, who
-//! lies, and what the nights made of it. Plain plans and sums; `chimere simulate` lives them through a real daemon.
+//! A made-up week in the life of a daemon: who asks what on which day, what the users say of the answers, who lies,
+//! and what came of the nights. Plain plans and sums; `chimere simulate` lives them through a real daemon.
 
 pub mod arm;
 pub mod compare;

@@ -1,5 +1,5 @@
-//! What is asked on each day of a simulated week, by whom, and how honestly it will be judged: a pure function of the
-//! settings and the pool, so that a week can be lived again.
+//! The plan of a simulated week: the questions of each day, who asks them, and how honestly they will be judged. It
+//! is a pure function of the settings and the pool, so that a week can be lived again.
 
 use serde::{Deserialize, Serialize};
 

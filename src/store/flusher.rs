@@ -1,6 +1,6 @@
-//! One flush at a time, for everyone who waits for one. sled's own `flush_async` waits on the threads that are
-//! to write: a few of them at once leave no thread to write with, and all wait for ever. Here a thread of our
-//! own flushes, and those who ask meanwhile share the next flush.
+//! One flush at a time, for everyone who waits for one. sled's own `flush_async` waits on the threads that have to
+//! write. A few of them at once leave no thread to write with, and all wait for ever. Here a thread of our own
+//! flushes, and all requests that come meanwhile share the next flush.
 
 use std::io;
 use std::sync::{Arc, Weak};

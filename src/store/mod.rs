@@ -1,5 +1,5 @@
-//! What the daemon keeps on disk. This part of the tree is the sole user of sled, behind [`TurnStore`]: the
-//! crate is frozen, and a later store must be able to take its place. `files` writes small files durably.
+//! What the daemon keeps on disk. This part of the tree is the sole user of sled, behind [`TurnStore`]. The crate is
+//! frozen, so a later store must be able to take its place. `files` writes small files durably.
 
 pub mod files;
 mod flusher;

@@ -177,8 +177,14 @@ async fn a_promoted_generation_is_rolled_back_at_once_and_shown() {
         status.contains("generation 1") && status.contains("makes the index of verified exchanges anew"),
         "{status}"
     );
-    let report = run(&["night", "report"]);
-    assert!(report.contains("PROMOTED: generation 1") && report.contains("Golden exam, n = 12"), "{report}");
+    let brief = run(&["night", "report"]);
+    assert!(brief.contains("PROMOTED: generation 1") && !brief.contains("Golden exam"), "{brief}");
+    for sentence in ["It passed every rule and became generation 1.", "`chimere rollback` takes it back at once."] {
+        assert!(brief.contains(sentence), "{brief}");
+    }
+    let report = run(&["night", "report", "--details"]);
+    assert!(report.starts_with(&brief[..brief.find("Details:").unwrap()]), "{report}");
+    assert!(report.contains("Golden exam, n = 12"), "{report}");
     let page = reqwest::get(format!("{}/v1/night/report?format=html", daemon.url)).await.unwrap();
     let page = page.text().await.unwrap();
     assert!(page.contains("While you slept") && page.contains("paid once, limit 0.1"), "{page}");

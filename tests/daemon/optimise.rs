@@ -92,7 +92,9 @@ async fn an_instruction_that_helps_comes_in_and_goes_back() {
     }
     println!("searched in {:?}", began.elapsed());
     assert!(seen > 0, "the status shows how far it is");
-    let report = run(&daemon, &["night", "report", &id]);
+    let brief = run(&daemon, &["night", "report", &id]);
+    assert!(brief.contains("A better prompt was found for default.") && brief.contains("pipeline reset"), "{brief}");
+    let report = run(&daemon, &["night", "report", &id, "--details"]);
     assert!(report.contains("default: changed: ") && report.contains("pipeline reset default"), "{report}");
 
     let after = daemon.chat("What is 17 + 25?").await;

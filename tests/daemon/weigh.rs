@@ -85,7 +85,7 @@ async fn a_table_that_helps_is_told_from_its_absence() {
     assert!(hits > 5 && hits < tokens && (rate - hits as f64 / tokens as f64).abs() < 1e-9, "{effect:#}");
     assert!(number("changed") > 0 && number("mixed") <= hits, "{effect:#}");
     let shown = format!("hit rate {:.1} %: the tables knew the context of {hits} of {tokens}", 100.0 * rate);
-    let reported = told(&daemon, &["night", "report", &run], &keys[0]);
+    let reported = told(&daemon, &["night", "report", &run, "--details"], &keys[0]);
     for words in ["3 right with the tables, 2 without, 1 answers differ", "points +33.33 [", shown.as_str()] {
         assert!(reported.contains(words), "{words}: {reported}");
     }

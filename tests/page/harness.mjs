@@ -39,10 +39,14 @@ async function freePort() {
 }
 
 export class Daemon {
-  /** Starts one; at most two replies at a time, so that the third is refused, and a further model. */
-  static async start() {
+  /**
+   * Starts one; at most two replies at a time, so that the third is refused, and a further model. `prepare` may put
+   * files into the state folder first.
+   */
+  static async start(prepare = async () => {}) {
     const daemon = new Daemon();
     daemon.state = await mkdtemp(join(tmpdir(), 'chimere-page-'));
+    await prepare(daemon.state);
     daemon.url = `http://127.0.0.1:${await freePort()}`;
     // No configuration of the developer's own may reach the test.
     daemon.env = { ...process.env, XDG_CONFIG_HOME: join(daemon.state, 'config') };

@@ -1,8 +1,8 @@
 //! LoRA adapters: what one holds, what base model it fits, and the file it comes from.
 //!
 //! y += (alpha / rank) · B·(A·x) for each matrix that the adapter names. An adapter is input from outside like a
-//! model file: names, shapes, rank and values are checked against the base model before a backend sees any of it,
-//! and a digest inside the file covers everything that has a meaning.
+//! model file. Names, shapes, rank and values are checked against the base model before a backend sees any of it. A
+//! digest inside the file covers everything that has a meaning.
 
 mod candidate;
 mod file;

@@ -1,6 +1,6 @@
-//! The face every model implementation shows to the step loop: sequences are opened and closed, one
-//! `step` feeds chunks of many sequences at once and returns the rows of logits that were asked for.
-//! A backend knows tokens and numbers only: no text, no sampling, no requests.
+//! The trait that every model implementation offers to the step loop. Sequences are opened and closed. One `step`
+//! feeds chunks of many sequences at once and returns the requested rows of logits. A backend knows tokens and
+//! numbers only: no text, no sampling, no requests.
 
 pub use chimere_ffi::kernels::sample::Largest;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,9 @@
-//! Which tokens go into the next step: decoding sequences first, one token each, then prompt chunks in order of
-//! arrival until the token budget is spent. A prompt is cut only where its own sequence stands at a multiple of the
-//! backend's cut, so the numbers of a reply never depend on the budget or on the neighbours.
+//! The planner: which tokens go into the next step. It takes decoding sequences first, one token each, then prompt
+//! chunks in order of arrival until the token budget is spent. It cuts a prompt only where its sequence stands at a
+//! multiple of the backend's cut. So the numbers of a reply depend neither on the budget nor on the neighbours.
 //!
-//! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a step.
+//! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a
+//! step.
 
 use super::backend::{Budget, Rows};
 

@@ -1,5 +1,5 @@
 //! Teacher-forced scores of texts, in the steps of the ordinary loop: rows of an evaluation are prompts that nobody
-//! waits for. They use sequences that are free, give them back to live requests (and then start again), and ask for
+//! waits for. They use free sequences and give them back to live requests, after which they start again. They ask for
 //! logits only where tokens are scored, so memory is that of one step.
 //!
 //! Each row's numbers are those of the text fed alone: cut on the grid of its own positions, nothing else.

@@ -1,12 +1,13 @@
-//! The step loop: owns the model and every admitted request, and is in exactly one state.
+//! The engine loop: owns the model and every admitted request, and is in exactly one state.
 //!
 //! - `Running`: admits, steps, samples. Takes every command but `Resume`.
-//! - `Paused`: keeps every request where it stands (a token boundary), queues new ones. Takes every command but `Pause`.
+//! - `Paused`: keeps every request where it stands (a token boundary), queues new ones. Takes every command but
+//!   `Pause`.
 //! - `Finished`: nothing more; what ran was aborted.
 //!
 //! A command that the state does not allow is refused by name. One request's failure ends that request alone.
-//! Background work (requests marked so, evaluations) gets what live requests leave: it is admitted while none waits and
-//! a sequence stays free, and a live request that finds no free one takes that of the youngest.
+//! Background work (requests marked so, evaluations) is admitted while no live request waits and one sequence stays
+//! free. A live request that finds no free sequence takes the one of the youngest background work.
 
 mod background;
 mod embed;

@@ -1,8 +1,8 @@
-//! The libllama backend: every architecture that has no native path, and the peer that ours is
-//! compared with. It owns the library's contexts and keeps count of what each sequence holds.
+//! The libllama backend: every architecture that has no native path, and the peer that ours is compared with. It owns
+//! the library's contexts and keeps count of what each sequence holds.
 //!
-//! Two promises of a native backend it cannot give: a row's numbers may depend on the other rows of
-//! its step (the library picks kernels by batch size), and prefill is cut where its buffers end.
+//! It cannot give two promises of a native backend. A row's numbers may depend on the other rows of its step, because
+//! the library picks kernels by batch size. And prefill is cut where its buffers end.
 
 mod embed;
 mod facts;

@@ -1,11 +1,11 @@
-//! Prompt prefixes that outlive their requests: what sequences held at exact lengths, in a tree of blocks of 64 tokens.
-//! A later request whose prompt begins with the same tokens starts from the longest of them.
+//! Prompt prefixes that outlive their requests: what sequences held at exact lengths, in a tree of blocks of 64
+//! tokens. A later request whose prompt begins with the same tokens starts from the longest of them.
 //!
-//! A node is one block: its tokens, its keys and values, and, where a snapshot was taken, the recurrent state after it.
-//! A snapshot that ends within a block ends in a leaf of fewer tokens.
-//! Keys and values are shared by everything that goes on from them; a state is as large as thousands of tokens, so states
-//! are what is counted out: the one that was not used for longest goes first, and with it every block that leads to no
-//! other. A tree belongs to one [`Scope`]; no tree is ever looked at for another.
+//! A node is one block: its tokens, its keys and values, and, where a snapshot was taken, the recurrent state after
+//! it. A snapshot that ends within a block ends in a leaf of fewer tokens. Everything that goes on from keys and
+//! values shares them. A state is as large as thousands of tokens, so states are removed when memory is short. The
+//! one unused for longest goes first, and with it every block that leads to no other. A tree belongs to one
+//! [`Scope`]; no tree is ever looked at for another.
 
 mod disk;
 

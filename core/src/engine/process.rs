@@ -1,7 +1,6 @@
-//! The engine as a process: commands are read from one pipe, events written to another, and between them run a
-//! text thread (templates, tokenising and the reading of adapters, on a large stack and away from the step loop) and the
-//! step loop.
-//! End of file on the command pipe ends everything: no engine outlives its daemon.
+//! The engine as a process. Commands are read from one pipe, events written to another. Between them run two threads:
+//! the engine loop, and a text thread with a large stack for templates, tokenising and the reading of adapters. End
+//! of file on the command pipe ends everything: no engine outlives its daemon.
 
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

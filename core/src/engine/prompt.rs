@@ -1,7 +1,7 @@
-//! From a conversation to the ids of a prompt, so that nothing a user, a file or a tool wrote can become a
-//! control token. Every string of the conversation that holds the text of a special token, or an end or a
-//! beginning of one, gets a mark (a Unicode noncharacter) inside it before the template sees it; afterwards
-//! only special tokens without a mark inside are the template's own, and the marks are taken out.
+//! From a conversation to the ids of a prompt, so that nothing a user, a file or a tool wrote can become a control
+//! token. A string of the conversation may hold the text of a special token, or an end or a beginning of one. Before
+//! the template sees it, it gets a mark inside, a Unicode noncharacter. Afterwards only special tokens without a mark
+//! are the template's own, and the marks are taken out.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The adapters that the step loop knows by name. A revision counts its users from the moment a request is queued:
-//! what a request was promised stays loaded until that request has ended, whatever is dropped meanwhile.
+//! The adapters that the step loop knows by name. A revision counts its users from the moment a request is queued. So
+//! a request's adapter stays loaded until that request has ended, even if it is dropped meanwhile.
 
 use super::adapter::{Adapter, AdapterFacts};
 use super::backend::{AdapterId, Backend};

@@ -1,5 +1,6 @@
-//! A table while it is made: contexts with their continuations and where each comes from. Everything that changes a
-//! table (merging, decay, revoking) is done here and written to a new file; a file is never changed.
+//! A table under construction: contexts with their continuations and the origin of each. Everything that changes a
+//! table is here: merging, decay with age (`decay`), revoking. The result goes to a new file; a file is never
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

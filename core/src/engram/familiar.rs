@@ -1,6 +1,6 @@
-//! How much of a text its tables have foretold so far: of a text of their own kind a good part, of any other next to nothing.
-//! What matches one or two words alone occurs everywhere, so it may speak only where the longer run of the text
-//! is theirs; that is what keeps tables from costing anything outside their domain.
+//! How much of a text its tables have foretold so far. Of a text of their own kind it is a good part, of any other
+//! next to nothing. One or two words occur everywhere. So a match of them weighs only where the longer run of the
+//! text is the tables' own. That keeps tables from costing anything outside their domain.
 
 use super::blend::Proposal;
 

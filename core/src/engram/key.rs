@@ -1,5 +1,5 @@
-//! Keys of contexts: FNV-1a over token ids, newest token first, so that the keys of all orders come out of one
-//! pass; and an independent check that is stored, because two contexts may share a key.
+//! Keys of contexts: FNV-1a over token ids, newest token first, so that one pass gives the keys of all orders. An
+//! independent check is stored beside them, because two contexts may share a key.
 
 /// Shortest and longest n-gram: contexts of 1 to 5 tokens and the token after them.
 pub const ORDER_MIN: usize = 2;

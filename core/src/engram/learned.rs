@@ -1,5 +1,5 @@
 //! From verified answers to tables, with the rules that keep one person's words, and one person's poison, from the
-//! others: what a principal alone has said goes into a table that serves that principal alone; the shared table takes
+//! others. The words of one principal alone go into a table that serves that principal alone. The shared table takes
 //! only long n-grams that several principals have said independently.
 
 use std::collections::BTreeMap;

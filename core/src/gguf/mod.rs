@@ -1,10 +1,10 @@
 //! Safe reader and writer of the GGUF file format (versions 2 and 3, little-endian).
 //!
-//! A model file is input from strangers. This module owns every check between the bytes and the
-//! rest of the program: sizes against the length of the file before any allocation, checked
-//! arithmetic, known types, names that occur once, tensors that lie inside the file and do not
-//! overlap, vocabularies whose parts agree. Only a file that passed may be mapped or handed to
-//! libllama. The header is read with plain bounded file reads; tensor data is never touched here.
+//! A model file is input from strangers. This module owns every check between the bytes and the rest of the program.
+//! Sizes are checked against the length of the file before any allocation, with checked arithmetic. Types are known
+//! and names occur once. Tensors lie inside the file and do not overlap. The parts of a vocabulary agree. Only a file
+//! that passed may be mapped or handed to libllama. The header is read with plain bounded file reads; tensor data is
+//! never touched here.
 //!
 //! - [`Gguf`] reads a header and gives typed access to its metadata and [`TensorInfo`]s.
 //! - [`Layout`] and [`Writer`] write a file, streaming tensors that need not fit in memory.

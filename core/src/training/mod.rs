@@ -1,8 +1,8 @@
-//! Training of an adapter on verified pairs: reads pairs, takes the steps, says how it went. With gradients here, without
-//! them by questions to an engine (`zeroth`).
+//! Training of an adapter on verified pairs: reads pairs, takes the steps, says how it went. With gradients here,
+//! without them by questions to an engine (`zeroth`).
 //!
-//! Owns no process and no clock. It is run by `chimere train`, in a process of its own that can be killed at any
-//! moment: until the adapter file is renamed into place nothing exists, and a candidate changes nothing that serves.
+//! Owns no process and no clock. `chimere train` runs it in a process of its own that can be killed at any moment.
+//! Until the adapter file is renamed into place nothing exists, and a candidate changes nothing that serves.
 
 pub mod adam;
 pub mod pairs;

@@ -1,12 +1,12 @@
-//! Training without gradients: what the engine that holds the weights is asked, in which order, and what its answers
-//! come to. No clock, no pipe: whoever owns the engine puts each [`Ask`] to it and hands the answer back, so that
-//! `chimere train` and the daemon's Trainer take the same steps.
+//! Training without gradients: which questions the engine that holds the weights gets, in which order, and what
+//! follows from its answers. No clock, no pipe. The owner of the engine puts each [`Ask`] to it and hands the answer
+//! back, so `chimere train` and the daemon's Trainer take the same steps.
 //!
 //! A step of the population looks along N random directions z from where the candidate stands, all on the same pairs:
-//! θ ← θ − η/N · Σ (L(θ + ε·z_i) − mean L)/deviation L · z_i, one-sided and normalised as in FZOO (Dang et al., 2025), the
-//! mean of the losses as their base. MeZO (Malladi et al., 2023) looks along one direction both ways:
-//! θ ← θ − η · (L(θ + ε·z) − L(θ − ε·z))/2ε · z.
-//! Directions are seeds (`adapter::Candidate`); only B moves, prompts are left out, the router is no part of an adapter.
+//! θ ← θ − η/N · Σ (L(θ + ε·z_i) − mean L)/deviation L · z_i, one-sided and normalised as in FZOO (Dang et al.,
+//! 2025), the mean of the losses as their base. MeZO (Malladi et al., 2023) looks along one direction both ways: θ ←
+//! θ − η · (L(θ + ε·z) − L(θ − ε·z))/2ε · z. Directions are seeds (`adapter::Candidate`); only B moves, prompts are
+//! left out, the router is no part of an adapter.
 
 use std::path::PathBuf;
 

@@ -238,7 +238,7 @@ impl Board {
         let known = roll.wait_for(|roll| roll.is_some_and(|r| r.engine.is_none_or(|engine| engine == self.starts())));
         let found = timeout(deadline, known).await.ok().and_then(|found| *found.ok()?);
         found.map(|roll| roll.served).unwrap_or_else(|| {
-            tracing::warn!("nobody says which generation serves: the base model answers");
+            tracing::warn!("no generation is named as served: the base model answers");
             Served::default()
         })
     }

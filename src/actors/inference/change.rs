@@ -1,5 +1,5 @@
-//! Another model in the place of the present one: the engine ends, the next one hosts the other file, and where that
-//! cannot be hosted the one before is started again. Nobody is told of a model that did not prove itself.
+//! Changing the served model. The engine ends and the next one hosts the other file. If that file cannot be hosted,
+//! the one before is started again. Clients hear of a model only once it has proved itself.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Further models, each with an engine of its own: started when somebody asks for it, ended when nobody has asked for a
-//! while, or when another one needs its place. Never more of them are loaded than there are places, and whoever finds
-//! none waits for one, first come, first served. What becomes of them is never the serving engine's matter.
+//! Further models, each with an engine of its own. A request that names a model starts its engine. The engine ends
+//! after a while without requests, or when another model needs its place. There are never more engines than places;
+//! requests wait for a place, first come, first served. The end of such an engine never touches the serving one.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! Who uses the engine, and who changes its model: many hold a [`Pass`] while they ask it something; whoever changes
-//! the model shuts the gate, which lets those inside finish and everybody else wait in line.
+//! The lock between requests and a change of the model. Many requests hold a [`Pass`] at once. A change shuts the
+//! gate: requests inside finish, all others wait in line.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

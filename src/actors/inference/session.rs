@@ -1,5 +1,5 @@
-//! The conversation with one engine process: who waits for what in it, and how long it may say nothing. What it says of a
-//! request goes from the pipe straight into that request's channel, past every actor.
+//! The conversation with one engine process: which request waits for which answer, and how long the engine may be
+//! silent. Events of a request go from the pipe straight into that request's channel, past every actor.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
-//! What an engine should be like: paused or not, with which tables, rid of which requests. These are states that
-//! stay, not messages that a full queue could lose: what the engine was not told yet it is told as soon as the pipe
-//! takes it.
+//! Brings an engine to its wanted state: paused or not, with which tables, which requests cancelled. A wanted state
+//! stays until the pipe has taken it, so a full queue loses none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

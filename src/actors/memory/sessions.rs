@@ -1,5 +1,5 @@
-//! Named sessions in the turn log: going on with one, setting one to a turn, listing, taking a name away. Everything is done
-//! in one piece of work on the log, so that what was read still holds when it is written.
+//! Named sessions in the turn log: going on with one, setting one to a turn, listing, taking a name away. Each
+//! operation is one piece of work on the log, so that nothing changes between its reads and its writes.
 
 use actix::prelude::*;
 

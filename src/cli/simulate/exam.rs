@@ -1,5 +1,6 @@
-//! The exam of whole weeks, opened before the first and after the last night, and the small one that is asked every day:
-//! asked of the daemon as any user asks, by an examiner from whom nothing may be learned, and forgotten afterwards.
+//! The exam of whole weeks, opened before the first night and after the last, and the small one that is asked every
+//! day. An examiner asks the daemon as any user does. Nothing may be learned from it, and its turns are forgotten
+//! afterwards.
 
 use std::collections::BTreeSet;
 

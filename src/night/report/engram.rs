@@ -1,5 +1,5 @@
-//! What a writing of the learned engram tables did, and what the tables did: in the last day's replies, and in items of
-//! the slice exam that were asked with them and without. The first says what they know, the second what it is worth.
+//! The report of a writing of the learned Engram tables. It counts their hits in the last day's replies, which says
+//! what they know. It compares items of the slice exam asked with them and without, which says what that is worth.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The report as text for a terminal.
+//! The report as text for a terminal: three sentences and what the owner should look at, then all figures.
 
 use std::fmt::Write;
 
@@ -13,18 +13,40 @@ fn points(change: Change) -> String {
 }
 
 impl Report {
-    /// The report as text for a terminal.
+    /// Everything.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a string does not fail.
-        let _ = self.write(&mut out);
+        let _ = self.write_first(&mut out).and_then(|()| self.write_figures(&mut out));
         out
     }
 
-    fn write(&self, out: &mut String) -> std::fmt::Result {
+    /// What an owner in a hurry reads, and how to see the rest.
+    pub fn render_brief(&self) -> String {
+        let mut out = String::new();
+        let _ = self.write_first(&mut out);
+        out + &format!("Details: chimere night report {} --details\n", self.order.id)
+    }
+
+    /// The headline, the three sentences, and whatever must not be missed.
+    fn write_first(&self, out: &mut String) -> std::fmt::Result {
         let dry = if self.order.dry_run { ", dry run" } else { "" };
-        writeln!(out, "Run {} ({}{dry}): {}", self.order.id, self.order.job.name(), headline(&self.outcome))?;
-        writeln!(out, "  {}", self.outcome.words())?;
+        writeln!(out, "Run {} ({}{dry}): {}\n", self.order.id, self.order.job.name(), headline(&self.outcome))?;
+        for sentence in self.summary().sentences() {
+            writeln!(out, "  {sentence}")?;
+        }
+        writeln!(out)?;
+        for flag in self.selection.iter().flat_map(|selection| &selection.flags) {
+            writeln!(out, "LOOK   {flag}")?;
+        }
+        for notice in &self.notices {
+            writeln!(out, "Note: {notice}")?;
+        }
+        writeln!(out, "Undo: {}", self.undo)
+    }
+
+    fn write_figures(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\nOutcome: {}", self.outcome.words())?;
         if let Some(verdict) = &self.verdict {
             writeln!(out, "\nRules")?;
             for finding in &verdict.findings {
@@ -70,9 +92,6 @@ impl Report {
             for p in &selection.principals {
                 writeln!(out, "  {}", p.words())?;
             }
-            for flag in &selection.flags {
-                writeln!(out, "  LOOK   {flag}")?;
-            }
         }
         if let Some(training) = &self.training {
             writeln!(out, "\nTraining: {}", training.words())?;
@@ -92,10 +111,7 @@ impl Report {
             let line: Vec<_> = self.lineage.iter().map(|a| format!("{} ({})", a.generation, a.run)).collect();
             writeln!(out, "\nLineage: {} ← base model", line.join(" ← "))?;
         }
-        for notice in &self.notices {
-            writeln!(out, "Note: {notice}")?;
-        }
-        writeln!(out, "Undo: {}", self.undo)
+        Ok(())
     }
 }
 

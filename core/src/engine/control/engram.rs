@@ -1,5 +1,5 @@
-//! Engram in one reply: follows its tokens, asks the tables what comes next while an answer is written (never in a
-//! thought), bounds how often they may steer, and counts what they did.
+//! Engram in one reply. It follows the reply's tokens and asks the tables for the next one while an answer is
+//! written, never in a thought. It bounds how often they may steer and counts what they did.
 
 use std::collections::HashMap;
 use std::sync::Arc;

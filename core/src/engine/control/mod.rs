@@ -1,9 +1,9 @@
-//! Control of one reply while it is decoded: what of each token may be shown, on which channel, which tokens
-//! are forced, and when the reply ends. One `ReplyControl` a request, fed by the step loop; it owns no
-//! numbers of the model and never waits.
+//! Control of one reply while it is decoded: which text is shown, on which channel, which tokens are forced, and when
+//! the reply ends. One `ReplyControl` a request, fed by the step loop; it owns no numbers of the model and never
+//! waits.
 //!
-//! The thought is what lies between `<think>` and `</think>`. The marks themselves are not shown, nor the
-//! newlines next to them. Stop strings are looked for in the answer only.
+//! The thought is what lies between `<think>` and `</think>`. The marks themselves are not shown, nor the newlines
+//! next to them. Stop strings are looked for in the answer only.
 
 pub mod engram;
 pub(crate) mod stop;

@@ -1,5 +1,5 @@
-//! The part of the step loop that keeps prompt prefixes: a sequence begins with what is kept of its prompt, and what it
-//! holds on the way is kept for others, until its owner is forgotten.
+//! The part of the engine loop that keeps prompt prefixes. A sequence begins behind the kept part of its prompt. What
+//! it holds on the way is kept for later prompts, until its owner is forgotten.
 
 use super::Host;
 use crate::engine::backend::{BackendError, SeqId};

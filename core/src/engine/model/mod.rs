@@ -1,6 +1,6 @@
-//! The model `qwen35moe` as every native backend sees it: hyper-parameters read and bounded once, weights by
-//! name and shape, the forward pass as a list of stages, and the bookkeeping of open sequences. Plain data and
-//! arithmetic: what a backend computes with (threads, devices, packed weights) lives in the backend.
+//! The model `qwen35moe` as every native backend sees it: hyper-parameters read and bounded once, weights by name and
+//! shape, the forward pass as a list of stages, and the bookkeeping of open sequences. Plain data and arithmetic:
+//! what a backend computes with (threads, devices, packed weights) lives in the backend.
 
 pub mod hparams;
 pub mod passes;

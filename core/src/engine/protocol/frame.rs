@@ -1,5 +1,5 @@
 //! Frames: a little-endian u32 length and that many bytes of JSON. A reader that finds a frame it cannot understand
-//! still knows where the next one begins: such a frame is passed over, and costs at most the request it is about.
+//! still knows where the next one begins. It skips such a frame, which costs at most the frame's own request.
 
 use std::io::{self, Read, Write};
 

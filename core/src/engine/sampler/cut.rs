@@ -1,7 +1,7 @@
-//! From logits to weights, and the cuts that keep the likeliest of them (top-k, top-p, min-p). Nothing here
-//! sorts the vocabulary: a histogram over the leading bits of the weights finds the bucket in which a cut
-//! falls, and only that bucket is sorted. Every step is plain IEEE arithmetic in a fixed order, so the same
-//! seed gives the same text on every platform.
+//! From logits to weights, and the cuts that keep the likeliest of them (top-k, top-p, min-p). Nothing here sorts the
+//! vocabulary. A histogram over the leading bits of the weights finds the bucket in which a cut falls, and only that
+//! bucket is sorted. Every step is plain IEEE arithmetic in a fixed order, so the same seed gives the same text on
+//! every platform.
 
 /// A token that may still be drawn: its weight (the likeliest token has 1) and id.
 pub(super) type Candidate = (f32, u32);

@@ -1,10 +1,10 @@
-//! Choosing from the largest logits of a row alone, as a device finds them: whole rows of a large vocabulary are dear to
-//! bring and to look through. What is chosen is what the whole row would give, and where the largest may not be enough,
-//! the whole row is asked for. Which of both happens depends on the row and the request alone, so a seed gives the same
-//! text in every batch.
+//! Sampling from the largest logits of a row alone, as a device finds them. Whole rows of a large vocabulary take
+//! long to bring and to look through. What is chosen is what the whole row would give, and where the largest may not
+//! be enough, the whole row is asked for. Which of both happens depends on the row and the request alone, so a seed
+//! gives the same text in every batch.
 //!
-//! Without cuts any token may be drawn: the point falls among the largest, whose order is that of ids, or behind them,
-//! among all others in the same order.
+//! Without cuts any token may be drawn: the point falls among the largest, whose order is that of ids, or behind
+//! them, among all others in the same order.
 
 use crate::engine::backend::Largest;
 

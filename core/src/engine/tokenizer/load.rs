@@ -1,5 +1,5 @@
-//! Reads a byte-level BPE vocabulary out of a model file and refuses what would be wrong or dangerous: a
-//! missing byte would lose text, a merge that names no token would stop the crate that merges.
+//! Reads a byte-level BPE vocabulary out of a model file and refuses a wrong or dangerous one. A missing byte would
+//! lose text; a merge that names no token would stop the crate that merges.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,6 +1,6 @@
-//! Byte-level BPE read from a model file: text to ids and back, in linear time on any input. Text becomes
-//! ordinary tokens only, by construction: special tokens are not in the table that merges use, and are
-//! recognised in a text only where the caller asks for it.
+//! Byte-level BPE read from a model file: text to ids and back, in linear time on any input. Text becomes ordinary
+//! tokens only, by construction. Special tokens are not in the table that merges use. They are recognised in a text
+//! only where the caller asks for it.
 
 mod alphabet;
 mod load;
