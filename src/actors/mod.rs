@@ -9,12 +9,18 @@
 //! | [`trainer::Trainer`] | the candidate: a file that no reply is answered with | Take, Discard, Train, TrainerStatus | the run fails |
 //! | [`scheduler::Scheduler`] | the night's phase record, the pointer to the served generation, the canary, cron | Night, HoldNight → Hold, ScheduleChanged, SchedulerStatus | what served yesterday serves on; the run is reported as failed |
 //!
-//! Judge and embedding model have an engine each beside the serving one ([`aside::Aside`], an Inference of its own).
+//! The judge and the embedding model have an auxiliary engine each ([`aside::Aside`], an Inference of its own).
 //!
-//! Who asks whom: `reply` asks Orchestrator, Inference, Memory and, before an answer of a gated route ends, the Scorer; the Scorer's work asks Memory and its engine's owner;
-//! the Scheduler's runs ask Trainer, Inference and Memory; the Trainer asks Inference where it trains without gradients; `daemon` asks all of them for their status;
-//! no handler waits for another actor. Messages are sent through a [`link::Link`], never through a bare address, and
-//! actix's unconditional send is banned: it drops silently.
+//! Who asks whom:
+//!
+//! - `reply` asks Orchestrator, Inference and Memory. Before an answer of a gated route ends, it also asks the Scorer.
+//! - The Scorer's work asks Memory and its engine's owner.
+//! - The Scheduler's runs ask Trainer, Inference and Memory.
+//! - The Trainer asks Inference where it trains without gradients.
+//! - `daemon` asks all of them for their status.
+//!
+//! No handler waits for another actor. Messages are sent through a [`link::Link`], never through a bare address.
+//! actix's unconditional send is banned: it drops messages silently.
 
 pub mod aside;
 pub mod embedder;

@@ -1,6 +1,6 @@
-//! The Scorer owns the queue of turns that wait for a verdict and the judge's engine, which it starts with the first of
-//! them. Each turn is judged once, in the background, a few at a time; what did not fit into the queue, what failed and
-//! what was left over by an earlier life is found again in the turn log, where a turn without a judgement says so. An
+//! The Scorer owns the queue of turns that wait for a verdict, and the judge's engine, which it starts with the first of
+//! them. Each turn is judged once, in the background, a few at a time. A turn without a judgement says so in the turn log.
+//! So turns that did not fit into the queue, that failed, or that an earlier life left over are found again there. An
 //! answer whose client waits for the verdict is judged at once, or not at all.
 
 mod engine;

@@ -1,6 +1,8 @@
-//! Dense retrieval: texts to vectors ([`embedder`]: by a table of token vectors, [`model`], or by a model that an engine
-//! hosts), the nearest of many vectors ([`nearest`]), and the index of verified exchanges that a plan may show the model as
-//! examples ([`index`], [`show`]). No actor, no clock; files are read and written whole.
+//! Dense retrieval. No actor, no clock; files are read and written whole.
+//!
+//! - [`embedder`]: texts to vectors, by a table of token vectors ([`model`]) or by a model that an engine hosts.
+//! - [`nearest`]: the nearest of many vectors.
+//! - [`index`], [`show`]: the index of verified exchanges that a plan may show the model as examples.
 
 pub mod embedder;
 mod examples;

@@ -1,5 +1,8 @@
-//! Engram tables in the daemon: where they stand and who may use them ([`shelf`]), how the nights make them anew from
-//! verified turns ([`nightly`]), whose words are out for good ([`revoked`]). The tables themselves are the core's.
+//! Engram tables in the daemon; the tables themselves are the core's.
+//!
+//! - [`shelf`]: which tables there are and who may use them.
+//! - [`nightly`]: how the nights make them anew from verified turns.
+//! - [`revoked`]: whose words are out for good.
 
 #[cfg(test)]
 #[path = "../../core/src/engram/fixtures.rs"]

@@ -1,9 +1,12 @@
-//! The night as plain modules: what a run does next (`phase`), what may be learned from (`admission`, `likeness`,
-//! `dataset`, `library`), what the owner should look at (`suspicion`, `cluster`), what a revision
-//! answered (`answers`), what learning is told and leaves (`learning`), whether a candidate may serve (`gate`, `stats`,
-//! `inspect`), how it comes in slowly (`canary`), what is kept on disk (`generation`, `manifest`, `record`),
-//! when a job is due (`schedule`) and what the owner reads in the morning (`report`, `page`). No actor, no
-//! socket, no clock: time and measurements are given.
+//! The night as plain modules. No actor, no socket, no clock: time and measurements are given.
+//!
+//! - `phase`: the state machine of a run; `schedule`: when a job is due.
+//! - `admission`, `likeness`, `dataset`, `library`: what may be learned from.
+//! - `suspicion`, `cluster`: what the owner should look at.
+//! - `learning`: the settings of learning and its papers; `answers`: answers to the exams, kept by revision.
+//! - `gate`, `stats`, `inspect`: whether a candidate may serve; `canary`: how it comes in slowly.
+//! - `generation`, `manifest`, `record`, `pointer`, `served`: what is kept on disk, and which generation answers.
+//! - `report`, `page`: what the owner reads in the morning.
 
 pub mod admission;
 pub mod answers;

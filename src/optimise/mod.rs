@@ -1,8 +1,8 @@
 //! Prompt optimisation as MIPROv2 does it (Opsahl-Ong et al., "Optimizing instructions and demonstrations for multi-stage
-//! language model programs", 2024): demonstrations are bootstrapped from answers that were verified, instructions are
-//! proposed by the model and taken from a small stock, and a Bayesian search over pairs of the two asks small parts of
-//! the exam. Plain functions of texts and numbers: who asks the model, and who lets a winner in, is somebody else's
-//! business.
+//! language model programs", 2024). Demonstrations are bootstrapped from verified answers. Instructions come from the
+//! model and from a small stock. A Bayesian search over pairs of the two asks small parts of the exam.
+//!
+//! Plain functions of texts and numbers: the Scheduler asks the model and lets a winner in.
 
 pub mod demonstrate;
 pub mod instruct;

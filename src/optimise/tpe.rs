@@ -1,7 +1,7 @@
 //! The tree-structured Parzen estimator (Bergstra et al., "Algorithms for hyper-parameter optimization", 2011) over
-//! categories: points seen so far are parted into the best and the rest, each part gives every category of every
-//! dimension a density with a prior, and the next point is the one, of some drawn from the good density, where good
-//! over rest is largest. Scores are noisy: a point seen again counts with its mean.
+//! categories. The points seen so far are parted into the best and the rest. Each part gives every category of every
+//! dimension a density with a prior. Some points are drawn from the good density; the next point is the one of them where
+//! good over rest is largest. Scores are noisy: a point seen again counts with its mean.
 
 use std::collections::BTreeMap;
 

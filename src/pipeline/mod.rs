@@ -1,6 +1,9 @@
-//! Pipelines: data that shapes the answer of a route. `file` is one YAML file and its checks, `set` all of
-//! them with the overlay and the cascade, `plan` makes a request's plan from a pipeline and what the client
-//! asked for, `watch` tells when files change, `yaml` reads such a file within bounds.
+//! Pipelines: data that shapes the answers of a route.
+//!
+//! - `file`: one YAML file and its checks; `yaml` reads it within bounds.
+//! - `set`: all of them, with the overlay and the cascade.
+//! - `plan`: makes a request's plan from a pipeline and the client's parameters.
+//! - `watch`: tells when files change.
 
 mod file;
 mod plan;

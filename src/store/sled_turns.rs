@@ -1,7 +1,11 @@
-//! The turn log in sled. Trees: `log` (turn id → record; turn id, `/`, time and a serial → feedback; `!counts` →
-//! size of the log; `!judged/` and turn id → judgement; `!corrected/`, turn id, `/` and the correction's hash → the
-//! judgement of that correction; `!unscored/` and turn id → nothing, while it has none), `sessions` and `meta` (`format`). A
-//! record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do keys; a turn's
+//! The turn log in sled, in the trees `log`, `sessions` and `meta` (`format`). The keys of `log` are:
+//!
+//! - turn id → record; turn id, `/`, time and a serial → feedback;
+//! - `!counts` → size of the log;
+//! - `!judged/` and turn id → judgement; `!unscored/` and turn id → nothing, while the turn has none;
+//! - `!corrected/`, turn id, `/` and the correction's hash → the judgement of that correction.
+//!
+//! A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do keys; a turn's
 //! feedback follows it.
 //!
 //! One lock covers every change, which is one batch with the counts in it: after a crash they still agree. Readers

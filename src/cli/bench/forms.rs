@@ -1,6 +1,6 @@
-//! `chimere bench --forms`: what holding an answer to its form costs. Each schema of a file is compiled as the engine does it
-//! for a request, and each of its documents is followed token by token: taking a token and forbidding what cannot come
-//! next, which stands between two tokens of every reply of a form. Nothing here asks the model.
+//! `chimere bench --forms`: the cost of holding an answer to its form. Each schema of a file is compiled as the engine does it
+//! for a request. Each of its documents is followed token by token: take a token, forbid what cannot come next. That stands
+//! between two tokens of every reply with a form. Nothing here asks the model.
 
 use std::collections::VecDeque;
 use std::fmt;
