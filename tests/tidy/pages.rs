@@ -280,6 +280,51 @@ fn pages_that_sources_name_are_there() {
     check(wrong);
 }
 
+/// The variants of the enum that `derive`s subcommands in a file of `src/cli`, as the command line spells them.
+fn subcommands(name: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join(format!("src/cli/{name}.rs"))).unwrap_or_default();
+    let Some((_, body)) = text.split_once("Subcommand)]\n") else { return BTreeSet::new() };
+    let variants = body.lines().take_while(|line| *line != "}").filter_map(|line| {
+        let name = line.strip_prefix("    ")?;
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
+        name.starts_with(|c: char| c.is_ascii_uppercase()).then(|| name[..end].to_lowercase())
+    });
+    variants.collect()
+}
+
+/// The commands named in a text that do not exist: `chimere WORD`, and `chimere WORD WORD` where the first has some.
+fn unknown_commands(text: &str) -> Vec<String> {
+    let commands = subcommands("mod");
+    assert!(commands.len() > 15, "{commands:?}");
+    let named = text.split("`chimere ").skip(1).filter_map(|rest| rest.split_once('`'));
+    named
+        .map(|(command, _)| command)
+        .filter(|command| {
+            let mut words = command.split_whitespace();
+            let plain = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+            let Some(first) = words.next().filter(plain) else { return false };
+            let inner = subcommands(first);
+            let second = words.next().filter(plain);
+            !matches!(first, "help" | "serve") && !commands.contains(first)
+                || second.is_some_and(|word| !inner.is_empty() && !inner.contains(word))
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn commands_that_pages_and_messages_name_exist() {
+    let mut wrong = Vec::new();
+    for source in files(&["md", "rs", "yaml", "toml"]).iter().filter(|source| source.path != "tests/tidy/pages.rs") {
+        wrong.extend(unknown_commands(&source.text).iter().map(|name| format!("{}: `chimere {name}`", source.path)));
+    }
+    check(wrong);
+    assert_eq!(unknown_commands("`chimere engram sign` `chimere night run --now` `chimere chat hello` `chimere no`"), [
+        "engram sign",
+        "no"
+    ]);
+}
+
 #[test]
 fn the_table_of_changes_names_files_that_are_there() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
