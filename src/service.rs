@@ -20,8 +20,11 @@ use crate::turn::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
+    /// Chats, completions, embeddings, and the key's own turns and sessions.
     Chat,
+    /// `/metrics`, `/v1/status` and the state of the night.
     Metrics,
+    /// Everything, for everybody's turns: it includes the other scopes.
     Admin,
 }
 
@@ -184,8 +187,8 @@ pub enum ReplyEvent {
         reason: FinishReason,
         tool_calls: Vec<ToolCall>,
     },
-    /// A better answer stands in the place of the one told so far; the end of the choice is told again. Whoever has
-    /// shown the first one shows this one after it, and says so.
+    /// A better answer replaces the one told so far, and the end of the choice is told again. A client that has shown the
+    /// first one shows this one after it, marked as a revision.
     Revised {
         choice: u32,
         generation: Box<Generation>,
@@ -329,7 +332,7 @@ pub struct EmbedModel {
     pub state: &'static str,
 }
 
-/// A model beside the served one, with an engine of its own while somebody asks for it.
+/// A further model: beside the served one, with an engine of its own while requests name it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FurtherModel {
     pub name: String,
@@ -342,7 +345,7 @@ pub struct FurtherModel {
 /// Ids of a text, and the text that each stands for.
 pub type TokenPieces = (Vec<u32>, Vec<String>);
 
-/// The daemon, seen from its doors. Every method has a deadline of its own.
+/// The daemon, as its servers see it. Every method has a deadline of its own.
 pub trait Service: Send + Sync + 'static {
     /// Starts a reply. Errors before the first event come back here.
     fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>>;
@@ -388,7 +391,7 @@ pub trait Service: Send + Sync + 'static {
         at: SessionAt,
         replace: bool,
     ) -> BoxFuture<'_, Result<Session, ServiceError>>;
-    /// Takes a name away; what was said stays in the log.
+    /// Deletes a session's name; its turns stay in the log.
     fn delete_session(&self, principal: String, name: String) -> BoxFuture<'_, Result<(), ServiceError>>;
 
     /// Pause and resume of the engine, and the night's commands: answers `NotBuilt` where nothing stands behind.
@@ -396,10 +399,9 @@ pub trait Service: Send + Sync + 'static {
     fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>>;
     fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>>;
 
-    /// Which model file is served, which was before, and what is being done about it.
+    /// Which model file is served, which was before, and the change under way.
     fn model(&self) -> Value;
-    /// Puts another model file in the place of the served one, or loads or unloads a further one; with `wait` the answer is
-    /// what came of it.
+    /// Changes the served model file, or loads or unloads a further model. With `wait` the answer is the result.
     fn change_model(&self, wish: ModelWish, wait: bool) -> BoxFuture<'_, Result<Value, ServiceError>>;
 
     /// Who holds this key (`None` = no Authorization header), coming from a loopback address or not.
@@ -416,9 +418,9 @@ pub enum ModelWish {
     File(PathBuf),
     /// The one before the last change.
     Before,
-    /// Load a further model, before somebody asks for it.
+    /// Load a further model before a request names it.
     Load(String),
-    /// Unload one, as soon as its replies under way are told.
+    /// Unload a further model once its replies under way are finished.
     Unload(String),
 }
 

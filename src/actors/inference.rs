@@ -50,10 +50,11 @@ const MAILBOX_MAX: usize = 256;
 const PAUSE_TIMEOUT_MS: u64 = 10_000;
 /// Longest wait for the answer to a question.
 const ASK_TIMEOUT_MS: u64 = 10_000;
-/// The same where it comes behind a step.
+/// Longest wait for an answer that comes after the step under way.
 const STEP_TIMEOUT_MS: u64 = 30_000;
-/// The same for a vector: one that answers nothing else meanwhile is ended before (`engine.stall_timeout_ms`).
+/// Longest wait for a vector. An engine that answers nothing at all is ended earlier (`engine.stall_timeout_ms`).
 pub(super) const EMBED_TIMEOUT_MS: u64 = 600_000;
+/// The engine's back-off: the pause before an engine that ended is started again, at first and at most.
 const BACK_OFF_FIRST_MS: u64 = 100;
 const BACK_OFF_MAX_MS: u64 = 30_000;
 /// Events of a reply beside its tokens.
@@ -229,6 +230,7 @@ impl Inference {
     }
 }
 
+/// The pause after so many ends in a row: doubled with each, up to the limit.
 fn back_off(failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     Duration::from_millis((BACK_OFF_FIRST_MS << doublings).min(BACK_OFF_MAX_MS))

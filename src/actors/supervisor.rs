@@ -1,6 +1,6 @@
 //! Supervision of our own: actix's does not survive a panic. Each actor has a factory; when a life ends, by a
 //! panic or by stopping, a new one is made after a back-off. When lives end faster than the budget allows,
-//! the daemon is told to exit with a failure, so that whoever started it starts it afresh.
+//! the daemon exits with a failure, so that systemd starts it afresh.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ const EXTENSION_WEIGHT: u32 = 3;
 /// Longest file extension, characters.
 const EXTENSION_CHARS_MAX: usize = 12;
 
-/// What speaks for a route.
+/// The rules of one route: its words, phrases and file types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     pub route: String,

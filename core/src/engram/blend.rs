@@ -6,7 +6,7 @@ use super::dynamic::Dynamic;
 use super::key::{ORDER_MIN, ORDERS, keys};
 use super::table::View;
 
-/// Most that tables may weigh, whatever a request asks for, and what they weigh where nobody says.
+/// The largest weight of tables, whatever a request asks for, and their weight by default.
 pub const LAMBDA_MAX: f32 = 0.9;
 pub const LAMBDA_DEFAULT: f32 = 0.1;
 /// How far a match of each order is trusted, 2 to 6: a single word says little of the next.

@@ -13,11 +13,11 @@ use super::key::CONTEXT_TOKENS;
 use super::place::Placed;
 use super::table::{Table, slot_word};
 
-/// Age at which a learned entry counts half, and at which it is deleted, seconds.
+/// Decay: the age at which a learned entry counts half, and the age at which it is deleted, seconds.
 pub const HALVE_AFTER_S: i64 = 30 * 86_400;
 pub const DELETE_AFTER_S: i64 = 90 * 86_400;
 
-/// Contexts in the making.
+/// A table under construction.
 #[derive(Clone, Debug)]
 pub struct Draft {
     fingerprint: [u8; 32],
