@@ -319,10 +319,10 @@ fn commands_that_pages_and_messages_name_exist() {
         wrong.extend(unknown_commands(&source.text).iter().map(|name| format!("{}: `chimere {name}`", source.path)));
     }
     check(wrong);
-    assert_eq!(unknown_commands("`chimere engram sign` `chimere night run --now` `chimere chat hello` `chimere no`"), [
-        "engram sign",
-        "no"
-    ]);
+    assert_eq!(
+        unknown_commands("`chimere engram sign` `chimere night run --now` `chimere chat hello` `chimere no`"),
+        ["engram sign", "no"]
+    );
 }
 
 #[test]

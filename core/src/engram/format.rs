@@ -58,7 +58,7 @@ pub enum EngramError {
     Tokenizer,
     #[error("the table's digest is {found}, but {wanted} was announced: it was exchanged in between")]
     Digest { found: String, wanted: String },
-    #[error("the table is not signed by this installation: make it here (`chimere engram build`, `learn`, `merge`), or remove it")]
+    #[error("the table is not signed by this installation: make it anew with `chimere engram build`, or remove it")]
     Unsigned,
     #[error("{what} is {found}, over the limit of {limit}")]
     TooLarge { what: &'static str, found: u64, limit: u64 },
