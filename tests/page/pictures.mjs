@@ -49,7 +49,7 @@ async function remember(state, report) {
 }
 
 async function night(daemon, browser) {
-  const context = await browser.inner.newContext({ viewport: { width: 860, height: 560 }, colorScheme: 'light' });
+  const context = await browser.inner.newContext({ viewport: { width: 760, height: 440 }, colorScheme: 'light' });
   const page = await context.newPage();
   await page.goto(`${daemon.url}/v1/night/report?format=html`);
   await page.click('summary:has-text("Exams")');
