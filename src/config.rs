@@ -7,6 +7,7 @@ mod embed;
 mod judge;
 mod live;
 mod models;
+mod origins;
 pub mod raw;
 mod search;
 pub mod settings;
@@ -99,6 +100,8 @@ pub struct HttpConfig {
     pub write_timeout: Duration,
     /// Names that a Host header may carry beside loopback names.
     pub hosts: Vec<String>,
+    /// Origins whose pages may chat.
+    pub origins: Vec<String>,
 }
 
 /// What a reply may cost.
@@ -349,6 +352,7 @@ fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
         idle_timeout: millis(raw.idle_timeout_ms, 60_000, "http.idle_timeout_ms")?,
         write_timeout: millis(raw.write_timeout_ms, 30_000, "http.write_timeout_ms")?,
         hosts: raw.hosts.map(|f| f.value).unwrap_or_default(),
+        origins: origins::origins(raw.origins)?,
     })
 }
 
@@ -359,7 +363,7 @@ fn replies(raw: raw::RepliesSection, names: Option<raw::Field<Vec<String>>>) -> 
         start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
         reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
         client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,
-        model_aliases: models::aliases(names)?,
+        model_aliases: models::aliases(names, "model.aliases")?,
     })
 }
 

@@ -10,6 +10,7 @@ pub mod judge;
 pub mod log;
 mod model;
 mod notify;
+mod pause;
 mod reload;
 mod sessions;
 mod tables;
@@ -112,7 +113,7 @@ pub struct Daemon {
     board: Arc<Board>,
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
-    lease: face::LeaseHolder,
+    lease: pause::LeaseHolder,
     embedding: vectors::Places,
     models: Arc<model::Models>,
     clock: Clock,
@@ -197,7 +198,7 @@ impl Daemon {
             board,
             replies,
             keys: watch::Sender::new(Arc::new(keys)),
-            lease: face::LeaseHolder::default(),
+            lease: pause::LeaseHolder::default(),
             embedding: vectors::Places::default(),
             started_ms: clock.now_ms(),
             clock,
@@ -417,6 +418,7 @@ fn http_limits(config: &Config) -> HttpLimits {
     let ms = |duration: Duration| duration.as_millis() as u64;
     HttpLimits {
         host_names: config.http.hosts.clone(),
+        origins: config.http.origins.clone(),
         connections_max: config.http.connections_max,
         connections_per_ip_max: config.http.connections_per_address_max,
         header_timeout_ms: ms(config.http.header_timeout),

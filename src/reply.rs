@@ -4,6 +4,7 @@
 mod choice;
 mod examples;
 mod id;
+mod logprobs;
 mod quality;
 mod record;
 mod seat;
@@ -42,8 +43,8 @@ const EVENTS_MAX: usize = 256;
 const PLAN_TIMEOUT_MS: u64 = 5_000;
 /// Why a request is not answered, or not to its end, while another model takes the place of the present one.
 const CHANGING: &str = "the served model is being changed";
-/// Longest name of a conversation, bytes.
-const CONVERSATION_BYTES_MAX: usize = 256;
+/// Longest name of a conversation, bytes: 128 characters.
+const CONVERSATION_BYTES_MAX: usize = 512;
 
 /// What every reply needs, shared by all.
 pub struct Replies {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::grammar::Grammar;
-use crate::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
+use crate::engine::protocol::{Channel, ChatInput, EmbedInput, Hosted, TokenLogprob};
 use crate::night::phase::Job;
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Thinking, Tier, ToolCall, Turn, TurnId, Usage, Vote,
@@ -79,6 +79,8 @@ pub enum ReplyInput {
     },
     /// `/v1/completions`: no pipeline, no template.
     Text(String),
+    /// The same; control tokens in it are read as such.
+    Marked(String),
     Ids(Vec<u32>),
 }
 
@@ -285,8 +287,8 @@ pub fn is_session_name(name: &str) -> bool {
     (1..=SESSION_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) && !name.chars().all(|c| c == '.')
 }
 
-/// Longest correction, bytes.
-pub const CORRECTION_BYTES_MAX: usize = 64 << 10;
+/// Longest correction, characters.
+pub const CORRECTION_CHARS_MAX: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FeedbackRequest {
@@ -306,6 +308,8 @@ pub struct Embedded {
     pub model: String,
     /// One for each text, one long; zero for a text without a token.
     pub vectors: Vec<Vec<f32>>,
+    /// Windows that each text was read in.
+    pub windows: Vec<u32>,
     /// Tokens of all texts, as the embedding model counts them.
     pub tokens: u32,
 }
@@ -313,7 +317,7 @@ pub struct Embedded {
 /// What texts are embedded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmbedFor {
-    /// Each as it stands; one that is too long is an error.
+    /// Each as it stands; one that is too long is read in windows.
     Texts,
     /// The first is what the others are compared with; of one that is too long the beginning counts.
     Ranking,
@@ -323,6 +327,8 @@ pub enum EmbedFor {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EmbedModel {
     pub name: String,
+    /// Other names that it answers to.
+    pub aliases: Vec<String>,
     pub architecture: String,
     /// Values of a vector.
     pub width: usize,
@@ -367,7 +373,7 @@ pub trait Service: Send + Sync + 'static {
     fn embed(
         &self,
         model: Option<String>,
-        texts: Vec<String>,
+        texts: Vec<EmbedInput>,
         purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>>;
 

@@ -16,7 +16,7 @@ use super::inference::{Ask, EMBED_TIMEOUT_MS, EngineSpec, EngineState, Inference
 use super::link::LinkError;
 use super::supervisor::{Budget, Place};
 use crate::embed::embedder::{Host, HostFacts, Terms, Unembedded, Vector};
-use crate::engine::protocol::{Event, FailureKind};
+use crate::engine::protocol::{EmbedInput, Event, FailureKind};
 
 /// Texts that the engine has in hand, one computed and one tokenised; more wait here, where waiting ends with whoever
 /// waits.
@@ -130,12 +130,12 @@ impl Host for EmbedEngine {
         })
     }
 
-    fn embed(&self, text: String, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>> {
+    fn embed(&self, input: EmbedInput, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>> {
         let Terms { cut, within, first } = terms;
         Box::pin(async move {
-            match self.ask(Ask::Embed { text, cut }, within, first).await? {
+            match self.ask(Ask::Embed { input, cut }, within, first).await? {
                 Event::Embedded { vector, tokens, .. } if vector.len() == self.facts.width => {
-                    Ok(Vector { values: vector, tokens })
+                    Ok(Vector { values: vector, tokens, windows: 1 })
                 }
                 Event::Embedded { vector, .. } => {
                     let (found, said) = (vector.len(), self.facts.width);
@@ -146,10 +146,10 @@ impl Host for EmbedEngine {
         })
     }
 
-    fn count(&self, text: String, within: Duration) -> BoxFuture<'_, Result<u32, Unembedded>> {
+    fn tokens(&self, text: String, within: Duration) -> BoxFuture<'_, Result<Vec<u32>, Unembedded>> {
         Box::pin(async move {
             match self.ask(Ask::Tokenize { text, specials: false }, within, false).await? {
-                Event::Tokens { ids, .. } => Ok(u32::try_from(ids.len()).unwrap_or(u32::MAX)),
+                Event::Tokens { ids, .. } => Ok(ids),
                 _ => Err(strange()),
             }
         })

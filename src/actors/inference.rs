@@ -40,7 +40,7 @@ use change::Change;
 use child::Report;
 use stream::ToChild;
 
-use crate::engine::protocol::{ChatInput, Command, Event, Generate, RequestId};
+use crate::engine::protocol::{ChatInput, Command, EmbedInput, Event, Generate, RequestId};
 
 /// Commands on their way to the task that owns the engine.
 const COMMANDS_MAX: usize = 1_024;
@@ -100,7 +100,7 @@ pub enum Ask {
     },
     /// Of an embedding model.
     Embed {
-        text: String,
+        input: EmbedInput,
         cut: bool,
     },
     /// Of one owner, or of everybody.
@@ -125,7 +125,7 @@ impl Ask {
             Ask::Detokenize { ids } => Command::Detokenize { id, ids },
             Ask::ApplyTemplate { chat } => Command::ApplyTemplate { id, chat },
             Ask::LoadAdapter { revision, path, sha256 } => Command::LoadAdapter { id, revision, path, sha256 },
-            Ask::Embed { text, cut } => Command::Embed { id, text, cut },
+            Ask::Embed { input, cut } => Command::Embed { id, input, cut },
             Ask::ForgetPrefixes { owner } => Command::ForgetPrefixes { id, owner },
         }
     }

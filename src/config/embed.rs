@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::raw;
-use super::{ConfigError, THREADS_MAX, millis, nonzero, number, short};
+use super::{ConfigError, THREADS_MAX, models, millis, nonzero, number, short};
 use crate::embed::embedder::Prefixes;
 
 /// Longest words before a text, bytes.
@@ -16,6 +16,8 @@ const PREFIX_BYTES_MAX: usize = 1_024;
 pub struct EmbedConfig {
     /// The embedding model; absent: the one beside the model.
     pub model: Option<PathBuf>,
+    /// Other names that requests may give it.
+    pub aliases: Vec<String>,
     /// Of the engine that hosts it, where it needs one.
     pub threads: NonZeroUsize,
     /// Tokens of a text that a hosted model reads; what it was trained for, within bounds, where absent.
@@ -31,6 +33,7 @@ pub(super) fn embed(raw: raw::EmbedSection) -> Result<EmbedConfig, ConfigError> 
     let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=32_768, "embed.context_tokens")).transpose()?;
     Ok(EmbedConfig {
         model: raw.model.map(|f| f.value),
+        aliases: models::aliases(raw.aliases, "embed.aliases")?,
         threads: nonzero(number(raw.threads, 1, 1..=THREADS_MAX, "embed.threads")?),
         context_tokens: context.map(nonzero),
         prefixes: Prefixes {

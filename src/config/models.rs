@@ -63,11 +63,11 @@ fn is_model_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Other names of the model: printable, without blanks, none twice.
-pub(super) fn aliases(field: Option<Field<Vec<String>>>) -> Result<Vec<String>, ConfigError> {
+/// Other names of a model: printable, without blanks, none twice.
+pub(super) fn aliases(field: Option<Field<Vec<String>>>, key: &'static str) -> Result<Vec<String>, ConfigError> {
     let Some(field) = field else { return Ok(Vec::new()) };
     let refuse = |value: String, wanted: String| {
-        Err(ConfigError::Range { origin: field.origin.clone(), key: "model.aliases", value, wanted })
+        Err(ConfigError::Range { origin: field.origin.clone(), key, value, wanted })
     };
     let names = &field.value;
     if names.len() > NAMES_MAX {

@@ -168,6 +168,7 @@ section! {
         idle_timeout_ms: u64,
         write_timeout_ms: u64,
         hosts: Vec<String>,
+        origins: Vec<String>,
     }
 }
 
@@ -228,6 +229,7 @@ section! {
     EmbedSection {
         /// An embedding model (GGUF). Absent: `nano-embed.gguf` beside the model.
         model: PathBuf,
+        aliases: Vec<String>,
         threads: u64,
         context_tokens: u64,
         /// Put before a question, and before what it is compared with.

@@ -20,11 +20,13 @@ pub const LIVE: &[&str] = &[
     "http.idle_timeout_ms",
     "http.write_timeout_ms",
     "http.hosts",
+    "http.origins",
     "replies.max_tokens",
     "replies.start_timeout_ms",
     "replies.reply_timeout_ms",
     "replies.client_stall_timeout_ms",
     "memory.append_timeout_ms",
+    "embed.aliases",
     "daemon.drain_timeout_ms",
     "log.filter",
 ];

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 
-use super::{Daemon, fleet, sessions, vectors};
-use crate::actors::inference::{Ask, EngineState, InferenceError, Lease, Pause};
+use super::{Daemon, fleet, pause, sessions, vectors};
+use crate::actors::inference::{Ask, InferenceError};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
 use crate::actors::orchestrator::OrchestratorStatus;
@@ -16,26 +16,22 @@ use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
 use crate::engine::prefix::discard;
-use crate::engine::protocol::{ChatInput, Event, FailureKind, Hosted};
+use crate::engine::protocol::{ChatInput, EmbedInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_BYTES_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
+    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
     NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces,
     TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
 
-/// Questions to the engine, and pauses.
+/// Questions to the engine.
 const ENGINE_TIMEOUT_MS: u64 = 15_000;
 /// Reading and forgetting may pass over the whole log.
 const MEMORY_TIMEOUT_MS: u64 = 60_000;
 const STATUS_TIMEOUT_MS: u64 = 5_000;
 /// A rollback waits for the engine and the disk; everything else is answered at once.
 const NIGHT_TIMEOUT_MS: u64 = 60_000;
-
-/// The lease of a pause asked for from outside.
-#[derive(Default)]
-pub(super) struct LeaseHolder(Mutex<Option<Lease>>);
 
 impl Daemon {
     async fn ask(&self, ask: Ask) -> Result<Event, ServiceError> {
@@ -91,8 +87,8 @@ impl Daemon {
         if feedback.vote.is_none() && feedback.correction.is_none() {
             return invalid("feedback holds neither a vote nor a correction", "vote");
         }
-        if feedback.correction.as_ref().is_some_and(|c| c.len() > CORRECTION_BYTES_MAX) {
-            return invalid("the correction is longer than 64 KiB", "correction");
+        if feedback.correction.as_ref().is_some_and(|c| c.chars().count() > CORRECTION_CHARS_MAX) {
+            return invalid("the correction is longer than 65,536 characters", "correction");
         }
         let turn = self.turn(feedback.turn.clone()).await?;
         // Somebody else's turn is not there, as far as this principal may know.
@@ -188,13 +184,13 @@ impl Service for Daemon {
     }
 
     fn embed_model(&self) -> Option<EmbedModel> {
-        vectors::model(&self.replies.examples)
+        vectors::model(self)
     }
 
     fn embed(
         &self,
         model: Option<String>,
-        texts: Vec<String>,
+        texts: Vec<EmbedInput>,
         purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
         Box::pin(vectors::embed(self, model, texts, purpose))
@@ -257,30 +253,11 @@ impl Service for Daemon {
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
-        Box::pin(async move {
-            let mut held = self.lease.0.lock().await;
-            if held.as_ref().is_some_and(|lease| !lease.lost()) {
-                return Ok(());
-            }
-            let retry_after_s = self.board.retry_after_s();
-            let answer = self.cast.inference.send_within(Pause, Duration::from_millis(ENGINE_TIMEOUT_MS)).await;
-            let lease = answer.map_err(|error| link(&error))?.map_err(|error| engine(&error, retry_after_s))?;
-            *held = Some(lease);
-            Ok(())
-        })
+        Box::pin(pause::pause(self))
     }
 
     fn resume(&self) -> BoxFuture<'_, Result<(), ServiceError>> {
-        Box::pin(async move {
-            // Dropped, and thereby the engine told, before the state is waited for.
-            drop(self.lease.0.lock().await.take());
-            let mut state = self.board.watch();
-            let resumed = state.wait_for(|state| !matches!(state, EngineState::Paused(_)));
-            match tokio::time::timeout(Duration::from_millis(ENGINE_TIMEOUT_MS), resumed).await {
-                Ok(_) => Ok(()),
-                Err(_) => Err(ServiceError::Internal("the engine did not resume".to_owned())),
-            }
-        })
+        Box::pin(pause::resume(self))
     }
 
     fn model(&self) -> Value {
@@ -336,7 +313,7 @@ pub(super) fn link(error: &LinkError) -> ServiceError {
     ServiceError::Unavailable { message: error.to_string(), retry_after_s: 1 }
 }
 
-fn engine(error: &InferenceError, retry_after_s: u32) -> ServiceError {
+pub(super) fn engine(error: &InferenceError, retry_after_s: u32) -> ServiceError {
     match error {
         InferenceError::Busy => ServiceError::Busy { message: error.to_string(), retry_after_s: 1 },
         InferenceError::NotRunning(_) | InferenceError::Leased | InferenceError::Late(_) => {

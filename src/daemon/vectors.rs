@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::Daemon;
-use crate::embed::Examples;
 use crate::embed::embedder::{Purpose, Terms, Unembedded};
+use crate::engine::protocol::EmbedInput;
 use crate::service::{EmbedFor, EmbedModel, Embedded, ServiceError};
 
 /// Requests that are computed at once; more are refused.
@@ -21,10 +21,11 @@ impl Default for Places {
     }
 }
 
-pub(super) fn model(examples: &Examples) -> Option<EmbedModel> {
-    let embedder = examples.embedder().ok()?;
+pub(super) fn model(daemon: &Daemon) -> Option<EmbedModel> {
+    let embedder = daemon.replies.examples.embedder().ok()?;
     Some(EmbedModel {
         name: embedder.name().to_owned(),
+        aliases: daemon.config.get().embed.aliases.clone(),
         architecture: embedder.architecture().to_owned(),
         width: embedder.width(),
         tokens_max: embedder.tokens_max(),
@@ -35,11 +36,13 @@ pub(super) fn model(examples: &Examples) -> Option<EmbedModel> {
 pub(super) async fn embed(
     daemon: &Daemon,
     model: Option<String>,
-    texts: Vec<String>,
+    texts: Vec<EmbedInput>,
     purpose: EmbedFor,
 ) -> Result<Embedded, ServiceError> {
     let embedder = daemon.replies.examples.embedder().map_err(|why| ServiceError::NotBuilt(why.to_owned()))?;
-    if let Some(other) = model.filter(|name| name != embedder.name()) {
+    let config = daemon.config.get();
+    let own = |name: &String| name == embedder.name() || config.embed.aliases.contains(name);
+    if let Some(other) = model.filter(|name| !name.is_empty() && !own(name)) {
         let other: String = other.chars().take(100).collect();
         let name = embedder.name();
         return Err(ServiceError::NoSuchModel(format!("`{other}` makes no embeddings here: `{name}` does")));
@@ -49,7 +52,6 @@ pub(super) async fn embed(
         retry_after_s: 1,
     };
     let permit = daemon.embedding.0.clone().try_acquire_owned().map_err(|_| busy())?;
-    let config = daemon.config.get();
     embedder.ready(config.replies.start_timeout).await.map_err(refused)?;
     let worded = |(at, text)| {
         let purpose = match purpose {
@@ -63,8 +65,9 @@ pub(super) async fn embed(
     let terms = Terms { cut: purpose == EmbedFor::Ranking, within: config.embed.timeout, first: false };
     let vectors = embedder.embed(texts, terms, permit).await.map_err(refused)?;
     let tokens = vectors.iter().map(|vector| vector.tokens).sum();
+    let windows = vectors.iter().map(|vector| vector.windows).collect();
     let vectors = vectors.into_iter().map(|vector| vector.values).collect();
-    Ok(Embedded { model: embedder.name().to_owned(), vectors, tokens })
+    Ok(Embedded { model: embedder.name().to_owned(), vectors, windows, tokens })
 }
 
 /// Why there are no vectors, as a client hears it.

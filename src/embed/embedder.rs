@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::model::{ARCHITECTURE, TOKENS_MAX};
-use super::{Code, Example, Index, Static};
+use super::{Code, Example, Index, Static, windows};
+use crate::engine::protocol::EmbedInput;
 
 /// Texts of one request that are with the engine at the same time: while one is computed the next is tokenised.
 const TEXTS_AT_ONCE: usize = 2;
@@ -42,7 +43,7 @@ pub struct Prefixes {
 /// On what terms a text is embedded.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Of a text that is too long the beginning counts.
+    /// Of a text that is too long the beginning counts; otherwise it is read in windows, whose mean is its direction.
     pub cut: bool,
     /// Longest wait.
     pub within: Duration,
@@ -60,6 +61,8 @@ impl Terms {
 pub struct Vector {
     pub values: Vec<f32>,
     pub tokens: u32,
+    /// Windows that it was read in: more than one where it was too long for one.
+    pub windows: u32,
 }
 
 /// Why there is no vector.
@@ -107,10 +110,10 @@ pub trait Host: Send + Sync {
     fn facts(&self) -> &HostFacts;
     /// Waits for an engine that takes texts.
     fn ready(&self, within: Duration) -> BoxFuture<'_, Result<(), Unembedded>>;
-    /// The vector of a text. Does not wait for an engine.
-    fn embed(&self, text: String, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>>;
+    /// The vector of a text that is not too long, or cut. Does not wait for an engine.
+    fn embed(&self, input: EmbedInput, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>>;
     /// Tokens of a text.
-    fn count(&self, text: String, within: Duration) -> BoxFuture<'_, Result<u32, Unembedded>>;
+    fn tokens(&self, text: String, within: Duration) -> BoxFuture<'_, Result<Vec<u32>, Unembedded>>;
     /// `loading`, `ready` …
     fn state(&self) -> &'static str;
     fn status(&self) -> Value;
@@ -215,9 +218,17 @@ impl Embedder {
         }
     }
 
+    /// Token ids stand as they are: they have no words before them.
+    fn input(&self, purpose: Purpose, input: EmbedInput) -> EmbedInput {
+        match input {
+            EmbedInput::Text(text) => EmbedInput::Text(self.worded(purpose, text)),
+            ids => ids,
+        }
+    }
+
     /// The vector of a question that a reply waits for; of its beginning, where it is long.
     pub async fn query(&self, question: String) -> Result<Vector, Unembedded> {
-        let texts = vec![(Purpose::Query, question)];
+        let texts = vec![(Purpose::Query, EmbedInput::Text(question))];
         let terms = Terms { cut: true, within: self.query_timeout, first: true };
         let mut vectors = self.embed(texts, terms, ()).await?;
         vectors.pop().ok_or_else(|| Unembedded::Failed("it gave no vector".to_owned()))
@@ -227,11 +238,11 @@ impl Embedder {
     /// for it any more.
     pub async fn embed(
         &self,
-        texts: Vec<(Purpose, String)>,
+        texts: Vec<(Purpose, EmbedInput)>,
         terms: Terms,
         held: impl Send + 'static,
     ) -> Result<Vec<Vector>, Unembedded> {
-        let texts: Vec<String> = texts.into_iter().map(|(purpose, text)| self.worded(purpose, text)).collect();
+        let texts: Vec<EmbedInput> = texts.into_iter().map(|(purpose, input)| self.input(purpose, input)).collect();
         match &self.kind {
             Kind::Static(table) => {
                 let table = table.clone();
@@ -242,8 +253,8 @@ impl Embedder {
                 .await?
             }
             Kind::Hosted(host) => {
-                let one = |(at, text): (usize, String)| async move {
-                    host.embed(text, terms).await.map_err(|error| match error {
+                let one = |(at, input): (usize, EmbedInput)| async move {
+                    windows::embed(host.as_ref(), input, terms).await.map_err(|error| match error {
                         Unembedded::Refused { why, .. } => Unembedded::Refused { at, why },
                         error => error,
                     })
@@ -291,9 +302,9 @@ impl Embedder {
             host.ready(BACKGROUND_TIMEOUT).await?;
             let asked = async {
                 let question = self.worded(Purpose::Document, example.question.clone());
-                let vector = host.embed(question, Terms::INDEX).await?;
-                let answer = host.count(example.answer.clone(), BACKGROUND_TIMEOUT).await?;
-                Ok((vector.tokens + answer, Code::of(&vector.values)))
+                let vector = host.embed(EmbedInput::Text(question), Terms::INDEX).await?;
+                let answer = host.tokens(example.answer.clone(), BACKGROUND_TIMEOUT).await?;
+                Ok((vector.tokens + answer.len() as u32, Code::of(&vector.values)))
             };
             match asked.await {
                 Ok(row) => return Ok(Some(row)),
@@ -329,15 +340,23 @@ fn row(table: &Static, prefix: &str, example: Example) -> (Example, Code) {
     (Example { tokens: tokens as u32, ..example }, code)
 }
 
-fn looked_up(table: &Static, texts: &[String], cut: bool) -> Result<Vec<Vector>, Unembedded> {
-    let one = |(at, text): (usize, &String)| {
-        let mut ids = table.tokens(text);
+fn looked_up(table: &Static, texts: &[EmbedInput], cut: bool) -> Result<Vec<Vector>, Unembedded> {
+    let one = |(at, input): (usize, &EmbedInput)| {
+        let refused = |why: String| Unembedded::Refused { at, why };
+        let mut ids = match input {
+            EmbedInput::Text(text) => table.tokens(text),
+            EmbedInput::Ids(ids) => ids.clone(),
+        };
+        if let Some(bad) = ids.iter().find(|id| **id as usize >= table.vocab_len()) {
+            return Err(refused(format!("has token {bad}, outside the vocabulary of {}", table.vocab_len())));
+        }
         if ids.len() > TOKENS_MAX && !cut {
-            let why = format!("has {} tokens, and {} reads {TOKENS_MAX}: split it", ids.len(), table.name());
-            return Err(Unembedded::Refused { at, why });
+            let windows = windows::of(&ids, TOKENS_MAX).map_err(refused)?;
+            let read = |ids: &[u32]| Vector { values: table.embed_tokens(ids), tokens: ids.len() as u32, windows: 1 };
+            return Ok(windows::mean(windows.map(read)));
         }
         ids.truncate(TOKENS_MAX);
-        Ok(Vector { values: table.embed_tokens(&ids), tokens: ids.len() as u32 })
+        Ok(Vector { values: table.embed_tokens(&ids), tokens: ids.len() as u32, windows: 1 })
     };
     texts.iter().enumerate().map(one).collect()
 }
@@ -362,21 +381,28 @@ mod tests {
         fn ready(&self, _: Duration) -> BoxFuture<'_, Result<(), Unembedded>> {
             Box::pin(async { Ok(()) })
         }
-        fn embed(&self, text: String, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>> {
+        fn embed(&self, input: EmbedInput, terms: Terms) -> BoxFuture<'_, Result<Vector, Unembedded>> {
             self.asked.fetch_add(1, Ordering::SeqCst);
-            let (letters, most) = (text.len(), self.facts.tokens_max);
+            let most = self.facts.tokens_max;
             Box::pin(async move {
-                if text == "poison" {
-                    return Err(Unembedded::Down { message: "it died".to_owned(), retry_after_s: 1 });
-                }
+                let letters = match &input {
+                    EmbedInput::Text(text) if text == "poison" => {
+                        return Err(Unembedded::Down { message: "it died".to_owned(), retry_after_s: 1 });
+                    }
+                    EmbedInput::Text(text) => text.len(),
+                    EmbedInput::Ids(ids) => ids.len(),
+                };
                 match letters > most && !terms.cut {
                     true => Err(Unembedded::Refused { at: 0, why: "is too long".to_owned() }),
-                    false => Ok(Vector { values: vec![letters as f32, 1.0], tokens: letters.min(most) as u32 }),
+                    false => {
+                        let (values, tokens) = (vec![letters as f32, 1.0], letters.min(most) as u32);
+                        Ok(Vector { values, tokens, windows: 1 })
+                    }
                 }
             })
         }
-        fn count(&self, text: String, _: Duration) -> BoxFuture<'_, Result<u32, Unembedded>> {
-            Box::pin(async move { Ok(text.len() as u32) })
+        fn tokens(&self, text: String, _: Duration) -> BoxFuture<'_, Result<Vec<u32>, Unembedded>> {
+            Box::pin(async move { Ok(text.bytes().map(u32::from).collect()) })
         }
         fn state(&self) -> &'static str {
             "ready"
@@ -421,11 +447,11 @@ mod tests {
         let found = embedder.query("what?".to_owned()).await.unwrap();
         assert_eq!(found.values[0], 15.0, "with the words before it");
         let terms = |cut| Terms { cut, within: Duration::from_secs(60), first: false };
-        let texts = ["a", &"a".repeat(31)].map(|text| (Purpose::Plain, text.to_owned())).to_vec();
-        let long = embedder.embed(texts.clone(), terms(false), ()).await.unwrap_err();
-        assert_eq!(long.to_string(), "text 1 is too long");
-        let cut = embedder.embed(texts, terms(true), ()).await.unwrap();
+        let texts = ["a", &"a".repeat(31)].map(|text| (Purpose::Plain, EmbedInput::Text(text.to_owned()))).to_vec();
+        let cut = embedder.embed(texts.clone(), terms(true), ()).await.unwrap();
         assert_eq!((cut[0].tokens, cut[1].tokens), (1, 30), "in their order");
+        let whole = embedder.embed(texts, terms(false), ()).await.unwrap();
+        assert_eq!((whole[0].windows, whole[1].windows, whole[1].tokens), (1, 2, 31));
     }
 
     fn table() -> Static {
@@ -433,15 +459,34 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_where_that_was_asked_and_refused_where_not() {
+    fn a_text_is_cut_where_that_was_asked() {
         let long = "a".repeat(TOKENS_MAX + 1);
-        let cut = looked_up(&table(), &["a".to_owned(), long.clone()], true).unwrap();
+        let text = |text: &str| EmbedInput::Text(text.to_owned());
+        let cut = looked_up(&table(), &[text("a"), text(&long)], true).unwrap();
         assert_eq!((cut[0].tokens, cut[1].tokens), (1, TOKENS_MAX as u32));
         assert_eq!(cut[0].values, cut[1].values);
-        let refused = looked_up(&table(), &[String::new(), long], false).unwrap_err();
-        assert!(matches!(refused, Unembedded::Refused { at: 1, .. }), "{refused:?}");
-        let message = refused.to_string();
-        assert!(message.contains("text 1 has 257 tokens") && message.contains("256"), "{message}");
+    }
+
+    #[test]
+    fn a_long_text_is_read_in_windows_and_ids_are_those_of_its_text() {
+        let text = |text: String| EmbedInput::Text(text);
+        // So many of the letter a, then so many of the letter b: the mean leans to what there is more of.
+        let (a, b) = ("a".repeat(TOKENS_MAX), "b".repeat(TOKENS_MAX / 2));
+        let ids = EmbedInput::Ids(table().tokens(&format!("{a}{b}")));
+        let all = [text(format!("{a}{b}")), ids, text(a.clone()), text(b.clone())];
+        let [whole, by_ids, first, second] = looked_up(&table(), &all, false).unwrap().try_into().unwrap();
+        assert_eq!((whole.windows, whole.tokens), (2, (TOKENS_MAX + TOKENS_MAX / 2) as u32));
+        assert_eq!(whole, by_ids);
+        assert_eq!((first.windows, second.windows), (1, 1));
+        let dot = |v: &[f32], w: &[f32]| v.iter().zip(w).map(|(a, b)| a * b).sum::<f32>();
+        assert!((dot(&whole.values, &whole.values) - 1.0).abs() < 1e-5, "one long");
+        assert!(dot(&whole.values, &first.values) >= dot(&whole.values, &second.values));
+        let foreign = looked_up(&table(), &[EmbedInput::Ids(vec![1, 1 << 20])], false).unwrap_err();
+        assert!(foreign.to_string().contains("outside the vocabulary"), "{foreign}");
+        let endless = text("a".repeat(TOKENS_MAX * windows::WINDOWS_MAX + 1));
+        let refused = looked_up(&table(), &[endless], false).unwrap_err();
+        assert!(refused.to_string().contains("split it"), "{refused}");
+        assert!(matches!(refused, Unembedded::Refused { at: 0, .. }));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod index;
 pub mod model;
 pub mod nearest;
 pub mod show;
+mod windows;
 
 pub use embedder::Embedder;
 pub use examples::Examples;

@@ -87,6 +87,11 @@ impl Static {
         &self.name
     }
 
+    /// Tokens of its vocabulary.
+    pub fn vocab_len(&self) -> usize {
+        self.vocab.len()
+    }
+
     /// Values of a vector.
     pub fn width(&self) -> usize {
         self.width

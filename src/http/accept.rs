@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::bare::Dressed;
 use super::connections::{Connections, Place, Refused};
 use super::error::ApiError;
 use super::limits::HttpLimits;
@@ -112,7 +113,7 @@ async fn connection(
     // Tokens are small writes that must not wait for one another.
     let _ = stream.set_nodelay(true);
     let ends = Ends { peer, local };
-    let io = TokioIo::new(WatchedStream { inner: stream, activity: Arc::clone(&activity) });
+    let io = TokioIo::new(Dressed::new(WatchedStream { inner: stream, activity: Arc::clone(&activity) }));
     let service = hyper::service::service_fn({
         let activity = Arc::clone(&activity);
         move |request| answer(router.clone(), request, ends, Arc::clone(&activity))

@@ -1,5 +1,5 @@
 //! Request bodies: read under size and time limits, then JSON under a depth limit, with errors that name
-//! the place. Parameters nobody knows are refused, so that a typing error never passes for a setting.
+//! the place. What the parameters may be is in the `table`.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,9 +14,14 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use super::limits::HttpLimits;
+use super::table::Table;
+use super::unique::Unique;
 
 /// Longest piece of client text that an error repeats, characters.
 const ECHO_CHARS_MAX: usize = 80;
+
+/// Names of the one encoding that a body may have; ASCII is a part of it.
+const UTF8: [&str; 3] = ["utf-8", "utf8", "us-ascii"];
 
 /// Bytes that the bodies of all requests hold.
 #[derive(Clone, Debug, Default)]
@@ -86,13 +91,16 @@ fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     if headers.contains_key(CONTENT_ENCODING) {
         return refuse("compressed request bodies are not accepted");
     }
-    let essence = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .map(|value| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
-    match essence.as_deref() {
-        Some("application/json") => Ok(()),
-        _ => refuse("this route takes a body of `Content-Type: application/json`"),
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut parts = kind.split(';').map(str::trim);
+    if !parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
+        return refuse("this route takes a body of `Content-Type: application/json`");
+    }
+    let charset = parts.filter_map(|part| part.split_once('=')).find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+    let utf8 = |value: &str| UTF8.iter().any(|name| value.trim().trim_matches('"').eq_ignore_ascii_case(name));
+    match charset {
+        Some((_, value)) if !utf8(value) => refuse("a JSON body is UTF-8: leave `charset` out of the `Content-Type`"),
+        _ => Ok(()),
     }
 }
 
@@ -159,51 +167,26 @@ pub(crate) fn object(bytes: &[u8], limits: &HttpLimits) -> Result<Map<String, Va
         ))
         .code("json_too_deep"));
     }
+    let invalid = |message: String| ApiError::invalid(message).code("invalid_json");
     match serde_json::from_slice(bytes) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(ApiError::invalid("the request body must be a JSON object").code("invalid_json")),
-        Err(error) => {
-            Err(ApiError::invalid(format!("the request body is not valid JSON: {error}")).code("invalid_json"))
-        }
+        Ok(Value::Object(map)) => match serde_json::from_slice(bytes) {
+            Ok(Unique) => Ok(map),
+            Err(error) => Err(invalid(format!("the request body is ambiguous: {error}"))),
+        },
+        Ok(_) => Err(invalid("the request body must be a JSON object".to_owned())),
+        Err(error) => Err(invalid(format!("the request body is not valid JSON: {error}"))),
     }
 }
 
-/// What a route knows of its parameters beyond those it reads.
-pub(crate) struct Parameters {
-    pub(crate) known: &'static [&'static [&'static str]],
-    /// Accepted without effect: they change nothing that a client could see in the reply.
-    pub(crate) ignored: &'static [&'static str],
-    /// Part of the API, but not of this daemon: refused with the reason.
-    pub(crate) unsupported: &'static [(&'static str, &'static str)],
-}
-
-/// Drops nulls and ignored parameters, refuses unknown and unsupported ones.
-pub(crate) fn check(map: &mut Map<String, Value>, parameters: &Parameters) -> Result<(), ApiError> {
-    map.retain(|key, value| !value.is_null() && !parameters.ignored.contains(&key.as_str()));
-    for key in map.keys() {
-        if parameters.known.iter().any(|list| list.contains(&key.as_str())) {
-            continue;
-        }
-        if let Some((_, why)) = parameters.unsupported.iter().find(|(name, _)| name == key) {
-            return Err(ApiError::unsupported(key.as_str(), format!("`{key}` is not supported: {why}")));
-        }
-        return Err(unknown(key, parameters));
-    }
-    Ok(())
-}
-
-fn unknown(key: &str, parameters: &Parameters) -> ApiError {
-    let key: String = key.chars().take(ECHO_CHARS_MAX).collect();
-    let nearest = parameters
-        .known
-        .iter()
-        .flat_map(|list| list.iter())
-        .map(|known| (strsim::damerau_levenshtein(known, &key), known))
-        .min()
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 4);
-    let hint = nearest.map(|(_, known)| format!("; did you mean `{known}`?")).unwrap_or_default();
-    let message = format!("unknown parameter `{key}`{hint}");
-    ApiError::param(key, message).code("unknown_parameter")
+/// Reads a body that the table describes; with it the parameters that were accepted without effect.
+pub(crate) fn checked(
+    bytes: &[u8],
+    table: &Table,
+    limits: &HttpLimits,
+) -> Result<(Map<String, Value>, Vec<&'static str>), ApiError> {
+    let mut map = object(bytes, limits)?;
+    let ignored = table.check(&mut map)?;
+    Ok((map, ignored))
 }
 
 /// Reads a value; an error names the path to the part that is wrong.
@@ -266,25 +249,6 @@ mod tests {
         assert_eq!(depth(br#"{"a":[1,[2]],"b":"[[[[\"[["}"#), 3);
         assert_eq!(depth(b"]]]]["), 1);
         assert_eq!(depth("[".repeat(100_000).as_bytes()), 100_000);
-    }
-
-    #[test]
-    fn unknown_parameters_name_their_neighbour() {
-        let parameters = Parameters {
-            known: &[&["temperature"], &["top_p"]],
-            ignored: &["user"],
-            unsupported: &[("audio", "no ears")],
-        };
-        let of = |text: &str| {
-            let mut map = object(text.as_bytes(), &HttpLimits::default()).unwrap();
-            check(&mut map, &parameters)
-        };
-        assert!(of(r#"{"temperature":1,"user":"x","audio":null}"#).is_ok());
-        let error = of(r#"{"temprature":1}"#).unwrap_err();
-        assert_eq!((error.param.as_deref(), error.code), (Some("temprature"), Some("unknown_parameter")));
-        assert!(error.message.contains("did you mean `temperature`"));
-        assert!(!of(r#"{"zzz":1}"#).unwrap_err().message.contains("did you mean"));
-        assert!(of(r#"{"audio":{}}"#).unwrap_err().message.contains("no ears"));
     }
 
     #[test]

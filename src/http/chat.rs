@@ -16,6 +16,5 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         return Ok(sse::respond(running, Kind::Chat, form, limits));
     }
     let whole = reply::collect(running, limits.reply_silence_timeout()).await?;
-    let value = wire::reply::chat(&whole.head, &whole.choices, &whole.usage, &whole.generations, form.logprobs)?;
-    Ok(reply::json(&value))
+    Ok(reply::json(&wire::reply::chat(&whole, &form)?))
 }

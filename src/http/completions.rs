@@ -5,24 +5,34 @@ use axum::response::Response;
 use super::error::ApiError;
 use super::routes::Call;
 use super::wire::chunk::Kind;
-use super::{reply, sse, wire};
-use crate::service::ReplyInput;
+use super::wire::completion::Completions;
+use super::{prompts, reply, sse, wire};
+use crate::service::{ReplyInput, ReplyRequest};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     let limits = &call.limits;
-    let (request, form, echo) = wire::completion::read(&call.body, call.principal, limits)?;
-    let echo = match (&request.input, echo) {
-        (ReplyInput::Text(text), true) => text.clone(),
-        (ReplyInput::Ids(ids), true) => call.door.service.detokenize(ids.clone()).await?,
-        _ => String::new(),
-    };
-    let mut running = reply::start(&call.door, request).await?;
+    let Completions { requests, form, echo } = wire::completion::read(&call.body, call.principal.clone(), limits)?;
+    let mut echoes = Vec::new();
+    if echo {
+        for request in &requests {
+            let text = echoed(&call, request).await?;
+            echoes.extend(vec![text; request.choices as usize]);
+        }
+    }
+    let mut running = prompts::start(&call.door, requests).await?;
     if form.stream {
         reply::await_accepted(&mut running, limits.stream_open_wait()).await?;
-        return Ok(sse::respond(running, Kind::Completion { echo }, form, limits));
+        return Ok(sse::respond(running, Kind::Completion { echoes }, form, limits));
     }
     let whole = reply::collect(running, limits.reply_silence_timeout()).await?;
-    let value =
-        wire::reply::completion(&whole.head, &whole.choices, &whole.usage, &whole.generations, form.logprobs, &echo)?;
-    Ok(reply::json(&value))
+    Ok(reply::json(&wire::reply::completion(&whole, &form, &echoes)?))
+}
+
+/// A prompt as text.
+async fn echoed(call: &Call, request: &ReplyRequest) -> Result<String, ApiError> {
+    match &request.input {
+        ReplyInput::Text(text) | ReplyInput::Marked(text) => Ok(text.clone()),
+        ReplyInput::Ids(ids) => Ok(call.door.service.detokenize(ids.clone()).await?),
+        ReplyInput::Chat { .. } => Ok(String::new()),
+    }
 }

@@ -10,18 +10,23 @@ use super::error::ApiError;
 use super::reply;
 use super::routes::Call;
 use super::wire::embedding::{self, Encoding};
+use crate::engine::protocol::EmbedInput;
 use crate::service::{EmbedFor, Embedded};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     let request = embedding::embeddings(&call.body, &call.limits)?;
-    if let Some(model) = call.door.service.embed_model()
-        && request.dimensions.is_some_and(|asked| asked != model.width as u64)
+    let wanted = request.dimensions;
+    if let (Some(model), Some(wanted)) = (call.door.service.embed_model(), wanted)
+        && wanted > model.width
     {
-        let message = format!("`dimensions` must be {}: vectors of {} are not shortened", model.width, model.name);
-        return Err(ApiError::unsupported("dimensions", message));
+        let message = format!("`dimensions` must be 1 to {}, the width of {}, not {wanted}", model.width, model.name);
+        return Err(ApiError::param("dimensions", message));
     }
-    let Embedded { model, vectors, tokens } =
-        call.door.service.embed(request.model, request.texts, EmbedFor::Texts).await?;
+    let Embedded { model, mut vectors, windows, tokens } =
+        call.door.service.embed(request.model, request.inputs, EmbedFor::Texts).await?;
+    if let Some(wanted) = wanted {
+        vectors.iter_mut().for_each(|vector| shorten(vector, wanted));
+    }
     let entry = |(index, vector): (usize, &Vec<f32>)| {
         let embedding = match request.encoding {
             Encoding::Float => json!(vector),
@@ -30,7 +35,28 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         json!({"object": "embedding", "index": index, "embedding": embedding})
     };
     let data: Vec<Value> = vectors.iter().enumerate().map(entry).collect();
-    Ok(reply::json(&json!({"object": "list", "data": data, "model": model, "usage": usage(tokens)})))
+    let mut answer = json!({"object": "list", "data": data, "model": model, "usage": usage(tokens)});
+    if windows.iter().any(|&windows| windows > 1) {
+        answer["x_chimere"]["windows"] = json!(windows);
+    }
+    Ok(reply::json(&told_ignored(answer, &request.ignored)))
+}
+
+/// The answer, which names what was accepted without effect.
+fn told_ignored(mut answer: Value, ignored: &[&str]) -> Value {
+    if !ignored.is_empty() {
+        answer["x_chimere"]["ignored"] = json!(ignored);
+    }
+    answer
+}
+
+/// The first values alone, one long again.
+fn shorten(vector: &mut Vec<f32>, width: usize) {
+    vector.truncate(width);
+    let length = vector.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|v| *v = (f64::from(*v) / length) as f32);
+    }
 }
 
 /// Little-endian f32, as OpenAI's clients read them.
@@ -46,8 +72,9 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
     let request = embedding::rerank(&call.body, &call.limits)?;
     let told = if request.return_documents { request.texts[1..].to_vec() } else { Vec::new() };
     // What is too long of a document is left out, as rerankers do: its beginning says what it is about.
-    let Embedded { model, vectors, tokens } =
-        call.door.service.embed(request.model, request.texts, EmbedFor::Ranking).await?;
+    let texts = request.texts.into_iter().map(EmbedInput::Text).collect();
+    let Embedded { model, vectors, tokens, .. } =
+        call.door.service.embed(request.model, texts, EmbedFor::Ranking).await?;
     let mut order: Vec<(usize, f32)> = likeness(&vectors).into_iter().enumerate().collect();
     // The likest first; of equals the earlier.
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -60,7 +87,8 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
         entry
     };
     let results: Vec<Value> = order.into_iter().map(entry).collect();
-    Ok(reply::json(&json!({"object": "list", "model": model, "results": results, "usage": usage(tokens)})))
+    let answer = json!({"object": "list", "model": model, "results": results, "usage": usage(tokens)});
+    Ok(reply::json(&told_ignored(answer, &request.ignored)))
 }
 
 /// Cosine of the first vector and each of the others; they are one long, or zero.
@@ -76,5 +104,15 @@ mod tests {
     #[test]
     fn packed_vectors_are_little_endian() {
         assert_eq!(packed(&[1.0, -2.0]), "AACAPwAAAMA=");
+    }
+
+    #[test]
+    fn shortened_vectors_are_one_long() {
+        let mut vector = vec![3.0, 4.0, 12.0];
+        shorten(&mut vector, 2);
+        assert_eq!(vector, [0.6, 0.8]);
+        let mut nothing = vec![0.0, 0.0];
+        shorten(&mut nothing, 1);
+        assert_eq!(nothing, [0.0]);
     }
 }

@@ -1,5 +1,10 @@
+<<<<<<< HEAD
 //! The request guard. Every request passes it first, known route or not: an id, header limits, the Host and Origin
 //! checks. Every response passes it last: a panic becomes a 500, then safe headers, the access log and the counters.
+=======
+//! What every request passes first, known route or not: an id, header limits, the Host and Origin checks, preflights;
+//! and every response last: a panic turned into a 500, safe headers, the access log and the counters.
+>>>>>>> 986b052 (One table of parameters for readers and document; CORS by named origins; several prompts, token ids, windows; logprobs with their text)
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
@@ -10,16 +15,17 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use hyper::header::{CACHE_CONTROL, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CACHE_CONTROL, HOST, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, StatusCode};
 
 use super::accept::Ends;
+use super::cors::{self, Foreign};
 use super::error::ApiError;
 use super::limits::HttpLimits;
 use super::metrics;
 use super::routes::Door;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The one route whose successes are not worth a line.
 const HEALTH: &str = "/health";
 
@@ -31,14 +37,21 @@ pub(crate) struct Answered {
 }
 
 /// The outermost layer.
-pub(crate) async fn gate(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+pub(crate) async fn gate(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
+    let limits = door.limits.get();
     let id = request_id();
     let method = method_name(request.method());
     let peer = request.extensions().get::<Ends>().map(|ends| ends.peer);
-    let mut response = match check(&request, &door.limits.get()) {
-        Err(error) => error.into_response(),
-        Ok(()) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+    let checked = check(&request, &limits);
+    let foreign = checked.as_ref().ok().cloned().flatten();
+    if let Some(foreign) = foreign.clone() {
+        request.extensions_mut().insert(foreign);
+    }
+    let mut response = match (checked, foreign.as_ref().and_then(|_| cors::preflight(&request))) {
+        (Err(error), _) => error.into_response(),
+        (Ok(_), Some(answer)) => answer,
+        (Ok(_), None) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
                 tracing::error!(request_id = %id, "a request handler panicked");
@@ -47,6 +60,12 @@ pub(crate) async fn gate(State(door): State<Arc<Door>>, request: Request, next: 
         },
     };
     let headers = response.headers_mut();
+    if let Some(foreign) = &foreign {
+        cors::invite(foreign, headers);
+    }
+    if !limits.origins.is_empty() {
+        cors::vary(headers);
+    }
     if let Ok(value) = HeaderValue::from_str(&id) {
         headers.insert(REQUEST_ID, value);
     }
@@ -70,7 +89,7 @@ pub(crate) async fn gate(State(door): State<Arc<Door>>, request: Request, next: 
 }
 
 /// 96 random bits: long enough to find one request in a log.
-fn request_id() -> String {
+pub(crate) fn request_id() -> String {
     format!("req-{}", random_hex::<12>())
 }
 
@@ -101,7 +120,8 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn check(request: &Request, limits: &HttpLimits) -> Result<(), ApiError> {
+/// Whether the request may go on, and which foreign page sent it.
+fn check(request: &Request, limits: &HttpLimits) -> Result<Option<Foreign>, ApiError> {
     let headers = request.headers();
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if headers.len() > limits.headers_max || bytes > limits.header_bytes_max {
@@ -122,7 +142,7 @@ fn check(request: &Request, limits: &HttpLimits) -> Result<(), ApiError> {
         )
         .code("host_not_allowed"));
     }
-    check_origin(headers, &authority)
+    cors::check(headers, &authority, &limits.origins)
 }
 
 /// The host that the client believes it talks to: `:authority` of HTTP/2, else the one `Host` header.
@@ -158,6 +178,8 @@ fn host_part(authority: &str) -> &str {
 /// Loopback names, the address the connection came in on, and configured names.
 fn host_allowed(authority: &str, local: Option<SocketAddr>, names: &[String]) -> bool {
     let host = host_part(authority);
+    // A name with a dot at its end is the same name, from the root on.
+    let host = host.strip_suffix('.').filter(|name| name.parse::<IpAddr>().is_err()).unwrap_or(host);
     if let Ok(ip) = host.parse::<IpAddr>() {
         let ip = ip.to_canonical();
         return ip.is_loopback()
@@ -165,23 +187,6 @@ fn host_allowed(authority: &str, local: Option<SocketAddr>, names: &[String]) ->
             || names.iter().any(|name| name == host);
     }
     host == "localhost" || host.ends_with(".localhost") || names.iter().any(|name| name.eq_ignore_ascii_case(host))
-}
-
-/// A browser says where a script came from. Only pages of this very daemon may use it: no cross-origin
-/// answer exists here, so no header ever invites one.
-fn check_origin(headers: &HeaderMap, authority: &str) -> Result<(), ApiError> {
-    let refused = || {
-        ApiError::new(StatusCode::FORBIDDEN, "permission_error", "requests from pages of another origin are refused")
-            .code("origin_not_allowed")
-    };
-    for origin in headers.get_all(ORIGIN) {
-        let origin = origin.to_str().map_err(|_| refused())?;
-        let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")).ok_or_else(refused)?;
-        if !place.eq_ignore_ascii_case(authority) {
-            return Err(refused());
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -193,28 +198,14 @@ mod tests {
         let names = ["chimere.home".to_owned()];
         let local = Some("192.168.1.5:8377".parse().unwrap());
         let good = ["localhost", "localhost:8377", "127.0.0.1:1", "127.8.8.8", "[::1]:8377", "192.168.1.5:8377"];
-        for host in good.iter().chain(&["chimere.home:8377", "studio.localhost"]) {
+        let dotted = ["localhost.", "localhost.:8377", "chimere.home.", "studio.localhost.:1"];
+        for host in good.iter().chain(&["chimere.home:8377", "studio.localhost"]).chain(&dotted) {
             assert!(host_allowed(host, local, &names), "{host} refused");
         }
         let bad =
             ["evil.com", "localhost.evil.com", "192.168.1.6", "0.0.0.0", "[::2]", "", "127.0.0.1.evil.com", "a:b"];
-        for host in bad.iter().chain(&["localhost:80:80", "[::1", "2130706433", "chimere.home.evil.com"]) {
+        for host in bad.iter().chain(&["localhost:80:80", "[::1", "2130706433", "chimere.home.evil.com", "localhost..", ".", "127.0.0.1."]) {
             assert!(!host_allowed(host, local, &names), "{host} allowed");
         }
-    }
-
-    #[test]
-    fn only_the_same_origin_passes() {
-        let check = |origin: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(ORIGIN, HeaderValue::from_static(origin));
-            check_origin(&headers, "127.0.0.1:8377").is_ok()
-        };
-        assert!(check("http://127.0.0.1:8377"));
-        for origin in ["http://evil.com", "null", "http://127.0.0.1:8378", "file://", "http://127.0.0.1:8377.evil.com"]
-        {
-            assert!(!check(origin), "{origin}");
-        }
-        assert!(check_origin(&HeaderMap::new(), "x").is_ok());
     }
 }

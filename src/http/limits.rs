@@ -6,12 +6,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// Messages and tools of one request, where no test says otherwise.
+pub(crate) const MESSAGES_MAX: usize = 4096;
+pub(crate) const TOOLS_MAX: usize = 128;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpLimits {
     /// Names that a `Host` header may carry besides loopback names and the address the connection came in on.
     /// The defence against DNS rebinding: a foreign name pointed at this machine is refused.
     pub host_names: Vec<String>,
+    /// Origins whose pages may chat, as a browser names them (`https://chat.example`).
+    pub origins: Vec<String>,
     /// Open connections in all. At the limit the oldest connection without a request gives way.
     pub connections_max: usize,
     /// Open connections from one address; the same rule.
@@ -57,6 +63,7 @@ impl Default for HttpLimits {
     fn default() -> Self {
         HttpLimits {
             host_names: Vec::new(),
+            origins: Vec::new(),
             connections_max: 4096,
             connections_per_ip_max: 1024,
             header_timeout_ms: 10_000,
@@ -74,8 +81,8 @@ impl Default for HttpLimits {
             headers_max: 100,
             json_depth_max: 64,
             http2_streams_max: 64,
-            messages_max: 4096,
-            tools_max: 128,
+            messages_max: MESSAGES_MAX,
+            tools_max: TOOLS_MAX,
         }
     }
 }

@@ -2,18 +2,18 @@
 //! turns; the admin scope reaches everybody's.
 
 use axum::body::{Body, Bytes};
-use axum::extract::Query;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{self, Parameters};
+use super::body;
 use super::error::ApiError;
-use super::reply;
 use super::routes::Call;
-use crate::service::{CORRECTION_BYTES_MAX, FeedbackRequest, Scope, TurnFilter};
+use super::table::{Param, Rule, Shape, TEXT, Table};
+use super::{query, reply};
+use crate::service::{CORRECTION_CHARS_MAX, FeedbackRequest, Scope, TurnFilter};
 use crate::turn::TurnId;
 
 /// Turns in one page of the listing, unless the client asks for fewer.
@@ -22,29 +22,49 @@ const PAGE_TURNS_DEFAULT: usize = 100;
 /// Turns read at once by the export.
 const EXPORT_TURNS: usize = 64;
 
-pub(super) const FEEDBACK: Parameters =
-    Parameters { known: &[&["turn", "vote", "correction"]], ignored: &[], unsupported: &[] };
+pub(super) const FEEDBACK: Table = Table {
+    rules: &[Rule::AtLeastOne(&["vote", "correction"])],
+    ..Table::new(
+        "FeedbackRequest",
+        "A vote, a correction, or both.",
+        &[&[
+            Param::new("turn", TEXT, "Its id.").required(),
+            Param::new("vote", Shape::Word(&["up", "down"]), ""),
+            Param::new("correction", Shape::Text { min: 0, max: CORRECTION_CHARS_MAX }, "A better answer."),
+        ]],
+    )
+};
+
+const WHICH: &[Param] = &[
+    Param::new("turn", TEXT, "One turn, by its id."),
+    Param::new("conversation", TEXT, ""),
+    Param::new("since_ms", Shape::Whole { min: i64::MIN as i128, max: i64::MAX as i128 }, "Unix milliseconds."),
+    Param::new("principal", TEXT, "Another than one's own needs the scope `admin`."),
+];
+const AFTER: &[Param] = &[Param::new("after", TEXT, "The last turn of the page before.")];
+pub(super) const LIST: Table = Table::new(
+    "",
+    "",
+    &[
+        WHICH,
+        AFTER,
+        &[Param::new("limit", Shape::Whole { min: 0, max: PAGE_TURNS_MAX as i128 }, "Turns of a page.").default("100")],
+    ],
+);
+pub(super) const EXPORT: Table = Table::new("", "", &[WHICH, AFTER]);
+pub(super) const FORGET: Table =
+    Table::new("", "", &[WHICH, &[Param::new("all", Shape::Bool, "Must be said where nothing narrows.")]]);
 
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
-    let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, &FEEDBACK)?;
+    let (map, _) = body::checked(&call.body, &FEEDBACK, &call.limits)?;
     let request: FeedbackRequest = body::typed(Value::Object(map))?;
-    if request.vote.is_none() && request.correction.is_none() {
-        return Err(ApiError::param("vote", "feedback needs a `vote` (\"up\" or \"down\"), a `correction`, or both"));
-    }
-    if request.correction.as_ref().is_some_and(|text| text.len() > CORRECTION_BYTES_MAX) {
-        let message = format!("`correction` is longer than {CORRECTION_BYTES_MAX} bytes");
-        return Err(ApiError::param("correction", message));
-    }
     let turn = request.turn.clone();
     call.door.service.feedback(call.principal, request).await?;
     Ok(reply::json(&json!({"object": "feedback", "turn": turn, "recorded": true})))
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Wanted {
-    #[serde(alias = "id")]
     turn: Option<TurnId>,
     principal: Option<String>,
     conversation: Option<String>,
@@ -56,11 +76,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(call: &Call) -> Result<Self, ApiError> {
-        let query: Result<Query<Wanted>, _> = Query::try_from_uri(&call.uri);
-        query.map(|Query(wanted)| wanted).map_err(|error| {
-            ApiError::invalid(format!("the query of the address is wrong: {}", error.body_text())).code("bad_query")
-        })
+    fn of(call: &Call, table: &Table) -> Result<Self, ApiError> {
+        body::typed(Value::Object(query::read(&call.uri, table)?))
     }
 
     fn filter(self, call: &Call) -> Result<TurnFilter, ApiError> {
@@ -82,11 +99,8 @@ impl Wanted {
 }
 
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
-    let wanted = Wanted::of(&call)?;
-    if wanted.all.is_some() {
-        return Err(ApiError::param("all", "`all` belongs to forgetting"));
-    }
-    let limit = wanted.limit.unwrap_or(PAGE_TURNS_DEFAULT).min(PAGE_TURNS_MAX);
+    let wanted = Wanted::of(&call, &LIST)?;
+    let limit = wanted.limit.unwrap_or(PAGE_TURNS_DEFAULT);
     // One more than asked tells whether there is more.
     let filter = TurnFilter { limit: Some(limit + 1), ..wanted.filter(&call)? };
     let mut turns = call.door.service.turns(filter).await?;
@@ -96,14 +110,11 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 }
 
 pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
-    let wanted = Wanted::of(&call)?;
+    let wanted = Wanted::of(&call, &FORGET)?;
     let narrow = wanted.turn.is_some() || wanted.conversation.is_some() || wanted.since_ms.is_some();
     if !narrow && wanted.principal.is_none() && wanted.all != Some(true) {
         let message = "say what to forget: `turn`, `conversation`, `principal`, `since_ms`, or `all=true`";
         return Err(ApiError::param("all", message));
-    }
-    if wanted.limit.is_some() || wanted.after.is_some() {
-        return Err(ApiError::param("limit", "`limit` and `after` belong to listing"));
     }
     let filter = wanted.filter(&call)?;
     let forgotten = call.door.service.forget(filter).await?;
@@ -113,10 +124,7 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
 /// One turn a line, read page by page, so that a log of any size needs little memory. A failure on the way
 /// breaks the connection off rather than end a file that looks complete.
 pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
-    let wanted = Wanted::of(&call)?;
-    if wanted.limit.is_some() || wanted.all.is_some() {
-        return Err(ApiError::param("limit", "an export is whole: `limit` belongs to listing, `all` to forgetting"));
-    }
+    let wanted = Wanted::of(&call, &EXPORT)?;
     let first = TurnFilter { limit: Some(EXPORT_TURNS), ..wanted.filter(&call)? };
     let service = std::sync::Arc::clone(&call.door.service);
     let page = service.turns(first.clone()).await?;

@@ -14,10 +14,12 @@ use crate::config::Live;
 use crate::service::Service;
 
 mod accept;
+mod bare;
 mod body;
 mod chat;
 mod completions;
 mod connections;
+mod cors;
 mod embeddings;
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -30,11 +32,15 @@ mod models;
 mod openapi;
 mod operate;
 mod page;
+mod prompts;
+mod query;
 mod reply;
 mod routes;
 mod sessions;
 mod sse;
+mod table;
 mod text;
+mod unique;
 mod watch;
 mod wire;
 

@@ -60,22 +60,24 @@ fn further(model: &FurtherModel, created_unix_s: i64) -> Value {
 /// The model that chats first: clients take the first one.
 fn entries(door: &Door) -> Vec<Value> {
     let Some(hosted) = door.service.hosted() else { return Vec::new() };
-    let embeds = door.service.embed_model();
+    let embeds = door.service.embed_model().map(|model| (embedder(&model, door.started_unix_s), model.aliases));
     let main = entry(&hosted, door.started_unix_s);
     let mut entries = vec![main.clone()];
-    entries.extend(embeds.map(|model| embedder(&model, door.started_unix_s)));
+    entries.extend(embeds.iter().map(|(entry, _)| entry.clone()));
     for model in door.service.further_models() {
         if model.name != hosted.model.name {
             entries.retain(|entry| entry["id"] != model.name.as_str());
             entries.push(further(&model, door.started_unix_s));
         }
     }
-    for alias in door.service.aliases() {
+    let own = door.service.aliases().into_iter().map(|alias| (alias, &main));
+    let of_embedder = embeds.iter().flat_map(|(entry, aliases)| aliases.iter().map(move |alias| (alias.clone(), entry)));
+    for (alias, model) in own.chain(of_embedder) {
         // A name stands for one model: that of a model itself goes before an alias.
         if entries.iter().all(|entry| entry["id"] != alias.as_str()) {
-            let mut entry = main.clone();
+            let mut entry = model.clone();
             entry["id"] = json!(alias);
-            entry["x_chimere"]["alias_of"] = main["id"].clone();
+            entry["x_chimere"]["alias_of"] = model["id"].clone();
             entries.push(entry);
         }
     }

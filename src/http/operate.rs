@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use axum::extract::Query;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{self, Parameters};
+use super::body;
 use super::error::ApiError;
 use super::routes::Call;
-use super::{metrics, reply};
+use super::table::{Param, Rule, SOME_TEXT, Shape, TEXT, Table};
+use super::{metrics, query, reply};
 use crate::night::page::page;
 use crate::night::phase::Job;
 use crate::night::report::Report;
@@ -61,14 +61,24 @@ pub(crate) async fn model(call: Call) -> Result<Response, ApiError> {
     Ok(reply::json(&call.door.service.model()))
 }
 
-pub(super) const MODEL: Parameters =
-    Parameters { known: &[&["path", "before", "load", "unload", "wait"]], ignored: &[], unsupported: &[] };
+pub(super) const MODEL: Table = Table {
+    rules: &[Rule::ExactlyOne(&["path", "before", "load", "unload"])],
+    ..Table::new(
+        "ModelChange",
+        "One of `path`, `before`, `load` and `unload`.",
+        &[&[
+            Param::new("path", SOME_TEXT, "A GGUF file on the daemon's machine, from `/` on."),
+            Param::new("before", Shape::Exactly("true"), "The file that was served before the last change."),
+            Param::new("load", SOME_TEXT, "A further model by one of its names, before somebody asks for it."),
+            Param::new("unload", SOME_TEXT, "A further model, as soon as its replies under way are told."),
+            Param::new("wait", Shape::Bool, "Answer when it is over; false: as soon as it began.").default("true"),
+        ]],
+    )
+};
 
 #[derive(Deserialize)]
 struct Wish {
     path: Option<PathBuf>,
-    #[serde(default)]
-    before: bool,
     load: Option<String>,
     unload: Option<String>,
     wait: Option<bool>,
@@ -77,30 +87,43 @@ struct Wish {
 /// Another model file in the place of the served one, or a further model loaded or unloaded; without `wait` the answer
 /// comes at once.
 pub(crate) async fn change_model(call: Call) -> Result<Response, ApiError> {
-    let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, &MODEL)?;
-    let Wish { path, before, load, unload, wait } = body::typed(Value::Object(map))?;
-    let wishes = [
-        path.map(|path| ("path", ModelWish::File(path))),
-        before.then_some(("before", ModelWish::Before)),
-        load.map(|name| ("load", ModelWish::Load(name))),
-        unload.map(|name| ("unload", ModelWish::Unload(name))),
-    ];
-    let mut wishes = wishes.into_iter().flatten();
-    let wish = match (wishes.next(), wishes.next()) {
-        (Some((_, wish)), None) => wish,
-        (Some((one, _)), Some((other, _))) => {
-            return Err(ApiError::param(other, format!("`{other}` and `{one}` are two wishes: say one of them")));
-        }
-        (None, _) => return Err(ApiError::param("path", "`path` is missing").code("missing_parameter")),
-    };
+    let (map, _) = body::checked(&call.body, &MODEL, &call.limits)?;
+    let Wish { path, load, unload, wait } = body::typed(Value::Object(map))?;
+    let wish = path.map(ModelWish::File).or(load.map(ModelWish::Load)).or(unload.map(ModelWish::Unload));
+    let wish = wish.unwrap_or(ModelWish::Before);
     Ok(reply::json(&call.door.service.change_model(wish, wait.unwrap_or(true)).await?))
 }
 
-pub(super) const NIGHT: Parameters = Parameters {
-    known: &[&["command", "job", "candidate", "dry_run", "run", "generation", "route"]],
-    ignored: &[],
-    unsupported: &[],
+const RUN_NOW: &str = "\"run_now\"";
+pub(super) const NIGHT: Table = Table {
+    // A parameter of another command would be passed over.
+    rules: &[
+        Rule::Needs("job", "command", RUN_NOW),
+        Rule::Needs("candidate", "command", RUN_NOW),
+        Rule::Needs("dry_run", "command", RUN_NOW),
+        Rule::Needs("run", "command", "\"report\""),
+        Rule::Needs("generation", "command", "\"rollback\""),
+        Rule::Needs("route", "command", "\"reset_pipeline\""),
+        Rule::Asks("command", "\"reset_pipeline\"", "route"),
+    ],
+    ..Table::new(
+        "NightCommand",
+        "",
+        &[&[
+            Param::new(
+                "command",
+                Shape::Word(&["run_now", "status", "report", "pause", "resume", "reset_pipeline", "rollback"]),
+                "",
+            )
+            .required(),
+            Param::new("job", Shape::Word(&["train", "engram_write", "optimise_prompts", "reindex"]), "Of `run_now`."),
+            Param::new("candidate", SOME_TEXT, "Of `run_now`: an adapter file on the daemon's machine."),
+            Param::new("dry_run", Shape::Bool, "Of `run_now`."),
+            Param::new("run", TEXT, "Of `report`: the id of a run."),
+            Param::new("generation", Shape::Whole { min: 0, max: u64::MAX as i128 }, "Of `rollback`."),
+            Param::new("route", TEXT, "Of `reset_pipeline`."),
+        ]],
+    )
 };
 
 /// The body of a command for the night, field by field: inside a tagged enum an error could not name its field.
@@ -129,54 +152,25 @@ enum Word {
     Rollback,
 }
 
-impl Word {
-    /// What a command may say beside its own name.
-    fn parameters(self) -> &'static [&'static str] {
-        match self {
-            Word::RunNow => &["job", "candidate", "dry_run"],
-            Word::Report => &["run"],
-            Word::ResetPipeline => &["route"],
-            Word::Rollback => &["generation"],
-            Word::Status | Word::Pause | Word::Resume => &[],
-        }
-    }
-
-    /// A parameter of another command would be passed over: refused, with its name.
-    fn check<'a>(self, mut given: impl Iterator<Item = &'a String>) -> Result<(), ApiError> {
-        let known = self.parameters();
-        let Some(other) = given.find(|name| *name != "command" && !known.contains(&name.as_str())) else {
-            return Ok(());
-        };
-        let takes = if known.is_empty() { "no parameter".to_owned() } else { format!("`{}` only", known.join("`, `")) };
-        Err(ApiError::param(other, format!("`{other}` belongs to another command: this one takes {takes}"))
-            .code("unknown_parameter"))
-    }
-}
-
 impl Told {
-    fn command(self) -> Result<NightCommand, ApiError> {
+    fn command(self) -> NightCommand {
         let Told { command, job, candidate, dry_run, run, generation, route } = self;
-        Ok(match command {
+        match command {
             Word::RunNow => NightCommand::RunNow { job, candidate, dry_run },
             Word::Status => NightCommand::Status,
             Word::Report => NightCommand::Report { run },
             Word::Pause => NightCommand::Pause,
             Word::Resume => NightCommand::Resume,
-            Word::ResetPipeline => {
-                let missing = || ApiError::param("route", "`route` is missing").code("missing_parameter");
-                NightCommand::ResetPipeline { route: route.ok_or_else(missing)? }
-            }
+            Word::ResetPipeline => NightCommand::ResetPipeline { route: route.unwrap_or_default() },
             Word::Rollback => NightCommand::Rollback { generation },
-        })
+        }
     }
 }
 
 pub(crate) async fn night(call: Call) -> Result<Response, ApiError> {
-    let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, &NIGHT)?;
-    let told: Told = body::typed(Value::Object(map.clone()))?;
-    told.command.check(map.keys())?;
-    let answer = call.door.service.night(told.command()?).await?;
+    let (map, _) = body::checked(&call.body, &NIGHT, &call.limits)?;
+    let told: Told = body::typed(Value::Object(map))?;
+    let answer = call.door.service.night(told.command()).await?;
     Ok(reply::json(&answer))
 }
 
@@ -185,8 +179,16 @@ pub(crate) async fn night_status(call: Call) -> Result<Response, ApiError> {
     Ok(reply::json(&answer))
 }
 
+pub(super) const REPORT: Table = Table::new(
+    "",
+    "",
+    &[&[
+        Param::new("run", TEXT, "The last one where absent."),
+        Param::new("format", Shape::Word(&["json", "text", "html"]), "").default("\"json\""),
+    ]],
+);
+
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Wanted {
     run: Option<String>,
     #[serde(default)]
@@ -204,10 +206,7 @@ enum Form {
 
 /// The report of a run, of the last one where none is named: JSON, plain text or a page.
 pub(crate) async fn night_report(call: Call) -> Result<Response, ApiError> {
-    let query: Result<Query<Wanted>, _> = Query::try_from_uri(&call.uri);
-    let Query(wanted) = query.map_err(|error| {
-        ApiError::invalid(format!("the query of the address is wrong: {}", error.body_text())).code("bad_query")
-    })?;
+    let wanted: Wanted = body::typed(Value::Object(query::read(&call.uri, &REPORT)?))?;
     let report = call.door.service.night(NightCommand::Report { run: wanted.run }).await?;
     let typed = || serde_json::from_value::<Report>(report.clone());
     let unreadable = |error: serde_json::Error| ServiceError::Internal(format!("the report is damaged: {error}"));

@@ -150,7 +150,10 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
             ReplyEvent::Delta { choice, channel, text, logprobs } => {
                 let Some(choice) = choices.get_mut(choice as usize) else { continue };
                 match channel {
-                    Channel::Thinking => choice.thinking.push_str(&text),
+                    Channel::Thinking => {
+                        choice.thinking.push_str(&text);
+                        choice.thought_logprobs.extend(logprobs);
+                    }
                     Channel::Answer => {
                         choice.content.push_str(&text);
                         choice.logprobs.extend(logprobs);

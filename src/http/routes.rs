@@ -15,11 +15,13 @@ use hyper::{Method, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::accept::Ends;
-use super::body::{Budget, Held, Parameters};
+use super::body::{Budget, Held};
 use super::connections::Connections;
+use super::cors::Foreign;
 use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
+use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, sessions, text, wire};
 use crate::config::Live;
@@ -36,7 +38,7 @@ pub enum Access {
 
 type Handler = fn(Call) -> BoxFuture<'static, Result<Response, ApiError>>;
 
-/// One route: who may use it, and what body it takes.
+/// One route: who may use it, and what body and query it takes.
 #[derive(Clone, Copy)]
 pub struct Route {
     pub method: &'static str,
@@ -44,23 +46,29 @@ pub struct Route {
     pub path: &'static str,
     pub access: Access,
     /// What its JSON body may say; `None`: it takes none.
-    pub(super) parameters: Option<&'static Parameters>,
+    pub(super) body: Option<&'static Table>,
+    /// What its query may say; `None`: nothing is read of it.
+    pub(super) query: Option<&'static Table>,
     handler: Handler,
 }
 
 macro_rules! route {
     ($method:literal $path:literal, $access:expr, Nothing, $handler:path) => {
-        route!($method $path, $access, None, $handler)
+        route!($method $path, $access, None, None, $handler)
     };
-    ($method:literal $path:literal, $access:expr, Json($parameters:path), $handler:path) => {
-        route!($method $path, $access, Some(&$parameters), $handler)
+    ($method:literal $path:literal, $access:expr, Json($table:path), $handler:path) => {
+        route!($method $path, $access, Some(&$table), None, $handler)
     };
-    ($method:literal $path:literal, $access:expr, $parameters:expr, $handler:path) => {
+    ($method:literal $path:literal, $access:expr, Query($table:path), $handler:path) => {
+        route!($method $path, $access, None, Some(&$table), $handler)
+    };
+    ($method:literal $path:literal, $access:expr, $body:expr, $query:expr, $handler:path) => {
         Route {
             method: $method,
             path: $path,
             access: $access,
-            parameters: $parameters,
+            body: $body,
+            query: $query,
             handler: |call| Box::pin($handler(call)),
         }
     };
@@ -72,7 +80,7 @@ const ADMIN: Access = Access::Key(Scope::Admin);
 
 impl Route {
     pub fn takes_json(&self) -> bool {
-        self.parameters.is_some()
+        self.body.is_some()
     }
 }
 
@@ -86,17 +94,17 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/status", METRICS, Nothing, operate::status),
     route!("GET" "/v1/models", CHAT, Nothing, models::list),
     route!("GET" "/v1/models/{*id}", CHAT, Nothing, models::get),
-    route!("POST" "/v1/chat/completions", CHAT, Json(wire::chat::PARAMETERS), chat::create),
-    route!("POST" "/v1/completions", CHAT, Json(wire::completion::PARAMETERS), completions::create),
+    route!("POST" "/v1/chat/completions", CHAT, Json(wire::chat::TABLE), chat::create),
+    route!("POST" "/v1/completions", CHAT, Json(wire::completion::TABLE), completions::create),
     route!("POST" "/v1/embeddings", CHAT, Json(wire::embedding::EMBEDDINGS), embeddings::create),
     route!("POST" "/v1/rerank", CHAT, Json(wire::embedding::RERANK), embeddings::rerank),
     route!("POST" "/tokenize", CHAT, Json(text::TOKENIZE), text::tokenize),
     route!("POST" "/detokenize", CHAT, Json(text::DETOKENIZE), text::detokenize),
     route!("POST" "/apply-template", CHAT, Json(text::APPLY_TEMPLATE), text::apply_template),
     route!("POST" "/v1/feedback", CHAT, Json(memory::FEEDBACK), memory::feedback),
-    route!("GET" "/v1/memory/turns", CHAT, Nothing, memory::list),
-    route!("DELETE" "/v1/memory/turns", CHAT, Nothing, memory::forget),
-    route!("GET" "/v1/memory/export", CHAT, Nothing, memory::export),
+    route!("GET" "/v1/memory/turns", CHAT, Query(memory::LIST), memory::list),
+    route!("DELETE" "/v1/memory/turns", CHAT, Query(memory::FORGET), memory::forget),
+    route!("GET" "/v1/memory/export", CHAT, Query(memory::EXPORT), memory::export),
     route!("GET" "/v1/sessions", CHAT, Nothing, sessions::list),
     route!("POST" "/v1/sessions", CHAT, Json(sessions::SAVE), sessions::save),
     route!("GET" "/v1/sessions/{*id}", CHAT, Nothing, sessions::get),
@@ -106,7 +114,7 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/admin/model", ADMIN, Nothing, operate::model),
     route!("POST" "/v1/admin/model", ADMIN, Json(operate::MODEL), operate::change_model),
     route!("GET" "/v1/night", METRICS, Nothing, operate::night_status),
-    route!("GET" "/v1/night/report", ADMIN, Nothing, operate::night_report),
+    route!("GET" "/v1/night/report", ADMIN, Query(operate::REPORT), operate::night_report),
     route!("POST" "/v1/night", ADMIN, Json(operate::NIGHT), operate::night),
 ];
 
@@ -200,6 +208,9 @@ async fn admit(
     if let Access::Key(scope) = route.access {
         let principal = door.service.authenticate(bearer(&request)?, from_loopback(&request))?;
         *known = principal;
+        if request.extensions().get::<Foreign>().is_some() {
+            known.scopes = known.may(Scope::Chat).then_some(Scope::Chat).into_iter().collect();
+        }
         if !known.may(scope) {
             return Err(ApiError::forbidden_scope(&known.name, scope));
         }
@@ -209,7 +220,7 @@ async fn admit(
     }
     let limits = door.limits.get();
     let (parts, incoming) = request.into_parts();
-    let body = match route.parameters {
+    let body = match route.body {
         None => Held::default(),
         Some(_) => body::read(&parts.headers, incoming, &limits, &door.bodies).await?,
     };
@@ -220,7 +231,8 @@ async fn admit(
         .await
 }
 
-/// The key of `Authorization: Bearer KEY`.
+/// The key of `Authorization: Bearer KEY`. An empty one is what clients send that were given none: it opens what no key
+/// guards, as any other word does.
 fn bearer(request: &Request) -> Result<Option<&str>, ApiError> {
     let mut values = request.headers().get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -231,8 +243,9 @@ fn bearer(request: &Request) -> Result<Option<&str>, ApiError> {
     if values.next().is_some() {
         return Err(malformed());
     }
-    let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or_else(malformed)?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
+    let text = value.to_str().map_err(|_| malformed())?.trim();
+    let (scheme, key) = text.split_once(' ').unwrap_or((text, ""));
+    if !text.is_empty() && !scheme.eq_ignore_ascii_case("bearer") {
         return Err(malformed());
     }
     Ok(Some(key.trim()))

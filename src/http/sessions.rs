@@ -4,16 +4,35 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{self, Parameters};
+use super::body;
 use super::error::ApiError;
 use super::reply;
 use super::routes::Call;
+use super::table::{Name, Param, Rule, Shape, TEXT, Table};
 use super::wire;
-use crate::service::{Session, SessionAt};
+use crate::service::{SESSION_NAME_BYTES_MAX, Session, SessionAt};
 use crate::turn::TurnId;
 
-pub(super) const SAVE: Parameters =
-    Parameters { known: &[&["name", "turn", "from", "replace"]], ignored: &[], unsupported: &[] };
+/// As `service::is_session_name` has it.
+pub(super) const SESSION_NAME: Name = Name {
+    pattern: r"^\.*[A-Za-z0-9_-][A-Za-z0-9._-]*$",
+    max: SESSION_NAME_BYTES_MAX,
+    says: "a session's name: 1 to 64 letters, digits, `.`, `_` and `-`, not dots alone",
+};
+
+pub(super) const SAVE: Table = Table {
+    rules: &[Rule::ExactlyOne(&["turn", "from"])],
+    ..Table::new(
+        "SaveSessionRequest",
+        "`turn` or `from`, not both.",
+        &[&[
+            Param::new("name", Shape::Name(&SESSION_NAME), "").required(),
+            Param::new("turn", TEXT, "A turn of one's own, after which the session goes on."),
+            Param::new("from", Shape::Name(&SESSION_NAME), "Another session."),
+            Param::new("replace", Shape::Bool, "Move a session of that name; else it is 409.").default("false"),
+        ]],
+    )
+};
 
 #[derive(Deserialize)]
 struct Wanted {
@@ -44,8 +63,7 @@ pub(crate) async fn get(call: Call) -> Result<Response, ApiError> {
 
 /// Saves a session at a turn, or forks one.
 pub(crate) async fn save(call: Call) -> Result<Response, ApiError> {
-    let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, &SAVE)?;
+    let (map, _) = body::checked(&call.body, &SAVE, &call.limits)?;
     let wanted: Wanted = body::typed(Value::Object(map))?;
     let at = match (wanted.turn, wanted.from) {
         (Some(turn), None) => SessionAt::Turn(turn),

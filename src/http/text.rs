@@ -4,10 +4,12 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::body::{self, Parameters};
+use super::body;
 use super::error::ApiError;
 use super::reply;
 use super::routes::Call;
+use super::table::{Param, Shape, TEXT, TOKEN, Table};
+use super::wire::chat::{MESSAGES, TOOLS};
 use super::wire::message::{RawMessage, messages};
 use super::wire::thinking::{TemplateArguments, thinking};
 use super::wire::tools::tools;
@@ -17,29 +19,44 @@ use crate::turn::Thinking;
 /// Most ids in one `/detokenize`.
 const IDS_MAX: usize = 1 << 20;
 
-pub(super) const TOKENIZE: Parameters = Parameters {
-    known: &[&["content", "add_special", "parse_special", "with_pieces"]],
-    ignored: &[],
-    unsupported: &[],
-};
-pub(super) const DETOKENIZE: Parameters = Parameters { known: &[&["tokens"]], ignored: &[], unsupported: &[] };
-pub(super) const APPLY_TEMPLATE: Parameters = Parameters {
-    known: &[&["messages", "tools", "chat_template_kwargs", "add_generation_prompt"]],
+pub(super) const TOKENIZE: Table = Table::new(
+    "TokenizeRequest",
+    "",
+    &[&[
+        Param::new("content", TEXT, "At most 1,048,576 tokens.").required(),
+        Param::new("add_special", Shape::Exactly("false"), "A beginning-of-text token is never put before the text."),
+        Param::new("parse_special", Shape::Bool, "Control tokens are recognised.").default("true"),
+        Param::new("with_pieces", Shape::Bool, "The text of each token with its id."),
+    ]],
+);
+pub(super) const DETOKENIZE: Table = Table::new(
+    "DetokenizeRequest",
+    "",
+    &[&[Param::new("tokens", Shape::List { of: &TOKEN, min: 0, max: IDS_MAX }, "").required()]],
+);
+pub(super) const APPLY_TEMPLATE: Table = Table {
     ignored: &["model"],
     unsupported: &[("chat_template", "a template never comes from a request")],
+    ..Table::new(
+        "ApplyTemplateRequest",
+        "",
+        &[&[
+            MESSAGES,
+            TOOLS,
+            Param::new("chat_template_kwargs", Shape::Elsewhere("TemplateArguments"), ""),
+            Param::new("add_generation_prompt", Shape::Bool, "").default("true"),
+        ]],
+    )
 };
 
-fn read<T: serde::de::DeserializeOwned>(call: &Call, parameters: &Parameters) -> Result<T, ApiError> {
-    let mut map = body::object(&call.body, &call.limits)?;
-    body::check(&mut map, parameters)?;
+fn read<T: serde::de::DeserializeOwned>(call: &Call, table: &Table) -> Result<T, ApiError> {
+    let (map, _) = body::checked(&call.body, table, &call.limits)?;
     body::typed(Value::Object(map))
 }
 
 #[derive(Deserialize)]
 struct Tokenize {
     content: String,
-    /// A beginning-of-text token before the text: no model here has one that is not in its template.
-    add_special: Option<bool>,
     /// Read `<|im_start|>` and its kind as control tokens (llama-server's default).
     parse_special: Option<bool>,
     with_pieces: Option<bool>,
@@ -47,9 +64,6 @@ struct Tokenize {
 
 pub(crate) async fn tokenize(call: Call) -> Result<Response, ApiError> {
     let request: Tokenize = read(&call, &TOKENIZE)?;
-    if request.add_special == Some(true) {
-        return Err(ApiError::unsupported("add_special", "`add_special: true` is not supported"));
-    }
     let specials = request.parse_special.unwrap_or(true);
     let (ids, pieces) = call.door.service.tokenize(request.content, specials).await?;
     let tokens: Value = if request.with_pieces == Some(true) {
@@ -67,9 +81,6 @@ struct Detokenize {
 
 pub(crate) async fn detokenize(call: Call) -> Result<Response, ApiError> {
     let request: Detokenize = read(&call, &DETOKENIZE)?;
-    if request.tokens.len() > IDS_MAX {
-        return Err(ApiError::param("tokens", format!("`tokens` has more than {IDS_MAX} ids")));
-    }
     let content = call.door.service.detokenize(request.tokens).await?;
     Ok(reply::json(&json!({"content": content})))
 }

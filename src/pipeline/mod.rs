@@ -12,6 +12,6 @@ mod watch;
 pub mod yaml;
 
 pub use file::{Gated, Pipeline, PipelineError, Provenance};
-pub use plan::{Wishes, plain_plan, plan};
+pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
 pub use set::{DEFAULT_ROUTE, PipelineSet, Source, Sources};
 pub use watch::Watch;

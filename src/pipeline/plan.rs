@@ -13,7 +13,7 @@ use crate::service::{EngramWish, SamplingOverrides, ServiceError};
 use crate::turn::{Message, Plan, QualityGate, Role, Sampling, Thinking, Tier};
 
 /// Tables that one reply may use, and bytes of its passages together.
-const TABLES_MAX: usize = 8;
+pub const TABLES_MAX: usize = 8;
 const PASSAGE_BYTES_MAX: usize = 256 << 10;
 
 /// What the client asked for, beside the conversation.

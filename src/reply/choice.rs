@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::logprobs::Unshown;
 use super::unavailable;
 use crate::actors::inference::FromEngine;
 use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
@@ -18,7 +19,8 @@ pub(super) struct Choice {
     pub(super) started: bool,
     pub(super) finished: bool,
     channel: Channel,
-    logprobs: bool,
+    /// Tokens of the thought and of the answer whose text was not shown yet, where their logprobs were asked for.
+    unshown: Option<[Unshown; 2]>,
     /// The parameter that asks a form of the answer.
     pub(super) form: Option<&'static str>,
     /// Where the request offers tools.
@@ -53,7 +55,7 @@ impl Choice {
             started: false,
             finished: false,
             channel: Channel::Answer,
-            logprobs,
+            unshown: logprobs.then(Default::default),
             form: None,
             tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools)),
             one_call: false,
@@ -105,38 +107,26 @@ impl Choice {
             }
             Channel::Answer => self.generation.reply_ids.push(token.token),
         }
-        let logprobs = match token.logprob {
-            Some(chosen) if self.logprobs => vec![Logprob { chosen, top: token.top }],
-            _ => Vec::new(),
-        };
-        self.text(token.channel, token.text, logprobs, out);
+        if let (Some(unshown), Some(chosen)) = (&mut self.unshown, token.logprob) {
+            unshown[token.channel as usize].push(Logprob { chosen, top: token.top });
+        }
+        self.text(token.channel, token.text, out);
     }
 
     /// Text of the model: shown as it is, or read for tool calls where there are tools.
-    fn text(&mut self, channel: Channel, text: String, logprobs: Vec<Logprob>, out: &mut Vec<ReplyEvent>) {
-        let Some(parser) = &mut self.tools else { return self.show(channel, text, logprobs, out) };
+    fn text(&mut self, channel: Channel, text: String, out: &mut Vec<ReplyEvent>) {
+        let Some(parser) = &mut self.tools else { return self.show(channel, text, out) };
         let pieces = parser.push(channel, &text);
-        let shown = out.len();
         self.pieces(pieces, out);
-        if logprobs.is_empty() {
-            return;
-        }
-        // The token's own text may be held back or part of a call: its logprob is told now all the same.
-        match out[shown..].iter_mut().find_map(|e| match e {
-            ReplyEvent::Delta { logprobs, .. } => Some(logprobs),
-            _ => None,
-        }) {
-            Some(slot) => *slot = logprobs,
-            None => self.show(channel, String::new(), logprobs, out),
-        }
     }
 
-    fn show(&mut self, channel: Channel, text: String, logprobs: Vec<Logprob>, out: &mut Vec<ReplyEvent>) {
+    fn show(&mut self, channel: Channel, text: String, out: &mut Vec<ReplyEvent>) {
         match channel {
             Channel::Thinking => self.generation.thinking.push_str(&text),
             Channel::Answer => self.generation.content.push_str(&text),
         }
-        if !text.is_empty() || !logprobs.is_empty() {
+        if !text.is_empty() {
+            let logprobs = self.unshown.as_mut().map(|u| u[channel as usize].shown(&text)).unwrap_or_default();
             out.push(ReplyEvent::Delta { choice: self.generation.index, channel, text, logprobs });
         }
     }
@@ -145,7 +135,7 @@ impl Choice {
         let choice = self.generation.index;
         for piece in pieces {
             match piece {
-                Piece::Content(channel, text) => self.show(channel, text, Vec::new(), out),
+                Piece::Content(channel, text) => self.show(channel, text, out),
                 Piece::Begin { index: 1.., .. } | Piece::Arguments { index: 1.., .. } if self.one_call => {}
                 Piece::Begin { index, id, name } => {
                     self.call = Some((id.clone(), name.clone(), String::new()));
@@ -185,7 +175,7 @@ impl Choice {
         timings: Timings,
         out: &mut Vec<ReplyEvent>,
     ) {
-        self.text(self.channel, rest, Vec::new(), out);
+        self.text(self.channel, rest, out);
         self.flush(out);
         self.finished = true;
         let called = reason == FinishReason::Stop && !self.generation.tool_calls.is_empty();
@@ -298,15 +288,19 @@ mod tests {
     }
 
     #[test]
-    fn every_token_has_its_logprob_once() {
-        for text in [CALL, "a < b and <tool"] {
+    fn every_token_of_shown_text_has_its_logprob_once_and_a_call_has_none() {
+        let broken = "a < b and <tool";
+        for (text, content, tokens) in [(CALL, "Sure.", 2), (broken, broken, broken.len() / 3)] {
             let mut choice = Choice::new(0, 0, true, &tools());
             let events = feed(&mut choice, text);
-            let told = events.iter().map(|e| match e {
-                ReplyEvent::Delta { logprobs, .. } => logprobs.len(),
-                _ => 0,
-            });
-            assert_eq!(told.sum::<usize>(), text.chars().count().div_ceil(3));
+            let told = |e: &ReplyEvent| match e {
+                ReplyEvent::Delta { logprobs, .. } => logprobs.clone(),
+                _ => Vec::new(),
+            };
+            let told: Vec<String> = events.iter().flat_map(told).map(|l| l.chosen.text).collect();
+            assert_eq!(told.len(), tokens, "{told:?}");
+            assert!(told.concat().starts_with(content), "{told:?}");
+            assert_eq!(choice.generation.content.trim(), content);
         }
     }
 

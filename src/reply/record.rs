@@ -33,7 +33,7 @@ impl Opening {
             examples: Vec::new(),
             consent: request.principal.consent && request.consent != Some(false),
             text: match &request.input {
-                ReplyInput::Text(text) => Some(text.clone()),
+                ReplyInput::Text(text) | ReplyInput::Marked(text) => Some(text.clone()),
                 ReplyInput::Chat { .. } | ReplyInput::Ids(_) => None,
             },
             id,
@@ -48,7 +48,7 @@ impl Opening {
         }
         let opening = match &request.input {
             ReplyInput::Chat { messages, .. } => messages.iter().find(|m| m.role == Role::User).map(|m| &m.content),
-            ReplyInput::Text(text) => Some(text),
+            ReplyInput::Text(text) | ReplyInput::Marked(text) => Some(text),
             ReplyInput::Ids(_) => None,
         };
         opening.map_or_else(|| self.id.0.clone(), |text| format!("{}\n{text}", self.principal))

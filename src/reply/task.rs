@@ -101,6 +101,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     }
     let prompt = match request.input {
         ReplyInput::Text(text) => Prompt::Text(text),
+        ReplyInput::Marked(text) => Prompt::Marked(text),
         ReplyInput::Ids(ids) => Prompt::Ids(ids),
         ReplyInput::Chat { .. } => chat_prompt(&plan, plan.messages.clone(), replies.clock.date()),
     };

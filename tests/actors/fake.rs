@@ -130,7 +130,7 @@ fn text(prompt: &Prompt) -> String {
             [.., asked, _, last] if last.content == REFLECTION => format!("reflect on {}", asked.content),
             messages => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
         },
-        Prompt::Text(text) => text.clone(),
+        Prompt::Text(text) | Prompt::Marked(text) => text.clone(),
         Prompt::Ids(_) => String::new(),
         Prompt::Parts(parts) => {
             let mut texts = parts.iter().filter_map(|part| match part {

@@ -66,6 +66,19 @@ async fn refusals_say_why_and_bad_headers_are_refused() {
     assert!(scope.error()["message"].as_str().unwrap().contains("admin"));
 }
 
+/// Clients that were given no key send an empty one, or none behind the word.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_key_is_configured_an_empty_one_is_let_in() {
+    let server = server().await;
+    server.fake.keyless.store(true, Ordering::SeqCst);
+    for (value, status) in
+        [("Bearer ", 200), ("Bearer", 200), ("", 200), ("bearer  ", 200), ("Bearer anything", 200), ("Basic a2V5", 401)]
+    {
+        let answer = server.send(server.client.get(server.url("/v1/models")).header("authorization", value)).await;
+        assert_eq!(answer.status, status, "`{value}`: {}", answer.text);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_request_is_not_the_owner_on_loopback() {
     let server = server().await;

@@ -146,12 +146,73 @@ async fn completions_in_the_old_form() {
     );
     for bad in [
         json!({}),
-        json!({"prompt": ["a", "b"]}),
+        json!({"prompt": ["a", 1]}),
+        json!({"prompt": ["a", ""]}),
         json!({"prompt": "a", "best_of": 3}),
         json!({"prompt": "a", "suffix": "b"}),
     ] {
         assert_eq!(server.post("/v1/completions", &bad).await.status, 400, "{bad}");
     }
+}
+
+/// The choices of each prompt follow those of the one before, at once and in a stream; one that fails ends them all.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_prompts_are_answered_in_one_reply() {
+    let server = server().await;
+    let prompts: Vec<String> = (0..9).map(|n| format!("say {n}")).collect();
+    let body = json!({"prompt": prompts, "n": 2, "echo": true, "max_tokens": 4});
+    let reply = server.post("/v1/completions", &body).await.json();
+    let texts = |choices: &Value| -> Vec<String> {
+        choices.as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected: Vec<String> = (0..18).map(|at| format!("say {0}you said say {0}", at / 2)).collect();
+    assert_eq!(texts(&reply["choices"]), expected);
+    assert_eq!(reply["usage"]["completion_tokens"], 4 * 18);
+    assert_eq!(reply["x_chimere"]["seeds"].as_array().unwrap().len(), 18);
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let text = server.post("/v1/completions", &streamed).await.text;
+    let mut told = vec![String::new(); 18];
+    let mut ends = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("data: {")) {
+        let chunk: Value = serde_json::from_str(&format!("{{{line}")).unwrap();
+        for choice in chunk["choices"].as_array().unwrap() {
+            told[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap();
+            ends += usize::from(choice["finish_reason"].is_string());
+        }
+    }
+    assert_eq!((told, ends), (expected, 18));
+    let failed = server.post("/v1/completions", &json!({"prompt": ["say 1", "busy"]})).await;
+    assert_eq!((failed.status, &failed.error()["code"]), (429, &json!("rate_limit_exceeded")));
+    let marked = |extra: Value| {
+        let mut body = json!({"prompt": "<|im_start|>x"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body
+    };
+    for (extra, input) in [
+        (json!({}), ReplyInput::Marked("<|im_start|>x".to_owned())),
+        (json!({"parse_special": false}), ReplyInput::Text("<|im_start|>x".to_owned())),
+    ] {
+        assert_eq!(server.post("/v1/completions", &marked(extra)).await.status, 200);
+        assert_eq!(server.fake.requests.lock().unwrap().pop().unwrap().input, input);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_effect_is_accepted_and_named() {
+    let server = server().await;
+    let harmless = json!({"prompt_cache_options": {}, "moderation": "low", "verbosity": "low", "store": true,
+        "metadata": {"a": "b"}, "user": "u", "service_tier": null});
+    let reply = server.chat("hello", harmless).await.json();
+    let mut ignored: Vec<&str> =
+        reply["x_chimere"]["ignored"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    ignored.sort_unstable();
+    assert_eq!(ignored, ["metadata", "moderation", "prompt_cache_options", "store", "user", "verbosity"]);
+    assert_eq!(server.chat("hello", json!({})).await.json()["x_chimere"].get("ignored"), None);
+    let streamed = server.chat("hello", json!({"stream": true, "verbosity": "high"})).await.text;
+    assert!(streamed.contains(r#""ignored":["verbosity"]"#), "{streamed}");
+    let unknown = server.chat("hello", json!({"store_all": true})).await;
+    assert_eq!((unknown.status, &unknown.error()["param"]), (400, &json!("store_all")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

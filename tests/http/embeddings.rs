@@ -28,6 +28,22 @@ async fn texts_become_vectors_in_their_order() {
     // 0.0 and 1.0, then 1.0 and 0.0, in little-endian f32.
     assert_eq!(two["data"][0]["embedding"], "AAAAAAAAgD8=");
     assert_eq!(two["data"][1]["embedding"], "AACAPwAAAAA=");
+    assert_eq!(two["x_chimere"], json!({"ignored": ["user"]}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_ids_long_texts_fewer_dimensions_and_other_names_are_taken() {
+    let server = server().await;
+    let vectors = |answer: Value| -> Vec<Value> {
+        answer["data"].as_array().unwrap().iter().map(|entry| entry["embedding"].clone()).collect()
+    };
+    assert_eq!(vectors(embed(&server, json!({"input": [1, 2]})).await.json()), [json!([1.0, 0.0])]);
+    let many = embed(&server, json!({"input": [[2, 1], [1]], "model": "text-embedding-x"})).await.json();
+    assert_eq!((&many["model"], vectors(many.clone())), (&json!("fake-embed"), vec![json!([0.0, 1.0]), json!([1.0, 0.0])]));
+    let long = embed(&server, json!({"input": ["a b c d e", "b"]})).await.json();
+    assert_eq!((&long["x_chimere"], &long["usage"]["total_tokens"]), (&json!({"windows": [2, 1]}), &json!(6)));
+    let first = embed(&server, json!({"input": ["a", "b"], "dimensions": 1})).await.json();
+    assert_eq!(vectors(first), [json!([1.0]), json!([0.0])]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,10 +53,10 @@ async fn what_cannot_be_embedded_is_refused_by_name() {
         (json!({}), 400, "input"),
         (json!({"input": ""}), 400, "input"),
         (json!({"input": []}), 400, "input"),
-        (json!({"input": [1, 2]}), 400, "input"),
+        (json!({"input": [1, -2]}), 400, "input[1]"),
         (json!({"input": vec!["a"; 2_049]}), 400, "input"),
-        (json!({"input": "a b c d e"}), 400, "input"),
-        (json!({"input": "a", "dimensions": 1}), 400, "dimensions"),
+        (json!({"input": "a", "dimensions": 3}), 400, "dimensions"),
+        (json!({"input": "a", "dimensions": 0}), 400, "dimensions"),
         (json!({"input": "a", "encoding_format": "hex"}), 400, "encoding_format"),
         (json!({"input": "a", "inputs": "b"}), 400, "inputs"),
         (json!({"input": "a", "model": "fake-1"}), 404, "model"),
@@ -85,7 +101,8 @@ async fn the_embedding_model_is_listed_behind_the_one_that_chats() {
     let models = server.get("/v1/models").await.json();
     let ids: Vec<_> = models["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
     // An alias gives way to a model of that name.
-    assert_eq!(ids, ["fake-1", "fake-embed", "further", "other-name"]);
+    assert_eq!(ids, ["fake-1", "fake-embed", "further", "other-name", "text-embedding-x"]);
+    assert_eq!(models["data"][4]["x_chimere"]["alias_of"], "fake-embed");
     assert_eq!(models["data"][2]["x_chimere"], json!({ "state": "unloaded" }), "nothing is known of it yet");
     assert_eq!(models["data"][3]["x_chimere"]["alias_of"], "fake-1");
     assert_eq!(server.get("/v1/models/other-name").await.json()["x_chimere"]["alias_of"], "fake-1");

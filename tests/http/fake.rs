@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chimere::engine::backend::ModelInfo;
-use chimere::engine::protocol::{Channel, ChatInput, Hosted, TokenLogprob};
+use chimere::engine::protocol::{Channel, ChatInput, EmbedInput, Hosted, TokenLogprob};
 use chimere::service::{
     AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand,
     PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt,
@@ -32,6 +32,8 @@ pub const TURNS: usize = 200;
 pub struct Fake {
     /// A client without a key is refused even on loopback.
     pub locked: AtomicBool,
+    /// No key is configured: whoever comes from this machine is the owner, whatever key it sends.
+    pub keyless: AtomicBool,
     pub stopping: AtomicBool,
     pub loading: AtomicBool,
     pub without_embeddings: AtomicBool,
@@ -275,7 +277,7 @@ impl Service for Fake {
         Box::pin(async move {
             let order = match &request.input {
                 ReplyInput::Chat { messages, .. } => messages.last().map(|m| m.content.clone()).unwrap_or_default(),
-                ReplyInput::Text(text) => text.clone(),
+                ReplyInput::Text(text) | ReplyInput::Marked(text) => text.clone(),
                 ReplyInput::Ids(ids) => format!("{ids:?}"),
             };
             self.requests.lock().unwrap().push(request.clone());
@@ -348,6 +350,7 @@ impl Service for Fake {
         let there = !self.without_embeddings.load(Ordering::SeqCst);
         there.then(|| EmbedModel {
             name: "fake-embed".to_owned(),
+            aliases: vec!["text-embedding-x".to_owned()],
             architecture: "fake".to_owned(),
             width: 2,
             tokens_max: 4,
@@ -355,24 +358,30 @@ impl Service for Fake {
         })
     }
 
-    /// The first letter against the others; four words at most.
+    /// The first letter against the others; four words or ids a window. Ids stand for that letter where they begin with 1.
     fn embed(
         &self,
         model: Option<String>,
-        texts: Vec<String>,
+        texts: Vec<EmbedInput>,
         purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
         Box::pin(async move {
             let Some(own) = self.embed_model() else { return Err(ServiceError::NotBuilt("no embeddings".to_owned())) };
-            if model.is_some_and(|name| name != own.name) {
+            if model.is_some_and(|name| name != own.name && !own.aliases.contains(&name)) {
                 return Err(ServiceError::NoSuchModel("another model".to_owned()));
             }
-            if purpose == EmbedFor::Texts && texts.iter().any(|text| words(text).len() > own.tokens_max) {
-                return Err(ServiceError::Invalid { message: "too long".to_owned(), param: Some("input".to_owned()) });
-            }
-            let vector = |text: &String| if text.starts_with('a') { vec![1.0, 0.0] } else { vec![0.0, 1.0] };
-            let tokens = texts.iter().map(|text| words(text).len().min(own.tokens_max) as u32).sum();
-            Ok(Embedded { model: own.name, vectors: texts.iter().map(vector).collect(), tokens })
+            let read = |input: &EmbedInput| match input {
+                EmbedInput::Text(text) => (text.starts_with('a'), words(text).len()),
+                EmbedInput::Ids(ids) => (ids[0] == 1, ids.len()),
+            };
+            let read: Vec<(bool, usize)> = texts.iter().map(read).collect();
+            let most = if purpose == EmbedFor::Ranking { own.tokens_max } else { usize::MAX };
+            Ok(Embedded {
+                model: own.name,
+                vectors: read.iter().map(|(first, _)| if *first { vec![1.0, 0.0] } else { vec![0.0, 1.0] }).collect(),
+                windows: read.iter().map(|(_, long)| (*long).min(most).div_ceil(own.tokens_max) as u32).collect(),
+                tokens: read.iter().map(|(_, long)| (*long).min(most) as u32).sum(),
+            })
         })
     }
 
@@ -469,7 +478,7 @@ impl Service for Fake {
     fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {
         let known =
             |name: &str, scope: Scope| Ok(Principal { name: name.to_owned(), scopes: vec![scope], consent: true });
-        match bearer {
+        match bearer.filter(|_| !self.keyless.load(Ordering::SeqCst)) {
             Some(CHAT_KEY) => known("chatter", Scope::Chat),
             Some(OTHER_KEY) => known("other", Scope::Chat),
             Some(METRICS_KEY) => known("prometheus", Scope::Metrics),

@@ -87,6 +87,9 @@ async fn what_is_not_json_is_400() {
         "true",
         "\"text\"",
         "[]",
+        "{\"messages\":[],\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"r\\u006fle\":\"system\"}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logit_bias\":{\"1\":1,\"1\":2}}",
     ]
     .iter()
     .map(|text| text.as_bytes().to_vec())

@@ -6,6 +6,7 @@
 mod auth;
 mod chat;
 mod cli;
+mod document;
 mod edge;
 mod embeddings;
 mod fake;

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 
 use chimere::engine::backend::{Backend, BackendError, Chunk, Output, Rows};
 use chimere::engine::embedder::{Pooling, facts};
-use chimere::engine::protocol::{Command, Event, FailureKind};
+use chimere::engine::protocol::{Command, EmbedInput, Event, FailureKind};
 use chimere::engine::vocab::Vocab;
 use chimere::gguf::Gguf;
 use chimere_ffi::ggml::llama::{Batch, Context, ContextOptions, Hidden};
@@ -171,7 +171,7 @@ fn the_engine_tells_vectors_one_long_and_refuses_what_is_too_long() {
     let _turn = alone();
     let (engine, events) = start(&folder().join("mean.gguf"));
     let embed = |id: u64, text: &str, cut: bool| {
-        send(&engine, Command::Embed { id, text: text.to_owned(), cut });
+        send(&engine, Command::Embed { id, input: EmbedInput::Text(text.to_owned()), cut });
         heard(&events, id)
     };
     let long = "a".repeat(95);
@@ -198,7 +198,7 @@ fn the_engine_tells_vectors_one_long_and_refuses_what_is_too_long() {
     engine.steps.join().unwrap().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let (writer, events) = start(&make(dir.path(), "qwen2"));
-    send(&writer, Command::Embed { id: 1, text: "a".to_owned(), cut: false });
+    send(&writer, Command::Embed { id: 1, input: EmbedInput::Text("a".to_owned()), cut: false });
     let refused = heard(&events, 1);
     assert!(matches!(&refused, Event::Failed { kind: FailureKind::Invalid, .. }), "{refused:?}");
     send(&writer, Command::Exit);

@@ -9,7 +9,7 @@ use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
 use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
 use super::protocol::{
-    CandidateStart, ChatInput, Command, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt, PromptPart,
+    CandidateStart, ChatInput, Command, EmbedInput, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt, PromptPart,
     REVISION_BYTES_MAX, RequestId,
 };
 use super::revisions::Arrived;
@@ -114,17 +114,26 @@ impl Preparer {
     }
 
     /// The ids of a text for an embedding model, the file's marks around them; none for a text without a token.
-    pub fn embed(&self, id: u64, text: &str, cut: bool) -> Result<Vec<u32>, Event> {
-        self.marked(text, cut).map_err(|Refusal { kind, message }| Event::Failed { id, kind, message })
+    pub fn embed(&self, id: u64, input: &EmbedInput, cut: bool) -> Result<Vec<u32>, Event> {
+        self.marked(input, cut).map_err(|Refusal { kind, message }| Event::Failed { id, kind, message })
     }
 
-    fn marked(&self, text: &str, cut: bool) -> Result<Vec<u32>, Refusal> {
+    fn marked(&self, input: &EmbedInput, cut: bool) -> Result<Vec<u32>, Refusal> {
         if !self.embedding_only {
             return Err(Refusal::invalid("this model writes text and gives no embeddings"));
         }
         let (mut ids, behind) = self.vocab.marks()?;
         let before = ids.len();
-        self.vocab.encode(text, false, &mut ids)?;
+        match input {
+            EmbedInput::Text(text) => self.vocab.encode(text, false, &mut ids)?,
+            EmbedInput::Ids(own) => {
+                if let Some(bad) = own.iter().find(|id| **id as usize >= self.vocab.len()) {
+                    let most = self.vocab.len();
+                    return Err(Refusal::invalid(format!("token {bad} is outside the vocabulary of {most}")));
+                }
+                ids.extend(own);
+            }
+        }
         if ids.len() == before {
             return Ok(Vec::new());
         }
@@ -182,6 +191,7 @@ impl Preparer {
                 self.vocab.encode(&text, false, &mut ids)?;
                 (ids, false)
             }
+            Prompt::Marked(text) => (self.marked_text(&text)?, false),
             Prompt::Ids(ids) => (ids, false),
             Prompt::Parts(parts) => (self.join(&parts)?, false),
         };
@@ -190,6 +200,18 @@ impl Preparer {
             None if ids.is_empty() => Err(Refusal::invalid("the prompt is empty: give at least one token")),
             None => Ok(Tokenised { ids, thinking_open }),
         }
+    }
+
+    /// A text that begins with the model's own beginning is not begun twice.
+    fn marked_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+        let mut ids = Vec::new();
+        self.vocab.encode(text, true, &mut ids)?;
+        if let Some(bos) = self.vocab.bos()
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        Ok(ids)
     }
 
     fn join(&self, parts: &[PromptPart]) -> Result<Vec<u32>, Refusal> {
@@ -218,7 +240,7 @@ impl Preparer {
         let (held, capacity) = (ids.len(), self.context_tokens);
         if held > capacity {
             let message = format!(
-                "the prompt has {held} tokens, but this model's context holds {capacity} tokens: shorten the conversation"
+                "this model's maximum context length is {capacity} tokens, but the prompt has {held} tokens: shorten it"
             );
             return Err(Refusal { kind: FailureKind::Context, message });
         }

@@ -138,8 +138,8 @@ fn prepare(
             Command::LoadAdapter { id, revision, path, sha256 } => contained(id, || {
                 preparer.adapter(id, revision, &path, &sha256).map(|arrived| Input::Adapter(Box::new(arrived)))
             }),
-            Command::Embed { id, text, cut } => {
-                contained(id, || preparer.embed(id, &text, cut).map(|ids| Input::Embed { id, ids }))
+            Command::Embed { id, input, cut } => {
+                contained(id, || preparer.embed(id, &input, cut).map(|ids| Input::Embed { id, ids }))
             }
             Command::BeginCandidate { id, candidate, start, sides } => contained(id, || {
                 let made = preparer.candidate(id, start, sides)?;

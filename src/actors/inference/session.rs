@@ -17,10 +17,7 @@ use super::board::Board;
 use super::child::{EngineSpec, Report};
 use super::steer::Steering;
 use super::stream::{Answer, FromEngine, ToChild};
-use crate::engine::protocol::{
-    Command, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, Prompt, RequestId, encode,
-    id_of,
-};
+use crate::engine::protocol::{Command, EmbedInput, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, Prompt, RequestId, encode, id_of};
 use crate::turn::Sampling;
 
 /// Requests and questions one engine may hold.
@@ -294,7 +291,7 @@ impl Session {
         let (embeds, text) = (hosted.model.embedding_only, PROBE_TEXT.to_owned());
         let id = self.probing(hosted);
         let _ = self.write(&match embeds {
-            true => Command::Embed { id, text, cut: true },
+            true => Command::Embed { id, input: EmbedInput::Text(text), cut: true },
             false => Command::Tokenize { id, text, specials: false },
         });
     }

@@ -7,12 +7,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::engine::grammar::check_schema;
-use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::engine::protocol::{EmbedInput, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::http::body::depth;
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::chat::Form;
+use crate::http::wire::completion::Completions;
 use crate::http::wire::embedding::{Embeddings, Rerank};
 use crate::http::wire::{chat, completion, embedding};
 use crate::service::{CHOICES_MAX, EMBED_TEXTS_MAX, EngramWish, Principal, ReplyInput, ReplyRequest};
@@ -25,18 +26,28 @@ const PARAM_CHARS_MAX: usize = 201;
 #[derive(Debug, PartialEq)]
 enum Read {
     Chat(ReplyRequest, Form),
-    Completion(ReplyRequest, Form, bool),
+    Completion(Completions),
     Embeddings(Embeddings),
     Rerank(Rerank),
+}
+
+impl Read {
+    fn with_nothing_ignored(mut self) -> Read {
+        if let Read::Chat(_, form) | Read::Completion(Completions { form, .. }) = &mut self {
+            form.ignored.clear();
+        }
+        if let Read::Embeddings(Embeddings { ignored, .. }) | Read::Rerank(Rerank { ignored, .. }) = &mut self {
+            ignored.clear();
+        }
+        self
+    }
 }
 
 fn read(route: u8, body: &[u8], limits: &HttpLimits) -> Result<Read, ApiError> {
     let owner = Principal { name: "owner".to_owned(), scopes: Vec::new(), consent: true };
     Ok(match route % 4 {
         0 => chat::read(body, owner, limits).map(|(request, form)| Read::Chat(request, form))?,
-        1 => {
-            completion::read(body, owner, limits).map(|(request, form, echo)| Read::Completion(request, form, echo))?
-        }
+        1 => Read::Completion(completion::read(body, owner, limits)?),
         2 => Read::Embeddings(embedding::embeddings(body, limits)?),
         _ => Read::Rerank(embedding::rerank(body, limits)?),
     })
@@ -53,9 +64,17 @@ pub fn check(data: &[u8]) {
     };
     assert!(depth(body) <= limits.json_depth_max);
     match &found {
-        Read::Chat(request, form) | Read::Completion(request, form, _) => allowed(request, *form, &limits),
-        Read::Embeddings(Embeddings { texts, .. }) => {
-            assert!((1..=EMBED_TEXTS_MAX).contains(&texts.len()) && texts.iter().all(|text| !text.is_empty()));
+        Read::Chat(request, form) => allowed(request, form, &limits),
+        Read::Completion(Completions { requests, form, .. }) => {
+            assert!(!requests.is_empty());
+            requests.iter().for_each(|request| allowed(request, form, &limits));
+        }
+        Read::Embeddings(Embeddings { inputs, .. }) => {
+            let empty = |input: &EmbedInput| match input {
+                EmbedInput::Text(text) => text.is_empty(),
+                EmbedInput::Ids(ids) => ids.is_empty(),
+            };
+            assert!((1..=EMBED_TEXTS_MAX).contains(&inputs.len()) && !inputs.iter().any(empty));
         }
         Read::Rerank(Rerank { texts, top, .. }) => {
             assert!((2..=EMBED_TEXTS_MAX).contains(&texts.len()) && !texts[0].is_empty() && *top > 0);
@@ -70,8 +89,9 @@ pub fn check(data: &[u8]) {
         more.entry(name).or_insert(value);
         again(&more)
     };
-    assert_eq!(with("user", json!("somebody")).as_ref(), Ok(&found), "an ignored parameter does nothing");
     assert_eq!(with("model", Value::Null).as_ref(), Ok(&found), "null is as good as nothing");
+    let same = with("user", json!("somebody")).map(Read::with_nothing_ignored);
+    assert_eq!(same, Ok(found.with_nothing_ignored()), "an ignored parameter does nothing");
     let refused = with("unheard_of", json!(1)).expect_err("a parameter that nobody knows is refused");
     assert_eq!((refused.code, refused.param.as_deref()), (Some("unknown_parameter"), Some("unheard_of")));
 }
@@ -84,7 +104,7 @@ fn refused(error: &ApiError) {
     assert!(chars("param").is_none_or(|length| length <= PARAM_CHARS_MAX), "{error:?}");
 }
 
-fn allowed(request: &ReplyRequest, form: Form, limits: &HttpLimits) {
+fn allowed(request: &ReplyRequest, form: &Form, limits: &HttpLimits) {
     let within = |value: Option<f32>, low: f32, high: f32| value.is_none_or(|value| (low..=high).contains(&value));
     let s = &request.sampling;
     assert!(within(s.temperature, 0.0, 2.0) && within(s.top_p, 0.0, 1.0) && within(s.min_p, 0.0, 1.0), "{s:?}");

@@ -65,7 +65,7 @@ pub fn check(data: &[u8]) {
         Running { events: events_there, ahead, clock, choices: told.choices }
     };
     RUNTIME.block_on(async {
-        let response = respond(running(&told.events), told.kind.clone(), told.form, &limits);
+        let response = respond(running(&told.events), told.kind.clone(), told.form.clone(), &limits);
         let bytes = response.into_body().collect().await.expect("a stream has no other end").to_bytes();
         let text = std::str::from_utf8(&bytes).expect("a stream is UTF-8");
         let heard = heard(text, &told);
@@ -76,9 +76,7 @@ pub fn check(data: &[u8]) {
             && told.kind == Kind::Chat
             && !revised
         {
-            let (usage, generations) = (&whole.usage, &whole.generations);
-            let told_at_once = reply::chat(&whole.head, &whole.choices, usage, generations, told.form.logprobs);
-            match told_at_once {
+            match reply::chat(&whole, &told.form) {
                 Ok(value) => assert_eq!(at_once(&value), heard.choices, "{text}"),
                 Err(error) => assert_eq!(heard.error.as_ref(), Some(&error.message)),
             }
@@ -182,8 +180,8 @@ fn expected(told: &Told) -> Heard {
     for event in &told.events {
         match event {
             ReplyEvent::Started { .. } => {
-                if let Kind::Completion { echo } = &told.kind {
-                    heard.choices.iter_mut().for_each(|choice| choice.content += echo);
+                if let Kind::Completion { echoes } = &told.kind {
+                    heard.choices.iter_mut().zip(echoes).for_each(|(choice, echo)| choice.content += echo);
                 }
             }
             ReplyEvent::Delta { choice, channel, text, logprobs } => {
@@ -252,8 +250,12 @@ fn finish(told: &Told, reasons: &BTreeMap<u32, FinishReason>, heard: &mut Heard)
 fn told(reader: &mut Reader<'_>) -> Told {
     let flags = reader.byte();
     let choices = 1 + u32::from(flags & 3);
-    let kind = if flags & 4 == 0 { Kind::Chat } else { Kind::Completion { echo: reader.text() } };
-    let form = Form { stream: true, include_usage: flags & 8 != 0, logprobs: flags & 16 != 0 };
+    let kind = match flags & 4 {
+        0 => Kind::Chat,
+        _ => Kind::Completion { echoes: vec![reader.text(); choices as usize] },
+    };
+    let form =
+        Form { stream: true, include_usage: flags & 8 != 0, logprobs: flags & 16 != 0, ignored: Vec::new() };
     let mut told = Told { kind, form, choices, events: Vec::new() };
     if flags & 64 != 0 {
         told.events.push(ReplyEvent::Failed(ServiceError::Internal(reader.text())));

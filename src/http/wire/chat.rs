@@ -5,52 +5,112 @@ use serde_json::Value;
 
 use super::format::{ResponseFormat, grammar, schema};
 use super::message::{RawMessage, messages};
-use super::sampling::{self, Common, TOP_LOGPROBS_MAX};
+use super::sampling::{self, Common};
 use super::thinking::{Effort, TemplateArguments, thinking};
 use super::tools::tools;
 use crate::engram::blend::LAMBDA_DEFAULT;
-use crate::http::body::{self, Parameters};
+use crate::engram::dynamic::PASSAGES_MAX;
+use crate::http::body;
 use crate::http::error::ApiError;
-use crate::http::limits::HttpLimits;
+use crate::http::limits::{HttpLimits, MESSAGES_MAX, TOOLS_MAX};
+use crate::http::sessions::SESSION_NAME;
+use crate::http::table::{Name, Param, Rule, Shape, TEXT, Table};
+use crate::pipeline::TABLES_MAX;
 use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest};
 use crate::turn::{EngramChoice, Tier};
 
-pub(crate) const PARAMETERS: Parameters = Parameters {
-    known: &[
-        sampling::KNOWN,
+pub(crate) const MESSAGES: Param = Param::new(
+    "messages",
+    Shape::List { of: &Shape::Elsewhere("Message"), min: 1, max: MESSAGES_MAX },
+    "The conversation so far.",
+)
+.required();
+pub(crate) const TOOLS: Param =
+    Param::new("tools", Shape::List { of: &Shape::Elsewhere("Tool"), min: 0, max: TOOLS_MAX }, "");
+pub(crate) const MODEL: Param = Param::new(
+    "model",
+    TEXT,
+    "The served name, one of its aliases, or a further model, which is loaded on demand; empty = the served one; another one is 404.",
+);
+
+pub(crate) const TABLE: Table = Table {
+    name: "ChatRequest",
+    doc: "",
+    params: &[
+        &[MESSAGES, MODEL],
+        sampling::PARAMS,
         &[
-            "messages",
-            "model",
-            "tools",
-            "tool_choice",
-            "parallel_tool_calls",
-            "response_format",
-            "logprobs",
-            "top_logprobs",
-            "reasoning_effort",
-            "enable_thinking",
-            "thinking_budget",
-            "chat_template_kwargs",
-            "modalities",
-            "chimere",
-            "x_chimere",
+            TOOLS,
+            Param::new("tool_choice", Shape::Elsewhere("ToolChoice"), ""),
+            Param::new("parallel_tool_calls", Shape::Bool, "`false` passes only the first call on."),
+            Param::new("response_format", Shape::Elsewhere("ResponseFormat"), ""),
+            Param::new("logprobs", Shape::Bool, "Of the tokens that `content` is made of."),
+            Param::new("top_logprobs", sampling::ALTERNATIVES, "With `logprobs: true`."),
+            Param::new("reasoning_effort", Shape::Elsewhere("ReasoningEffort"), ""),
+            Param::new("enable_thinking", Shape::Bool, "Wins over an effort."),
+            Param::new(
+                "thinking_budget",
+                Shape::Whole { min: 0, max: u32::MAX as i128 },
+                "Tokens of thought; wins over a switch.",
+            ),
+            Param::new("chat_template_kwargs", Shape::Elsewhere("TemplateArguments"), ""),
+            Param::new(
+                "modalities",
+                Shape::List { of: &Shape::Word(&["text"]), min: 1, max: 1 },
+                "Text is all there is.",
+            ),
+            Param::new("chimere", Shape::Object(EXTENSION), "What a client may ask beyond OpenAI's API.").also("x_chimere"),
         ],
     ],
+    rules: &[sampling::STREAM_OPTIONS, Rule::Needs("top_logprobs", "logprobs", "true")],
     ignored: super::IGNORED,
     unsupported: &[
         ("functions", "use `tools`"),
         ("function_call", "use `tool_choice`"),
         ("audio", "this model reads and writes text only"),
         ("web_search_options", "web search is not built yet"),
-        ("verbosity", "ask for a length in the messages"),
         ("grammar", "use `response_format` with a JSON Schema"),
         ("json_schema", "use `response_format`"),
         ("chat_template", "a template never comes from a request"),
     ],
 };
 
-/// Longest name that an extension field may carry, bytes.
-const NAME_BYTES_MAX: usize = 128;
+/// Characters of a name that an extension field may carry.
+const NAME: Name =
+    Name { pattern: r"^[^\u0000-\u001f\u007f-\u009f]+$", max: 128, says: "1 to 128 characters, none of them a control character" };
+pub(crate) const CONVERSATION: Param = Param::new("conversation", Shape::Name(&NAME), "Keeps turns together.");
+pub(crate) const CONSENT: Param =
+    Param::new("consent", Shape::Bool, "May this turn be learned from; it can only withdraw what the key allows.");
+pub(crate) const ENGRAM: Param = Param::new(
+    "engram",
+    Shape::Either(&[
+        Shape::Bool,
+        Shape::Object(&[
+            Param::new("tables", Shape::List { of: &TEXT, min: 0, max: TABLES_MAX }, "Tables by name."),
+            Param::new("lambda", Shape::Number { min: 0.0, max: 0.9 }, "The most that they may weigh.").default("0.1"),
+            Param::new(
+                "passages",
+                Shape::List { of: &TEXT, min: 0, max: PASSAGES_MAX },
+                "Texts whose own n-grams help this answer alone.",
+            ),
+        ]),
+    ]),
+    "`false`, or the tables to mix in.",
+);
+
+const EXTENSION: &[Param] = &[
+    Param::new("route", Shape::Name(&NAME), "A route by name, instead of the cascade's choice."),
+    Param::new("tier", Shape::Word(&["fast", "quality", "ultra"]), ""),
+    CONVERSATION,
+    Param::new(
+        "session",
+        Shape::Name(&SESSION_NAME),
+        "Goes on with what was said under this name, or begins it: `messages` are what is new.",
+    ),
+    CONSENT,
+    ENGRAM,
+    Param::new("quality_gate", Shape::Bool, "Judge the answer before the reply ends, and try a poor one again."),
+];
 
 #[derive(Debug, Deserialize)]
 struct Raw {
@@ -61,19 +121,16 @@ struct Raw {
     parallel_tool_calls: Option<bool>,
     response_format: Option<ResponseFormat>,
     logprobs: Option<bool>,
-    top_logprobs: Option<u32>,
+    top_logprobs: Option<u8>,
     reasoning_effort: Option<Effort>,
     enable_thinking: Option<bool>,
     thinking_budget: Option<u32>,
     chat_template_kwargs: Option<TemplateArguments>,
-    modalities: Option<Vec<String>>,
-    #[serde(alias = "x_chimere")]
     chimere: Option<Extension>,
 }
 
 /// What a client may ask of this daemon beyond OpenAI's API.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Extension {
     /// A route by name, instead of the cascade's choice.
     pub(crate) route: Option<String>,
@@ -92,14 +149,14 @@ pub(crate) struct Extension {
 
 /// Engram tables, as a client asks for them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged, expecting = "`false`, or an object of `tables`, `lambda` and `passages`")]
+#[serde(untagged)]
 pub(crate) enum RawEngram {
     Switch(bool),
     Use(RawTables),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct RawTables {
     tables: Vec<String>,
     /// The most that the tables may weigh, 0 to 0.9.
@@ -124,41 +181,24 @@ impl RawEngram {
     }
 }
 
-impl Extension {
-    pub(crate) fn check(&self) -> Result<(), ApiError> {
-        for (field, value) in [("route", &self.route), ("conversation", &self.conversation)] {
-            let wrong =
-                |name: &String| name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control);
-            if value.as_ref().is_some_and(wrong) {
-                let message = format!("`{field}` must have 1 to {NAME_BYTES_MAX} bytes and no control characters");
-                return Err(ApiError::param(format!("chimere.{field}"), message));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// How the reply is to be written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) logprobs: bool,
+    /// Parameters that were accepted without effect: the reply names them.
+    pub(crate) ignored: Vec<&'static str>,
 }
 
 /// Reads and checks a request body.
 pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> Result<(ReplyRequest, Form), ApiError> {
-    let mut map = body::object(bytes, limits)?;
-    body::check(&mut map, &PARAMETERS)?;
+    let (mut map, ignored) = body::checked(bytes, &TABLE, limits)?;
     let mut common = sampling::take(&mut map)?;
     let raw: Raw = body::typed(Value::Object(map))?;
-    common.sampling.logprobs = logprobs(raw.logprobs, raw.top_logprobs)?;
+    common.sampling.logprobs = (raw.logprobs == Some(true)).then(|| raw.top_logprobs.unwrap_or(0));
     let schema = schema(raw.response_format)?;
-    if raw.modalities.is_some_and(|list| list != ["text"]) {
-        return Err(ApiError::unsupported("modalities", "this model writes text only"));
-    }
     let extension = raw.chimere.unwrap_or_default();
-    extension.check()?;
     let top = TemplateArguments { enable_thinking: raw.enable_thinking, thinking_budget: raw.thinking_budget };
     let thinking = thinking(raw.reasoning_effort, top, raw.chat_template_kwargs.unwrap_or_default())?;
     let tools = tools(raw.tools, raw.tool_choice, limits)?;
@@ -169,6 +209,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
         stream: common.stream,
         include_usage: common.include_usage,
         logprobs: common.sampling.logprobs.is_some(),
+        ignored,
     };
     let request = request(principal, input, raw.model, common, extension, thinking);
     Ok((ReplyRequest { grammar, one_tool_call, ..request }, form))
@@ -205,20 +246,6 @@ pub(crate) fn request(
     }
 }
 
-fn logprobs(wanted: Option<bool>, top: Option<u32>) -> Result<Option<u8>, ApiError> {
-    let top = match top {
-        Some(_) if wanted != Some(true) => {
-            return Err(ApiError::param("top_logprobs", "`top_logprobs` needs `logprobs: true`"));
-        }
-        Some(top) if top > TOP_LOGPROBS_MAX => {
-            let message = format!("`top_logprobs` must be between 0 and {TOP_LOGPROBS_MAX}, not {top}");
-            return Err(ApiError::param("top_logprobs", message));
-        }
-        top => top.unwrap_or(0) as u8,
-    };
-    Ok((wanted == Some(true)).then_some(top))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -249,7 +276,8 @@ mod tests {
         assert_eq!((request.quality_gate, request.streamed), (Some(true), true));
         assert_eq!((request.thinking, request.model), (Some(Thinking::On { budget_tokens: 512 }), None));
         assert_eq!(request.sampling.logprobs, Some(3));
-        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true });
+        let ignored = vec!["user", "metadata", "store"];
+        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true, ignored });
         assert!(request.one_tool_call);
     }
 

@@ -19,9 +19,9 @@ pub(crate) const REVISED: &str = "\n\n---\n\n**Revised answer**\n\n";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Chat,
-    /// With the text to put before each choice's own.
+    /// With the text to put before each choice's own, where it was asked for.
     Completion {
-        echo: String,
+        echoes: Vec<String>,
     },
 }
 
@@ -54,7 +54,10 @@ pub(crate) enum Next {
 
 impl ChunkWriter {
     pub(crate) fn new(kind: Kind, form: Form, choices: u32) -> Self {
-        let choices = vec![Progress::default(); choices as usize];
+        let mut choices = vec![Progress::default(); choices as usize];
+        if let Kind::Completion { echoes } = &kind {
+            choices.iter_mut().zip(echoes).for_each(|(choice, echo)| choice.chars = echo.chars().count());
+        }
         ChunkWriter { kind, form, head: None, prefix: Vec::new(), choices }
     }
 
@@ -116,8 +119,11 @@ impl ChunkWriter {
         for choice in 0..self.choices.len() as u32 {
             match &self.kind {
                 Kind::Chat => self.chat_delta(choice, &json!({"role": "assistant", "content": ""}), out),
-                Kind::Completion { echo } if !echo.is_empty() => self.text_delta(choice, echo, &Value::Null, out),
-                Kind::Completion { .. } => {}
+                Kind::Completion { echoes } => {
+                    if let Some(echo) = echoes.get(choice as usize).filter(|echo| !echo.is_empty()) {
+                        self.text_delta(choice, echo, &Value::Null, out);
+                    }
+                }
             }
         }
     }
@@ -148,7 +154,7 @@ impl ChunkWriter {
                 out.push(b'}');
                 let logprobs = (told && channel == Channel::Answer).then(|| chat_logprobs(logprobs));
                 self.close(logprobs.as_ref(), None, out);
-                end(self.form, out);
+                end(&self.form, out);
             }
         }
     }
@@ -187,7 +193,7 @@ impl ChunkWriter {
         let Some(head) = &self.head else {
             return self.fail(ApiError::internal("the reply ended before it began"), out);
         };
-        let extension = extension(&head.plan, generations);
+        let extension = extension(&head.plan, generations, &self.form);
         let last = reasons.len().saturating_sub(1);
         for (choice, reason) in (0u32..).zip(&reasons) {
             self.open(choice, out);
@@ -200,7 +206,7 @@ impl ChunkWriter {
                 out.extend_from_slice(b",\"x_chimere\":");
                 json_into(&extension, out);
             }
-            end(self.form, out);
+            end(&self.form, out);
         }
         if self.form.include_usage {
             out.extend_from_slice(&self.prefix);
@@ -219,7 +225,7 @@ impl ChunkWriter {
         out.extend_from_slice(b",\"delta\":");
         json_into(delta, out);
         self.close(None, None, out);
-        end(self.form, out);
+        end(&self.form, out);
     }
 
     fn text_delta(&self, choice: u32, text: &str, logprobs: &Value, out: &mut Vec<u8>) {
@@ -227,7 +233,7 @@ impl ChunkWriter {
         out.extend_from_slice(b",\"text\":");
         json_into(text, out);
         self.close(Some(logprobs), None, out);
-        end(self.form, out);
+        end(&self.form, out);
     }
 
     /// Up to and with the choice's index.
@@ -248,7 +254,7 @@ impl ChunkWriter {
 }
 
 /// With `include_usage`, every chunk but the last says that the usage is not known yet.
-fn end(form: Form, out: &mut Vec<u8>) {
+fn end(form: &Form, out: &mut Vec<u8>) {
     out.extend_from_slice(if form.include_usage { b",\"usage\":null}\n\n" } else { b"}\n\n" });
 }
 

@@ -3,17 +3,72 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::http::body::{self, Parameters};
+use crate::engine::protocol::EmbedInput;
+use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
+use crate::http::table::{Param, SOME_TEXT, Shape, TEXT, TOKEN, Table, WHOLE_MAX};
 use crate::service::EMBED_TEXTS_MAX;
 
-pub(crate) const EMBEDDINGS: Parameters =
-    Parameters { known: &[&["input", "model", "encoding_format", "dimensions"]], ignored: &["user"], unsupported: &[] };
-pub(crate) const RERANK: Parameters = Parameters {
-    known: &[&["query", "documents", "model", "top_n", "return_documents"]],
+/// Token ids of one text.
+const IDS_MAX: usize = 1 << 20;
+/// Values that a client may ask a vector to have; the model's own width is a limit too.
+const DIMENSIONS_MAX: i128 = 1 << 16;
+
+const IDS: Shape = Shape::List { of: &TOKEN, min: 1, max: IDS_MAX };
+const MODEL: Param = Param::new("model", TEXT, "The embedding model's name, or one of its aliases.");
+
+pub(crate) const EMBEDDINGS: Table = Table {
     ignored: &["user"],
-    unsupported: &[],
+    ..Table::new(
+        "EmbeddingsRequest",
+        "",
+        &[&[
+            Param::new(
+                "input",
+                Shape::Either(&[
+                    SOME_TEXT,
+                    IDS,
+                    Shape::List { of: &SOME_TEXT, min: 1, max: EMBED_TEXTS_MAX },
+                    Shape::List { of: &IDS, min: 1, max: EMBED_TEXTS_MAX },
+                ]),
+                "A text, or token ids of the embedding model, or an array of these. One that is longer than the model reads \
+                 is read in windows, and its vector is their mean.",
+            )
+            .required(),
+            MODEL,
+            Param::new("encoding_format", Shape::Word(&["float", "base64"]), "base64: little-endian f32.")
+                .default("\"float\""),
+            Param::new(
+                "dimensions",
+                Shape::Whole { min: 1, max: DIMENSIONS_MAX },
+                "The first values of the vector, made one long again; at most the model's own.",
+            ),
+        ]],
+    )
+};
+pub(crate) const RERANK: Table = Table {
+    ignored: &["user"],
+    ..Table::new(
+        "RerankRequest",
+        "",
+        &[&[
+            Param::new("query", SOME_TEXT, "").required(),
+            Param::new(
+                "documents",
+                Shape::List {
+                    of: &Shape::Either(&[TEXT, Shape::Open(&[Param::new("text", TEXT, "").required()])]),
+                    min: 1,
+                    max: EMBED_TEXTS_MAX - 1,
+                },
+                "Of each, as much is read as the embedding model takes.",
+            )
+            .required(),
+            MODEL,
+            Param::new("top_n", Shape::Whole { min: 1, max: WHOLE_MAX }, "How many are told of."),
+            Param::new("return_documents", Shape::Bool, "").default("false"),
+        ]],
+    )
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -26,55 +81,45 @@ pub(crate) enum Encoding {
 
 #[derive(Deserialize)]
 struct RawEmbeddings {
-    input: Value,
+    input: Inputs,
     model: Option<String>,
     #[serde(default)]
     encoding_format: Encoding,
-    dimensions: Option<u64>,
+    dimensions: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Inputs {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    ManyIds(Vec<Vec<u32>>),
 }
 
 /// Texts to be told as vectors.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Embeddings {
-    pub(crate) texts: Vec<String>,
+    pub(crate) inputs: Vec<EmbedInput>,
     pub(crate) model: Option<String>,
     pub(crate) encoding: Encoding,
-    /// Values of a vector, as the client expects them.
-    pub(crate) dimensions: Option<u64>,
+    /// Values of a vector, where the client wants fewer.
+    pub(crate) dimensions: Option<usize>,
+    /// Parameters that were accepted without effect.
+    pub(crate) ignored: Vec<&'static str>,
 }
 
 /// Reads and checks a body of `/v1/embeddings`.
 pub(crate) fn embeddings(bytes: &[u8], limits: &HttpLimits) -> Result<Embeddings, ApiError> {
-    let mut map = body::object(bytes, limits)?;
-    body::check(&mut map, &EMBEDDINGS)?;
+    let (map, ignored) = body::checked(bytes, &EMBEDDINGS, limits)?;
     let RawEmbeddings { input, model, encoding_format: encoding, dimensions } = body::typed(Value::Object(map))?;
-    Ok(Embeddings { texts: texts(input)?, model, encoding, dimensions })
-}
-
-/// A text, or an array of texts.
-fn texts(input: Value) -> Result<Vec<String>, ApiError> {
-    let wrong = |message: String| Err(ApiError::param("input", message));
-    let items = match input {
-        Value::String(text) => vec![Value::String(text)],
-        Value::Array(items) => items,
-        _ => return wrong("`input` must be a text or an array of texts".to_owned()),
+    let inputs = match input {
+        Inputs::Text(text) => vec![EmbedInput::Text(text)],
+        Inputs::Ids(ids) => vec![EmbedInput::Ids(ids)],
+        Inputs::Texts(texts) => texts.into_iter().map(EmbedInput::Text).collect(),
+        Inputs::ManyIds(many) => many.into_iter().map(EmbedInput::Ids).collect(),
     };
-    if items.is_empty() || items.len() > EMBED_TEXTS_MAX {
-        return wrong(format!("`input` must have 1 to {EMBED_TEXTS_MAX} texts, not {}", items.len()));
-    }
-    let mut texts = Vec::with_capacity(items.len());
-    for (at, item) in items.into_iter().enumerate() {
-        match item {
-            Value::String(text) if text.is_empty() => return wrong(format!("`input[{at}]` is empty")),
-            Value::String(text) => texts.push(text),
-            Value::Number(_) | Value::Array(_) => {
-                let message = "token ids are not taken: they would be those of the embedding model; send the text";
-                return Err(ApiError::unsupported("input", message));
-            }
-            _ => return wrong(format!("`input[{at}]` must be a text")),
-        }
-    }
-    Ok(texts)
+    Ok(Embeddings { inputs, model, encoding, dimensions, ignored })
 }
 
 #[derive(Deserialize)]
@@ -88,7 +133,7 @@ struct RawRerank {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a text, or an object with `text`")]
+#[serde(untagged)]
 enum Document {
     Text(String),
     Object { text: String },
@@ -103,24 +148,14 @@ pub(crate) struct Rerank {
     /// How many documents are told of.
     pub(crate) top: usize,
     pub(crate) return_documents: bool,
+    pub(crate) ignored: Vec<&'static str>,
 }
 
 /// Reads and checks a body of `/v1/rerank`.
 pub(crate) fn rerank(bytes: &[u8], limits: &HttpLimits) -> Result<Rerank, ApiError> {
-    let mut map = body::object(bytes, limits)?;
-    body::check(&mut map, &RERANK)?;
+    let (map, ignored) = body::checked(bytes, &RERANK, limits)?;
     let raw: RawRerank = body::typed(Value::Object(map))?;
     let count = raw.documents.len();
-    if raw.query.is_empty() {
-        return Err(ApiError::param("query", "`query` is empty"));
-    }
-    if count == 0 || count >= EMBED_TEXTS_MAX {
-        let message = format!("`documents` must have 1 to {} documents, not {count}", EMBED_TEXTS_MAX - 1);
-        return Err(ApiError::param("documents", message));
-    }
-    if raw.top_n == Some(0) {
-        return Err(ApiError::param("top_n", "`top_n` must be at least 1"));
-    }
     let documents = raw.documents.into_iter().map(|document| match document {
         Document::Text(text) | Document::Object { text } => text,
     });
@@ -129,6 +164,7 @@ pub(crate) fn rerank(bytes: &[u8], limits: &HttpLimits) -> Result<Rerank, ApiErr
         model: raw.model,
         top: raw.top_n.unwrap_or(count),
         return_documents: raw.return_documents,
+        ignored,
     })
 }
 
@@ -138,15 +174,32 @@ mod tests {
 
     use super::*;
 
+    fn of(input: Value) -> Result<Vec<EmbedInput>, ApiError> {
+        embeddings(json!({"input": input}).to_string().as_bytes(), &HttpLimits::default()).map(|read| read.inputs)
+    }
+
     #[test]
     fn inputs_in_every_form() {
-        assert_eq!(texts(json!("a")).unwrap(), ["a"]);
-        assert_eq!(texts(json!(["a", "b"])).unwrap(), ["a", "b"]);
+        let text = |text: &str| EmbedInput::Text(text.to_owned());
+        assert_eq!(of(json!("a")).unwrap(), [text("a")]);
+        assert_eq!(of(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);
+        assert_eq!(of(json!([3, 4e0])).unwrap(), [EmbedInput::Ids(vec![3, 4])]);
+        assert_eq!(of(json!([[3], [4, 5]])).unwrap(), [EmbedInput::Ids(vec![3]), EmbedInput::Ids(vec![4, 5])]);
         let long = vec!["a"; EMBED_TEXTS_MAX + 1];
-        for bad in
-            [json!([]), json!(""), json!(["a", ""]), json!(3), json!([3]), json!([[3]]), json!([{}]), json!(long)]
-        {
-            assert_eq!(texts(bad).unwrap_err().param.as_deref(), Some("input"));
+        for bad in [
+            json!([]),
+            json!([[]]),
+            json!(""),
+            json!(["a", ""]),
+            json!(["a", 3]),
+            json!(3),
+            json!([-3]),
+            json!([3.5]),
+            json!([{}]),
+            json!(long),
+        ] {
+            let error = of(bad.clone()).unwrap_err();
+            assert!(error.param.as_deref().is_some_and(|param| param.starts_with("input")), "{bad}: {error:?}");
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct ResponseFormat {
     #[serde(rename = "type")]
     kind: String,
     json_schema: Option<JsonSchema>,
+    /// llama-server's way to give `json_object` a schema.
+    schema: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -32,8 +34,16 @@ struct JsonSchema {
 
 /// The schema that the answer must satisfy; absent: any text.
 pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<Value>, ApiError> {
-    let Some(ResponseFormat { kind, json_schema }) = format else { return Ok(None) };
+    let Some(ResponseFormat { kind, json_schema, schema }) = format else { return Ok(None) };
     let at = "response_format.json_schema";
+    if let Some(schema) = schema {
+        let at = "response_format.schema";
+        if kind != "json_object" || json_schema.is_some() {
+            return Err(ApiError::param(at, "`schema` belongs to a `response_format` of type `json_object`"));
+        }
+        check_schema(&schema).map_err(|e| ApiError::param(at, e.to_string()))?;
+        return Ok(Some(schema));
+    }
     match (kind.as_str(), json_schema) {
         ("text" | "json_object", Some(_)) => {
             Err(ApiError::param(at, "`json_schema` belongs to a `response_format` of type `json_schema`"))
@@ -111,12 +121,16 @@ mod tests {
         let own = json!({"type": "array"});
         let full = json!({"type": "json_schema", "json_schema": {"name": "a-b_1", "schema": own, "strict": true}});
         assert_eq!(format(full).unwrap(), Some(own));
+        let llama = json!({"type": "json_object", "schema": {"type": "array"}});
+        assert_eq!(format(llama).unwrap(), Some(json!({"type": "array"})));
         let of = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
         let mut deep = json!({});
         (0..70).for_each(|_| deep = json!({"items": deep}));
         for (param, value) in [
             ("response_format.type", json!({"type": "xml"})),
             ("response_format.json_schema", json!({"type": "json_schema"})),
+            ("response_format.schema", json!({"type": "text", "schema": {}})),
+            ("response_format.schema", json!({"type": "json_object", "schema": 3})),
             ("response_format.json_schema", json!({"type": "json_object", "json_schema": {"name": "n", "schema": {}}})),
             (
                 "response_format.json_schema.name",

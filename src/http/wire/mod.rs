@@ -2,9 +2,9 @@
 //!
 //! What a request may carry: every parameter of OpenAI's chat and completion API that this daemon honours,
 //! those of llama-server and vLLM that sampling knows (`top_k`, `min_p`, `repetition_penalty`), the thinking
-//! controls that Qwen clients send, and one object of our own, `chimere` (also `x_chimere`). A short list of
-//! parameters that change nothing in a reply (`user`, `metadata` …) is accepted without effect. Everything
-//! else is refused by name: a setting that is silently ignored is worse than an error.
+//! controls that Qwen clients send, and one object of our own, `chimere` (also `x_chimere`). A list of
+//! parameters that do no harm where they have no effect (`user`, `metadata` …) is accepted, and the reply names them.
+//! Everything else is refused by name: a setting that is silently ignored is worse than an error.
 
 pub(crate) mod chat;
 pub(crate) mod chunk;
@@ -17,7 +17,7 @@ pub(crate) mod sampling;
 pub(crate) mod thinking;
 pub(crate) mod tools;
 
-/// Parameters accepted without effect on both reply routes.
+/// Parameters accepted without effect on both reply routes: hints, bookkeeping and services that are not here.
 pub(crate) const IGNORED: &[&str] = &[
     "user",
     "metadata",
@@ -25,7 +25,10 @@ pub(crate) const IGNORED: &[&str] = &[
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_options",
     "prompt_cache_retention",
+    "moderation",
+    "verbosity",
     // A hint that may speed a reply up and never changes it.
     "prediction",
     // llama-server: reuse of a common prefix, which changes no reply.

@@ -4,8 +4,10 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::chat::Form;
 use crate::engine::protocol::TokenLogprob;
 use crate::http::error::ApiError;
+use crate::http::reply::Whole;
 use crate::service::{Logprob, PlanSummary};
 use crate::turn::{FinishReason, Generation, Quality, ToolCall, Usage};
 
@@ -30,6 +32,8 @@ impl Head {
 pub(crate) struct Choice {
     pub(crate) thinking: String,
     pub(crate) content: String,
+    /// Of the tokens of the thought, and of the answer.
+    pub(crate) thought_logprobs: Vec<Logprob>,
     pub(crate) logprobs: Vec<Logprob>,
     pub(crate) tool_calls: Vec<ToolCall>,
     pub(crate) reason: Option<FinishReason>,
@@ -63,12 +67,14 @@ pub(crate) fn usage(usage: &Usage) -> Value {
 }
 
 /// Where the reply came from: the plan, and what repeats it.
-pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation]) -> Value {
+pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], form: &Form) -> Value {
     #[derive(Serialize)]
     struct Extension<'a> {
         #[serde(flatten)]
         plan: &'a PlanSummary,
         seeds: Vec<u64>,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        ignored: &'a [&'static str],
         #[serde(skip_serializing_if = "Option::is_none")]
         timings: Option<crate::turn::Timings>,
         /// What Engram tables did, choice by choice, where any was asked for.
@@ -80,6 +86,7 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation]) -> Value
     let extension = Extension {
         plan,
         seeds: generations.iter().map(|g| g.seed).collect(),
+        ignored: &form.ignored,
         timings: generations.first().map(|g| g.timings),
         engram: generations.iter().filter_map(|g| g.engram.as_ref()).collect(),
         quality: generations.iter().find_map(|g| g.quality.as_ref()).map(|q| {
@@ -155,15 +162,9 @@ pub(crate) fn tool_call(call: &ToolCall) -> Value {
 }
 
 /// A finished chat reply.
-pub(crate) fn chat(
-    head: &Head,
-    choices: &[Choice],
-    totals: &Usage,
-    generations: &[Generation],
-    logprobs: bool,
-) -> Result<Value, ApiError> {
-    let mut written = Vec::with_capacity(choices.len());
-    for (index, choice) in choices.iter().enumerate() {
+pub(crate) fn chat(reply: &Whole, form: &Form) -> Result<Value, ApiError> {
+    let mut written = Vec::with_capacity(reply.choices.len());
+    for (index, choice) in reply.choices.iter().enumerate() {
         let calls: Vec<_> = choice.tool_calls.iter().map(tool_call).collect();
         let mut message = json!({"role": "assistant", "content": choice.content, "refusal": null});
         if !calls.is_empty() {
@@ -178,42 +179,31 @@ pub(crate) fn chat(
         written.push(json!({
             "index": index,
             "message": message,
-            "logprobs": if logprobs { chat_logprobs(&choice.logprobs) } else { Value::Null },
-            "finish_reason": finish_reason(choice.reason, generations.get(index))?,
+            "logprobs": if form.logprobs { chat_logprobs(&choice.logprobs) } else { Value::Null },
+            "finish_reason": finish_reason(choice.reason, reply.generations.get(index))?,
         }));
     }
-    Ok(whole(head, "chatcmpl", "chat.completion", written, totals, generations))
+    Ok(whole(reply, form, "chatcmpl", "chat.completion", written))
 }
 
-/// A finished completion; `echo` is put before each choice's text.
-pub(crate) fn completion(
-    head: &Head,
-    choices: &[Choice],
-    totals: &Usage,
-    generations: &[Generation],
-    logprobs: bool,
-    echo: &str,
-) -> Result<Value, ApiError> {
-    let mut written = Vec::with_capacity(choices.len());
-    for (index, choice) in choices.iter().enumerate() {
+/// A finished completion; an echo is put before its choice's text.
+pub(crate) fn completion(reply: &Whole, form: &Form, echoes: &[String]) -> Result<Value, ApiError> {
+    let mut written = Vec::with_capacity(reply.choices.len());
+    for (index, choice) in reply.choices.iter().enumerate() {
+        let echo = echoes.get(index).map_or("", String::as_str);
+        let logprobs = [choice.thought_logprobs.as_slice(), &choice.logprobs].concat();
         written.push(json!({
             "index": index,
             "text": format!("{echo}{}{}", choice.thinking, choice.content),
-            "logprobs": if logprobs { text_logprobs(&choice.logprobs, 0) } else { Value::Null },
-            "finish_reason": finish_reason(choice.reason, generations.get(index))?,
+            "logprobs": if form.logprobs { text_logprobs(&logprobs, echo.chars().count()) } else { Value::Null },
+            "finish_reason": finish_reason(choice.reason, reply.generations.get(index))?,
         }));
     }
-    Ok(whole(head, "cmpl", "text_completion", written, totals, generations))
+    Ok(whole(reply, form, "cmpl", "text_completion", written))
 }
 
-fn whole(
-    head: &Head,
-    prefix: &str,
-    object: &str,
-    choices: Vec<Value>,
-    totals: &Usage,
-    generations: &[Generation],
-) -> Value {
+fn whole(reply: &Whole, form: &Form, prefix: &str, object: &str, choices: Vec<Value>) -> Value {
+    let head = &reply.head;
     json!({
         "id": head.id(prefix),
         "object": object,
@@ -221,7 +211,7 @@ fn whole(
         "model": head.model,
         "system_fingerprint": head.fingerprint,
         "choices": choices,
-        "usage": usage(totals),
-        "x_chimere": extension(&head.plan, generations),
+        "usage": usage(&reply.usage),
+        "x_chimere": extension(&head.plan, &reply.generations, form),
     })
 }

@@ -5,61 +5,92 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
-use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::engine::protocol::{STOP_CHARS_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::http::body::typed;
 use crate::http::error::ApiError;
+use crate::http::table::{Param, Rule, Shape, WHOLE_MAX};
 use crate::service::{CHOICES_MAX, SamplingOverrides};
 
-pub(crate) const KNOWN: &[&str] = &[
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "repeat_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-    "logit_bias",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "stop",
-    "stream",
-    "stream_options",
+const STOP: Shape = Shape::Text { min: 1, max: STOP_CHARS_MAX };
+const NO_LIMIT: Shape = Shape::Exactly("-1");
+/// -1 is how clients of llama-server say "no limit of mine".
+const LENGTH: Shape = Shape::Either(&[NO_LIMIT, Shape::Whole { min: 1, max: WHOLE_MAX }]);
+
+pub(crate) const PARAMS: &[Param] = &[
+    Param::new("temperature", Shape::Number { min: 0.0, max: 2.0 }, "0 = always the likeliest token."),
+    Param::new("top_p", Shape::Number { min: 0.0, max: 1.0 }, ""),
+    Param::new("top_k", Shape::Whole { min: -1, max: u32::MAX as i128 }, "0 or -1 = off."),
+    Param::new("min_p", Shape::Number { min: 0.0, max: 1.0 }, ""),
+    Param::new("repetition_penalty", Shape::Number { min: 0.1, max: 10.0 }, "1 = off.").also("repeat_penalty"),
+    Param::new("frequency_penalty", Shape::Number { min: -2.0, max: 2.0 }, ""),
+    Param::new("presence_penalty", Shape::Number { min: -2.0, max: 2.0 }, ""),
+    Param::new(
+        "seed",
+        Shape::Whole { min: i64::MIN as i128, max: u64::MAX as i128 },
+        "Any 64-bit integer; drawn and reported in `x_chimere.seeds` where absent.",
+    ),
+    Param::new(
+        "logit_bias",
+        Shape::ByToken { of: &Shape::Number { min: -100.0, max: 100.0 }, max: LOGIT_BIAS_MAX },
+        "By token id.",
+    ),
+    Param::new("max_tokens", LENGTH, "Thought and answer together; -1 = as if absent; completions default to 16."),
+    Param::new("max_completion_tokens", LENGTH, "Another name of `max_tokens`; both must say the same."),
+    Param::new("n", Shape::Whole { min: 1, max: CHOICES_MAX as i128 }, "Choices, with seeds in a row.").default("1"),
+    Param::new(
+        "stop",
+        Shape::Either(&[STOP, Shape::List { of: &STOP, min: 0, max: STOPS_MAX }]),
+        "The reply ends before the first of these that occurs in its answer.",
+    ),
+    Param::new("stream", Shape::Bool, "Server-sent events instead of one object.").default("false"),
+    Param::new(
+        "stream_options",
+        Shape::Object(&[
+            Param::new("include_usage", Shape::Bool, "A last chunk with the usage."),
+            // Padding against traffic analysis, which a local connection does not need.
+            Param::new("include_obfuscation", Shape::Bool, "Accepted without effect."),
+        ]),
+        "With `stream: true` only.",
+    ),
 ];
+pub(crate) const STREAM_OPTIONS: Rule = Rule::Needs("stream_options", "stream", "true");
 
-/// Alternatives a token that `top_logprobs` may ask for.
-pub(crate) const TOP_LOGPROBS_MAX: u32 = LOGPROBS_MAX as u32;
+/// Alternatives of each token that a request may ask for.
+pub(crate) const ALTERNATIVES: Shape = Shape::Whole { min: 0, max: LOGPROBS_MAX as i128 };
 
+/// As the table has let it through.
 #[derive(Debug, Deserialize)]
 struct Raw {
-    temperature: Option<f64>,
-    top_p: Option<f64>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
     top_k: Option<i64>,
-    min_p: Option<f64>,
-    #[serde(alias = "repeat_penalty")]
-    repetition_penalty: Option<f64>,
-    frequency_penalty: Option<f64>,
-    presence_penalty: Option<f64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
     seed: Option<Number>,
-    logit_bias: Option<BTreeMap<String, f64>>,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
-    n: Option<u64>,
-    stop: Option<Value>,
-    stream: Option<bool>,
+    #[serde(default)]
+    logit_bias: BTreeMap<u32, f32>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    n: Option<u32>,
+    stop: Option<Stops>,
+    #[serde(default)]
+    stream: bool,
     stream_options: Option<StreamOptions>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(untagged)]
+enum Stops {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Debug, Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
-    /// Padding against traffic analysis, which a local connection does not need: accepted, no effect.
-    #[serde(rename = "include_obfuscation")]
-    _include_obfuscation: Option<bool>,
 }
 
 /// The checked values.
@@ -73,118 +104,50 @@ pub(crate) struct Common {
     pub(crate) include_usage: bool,
 }
 
-/// Takes the shared parameters out of a request body and checks them.
+/// Takes the shared parameters out of a request body that was checked.
 pub(crate) fn take(map: &mut Map<String, Value>) -> Result<Common, ApiError> {
     let own: Map<String, Value> =
-        KNOWN.iter().filter_map(|&key| Some((key.to_owned(), map.shift_remove(key)?))).collect();
+        PARAMS.iter().filter_map(|param| Some((param.name.to_owned(), map.shift_remove(param.name)?))).collect();
     let raw: Raw = typed(Value::Object(own))?;
-    let stream = raw.stream.unwrap_or(false);
-    if raw.stream_options.is_some() && !stream {
-        return Err(ApiError::param("stream_options", "`stream_options` is only allowed with `stream: true`"));
-    }
     let sampling = SamplingOverrides {
-        temperature: within("temperature", raw.temperature, 0.0, 2.0)?,
-        top_p: within("top_p", raw.top_p, 0.0, 1.0)?,
-        top_k: top_k(raw.top_k)?,
-        min_p: within("min_p", raw.min_p, 0.0, 1.0)?,
-        repetition_penalty: within("repetition_penalty", raw.repetition_penalty, 0.1, 10.0)?,
-        frequency_penalty: within("frequency_penalty", raw.frequency_penalty, -2.0, 2.0)?,
-        presence_penalty: within("presence_penalty", raw.presence_penalty, -2.0, 2.0)?,
-        seed: raw.seed.as_ref().map(seed).transpose()?,
-        logit_bias: raw.logit_bias.map(logit_bias).transpose()?.unwrap_or_default(),
+        temperature: raw.temperature,
+        top_p: raw.top_p,
+        top_k: raw.top_k.map(|top| top.max(0) as u32),
+        min_p: raw.min_p,
+        repetition_penalty: raw.repetition_penalty,
+        frequency_penalty: raw.frequency_penalty,
+        presence_penalty: raw.presence_penalty,
+        seed: raw.seed.as_ref().and_then(seed),
+        logit_bias: raw.logit_bias.into_iter().collect(),
         logprobs: None,
     };
     Ok(Common {
         sampling,
         max_tokens: max_tokens(raw.max_tokens, raw.max_completion_tokens)?,
-        choices: choices(raw.n)?,
-        stop: raw.stop.map(stops).transpose()?.unwrap_or_default(),
-        stream,
+        choices: raw.n.unwrap_or(1),
+        stop: match raw.stop {
+            None => Vec::new(),
+            Some(Stops::One(stop)) => vec![stop],
+            Some(Stops::Many(stops)) => stops,
+        },
+        stream: raw.stream,
         include_usage: raw.stream_options.and_then(|o| o.include_usage).unwrap_or(false),
     })
 }
 
-fn within(name: &str, value: Option<f64>, low: f64, high: f64) -> Result<Option<f32>, ApiError> {
-    match value {
-        Some(value) if !(low..=high).contains(&value) => {
-            Err(ApiError::param(name, format!("`{name}` must be between {low} and {high}, not {value}")))
-        }
-        value => Ok(value.map(|value| value as f32)),
-    }
+/// A negative one stands for its two's complement.
+fn seed(value: &Number) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64))
 }
 
-/// −1 is how vLLM's clients say "off".
-fn top_k(value: Option<i64>) -> Result<Option<u32>, ApiError> {
-    let Some(value) = value else { return Ok(None) };
-    match u32::try_from(value.max(0)) {
-        Ok(top_k) if value >= -1 => Ok(Some(top_k)),
-        _ => Err(ApiError::param("top_k", format!("`top_k` must be a token count, 0 or -1 for off, not {value}"))),
-    }
-}
-
-/// Any 64-bit integer; a negative one stands for its two's complement.
-fn seed(value: &Number) -> Result<u64, ApiError> {
-    value
-        .as_u64()
-        .or_else(|| value.as_i64().map(|seed| seed as u64))
-        .ok_or_else(|| ApiError::param("seed", format!("`seed` must be a 64-bit integer, not {value}")))
-}
-
-fn logit_bias(map: BTreeMap<String, f64>) -> Result<Vec<(u32, f32)>, ApiError> {
-    if map.len() > LOGIT_BIAS_MAX {
-        return Err(ApiError::param("logit_bias", format!("`logit_bias` has more than {LOGIT_BIAS_MAX} entries")));
-    }
-    map.into_iter()
-        .map(|(id, bias)| {
-            let path = format!("logit_bias.{}", id.chars().take(20).collect::<String>());
-            let id = id.parse().map_err(|_| ApiError::param(path.as_str(), "`logit_bias` keys are token ids"))?;
-            let bias = within(&path, Some(bias), -100.0, 100.0)?.unwrap_or_default();
-            Ok((id, bias))
-        })
-        .collect()
-}
-
-fn max_tokens(old: Option<u64>, new: Option<u64>) -> Result<Option<u32>, ApiError> {
+fn max_tokens(old: Option<i64>, new: Option<i64>) -> Result<Option<u32>, ApiError> {
     if let (Some(old), Some(new)) = (old, new)
         && old != new
     {
         return Err(ApiError::param("max_tokens", "`max_tokens` and `max_completion_tokens` contradict each other"));
     }
-    match new.or(old) {
-        Some(0) => Err(ApiError::param("max_tokens", "`max_tokens` must be at least 1")),
-        // More than any context holds: the engine stops at its context anyway.
-        value => Ok(value.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX))),
-    }
-}
-
-fn choices(n: Option<u64>) -> Result<u32, ApiError> {
-    let n = n.unwrap_or(1);
-    match u32::try_from(n) {
-        Ok(n) if (1..=CHOICES_MAX).contains(&n) => Ok(n),
-        _ => Err(ApiError::param("n", format!("`n` must be between 1 and {CHOICES_MAX}, not {n}"))),
-    }
-}
-
-fn stops(value: Value) -> Result<Vec<String>, ApiError> {
-    let wrong = || ApiError::param("stop", "`stop` must be a string or an array of strings");
-    let list = match value {
-        Value::String(one) => vec![one],
-        Value::Array(many) => many
-            .into_iter()
-            .map(|item| match item {
-                Value::String(text) => Ok(text),
-                _ => Err(wrong()),
-            })
-            .collect::<Result<_, _>>()?,
-        _ => return Err(wrong()),
-    };
-    if list.len() > STOPS_MAX {
-        return Err(ApiError::param("stop", format!("`stop` has more than {STOPS_MAX} strings")));
-    }
-    if list.iter().any(|text| text.is_empty() || text.len() > STOP_BYTES_MAX) {
-        return Err(ApiError::param("stop", format!("each stop string must have 1 to {STOP_BYTES_MAX} bytes")));
-    }
-    Ok(list)
+    // More than any context holds: the engine stops at its context anyway.
+    Ok(new.or(old).filter(|tokens| *tokens > 0).map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX)))
 }
 
 #[cfg(test)]
@@ -192,9 +155,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::http::table::Table;
+
+    const TABLE: Table = Table { rules: &[STREAM_OPTIONS], ..Table::new("Sampling", "", &[PARAMS]) };
 
     fn of(value: Value) -> Result<Common, ApiError> {
         let Value::Object(mut map) = value else { panic!("not an object") };
+        TABLE.check(&mut map)?;
         take(&mut map)
     }
 
@@ -232,6 +199,21 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_may_be_written_in_any_way_and_minus_one_is_no_limit() {
+        for (tokens, expected) in [("5.0", Some(5)), ("1e2", Some(100)), ("-1", None), ("-1.0", None), ("1e15", Some(u32::MAX))] {
+            for name in ["max_tokens", "max_completion_tokens"] {
+                let body = format!(r#"{{"{name}": {tokens}, "n": 1.0, "top_k": 40.0, "seed": 7e0}}"#);
+                let common = of(serde_json::from_str(&body).unwrap()).unwrap();
+                assert_eq!(common.max_tokens, expected, "{body}");
+                let sampling = common.sampling;
+                assert_eq!((common.choices, sampling.top_k, sampling.seed), (1, Some(40), Some(7)));
+            }
+        }
+        let zero = of(json!({"max_completion_tokens": 0})).unwrap_err();
+        assert_eq!(zero.message, "`max_completion_tokens` must be -1 or a whole number of 1 or more, not 0");
+    }
+
+    #[test]
     fn values_out_of_range_are_refused_by_name() {
         for (param, body) in [
             ("temperature", json!({"temperature": 2.1})),
@@ -242,6 +224,9 @@ mod tests {
             ("logit_bias.x", json!({"logit_bias": {"x": 1}})),
             ("logit_bias.1", json!({"logit_bias": {"1": 101}})),
             ("max_tokens", json!({"max_tokens": 0})),
+            ("max_completion_tokens", json!({"max_completion_tokens": 0})),
+            ("max_completion_tokens", json!({"max_completion_tokens": -2})),
+            ("repeat_penalty", json!({"repeat_penalty": 1, "repetition_penalty": 1})),
             ("max_tokens", json!({"max_tokens": 1, "max_completion_tokens": 2})),
             ("n", json!({"n": 0})),
             ("n", json!({"n": 9})),

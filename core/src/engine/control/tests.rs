@@ -222,7 +222,7 @@ fn bad_limits_are_refused() {
         ReplyControl::new(&Bytes(vec![]), limits, false).map(|_| ()).unwrap_err().to_string()
     }
     assert!(refused(limits(&[String::new()])).contains("empty"));
-    assert!(refused(limits(&["x".repeat(STOP_BYTES_MAX + 1)])).contains("257 bytes"));
+    assert!(refused(limits(&["x".repeat(STOP_BYTES_MAX + 1)])).contains("1025 bytes"));
     assert!(refused(limits(&vec!["x".to_owned(); STOPS_MAX + 1])).contains("17 stop strings"));
     assert!(refused(ReplyLimits { max_tokens: 0, ..limits(&[]) }).contains("max_tokens"));
 }

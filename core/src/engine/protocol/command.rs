@@ -18,6 +18,8 @@ pub enum Prompt {
     Chat(ChatInput),
     /// Plain text, no template; control tokens in it are not recognised.
     Text(String),
+    /// Text whose control tokens are recognised, for whoever writes a whole prompt.
+    Marked(String),
     /// Ids as they are.
     Ids(Vec<u32>),
     /// Texts and control tokens put together by the daemon; each text is tokenised by itself, its control tokens
@@ -31,6 +33,15 @@ pub enum PromptPart {
     Text(String),
     /// A special token by its exact text.
     Control(String),
+}
+
+/// What an embedding model is asked about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EmbedInput {
+    Text(String),
+    /// Ids of its own vocabulary, without the file's marks around them.
+    Ids(Vec<u32>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,8 +118,9 @@ impl Generate {
 
 /// Stop strings of a request.
 pub const STOPS_MAX: usize = 16;
-/// Longest stop string, bytes.
-pub const STOP_BYTES_MAX: usize = 256;
+/// Longest stop string, characters, and the bytes that these may take.
+pub const STOP_CHARS_MAX: usize = 256;
+pub const STOP_BYTES_MAX: usize = 4 * STOP_CHARS_MAX;
 /// Adapters loaded at once.
 pub const ADAPTERS_MAX: usize = 16;
 /// Bytes of a revision's name.
@@ -196,7 +208,7 @@ pub enum Command {
     /// one fails, unless it may be `cut`.
     Embed {
         id: RequestId,
-        text: String,
+        input: EmbedInput,
         #[serde(default)]
         cut: bool,
     },
