@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::raw;
-use super::{ConfigError, THREADS_MAX, models, millis, nonzero, number, short};
+use super::{ConfigError, THREADS_MAX, millis, models, nonzero, number, short};
 use crate::embed::embedder::Prefixes;
 
 /// Longest words before a text, bytes.

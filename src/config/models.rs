@@ -66,9 +66,8 @@ fn is_model_name(name: &str) -> bool {
 /// Other names of a model: printable, without blanks, none twice.
 pub(super) fn aliases(field: Option<Field<Vec<String>>>, key: &'static str) -> Result<Vec<String>, ConfigError> {
     let Some(field) = field else { return Ok(Vec::new()) };
-    let refuse = |value: String, wanted: String| {
-        Err(ConfigError::Range { origin: field.origin.clone(), key, value, wanted })
-    };
+    let refuse =
+        |value: String, wanted: String| Err(ConfigError::Range { origin: field.origin.clone(), key, value, wanted });
     let names = &field.value;
     if names.len() > NAMES_MAX {
         return refuse(format!("{} names", names.len()), format!("at most {NAMES_MAX}"));

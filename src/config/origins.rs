@@ -45,9 +45,19 @@ mod tests {
             assert!(is_origin(good), "{good}");
         }
         let long = format!("https://{}", "a".repeat(BYTES_MAX));
-        for bad in
-            ["*", "null", "", "chat.example", "https://", "https://a/", "https://A", "https://*.a", "://a", "1a://b", &long]
-        {
+        for bad in [
+            "*",
+            "null",
+            "",
+            "chat.example",
+            "https://",
+            "https://a/",
+            "https://A",
+            "https://*.a",
+            "://a",
+            "1a://b",
+            &long,
+        ] {
             assert!(!is_origin(bad), "{bad}");
         }
     }

@@ -50,5 +50,7 @@ pub(super) async fn resume(daemon: &Daemon) -> Result<(), ServiceError> {
 }
 
 fn other_holder() -> ServiceError {
-    ServiceError::Conflict("the engine is paused by another holder, a job of the daemon's own: it ends by itself".to_owned())
+    ServiceError::Conflict(
+        "the engine is paused by another holder, a job of the daemon's own: it ends by itself".to_owned(),
+    )
 }

@@ -134,7 +134,10 @@ mod tests {
             (own, None),
             (good, None),
             (body, None),
-            ("HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n", Some(431)),
+            (
+                "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+                Some(431),
+            ),
         ] {
             // A pipe so narrow that nothing fits at once.
             let (mine, mut theirs) = tokio::io::duplex(7);

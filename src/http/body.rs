@@ -96,7 +96,8 @@ fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     if !parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
         return refuse("this route takes a body of `Content-Type: application/json`");
     }
-    let charset = parts.filter_map(|part| part.split_once('=')).find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+    let charset =
+        parts.filter_map(|part| part.split_once('=')).find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
     let utf8 = |value: &str| UTF8.iter().any(|name| value.trim().trim_matches('"').eq_ignore_ascii_case(name));
     match charset {
         Some((_, value)) if !utf8(value) => refuse("a JSON body is UTF-8: leave `charset` out of the `Content-Type`"),

@@ -30,7 +30,8 @@ pub(crate) struct Foreign(HeaderValue);
 /// Who sent the request: nobody foreign, or a page of a named origin; any other page is refused.
 pub(crate) fn check(headers: &HeaderMap, authority: &str, origins: &[String]) -> Result<Option<Foreign>, ApiError> {
     let refused = || {
-        let message = "requests from pages of another origin are refused; the owner can name an origin in `http.origins`";
+        let message =
+            "requests from pages of another origin are refused; the owner can name an origin in `http.origins`";
         ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).code("origin_not_allowed")
     };
     let mut all = headers.get_all(ORIGIN).iter();

@@ -1,10 +1,6 @@
-<<<<<<< HEAD
 //! The request guard. Every request passes it first, known route or not: an id, header limits, the Host and Origin
-//! checks. Every response passes it last: a panic becomes a 500, then safe headers, the access log and the counters.
-=======
-//! What every request passes first, known route or not: an id, header limits, the Host and Origin checks, preflights;
-//! and every response last: a panic turned into a 500, safe headers, the access log and the counters.
->>>>>>> 986b052 (One table of parameters for readers and document; CORS by named origins; several prompts, token ids, windows; logprobs with their text)
+//! checks, preflights. Every response passes it last: a panic becomes a 500, then safe headers, the access log and the
+//! counters.
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
@@ -204,7 +200,15 @@ mod tests {
         }
         let bad =
             ["evil.com", "localhost.evil.com", "192.168.1.6", "0.0.0.0", "[::2]", "", "127.0.0.1.evil.com", "a:b"];
-        for host in bad.iter().chain(&["localhost:80:80", "[::1", "2130706433", "chimere.home.evil.com", "localhost..", ".", "127.0.0.1."]) {
+        for host in bad.iter().chain(&[
+            "localhost:80:80",
+            "[::1",
+            "2130706433",
+            "chimere.home.evil.com",
+            "localhost..",
+            ".",
+            "127.0.0.1.",
+        ]) {
             assert!(!host_allowed(host, local, &names), "{host} allowed");
         }
     }

@@ -71,7 +71,8 @@ fn entries(door: &Door) -> Vec<Value> {
         }
     }
     let own = door.service.aliases().into_iter().map(|alias| (alias, &main));
-    let of_embedder = embeds.iter().flat_map(|(entry, aliases)| aliases.iter().map(move |alias| (alias.clone(), entry)));
+    let of_embedder =
+        embeds.iter().flat_map(|(entry, aliases)| aliases.iter().map(move |alias| (alias.clone(), entry)));
     for (alias, model) in own.chain(of_embedder) {
         // A name stands for one model: that of a model itself goes before an alias.
         if entries.iter().all(|entry| entry["id"] != alias.as_str()) {

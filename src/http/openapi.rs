@@ -1,14 +1,8 @@
-<<<<<<< HEAD
-//! `GET /openapi.json`: the interface as an OpenAPI 3.1 document, for generators of clients. It is written by hand,
-//! because the wire types accept more forms than they should advertise. Tests hold it to the route table and to the
-//! parameters that each route knows. The official client's tests hold it to the replies of a running daemon.
-=======
 //! `GET /openapi.json`: the interface as an OpenAPI 3.1 document, for generators of clients. Bodies and queries of requests
-//! come from the tables that the readers hold them to; what is answered is written by hand (`openapi.json`), and held to
-//! the replies of a running daemon by the tests.
+//! come from the tables that the readers hold them to. What is answered is written by hand (`openapi.json`). The official
+//! client's tests hold it to the replies of a running daemon.
 
 use std::sync::LazyLock;
->>>>>>> 986b052 (One table of parameters for readers and document; CORS by named origins; several prompts, token ids, windows; logprobs with their text)
 
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue};

@@ -59,7 +59,8 @@ async fn join(service: Arc<dyn Service>, requests: Vec<ReplyRequest>, to: mpsc::
             next = all.next() => next,
             () = to.closed() => return,
         };
-        let event = next.map_or_else(|| Some(ReplyEvent::Failed(broke_off())), |(first, event)| joined.take(first, event));
+        let event =
+            next.map_or_else(|| Some(ReplyEvent::Failed(broke_off())), |(first, event)| joined.take(first, event));
         let Some(event) = event else { continue };
         let last = matches!(event, ReplyEvent::Done { .. } | ReplyEvent::Failed(_));
         if to.send(event).await.is_err() || last {

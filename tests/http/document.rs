@@ -46,7 +46,11 @@ fn holds(rule: &str, said: &Value, rules: &Map<String, Value>, value: &Value, do
             };
             said.as_array().map_or_else(|| is(said), |kinds| kinds.iter().any(is))
         }
-        ("enum", _) => said.as_array().unwrap().iter().any(|one| one == value || whole(one).is_some() && whole(one) == whole(value)),
+        ("enum", _) => said
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one == value || whole(one).is_some() && whole(one) == whole(value)),
         ("const", _) => said == value,
         ("minimum", Value::Number(_)) => least().is_ge(),
         ("maximum", Value::Number(_)) => least().is_le(),
@@ -58,7 +62,9 @@ fn holds(rule: &str, said: &Value, rules: &Map<String, Value>, value: &Value, do
         ("items", Value::Array(items)) => items.iter().all(|item| valid(said, item, document)),
         ("maxProperties", Value::Object(map)) => long(map.len()).is_le(),
         ("propertyNames", Value::Object(map)) => map.keys().all(|key| valid(said, &json!(key), document)),
-        ("required", Value::Object(map)) => said.as_array().unwrap().iter().all(|name| map.contains_key(name.as_str().unwrap())),
+        ("required", Value::Object(map)) => {
+            said.as_array().unwrap().iter().all(|name| map.contains_key(name.as_str().unwrap()))
+        }
         ("properties", Value::Object(map)) => {
             map.iter().all(|(key, value)| said.get(key).is_none_or(|schema| valid(schema, value, document)))
         }
@@ -72,8 +78,22 @@ fn holds(rule: &str, said: &Value, rules: &Map<String, Value>, value: &Value, do
         ("not", _) => !of(said),
         ("if", _) => !of(said) || rules.get("then").is_none_or(of),
         (
-            "then" | "description" | "default" | "minimum" | "maximum" | "minLength" | "maxLength" | "pattern" | "minItems"
-            | "maxItems" | "items" | "maxProperties" | "propertyNames" | "required" | "properties" | "additionalProperties",
+            "then"
+            | "description"
+            | "default"
+            | "minimum"
+            | "maximum"
+            | "minLength"
+            | "maxLength"
+            | "pattern"
+            | "minItems"
+            | "maxItems"
+            | "items"
+            | "maxProperties"
+            | "propertyNames"
+            | "required"
+            | "properties"
+            | "additionalProperties",
             _,
         ) => true,
         (other, _) => panic!("the rule {other}"),
@@ -95,7 +115,8 @@ fn example(schema: &Value, n: usize, document: &Value) -> Value {
 /// Values of every kind, and those at and beyond each limit of a schema.
 fn values(schema: &Value, document: &Value) -> Vec<Value> {
     let mut found: Vec<Value> = [
-        "null", "true", "false", "0", "1", "-1", "2.0", "1.5", "1e300", "-1e300", "\"\"", "\"x\"", "[]", "{}", "[null]", "[\"x\"]", "[7]",
+        "null", "true", "false", "0", "1", "-1", "2.0", "1.5", "1e300", "-1e300", "\"\"", "\"x\"", "[]", "{}",
+        "[null]", "[\"x\"]", "[7]",
     ]
     .iter()
     .map(|text| serde_json::from_str(text).unwrap())
@@ -108,8 +129,12 @@ fn values(schema: &Value, document: &Value) -> Vec<Value> {
     for (rule, beyond) in [("minimum", -1.0), ("maximum", 1.0)] {
         let limit = &schema[rule];
         match (limit.as_i64(), limit.as_f64()) {
-            (Some(limit), _) if limit.unsigned_abs() < 1 << 53 => found.extend([json!(limit), json!(limit + beyond as i64)]),
-            (_, Some(float)) => found.extend([limit.clone(), json!(float * 2.0 + beyond), json!(float + beyond / 1000.0)]),
+            (Some(limit), _) if limit.unsigned_abs() < 1 << 53 => {
+                found.extend([json!(limit), json!(limit + beyond as i64)])
+            }
+            (_, Some(float)) => {
+                found.extend([limit.clone(), json!(float * 2.0 + beyond), json!(float + beyond / 1000.0)])
+            }
             _ => {}
         }
     }
@@ -123,7 +148,12 @@ fn values(schema: &Value, document: &Value) -> Vec<Value> {
         found.extend(["a", "a b", "a.b", "..", "a\u{7}", "\u{e4}"].map(|text| json!(text)));
     }
     for rule in ["minItems", "maxItems"] {
-        for n in schema[rule].as_u64().filter(|limit| *limit <= MANY).into_iter().flat_map(|n| [n.saturating_sub(1), n, n + 1]) {
+        for n in schema[rule]
+            .as_u64()
+            .filter(|limit| *limit <= MANY)
+            .into_iter()
+            .flat_map(|n| [n.saturating_sub(1), n, n + 1])
+        {
             found.push((0..n as usize).map(|at| example(&schema["items"], at, document)).collect());
         }
     }
@@ -228,8 +258,10 @@ async fn queries_are_taken_as_the_document_says_and_no_others() {
             let all = operation["parameters"].as_array().into_iter().flatten();
             for parameter in all.filter(|parameter| parameter["in"] == "query") {
                 let (name, schema) = (parameter["name"].as_str().unwrap(), &parameter["schema"]);
-                let texts = ["5.0", "1e2", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "\u{e4}"];
-                let scalars = values(schema, &document).into_iter().filter(|v| v.is_number() || v.is_boolean() || v.is_string());
+                let texts =
+                    ["5.0", "1e2", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "\u{e4}"];
+                let scalars =
+                    values(schema, &document).into_iter().filter(|v| v.is_number() || v.is_boolean() || v.is_string());
                 let scalars = scalars.map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
                 for text in scalars.chain(texts.map(str::to_owned)) {
                     let read = match schema["type"].as_str() {

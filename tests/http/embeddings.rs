@@ -39,7 +39,10 @@ async fn token_ids_long_texts_fewer_dimensions_and_other_names_are_taken() {
     };
     assert_eq!(vectors(embed(&server, json!({"input": [1, 2]})).await.json()), [json!([1.0, 0.0])]);
     let many = embed(&server, json!({"input": [[2, 1], [1]], "model": "text-embedding-x"})).await.json();
-    assert_eq!((&many["model"], vectors(many.clone())), (&json!("fake-embed"), vec![json!([0.0, 1.0]), json!([1.0, 0.0])]));
+    assert_eq!(
+        (&many["model"], vectors(many.clone())),
+        (&json!("fake-embed"), vec![json!([0.0, 1.0]), json!([1.0, 0.0])])
+    );
     let long = embed(&server, json!({"input": ["a b c d e", "b"]})).await.json();
     assert_eq!((&long["x_chimere"], &long["usage"]["total_tokens"]), (&json!({"windows": [2, 1]}), &json!(6)));
     let first = embed(&server, json!({"input": ["a", "b"], "dimensions": 1})).await.json();

@@ -9,8 +9,8 @@ use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
 use super::control::{ReplyControl, ReplyLimits};
 use super::prompt;
 use super::protocol::{
-    CandidateStart, ChatInput, Command, EmbedInput, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt, PromptPart,
-    REVISION_BYTES_MAX, RequestId,
+    CandidateStart, ChatInput, Command, EmbedInput, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt,
+    PromptPart, REVISION_BYTES_MAX, RequestId,
 };
 use super::revisions::Arrived;
 use super::sampler::Sampler;

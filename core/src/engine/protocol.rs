@@ -7,9 +7,9 @@ mod event;
 mod frame;
 
 pub use command::{
-    ADAPTERS_MAX, CANDIDATES_MAX, CandidateStart, ChatInput, Command, EVAL_ROWS_MAX, EVAL_TOKENS_MAX, EmbedInput, EVALUATIONS_MAX,
-    EvalRow, Generate, OWNER_BYTES_MAX, PROBES_MAX, Probe, Prompt, PromptPart, REVISION_BYTES_MAX, STOP_BYTES_MAX,
-    STOP_CHARS_MAX, STOPS_MAX,
+    ADAPTERS_MAX, CANDIDATES_MAX, CandidateStart, ChatInput, Command, EVAL_ROWS_MAX, EVAL_TOKENS_MAX, EVALUATIONS_MAX,
+    EmbedInput, EvalRow, Generate, OWNER_BYTES_MAX, PROBES_MAX, Probe, Prompt, PromptPart, REVISION_BYTES_MAX,
+    STOP_BYTES_MAX, STOP_CHARS_MAX, STOPS_MAX,
 };
 pub use event::{Channel, EngineStats, Event, FailureKind, Hosted, RowScore, TokenEvent, TokenLogprob};
 pub use frame::{FRAME_BYTES_MAX, Frame, FrameError, encode, id_of, next_frame, read_frame, write_frame};

@@ -17,7 +17,10 @@ use super::board::Board;
 use super::child::{EngineSpec, Report};
 use super::steer::Steering;
 use super::stream::{Answer, FromEngine, ToChild};
-use crate::engine::protocol::{Command, EmbedInput, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, Prompt, RequestId, encode, id_of};
+use crate::engine::protocol::{
+    Command, EmbedInput, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, Prompt,
+    RequestId, encode, id_of,
+};
 use crate::turn::Sampling;
 
 /// Requests and questions one engine may hold.

@@ -254,8 +254,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         0 => Kind::Chat,
         _ => Kind::Completion { echoes: vec![reader.text(); choices as usize] },
     };
-    let form =
-        Form { stream: true, include_usage: flags & 8 != 0, logprobs: flags & 16 != 0, ignored: Vec::new() };
+    let form = Form { stream: true, include_usage: flags & 8 != 0, logprobs: flags & 16 != 0, ignored: Vec::new() };
     let mut told = Told { kind, form, choices, events: Vec::new() };
     if flags & 64 != 0 {
         told.events.push(ReplyEvent::Failed(ServiceError::Internal(reader.text())));

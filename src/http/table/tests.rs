@@ -40,7 +40,10 @@ fn what_is_good_is_brought_to_one_form() {
     for (sent, read) in [
         (json!({"count": 5.0, "temperature": null}), json!({"count": 5})),
         (json!({"count": -1.0, "heat_of": 1}), json!({"count": -1, "temperature": 1})),
-        (json!({"exact": true, "unit": "k", "inner": {"deep": true}}), json!({"exact": true, "unit": "k", "inner": {"deep": true}})),
+        (
+            json!({"exact": true, "unit": "k", "inner": {"deep": true}}),
+            json!({"exact": true, "unit": "k", "inner": {"deep": true}}),
+        ),
         (json!({"bias": {"0": 1, "999999999": -1}}), json!({"bias": {"0": 1, "999999999": -1}})),
     ] {
         let (mut found, _) = of(sent.clone()).unwrap_or_else(|error| panic!("{sent}: {error:?}"));
@@ -55,21 +58,37 @@ fn what_is_good_is_brought_to_one_form() {
 fn what_is_wrong_is_named_with_what_is_right() {
     for (sent, param, message) in [
         (json!({"temperature": 3}), "temperature", "`temperature` must be a number between 0 and 2, not 3"),
-        (json!({"temperature": "1"}), "temperature", "`temperature` must be a number between 0 and 2, not the text \"1\""),
+        (
+            json!({"temperature": "1"}),
+            "temperature",
+            "`temperature` must be a number between 0 and 2, not the text \"1\"",
+        ),
         (json!({"count": 0}), "count", "`count` must be -1 or a whole number between 1 and 8, not 0"),
         (json!({"count": 1.5}), "count", "`count` must be -1 or a whole number between 1 and 8, not 1.5"),
-        (json!({"heat": []}), "heat", "`heat` must be an array of 1 to 2, each a whole number between 0 and 9, not an array of 0"),
+        (
+            json!({"heat": []}),
+            "heat",
+            "`heat` must be an array of 1 to 2, each a whole number between 0 and 9, not an array of 0",
+        ),
         (json!({"heat": [1, 10]}), "heat[1]", "`heat[1]` must be a whole number between 0 and 9, not 10"),
         (json!({"place": null, "unit": "c", "exact": false}), "unit", "`unit` needs `exact: true`"),
         (json!({"unit": "f", "exact": true}), "unit", "`unit` must be `c` or `k`, not the text \"f\""),
         (json!({"bias": {"01": 1}}), "bias.01", "the keys are token ids"),
         (json!({"bias": {"1": 2}}), "bias.1", "`bias.1` must be a number between -1 and 1, not 2"),
         (json!({"inner": {}}), "inner.deep", "`inner.deep` is missing"),
-        (json!({"inner": {"deep": true, "depe": 1}}), "inner.depe", "unknown parameter `inner.depe`; did you mean `deep`?"),
+        (
+            json!({"inner": {"deep": true, "depe": 1}}),
+            "inner.depe",
+            "unknown parameter `inner.depe`; did you mean `deep`?",
+        ),
         (json!({"temprature": 1}), "temprature", "unknown parameter `temprature`; did you mean `temperature`?"),
         (json!({"zzz": 1}), "zzz", "unknown parameter `zzz`"),
         (json!({"audio": {}}), "audio", "`audio` is not supported: no ears"),
-        (json!({"heat_of": 1, "temperature": 1}), "heat_of", "`heat_of` is another name of `temperature`: say one of them"),
+        (
+            json!({"heat_of": 1, "temperature": 1}),
+            "heat_of",
+            "`heat_of` is another name of `temperature`: say one of them",
+        ),
     ] {
         let error = of(sent.clone()).unwrap_err();
         assert_eq!((error.param.as_deref(), error.message.as_str()), (Some(param), message), "{sent}");

@@ -59,7 +59,8 @@ pub(crate) const TABLE: Table = Table {
                 Shape::List { of: &Shape::Word(&["text"]), min: 1, max: 1 },
                 "Text is all there is.",
             ),
-            Param::new("chimere", Shape::Object(EXTENSION), "What a client may ask beyond OpenAI's API.").also("x_chimere"),
+            Param::new("chimere", Shape::Object(EXTENSION), "What a client may ask beyond OpenAI's API.")
+                .also("x_chimere"),
         ],
     ],
     rules: &[sampling::STREAM_OPTIONS, Rule::Needs("top_logprobs", "logprobs", "true")],
@@ -76,8 +77,11 @@ pub(crate) const TABLE: Table = Table {
 };
 
 /// Characters of a name that an extension field may carry.
-const NAME: Name =
-    Name { pattern: r"^[^\u0000-\u001f\u007f-\u009f]+$", max: 128, says: "1 to 128 characters, none of them a control character" };
+const NAME: Name = Name {
+    pattern: r"^[^\u0000-\u001f\u007f-\u009f]+$",
+    max: 128,
+    says: "1 to 128 characters, none of them a control character",
+};
 pub(crate) const CONVERSATION: Param = Param::new("conversation", Shape::Name(&NAME), "Keeps turns together.");
 pub(crate) const CONSENT: Param =
     Param::new("consent", Shape::Bool, "May this turn be learned from; it can only withdraw what the key allows.");

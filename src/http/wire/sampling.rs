@@ -200,7 +200,9 @@ mod tests {
 
     #[test]
     fn whole_numbers_may_be_written_in_any_way_and_minus_one_is_no_limit() {
-        for (tokens, expected) in [("5.0", Some(5)), ("1e2", Some(100)), ("-1", None), ("-1.0", None), ("1e15", Some(u32::MAX))] {
+        for (tokens, expected) in
+            [("5.0", Some(5)), ("1e2", Some(100)), ("-1", None), ("-1.0", None), ("1e15", Some(u32::MAX))]
+        {
             for name in ["max_tokens", "max_completion_tokens"] {
                 let body = format!(r#"{{"{name}": {tokens}, "n": 1.0, "top_k": 40.0, "seed": 7e0}}"#);
                 let common = of(serde_json::from_str(&body).unwrap()).unwrap();
