@@ -37,23 +37,20 @@ pub(super) fn mean(windows: impl IntoIterator<Item = Vector>) -> Vector {
 /// The vector of a text by a hosted model.
 pub(super) async fn embed(host: &dyn Host, input: EmbedInput, terms: Terms) -> Result<Vector, Unembedded> {
     let most = host.facts().tokens_max;
-    let ids = match input {
+    let ids = match &input {
         // A token stands for a byte at least: what is short in bytes need not be counted.
-        EmbedInput::Text(text) if terms.cut || text.len() + MARKS <= most => {
-            return host.embed(EmbedInput::Text(text), terms).await;
-        }
-        EmbedInput::Text(text) => {
-            let ids = host.tokens(text.clone(), terms.within).await?;
-            if ids.len() + MARKS <= most {
-                return host.embed(EmbedInput::Text(text), terms).await;
-            }
-            ids
-        }
-        EmbedInput::Ids(ids) if terms.cut || ids.len() + MARKS <= most => {
-            return host.embed(EmbedInput::Ids(ids), terms).await;
-        }
-        EmbedInput::Ids(ids) => ids,
+        EmbedInput::Text(text) if terms.cut || text.len() + MARKS <= most => return host.embed(input, terms).await,
+        EmbedInput::Text(text) => host.tokens(text.clone(), terms.within).await?,
+        EmbedInput::Ids(_) if terms.cut => return host.embed(input, terms).await,
+        EmbedInput::Ids(ids) => ids.clone(),
     };
+    if ids.len() <= most {
+        // Whether the file's marks fit beside them the engine knows.
+        match host.embed(input, terms).await {
+            Err(Unembedded::Refused { .. }) if ids.len() + MARKS > most => {}
+            told => return told,
+        }
+    }
     let windows = of(&ids, most.saturating_sub(MARKS).max(1)).map_err(|why| Unembedded::Refused { at: 0, why })?;
     let mut read = Vec::new();
     for window in windows {

@@ -91,10 +91,14 @@ async fn a_hosted_model_gives_the_vectors_of_its_formulas() {
         let by_hand = likeness(&vector(&daemon, "ask hello").await, &vector(&daemon, "told world").await);
         assert!((score - by_hand).abs() < 1e-5, "{score} and {by_hand}");
         let (status, long) = daemon.post("/v1/embeddings", &json!({ "input": ["a", "a ".repeat(95)] })).await;
-        assert_eq!((status, &long["error"]["param"]), (400, &json!("input")), "{long}");
-        let message = long["error"]["message"].as_str().unwrap();
-        assert!(message.starts_with("text 1 has 97 tokens") && message.contains("at most 96"), "{message}");
-        let (status, other) = daemon.post("/v1/embeddings", &json!({ "input": "a", "dimensions": 16 })).await;
+        // Of 95 letters 94 fit between the two marks; the last one has a window of its own.
+        assert_eq!((status, &long["x_chimere"]["windows"]), (200, &json!([1, 2])), "{long}");
+        assert_eq!(long["usage"]["total_tokens"], 3 + 96 + 3);
+        let mean = &long["data"][1]["embedding"];
+        assert!((likeness(mean, mean) - 1.0).abs() < 1e-5, "one long");
+        let (_, few) = daemon.post("/v1/embeddings", &json!({ "input": "a", "dimensions": 16 })).await;
+        assert_eq!(few["data"][0]["embedding"].as_array().unwrap().len(), 16, "{few}");
+        let (status, other) = daemon.post("/v1/embeddings", &json!({ "input": "a", "dimensions": 33 })).await;
         assert_eq!((status, &other["error"]["param"]), (400, &json!("dimensions")), "{other}");
     }
 }
@@ -114,9 +118,12 @@ async fn a_causal_embedder_embeds_and_does_not_serve() {
         assert!((likeness(vector, vector) - 1.0).abs() < 1e-5);
     }
     assert!(far(vectors[0], vectors[1]) > 1e-2, "they are different texts");
-    let (status, refused) = daemon.post("/v1/embeddings", &json!({ "input": "a".repeat(700) })).await;
-    assert_eq!(status, 400, "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("701 tokens"), "{refused}");
+    let (status, long) = daemon.post("/v1/embeddings", &json!({ "input": "a".repeat(700) })).await;
+    assert_eq!((status, &long["x_chimere"]["windows"]), (200, &json!([2])), "{long}");
+    let endless = "a".repeat(256 * 698 + 1);
+    let (status, refused) = daemon.post("/v1/embeddings", &json!({ "input": endless })).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("input")), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("256 windows"), "{refused}");
     let told = command(&daemon, &["swap", file.to_str().unwrap()]).await;
     let why = text(&told.stderr);
     assert!(!told.status.success() && why.contains("it makes embeddings and writes no text"), "{why}");

@@ -73,7 +73,8 @@ fn impossible() -> Vec<Value> {
     for field in ["max_tokens", "max_completion_tokens", "n", "top_k", "seed", "top_logprobs"] {
         bodies.extend([json!(1.5), json!("x"), json!(1e300), json!([]), json!({})].map(|v| ask(field, v)));
     }
-    bodies.extend(["max_tokens", "n", "top_logprobs"].map(|field| ask(field, json!(-1))));
+    bodies.extend(["n", "top_logprobs"].map(|field| ask(field, json!(-1))));
+    bodies.extend([-2, 0].map(|tokens| ask("max_tokens", json!(tokens))));
     bodies.extend([0, 10_000].map(|n| ask("n", json!(n))));
     bodies
         .extend([json!([]), json!("hello"), json!({}), json!(7), json!([7]), json!([{}])].map(|v| ask("messages", v)));

@@ -56,7 +56,10 @@ const CHECKS: &[(&str, Check)] = checks! {
     "service_tier": nothing_changes,
     "safety_identifier": nothing_changes,
     "prompt_cache_key": nothing_changes,
+    "prompt_cache_options": nothing_changes,
     "prompt_cache_retention": nothing_changes,
+    "moderation": nothing_changes,
+    "verbosity": nothing_changes,
     "prediction": nothing_changes,
     "cache_prompt": nothing_changes,
 };

@@ -44,7 +44,7 @@ impl Table {
 impl Rule {
     fn schema(&self) -> Value {
         let value = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
-        let is = |name: &str, json: &str| json!({"properties": {name: {"const": value(json)}}, "required": [name]});
+        let is = |name: &str, json: &str| json!({"properties": {name: {"const": value(json)}}, "required": [name], "additionalProperties": true});
         match *self {
             Rule::Needs(name, other, json) => json!({"if": given(name), "then": is(other, json)}),
             Rule::Asks(name, json, other) => json!({"if": is(name, json), "then": given(other)}),
@@ -56,7 +56,7 @@ impl Rule {
 
 /// The object has this key, and no null there.
 fn given(name: &str) -> Value {
-    json!({"properties": {name: {"not": {"type": "null"}}}, "required": [name]})
+    json!({"properties": {name: {"not": {"type": "null"}}}, "required": [name], "additionalProperties": true})
 }
 
 fn object(params: &[&Param], open: bool) -> Value {
@@ -80,9 +80,7 @@ fn object(params: &[&Param], open: bool) -> Value {
     if !twins.is_empty() {
         schema["allOf"] = twins.into();
     }
-    if !open {
-        schema["additionalProperties"] = json!(false);
-    }
+    schema["additionalProperties"] = json!(open);
     schema
 }
 
