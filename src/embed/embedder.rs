@@ -248,7 +248,7 @@ impl Embedder {
                 let table = table.clone();
                 aside(move || {
                     let _held = held;
-                    looked_up(&table, &texts, terms.cut)
+                    windows::looked_up(&table, &texts, terms.cut)
                 })
                 .await?
             }
@@ -340,33 +340,13 @@ fn row(table: &Static, prefix: &str, example: Example) -> (Example, Code) {
     (Example { tokens: tokens as u32, ..example }, code)
 }
 
-fn looked_up(table: &Static, texts: &[EmbedInput], cut: bool) -> Result<Vec<Vector>, Unembedded> {
-    let one = |(at, input): (usize, &EmbedInput)| {
-        let refused = |why: String| Unembedded::Refused { at, why };
-        let mut ids = match input {
-            EmbedInput::Text(text) => table.tokens(text),
-            EmbedInput::Ids(ids) => ids.clone(),
-        };
-        if let Some(bad) = ids.iter().find(|id| **id as usize >= table.vocab_len()) {
-            return Err(refused(format!("has token {bad}, outside the vocabulary of {}", table.vocab_len())));
-        }
-        if ids.len() > TOKENS_MAX && !cut {
-            let windows = windows::of(&ids, TOKENS_MAX).map_err(refused)?;
-            let read = |ids: &[u32]| Vector { values: table.embed_tokens(ids), tokens: ids.len() as u32, windows: 1 };
-            return Ok(windows::mean(windows.map(read)));
-        }
-        ids.truncate(TOKENS_MAX);
-        Ok(Vector { values: table.embed_tokens(&ids), tokens: ids.len() as u32, windows: 1 })
-    };
-    texts.iter().enumerate().map(one).collect()
-}
-
 #[cfg(feature = "llama")]
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::embed::windows::looked_up;
 
     /// Counts the letters of a text, and how many texts it was asked for. It dies of `poison`.
     struct Counter {

@@ -1,6 +1,8 @@
 //! Texts longer than an embedding model reads: cut into windows, whose mean is the text's direction.
 
+use super::Static;
 use super::embedder::{Host, Terms, Unembedded, Vector};
+use super::model::TOKENS_MAX;
 use crate::engine::protocol::EmbedInput;
 
 /// Windows of one text.
@@ -57,4 +59,26 @@ pub(super) async fn embed(host: &dyn Host, input: EmbedInput, terms: Terms) -> R
         read.push(host.embed(EmbedInput::Ids(window.to_vec()), terms).await?);
     }
     Ok(mean(read))
+}
+
+/// The vectors of texts by a table of token vectors.
+pub(super) fn looked_up(table: &Static, texts: &[EmbedInput], cut: bool) -> Result<Vec<Vector>, Unembedded> {
+    let one = |(at, input): (usize, &EmbedInput)| {
+        let refused = |why: String| Unembedded::Refused { at, why };
+        let mut ids = match input {
+            EmbedInput::Text(text) => table.tokens(text),
+            EmbedInput::Ids(ids) => ids.clone(),
+        };
+        if let Some(bad) = ids.iter().find(|id| **id as usize >= table.vocab_len()) {
+            return Err(refused(format!("has token {bad}, outside the vocabulary of {}", table.vocab_len())));
+        }
+        if ids.len() > TOKENS_MAX && !cut {
+            let windows = of(&ids, TOKENS_MAX).map_err(refused)?;
+            let read = |ids: &[u32]| Vector { values: table.embed_tokens(ids), tokens: ids.len() as u32, windows: 1 };
+            return Ok(mean(windows.map(read)));
+        }
+        ids.truncate(TOKENS_MAX);
+        Ok(Vector { values: table.embed_tokens(&ids), tokens: ids.len() as u32, windows: 1 })
+    };
+    texts.iter().enumerate().map(one).collect()
 }
