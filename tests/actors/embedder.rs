@@ -6,6 +6,7 @@ use std::time::Duration;
 use chimere::actors::embedder::{EmbedEngine, EmbedSettings};
 use chimere::actors::supervisor::Place;
 use chimere::embed::embedder::{Host, HostFacts, Terms, Unembedded, Vector};
+use chimere::engine::protocol::EmbedInput;
 
 use crate::fake::{FATAL, GOOD, spec};
 use crate::stage::{PATIENCE, budget, run};
@@ -24,7 +25,7 @@ const PATIENT: Terms = Terms { within: PATIENCE, ..SOON };
 const FIRST: Terms = Terms { first: true, ..PATIENT };
 
 async fn embed(engine: &EmbedEngine, text: &str, terms: Terms) -> Result<Vector, Unembedded> {
-    engine.embed(text.to_owned(), terms).await
+    engine.embed(EmbedInput::Text(text.to_owned()), terms).await
 }
 
 #[test]
@@ -36,7 +37,7 @@ fn a_reply_waits_for_no_more_than_what_the_engine_has_in_hand() {
             "it does not wait for a start"
         );
         engine.ready(PATIENCE).await.unwrap();
-        let one = Vector { values: vec![1.0], tokens: 3 };
+        let one = Vector { values: vec![1.0], tokens: 3, windows: 1 };
         assert_eq!(embed(&engine, "abc", PATIENT).await, Ok(one.clone()));
         // Two that are never answered have every place but those of replies, also when nobody waits for them any more.
         for _ in 0..2 {
@@ -63,7 +64,7 @@ fn every_refusal_is_told_for_what_it_is() {
         let invalid = Unembedded::Refused { at: 0, why: "cannot be embedded: is invalid".to_owned() };
         assert_eq!(told("invalid").await, invalid);
         assert_eq!(told("fail").await, Unembedded::Failed("is fail".to_owned()));
-        assert_eq!(good.count("seven".to_owned(), PATIENCE).await, Ok(5));
+        assert_eq!(good.tokens("seven".to_owned(), PATIENCE).await.map(|ids| ids.len()), Ok(5));
         good.stop().await;
         let other = engine(GOOD, "another");
         let why = other.ready(PATIENCE).await.unwrap_err();

@@ -22,8 +22,8 @@ use chimere::actors::inference::EngineSpec;
 use chimere::engine::adapter::AdapterFacts;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{
-    Channel, Command, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, RowScore, TokenEvent,
-    TokenLogprob, read_frame, write_frame,
+    Channel, Command, EmbedInput, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, RowScore,
+    TokenEvent, TokenLogprob, read_frame, write_frame,
 };
 use chimere::gguf::Gguf;
 use chimere::night::inspect::hash_file;
@@ -220,12 +220,15 @@ impl Child {
                 let pieces = text.chars().map(String::from).collect();
                 self.say(&Event::Tokens { id, ids, pieces });
             }
-            Command::Embed { text, .. } if text == "hang" => {}
-            Command::Embed { text, .. } if text == "crash" => std::process::exit(9),
-            Command::Embed { id, text, .. } => match refusal(&text) {
-                Some(kind) => self.say(&Event::Failed { id, kind, message: format!("is {text}") }),
-                None => self.say(&Event::Embedded { id, vector: vec![1.0], tokens: text.len() as u32 }),
+            Command::Embed { id, input: EmbedInput::Text(text), .. } => match (text.as_str(), refusal(&text)) {
+                ("hang", _) => {}
+                ("crash", _) => std::process::exit(9),
+                (_, Some(kind)) => self.say(&Event::Failed { id, kind, message: format!("is {text}") }),
+                (_, None) => self.say(&Event::Embedded { id, vector: vec![1.0], tokens: text.len() as u32 }),
             },
+            Command::Embed { id, input: EmbedInput::Ids(ids), .. } => {
+                self.say(&Event::Embedded { id, vector: vec![1.0], tokens: ids.len() as u32 });
+            }
             Command::Detokenize { id, ids } => {
                 let text = ids.iter().filter_map(|i| char::from_u32(*i)).collect();
                 self.say(&Event::Text { id, text });

@@ -77,7 +77,7 @@ fn every_message_with_an_id_says_it_first() {
         Command::Cancel { id: 7 },
         Command::Tokenize { id: 7, text: String::new(), specials: false },
         Command::DropAdapter { id: 7, revision: String::new() },
-        Command::Embed { id: 7, text: String::new(), cut: false },
+        Command::Embed { id: 7, input: EmbedInput::Text(String::new()), cut: false },
         Command::Evaluate { id: 7, adapter: None, rows: Vec::new(), with_kl: false },
         Command::DropTable { id: 7, name: String::new() },
         Command::ProbeCandidate { id: 7, candidate: String::new(), probes: Vec::new(), rows: Vec::new() },
