@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::engine::grammar::Grammar;
+use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, ChatInput, EmbedInput, Hosted, TokenLogprob};
 use crate::night::phase::Job;
 use crate::turn::{
@@ -110,6 +110,8 @@ pub struct ReplyRequest {
     pub quality_gate: Option<bool>,
     /// What the answer must be; absent: any text.
     pub grammar: Option<Grammar>,
+    /// What the client's schemas ask beyond that.
+    pub not_enforced: Vec<NotEnforced>,
     /// Of the calls that a choice makes the first counts alone.
     pub one_tool_call: bool,
     /// The client shows text as it comes: what was told cannot be taken back.
@@ -132,6 +134,9 @@ pub struct PlanSummary {
     pub examples: Vec<ShownExample>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionUse>,
+    /// Keywords of the request's schemas that were left to the model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_enforced: Vec<NotEnforced>,
 }
 
 /// The session that a reply belongs to.

@@ -134,6 +134,7 @@ mod tests {
             engram: Default::default(),
             quality_gate: None,
             grammar: None,
+            not_enforced: Vec::new(),
             one_tool_call: false,
             streamed: false,
         }

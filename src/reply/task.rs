@@ -17,7 +17,7 @@ use super::{CHANGING, Replies, new_turn_id, quality, unavailable};
 use crate::actors::inference::{EngineStream, FromEngine, InferenceError, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
-use crate::engine::grammar::Grammar;
+use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{ChatInput, Generate, Hosted, Prompt};
 use crate::meters;
 use crate::night::served::revision;
@@ -48,6 +48,7 @@ pub(super) struct Reply {
     /// Of its first choice, where the quality gate asked for one.
     judgement: Option<Judgement>,
     session: Option<Held>,
+    not_enforced: Vec<NotEnforced>,
 }
 
 /// Runs a reply to its end. `opened` hears once whether the engine has taken it.
@@ -138,7 +139,9 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
     let streamed = request.streamed;
     let model = seat.name.clone();
-    Ok((Reply { opening, plan, hosted, model, choices, streamed, judgement: None, session }, stream, seat))
+    let not_enforced = request.not_enforced;
+    let reply = Reply { opening, plan, hosted, model, choices, streamed, judgement: None, session, not_enforced };
+    Ok((reply, stream, seat))
 }
 
 /// Tells one set of weights from another, as OpenAI's field of that name does.
@@ -186,6 +189,7 @@ impl Reply {
                 adapter_revision: self.opening.generation,
                 examples: self.opening.examples.clone(),
                 session: self.session.as_ref().map(Held::told),
+                not_enforced: self.not_enforced.clone(),
             },
             model: self.model.clone(),
             fingerprint: fingerprint(&self.hosted.model_hash),

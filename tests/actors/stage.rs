@@ -156,6 +156,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         engram: Default::default(),
         quality_gate: None,
         grammar: None,
+        not_enforced: Vec::new(),
         one_tool_call: false,
         streamed: false,
     }

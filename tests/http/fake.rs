@@ -161,6 +161,7 @@ impl Reply {
             adapter_revision: 0,
             examples: Vec::new(),
             session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
+            not_enforced: self.request.not_enforced.clone(),
         };
         let started = ReplyEvent::Started {
             plan,

@@ -269,6 +269,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         adapter_revision: 0,
         examples: Vec::new(),
         session: None,
+        not_enforced: Vec::new(),
     };
     told.events.push(ReplyEvent::Started {
         plan,

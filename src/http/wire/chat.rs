@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::format::{ResponseFormat, grammar, schema};
+use super::format::{Asked, ResponseFormat, grammar, schema};
 use super::message::{RawMessage, messages};
 use super::sampling::{self, Common};
 use super::thinking::{Effort, TemplateArguments, thinking};
@@ -207,7 +207,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     let thinking = thinking(raw.reasoning_effort, top, raw.chat_template_kwargs.unwrap_or_default())?;
     let tools = tools(raw.tools, raw.tool_choice, limits)?;
     let one_tool_call = raw.parallel_tool_calls == Some(false);
-    let grammar = grammar(&tools, schema, one_tool_call)?;
+    let asked = grammar(&tools, schema, one_tool_call)?;
     let input = ReplyInput::Chat { messages: messages(raw.messages, limits)?, tools: tools.list };
     let form = Form {
         stream: common.stream,
@@ -216,7 +216,8 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
         ignored,
     };
     let request = request(principal, input, raw.model, common, extension, thinking);
-    Ok((ReplyRequest { grammar, one_tool_call, ..request }, form))
+    let Asked { grammar, not_enforced } = asked;
+    Ok((ReplyRequest { grammar, not_enforced, one_tool_call, ..request }, form))
 }
 
 /// Puts the checked parts together.
@@ -245,6 +246,7 @@ pub(crate) fn request(
         engram: RawEngram::wish(extension.engram),
         quality_gate: extension.quality_gate,
         grammar: None,
+        not_enforced: Vec::new(),
         one_tool_call: false,
         streamed: common.stream,
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::tools::{Choice, Tools};
-use crate::engine::grammar::{Calls, Function, Grammar, check_schema};
+use crate::engine::grammar::{Calls, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare};
 use crate::http::error::ApiError;
 
 /// Longest name of a schema, bytes (OpenAI's limit).
@@ -27,13 +27,40 @@ struct JsonSchema {
     #[serde(rename = "description")]
     _description: Option<String>,
     schema: Value,
-    /// What a schema asks is enforced or refused, whether it is called strict or not.
-    #[serde(rename = "strict")]
-    _strict: Option<bool>,
+    /// What cannot be enforced is refused; otherwise it is left to the model.
+    strict: Option<bool>,
+}
+
+/// What the answer must be, and what the client's schemas ask beyond it.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) grammar: Option<Grammar>,
+    pub(crate) not_enforced: Vec<NotEnforced>,
+}
+
+impl Asked {
+    /// Makes a schema ready. Places in it are told with the parameter where it stands.
+    fn prepare(&mut self, schema: &Value, strict: bool, param: &str) -> Result<Value, ApiError> {
+        let wrong = |e: GrammarError| ApiError::param(param, e.to_string());
+        check_schema(schema).map_err(wrong)?;
+        let Prepared { schema, not_enforced, .. } = prepare(schema, strict).map_err(wrong)?;
+        let own = not_enforced.into_iter().map(|n| NotEnforced { path: format!("{param}{}", n.path), ..n });
+        self.not_enforced.extend(own);
+        Ok(schema)
+    }
+}
+
+/// The schema that the answer must satisfy.
+#[derive(Debug, PartialEq)]
+pub(crate) struct AnswerSchema {
+    schema: Value,
+    strict: bool,
+    /// Where it stood in the request.
+    param: &'static str,
 }
 
 /// The schema that the answer must satisfy; absent: any text.
-pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<Value>, ApiError> {
+pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<AnswerSchema>, ApiError> {
     let Some(ResponseFormat { kind, json_schema, schema }) = format else { return Ok(None) };
     let at = "response_format.json_schema";
     if let Some(schema) = schema {
@@ -41,24 +68,25 @@ pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<Value>, Ap
         if kind != "json_object" || json_schema.is_some() {
             return Err(ApiError::param(at, "`schema` belongs to a `response_format` of type `json_object`"));
         }
-        check_schema(&schema).map_err(|e| ApiError::param(at, e.to_string()))?;
-        return Ok(Some(schema));
+        return Ok(Some(AnswerSchema { schema, strict: false, param: at }));
     }
     match (kind.as_str(), json_schema) {
         ("text" | "json_object", Some(_)) => {
             Err(ApiError::param(at, "`json_schema` belongs to a `response_format` of type `json_schema`"))
         }
         ("text", None) => Ok(None),
-        ("json_object", None) => Ok(Some(json!({"type": "object"}))),
+        ("json_object", None) => {
+            Ok(Some(AnswerSchema { schema: json!({"type": "object"}), strict: false, param: "response_format" }))
+        }
         ("json_schema", None) => Err(ApiError::param(at, format!("`{at}` is missing")).code("missing_parameter")),
-        ("json_schema", Some(JsonSchema { name, schema, .. })) => {
+        ("json_schema", Some(JsonSchema { name, schema, strict, .. })) => {
             let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
             if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(good) {
                 let message = "a schema's name has 1 to 64 letters, digits, `_` or `-`";
                 return Err(ApiError::param(format!("{at}.name"), message));
             }
-            check_schema(&schema).map_err(|e| ApiError::param(format!("{at}.schema"), e.to_string()))?;
-            Ok(Some(schema))
+            let strict = strict == Some(true);
+            Ok(Some(AnswerSchema { schema, strict, param: "response_format.json_schema.schema" }))
         }
         _ => {
             let message = "`response_format` must be of type `text`, `json_object` or `json_schema`";
@@ -69,39 +97,38 @@ pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<Value>, Ap
 
 /// What the answer must be: calls where the choice forces one, the schema's JSON where one was given, and calls with
 /// the arguments that a `strict` function asks for. `single`: no second call.
-pub(crate) fn grammar(tools: &Tools, schema: Option<Value>, single: bool) -> Result<Option<Grammar>, ApiError> {
+pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, single: bool) -> Result<Asked, ApiError> {
+    let mut asked = Asked::default();
+    let answer = match schema {
+        Some(AnswerSchema { schema, strict, param }) => Some(asked.prepare(&schema, strict, param)?),
+        None => None,
+    };
     let forced = match &tools.choice {
-        Choice::None => return Ok(schema.map(Grammar::Json)),
+        Choice::None => return Ok(Asked { grammar: answer.map(Grammar::Json), ..asked }),
         Choice::Auto => None,
         Choice::Required => Some(None),
         Choice::Function(name) => Some(Some(name.as_str())),
     };
+    let named = |tool: &Value| forced.flatten().is_none_or(|only| tool["function"]["name"].as_str() == Some(only));
+    let offered: Vec<(usize, &Value)> = tools.list.iter().enumerate().filter(|(_, tool)| named(tool)).collect();
+    let strict = offered.iter().any(|(_, tool)| tool["function"]["strict"] == true);
+    if forced.is_none() && !strict && (answer.is_none() || offered.is_empty()) {
+        return Ok(Asked { grammar: answer.map(Grammar::Json), ..asked });
+    }
     let mut functions = Vec::new();
-    for (at, tool) in tools.list.iter().enumerate() {
+    for (at, tool) in offered {
         let function = &tool["function"];
-        let name = function["name"].as_str().unwrap_or_default();
-        if forced.flatten().is_some_and(|only| only != name) {
-            continue;
-        }
-        let parameters = function["parameters"].clone();
+        let name = function["name"].as_str().unwrap_or_default().to_owned();
         let strict = function["strict"].as_bool() == Some(true);
-        functions.push((at, Function { name: name.to_owned(), parameters, strict }));
+        let parameters = match &function["parameters"] {
+            Value::Null => Value::Null,
+            schema => asked.prepare(schema, strict, &format!("tools[{at}].function.parameters"))?,
+        };
+        functions.push(Function { name, parameters, strict });
     }
-    let strict = functions.iter().any(|(_, f)| f.strict);
-    if forced.is_none() && !strict && (schema.is_none() || functions.is_empty()) {
-        return Ok(schema.map(Grammar::Json));
-    }
-    for (at, function) in functions.iter().filter(|(_, f)| !f.parameters.is_null()) {
-        check_schema(&function.parameters)
-            .map_err(|e| ApiError::param(format!("tools[{at}].function.parameters"), e.to_string()))?;
-    }
-    let required = forced.is_some();
-    Ok(Some(Grammar::Calls(Calls {
-        functions: functions.into_iter().map(|(_, f)| f).collect(),
-        required,
-        single: single || forced.flatten().is_some(),
-        answer: schema.filter(|_| !required),
-    })))
+    let (required, single) = (forced.is_some(), single || forced.flatten().is_some());
+    let calls = Calls { functions, required, single, answer: answer.filter(|_| !required) };
+    Ok(Asked { grammar: Some(Grammar::Calls(calls)), ..asked })
 }
 
 #[cfg(test)]
@@ -110,8 +137,16 @@ mod tests {
     use crate::http::limits::HttpLimits;
     use crate::http::wire::tools::tools;
 
+    fn asked(value: Value) -> Result<Asked, ApiError> {
+        let tools = tools(None, None, &HttpLimits::default())?;
+        grammar(&tools, schema(Some(crate::http::body::typed(value)?))?, false)
+    }
+
     fn format(value: Value) -> Result<Option<Value>, ApiError> {
-        schema(Some(crate::http::body::typed(value)?))
+        match asked(value)?.grammar {
+            Some(Grammar::Json(schema)) => Ok(Some(schema)),
+            _ => Ok(None),
+        }
     }
 
     #[test]
@@ -149,12 +184,42 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_enforced_is_refused_if_strict_and_said_otherwise() {
+        let unique = json!({"type": "object", "properties": {"a/b": {"type": "array", "uniqueItems": true}}});
+        let of = |strict: Option<bool>| {
+            let own = json!({"name": "n", "schema": unique, "strict": strict});
+            asked(json!({"type": "json_schema", "json_schema": own}))
+        };
+        let error = of(Some(true)).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("response_format.json_schema.schema"));
+        assert!(error.message.contains("#/properties/a~1b/uniqueItems"), "{}", error.message);
+        for strict in [Some(false), None] {
+            let asked = of(strict).unwrap();
+            assert_eq!(asked.not_enforced.len(), 1);
+            let path = "response_format.json_schema.schema#/properties/a~1b/uniqueItems";
+            assert_eq!(asked.not_enforced[0].path, path);
+            let left = json!({"type": "object", "properties": {"a/b": {"type": "array"}}});
+            assert_eq!(asked.grammar, Some(Grammar::Json(left)));
+        }
+        let forced = |strict: bool| {
+            let function = json!({"name": "f", "strict": strict, "parameters": unique});
+            let list = vec![json!({"type": "function", "function": function})];
+            let tools = tools(Some(list), Some(json!("required")), &HttpLimits::default()).unwrap();
+            grammar(&tools, None, false)
+        };
+        assert_eq!(forced(true).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
+        let path = "tools[0].function.parameters#/properties/a~1b/uniqueItems";
+        assert_eq!(forced(false).unwrap().not_enforced[0].path, path);
+    }
+
+    #[test]
     fn tools_and_format_make_one_grammar() {
         let tool = |name: &str, strict: bool| json!({"type": "function", "function": {"name": name, "strict": strict, "parameters": {"type": "object"}}});
         let made = |strict: bool, choice: Option<Value>, schema: Option<Value>, single: bool| {
             let list = Some(vec![tool("f", strict), tool("g", false)]);
             let tools = tools(list, choice, &HttpLimits::default()).unwrap();
-            grammar(&tools, schema, single).unwrap()
+            let schema = schema.map(|schema| AnswerSchema { schema, strict: true, param: "" });
+            grammar(&tools, schema, single).unwrap().grammar
         };
         let calls = |made: Option<Grammar>| match made {
             Some(Grammar::Calls(calls)) => {

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::compile::guided;
-use super::{Calls, Function, GrammarError};
+use super::prepare::{Prepared, prepare};
+use super::{Calls, Function, GrammarError, wide};
 use crate::engine::vocab::Vocab;
 
 const OPEN: &str = "<tool_call>";
@@ -47,7 +48,9 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
     let (open, close) = marks.terms();
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
-        (false, Some(schema)) => format!("start: calls | answer\nanswer: %json {}\n", guided(schema, false)),
+        (false, Some(schema)) => {
+            format!("start: calls | answer\n{}", wide::rules("answer", &prepare(schema, true)?)?)
+        }
         (false, None) if marks.tokens.is_none() => {
             let why = "it has no token for tool calls, so `strict` needs a `tool_choice` that forces a call";
             return Err(GrammarError::Vocabulary(why.to_owned()));
@@ -62,28 +65,32 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();
     let _ = writeln!(text, "call: {open} ({}) {close}", names.join(" | "));
     for (at, function) in calls.functions.iter().enumerate() {
-        let tagged = if marks.tags { tags(at, function) } else { None };
-        text += &tagged.unwrap_or_else(|| json(at, function));
+        let parameters = arguments(function)?;
+        let tagged = if marks.tags { tags(at, &function.name, &parameters.schema) } else { None };
+        text += &tagged.map_or_else(|| json(at, &function.name, &parameters), Ok)?;
     }
-    Ok(text)
+    Ok(text + wide::SEPARATORS)
+}
+
+/// The schema of a function's arguments, ready to be enforced.
+fn arguments(function: &Function) -> Result<Prepared, GrammarError> {
+    let any = Value::Object(Map::from_iter([("type".to_owned(), Value::from("object"))]));
+    prepare(if function.parameters.is_null() { &any } else { &function.parameters }, function.strict)
 }
 
 /// A call as JSON.
-fn json(at: usize, function: &Function) -> String {
-    let head = format!("\n{{\"name\": {}, \"arguments\": ", quoted(&function.name));
-    let arguments = guided(&function.parameters, !function.strict);
-    format!("f{at}: {} a{at} {}\na{at}: %json {arguments}\n", quoted(&head), quoted("}\n"))
+fn json(at: usize, name: &str, parameters: &Prepared) -> Result<String, GrammarError> {
+    let head = format!("\n{{\"name\": {}, \"arguments\": ", quoted(name));
+    let rules = wide::rules(&format!("a{at}"), parameters)?;
+    Ok(format!("f{at}: {} a{at} {}\n{rules}", quoted(&head), quoted("}\n")))
 }
 
 /// A call as tags; `None` where a value between them could be read as something else.
-fn tags(at: usize, function: &Function) -> Option<String> {
+fn tags(at: usize, name: &str, parameters: &Value) -> Option<String> {
     const KNOWN: [&str; 7] =
         ["type", "properties", "required", "additionalProperties", "description", "title", "$schema"];
     let none = Map::new();
-    let schema = match &function.parameters {
-        Value::Object(map) => map,
-        _ => &none,
-    };
+    let schema = parameters.as_object()?;
     if schema.keys().any(|key| !KNOWN.contains(&key.as_str())) || schema.get("type").is_some_and(|t| t != "object") {
         return None;
     }
@@ -97,7 +104,7 @@ fn tags(at: usize, function: &Function) -> Option<String> {
         return None;
     }
     let mut rules = String::new();
-    let mut parts = vec![quoted(&format!("\n<function={}>\n", function.name))];
+    let mut parts = vec![quoted(&format!("\n<function={name}>\n"))];
     for (number, (key, value)) in properties.iter().enumerate() {
         if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
             return None;
@@ -105,7 +112,7 @@ fn tags(at: usize, function: &Function) -> Option<String> {
         let rule = format!("p{at}_{number}");
         let head = quoted(&format!("<parameter={key}>\n"));
         let _ = writeln!(rules, "{rule}: {head} {rule}_v {}", quoted("\n"));
-        rules += &tag_value(&format!("{rule}_v"), value, !function.strict)?;
+        rules += &tag_value(&format!("{rule}_v"), value)?;
         parts.push(if required.contains(&key.as_str()) { rule } else { format!("{rule}?") });
     }
     parts.push(quoted("</function>\n"));
@@ -113,9 +120,9 @@ fn tags(at: usize, function: &Function) -> Option<String> {
 }
 
 /// A value and its closing tag.
-fn tag_value(rule: &str, schema: &Value, lenient: bool) -> Option<String> {
+fn tag_value(rule: &str, schema: &Value) -> Option<String> {
     const END: &str = "\n</parameter>";
-    let map = schema.as_object()?;
+    let map = schema.as_object().filter(|_| !wide::holds_wide(schema))?;
     let plain = ["type", "description", "title", "default", "examples", "enum"];
     let end = quoted(END);
     if let Some(options) = map.get("enum") {
@@ -132,13 +139,13 @@ fn tag_value(rule: &str, schema: &Value, lenient: bool) -> Option<String> {
             Some(format!("{rule}[suffix={}]: /(?s:.*)/\n", quoted("</parameter>")))
         }
         "integer" | "number" | "boolean" | "array" | "object" => {
-            Some(format!("{rule}: {rule}j {end}\n{rule}j: %json {}\n", guided(schema, lenient)))
+            Some(format!("{rule}: {rule}j {end}\n{rule}j: %json {}\n", guided(schema)))
         }
         _ => None,
     }
 }
 
 /// A text as a term of the grammar.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }

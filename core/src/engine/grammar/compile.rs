@@ -5,13 +5,14 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use super::calls::{self, Marks};
-use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened};
+use super::prepare::{Prepared, prepare};
+use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened, wide};
 
 /// Compiles; also what the step loop needs first, so that a grammar that cannot be followed at all is known here.
 pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<Matcher, GrammarError> {
     grammar.schemas().into_iter().try_for_each(check_schema)?;
     let top = match grammar {
-        Grammar::Json(schema) => TopLevelGrammar::from_json_schema(guided(schema, false)),
+        Grammar::Json(schema) => json(&prepare(schema, true)?)?,
         Grammar::Calls(calls) if calls.functions.len() > FUNCTIONS_MAX => {
             return Err(GrammarError::Schema(format!("more than {FUNCTIONS_MAX} functions")));
         }
@@ -25,25 +26,34 @@ pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks)
     Ok(matcher)
 }
 
+fn json(prepared: &Prepared) -> Result<TopLevelGrammar, GrammarError> {
+    if !wide::holds_wide(&prepared.schema) {
+        return Ok(TopLevelGrammar::from_json_schema(guided(&prepared.schema)));
+    }
+    let rules = wide::rules("value", prepared)?;
+    Ok(TopLevelGrammar::from_lark(format!("start: value\n{}{rules}", wide::SEPARATORS)))
+}
+
 /// A schema with our terms: at most one blank after a colon or a comma and none elsewhere, or a weak model would write
-/// blanks without end. `lenient`: what cannot be enforced is passed over.
-pub(super) fn guided(schema: &Value, lenient: bool) -> Value {
+/// blanks without end. Characters stand for themselves, so that no name is written in two ways.
+pub(super) fn guided(schema: &Value) -> Value {
     let mut own = match schema {
         Value::Object(map) => map.clone(),
         _ => Map::from_iter([("type".to_owned(), json!("object"))]),
     };
     let terms = json!({
-        "whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?", "lenient": lenient,
+        "whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?",
+        "json_allowed_escapes": "nrbtf\\\"",
     });
     own.insert("x-guidance".to_owned(), terms);
     Value::Object(own)
 }
 
-/// The library's message without its advice on options that no client can reach.
+/// The library's message without its advice on options that no client can reach, nor the words of a defect.
 fn in_words(error: &str) -> String {
-    if error.contains("oneOf constraints are not supported") {
-        return "`oneOf` whose alternatives may hold together is not supported: use `anyOf`".to_owned();
+    if error.contains("panic: ") {
+        return "its numbers or counts are too large for the compiler of grammars".to_owned();
     }
     let cause = error.split("caused by:").next().unwrap_or(error);
-    shortened(cause).replace("Unimplemented keys:", "these keywords are not supported:")
+    shortened(cause)
 }

@@ -10,9 +10,11 @@ mod compile;
 mod constraint;
 mod counts;
 mod desk;
+mod prepare;
 #[cfg(test)]
 mod tests;
 mod vet;
+mod wide;
 mod words;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,7 @@ use serde_json::Value;
 pub use constraint::Constraint;
 pub use counts::{FormCounts, FormStats};
 pub use desk::{Compiler, Desk};
+pub use prepare::{NotEnforced, Prepared, prepare};
 pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX, vet};
 
 /// Bytes of a schema, written as JSON.
@@ -93,6 +96,9 @@ pub enum GrammarError {
     NoObject,
     #[error("the schema cannot be enforced: {0}")]
     Schema(String),
+    /// `path`: JSON pointer to the keyword that is wrong, or cannot be enforced.
+    #[error("the schema cannot be enforced at `{path}`: {reason}")]
+    At { path: String, reason: String },
     #[error(
         "the schema is too complex to be enforced: it takes more than {VET_CPU_S_MAX} s or too much memory to compile"
     )]
@@ -160,6 +166,6 @@ fn walk(schema: &Value, levels: usize, properties: &mut usize) -> Result<(), Gra
 
 /// A message about a schema, in one line of bounded length.
 fn shortened(message: &str) -> String {
-    let line = message.lines().map(str::trim).find(|l| !l.is_empty()).unwrap_or_default();
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     line[..line.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned()
 }

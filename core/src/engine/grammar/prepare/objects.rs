@@ -1,0 +1,201 @@
+//! Keywords of objects.
+
+use serde_json::{Map, Value, json};
+
+use super::{Node, Preparer, below, patterns};
+use crate::engine::grammar::GrammarError;
+
+impl Preparer<'_> {
+    pub(super) fn objects(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+        self.named(node)?;
+        self.by_pattern(node)?;
+        self.others(node)?;
+        let required = required(node)?;
+        if !required.is_empty() {
+            node.out.insert("required".to_owned(), json!(required));
+        }
+        self.names(node)?;
+        self.counted(node, required.len() as u64)?;
+        self.dependent(node)
+    }
+
+    fn schemas(&mut self, node: &Node<'_>, keyword: &str) -> Result<Option<Map<String, Value>>, GrammarError> {
+        let schemas = match node.map.get(keyword) {
+            None => return Ok(None),
+            Some(Value::Object(schemas)) => schemas,
+            Some(_) => return Err(node.fault(keyword, "this must be an object of schemas")),
+        };
+        let at = below(node.at, keyword);
+        let prepared = schemas.iter().map(|(name, schema)| Ok((name.clone(), self.node(schema, &below(&at, name))?)));
+        prepared.collect::<Result<_, _>>().map(Some)
+    }
+
+    fn named(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+        if let Some(properties) = self.schemas(node, "properties")? {
+            node.out.insert("properties".to_owned(), Value::Object(properties));
+        }
+        Ok(())
+    }
+
+    fn by_pattern(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+        let Some(schemas) = self.schemas(node, "patternProperties")? else { return Ok(()) };
+        let mut own = Map::new();
+        for (pattern, schema) in schemas {
+            match patterns::read(&pattern) {
+                Ok(pattern) => drop(own.insert(pattern, schema)),
+                Err(reason) => self.leave(&below(node.at, "patternProperties"), &pattern, reason)?,
+            }
+        }
+        if !own.is_empty() {
+            node.out.insert("patternProperties".to_owned(), Value::Object(own));
+        }
+        Ok(())
+    }
+
+    /// `additionalProperties`, and `unevaluatedProperties` where it says the same.
+    fn others(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+        const OTHERS: &str = "additionalProperties";
+        const UNEVALUATED: &str = "unevaluatedProperties";
+        if let Some(schema) = node.map.get(OTHERS) {
+            let schema = self.node(schema, &below(node.at, OTHERS))?;
+            node.out.insert(OTHERS.to_owned(), schema);
+            return Ok(());
+        }
+        let joined = ["$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"];
+        match node.map.get(UNEVALUATED) {
+            None | Some(Value::Bool(true)) => {}
+            Some(schema) if !joined.iter().any(|keyword| node.map.contains_key(*keyword)) => {
+                let schema = self.node(schema, &below(node.at, UNEVALUATED))?;
+                node.out.insert(OTHERS.to_owned(), schema);
+            }
+            Some(_) => {
+                let reason = "`unevaluatedProperties` beside what joins schemas cannot be enforced: use \
+                              `additionalProperties`";
+                self.leave(node.at, UNEVALUATED, reason)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `propertyNames`, as the patterns or the properties that say the same.
+    fn names(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+        const NAMES: &str = "propertyNames";
+        let Some(schema) = node.map.get(NAMES) else { return Ok(()) };
+        let map = match schema {
+            Value::Object(map) => map.clone(),
+            Value::Bool(true) => return Ok(()),
+            Value::Bool(false) => Map::from_iter([("enum".to_owned(), json!([]))]),
+            _ => return Err(node.fault(NAMES, "a schema must be an object, `true` or `false`")),
+        };
+        let says: Vec<(&str, &Value)> = map
+            .iter()
+            .filter(|(key, _)| super::ASSERTING.contains(&key.as_str()))
+            .filter(|(key, value)| (key.as_str(), value.as_str()) != ("type", Some("string")))
+            .map(|(key, value)| (key.as_str(), value))
+            .collect();
+        let plain = !node.out.contains_key("patternProperties")
+            && node.out.get("properties").is_none_or(|p| p.as_object().is_some_and(Map::is_empty));
+        let texts = |value: &Value| value.as_str().map(str::to_owned);
+        let others = node.out.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+        match says.as_slice() {
+            [] => return Ok(()),
+            [("pattern", Value::String(pattern))] if plain => {
+                if let Ok(pattern) = patterns::read(pattern) {
+                    node.out.insert("patternProperties".to_owned(), json!({pattern: others}));
+                    node.out.insert("additionalProperties".to_owned(), json!(false));
+                    return Ok(());
+                }
+            }
+            [("enum", Value::Array(list))] if plain => {
+                if let Some(names) = list.iter().map(texts).collect::<Option<Vec<_>>>() {
+                    let named: Map<String, Value> = names.into_iter().map(|name| (name, others.clone())).collect();
+                    node.out.insert("properties".to_owned(), Value::Object(named));
+                    node.out.insert("additionalProperties".to_owned(), json!(false));
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        self.leave(
+            node.at,
+            NAMES,
+            "`propertyNames` can be enforced as an `enum` or a `pattern` alone, without other properties",
+        )
+    }
+
+    /// `minProperties` and `maxProperties`, where the properties that are named decide them.
+    fn counted(&mut self, node: &mut Node<'_>, required: u64) -> Result<(), GrammarError> {
+        let named = node.out.get("properties").and_then(Value::as_object).map_or(0, Map::len) as u64;
+        let closed = node.out.get("additionalProperties") == Some(&json!(false))
+            && !node.out.contains_key("patternProperties")
+            && !node.out.contains_key("allOf");
+        let (least, most) = (node.count("minProperties")?, node.count("maxProperties")?);
+        // What cannot be broken need not be said.
+        let least = least.filter(|least| *least > required);
+        let most = most.filter(|most| !(closed && *most >= named));
+        // One of them, at least or at most: the library knows that.
+        let one = closed && least.unwrap_or(1) == 1 && most.unwrap_or(1) == 1 && required == 0;
+        if let Some(least) = least {
+            match one {
+                true => drop(node.out.insert("minProperties".to_owned(), json!(least))),
+                false => {
+                    self.leave(node.at, "minProperties", "`minProperties` cannot be enforced: name what is `required`")?
+                }
+            }
+        }
+        if let Some(most) = most {
+            // A name that comes twice counts once: the bound holds then all the more.
+            match one || named == required_of(node) {
+                true => drop(node.out.insert("maxProperties".to_owned(), json!(most))),
+                false => self.leave(
+                    node.at,
+                    "maxProperties",
+                    "`maxProperties` beside optional properties cannot be enforced",
+                )?,
+            }
+        }
+        Ok(())
+    }
+
+    fn dependent(&mut self, node: &Node<'_>) -> Result<(), GrammarError> {
+        for keyword in ["dependentRequired", "dependentSchemas", "dependencies"] {
+            let says = match node.map.get(keyword) {
+                None => false,
+                Some(Value::Object(map)) => !map.is_empty(),
+                Some(_) => return Err(node.fault(keyword, "this must be an object")),
+            };
+            if says {
+                self.leave(node.at, keyword, format!("`{keyword}` cannot be enforced: use `anyOf`"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many of the named properties must be there.
+fn required_of(node: &Node<'_>) -> u64 {
+    let required = node.out.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let named = node.out.get("properties").and_then(Value::as_object);
+    required.iter().filter_map(Value::as_str).filter(|name| named.is_some_and(|n| n.contains_key(*name))).count() as u64
+}
+
+/// The names that must be there, each once.
+fn required(node: &Node<'_>) -> Result<Vec<String>, GrammarError> {
+    let mut names: Vec<String> = Vec::new();
+    match node.map.get("required") {
+        // In older drafts a switch of one property, which says nothing of the object.
+        None | Some(Value::Bool(_)) => {}
+        Some(Value::Array(list)) => {
+            for name in list {
+                let Some(name) = name.as_str() else {
+                    return Err(node.fault("required", "each name must be a text"));
+                };
+                if !names.iter().any(|known| known == name) {
+                    names.push(name.to_owned());
+                }
+            }
+        }
+        Some(_) => return Err(node.fault("required", "this must be a list of names")),
+    }
+    Ok(names)
+}

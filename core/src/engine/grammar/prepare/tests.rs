@@ -1,0 +1,195 @@
+//! What becomes of schemas, keyword by keyword.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn ready(schema: &Value) -> Value {
+    let prepared = prepare(schema, true).unwrap_or_else(|e| panic!("{schema}: {e}"));
+    let again = prepare(&prepared.schema, true).unwrap();
+    assert_eq!(again.schema, prepared.schema, "prepared twice");
+    prepared.schema
+}
+
+#[test]
+fn annotations_go_and_what_cannot_be_broken_is_not_said() {
+    for (schema, expected) in [
+        (json!({"title": "t", "$comment": "c", "x-order": 1, "discriminator": {"propertyName": "k"}}), json!({})),
+        (json!({"type": "array", "uniqueItems": false, "description": "d"}), json!({"type": "array"})),
+        (json!({"type": "array", "uniqueItems": true, "maxItems": 1.0}), json!({"type": "array", "maxItems": 1})),
+        (json!({"type": "string", "uniqueItems": true, "minProperties": 3}), json!({"type": "string"})),
+        (json!({"type": "string", "format": "binary"}), json!({"type": "string"})),
+        (json!({"type": "integer", "format": "int64"}), json!({"type": "integer"})),
+        (json!({"type": "integer", "format": "what ever"}), json!({"type": "integer"})),
+        (
+            json!({"type": "object", "required": ["a", "a"], "minProperties": 1, "propertyNames": {"type": "string"}}),
+            json!({"type": "object", "required": ["a"]}),
+        ),
+        (
+            json!({"type": "object", "unevaluatedProperties": false}),
+            json!({"type": "object", "additionalProperties": false}),
+        ),
+        (json!({"not": false, "if": {"type": "null"}, "dependentRequired": {}}), json!({})),
+        (
+            json!({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "null"}}),
+            json!({"type": "object", "additionalProperties": false,
+                "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}),
+        ),
+        (
+            json!({"type": "object", "propertyNames": {"pattern": "^a"}}),
+            json!({"type": "object", "additionalProperties": false, "patternProperties": {"^a": true}}),
+        ),
+        (
+            json!({"items": [{"type": "null"}], "additionalItems": false, "type": "array"}),
+            json!({"type": "array", "prefixItems": [{"type": "null"}], "items": false}),
+        ),
+        (
+            json!({"type": "integer", "minimum": 3, "exclusiveMinimum": true}),
+            json!({"type": "integer", "exclusiveMinimum": 3}),
+        ),
+        (json!({"allOf": [{"type": "null", "title": "t"}], "default": null}), json!({"type": "null"})),
+        (
+            json!({"pattern": r"^\d.$", "type": "string"}),
+            json!({"type": "string", "pattern": r"^\d[^\n\r\x{2028}\x{2029}]$"}),
+        ),
+        (
+            json!({"oneOf": [{"type": "null"}, {"type": "string"}]}),
+            json!({"anyOf": [{"type": "null"}, {"type": "string"}]}),
+        ),
+    ] {
+        assert_eq!(ready(&schema), expected, "{schema}");
+    }
+}
+
+#[test]
+fn references_are_found_wherever_they_lead() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "a": {"$ref": "#/$defs/A%20b", "description": "d"},
+            "b": {"$ref": "#/components/schemas/x~1y"},
+            "c": {"$ref": "#here"},
+            "d": {"$ref": "#"}
+        },
+        "$defs": {"A b": {"type": "null"}, "unused": {"not": {}}, "named": {"$anchor": "here", "type": "boolean"}},
+        "components": {"schemas": {"x/y": {"type": "integer"}}}
+    });
+    let ready = ready(&schema);
+    assert_eq!(ready["properties"]["a"], json!({"$ref": "#/$defs/0"}));
+    let defs = [json!({"type": "null"}), json!({"type": "integer"}), json!({"type": "boolean"})];
+    for (n, def) in defs.iter().enumerate() {
+        assert_eq!(&ready["$defs"][n.to_string()], def);
+    }
+    assert_eq!(ready["$defs"]["3"]["properties"]["d"], json!({"$ref": "#/$defs/3"}));
+}
+
+#[test]
+fn alternatives_exclude_each_other_where_that_can_be_seen() {
+    let cat = json!({"type": "object", "properties": {"kind": {"const": "cat"}, "n": {"type": "integer"}}, "required": ["kind"]});
+    let dog = json!({"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}}, "required": ["kind"]});
+    let closed = json!({"type": "object", "properties": {"x": {}}, "additionalProperties": false});
+    let other = json!({"type": "object", "properties": {"y": {}}, "required": ["y"]});
+    for (good, alternatives) in [
+        (true, json!([{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}])),
+        (true, json!([{"allOf": [{"$ref": "#/$defs/cat"}]}, {"anyOf": [{"$ref": "#/$defs/dog"}, {"type": "null"}]}])),
+        (true, json!([{"const": 1}, {"const": 2}, {"type": "string"}])),
+        (true, json!([closed, other])),
+        (true, json!([{"type": ["null", "boolean"]}, {"type": ["array", "object"]}])),
+        (false, json!([{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/cat"}])),
+        (false, json!([{"type": "integer"}, {"type": "number"}])),
+        (false, json!([{"const": 1}, {"const": 1.0}])),
+        (false, json!([{"minimum": 1}, {"maximum": 9}])),
+        (false, json!([{"type": "string"}, {"type": "string", "maxLength": 3}])),
+    ] {
+        let schema = json!({"oneOf": alternatives, "$defs": {"cat": cat, "dog": dog}});
+        let strict = prepare(&schema, true);
+        assert_eq!(strict.is_ok(), good, "{schema}");
+        if let Err(error) = strict {
+            assert!(error.to_string().contains("`#/oneOf`: alternatives 0 and 1"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_enforced_has_a_place_and_a_reason() {
+    for (schema, path, reason) in [
+        (json!({"properties": {"p": {"pattern": "(?=a)b"}}}), "#/properties/p/pattern", "look-ahead"),
+        (json!({"items": {"pattern": r"a\b"}}), "#/items/pattern", "word boundaries"),
+        (json!({"pattern": "a^b"}), "#/pattern", "at its ends alone"),
+        (json!({"pattern": "[[a]"}), "#/pattern", "unclosed character class"),
+        (json!({"pattern": "[a&&b]"}), "#/pattern", "&&"),
+        (json!({"pattern": "[[:alpha:]]"}), "#/pattern", "brackets"),
+        (json!({"pattern": "(?i)a"}), "#/pattern", "flags"),
+        (json!({"pattern": "(a"}), "#/pattern", "unclosed group"),
+        (json!({"type": "string", "format": "telephone"}), "#/format", "telephone"),
+        (json!({"uniqueItems": true}), "#/uniqueItems", "uniqueItems"),
+        (json!({"not": {"type": "null"}}), "#/not", "not"),
+        (json!({"minProperties": 2}), "#/minProperties", "required"),
+        (json!({"properties": {"a": {}}, "maxProperties": 3}), "#/maxProperties", "optional"),
+        (json!({"if": {}, "then": {}}), "#/if", "anyOf"),
+        (json!({"contains": {}}), "#/contains", "contains"),
+        (json!({"propertyNames": {"maxLength": 3}}), "#/propertyNames", "enum"),
+        (json!({"multipleOf": 1e-9}), "#/multipleOf", "too many digits"),
+        (json!({"multipleOf": 0.07}), "#/multipleOf", "too many digits"),
+        (json!({"const": 1e30}), "#/const", "64 bits"),
+        (json!({"enum": [[{"a": "\u{1}"}]]}), "#/enum", "control"),
+        (json!({"maximum": 18446744073709551616.0}), "#/maximum", "64 bits"),
+        (json!({"$defs": {"a": {"not": {}}}, "anyOf": [{"$ref": "#/$defs/a"}]}), "#/$defs/a/not", "not"),
+        (
+            json!({"allOf": [{"type": "integer", "minimum": 9007199254740993u64}, {"type": "integer", "maximum": 3}]}),
+            "#/allOf",
+            "2^53",
+        ),
+    ] {
+        let error = prepare(&schema, true).unwrap_err();
+        let GrammarError::At { path: at, reason: why } = &error else { panic!("{schema}: {error}") };
+        assert_eq!(at, path, "{schema}");
+        assert!(why.contains(reason), "{schema}: {why}");
+        let left = prepare(&schema, false).unwrap();
+        assert_eq!(left.not_enforced, [NotEnforced { path: path.to_owned(), reason: why.clone() }], "{schema}");
+        ready(&left.schema);
+    }
+}
+
+#[test]
+fn a_wrong_schema_is_refused_strict_or_not() {
+    for (schema, path) in [
+        (json!({"type": "objet"}), "#/type"),
+        (json!({"type": []}), "#/type"),
+        (json!({"items": 3}), "#/items"),
+        (json!({"properties": []}), "#/properties"),
+        (json!({"properties": {"a/b": {"minLength": -1}}}), "#/properties/a~1b/minLength"),
+        (json!({"minimum": "3"}), "#/minimum"),
+        (json!({"multipleOf": 0}), "#/multipleOf"),
+        (json!({"enum": []}), "#/enum"),
+        (json!({"anyOf": []}), "#/anyOf"),
+        (json!({"required": [1]}), "#/required"),
+        (json!({"pattern": 1}), "#/pattern"),
+        (json!({"$ref": "#/$defs/none"}), "#/$ref"),
+    ] {
+        for strict in [true, false] {
+            let error = prepare(&schema, strict).unwrap_err();
+            assert!(matches!(&error, GrammarError::At { path: at, .. } if at == path), "{schema}: {error}");
+        }
+    }
+}
+
+#[test]
+fn work_is_bounded() {
+    // Each of many references leads to the whole.
+    let properties: Map<String, Value> =
+        (0..400).map(|n| (format!("p{n}"), json!({"$ref": format!("#/properties/p{}", (n + 1) % 400)}))).collect();
+    prepare(&json!({"properties": properties}), true).unwrap();
+    let nested: Map<String, Value> = (0..400)
+        .map(|n| {
+            (format!("p{n}"), json!({"anyOf": [{"$ref": "#"}, {"$ref": format!("#/properties/p{n}/anyOf/0")}, {}]}))
+        })
+        .collect();
+    let started = std::time::Instant::now();
+    let _ = prepare(&json!({"properties": nested}), true);
+    let many: Vec<Value> = (0..300)
+        .map(|_| json!({"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#"}]}}, "required": ["a"]}))
+        .collect();
+    let _ = prepare(&json!({"oneOf": many}), true);
+    assert!(started.elapsed().as_secs() < 10);
+}
