@@ -41,8 +41,7 @@ pub mod scoring;
 pub mod service;
 pub mod simulate;
 pub mod store;
-pub mod toolcall;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;
-pub use chimere_core::{engine, gguf, training, turn};
+pub use chimere_core::{engine, gguf, toolcall, training, turn};

@@ -5,6 +5,7 @@
 //! - [`engine`]: tokens in, tokens out; runs in a process of its own.
 //! - [`engram`]: n-grams of verified texts that are mixed into what the model says.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
+//! - [`schema`]: what a JSON Schema says of a value's kind; [`toolcall`]: calls out of the text of a reply.
 //! - [`training`]: pairs in, adapter out.
 //! - [`turn`]: the records that travel between the parts.
 
@@ -17,6 +18,8 @@ pub mod fuzz;
 pub mod gguf;
 #[cfg(feature = "llama")]
 pub mod quantize;
+pub mod schema;
+pub mod toolcall;
 pub mod training;
 pub mod turn;
 

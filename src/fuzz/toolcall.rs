@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::reader::cut;
 use crate::engine::protocol::Channel;
-use crate::toolcall::{CALLS_MAX, Piece, ToolCallParser, collect};
+use crate::toolcall::{CALLS_MAX, Piece, QWEN_TAGS, ToolCallParser, collect};
 
 /// Text and calls of a reply that came in these pieces.
 fn read<'a>(pieces: impl Iterator<Item = &'a str>, tools: &[Value]) -> (String, Vec<(String, Value)>) {
-    let mut parser = ToolCallParser::new(tools);
+    let mut parser = ToolCallParser::new(tools, &QWEN_TAGS);
     let mut read: Vec<Piece> = pieces.flat_map(|piece| parser.push(Channel::Answer, piece)).collect();
     read.extend(parser.finish());
     assert!(parser.calls() <= CALLS_MAX);

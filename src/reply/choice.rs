@@ -8,7 +8,7 @@ use super::unavailable;
 use crate::actors::inference::FromEngine;
 use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
 use crate::service::{Logprob, ReplyEvent, ServiceError};
-use crate::toolcall::{Piece, ToolCallParser};
+use crate::toolcall::{Piece, QWEN_TAGS, ToolCallParser};
 use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
 
 /// A choice under way.
@@ -57,7 +57,7 @@ impl Choice {
             channel: Channel::Answer,
             unshown: logprobs.then(Default::default),
             form: None,
-            tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools)),
+            tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools, &QWEN_TAGS)),
             one_call: false,
             call: None,
         }

@@ -8,6 +8,9 @@ use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
 use crate::turn::{Message, Role, ToolCall};
 
+/// Under this name the text of arguments is kept that are no JSON.
+const CUT_OFF: &str = "arguments";
+
 /// A message on the wire. Fields that our own replies and other servers' replies carry are accepted when a
 /// client sends a reply back.
 #[derive(Debug, Deserialize)]
@@ -164,7 +167,8 @@ fn tool_call(raw: RawCall, at: &str, limits: &HttpLimits) -> Result<ToolCall, Ap
             let message = format!("the arguments nest deeper than {} levels", limits.json_depth_max);
             return Err(ApiError::param(format!("{at}.function.arguments"), message).code("json_too_deep"));
         }
-        Value::String(text) => serde_json::from_str(&text).map_err(|_| wrong())?,
+        // A call that was cut off, as agents send back what they got: its text is kept as an argument of its own.
+        Value::String(text) => serde_json::from_str(&text).unwrap_or_else(|_| json!({ CUT_OFF: text })),
         Value::Null => Value::Object(serde_json::Map::new()),
         value => value,
     };
@@ -223,6 +227,15 @@ mod tests {
             let error = of(body.clone()).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{body}: {error:?}");
         }
+    }
+
+    #[test]
+    fn arguments_that_were_cut_off_keep_their_text() {
+        let cut = "{\"path\": \"notes/a\", \"content\": \"def f(";
+        let read = of(json!([{"role": "user", "content": "x"},
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "write", "arguments": cut}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "error"}]));
+        assert_eq!(read.unwrap()[1].tool_calls[0].arguments, json!({"arguments": cut}));
     }
 
     #[test]

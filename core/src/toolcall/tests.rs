@@ -9,7 +9,8 @@ fn tools() -> Vec<Value> {
     vec![json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
         "s": {"type": "string"}, "i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
         "o": {"type": "object"}, "a": {"type": "array"}, "u": {"type": ["string", "null"]},
-        "e": {"enum": ["x", 3]}, "any": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}}})]
+        "e": {"enum": ["x", 3]}, "any": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}}}),
+        json!({"type": "function", "function": {"name": "g"}}), json!({"type": "function", "function": {"name": "h"}})]
 }
 
 /// The pieces with contents joined and ids left out, by channel.
@@ -26,7 +27,7 @@ fn shape(pieces: Vec<Piece>) -> Vec<Piece> {
 }
 
 fn run(parts: &[&str]) -> Vec<Piece> {
-    let mut parser = ToolCallParser::new(&tools());
+    let mut parser = ToolCallParser::new(&tools(), &QWEN_TAGS);
     let mut pieces: Vec<Piece> = parts.iter().flat_map(|p| parser.push(Channel::Answer, p)).collect();
     pieces.extend(parser.finish());
     shape(pieces)
@@ -134,7 +135,6 @@ fn malformed_calls_stay_text() {
         "<tool_call>\n<function=f>\n<parameter=s>\nx",
         "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>\n",
         "<tool_call>\n<function=f>\nstray\n</function>\n</tool_call>",
-        "<tool_call>\n<function=f></function> more </tool_call>",
         "<tool_call><function=></function></tool_call>",
         "<tool_call><function=f><parameter=s>1</parameter><parameter=s>2</parameter></function></tool_call>",
         "</tool_call> é <tool_call><tool_call></tool_call>",
@@ -162,29 +162,126 @@ fn a_whole_call_without_its_closing_tag_is_taken_at_the_end() {
     assert_eq!(read("<tool_call>{\"name\":\"f\"}").1.len(), 1);
 }
 
-#[test]
-fn channels_are_read_apart_and_counted_together() {
-    let mut parser = ToolCallParser::new(&[]);
-    let mut pieces = parser.push(Channel::Thinking, "hm <tool_call>{\"name\":");
-    pieces.extend(parser.push(Channel::Answer, "yes <tool_call>{\"name\":\"b\"}</tool_call>"));
-    pieces.extend(parser.push(Channel::Thinking, "\"a\"}</tool_call> ok"));
+/// Text and calls by channel, of pushes in their order.
+fn told(pushes: &[(Channel, &str)]) -> Vec<Piece> {
+    let mut parser = ToolCallParser::new(&tools(), &QWEN_TAGS);
+    let mut pieces: Vec<Piece> = pushes.iter().flat_map(|(channel, text)| parser.push(*channel, text)).collect();
     pieces.extend(parser.finish());
-    assert_eq!(parser.calls(), 2);
-    let names: Vec<(u32, &str)> = pieces
-        .iter()
-        .filter_map(|p| match p {
-            Piece::Begin { index, name, .. } => Some((*index, name.as_str())),
+    shape(pieces)
+}
+
+#[test]
+fn a_call_in_a_thought_is_one_only_where_the_reply_ends_with_it() {
+    use Channel::{Answer, Thinking};
+    let (a, b) = ("<tool_call>{\"name\":\"f\"}</tool_call>", "<tool_call>{\"name\":\"g\"}</tool_call>");
+    let names = |pushes: &[(Channel, &str)]| {
+        let pieces = told(pushes);
+        let name = |p: &Piece| match p {
+            Piece::Begin { name, .. } => Some(name.clone()),
             _ => None,
-        })
-        .collect();
-    assert_eq!(names, [(0, "b"), (1, "a")]);
-    assert_eq!(pieces[0], Piece::Content(Channel::Thinking, "hm ".into()));
-    assert_eq!(pieces.last(), Some(&Piece::Content(Channel::Thinking, " ok".into())));
+        };
+        let said = |of: Channel| {
+            let text = pieces.iter().filter_map(|p| match p {
+                Piece::Content(channel, text) if *channel == of => Some(text.as_str()),
+                _ => None,
+            });
+            text.collect::<String>()
+        };
+        (pieces.iter().filter_map(name).collect::<Vec<_>>().join(" "), said(Thinking), said(Answer))
+    };
+    let owned = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+    let thought = format!("hm\n{a}");
+    assert_eq!(names(&[(Thinking, &thought), (Answer, b)]), owned("g", &thought, ""));
+    assert_eq!(names(&[(Thinking, &thought), (Answer, "yes")]), owned("", &thought, "yes"));
+    assert_eq!(names(&[(Thinking, &thought)]), owned("f", "hm", ""));
+    assert_eq!(names(&[(Thinking, &thought), (Thinking, "\nand so")]), owned("", &format!("{thought}\nand so"), ""));
+    assert_eq!(names(&[(Thinking, &format!("{a}\n{b}"))]).0, "f g");
+    assert_eq!(names(&[(Thinking, a), (Answer, "\n\n")]).0, "f");
+    assert_eq!(names(&[(Thinking, "hm <tool_call>{\"name\":"), (Answer, "x")]), owned("", "hm <tool_call>{\"name\":", "x"));
+}
+
+/// What a model writes, the text that remains, and the calls.
+#[test]
+fn what_is_certain_is_read_and_nothing_else() {
+    let f = |arguments: Value| vec![("f".to_owned(), arguments)];
+    let one = "<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>\n</tool_call>";
+    let g = "<function=g>\n</function>\n";
+    let two = |i: Value| vec![("f".to_owned(), json!({ "i": i })), ("g".to_owned(), json!({}))];
+    let cases: Vec<(String, &str, Vec<(String, Value)>)> = vec![
+        // A parameter that is not closed before the next one.
+        ("<tool_call>\n<function=f>\n<parameter=s>\none\n<parameter=i>\n2\n</parameter>\n</function>\n</tool_call>".into(), "", f(json!({"s": "one", "i": 2}))),
+        ("<tool_call>\n<function=f>\n<parameter=s>\none\n<parameter=i>\n2\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>".into(), "", f(json!({"s": "one", "i": 2, "n": 3}))),
+        // The last parameter, the function or both are not closed.
+        ("<tool_call>\n<function=f>\n<parameter=i>\n1\n</function>\n</tool_call>".into(), "", f(json!({"i": 1}))),
+        ("<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n</tool_call>".into(), "", f(json!({"i": 1}))),
+        ("<tool_call>\n<function=f>\n<parameter=i>\n1\n</tool_call>".into(), "", f(json!({"i": 1}))),
+        // Without the mark around it, and with a lone mark behind.
+        ("<function=f>\n<parameter=i>\n1\n</parameter>\n</function>".into(), "", f(json!({"i": 1}))),
+        (format!("So: {g}</tool_call>\n"), "So:", vec![("g".into(), json!({}))]),
+        (format!("{one}\n</tool_call>\n"), "", f(json!({"i": 1}))),
+        // Closed twice, and by something else.
+        (one.replace("</function>\n", "</function>\n</function>\n"), "", f(json!({"i": 1}))),
+        (one.replace("</function>\n", "</function>\n</tools>\n"), "", f(json!({"i": 1}))),
+        (one.replace("</parameter>\n", "</parameter>\n</parameter>\n"), "", f(json!({"i": 1}))),
+        // The same again, and several functions in one call.
+        (one.replace("<parameter=i>", "<parameter=i>\n1\n</parameter>\n<parameter=i>"), "", f(json!({"i": 1}))),
+        (one.replace("</tool_call>", &format!("{g}</tool_call>")), "", two(json!(1))),
+        (one.replace("</function>\n", g), "", two(json!(1))),
+        // Newlines between and behind calls are no text.
+        (format!("\n{one}\n\n{one}\n"), "", [f(json!({"i": 1})), f(json!({"i": 1}))].concat()),
+        (format!("a\n{one}\nb\n{one}\nc"), "a\n\nb\n\nc", [f(json!({"i": 1})), f(json!({"i": 1}))].concat()),
+        (one.replace("\n</tool_call>", " more </tool_call>"), "more </tool_call>", f(json!({"i": 1}))),
+        // Markup inside a value.
+        (tagged(&[("s", one)]), "", f(json!({ "s": one }))),
+        (tagged(&[("s", "see <parameter=x> there")]), "", f(json!({"s": "see <parameter=x> there"}))),
+        (tagged(&[("s", "<function=f>\n<parameter=i>\n1\n</parameter>\n</function>")]), "", f(json!({"s": "<function=f>\n<parameter=i>\n1\n</parameter>\n</function>"}))),
+        // JSON: a bracket too few or too many, a fence, a list, several values, other quotes.
+        ("<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}</tool_call>".into(), "", f(json!({"i": 1}))),
+        ("<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}}}</tool_call>".into(), "", f(json!({"i": 1}))),
+        ("<tool_call>\n```json\n{\"name\": \"f\", \"arguments\": {\"i\": 1}}\n```\n</tool_call>".into(), "", f(json!({"i": 1}))),
+        ("<tool_call>[{\"name\": \"f\", \"arguments\": {\"i\": 1}}, {\"name\": \"g\"}]</tool_call>".into(), "", two(json!(1))),
+        ("<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}}\n{\"name\": \"g\"}</tool_call>".into(), "", two(json!(1))),
+        ("<tool_call>{'name': 'f', 'arguments': {'i': 1, 'b': True}}</tool_call>".into(), "", f(json!({"i": 1, "b": true}))),
+        ("<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}}\n<tool_call>{\"name\": \"g\"}</tool_call>".into(), "", two(json!(1))),
+        ("<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {\"i\": 1}}}</tool_call>".into(), "", f(json!({"i": 1}))),
+    ];
+    for (text, rest, calls) in cases {
+        let (left, found) = read(&text);
+        assert_eq!((left.trim(), &found), (rest.trim(), &calls), "{text}");
+        assert!(!rest.is_empty() || left.is_empty(), "{text}: {left:?}");
+    }
+    // Nothing that the request does not offer is called, and nothing that was cut off.
+    for text in [
+        "```\n<tool_call>\n<function=get_weather>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>\n```",
+        "<function=rm>\n</function>",
+        "<tool_call>{\"name\": \"rm_rf\", \"arguments\": {}}</tool_call>",
+        "{\"name\": \"f\", \"arguments\": {}}",
+        "<tool_call>\n<function=f>\n<parameter=s>\ncut",
+        "<tool_call>\n<function=f>\n<parameter=s>\nx\n</parameter>",
+        "<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n<param",
+    ] {
+        assert_eq!(read(text), (text.to_owned(), vec![]));
+    }
+}
+
+#[test]
+fn arguments_take_the_types_that_references_and_alternatives_give() {
+    let tools = vec![json!({"type": "function", "function": {"name": "plan", "parameters": {"type": "object",
+        "$defs": {"period": {"properties": {"kind": {"type": "string"}}}},
+        "properties": {"r": {"$ref": "#/$defs/period"}, "a": {"allOf": [{"$ref": "#/$defs/period"}]},
+            "n": {"anyOf": [{"anyOf": [{"type": "null"}, {"$ref": "#/$defs/period"}]}, {"type": "integer"}]},
+            "c": {"const": {"kind": "week"}}, "p": {"properties": {"kind": {}}}, "s": {"type": "string"}}}}})];
+    for key in ["r", "a", "n", "c", "p"] {
+        let text = format!("<tool_call>\n<function=plan>\n<parameter={key}>\n{{\"kind\": \"week\"}}\n</parameter>\n</function>\n</tool_call>");
+        assert_eq!(parse(&text, &tools).1[0].arguments, json!({key: {"kind": "week"}}));
+    }
+    let text = "<tool_call>\n<function=plan>\n<parameter=s>\n{\"kind\": \"week\"}\n</parameter>\n</function>\n</tool_call>";
+    assert_eq!(parse(text, &tools).1[0].arguments, json!({"s": "{\"kind\": \"week\"}"}));
 }
 
 #[test]
 fn ids_are_unlike() {
-    let ids = |text: &str| parse(text, &[]).1.into_iter().map(|c| c.id).collect::<Vec<_>>();
+    let ids = |text: &str| parse(text, &tools()).1.into_iter().map(|c| c.id).collect::<Vec<_>>();
     let two = ids(&"<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2));
     assert_ne!(two[0], two[1]);
     assert_ne!(two, ids(&"<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2)));
@@ -193,17 +290,17 @@ fn ids_are_unlike() {
 #[test]
 fn limits_leave_text() {
     let many = "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(CALLS_MAX as usize + 3);
-    let (text, calls) = parse(&many, &[]);
+    let (text, calls) = parse(&many, &tools());
     assert_eq!(calls.len(), CALLS_MAX as usize);
     assert_eq!(text, "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(3));
     let large =
         format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{\"s\":\"{}\"}}}}</tool_call>", "x".repeat(CALL_BYTES_MAX));
-    assert_eq!(parse(&large, &[]), (large, vec![]));
+    assert_eq!(parse(&large, &tools()), (large, vec![]));
     let nested = |levels: usize| {
         let array = format!("{}{}", "[".repeat(levels - 1), "]".repeat(levels - 1));
-        parse(&format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{\"a\":{array}}}}}</tool_call>"), &[]).1.len()
+        parse(&format!("<tool_call>{{\"name\":\"f\",\"arguments\":{{\"a\":{array}}}}}</tool_call>"), &tools()).1.len()
     };
-    assert_eq!((nested(form::DEPTH_MAX), nested(form::DEPTH_MAX + 1)), (1, 0));
+    assert_eq!((nested(DEPTH_MAX), nested(DEPTH_MAX + 1)), (1, 0));
 }
 
 /// Texts made to be read again and again: what is read as a call, again included, stays within the bound of a reply,
@@ -221,7 +318,7 @@ fn hostile_text_is_not_read_again_and_again() {
         "<tool_cal".repeat(n),
         "{\"name\":\"f\"}</tool_call>".repeat(n),
     ] {
-        let mut parser = ToolCallParser::new(&[]);
+        let mut parser = ToolCallParser::new(&tools(), &QWEN_TAGS);
         let mut out = String::new();
         let mut take = |pieces: Vec<Piece>| {
             pieces.into_iter().for_each(|p| match p {
@@ -234,13 +331,13 @@ fn hostile_text_is_not_read_again_and_again() {
         take(parser.finish());
         assert_eq!(out, text);
         println!("{:?} …: {} bytes, {} read as calls", &text[..30], text.len(), parser.read_bytes);
-        assert!(parser.read_bytes <= READ_BYTES_MAX, "{:?}", &text[..40]);
+        assert!(parser.read_bytes <= READ_BYTES_MAX + 2 * CALL_BYTES_MAX, "{:?}", &text[..40]);
     }
 }
 
 const FRAGMENTS: [&str; 16] = [
-    OPEN,
-    CLOSE,
+    "<tool_call>",
+    "</tool_call>",
     "<function=f>",
     "</function>",
     "<parameter=s>",

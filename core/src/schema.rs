@@ -1,0 +1,265 @@
+//! What a JSON Schema says of its values, with references resolved inside the schema that holds it. Only what is asked of
+//! text that a model wrote: kinds, fixed values, and where a property is described.
+
+use serde_json::Value;
+
+/// Schemas looked at for one question, and within one another: references may go in circles.
+const STEPS_MAX: usize = 2000;
+const LEVELS_MAX: usize = 64;
+
+/// What may still be looked at.
+#[derive(Debug)]
+struct Steps {
+    left: usize,
+    levels: usize,
+}
+
+impl Steps {
+    fn new() -> Steps {
+        Steps { left: STEPS_MAX, levels: LEVELS_MAX }
+    }
+
+    /// One step, and a level down for as long as `within` takes.
+    fn down<T>(&mut self, within: impl FnOnce(&mut Steps) -> Option<T>) -> Option<T> {
+        self.left = self.left.checked_sub(1)?;
+        self.levels = self.levels.checked_sub(1)?;
+        let found = within(self);
+        self.levels += 1;
+        found
+    }
+}
+
+/// Kinds of JSON values, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    pub const NONE: Kinds = Kinds(0);
+    pub const NULL: Kinds = Kinds(1);
+    pub const BOOLEAN: Kinds = Kinds(2);
+    pub const INTEGER: Kinds = Kinds(4);
+    /// Numbers that need not be whole.
+    pub const FRACTION: Kinds = Kinds(8);
+    pub const STRING: Kinds = Kinds(16);
+    pub const ARRAY: Kinds = Kinds(32);
+    pub const OBJECT: Kinds = Kinds(64);
+
+    fn named(name: &str) -> Kinds {
+        match name {
+            "null" => Kinds::NULL,
+            "boolean" => Kinds::BOOLEAN,
+            "integer" => Kinds::INTEGER,
+            "number" => Kinds::INTEGER.or(Kinds::FRACTION),
+            "string" => Kinds::STRING,
+            "array" => Kinds::ARRAY,
+            "object" => Kinds::OBJECT,
+            _ => Kinds::NONE,
+        }
+    }
+
+    fn of(value: &Value) -> Kinds {
+        match value {
+            Value::Null => Kinds::NULL,
+            Value::Bool(_) => Kinds::BOOLEAN,
+            Value::Number(n) if n.is_f64() => Kinds::FRACTION,
+            Value::Number(_) => Kinds::INTEGER,
+            Value::String(_) => Kinds::STRING,
+            Value::Array(_) => Kinds::ARRAY,
+            Value::Object(_) => Kinds::OBJECT,
+        }
+    }
+
+    fn or(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    pub fn has(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// A schema and the whole that its references point into.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema<'a> {
+    root: &'a Value,
+    own: &'a Value,
+}
+
+impl<'a> Schema<'a> {
+    pub fn new(root: &'a Value) -> Schema<'a> {
+        Schema { root, own: root }
+    }
+
+    fn part(self, own: &'a Value) -> Schema<'a> {
+        Schema { own, ..self }
+    }
+
+    /// What `$ref` points to.
+    fn target(self) -> Option<Schema<'a>> {
+        let to = self.own.get("$ref")?.as_str()?.strip_prefix('#')?;
+        self.root.pointer(to).map(|own| self.part(own))
+    }
+
+    fn list(self, key: &str) -> impl Iterator<Item = Schema<'a>> {
+        let all = self.own.get(key).and_then(Value::as_array).into_iter().flatten();
+        all.map(move |own| self.part(own))
+    }
+
+    /// Kinds of the values; `None`: it says nothing of them.
+    pub fn kinds(self) -> Option<Kinds> {
+        self.kinds_within(&mut Steps::new())
+    }
+
+    fn kinds_below(self, steps: &mut Steps) -> Option<Kinds> {
+        steps.down(|steps| self.kinds_within(steps))
+    }
+
+    fn kinds_within(self, steps: &mut Steps) -> Option<Kinds> {
+        let map = self.own.as_object()?;
+        let union = |all: &Vec<Value>, of: fn(&Value) -> Kinds| all.iter().fold(Kinds::NONE, |k, v| k.or(of(v)));
+        let by_type = match map.get("type") {
+            Some(Value::String(name)) => Some(Kinds::named(name)),
+            Some(Value::Array(names)) => Some(union(names, |n| n.as_str().map_or(Kinds::NONE, Kinds::named))),
+            _ => None,
+        };
+        let fixed = map.get("const").map(Kinds::of);
+        let listed = map.get("enum").and_then(Value::as_array).map(|all| union(all, Kinds::of));
+        let referred = self.target().and_then(|schema| schema.kinds_below(steps));
+        let mut said = [by_type, fixed, listed, referred].into_iter().flatten().reduce(both);
+        for part in self.list("allOf") {
+            said = [said, part.kinds_below(steps)].into_iter().flatten().reduce(both);
+        }
+        for key in ["anyOf", "oneOf"] {
+            let each: Option<Vec<Kinds>> = self.list(key).map(|part| part.kinds_below(steps)).collect();
+            let either = each.filter(|all| !all.is_empty()).map(|all| all.into_iter().fold(Kinds::NONE, Kinds::or));
+            said = [said, either].into_iter().flatten().reduce(both);
+        }
+        let said = said.or_else(|| implied(map));
+        let nullable = map.get("nullable") == Some(&Value::Bool(true));
+        said.map(|kinds| if nullable { kinds.or(Kinds::NULL) } else { kinds })
+    }
+
+    /// The values that `enum` and `const` name; empty: there are none, or others are allowed as well.
+    pub fn options(self) -> Vec<&'a Value> {
+        self.options_within(&mut Steps::new()).unwrap_or_default()
+    }
+
+    fn options_below(self, steps: &mut Steps) -> Option<Vec<&'a Value>> {
+        steps.down(|steps| self.options_within(steps))
+    }
+
+    fn options_within(self, steps: &mut Steps) -> Option<Vec<&'a Value>> {
+        if let Some(fixed) = self.own.get("const") {
+            return Some(vec![fixed]);
+        }
+        if let Some(all) = self.own.get("enum").and_then(Value::as_array) {
+            return Some(all.iter().collect());
+        }
+        if let Some(found) = self.target().and_then(|schema| schema.options_below(steps)) {
+            return Some(found);
+        }
+        if let Some(found) = self.list("allOf").find_map(|part| part.options_below(steps)) {
+            return Some(found);
+        }
+        // Fixed values among alternatives; others may be allowed beside them.
+        let mut found = Vec::new();
+        for part in self.list("anyOf").chain(self.list("oneOf")) {
+            found.extend(part.options_below(steps).unwrap_or_default());
+        }
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// The schema of a property.
+    pub fn property(self, key: &str) -> Option<Schema<'a>> {
+        self.property_within(key, &mut Steps::new())
+    }
+
+    fn property_below(self, key: &str, steps: &mut Steps) -> Option<Schema<'a>> {
+        steps.down(|steps| self.property_within(key, steps))
+    }
+
+    fn property_within(self, key: &str, steps: &mut Steps) -> Option<Schema<'a>> {
+        if let Some(own) = self.own.get("properties").and_then(|all| all.get(key)) {
+            return Some(self.part(own));
+        }
+        let parts = self.target().into_iter().chain(["allOf", "anyOf", "oneOf"].into_iter().flat_map(|k| self.list(k)));
+        for part in parts {
+            if let Some(found) = part.property_below(key, steps) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// The schema of a property that no list names.
+    pub fn additional(self) -> Option<Schema<'a>> {
+        let own = self.own.get("additionalProperties").filter(|own| own.is_object());
+        own.map(|own| self.part(own)).or_else(|| self.target().and_then(|target| {
+            let own = target.own.get("additionalProperties").filter(|own| own.is_object());
+            own.map(|own| self.part(own))
+        }))
+    }
+}
+
+/// What two schemas that must both hold allow together. A whole number is a number.
+fn both(one: Kinds, other: Kinds) -> Kinds {
+    Kinds(one.0 & other.0)
+}
+
+/// A schema without `type` speaks of the kind that its keywords are about.
+fn implied(map: &serde_json::Map<String, Value>) -> Option<Kinds> {
+    const OF: [(&[&str], Kinds); 4] = [
+        (&["properties", "required", "additionalProperties", "patternProperties", "propertyNames"], Kinds::OBJECT),
+        (&["items", "prefixItems", "contains", "minItems", "maxItems"], Kinds::ARRAY),
+        (&["pattern", "format", "minLength", "maxLength"], Kinds::STRING),
+        (&["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"], Kinds(4 | 8)),
+    ];
+    OF.iter().find(|(words, _)| words.iter().any(|word| map.contains_key(*word))).map(|(_, kinds)| *kinds)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn kinds_are_found_behind_references_and_alternatives() {
+        let root = json!({"$defs": {
+            "day": {"type": "object"}, "loop": {"$ref": "#/$defs/loop"}, "n": {"type": ["integer", "null"]},
+            "both": {"anyOf": [{"$ref": "#/$defs/both"}, {"$ref": "#/$defs/both"}]}, "a/b": {"type": "array"}}});
+        let kinds = |own: &Value| Schema { root: &root, own }.kinds();
+        let object = Some(Kinds::OBJECT);
+        for (schema, expected) in [
+            (json!({"$ref": "#/$defs/day"}), object),
+            (json!({"allOf": [{"$ref": "#/$defs/day"}, {"description": "x"}]}), object),
+            (json!({"anyOf": [{"anyOf": [{"type": "null"}, {"$ref": "#/$defs/day"}]}]}), Some(Kinds(1 | 64))),
+            (json!({"const": {"a": 1}}), object),
+            (json!({"properties": {"a": {}}}), object),
+            (json!({"items": {}}), Some(Kinds::ARRAY)),
+            (json!({"enum": [1, "x"]}), Some(Kinds(4 | 16))),
+            (json!({"type": "number", "allOf": [{"type": "integer"}]}), Some(Kinds::INTEGER)),
+            (json!({"$ref": "#/$defs/a~1b"}), Some(Kinds::ARRAY)),
+            (json!({"type": "string", "nullable": true}), Some(Kinds(1 | 16))),
+            (json!({"$ref": "#/$defs/loop"}), None),
+            (json!({"$ref": "#/$defs/both"}), None),
+            (json!({"$ref": "#/$defs/nobody"}), None),
+            (json!({"anyOf": [{}, {"type": "null"}]}), None),
+            (json!({}), None),
+            (json!(true), None),
+        ] {
+            assert_eq!(kinds(&schema), expected, "{schema}");
+        }
+    }
+
+    #[test]
+    fn properties_and_fixed_values_are_found() {
+        let root = json!({"$ref": "#/$defs/p", "$defs": {"p": {"allOf": [
+            {"properties": {"a": {"anyOf": [{"const": 1}, {"enum": ["x"]}]}}}, {"properties": {"b": {"type": "null"}}}]}}});
+        let schema = Schema::new(&root);
+        let a = schema.property("a").unwrap();
+        assert_eq!(a.options(), [&json!(1), &json!("x")]);
+        assert_eq!(schema.property("b").unwrap().kinds(), Some(Kinds::NULL));
+        assert!(schema.property("c").is_none() && schema.options().is_empty());
+    }
+}

@@ -1,0 +1,69 @@
+//! Calls whose name stands before their arguments: a mark, the name among marks, a JSON object.
+
+use super::json::arguments_of;
+use super::shape::{Balance, Call, End, Functions, Reading, may_become, value};
+
+/// Bytes between the mark of a call and its arguments.
+const HEAD_BYTES_MAX: usize = 512;
+
+/// How a family writes such calls.
+#[derive(Debug, PartialEq)]
+pub struct Named {
+    /// Around all calls; empty: nothing.
+    pub open: &'static str,
+    pub close: &'static str,
+    /// Before a call.
+    pub begin: &'static str,
+    /// Between it and the name, and between the name and the arguments, as the grammar writes them.
+    pub before: &'static str,
+    pub after: &'static str,
+    /// Behind the arguments.
+    pub end: &'static str,
+    /// What parts the words of a head, of which one is the name.
+    pub parts: &'static [&'static str],
+}
+
+/// Reads one call from the mark on, or from the mark around all of them.
+pub(super) fn read(form: &Named, text: &str, ended: bool, functions: &Functions, balance: &mut Balance) -> Reading {
+    let more = if ended { Reading::Text } else { Reading::More };
+    let mut rest = text;
+    if let Some(inner) = text.strip_prefix(form.open).filter(|_| !form.open.is_empty()) {
+        rest = inner.trim_start();
+    }
+    let Some(head) = rest.strip_prefix(form.begin) else {
+        let open = rest.is_empty() || may_become(rest, form.begin);
+        return if open { more } else { Reading::Text };
+    };
+    let Some(at) = head.find('{') else {
+        return if head.len() <= HEAD_BYTES_MAX { more } else { Reading::Text };
+    };
+    if at > HEAD_BYTES_MAX {
+        return Reading::Text;
+    }
+    let Some(name) = name_in(form, &head[..at], functions) else { return Reading::Text };
+    let from = text.len() - head.len() + at;
+    let (to, unclosed) = match balance.end(text, from, form.end) {
+        End::At(to) => (to, false),
+        End::Unclosed(to) => (to, true),
+        End::More => return more,
+        End::Never => return Reading::Text,
+    };
+    match value(&text[from..to], unclosed).and_then(arguments_of) {
+        Some(arguments) => Reading::Calls(vec![Call { name, arguments }], to),
+        None => Reading::Text,
+    }
+}
+
+/// Splits a head into its words.
+fn words<'a>(form: &Named, head: &'a str) -> Vec<&'a str> {
+    let mut words = vec![head];
+    for part in form.parts {
+        words = words.into_iter().flat_map(|word| word.split(part)).collect();
+    }
+    words.into_iter().map(str::trim).filter(|word| !word.is_empty()).collect()
+}
+
+/// The function that a whole head names: the last of its words that is one.
+fn name_in(form: &Named, head: &str, functions: &Functions) -> Option<String> {
+    words(form, head).into_iter().rev().find_map(|word| functions.named(word)).map(str::to_owned)
+}
