@@ -194,10 +194,12 @@ impl<'a> Schema<'a> {
     /// The schema of a property that no list names.
     pub fn additional(self) -> Option<Schema<'a>> {
         let own = self.own.get("additionalProperties").filter(|own| own.is_object());
-        own.map(|own| self.part(own)).or_else(|| self.target().and_then(|target| {
-            let own = target.own.get("additionalProperties").filter(|own| own.is_object());
-            own.map(|own| self.part(own))
-        }))
+        own.map(|own| self.part(own)).or_else(|| {
+            self.target().and_then(|target| {
+                let own = target.own.get("additionalProperties").filter(|own| own.is_object());
+                own.map(|own| self.part(own))
+            })
+        })
     }
 }
 

@@ -18,6 +18,7 @@ use super::slot::Prepared;
 use super::tables::Tables;
 use super::template::ChatTemplate;
 use super::vocab::Vocab;
+use crate::toolcall::QWEN_TAGS;
 
 /// Tokens that one `Tokenize` lists: more would not fit a frame.
 const PIECES_MAX: usize = 1 << 20;
@@ -87,6 +88,10 @@ impl Preparer {
         if request.prefix_owner.as_ref().is_some_and(|owner| owner.len() > OWNER_BYTES_MAX) {
             return Err(Refusal::invalid(format!("a prefix's owner is named by at most {OWNER_BYTES_MAX} bytes")));
         }
+        let tools = match &request.prompt {
+            Prompt::Chat(chat) => chat.tools.clone(),
+            _ => Vec::new(),
+        };
         let Tokenised { ids, thinking_open } = self.tokenise(request.prompt)?;
         let room = self.room(&ids)?;
         let sampler = Sampler::new(&request.sampling, self.width, &ids)?;
@@ -96,7 +101,7 @@ impl Preparer {
             thinking: request.thinking,
             ignore_end: request.ignore_end,
         };
-        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?;
+        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?.calling(&tools, &QWEN_TAGS);
         let engram = request.engram.map(|choice| self.tables.choose(&choice, &ids)).transpose()?;
         Ok(Prepared {
             id: request.id,

@@ -77,46 +77,12 @@ const PLAIN: Format = Format { name: "", shapes: &[], closers: &[], begun: "", n
 
 const QWEN_CLOSERS: &[&str] = &["</tool_call>", "</function>", "</parameter>"];
 
-const INVOKE: Tags = Tags {
-    open: "<minimax:tool_call>",
-    close: "</minimax:tool_call>",
-    function: "<invoke name=",
-    function_head_end: ">",
-    function_end: "</invoke>",
-    parameter: "<parameter name=",
-    parameter_head_end: ">",
-    value: "",
-    parameter_end: "</parameter>",
-    lines: false,
-};
-
-const DSML: Tags = Tags {
-    open: "<｜DSML｜function_calls>",
-    close: "</｜DSML｜function_calls>",
-    function: "<｜DSML｜invoke name=",
-    function_head_end: ">",
-    function_end: "</｜DSML｜invoke>",
-    parameter: "<｜DSML｜parameter name=",
-    parameter_head_end: ">",
-    value: "",
-    parameter_end: "</｜DSML｜parameter>",
-    lines: false,
-};
-
 /// Qwen's and its like: tags, JSON where a model was trained on it.
-pub static QWEN_TAGS: Format = Format {
-    name: "qwen-tags",
-    shapes: &[Shape::Tags(QWEN), Shape::Json(HERMES)],
-    closers: QWEN_CLOSERS,
-    ..PLAIN
-};
+pub static QWEN_TAGS: Format =
+    Format { name: "qwen-tags", shapes: &[Shape::Tags(QWEN), Shape::Json(HERMES)], closers: QWEN_CLOSERS, ..PLAIN };
 
-pub static HERMES_JSON: Format = Format {
-    name: "hermes",
-    shapes: &[Shape::Json(HERMES), Shape::Tags(QWEN)],
-    closers: QWEN_CLOSERS,
-    ..PLAIN
-};
+pub static HERMES_JSON: Format =
+    Format { name: "hermes", shapes: &[Shape::Json(HERMES), Shape::Tags(QWEN)], closers: QWEN_CLOSERS, ..PLAIN };
 
 impl Shape {
     /// Whether a text that begins with a mark may be of this shape.

@@ -94,7 +94,8 @@ fn call_of(value: Value, functions: &Functions) -> Option<Call> {
     if let Some(Value::Object(function)) = fields.get_mut("function") {
         fields = std::mem::take(function);
     }
-    let name = ["name", "tool_name", "function"].into_iter().find_map(|key| fields.get(key)?.as_str().map(str::to_owned));
+    let name =
+        ["name", "tool_name", "function"].into_iter().find_map(|key| fields.get(key)?.as_str().map(str::to_owned));
     let Some(name) = name else {
         let (name, arguments) = fields.into_iter().next().filter(|_| true)?;
         let name = functions.named(&name)?.to_owned();

@@ -82,6 +82,8 @@ pub struct ToolCallParser {
     /// Calls at the end of the thought so far, and their text.
     in_thought: Vec<(String, Vec<Call>)>,
     calls: u32,
+    /// Their texts, where somebody wants them.
+    texts: Option<Vec<String>>,
     read_bytes: usize,
     /// Makes the ids of this reply unlike those of others.
     prefix: u64,
@@ -98,10 +100,21 @@ impl ToolCallParser {
             answer: Stream::beginning(format.begun),
             in_thought: Vec::new(),
             calls: 0,
+            texts: None,
             read_bytes: 0,
             // Without random numbers, ids are still unique within the reply.
             prefix: getrandom::u64().unwrap_or_default(),
         }
+    }
+
+    /// One that keeps what it read as calls.
+    pub fn keeping_texts(tools: &[Value], format: &'static Format) -> ToolCallParser {
+        ToolCallParser { texts: Some(Vec::new()), ..ToolCallParser::new(tools, format) }
+    }
+
+    /// What was read as this call, and those behind it in the same marks.
+    pub fn text_of(&self, index: u32) -> &str {
+        self.texts.as_ref().and_then(|texts| texts.get(index as usize)).map_or("", String::as_str)
     }
 
     /// Adds text of a channel.
@@ -172,6 +185,10 @@ impl ToolCallParser {
                         return true;
                     }
                     self.release(pieces);
+                    if let Some(texts) = &mut self.texts {
+                        texts.push(text);
+                        texts.resize(self.calls as usize + calls.len(), String::new());
+                    }
                     calls.into_iter().for_each(|call| self.give(call, pieces));
                     true
                 }

@@ -54,7 +54,10 @@ impl Functions {
         let text = text.trim().trim_matches(['"', '\'']);
         let short = text.strip_prefix("functions.").unwrap_or(text);
         let bare = short.rsplit_once(':').filter(|(_, n)| n.bytes().all(|b| b.is_ascii_digit())).map_or(short, |x| x.0);
-        [text, short, bare].into_iter().find_map(|name| self.0.iter().find(|(own, _)| own == name)).map(|(n, _)| n.as_str())
+        [text, short, bare]
+            .into_iter()
+            .find_map(|name| self.0.iter().find(|(own, _)| own == name))
+            .map(|(n, _)| n.as_str())
     }
 
     /// Whether some function's name begins with `text`.

@@ -143,7 +143,7 @@ impl Stream {
         self.decide(bytes);
     }
 
-    /// Passes over a call. Its text, where it may turn out to be part of a thought.
+    /// Passes over a call; returns its text, in a thought with the blanks before it.
     pub(super) fn take_call(&mut self, bytes: usize, channel: Channel) -> String {
         let text = self.decide(bytes);
         self.fresh = true;
@@ -151,7 +151,7 @@ impl Stream {
             return std::mem::take(&mut self.blank) + &text;
         }
         self.called = true;
-        String::new()
+        text
     }
 
     /// The next bytes as text, with the blanks before them and without those at their end.
@@ -186,11 +186,13 @@ pub(super) struct Marks {
 
 impl Marks {
     pub(super) fn of(format: &Format) -> Marks {
-        let texts: Vec<&str> = format.shapes.iter().flat_map(Shape::openings).chain(format.noise.iter().copied()).collect();
+        let texts: Vec<&str> =
+            format.shapes.iter().flat_map(Shape::openings).chain(format.noise.iter().copied()).collect();
         let texts: Vec<&str> = texts.into_iter().filter(|mark| !mark.is_empty()).collect();
         let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&texts);
         // A few short texts: they can always be searched for.
-        let search = built.or_else(|_| AhoCorasick::new([""; 0])).unwrap_or_else(|_| unreachable!("no texts to search for"));
+        let search =
+            built.or_else(|_| AhoCorasick::new([""; 0])).unwrap_or_else(|_| unreachable!("no texts to search for"));
         Marks { texts, search }
     }
 

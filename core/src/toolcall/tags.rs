@@ -5,7 +5,7 @@ use serde_json::Map;
 
 use super::shape::{Call, Functions, Reading, SPACE_BYTES_MAX, is_name, may_become};
 use super::typed::typed;
-use crate::schema::Schema;
+use crate::schema::{Kinds, Schema};
 
 /// Parameters of one call.
 const PARAMETERS_MAX: usize = 256;
@@ -151,7 +151,8 @@ impl<'a> Reader<'a> {
     }
 
     fn may_be_stray(&self) -> bool {
-        may_become(self.rest, "</") || self.rest.strip_prefix("</").is_some_and(|name| name.is_empty() || is_tag_name(name))
+        may_become(self.rest, "</")
+            || self.rest.strip_prefix("</").is_some_and(|name| name.is_empty() || is_tag_name(name))
     }
 
     /// The text up to `end`, which is passed over.
@@ -182,7 +183,8 @@ impl<'a> Reader<'a> {
                 break;
             }
             let parameter = self.rest.starts_with(self.tags.parameter);
-            let over = self.wrapped && (self.rest.starts_with(self.tags.close) || self.rest.starts_with(self.tags.function));
+            let over =
+                self.wrapped && (self.rest.starts_with(self.tags.close) || self.rest.starts_with(self.tags.function));
             match (parameter, over) {
                 (true, _) => self.parameter(schema, &mut arguments)?,
                 (_, true) => break,
@@ -224,15 +226,48 @@ impl<'a> Reader<'a> {
         }
         let own = schema.property(key).or_else(|| schema.additional());
         let new = |name: &str| name != key && !arguments.contains_key(name) && schema.property(name).is_some();
-        let text = self.value(&new)?;
+        let structured =
+            own.and_then(Schema::kinds).is_some_and(|kinds| kinds.has(Kinds::ARRAY) || kinds.has(Kinds::OBJECT));
+        let text = match structured.then(|| self.json_end()) {
+            Some(Some(end)) => end?,
+            _ => self.value(&new)?,
+        };
         let value = match attributes {
             a if a.contains("string=\"true\"") => serde_json::Value::String(text.to_owned()),
-            a if a.contains("string=\"false\"") => super::shape::value(text.trim(), false).unwrap_or_else(|| typed(text, own)),
+            a if a.contains("string=\"false\"") => {
+                super::shape::value(text.trim(), false).unwrap_or_else(|| typed(text, own))
+            }
             _ => typed(text, own),
         };
         let differs = arguments.get(key).is_some_and(|before| *before != value);
         arguments.insert(key.to_owned(), value);
         if differs || !is_name(key) || arguments.len() > PARAMETERS_MAX { Err(Stop::Text) } else { Ok(()) }
+    }
+
+    /// A JSON array or object up to its closing tag: what stands in its strings is no markup. `None`: it is none.
+    fn json_end(&mut self) -> Option<Result<&'a str, Stop>> {
+        if !self.rest.trim_start().starts_with(['{', '[']) {
+            return None;
+        }
+        let mut values = serde_json::Deserializer::from_str(self.rest).into_iter::<serde::de::IgnoredAny>();
+        match values.next()? {
+            Ok(_) => {
+                let rest = &self.rest[values.byte_offset()..];
+                let blanks = rest.len() - rest.trim_start().len();
+                let at = self.rest.len() - rest.len() + blanks;
+                match rest.trim_start() {
+                    rest if rest.starts_with(self.tags.parameter_end) => {
+                        Some(Ok(self.end(at, at + self.tags.parameter_end.len())))
+                    }
+                    rest if !self.ended && (rest.is_empty() || may_become(rest, self.tags.parameter_end)) => {
+                        Some(Err(Stop::More))
+                    }
+                    _ => None,
+                }
+            }
+            Err(error) if error.is_eof() && !self.ended => Some(Err(Stop::More)),
+            Err(_) => None,
+        }
     }
 
     /// A value; what follows its end comes next. It ends at its closing tag, markup that is balanced aside; where that is
@@ -255,7 +290,8 @@ impl<'a> Reader<'a> {
             match mark {
                 Mark::Parameter => {
                     let line = text[..at].trim_end_matches([' ', '\t']).ends_with('\n') || !self.tags.lines;
-                    let name = text[behind..].split_once(self.tags.parameter_head_end).map_or("", |(name, _)| name.trim());
+                    let name =
+                        text[behind..].split_once(self.tags.parameter_head_end).map_or("", |(name, _)| name.trim());
                     if implied.is_none() && line && parameters + functions + calls == 0 && new(name.trim_matches('"')) {
                         implied = Some(at);
                     }
@@ -329,7 +365,10 @@ impl<'a> Reader<'a> {
     /// Whether the function ends at its closing tag, which `rest` follows, although a value in it has no end.
     fn ends_function(&self, rest: &str) -> Follows {
         let rest = rest.trim_start();
-        let known = self.tags.mark(rest).is_some_and(|(mark, _)| matches!(mark, Mark::Close | Mark::Function | Mark::FunctionEnd));
+        let known = self
+            .tags
+            .mark(rest)
+            .is_some_and(|(mark, _)| matches!(mark, Mark::Close | Mark::Function | Mark::FunctionEnd));
         match () {
             () if known || !self.wrapped || (self.ended && rest.is_empty()) => Follows::Structure,
             () if !self.ended && (rest.is_empty() || self.tags.may_become_a_mark(rest)) => Follows::Unknown,

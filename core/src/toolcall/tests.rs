@@ -6,11 +6,14 @@ use serde_json::json;
 use super::*;
 
 fn tools() -> Vec<Value> {
-    vec![json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+    vec![
+        json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
         "s": {"type": "string"}, "i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
         "o": {"type": "object"}, "a": {"type": "array"}, "u": {"type": ["string", "null"]},
         "e": {"enum": ["x", 3]}, "any": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}}}),
-        json!({"type": "function", "function": {"name": "g"}}), json!({"type": "function", "function": {"name": "h"}})]
+        json!({"type": "function", "function": {"name": "g"}}),
+        json!({"type": "function", "function": {"name": "h"}}),
+    ]
 }
 
 /// The pieces with contents joined and ids left out, by channel.
@@ -197,7 +200,10 @@ fn a_call_in_a_thought_is_one_only_where_the_reply_ends_with_it() {
     assert_eq!(names(&[(Thinking, &thought), (Thinking, "\nand so")]), owned("", &format!("{thought}\nand so"), ""));
     assert_eq!(names(&[(Thinking, &format!("{a}\n{b}"))]).0, "f g");
     assert_eq!(names(&[(Thinking, a), (Answer, "\n\n")]).0, "f");
-    assert_eq!(names(&[(Thinking, "hm <tool_call>{\"name\":"), (Answer, "x")]), owned("", "hm <tool_call>{\"name\":", "x"));
+    assert_eq!(
+        names(&[(Thinking, "hm <tool_call>{\"name\":"), (Answer, "x")]),
+        owned("", "hm <tool_call>{\"name\":", "x")
+    );
 }
 
 /// What a model writes, the text that remains, and the calls.
@@ -272,10 +278,13 @@ fn arguments_take_the_types_that_references_and_alternatives_give() {
             "n": {"anyOf": [{"anyOf": [{"type": "null"}, {"$ref": "#/$defs/period"}]}, {"type": "integer"}]},
             "c": {"const": {"kind": "week"}}, "p": {"properties": {"kind": {}}}, "s": {"type": "string"}}}}})];
     for key in ["r", "a", "n", "c", "p"] {
-        let text = format!("<tool_call>\n<function=plan>\n<parameter={key}>\n{{\"kind\": \"week\"}}\n</parameter>\n</function>\n</tool_call>");
+        let text = format!(
+            "<tool_call>\n<function=plan>\n<parameter={key}>\n{{\"kind\": \"week\"}}\n</parameter>\n</function>\n</tool_call>"
+        );
         assert_eq!(parse(&text, &tools).1[0].arguments, json!({key: {"kind": "week"}}));
     }
-    let text = "<tool_call>\n<function=plan>\n<parameter=s>\n{\"kind\": \"week\"}\n</parameter>\n</function>\n</tool_call>";
+    let text =
+        "<tool_call>\n<function=plan>\n<parameter=s>\n{\"kind\": \"week\"}\n</parameter>\n</function>\n</tool_call>";
     assert_eq!(parse(text, &tools).1[0].arguments, json!({"s": "{\"kind\": \"week\"}"}));
 }
 

@@ -10,9 +10,9 @@ pub(super) fn typed(text: &str, schema: Option<Schema<'_>>) -> Value {
     let string = || Value::String(text.to_owned());
     let Some(schema) = schema else { return string() };
     let options = schema.options();
-    if let Some(option) = options.iter().find(|o| is_written(o, text)).or_else(|| {
-        options.iter().find(|o| is_written(o, text.trim()))
-    }) {
+    if let Some(option) =
+        options.iter().find(|o| is_written(o, text)).or_else(|| options.iter().find(|o| is_written(o, text.trim())))
+    {
         return (*option).clone();
     }
     let Some(kinds) = schema.kinds() else { return string() };

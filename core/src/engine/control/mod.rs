@@ -14,8 +14,10 @@ mod utf8;
 
 use super::protocol::{Channel, STOP_BYTES_MAX, STOPS_MAX};
 use super::vocab::{Vocab, VocabError};
+use crate::toolcall::{Format, Piece, ToolCallParser};
 use crate::turn::{FinishReason, Thinking};
-use stop::StopMatcher;
+use serde_json::Value;
+use stop::{Found, StopMatcher};
 use thinking::{Marks, ThinkingBudget};
 use utf8::Utf8Assembler;
 
@@ -74,6 +76,8 @@ pub struct ReplyControl {
     budget: ThinkingBudget,
     utf8: Utf8Assembler,
     stops: StopMatcher,
+    /// Tells calls from text, where there are stop strings: those apply to text alone.
+    calls: Option<Box<ToolCallParser>>,
     /// At the start of a thought, or of an answer after one: newlines are not shown.
     skip_newlines: bool,
     /// Newlines at the end of the thought so far, shown only if more of it follows.
@@ -99,6 +103,7 @@ impl ReplyControl {
             budget: ThinkingBudget::new(vocab, marks, limits.thinking, limits.max_tokens)?,
             utf8: Utf8Assembler::default(),
             stops: StopMatcher::new(limits.stop),
+            calls: None,
             skip_newlines: false,
             newlines: String::new(),
             thought: false,
@@ -110,6 +115,14 @@ impl ReplyControl {
             control.open_thought();
         }
         Ok(control)
+    }
+
+    /// The reply may call these tools: no stop string cuts a call.
+    pub fn calling(mut self, tools: &[Value], format: &'static Format) -> ReplyControl {
+        if !tools.is_empty() && !self.stops.is_empty() {
+            self.calls = Some(Box::new(ToolCallParser::keeping_texts(tools, format)));
+        }
+        self
     }
 
     /// Where the next token belongs.
@@ -165,7 +178,15 @@ impl ReplyControl {
         let mut text = String::new();
         if self.channel == Channel::Answer {
             let rest = self.utf8.flush();
-            let found = self.stops.push(&rest);
+            let mut found = self.answer(&rest);
+            if let (None, Some(calls)) = (&found.stop, &mut self.calls) {
+                let pieces = calls.finish();
+                let last = self.pieces(pieces);
+                found = Found { text: found.text + &last.text, stop: last.stop };
+            }
+            if found.stop.is_some() {
+                return Finish { reason: FinishReason::Stop, text: found.text, stop: found.stop };
+            }
             text = found.text + &self.stops.flush();
         }
         Finish { reason, text, stop: None }
@@ -193,10 +214,40 @@ impl ReplyControl {
             }
             (Channel::Answer, _) => {
                 let text = self.utf8.push(&vocab.bytes(id));
-                let found = self.stops.push(skip_newlines(&mut self.skip_newlines, &text));
+                let text = skip_newlines(&mut self.skip_newlines, &text).to_owned();
+                let found = self.answer(&text);
                 (found.text, found.stop)
             }
         }
+    }
+
+    /// Text of the answer, as far as it is safe to show.
+    fn answer(&mut self, text: &str) -> Found {
+        let Some(calls) = &mut self.calls else { return self.stops.push(text) };
+        let pieces = calls.push(Channel::Answer, text);
+        self.pieces(pieces)
+    }
+
+    /// Calls go through as they were written, text up to the first stop string.
+    fn pieces(&mut self, pieces: Vec<Piece>) -> Found {
+        let mut shown = String::new();
+        for piece in pieces {
+            match piece {
+                Piece::Content(_, text) => {
+                    let found = self.stops.push(&text);
+                    shown += &found.text;
+                    if found.stop.is_some() {
+                        return Found { text: shown, stop: found.stop };
+                    }
+                }
+                Piece::Begin { index, .. } => {
+                    shown += &self.stops.flush();
+                    shown += self.calls.as_ref().map_or("", |calls| calls.text_of(index));
+                }
+                Piece::Arguments { .. } | Piece::End { .. } => {}
+            }
+        }
+        Found { text: shown, stop: None }
     }
 
     fn open_thought(&mut self) {

@@ -59,6 +59,10 @@ impl StopMatcher {
         StopMatcher { patterns: stops.iter().map(|s| Pattern::new(s)).collect(), held: String::new() }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
     /// Adds text. After a stop string was found there is nothing more to push.
     pub(crate) fn push(&mut self, text: &str) -> Found {
         let mut all = std::mem::take(&mut self.held);

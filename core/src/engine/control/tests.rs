@@ -48,6 +48,45 @@ impl Vocab for Bytes {
     }
 }
 
+/// A reply that may call `f`, whole, a token a byte.
+fn calling(text: &str, stop: &str) -> (String, Option<Finish>) {
+    let tools = [
+        serde_json::json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}}),
+    ];
+    let vocab = Bytes(Vec::new());
+    let stops = [stop.to_owned()];
+    let control = ReplyControl::new(&vocab, limits(&stops), false).unwrap();
+    let mut control = control.calling(&tools, &crate::toolcall::QWEN_TAGS);
+    let mut shown = String::new();
+    for byte in text.bytes() {
+        let advance = control.push(&vocab, u32::from(byte) + 3);
+        shown += &advance.text;
+        if let Some(finish) = advance.finish {
+            shown += &finish.text;
+            return (shown, Some(finish));
+        }
+    }
+    let finish = control.finish(FinishReason::Stop);
+    shown += &finish.text;
+    (shown, Some(finish))
+}
+
+#[test]
+fn stop_strings_end_the_text_and_never_cut_a_call() {
+    let call = "<tool_call>\n<function=f>\n<parameter=s>\na END b\n</parameter>\n</function>\n</tool_call>";
+    for (text, stop, shown, stopped) in [
+        (call.to_owned(), "\n", call.to_owned(), false),
+        (format!("\n{call}\n{call}\n"), "\n", format!("{call}{call}"), false),
+        (format!("So: {call}"), "END", format!("So:{call}"), false),
+        (format!("{call}\nand END more"), "END", format!("{call}and "), true),
+        ("one\ntwo".to_owned(), "\n", "one".to_owned(), true),
+        ("<tool_call> is a mark\nx".to_owned(), "\n", "<tool_call> is a mark".to_owned(), true),
+    ] {
+        let (found, finish) = calling(&text, stop);
+        assert_eq!((found, finish.unwrap().stop.is_some()), (shown, stopped), "{text:?}");
+    }
+}
+
 fn limits(stop: &[String]) -> ReplyLimits<'_> {
     ReplyLimits { max_tokens: 1000, stop, thinking: Thinking::Template, ignore_end: false }
 }

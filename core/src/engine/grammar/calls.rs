@@ -64,6 +64,10 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
     }
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();
     let _ = writeln!(text, "call: {open} ({}) {close}", names.join(" | "));
+    // What stands between tags holds none, so that it is read as it was written.
+    if marks.tags {
+        text += "UNTAGGED: /(?s:.*)/ & ~/(?s:.*)<(function|parameter|tool_call|\\/function|\\/tool_call)(?s:.*)/\n";
+    }
     for (at, function) in calls.functions.iter().enumerate() {
         let parameters = arguments(function)?;
         let tagged = if marks.tags { tags(at, &function.name, &parameters.schema) } else { None };
@@ -136,7 +140,7 @@ fn tag_value(rule: &str, schema: &Value) -> Option<String> {
     }
     match map.get("type")?.as_str()? {
         "string" if map.keys().all(|k| plain.contains(&k.as_str())) => {
-            Some(format!("{rule}[suffix={}]: /(?s:.*)/\n", quoted("</parameter>")))
+            Some(format!("{rule}[suffix={}]: UNTAGGED\n", quoted("</parameter>")))
         }
         "integer" | "number" | "boolean" | "array" | "object" => {
             Some(format!("{rule}: {rule}j {end}\n{rule}j: %json {}\n", guided(schema)))
