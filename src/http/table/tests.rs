@@ -1,3 +1,5 @@
+//! The table against values that are right, nearly right and wrong, and the schema that it is written down as.
+
 use serde_json::{Value, json};
 
 use super::*;
