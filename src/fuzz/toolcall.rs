@@ -1,5 +1,5 @@
-//! The reader of tool calls on any text in any pieces: however a reply is cut, it gives the same text and the same calls, and
-//! what is no call stays text, every byte of it.
+//! The reader of tool calls on any text in any pieces. However a reply is cut, it gives the same text and the same
+//! calls. What is no call stays text, every byte of it.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! Pages of other origins. A browser says where a script came from; only pages of this very daemon may use it, and those
-//! of the origins that the owner has named (`http.origins`), which are answered by the rules of CORS. Such a page may
-//! chat and no more, whatever key it holds: what reads metrics or runs the daemon stays with programs.
+//! Pages of other origins. A browser says where a script came from. Only pages of this very daemon may use it, and
+//! pages of the origins that the owner has named (`http.origins`). The latter are answered by the rules of CORS. Such
+//! a page may chat and no more, whatever key it holds: what reads metrics or runs the daemon stays with programs.
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};

@@ -1,4 +1,4 @@
-//! What became of the requests that brought a form, counted for whoever watches the engine.
+//! Counts of the requests that brought a form, by their outcome, for the engine's metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,9 +1,9 @@
-//! The form of an answer: JSON by a schema, or calls of the request's functions. A request brings a [`Grammar`]; the
-//! `desk` has it compiled, away from the step loop, into a [`Constraint`], which forbids in each row of logits what
-//! cannot come next. The thought before an answer is free.
+//! The form of an answer: JSON by a schema, or calls of the request's functions. A request brings a [`Grammar`]. The
+//! `desk` has it compiled, away from the engine loop, into a [`Constraint`]. That forbids in each row of logits the
+//! tokens that cannot come next. The thought before an answer is free.
 //!
-//! A schema is a stranger's: its size is checked before anything else (`check_schema`, also at the daemon's door), then
-//! it is compiled in a process apart with little time and memory (`vet`), and only then in the engine.
+//! A schema is a stranger's text. Its size is checked first (`check_schema`, also in the HTTP server). Then a
+//! throw-away process with little time and memory compiles it (`vet`), and only then the engine.
 
 mod calls;
 mod compile;

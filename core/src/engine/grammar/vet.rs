@@ -1,4 +1,4 @@
-//! Examining a grammar in a process apart, whose time and memory the system bounds: whatever a schema does to its
+//! Examines a grammar in a throw-away process whose time and memory the system bounds. Whatever a schema does to its
 //! compiler, it does it there first.
 
 use std::path::Path;
