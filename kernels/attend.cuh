@@ -2,8 +2,7 @@
 // there already in flight before the wait, and those of the next page while one is multiplied.
 #pragma once
 #include "blocks.cuh"
-
-#define PAGE 64
+#include "pages.cuh"
 
 // `settled`: every token is the only one of its sequence, so that all earlier positions were written by earlier passes;
 // the kernel then normalises and rotates queries and keys itself and puts the new position into the cache.
@@ -16,7 +15,7 @@ struct AttendArgs {
     Ptr<u8> keys, values;
     Ptr<u32> pages, slot, position;
     Ptr<float> part;        // [tokens][heads][chunks_max][dim + 2]: Σ p·v, maximum, Σ p
-    u32 heads, kv_heads, dim, rope_dims, pages_max, chunk, chunks_max, settled;
+    u32 heads, kv_heads, dim, rope_dims, pages_max, pad, chunks_max, settled;
     float scale, eps;
 };
 
@@ -191,13 +190,14 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 group = a.heads / a.kv_heads, groups = (group + 7) / 8, kv = y / groups;
     u32 first_head = kv * group + y % groups * 8, some = min(8u, group - y % groups * 8);
-    u32 head = first_head + min(warp, some - 1), length = a.position[t] + 1;
+    u32 head = first_head + min(warp, some - 1), length = a.position[t] + 1, size = chunk_of(length);
+    if ((u64)z * size >= length) return after_previous();
     const u32* pages = a.pages + (u64)a.slot[t] * a.pages_max;
     bool mine = 8 * lane < a.dim, waited = false;
     Eight<BLOCKS ? 8 : 16> k[8];
     Eight<BLOCKS ? 4 : 16> v[8];
     // One warp makes the new position, which the block with its chunk alone needs, and puts it into the cache.
-    bool owner = settled && warp == 7 && (length - 1) / a.chunk % zs == z;
+    bool owner = settled && warp == 7 && (length - 1) / size % zs == z;
     u16 new_key[8], new_value[8];
     float w[8], u[8];
     float2 angle[8];
@@ -210,14 +210,13 @@ __device__ __forceinline__ void attend_rows(const AttendArgs& a, bool settled, u
             if (at < a.rope_dims) angle[i] = *(const float2*)(a.angles + (u64)(length - 1) * a.rope_dims + 2 * p);
         }
     }
-    if ((u64)z * a.chunk >= length) return after_previous();
     // What no position fills must be numbers: its weight is zero.
     for (u32 i = threadIdx.x; i < PAGE * ROW_HALVES / 8; i += 256) m.tile[i] = make_uint4(0, 0, 0, 0);
-    for (u32 chunk = z; (u64)chunk * a.chunk < length; chunk += zs) {
+    for (u32 chunk = z; (u64)chunk * size < length; chunk += zs) {
         float top = -INFINITY, sum = 0, out[2][4] = {};
-        u32 end = min(length, (chunk + 1) * a.chunk);
+        u32 end = min(length, (chunk + 1) * size);
         bool fresh = owner && end == length, asked = false;
-        for (u32 first = chunk * a.chunk; first < end; first += PAGE) {
+        for (u32 first = chunk * size; first < end; first += PAGE) {
             // Positions that the cache has by now, and those that it had before the wait.
             u32 page = pages[first / PAGE], rows = min((u32)PAGE, end - first);
             u32 known = settled ? min(rows, length - 1 - first) : rows, early = waited || settled ? known : 0;
@@ -297,13 +296,13 @@ struct AttendJoinArgs {
     Ptr<u32> position;
     Ptr<float> y;     // [tokens][heads·dim]
     Ptr<u16> halves;        // or null
-    u32 heads, dim, chunk, chunks_max;
+    u32 heads, dim, pad, chunks_max;
 };
 
 // Value k of a head of token t.
 __device__ __forceinline__ void join_head(const AttendJoinArgs& a, u32 t, u32 head, u32 k) {
     u32 lane = k % 32;
-    u32 chunks = a.position[t] / a.chunk + 1, step = a.dim + 2;
+    u32 last = a.position[t], chunks = last / chunk_of(last + 1) + 1, step = a.dim + 2;
     const float* from = a.part + ((u64)t * a.heads + head) * a.chunks_max * step;
     after_previous();
     float gate = a.query_gate[(((u64)t * a.heads + head) * 2 + 1) * a.dim + k];

@@ -13,7 +13,7 @@ struct AttentionArgs {
     Ptr<u8> keys, values;
     Ptr<u32> pages, slot, position;
     Ptr<float> part;        // [tokens][heads][chunks_max][dim + 2]: Σ p·v, maximum, Σ p
-    u32 heads, kv_heads, dim, pages_max, halves, chunk, chunks_max, pad;
+    u32 heads, kv_heads, dim, pages_max, halves, chunks_max;
     float scale, pad2;
 };
 
@@ -30,15 +30,15 @@ KERNEL(__launch_bounds__(256) attention, AttentionArgs) {
     u32 group = a.heads / a.kv_heads, groups = (group + 7) / 8, kv = blockIdx.y / groups;
     u32 member = blockIdx.y % groups * 8 + warp, head = kv * group + min(member, group - 1);
     after_previous();
-    u32 length = a.position[t] + 1;
+    u32 length = a.position[t] + 1, size = chunk_of(length);
     const u32* pages = a.pages + (u64)a.slot[t] * a.pages_max;
     for (u32 k = lane; k < a.dim; k += 32) queries[warp][k] = a.q[((u64)t * a.heads + head) * a.dim + k] * a.scale;
-    for (u32 chunk = blockIdx.z; (u64)chunk * a.chunk < length; chunk += gridDim.z) {
+    for (u32 chunk = blockIdx.z; (u64)chunk * size < length; chunk += gridDim.z) {
         float top = -INFINITY, sum = 0, out[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) out[i] = 0;
-        u32 end = min(length, (chunk + 1) * a.chunk);
-        for (u32 first = chunk * a.chunk; first < end; first += 32) {
+        u32 end = min(length, (chunk + 1) * size);
+        for (u32 first = chunk * size; first < end; first += 32) {
             u64 page = pages[first / PAGE];
             u64 base = ((page * PAGE + first % PAGE) * a.kv_heads + kv) * a.dim;
             u32 rows = min(32u, end - first), step = a.kv_heads * a.dim;
@@ -85,13 +85,13 @@ struct JoinArgs {
     Ptr<u32> position;
     Ptr<float> y;     // [tokens][heads·dim]
     Ptr<u16> halves;        // or null
-    u32 heads, dim, chunk, chunks_max;
+    u32 heads, dim, chunk, chunks_max;  // positions of a chunk; 0: as `chunk_of` says
 };
 
 KERNEL(__launch_bounds__(256) attention_join, JoinArgs) {
     u32 t = blockIdx.x, head = blockIdx.y, k = threadIdx.x;
     after_previous();
-    u32 chunks = a.position[t] / a.chunk + 1;
+    u32 last = a.position[t], chunks = last / (a.chunk ? a.chunk : chunk_of(last + 1)) + 1;
     const float* from = a.part + ((u64)t * a.heads + head) * a.chunks_max * (a.dim + 2);
     float top = -INFINITY, sum = 0, out = 0;
     for (u32 c = 0; c < chunks; c++) top = fmaxf(top, from[c * (a.dim + 2) + a.dim]);

@@ -4,8 +4,8 @@
 // pages[slot][position / 64] names it, the same in every layer. Heads of 32 to 256 values, a multiple of 32.
 #pragma once
 #include "blocks.cuh"
+#include "pages.cuh"
 
-#define PAGE 64
 // How keys and values are kept.
 #define KV_FLOATS 0
 #define KV_HALVES 1

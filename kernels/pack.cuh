@@ -2,12 +2,12 @@
 //
 // Rows go in tiles of 16, inputs in blocks of 256 (32 for B8); a tile's blocks follow each other. Within a block the
 // bytes lie as lanes take them: lane 4g + j of step t (inputs 32t..) holds, for r = 0..3, the codes
-// of row g + 8·(r & 1), inputs 32t + 16·(r >> 1) + 4j + b in byte b. Values are exact: value = A·code + B per row and
-// sub-block, with A and B from the file's own scales. Twin: ffi/src/kernels/pack.rs.
+// of row g + 8·(r & 1), inputs 32t + 8j + 4·(r >> 1) + b in byte b. Values are exact: value = A·code + B per row and
+// sub-block, with A and B from the file's own scales; a lane's eight inputs have the same ones. Twin: ffi/src/kernels/pack.rs.
 //
 // bytes of a block (offsets in order): nibbles w (per lane: two words a step, low nibbles even r, high ones odd r; Q5:
-// whole codes), fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8), halves d and dmin (per g: row
-// g low, row g + 8 high).
+// whole codes), fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8; of 16 values each: per g and
+// half of a step, which is lanes j < 2 or j > 1), halves d and dmin (per g: row g low, row g + 8 high).
 #pragma once
 #include "common.cuh"
 
@@ -83,7 +83,7 @@ __device__ __forceinline__ Pair pair_of(const Scale& s) {
 
 // Q4_K.
 struct PackQ4 {
-    static const int INPUTS = 256, BYTES = 2368, SUB = 32, OFFSET = 0, SIGNED = 0, FORM = NIBBLES;
+    static const int INPUTS = 256, BYTES = 2368, OFFSET = 0, SIGNED = 0, FORM = NIBBLES;
     uint4 w[4], sc, mn;
     u32 d, dm;
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -95,7 +95,7 @@ struct PackQ4 {
     }
     __device__ __forceinline__ u32 word(int t, int m) const { return word_of(w[t / 2], t % 2 * 2 + m); }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
-    __device__ __forceinline__ Scale scale(int t, int) const {
+    __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
         for (int r = 0; r < 2; r++) {
             s.a[r] = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t);
@@ -103,7 +103,7 @@ struct PackQ4 {
         }
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t, int) const {
+    __device__ __forceinline__ Pair pair(int t) const {
         u32 least = byte_pair<false>(word_of(mn, t / 4), word_of(mn, 2 + t / 4), t % 4);
         return {mul_halves(mul_halves(d, HALF_256), byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4)),
                 mul_halves(mul_halves(dm, HALF_256 ^ HALF_SIGNS), least)};
@@ -112,7 +112,7 @@ struct PackQ4 {
 
 // IQ3_S: values −15, −13 … 15 as codes 0 … 15.
 struct PackIQ3 {
-    static const int INPUTS = 256, BYTES = 2208, SUB = 32, OFFSET = 8, SIGNED = 0, FORM = NIBBLES;
+    static const int INPUTS = 256, BYTES = 2208, OFFSET = 8, SIGNED = 0, FORM = NIBBLES;
     uint4 w[4], sc;
     u32 d;
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -122,7 +122,7 @@ struct PackIQ3 {
     }
     __device__ __forceinline__ u32 word(int t, int m) const { return word_of(w[t / 2], t % 2 * 2 + m); }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
-    __device__ __forceinline__ Scale scale(int t, int) const {
+    __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
         for (int r = 0; r < 2; r++) {
             float f = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t);
@@ -131,7 +131,7 @@ struct PackIQ3 {
         }
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t, int) const {
+    __device__ __forceinline__ Pair pair(int t) const {
         u32 scale = byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4);
         return {mul_halves(mul_halves(d, HALF_512), scale), mul_halves(mul_halves(d, HALF_256), scale)};
     }
@@ -140,7 +140,7 @@ struct PackIQ3 {
 // Q5_K: codes in pairs as operands hold them, 16 pairs of two steps in five words: three pairs a word, at bits 0, 5 and 10
 // of both halves, and bit b of the last pair at bit 15 of word b.
 struct PackQ5 {
-    static const int INPUTS = 256, BYTES = 2880, SUB = 32, OFFSET = 0, SIGNED = 0, FORM = FIVES;
+    static const int INPUTS = 256, BYTES = 2880, OFFSET = 0, SIGNED = 0, FORM = FIVES;
     uint4 w[5], sc, mn;
     u32 d, dm;
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -174,7 +174,7 @@ struct PackQ5 {
             }
         }
     }
-    __device__ __forceinline__ Scale scale(int t, int) const {
+    __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
         for (int r = 0; r < 2; r++) {
             s.a[r] = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t);
@@ -182,7 +182,7 @@ struct PackQ5 {
         }
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t, int) const {
+    __device__ __forceinline__ Pair pair(int t) const {
         u32 least = byte_pair<false>(word_of(mn, t / 4), word_of(mn, 2 + t / 4), t % 4);
         return {mul_halves(mul_halves(d, HALF_256), byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4)),
                 mul_halves(mul_halves(dm, HALF_256 ^ HALF_SIGNS), least)};
@@ -191,13 +191,13 @@ struct PackQ5 {
 
 // Q6_K: two bits of step t, operand r, byte b at 8b + 2r of word t of h.
 struct PackQ6 {
-    static const int INPUTS = 256, BYTES = 3360, SUB = 16, OFFSET = 32, SIGNED = 0, FORM = CODE_BYTES;
-    uint4 w[4], h[2], sc[2];
+    static const int INPUTS = 256, BYTES = 3360, OFFSET = 32, SIGNED = 0, FORM = CODE_BYTES;
+    uint4 w[4], h[2], sc;
     u32 d;
     __device__ __forceinline__ void load(const u8* p, int lane) {
         for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
         for (int i = 0; i < 2; i++) h[i] = load_once(p + 2048 + i * 512 + lane * 16);
-        for (int i = 0; i < 2; i++) sc[i] = load_once(p + 3072 + lane / 4 * 32 + i * 16);
+        sc = load_once(p + 3072 + lane / 2 * 16);
         d = load_word(p + 3328 + lane / 4 * 4);
     }
     __device__ __forceinline__ void codes(int t, u32 a[4]) const {
@@ -205,24 +205,23 @@ struct PackQ6 {
         u32 bits = word_of(h[t / 4], t % 4);
         for (int r = 0; r < 4; r++) a[r] |= (r < 2 ? bits << (4 - 2 * r) : bits >> (2 * r - 4)) & 0x30303030u;
     }
-    __device__ __forceinline__ Scale scale(int t, int half) const {
+    __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
         for (int r = 0; r < 2; r++) {
-            s.a[r] = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc[r], 2 * t + half);
+            s.a[r] = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t);
             s.b[r] = -32.0f * s.a[r];
         }
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t, int half) const {
-        int i = 2 * t + half;
-        u32 scale = byte_pair<true>(word_of(sc[0], i / 4), word_of(sc[1], i / 4), i % 4);
+    __device__ __forceinline__ Pair pair(int t) const {
+        u32 scale = byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4);
         return {mul_halves(mul_halves(d, HALF_256), scale), 0};
     }
 };
 
 // Any block format of 32 values: signed bytes, A and B as floats (per g: A of g, A of g + 8; then the same of B).
 struct PackB8 {
-    static const int INPUTS = 32, BYTES = 640, SUB = 32, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
+    static const int INPUTS = 32, BYTES = 640, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
     uint4 w;
     float d[2], m[2];
     __device__ __forceinline__ void load(const u8* p, int lane) {
@@ -235,25 +234,25 @@ struct PackB8 {
     __device__ __forceinline__ void codes(int, u32 a[4]) const {
         for (int r = 0; r < 4; r++) a[r] = word_of(w, r);
     }
-    __device__ __forceinline__ Scale scale(int, int) const {
+    __device__ __forceinline__ Scale scale(int) const {
         Scale s;
         for (int r = 0; r < 2; r++) s.a[r] = d[r], s.b[r] = m[r];
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t, int half) const { return pair_of(scale(t, half)); }
+    __device__ __forceinline__ Pair pair(int t) const { return pair_of(scale(t)); }
 };
 
 // Any block format of 256 values: signed bytes, 16 scales and mins a row, d and −dmin as floats (as in B8).
 struct PackK8 {
-    static const int INPUTS = 256, BYTES = 4736, SUB = 16, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
+    static const int INPUTS = 256, BYTES = 4736, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
     const u8* w;  // read step by step: this layout is for what has no denser one
-    uint4 sc[2], mn[2];
+    uint4 sc, mn;
     float d[2], dm[2];
     __device__ __forceinline__ void load(const u8* p, int lane) {
         w = p + lane * 16;
+        sc = load_once(p + 4096 + lane / 2 * 16);
+        mn = load_once(p + 4352 + lane / 2 * 16);
         for (int r = 0; r < 2; r++) {
-            sc[r] = load_once(p + 4096 + lane / 4 * 32 + r * 16);
-            mn[r] = load_once(p + 4352 + lane / 4 * 32 + r * 16);
             d[r] = __uint_as_float(load_word(p + 4608 + lane / 4 * 8 + 4 * r));
             dm[r] = __uint_as_float(load_word(p + 4672 + lane / 4 * 8 + 4 * r));
         }
@@ -262,18 +261,18 @@ struct PackK8 {
         uint4 v = *(const uint4*)(w + t * 512);
         for (int r = 0; r < 4; r++) a[r] = word_of(v, r);
     }
-    __device__ __forceinline__ Scale scale(int t, int half) const {
+    __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
         for (int r = 0; r < 2; r++) {
-            s.a[r] = d[r] * signed_byte_of(sc[r], 2 * t + half);
-            s.b[r] = dm[r] * (float)byte_of(mn[r], 2 * t + half);
+            s.a[r] = d[r] * signed_byte_of(sc, 8 * r + t);
+            s.b[r] = dm[r] * (float)byte_of(mn, 8 * r + t);
         }
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t, int half) const { return pair_of(scale(t, half)); }
+    __device__ __forceinline__ Pair pair(int t) const { return pair_of(scale(t)); }
 };
 
-// The codes of a step as exact halves less OFFSET: x[m][r] is row g + 8·(r & 1), inputs 16·m + 4j + {0, 2} or, of the
+// The codes of a step as exact halves less OFFSET: x[m][r] is row g + 8·(r & 1), inputs 8j + 4·m + {0, 2} or, of the
 // upper two r, {1, 3}. Bytes go under the exponent of 1,024 and back; nibbles likewise, the high ones under 16 times it.
 template <class P> __device__ __forceinline__ void half_codes(const P& pack, int t, u32 x[2][4]) {
     const u32 LOW = 0x000f000fu, HIGH = 0x00f000f0u, OFFSET = 0x00010001u * P::OFFSET;
@@ -302,27 +301,25 @@ template <class P> __device__ __forceinline__ void half_codes(const P& pack, int
     }
 }
 
-// Operands of the two products m16n8k16 of step t: of inputs 32t .. + 15, and of the 16 behind them, in the order of
-// `half_place`. A scale is rounded once, a weight once more.
+// Operands of the two products m16n8k16 of step t: of the first four of each lane's eight inputs, and of the others, in the
+// order of `half_place`. A scale is rounded once, a weight once more.
 template <class P> __device__ __forceinline__ void operands(const P& pack, int t, u32 w[2][4]) {
     half_codes(pack, t, w);
-    Pair s = pack.pair(t, 0);
+    const Pair s = pack.pair(t);
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        if (P::SUB == 16 && m == 1) s = pack.pair(t, 1);
+    for (int m = 0; m < 2; m++)
 #pragma unroll
         for (int r = 0; r < 4; r++)
             w[m][r] = r % 2 ? fma_halves(w[m][r], both_high(s.a), both_high(s.b))
                             : fma_halves(w[m][r], both_low(s.a), both_low(s.b));
-    }
 }
 
 // Codes of one step, the value of one of them, for the kernel that reads single rows.
 template <class P> __device__ __forceinline__ float packed_value(const u8* weights, u32 cols, u32 row, u32 input) {
-    u32 g = row % 8, upper = row / 8 % 2, k = input % P::INPUTS, t = k / 32, half = k / 16 % 2;
+    u32 g = row % 8, upper = row / 8 % 2, k = input % P::INPUTS, t = k / 32;
     u64 block = (u64)(row / 16) * (cols / P::INPUTS) + input / P::INPUTS;
     P pack;
-    pack.load(weights + block * P::BYTES, (int)(4 * g + k / 4 % 4));
+    pack.load(weights + block * P::BYTES, (int)(4 * g + k / 8 % 4));
     u32 a[4] = {0, 0, 0, 0};
     Scale s = {{0, 0}, {0, 0}};
     // Constant indices keep the block in registers.
@@ -330,9 +327,9 @@ template <class P> __device__ __forceinline__ float packed_value(const u8* weigh
     for (u32 step = 0; step < P::INPUTS / 32; step++)
         if (step == t) {
             pack.codes((int)step, a);
-            s = half == 0 ? pack.scale((int)step, 0) : pack.scale((int)step, 1);
+            s = pack.scale((int)step);
         }
-    u32 r = 2 * half + upper, word = r == 0 ? a[0] : r == 1 ? a[1] : r == 2 ? a[2] : a[3];
+    u32 r = k / 4 % 2 * 2 + upper, word = r == 0 ? a[0] : r == 1 ? a[1] : r == 2 ? a[2] : a[3];
     float code = (float)(i8)(word >> (8 * (k % 4)) & 255);
     return upper == 0 ? s.a[0] * code + s.b[0] : s.a[1] * code + s.b[1];
 }

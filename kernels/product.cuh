@@ -15,14 +15,14 @@
 #define HAS(packing) ((PACKINGS) >> (packing) & 1)
 
 // Activations [tokens][inputs] as halves, each 32 in the order of operand B: places 8j + 4·m .. + 3 are
-// inputs 16·m + 4j + {0, 2, 1, 3}.
+// inputs 8j + 4·m + {0, 2, 1, 3}, so that eight inputs side by side are one lane's.
 struct Halves {
     const u16* at;
     u32 inputs;
 };
 
 __device__ __forceinline__ u32 half_place(u32 k) {
-    return k / 32 * 32 + k % 16 / 4 * 8 + k % 32 / 16 * 4 + k % 2 * 2 + k % 4 / 2;
+    return k / 4 * 4 + k % 2 * 2 + k % 4 / 2;
 }
 
 // The nearest half, or the largest one of its sign; what is no number stays none.

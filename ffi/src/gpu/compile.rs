@@ -11,7 +11,7 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 18] = [
+const HEADERS: [(&CStr, &str); 19] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
@@ -27,6 +27,7 @@ const HEADERS: [(&CStr, &str); 18] = [
     (c"matmul.cuh", include_str!("../../../kernels/matmul.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
+    (c"pages.cuh", include_str!("../../../kernels/pages.cuh")),
     (c"pick.cuh", include_str!("../../../kernels/pick.cuh")),
     (c"product.cuh", include_str!("../../../kernels/product.cuh")),
     (c"wide.cuh", include_str!("../../../kernels/wide.cuh")),

@@ -6,8 +6,10 @@ use crate::gpu::{Device, GpuError};
 
 /// Positions of a page.
 pub const PAGE: usize = 64;
-/// Chunks of one row that a launch works on side by side.
-const CHUNKS_BESIDE: u32 = 64;
+/// Chunks of a row, at most.
+const CHUNKS_MAX: usize = 128;
+/// Blocks that a multiprocessor is given in a launch, where there are so many chunks: it holds two at once.
+const BLOCKS: u32 = 8;
 /// Tokens up to which the kernel for few of them serves.
 pub const FEW: usize = 32;
 
@@ -52,11 +54,9 @@ args! {
         dim: u32,
         pages_max: u32,
         halves: u32,
-        chunk: u32,
         chunks_max: u32,
-        pad: u32,
         scale: f32,
-        pad2: f32,
+        pad: f32,
     }
 }
 
@@ -81,7 +81,7 @@ args! {
         dim: u32,
         rope_dims: u32,
         pages_max: u32,
-        chunk: u32,
+        pad: u32,
         chunks_max: u32,
         settled: u32,
         scale: f32,
@@ -90,7 +90,7 @@ args! {
 }
 
 args! {
-    /// Chunks joined, gated and rounded to halves.
+    /// Chunks joined, gated and rounded to halves; `chunk`: positions of one, 0 where the row's position decides.
     Join {
         part: u64,
         query_gate: u64,
@@ -102,6 +102,11 @@ args! {
         chunk: u32,
         chunks_max: u32,
     }
+}
+
+/// Chunks of the rows at the end of a context of so many positions, the most of all rows': the twin of `kernels/pages.cuh`.
+pub fn chunks_of(context: usize) -> usize {
+    context.div_ceil(PAGE).min(CHUNKS_MAX)
 }
 
 /// How the kernels call it.
@@ -118,17 +123,21 @@ pub fn cache(d: &Device, a: &Cache, tokens: usize) -> Result<(), GpuError> {
 }
 
 pub fn attend(d: &Device, a: &Attention, join: &Join, tokens: usize) -> Result<(), GpuError> {
-    let groups = (a.heads / a.kv_heads).div_ceil(8);
-    let grid = [tokens as u32, a.kv_heads * groups, a.chunks_max.min(CHUNKS_BESIDE)];
-    d.launch(Kernel::Attention, grid, 256, a)?;
+    d.launch(Kernel::Attention, grid(d, tokens, (a.heads, a.kv_heads), a.chunks_max), 256, a)?;
     d.launch(Kernel::AttentionJoin, [tokens as u32, a.heads, 1], a.dim, join)
 }
 
 /// At most [`FEW`] tokens over a cache of halves or blocks.
 pub fn few(d: &Device, kv: KvType, a: &Attend, join: &Join, tokens: usize) -> Result<(), GpuError> {
     let kernel = if kv == KvType::Q8Q4 { Kernel::AttendBlocks } else { Kernel::Attend };
-    let groups = (a.heads / a.kv_heads).div_ceil(8);
-    let grid = [tokens as u32, a.kv_heads * groups, a.chunks_max.min(2 * CHUNKS_BESIDE)];
-    d.launch(kernel, grid, 256, a)?;
+    d.launch(kernel, grid(d, tokens, (a.heads, a.kv_heads), a.chunks_max), 256, a)?;
     d.launch(Kernel::AttendJoin, [tokens as u32, a.heads, 1], a.dim, join)
+}
+
+/// A block for each token, eight query heads of a KV head, and chunk; where these are many, several chunks, for most of them
+/// lie behind a short sequence's end.
+fn grid(d: &Device, tokens: usize, (heads, kv_heads): (u32, u32), chunks: u32) -> [u32; 3] {
+    let side = tokens as u32 * kv_heads * (heads / kv_heads).div_ceil(8);
+    let beside = (BLOCKS * d.facts().processors.max(1)).div_ceil(side.max(1));
+    [tokens as u32, side / tokens.max(1) as u32, chunks.min(beside)]
 }

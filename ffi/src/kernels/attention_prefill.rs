@@ -34,8 +34,8 @@ const ROWS: usize = 128;
 /// The same of at most so many tokens, which are spread over more blocks.
 const FEW_ROWS: usize = 16;
 const FEW: usize = 16;
-/// Positions that a block walks over, at least: fewer make more sums to join.
-const SPLIT_MIN: usize = 1_024;
+/// Positions that a block walks over: fewer make more sums to join.
+pub const SPLIT: usize = 1_024;
 
 /// Whether heads of this shape can be worked on.
 pub fn fits(heads: usize, kv_heads: usize, dim: usize) -> bool {
@@ -48,11 +48,12 @@ fn each(heads: usize, kv_heads: usize, tokens: usize) -> usize {
     if tokens <= FEW { (FEW_ROWS / group).max(1) } else { ROWS / group }
 }
 
-/// Positions of a split, so that the sums of one block's tokens at the end of the context fit into `floats`.
-pub fn split(heads: usize, kv_heads: usize, dim: usize, context: usize, floats: usize) -> usize {
-    let tokens = each(heads, kv_heads, usize::MAX).max(1);
-    let fits = |split: usize| tokens * heads * context.div_ceil(split) * (dim + 2) <= floats;
-    (1..).map(|n| n * SPLIT_MIN).find(|split| fits(*split) || *split >= context).unwrap_or(SPLIT_MIN)
+/// Floats of the sums of one block's tokens at the end of a context: less room than that serves nobody.
+pub fn floats_min(heads: usize, kv_heads: usize, dim: usize, context: usize) -> usize {
+    if !fits(heads, kv_heads, dim) || context <= SPLIT {
+        return 0;
+    }
+    each(heads, kv_heads, usize::MAX).max(1) * heads * context.div_ceil(SPLIT) * (dim + 2)
 }
 
 /// Which positions are looked at.

@@ -3,7 +3,7 @@
 
 use half::f16;
 
-use super::attention::{Attend, Cache, FEW, Join, cache, few, kind};
+use super::attention::{self, Attend, Attention, Cache, FEW, Join, cache, chunks_of, few, kind};
 use super::check::{Finding, floats, read, worst};
 use super::check_many::{dot, same, words};
 use crate::KvType;
@@ -24,6 +24,7 @@ pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
             found.extend(few_tokens(d, kv, dim)?);
         }
     }
+    found.extend([far(d, KvType::F16)?, far(d, KvType::F32)?]);
     Ok(found)
 }
 
@@ -212,7 +213,7 @@ fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<Made, Gpu
             halves: halves.from(2 * from * width),
             heads: HEADS.0 as u32,
             dim: dim as u32,
-            chunk: 64,
+            chunk: 0,
             chunks_max: 2,
         };
         let a = Attend {
@@ -234,7 +235,7 @@ fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<Made, Gpu
             dim: dim as u32,
             rope_dims: ROPE as u32,
             pages_max: 2,
-            chunk: 64,
+            pad: 0,
             chunks_max: 2,
             settled: u32::from(settled),
             scale: 1.0 / (dim as f32).sqrt(),
@@ -259,4 +260,93 @@ fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<Made, Gpu
     let same = cached == again && same(&alone[last * width..], &y[last * width..]);
     let [keys, values] = again;
     Ok(Made { y, keys, values, same })
+}
+
+/// Rows at both sides of the position where chunks become longer, and one behind it: near plain arithmetic, and the same
+/// bits alone and where a longer context has room.
+fn far(d: &Device, kv: KvType) -> Result<Finding, GpuError> {
+    let (heads, dim, positions, mut random) = (8, 64, [8_191_usize, 8_192, 8_300], Random(23));
+    let (pages, width) = (positions[2] / 64 + 1, heads * dim);
+    let rows = [true, false].map(|_| random.normals(pages * 64 * dim));
+    let rows = rows.map(|r| r.into_iter().map(|v| f16::from_f32(v).to_f32()).collect::<Vec<_>>());
+    let kept = |row: &[f32]| match kv {
+        KvType::F32 => floats(d, row),
+        _ => d.buffer(&row.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect::<Vec<_>>()),
+    };
+    let (keys, values) = (kept(&rows[0])?, kept(&rows[1])?);
+    let (q, gate) = (random.normals(3 * width), random.normals(2 * 3 * width));
+    let (qs, gates, y) = (floats(d, &q)?, floats(d, &gate)?, d.zeroed(4 * 3 * width)?);
+    let table = words(d, &(0..pages as u32).collect::<Vec<_>>())?;
+    let (slot, position) = (words(d, &[0; 3])?, words(d, &positions.map(|p| p as u32))?);
+    let halves = d.zeroed(2 * 3 * width)?;
+    let run = |first: usize, count: usize, context: usize| -> Result<Vec<f32>, GpuError> {
+        let (chunks_max, at) = (chunks_of(context) as u32, first * width);
+        let part = d.zeroed(4 * count * heads * chunks_of(context) * (dim + 2))?;
+        let join = Join {
+            part: part.at(),
+            query_gate: gates.from(8 * at),
+            position: position.from(4 * first),
+            y: y.from(4 * at),
+            halves: halves.from(2 * at),
+            heads: heads as u32,
+            dim: dim as u32,
+            chunk: 0,
+            chunks_max,
+        };
+        let a = Attend {
+            q: qs.from(4 * at),
+            keys: keys.at(),
+            values: values.at(),
+            pages: table.at(),
+            slot: slot.from(4 * first),
+            position: join.position,
+            part: part.at(),
+            heads: heads as u32,
+            kv_heads: 1,
+            dim: dim as u32,
+            pages_max: pages as u32,
+            chunks_max,
+            scale: 1.0 / (dim as f32).sqrt(),
+            ..Attend::default()
+        };
+        if kv == KvType::F32 {
+            let Attend { q, keys, values, pages, slot, position, part, heads, kv_heads, dim, pages_max, scale, .. } = a;
+            let a = Attention {
+                q,
+                keys,
+                values,
+                pages,
+                slot,
+                position,
+                part,
+                heads,
+                kv_heads,
+                dim,
+                pages_max,
+                chunks_max,
+                scale,
+                ..Attention::default()
+            };
+            attention::attend(d, &a, &join, count)?;
+        } else {
+            few(d, kv, &a, &join, count)?;
+        }
+        Ok(read(&y, 3 * width)?[at..at + count * width].to_vec())
+    };
+    let found = run(0, 3, positions[2] + 1)?;
+    let alone = run(1, 1, 65_536)?;
+    let mut error = if same(&alone, &found[width..2 * width]) { 0.0 } else { f64::INFINITY };
+    for (at, q) in q.chunks(dim).enumerate() {
+        let seen = ..=positions[at / heads];
+        let weights: Vec<f64> = rows[0].chunks(dim).map(|k| (dot(q, k) / (dim as f64).sqrt()).exp()).collect();
+        let weights = &weights[seen];
+        let total: f64 = weights.iter().sum();
+        for (i, found) in found[at * dim..][..dim].iter().enumerate() {
+            let out: f64 = weights.iter().zip(rows[1].chunks(dim)).map(|(w, v)| w / total * f64::from(v[i])).sum();
+            let gate = 1.0 / (1.0 + (-f64::from(gate[(2 * at + 1) * dim + i])).exp());
+            error = worst(error, (f64::from(*found) - out * gate).abs());
+        }
+    }
+    let (kernel, limit) = if kv == KvType::F32 { ("attention", 1e-5) } else { ("attend", 3e-3) };
+    Ok(Finding { kernel, what: format!("positions {positions:?}, {kv}"), error, limit })
 }

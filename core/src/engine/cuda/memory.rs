@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
-use chimere_ffi::kernels::attention::PAGE;
+use chimere_ffi::kernels::attention::{self, PAGE};
 use chimere_ffi::kernels::gdn::{WINDOW_FLOATS, state_bytes};
 use chimere_ffi::kernels::{attention_prefill, grouped, lora, norm};
 use chimere_ffi::{KvType, StateType};
@@ -22,10 +22,9 @@ use crate::engine::model::state::SequenceState;
 
 /// Rows of logits computed together.
 pub(super) const HEAD_ROWS: usize = 64;
-/// Bytes of attention's partial sums; rows are worked on in groups that fit.
-const PARTS_BYTES: usize = 64 << 20;
-/// Chunks of positions that attention cuts the longest context into, at most.
-const CHUNKS_MAX: usize = 128;
+/// Bytes of attention's partial sums, unless one block's tokens need more: those of 32 rows of the 35B at the end of any
+/// context. Rows are worked on in groups that fit.
+const PARTS_BYTES: usize = 68 << 20;
 
 /// Sizes that follow from a model and its options.
 #[derive(Clone, Copy, Debug)]
@@ -36,13 +35,11 @@ pub(super) struct Sizes {
     pub(super) context: usize,
     pub(super) pages: usize,
     pub(super) sequences: usize,
-    /// Positions of a chunk of attention: decided by the context alone.
-    pub(super) chunk: usize,
+    /// Chunks of attention of the rows that have most.
     pub(super) chunks: usize,
-    /// Rows whose partial sums fit at once.
+    /// Rows whose partial sums fit at once, and floats of all sums.
     pub(super) attention_rows: usize,
-    /// Positions that a block of attention on tensor cores walks over: decided by the context alone.
-    pub(super) stretch: usize,
+    pub(super) parts: usize,
     /// What keys and values are kept as, and recurrent states.
     pub(super) kv: KvType,
     pub(super) state: StateType,
@@ -60,21 +57,20 @@ impl Sizes {
     /// `rows`: most rows of a pass; `adapters`: bytes of their room.
     pub(super) fn new(hp: &HParams, o: &CudaOptions, rows: usize, adapters: usize) -> Sizes {
         let context = if o.context_tokens == 0 { hp.trained_context_tokens } else { o.context_tokens };
-        let chunk = context.div_ceil(CHUNKS_MAX).next_multiple_of(PAGE);
-        let chunks = context.div_ceil(chunk);
+        let chunks = attention::chunks_of(context);
         let rows = rows.min((context * o.sequences_max).next_multiple_of(PAGE)).max(SHORT_ROWS_MAX);
         let a = &hp.attention;
-        let row = a.heads * chunks * (a.head_dim + 2) * 4;
-        let attention_rows = (PARTS_BYTES / row).clamp(1, rows);
+        let row = a.heads * chunks * (a.head_dim + 2);
+        let attention_rows = (PARTS_BYTES / 4 / row).clamp(1, rows);
+        let tile = attention_prefill::floats_min(a.heads, a.kv_heads, a.head_dim, context);
         Sizes {
             rows,
             context,
             pages: context.div_ceil(PAGE),
             sequences: o.sequences_max,
-            chunk,
             chunks,
             attention_rows,
-            stretch: attention_prefill::split(a.heads, a.kv_heads, a.head_dim, context, attention_rows * row / 4),
+            parts: (attention_rows * row).max(tile),
             kv: o.kv,
             state: o.state,
             inner: hp.moe.width.max(hp.moe.shared_width),
@@ -272,7 +268,7 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + activation(t, mixed)
         + activation(t, 2 * d)
         + activation(t * (m.used + 1), s.inner)
-        + s.attention_rows * a.heads * s.chunks * (a.head_dim + 2) * 4
+        + 4 * s.parts
 }
 
 impl Memory {
@@ -297,7 +293,7 @@ impl Memory {
             k: floats(t * a.kv_heads * a.head_dim)?,
             v: floats(t * a.kv_heads * a.head_dim)?,
             q: floats(t * a.heads * a.head_dim)?,
-            parts: floats(s.attention_rows * a.heads * s.chunks * (a.head_dim + 2))?,
+            parts: floats(s.parts)?,
             router: floats(t * (m.experts + 1))?,
             weight: floats(pairs)?,
             chosen: floats(t * m.used)?,

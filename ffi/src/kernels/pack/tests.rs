@@ -11,13 +11,13 @@ const COLS: usize = 512;
 
 /// Adds bits of input `k` of row `r` to the place of its operand: 16 bytes a lane, a byte for the input in its word.
 fn place(out: &mut [u8], line: usize, (r, k): (usize, usize), word: usize, bits: u8) {
-    let (lane, byte) = (4 * (r % 8) + k % 16 / 4, k % 4);
+    let (lane, byte) = (4 * (r % 8) + k % 32 / 8, k % 4);
     out[512 * line + 16 * lane + 4 * word + byte] |= bits;
 }
 
-/// A code of five bits: of pair q of two steps the first (inputs 4j, 4j + 1) or the second half-word.
+/// A code of five bits: of pair q of two steps the first (inputs 8j, 8j + 1) or the second half-word.
 fn fives(out: &mut [u8], (r, k): (usize, usize), code: u8) {
-    let (step, half, second, odd) = (k / 32, k % 32 / 16, k % 4 / 2, k % 2);
+    let (step, half, second, odd) = (k / 32, k % 8 / 4, k % 4 / 2, k % 2);
     let q = step % 2 * 8 + 4 * half + 2 * odd + r / 8;
     let mut put = |line: usize, bits: u16| {
         for (byte, bits) in bits.to_le_bytes().into_iter().enumerate() {
@@ -33,7 +33,7 @@ fn fives(out: &mut [u8], (r, k): (usize, usize), code: u8) {
 /// The codes of one block of one row, as `kernels/pack.cuh` describes them.
 fn put_codes(format: &Format, packing: Packing, out: &mut [u8], r: usize, block: &Block) {
     for (k, code) in block.code[..packing.inputs()].iter().enumerate() {
-        let (step, half, upper) = (k / 32, k % 32 / 16, r / 8);
+        let (step, half, upper) = (k / 32, k % 8 / 4, r / 8);
         let nibble = |out: &mut [u8], code: u8| {
             place(out, step / 2, (r, k), step % 2 * 2 + half, (code & 15) << (4 * upper));
         };
@@ -50,7 +50,7 @@ fn put_codes(format: &Format, packing: Packing, out: &mut [u8], r: usize, block:
     }
 }
 
-/// Its scales: for each g those of row g, then those of row g + 8.
+/// Its scales: for each g those of row g, then those of row g + 8; of 16 values each, for each g and half of a step.
 fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block: &Block) {
     let mut at = match packing {
         Packing::B8 => 512,
@@ -59,19 +59,23 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
         Packing::K8 => 4096,
         _ => 2048,
     };
+    let subs = if let Packing::Q6 | Packing::K8 = packing { 16 } else { 8 };
+    let sub = |s: usize| s * (256 / subs) / format.sub;
+    let with_mins = matches!(packing, Packing::Q4 | Packing::Q5 | Packing::K8);
+    let scales = (0..subs).map(|s| block.scale[sub(s)] as u8).collect::<Vec<_>>();
+    let least = (0..subs).map(|s| block.min[sub(s)]).collect::<Vec<_>>();
+    for values in [(packing.inputs() == 256).then_some(scales), (packing.inputs() == 256 && with_mins).then_some(least)] {
+        let Some(values) = values else { continue };
+        let halves = subs / 8;
+        for (s, value) in values.iter().enumerate() {
+            out[at + 16 * (r % 8 * halves + s % halves) + 8 * (r / 8) + s / halves] = *value;
+        }
+        at += 16 * subs;
+    }
     let mut put = |of_all: usize, bytes: &[u8]| {
         out[at + (r % 8 * 2 + r / 8) * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
         at += of_all;
     };
-    let subs = if let Packing::Q6 | Packing::K8 = packing { 16 } else { 8 };
-    let sub = |s: usize| s * (256 / subs) / format.sub;
-    let with_mins = matches!(packing, Packing::Q4 | Packing::Q5 | Packing::K8);
-    if packing.inputs() == 256 {
-        put(16 * subs, &(0..subs).map(|s| block.scale[sub(s)] as u8).collect::<Vec<_>>());
-        if with_mins {
-            put(16 * subs, &(0..subs).map(|s| block.min[sub(s)]).collect::<Vec<_>>());
-        }
-    }
     if let Packing::B8 | Packing::K8 = packing {
         let min = if format.mins { half::f16::from_bits(block.dmin).to_f32() } else { 0.0 };
         put(64, &format.scale(block.d).to_le_bytes());

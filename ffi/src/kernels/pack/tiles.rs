@@ -111,11 +111,24 @@ fn take(
         return;
     };
     reader.read(raw, block);
+    by_operand(&mut block.code);
     put_scales(format, of.packing, out, r, block);
 }
 
-/// Puts the codes of rows `g` and `g` + 8: those of inputs 32·step + 16·half + 4·j.. belong to lane 4·g + j, and to operand
-/// 2·half of the first row, 2·half + 1 of the second. A lane's 16 bytes of nibbles are those of two steps.
+/// Every 32 codes as the operands of a step take them: the first four of each lane's eight, then the other four.
+#[inline(always)]
+fn by_operand(codes: &mut [u8; 256]) {
+    for step in codes.as_chunks_mut::<32>().0 {
+        let of_lanes = *step;
+        for (i, to) in step.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            to.copy_from_slice(&of_lanes[i % 4 * 8 + i / 4 * 4..][..4]);
+        }
+    }
+}
+
+/// Puts the codes of rows `g` and `g` + 8, each 32 in the order of `by_operand`: those at 32·step + 16·half + 4·j.. belong to
+/// lane 4·g + j, and to operand 2·half of the first row, 2·half + 1 of the second. A lane's 16 bytes of nibbles are those of
+/// two steps.
 #[inline(always)]
 fn put_codes(packing: Packing, out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
     match packing {
@@ -233,6 +246,12 @@ fn put_sixths(out: &mut [u8], g: usize, low: &[u8], high: &[u8]) {
     put_line(out, g, &words);
 }
 
+/// Those of the first halves of the steps, and of the second ones.
+#[inline(always)]
+fn by_halves(of_steps: &[u8; 16]) -> [[u8; 8]; 2] {
+    std::array::from_fn(|half| std::array::from_fn(|t| of_steps[2 * t + half]))
+}
+
 /// Puts the scales of row `r`.
 #[inline(always)]
 fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block: &Block) {
@@ -256,7 +275,9 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
             bytes(half(2176), &block.d.to_le_bytes());
         }
         Packing::Q6 => {
-            bytes(3072 + 32 * g + 16 * upper, &scales);
+            for (half, of_half) in by_halves(&scales).iter().enumerate() {
+                bytes(3072 + 32 * g + 16 * half + 8 * upper, of_half);
+            }
             bytes(half(3328), &block.d.to_le_bytes());
         }
         Packing::B8 => {
@@ -266,8 +287,11 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
         Packing::K8 => {
             let sub =
                 |s: &[u8; 16]| std::array::from_fn::<u8, 16, _>(|i| if format.sub == 32 { s[i / 2] } else { s[i] });
-            bytes(4096 + 32 * g + 16 * upper, &sub(&scales));
-            bytes(4352 + 32 * g + 16 * upper, &sub(&block.min));
+            let (scales, least) = (by_halves(&sub(&scales)), by_halves(&sub(&block.min)));
+            for half in 0..2 {
+                bytes(4096 + 32 * g + 16 * half + 8 * upper, &scales[half]);
+                bytes(4352 + 32 * g + 16 * half + 8 * upper, &least[half]);
+            }
             bytes(float(4608), &format.scale(block.d).to_le_bytes());
             bytes(float(4672), &(-mins).to_le_bytes());
         }

@@ -91,7 +91,7 @@ impl<'a> Run<'a> {
             kv_heads: p.kv_heads as u32,
             dim: p.head_dim as u32,
             pages_max: s.pages as u32,
-            split: s.stretch as u32,
+            split: attention_prefill::SPLIT as u32,
             scale: 1.0 / (p.head_dim as f32).sqrt(),
             ..Default::default()
         };
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
             halves: m.mixed.halves.from(2 * at),
             heads: p.heads as u32,
             dim: p.head_dim as u32,
-            chunk: s.chunk as u32,
+            chunk: 0,
             chunks_max: s.chunks as u32,
         }
     }
@@ -147,7 +147,6 @@ impl<'a> Run<'a> {
                 dim: p.head_dim as u32,
                 pages_max: s.pages as u32,
                 halves: 0,
-                chunk: s.chunk as u32,
                 chunks_max: s.chunks as u32,
                 scale: 1.0 / (p.head_dim as f32).sqrt(),
                 ..Default::default()
@@ -195,7 +194,7 @@ impl<'a> Run<'a> {
             dim: p.head_dim as u32,
             rope_dims: p.rope_dims as u32,
             pages_max: s.pages as u32,
-            chunk: s.chunk as u32,
+            pad: 0,
             chunks_max: s.chunks as u32,
             settled: u32::from(self.settled()),
             scale: 1.0 / (p.head_dim as f32).sqrt(),
