@@ -62,7 +62,7 @@ __device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 pic
                 while (part_start(part + 1, blocks) <= i + d) part++;
                 if (part_start(part + 1, blocks) != i + d + 1) continue;
                 if (lane % 4 == 0)
-                    parts[part][lane / 4] = acc[0][0] * (1.0f / WEIGHT_UNIT), parts[part][lane / 4 + 8] = acc[0][2] * (1.0f / WEIGHT_UNIT);
+                    parts[part][lane / 4] = acc[0][0] * unit_of<P>(), parts[part][lane / 4 + 8] = acc[0][2] * unit_of<P>();
                 acc[0][0] = acc[0][1] = acc[0][2] = acc[0][3] = 0;
             }
         }
@@ -104,24 +104,8 @@ template <int WARPS> __device__ __forceinline__ void fall_all(const EachArgs& a)
     after_previous();
     if (blockIdx.x == 0 && t == 0 && threadIdx.x < 2) a.arrived[threadIdx.x] = 0;
     u32 picked = a.chosen[t * a.used + min(threadIdx.x % 32, a.used - 1)];
+#define FALL(P) return fall<P, WARPS>(a, e, picked, place, share, v, m)
     switch (e.down_packing) {
-#if HAS(Q4)
-        case Q4: return fall<PackQ4, WARPS>(a, e, picked, place, share, v, m);
-#endif
-#if HAS(IQ3)
-        case IQ3: return fall<PackIQ3, WARPS>(a, e, picked, place, share, v, m);
-#endif
-#if HAS(Q5)
-        case Q5: return fall<PackQ5, WARPS>(a, e, picked, place, share, v, m);
-#endif
-#if HAS(Q6)
-        case Q6: return fall<PackQ6, WARPS>(a, e, picked, place, share, v, m);
-#endif
-#if HAS(B8)
-        case B8: return fall<PackB8, WARPS>(a, e, picked, place, share, v, m);
-#endif
-#if HAS(K8)
-        case K8: return fall<PackK8, WARPS>(a, e, picked, place, share, v, m);
-#endif
+        TILE_CASES(FALL)
     }
 }

@@ -45,7 +45,7 @@ __device__ __forceinline__ void pair_product(const u8* const (&tiles)[2], u32 p,
 #pragma unroll
     for (int d = 0; d < 2; d++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) acc[d][i] *= 1.0f / WEIGHT_UNIT;
+        for (int i = 0; i < 4; i++) acc[d][i] *= unit_of<P>();
 }
 
 // Blocks that normalise a token for all others, unless each of these does.
@@ -171,48 +171,16 @@ __device__ __forceinline__ void rise(const EachArgs& a, u32 tile, u32 t, u32 pla
 
 template <bool MANY>
 __device__ __forceinline__ void rise_any(const EachArgs& a, u32 tile, u32 t, u32 place, EachScratch& m) {
+#define RISE(P) return rise<P, MANY>(a, tile, t, place, m)
     switch (a.routed.gate_packing) {
-#if HAS(Q4)
-        case Q4: return rise<PackQ4, MANY>(a, tile, t, place, m);
-#endif
-#if HAS(IQ3)
-        case IQ3: return rise<PackIQ3, MANY>(a, tile, t, place, m);
-#endif
-#if HAS(Q5)
-        case Q5: return rise<PackQ5, MANY>(a, tile, t, place, m);
-#endif
-#if HAS(Q6)
-        case Q6: return rise<PackQ6, MANY>(a, tile, t, place, m);
-#endif
-#if HAS(B8)
-        case B8: return rise<PackB8, MANY>(a, tile, t, place, m);
-#endif
-#if HAS(K8)
-        case K8: return rise<PackK8, MANY>(a, tile, t, place, m);
-#endif
+        TILE_CASES(RISE)
     }
 }
 
 __device__ __forceinline__ void rise_shared_any(const EachArgs& a, u32 tile, EachScratch& m) {
+#define RISE_SHARED(P) return rise_shared<P>(a, tile, m)
     switch (a.shared.gate_packing) {
-#if HAS(Q4)
-        case Q4: return rise_shared<PackQ4>(a, tile, m);
-#endif
-#if HAS(IQ3)
-        case IQ3: return rise_shared<PackIQ3>(a, tile, m);
-#endif
-#if HAS(Q5)
-        case Q5: return rise_shared<PackQ5>(a, tile, m);
-#endif
-#if HAS(Q6)
-        case Q6: return rise_shared<PackQ6>(a, tile, m);
-#endif
-#if HAS(B8)
-        case B8: return rise_shared<PackB8>(a, tile, m);
-#endif
-#if HAS(K8)
-        case K8: return rise_shared<PackK8>(a, tile, m);
-#endif
+        TILE_CASES(RISE_SHARED)
     }
 }
 
@@ -238,16 +206,9 @@ template <int PACKING, int TOKENS> __device__ __forceinline__ void router_rows(c
 }
 
 template <int TOKENS> __device__ __forceinline__ void router_any(const EachArgs& a, u32 first, EachScratch& m) {
+#define ROUTER_ROWS(P) return router_rows<P, TOKENS>(a, first, m)
     switch (a.router_packing) {
-#if HAS(F32)
-        case F32: return router_rows<F32, TOKENS>(a, first, m);
-#endif
-#if HAS(F16)
-        case F16: return router_rows<F16, TOKENS>(a, first, m);
-#endif
-#if HAS(BF16)
-        case BF16: return router_rows<BF16, TOKENS>(a, first, m);
-#endif
+        FLOAT_CASES(ROUTER_ROWS)
     }
 }
 

@@ -5,7 +5,7 @@
 struct Expert {
     Ptr<u8> gate, up, down;  // matrices follow each other
     u64 gate_bytes, up_bytes, down_bytes;  // of one matrix
-    u32 gate_packing, up_packing, down_packing, width;  // gate and up are of one packing
+    u32 gate_packing, up_packing, down_packing, width;  // gate and up of floats are of one kind; in each.cu always
     Ptr<u64> places;  // [experts][3]: where each one's matrices lie now (offload.cu); null: as above, after each other
 };
 

@@ -27,7 +27,7 @@ struct ExpertsArgs {
 // What one block works on: an expert's matrices and its list of pairs.
 struct Work {
     const u8 *gate, *up, *down;
-    u32 packing, width, first, count;
+    u32 packing, up_packing, width, first, count;
     u32 expert;  // 0 for the shared one
     bool shared;
 };
@@ -36,7 +36,7 @@ __device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w, bool down) {
     w.shared = blockIdx.y + 1 == gridDim.y;
     if (w.shared) {
         w.gate = a.shared.gate, w.up = a.shared.up, w.down = a.shared.down;
-        w.packing = down ? a.shared.down_packing : a.shared.gate_packing;
+        w.packing = down ? a.shared.down_packing : a.shared.gate_packing, w.up_packing = a.shared.up_packing;
         w.width = a.shared.width, w.first = a.tokens * a.used, w.count = a.tokens, w.expert = 0;
         return true;
     }
@@ -44,7 +44,7 @@ __device__ __forceinline__ bool find(const ExpertsArgs& a, Work& w, bool down) {
     u32 expert = w.expert = a.active[1 + blockIdx.y];
     if (down) w.down = down_of(a.routed, expert);
     else w.gate = gate_of(a.routed, expert), w.up = up_of(a.routed, expert);
-    w.packing = down ? a.routed.down_packing : a.routed.gate_packing;
+    w.packing = down ? a.routed.down_packing : a.routed.gate_packing, w.up_packing = a.routed.up_packing;
     w.width = a.routed.width, w.first = a.start[expert], w.count = a.start[expert + 1] - w.first;
     return true;
 }
@@ -68,12 +68,29 @@ template <int NT> struct Scratch {
     u32 token[32], pair[32];
 };
 
-// 32 rows of gate and up (x) for the block's tokens; warps share the inputs by parts.
-template <class P, int NT, bool ONE, bool JOINED>
-__device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
+// 32 rows of one matrix, gate or up (x), for the block's tokens; warps share the inputs by parts.
+template <class P, int NT, bool ONE>
+__device__ __forceinline__ void up_rows(const ExpertsArgs& a, const u8* matrix, bool up, const Columns<NT, ONE>& x,
+                                        Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
-    const u8* gate = w.gate + (u64)2 * blockIdx.x * blocks * P::BYTES;
-    const u8* rise = w.up + (u64)2 * blockIdx.x * blocks * P::BYTES;
+#pragma unroll 1
+    for (u32 i = 0; i < 2; i++) {
+        const u8* tile = matrix + (u64)(2 * blockIdx.x + i) * blocks * P::BYTES;
+        float acc[NT][4];
+        P held[1] = {};
+        hold(tile, warp, blocks, held);
+        part_product<P, NT, ONE>(tile, warp, blocks, held, x, acc);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int r = 0; r < 4; r += ONE ? 2 : 1) m.sums[warp][2 * up + i][n][r][lane] = acc[n][r];
+    }
+}
+
+// 32 rows of gate and up (x), which need not be packed alike, for the block's tokens.
+template <int NT, bool ONE, bool JOINED>
+__device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (u32 first = 0; first < w.count; first += 8 * NT) {
         __syncthreads();
         if (threadIdx.x < 8 * NT) {
@@ -83,16 +100,9 @@ __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<
         __syncthreads();
         const Columns<NT, ONE> x({a.halves, a.inputs}, m.token);
 #pragma unroll 1
-        for (u32 i = 0; i < 4; i++) {
-            const u8* tile = (i < 2 ? gate : rise) + (u64)(i % 2) * blocks * P::BYTES;
-            float acc[NT][4];
-            P held[1] = {};
-            hold(tile, warp, blocks, held);
-            part_product<P, NT, ONE>(tile, warp, blocks, held, x, acc);
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int r = 0; r < 4; r += ONE ? 2 : 1) m.sums[warp][i][n][r][lane] = acc[n][r];
+        for (u32 rise = 0; rise < 2; rise++) {
+#define UP_ROWS(P) up_rows<P, NT, ONE>(a, rise ? w.up : w.gate, rise, x, m); break
+            switch (rise ? w.up_packing : w.packing) { TILE_CASES(UP_ROWS) }
         }
         __syncthreads();
         // Warp = token of the tile, lane = row.
@@ -222,34 +232,11 @@ KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
     u32 packing = shared ? a.shared.down_packing : a.routed.down_packing;
     u32 width = shared ? a.shared.width : a.routed.width;
     u32 pair = shared ? a.tokens * a.used + t : t * a.used + e;
+#define DOWN_ROWS(P) down_rows<P>(a, matrix, width, pair, sums[e]); break
+#define DOWN_TILE(P) down_tile<P>(a, matrix, width, pair, sums[e]); break
     switch (packing) {
-#if HAS(F32)
-        case F32: down_rows<F32>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(F16)
-        case F16: down_rows<F16>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(BF16)
-        case BF16: down_rows<BF16>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(Q4)
-        case Q4: down_tile<PackQ4>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(IQ3)
-        case IQ3: down_tile<PackIQ3>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(Q5)
-        case Q5: down_tile<PackQ5>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(Q6)
-        case Q6: down_tile<PackQ6>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(B8)
-        case B8: down_tile<PackB8>(a, matrix, width, pair, sums[e]); break;
-#endif
-#if HAS(K8)
-        case K8: down_tile<PackK8>(a, matrix, width, pair, sums[e]); break;
-#endif
+        FLOAT_CASES(DOWN_ROWS)
+        TILE_CASES(DOWN_TILE)
     }
     __syncthreads();
     u32 row = 16 * blockIdx.x + threadIdx.x;
@@ -259,40 +246,16 @@ KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
     a.residual[(u64)t * a.inputs + row] = v;
 }
 
-// Gate and up are of one packing in every file seen; other pairs are refused when a model is loaded.
+// Floats of gate and up are of one kind; other pairs are refused when a model is loaded.
 template <int NT, bool ONE, bool JOINED> __device__ __forceinline__ void up_any(const ExpertsArgs& a) {
     __shared__ Scratch<NT> m;
     Work w;
     after_previous();
     if (!find(a, w, false) || 32 * blockIdx.x >= w.width) return;
+#define UP_FLOATS(P) return up_floats<P, NT, JOINED>(a, w, m)
     switch (w.packing) {
-#if HAS(F32)
-        case F32: return up_floats<F32, NT, JOINED>(a, w, m);
-#endif
-#if HAS(F16)
-        case F16: return up_floats<F16, NT, JOINED>(a, w, m);
-#endif
-#if HAS(BF16)
-        case BF16: return up_floats<BF16, NT, JOINED>(a, w, m);
-#endif
-#if HAS(Q4)
-        case Q4: return up<PackQ4, NT, ONE, JOINED>(a, w, m);
-#endif
-#if HAS(IQ3)
-        case IQ3: return up<PackIQ3, NT, ONE, JOINED>(a, w, m);
-#endif
-#if HAS(Q5)
-        case Q5: return up<PackQ5, NT, ONE, JOINED>(a, w, m);
-#endif
-#if HAS(Q6)
-        case Q6: return up<PackQ6, NT, ONE, JOINED>(a, w, m);
-#endif
-#if HAS(B8)
-        case B8: return up<PackB8, NT, ONE, JOINED>(a, w, m);
-#endif
-#if HAS(K8)
-        case K8: return up<PackK8, NT, ONE, JOINED>(a, w, m);
-#endif
+        FLOAT_CASES(UP_FLOATS)
+        default: return up<NT, ONE, JOINED>(a, w, m);
     }
 }
 
@@ -301,34 +264,11 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
     Work w;
     after_previous();
     if (!find(a, w, true)) return;
+#define DOWN_FLOATS(P) return down_floats<P>(a, w)
+#define DOWN(P) return down<P, NT>(a, w, pair)
     switch (w.packing) {
-#if HAS(F32)
-        case F32: return down_floats<F32>(a, w);
-#endif
-#if HAS(F16)
-        case F16: return down_floats<F16>(a, w);
-#endif
-#if HAS(BF16)
-        case BF16: return down_floats<BF16>(a, w);
-#endif
-#if HAS(Q4)
-        case Q4: return down<PackQ4, NT>(a, w, pair);
-#endif
-#if HAS(IQ3)
-        case IQ3: return down<PackIQ3, NT>(a, w, pair);
-#endif
-#if HAS(Q5)
-        case Q5: return down<PackQ5, NT>(a, w, pair);
-#endif
-#if HAS(Q6)
-        case Q6: return down<PackQ6, NT>(a, w, pair);
-#endif
-#if HAS(B8)
-        case B8: return down<PackB8, NT>(a, w, pair);
-#endif
-#if HAS(K8)
-        case K8: return down<PackK8, NT>(a, w, pair);
-#endif
+        FLOAT_CASES(DOWN_FLOATS)
+        TILE_CASES(DOWN)
     }
 }
 

@@ -2,11 +2,11 @@
 #include "common.cuh"
 
 // Words from a counter (Murmur's finaliser). `period` > 0: in every block of `period` words those from `scales` on are
-// those of `tail`, which keep the products of a layer in range.
+// those of `tail`, which keep the products of a layer in range. Of all others the bits of `fixed` are those of `bits`.
 struct FillArgs {
     Ptr<u32> out, tail;
     u64 words;
-    u32 period, scales, seed, pad;
+    u32 period, scales, seed, fixed, bits, pad;
 };
 
 KERNEL(__launch_bounds__(256) fill, FillArgs) {
@@ -17,6 +17,7 @@ KERNEL(__launch_bounds__(256) fill, FillArgs) {
         h = (h ^ h >> 16) * 0x85ebca6bu;
         h = (h ^ h >> 13) * 0xc2b2ae35u;
         h ^= h >> 16;
+        h = h & ~a.fixed | a.bits;
         if (a.period && i % a.period >= a.scales) h = a.tail[i % a.period - a.scales];
         a.out[i] = h;
     }

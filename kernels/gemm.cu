@@ -14,7 +14,7 @@ __device__ __forceinline__ void wide(const MatmulArgs& a, const Segment& s, Stag
     __syncthreads();
     wait_previous();
     const u8* rows = s.weights + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
-    float total[8][4];
+    float total[8][4] = {};
     wide_product<P>(rows, mine, {a.halves, a.inputs}, a.inputs, token, count, stages, total);
     if (!mine) return;
 #pragma unroll
@@ -39,25 +39,9 @@ KERNEL(__launch_bounds__(256, 2) matmul_wide, MatmulArgs) {
     __shared__ Stage stages[STAGES];
     __shared__ u32 token[WIDE_TOKENS];
     const Segment& s = segment_of(a);
+#define WIDE(P) return wide<P>(a, s, stages, token)
     switch (s.packing) {
-#if HAS(Q4)
-        case Q4: return wide<PackQ4>(a, s, stages, token);
-#endif
-#if HAS(IQ3)
-        case IQ3: return wide<PackIQ3>(a, s, stages, token);
-#endif
-#if HAS(Q5)
-        case Q5: return wide<PackQ5>(a, s, stages, token);
-#endif
-#if HAS(Q6)
-        case Q6: return wide<PackQ6>(a, s, stages, token);
-#endif
-#if HAS(B8)
-        case B8: return wide<PackB8>(a, s, stages, token);
-#endif
-#if HAS(K8)
-        case K8: return wide<PackK8>(a, s, stages, token);
-#endif
+        TILE_CASES(WIDE)
     }
 }
 
@@ -139,15 +123,8 @@ KERNEL(__launch_bounds__(256, 2) matmul_floats, MatmulArgs) {
     __shared__ float sums[8][32];
     const Segment& s = segment_of(a);
     wait_previous();
+#define FLOAT_ROWS_OF(P) return float_rows<P>(a, s, sums)
     switch (s.packing) {
-#if HAS(F32)
-        case F32: return float_rows<F32>(a, s, sums);
-#endif
-#if HAS(F16)
-        case F16: return float_rows<F16>(a, s, sums);
-#endif
-#if HAS(BF16)
-        case BF16: return float_rows<BF16>(a, s, sums);
-#endif
+        FLOAT_CASES(FLOAT_ROWS_OF)
     }
 }

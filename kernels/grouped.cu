@@ -24,7 +24,7 @@ struct GroupedArgs {
 // What one block works on.
 struct Group {
     const u8 *gate, *up, *down;
-    u32 packing, width, first, count;
+    u32 packing, up_packing, width, first, count;
     u32 expert;  // 0 for the shared one
     bool shared;
 };
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool find_group(const GroupedArgs& a, Group& w, bool 
     }
     if (down) w.down = down_of(e, w.expert);
     else w.gate = gate_of(e, w.expert), w.up = up_of(e, w.expert);
-    w.packing = down ? e.down_packing : e.gate_packing;
+    w.packing = down ? e.down_packing : e.gate_packing, w.up_packing = e.up_packing;
     w.width = e.width;
     return true;
 }
@@ -55,14 +55,24 @@ union GroupedScratch {
     float sums[2][64][WIDE_TOKENS + 1];  // gate and up of row, token
 };
 
-template <class P, bool JOINED>
+// Four warps multiply by rows of the gate, four by rows of up: beside each other where both are packed alike, else after
+// each other.
+template <bool JOINED>
 __device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, GroupedScratch& m, const u32* pair,
                                          const u32* token) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, tile = 4 * blockIdx.x + warp % 4;
-    bool mine = 16 * tile < w.width;
-    const u8* rows = (warp < 4 ? w.gate : w.up) + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
-    float total[8][4];
-    wide_product<P>(rows, mine, {a.halves, a.inputs}, a.inputs, token, w.count, m.stages, total);
+    u32 own = 16 * tile < w.width ? tile : 0, turns = w.packing == w.up_packing ? 1 : 2;
+    float total[8][4] = {};
+#pragma unroll 1
+    for (u32 turn = 0; turn < turns; turn++) {
+        bool up = turns == 1 ? warp >= 4 : turn == 1, mine = 16 * tile < w.width && up == (warp >= 4);
+        const u8* matrix = up ? w.up : w.gate;
+#define GROUP_UP(P)                                                                                            \
+    wide_product<P>(matrix + (u64)own * (a.inputs / P::INPUTS) * P::BYTES, mine, {a.halves, a.inputs}, a.inputs, \
+                    token, w.count, m.stages, total);                                                          \
+    break
+        switch (turn == 0 ? w.packing : w.up_packing) { TILE_CASES(GROUP_UP) }
+    }
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -87,7 +97,7 @@ __device__ __forceinline__ void group_down(const GroupedArgs& a, const Group& w,
     u32 lane = threadIdx.x % 32, tile = 8 * blockIdx.x + threadIdx.x / 32;
     bool mine = 16 * tile < a.inputs;
     const u8* rows = w.down + (u64)(mine ? tile : 0) * (w.width / P::INPUTS) * P::BYTES;
-    float total[8][4];
+    float total[8][4] = {};
     wide_product<P>(rows, mine, {a.hh, a.stride}, w.width, pair, w.count, m.stages, total);
     if (!mine) return;
 #pragma unroll
@@ -111,26 +121,11 @@ template <bool DOWN, bool JOINED> __device__ __forceinline__ void grouped(const 
         token[threadIdx.x] = w.shared ? p - a.tokens * a.used : p / a.used;
     }
     __syncthreads();
-#define GROUPED(P) return DOWN ? group_down<P>(a, w, m, pair) : group_up<P, JOINED>(a, w, m, pair, token)
-    switch (w.packing) {
-#if HAS(Q4)
-        case Q4: GROUPED(PackQ4);
-#endif
-#if HAS(IQ3)
-        case IQ3: GROUPED(PackIQ3);
-#endif
-#if HAS(Q5)
-        case Q5: GROUPED(PackQ5);
-#endif
-#if HAS(Q6)
-        case Q6: GROUPED(PackQ6);
-#endif
-#if HAS(B8)
-        case B8: GROUPED(PackB8);
-#endif
-#if HAS(K8)
-        case K8: GROUPED(PackK8);
-#endif
+    if constexpr (DOWN) {
+#define GROUP_DOWN(P) return group_down<P>(a, w, m, pair)
+        switch (w.packing) { TILE_CASES(GROUP_DOWN) }
+    } else {
+        group_up<JOINED>(a, w, m, pair, token);
     }
 }
 

@@ -137,16 +137,9 @@ __device__ __forceinline__ void floats(const MatmulArgs& a, const Segment& s, u3
 
 template <int NT, bool ONE, bool NORMED>
 __device__ __forceinline__ void any_floats(const MatmulArgs& a, const Segment& s, u32 tile, Scratch<NT>& m) {
+#define FLOATS(P) return floats<P, NT, ONE, NORMED>(a, s, tile, m)
     switch (s.packing) {
-#if HAS(F32)
-        case F32: return floats<F32, NT, ONE, NORMED>(a, s, tile, m);
-#endif
-#if HAS(F16)
-        case F16: return floats<F16, NT, ONE, NORMED>(a, s, tile, m);
-#endif
-#if HAS(BF16)
-        case BF16: return floats<BF16, NT, ONE, NORMED>(a, s, tile, m);
-#endif
+        FLOAT_CASES(FLOATS)
     }
 }
 
@@ -155,25 +148,9 @@ template <int NT, bool ONE, int DEEP, bool NORMED, bool TURNS> __device__ __forc
     __shared__ uint4 room[NORMED ? NORMED_INPUTS_MAX / 8 : 1];
     u16* normed = (u16*)room;
     const Unit unit(a, blockIdx.x);
+#define SPLIT(P) return split<P, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed)
     switch (unit.of(a).packing) {
-#if HAS(Q4)
-        case Q4: return split<PackQ4, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
-#endif
-#if HAS(IQ3)
-        case IQ3: return split<PackIQ3, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
-#endif
-#if HAS(Q5)
-        case Q5: return split<PackQ5, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
-#endif
-#if HAS(Q6)
-        case Q6: return split<PackQ6, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
-#endif
-#if HAS(B8)
-        case B8: return split<PackB8, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
-#endif
-#if HAS(K8)
-        case K8: return split<PackK8, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed);
-#endif
+        TILE_CASES(SPLIT)
         default: return any_floats<NT, ONE, NORMED>(a, unit.of(a), unit.tile(a), m);
     }
 }

@@ -9,26 +9,19 @@
 // whole codes), fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8; of 16 values each: per g and
 // half of a step, which is lanes j < 2 or j > 1), halves d and dmin (per g: row g low, row g + 8 high).
 #pragma once
-#include "common.cuh"
+#include "packings.cuh"
 
-// Macros, so that the preprocessor can leave out what a model has not.
-#define F32 0
-#define F16 1
-#define BF16 2
-#define Q4 3
-#define IQ3 4
-#define Q5 5
-#define Q6 6
-#define B8 7
-#define K8 8
-
-// How a packing holds its codes: bytes of a lane's operands, their nibbles, or pairs of five bits.
+// How a packing holds its codes: bytes of a lane's operands, their nibbles, pairs of five bits, or operands as they are.
 #define CODE_BYTES 0
 #define NIBBLES 1
 #define FIVES 2
+#define OPERANDS 3
 
-// Weights as halves are this many times what they are, so that small ones keep their bits; 256 and more would overflow.
+// Scaled weights as halves are this many times what they are, so that small ones keep their bits; 256 and more would overflow.
 #define WEIGHT_UNIT 256.0f
+
+// What the sums of a packing's products are multiplied by.
+template <class P> __device__ __forceinline__ float unit_of() { return P::FORM == OPERANDS ? 1.0f : 1.0f / WEIGHT_UNIT; }
 
 // A and B of rows g and g + 8 in one sub-block.
 struct Scale {
@@ -272,6 +265,28 @@ struct PackK8 {
     __device__ __forceinline__ Pair pair(int t) const { return pair_of(scale(t)); }
 };
 
+// Sixteen bits each, rounded to a half if they are of bfloat16: word r of w[m] has inputs 8j + 4·m + {0, 2} or, of the upper
+// two r, {1, 3} of row g + 8·(r & 1), which is how operands have them.
+template <bool BRAIN> struct Pack16 {
+    static const int INPUTS = 32, BYTES = 1024, OFFSET = 0, SIGNED = 0, FORM = OPERANDS;
+    uint4 w[2];
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        for (int m = 0; m < 2; m++) w[m] = load_once(p + m * 512 + lane * 16);
+    }
+    __device__ __forceinline__ u32 operand(int m, int r) const {
+        u32 v = word_of(w[m], r);
+        return BRAIN ? pack_halves(bf16_to_float((u16)v), bf16_to_float((u16)(v >> 16))) : v;
+    }
+    // Of input k of the step, row g or, if `upper`, g + 8.
+    __device__ __forceinline__ float value(u32 k, u32 upper) const {
+        u32 word = word_of(k / 4 % 2 ? w[1] : w[0], (int)(k % 2 * 2 + upper));
+        u16 v = (u16)(word >> (k % 4 / 2 * 16));
+        return BRAIN ? bf16_to_float(v) : half_to_float(v);
+    }
+};
+typedef Pack16<false> PackH16;
+typedef Pack16<true> PackG16;
+
 // The codes of a step as exact halves less OFFSET: x[m][r] is row g + 8·(r & 1), inputs 8j + 4·m + {0, 2} or, of the
 // upper two r, {1, 3}. Bytes go under the exponent of 1,024 and back; nibbles likewise, the high ones under 16 times it.
 template <class P> __device__ __forceinline__ void half_codes(const P& pack, int t, u32 x[2][4]) {
@@ -304,14 +319,19 @@ template <class P> __device__ __forceinline__ void half_codes(const P& pack, int
 // Operands of the two products m16n8k16 of step t: of the first four of each lane's eight inputs, and of the others, in the
 // order of `half_place`. A scale is rounded once, a weight once more.
 template <class P> __device__ __forceinline__ void operands(const P& pack, int t, u32 w[2][4]) {
-    half_codes(pack, t, w);
-    const Pair s = pack.pair(t);
+    if constexpr (P::FORM == OPERANDS) {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+        for (int i = 0; i < 8; i++) w[i / 4][i % 4] = pack.operand(i / 4, i % 4);
+    } else {
+        half_codes(pack, t, w);
+        const Pair s = pack.pair(t);
 #pragma unroll
-        for (int r = 0; r < 4; r++)
-            w[m][r] = r % 2 ? fma_halves(w[m][r], both_high(s.a), both_high(s.b))
-                            : fma_halves(w[m][r], both_low(s.a), both_low(s.b));
+        for (int m = 0; m < 2; m++)
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+                w[m][r] = r % 2 ? fma_halves(w[m][r], both_high(s.a), both_high(s.b))
+                                : fma_halves(w[m][r], both_low(s.a), both_low(s.b));
+    }
 }
 
 // Codes of one step, the value of one of them, for the kernel that reads single rows.
@@ -320,19 +340,20 @@ template <class P> __device__ __forceinline__ float packed_value(const u8* weigh
     u64 block = (u64)(row / 16) * (cols / P::INPUTS) + input / P::INPUTS;
     P pack;
     pack.load(weights + block * P::BYTES, (int)(4 * g + k / 8 % 4));
-    u32 a[4] = {0, 0, 0, 0};
-    Scale s = {{0, 0}, {0, 0}};
-    // Constant indices keep the block in registers.
+    if constexpr (P::FORM == OPERANDS) {
+        return pack.value(k, upper);
+    } else {
+        u32 a[4] = {0, 0, 0, 0};
+        Scale s = {{0, 0}, {0, 0}};
+        // Constant indices keep the block in registers.
 #pragma unroll
-    for (u32 step = 0; step < P::INPUTS / 32; step++)
-        if (step == t) {
-            pack.codes((int)step, a);
-            s = pack.scale((int)step);
-        }
-    u32 r = k / 4 % 2 * 2 + upper, word = r == 0 ? a[0] : r == 1 ? a[1] : r == 2 ? a[2] : a[3];
-    float code = (float)(i8)(word >> (8 * (k % 4)) & 255);
-    return upper == 0 ? s.a[0] * code + s.b[0] : s.a[1] * code + s.b[1];
+        for (u32 step = 0; step < P::INPUTS / 32; step++)
+            if (step == t) {
+                pack.codes((int)step, a);
+                s = pack.scale((int)step);
+            }
+        u32 r = k / 4 % 2 * 2 + upper, word = r == 0 ? a[0] : r == 1 ? a[1] : r == 2 ? a[2] : a[3];
+        float code = (float)(i8)(word >> (8 * (k % 4)) & 255);
+        return upper == 0 ? s.a[0] * code + s.b[0] : s.a[1] * code + s.b[1];
+    }
 }
-
-// Row tiles of a matrix: 16 rows where it is packed, 4 where it is floats.
-__device__ __forceinline__ u32 tile_rows(u32 packing) { return packing <= BF16 ? 4 : 16; }

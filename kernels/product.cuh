@@ -8,12 +8,6 @@
 
 #define PARTS 8
 
-// Packings that are compiled in, one bit each; a model is hosted with those it has.
-#ifndef PACKINGS
-#define PACKINGS 0xffff
-#endif
-#define HAS(packing) ((PACKINGS) >> (packing) & 1)
-
 // Activations [tokens][inputs] as halves, each 32 in the order of operand B: places 8j + 4·m .. + 3 are
 // inputs 8j + 4·m + {0, 2, 1, 3}, so that eight inputs side by side are one lane's.
 struct Halves {
@@ -52,7 +46,7 @@ template <int NT, bool ONE> struct Columns {
     }
 };
 
-// acc[n] += WEIGHT_UNIT times rows of one block times the tokens; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n,
+// acc[n] += 1 / `unit_of` times rows of one block times the tokens; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n,
 // acc[n][2..3]: row g + 8.
 template <class P, int NT, bool ONE>
 __device__ __forceinline__ void block_product(const P& pack, const Columns<NT, ONE>& x, u32 block, float acc[NT][4]) {
@@ -100,7 +94,7 @@ __device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, 
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) acc[n][i] *= 1.0f / WEIGHT_UNIT;
+        for (int i = 0; i < 4; i++) acc[n][i] *= unit_of<P>();
 }
 
 // All parts of a tile by one warp, in order.

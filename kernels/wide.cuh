@@ -54,20 +54,20 @@ struct Parts {
     __device__ __forceinline__ void skip(u32 done) {
         while (p < PARTS && part_start(p + 1, blocks) <= done) p++;
     }
-    template <int N> __device__ __forceinline__ void close(u32 done, float acc[][4], float total[][4]) {
+    template <class P, int N> __device__ __forceinline__ void close(u32 done, float acc[][4], float total[][4]) {
         if (p >= PARTS || part_start(p + 1, blocks) != done) return;
         skip(done);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) total[n][i] += acc[n][i] * (1.0f / WEIGHT_UNIT), acc[n][i] = 0;
+            for (int i = 0; i < 4; i++) total[n][i] += acc[n][i] * unit_of<P>(), acc[n][i] = 0;
     }
 };
 
 // Inputs of eight tokens that the stages hold at once.
 #define FEW_INPUTS (STAGES * STAGE_INPUTS * WIDE_TOKENS / 8)
 
-// total[0] = 16 rows times up to eight tokens, which lie in shared memory as the lanes read them, so that nobody waits
+// total[0] += 16 rows times up to eight tokens, which lie in shared memory as the lanes read them, so that nobody waits
 // but for weights.
 template <class P>
 __device__ __forceinline__ void few_product(const u8* rows, bool mine, const Halves& x, u32 inputs, const u32* token,
@@ -108,14 +108,14 @@ __device__ __forceinline__ void few_product(const u8* rows, bool mine, const Hal
                     mma_halves(acc, w[1], b.z, b.w);
                 }
                 if (block + DEEP < blocks) held[d].load(rows + (u64)(block + DEEP) * P::BYTES, lane);
-                parts.close<1>(block + 1, &acc, (float(*)[4])total);
+                parts.close<P, 1>(block + 1, &acc, (float(*)[4])total);
             }
         }
     }
     __syncthreads();
 }
 
-// total = 16 rows (`rows`: the tile's first block) times up to 64 tokens. All threads of a block of 256 call it
+// total += 16 rows (`rows`: the tile's first block) times up to 64 tokens. All threads of a block of 256 call it
 // together; a warp without rows passes those of another and `mine` false. x.inputs is the length of a row of
 // activations, of which the first `inputs` count.
 template <class P>
@@ -128,7 +128,7 @@ __device__ __forceinline__ void wide_product(const u8* rows, bool mine, const Ha
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) total[n][i] = 0, acc[n][i] = 0;
+        for (int i = 0; i < 4; i++) acc[n][i] = 0;
     if (count <= 8) return few_product<P>(rows, mine, x, inputs, token, count, stages[0].x[0], total[0]);
     Parts parts(blocks);
     for (u32 s = 0; s < STAGES - 1; s++) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void wide_product(const u8* rows, bool mine, const Ha
                     wide_step(w, stages[part % STAGES], u, tiles, acc);
                 }
             }
-            parts.close<8>(at + 1, acc, total);
+            parts.close<P, 8>(at + 1, acc, total);
         }
     } else {
 #pragma unroll 1
@@ -173,7 +173,7 @@ __device__ __forceinline__ void wide_product(const u8* rows, bool mine, const Ha
                 u32 w[2][4];
                 operands(held, 0, w);
                 wide_step(w, stages[s % STAGES], u, tiles, acc);
-                parts.close<8>(STEPS * s + u + 1, acc, total);
+                parts.close<P, 8>(STEPS * s + u + 1, acc, total);
             }
         }
     }

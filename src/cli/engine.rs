@@ -80,6 +80,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         threads: args.threads.into(),
         context_tokens: args.context as usize,
         sequences_max: args.sequences.into(),
+        prediction: false,
         exact: false,
         cache: args.cache.types(),
         card: args.card.options(args.adapters),

@@ -308,7 +308,7 @@ fn print_agreement(report: &serde_json::Value) {
 }
 
 fn logits(args: LogitsArgs) -> anyhow::Result<ExitCode> {
-    let mut loaded = args.model.load(args.backend, 1 + args.beside.len(), true)?;
+    let mut loaded = args.model.load_with(args.backend, 1 + args.beside.len(), (true, args.mtp))?;
     let request = Request { tokens: args.tokens, out: args.out, step: args.step, mtp: args.mtp, beside: args.beside };
     let rows = chimere::eval::logits::run(loaded.backend.as_mut(), &request)?;
     let (vocab, backend) = (loaded.hosted.model.vocab, &loaded.hosted.model.backend);

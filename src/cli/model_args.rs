@@ -125,12 +125,23 @@ impl ModelArgs {
 
     /// Loads the model with a progress bar on standard error. `exact`: numbers before speed.
     pub fn load(&self, backend: Kind, sequences_max: usize, exact: bool) -> anyhow::Result<Loaded> {
+        self.load_with(backend, sequences_max, (exact, false))
+    }
+
+    /// The same, and its prediction block where that is wanted.
+    pub fn load_with(
+        &self,
+        backend: Kind,
+        sequences_max: usize,
+        (exact, prediction): (bool, bool),
+    ) -> anyhow::Result<Loaded> {
         let path = self.path()?;
         let options = LoadOptions {
             backend,
             threads: self.threads(),
             context_tokens: self.context as usize,
             sequences_max,
+            prediction,
             exact,
             cache: self.cache.types(),
             card: self.card()?,

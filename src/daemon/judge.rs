@@ -16,7 +16,7 @@ use crate::actors::supervisor::{Budget, Place};
 use crate::config::Config;
 use crate::engine::embedder::embeds;
 use crate::engine::load::{LoadError, vocabulary};
-use crate::engine::model::is_native;
+use crate::engine::model::why_not_native;
 use crate::gguf::Gguf;
 use crate::scoring::form::Asked;
 use crate::scoring::prompt::VERIFY_TOKENS_MAX;
@@ -69,10 +69,11 @@ pub fn describe(config: &Config) -> Result<String, String> {
     let shown = files.model.display();
     let wrong = |why: &dyn std::fmt::Display| format!("{shown}: {why}");
     let gguf = Gguf::open(&files.model).map_err(|error| wrong(&error))?;
-    let architecture = gguf.architecture().map_err(|error| wrong(&error))?.to_owned();
-    let native = is_native(&gguf);
-    if scorer.backend == "cpu" && !native {
-        return Err(wrong(&LoadError::NotNative(architecture)));
+    let architecture = gguf.architecture().map_err(|error| wrong(&error))?;
+    let foreign = why_not_native(&gguf);
+    let native = foreign.is_none();
+    if let ("cpu", Some(reason)) = (scorer.backend.as_str(), foreign) {
+        return Err(wrong(&LoadError::NotNative(reason)));
     }
     let vocab = vocabulary(&files.model, &gguf).map_err(|error| wrong(&error))?;
     let form = &config.judge;

@@ -21,6 +21,7 @@ pub(crate) fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
         threads: 1,
         context_tokens: 256,
         sequences_max: 4,
+        prediction: false,
         exact: true,
         cache: Default::default(),
         card: Default::default(),

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::model::weights::FUSED_GATE_UP;
 use crate::gguf::Gguf;
 pub use candidate::{Candidate, Sides};
 pub use file::{read, sha256_of};
@@ -104,8 +105,14 @@ impl BaseModel {
             if block.is_some_and(|b| header.find(&format!("blk.{b}.nextn.eh_proj.weight")).is_some()) {
                 continue;
             }
-            if let (true, Some(shape)) = (is_target(&tensor.name), shape_of(tensor.dims())) {
+            let Some(shape) = shape_of(tensor.dims()) else { continue };
+            if is_target(&tensor.name) {
                 matrices.insert(tensor.name.clone(), shape);
+            } else if let (Some(block), Some(FUSED_GATE_UP)) = (block, target_of(&tensor.name)) {
+                // Each of the two is a matrix of its own here, as in files that have them apart.
+                for name in ["ffn_gate_exps", "ffn_up_exps"] {
+                    matrices.insert(format!("blk.{block}.{name}.weight"), Shape { outputs: shape.outputs / 2, ..shape });
+                }
             }
         }
         BaseModel { architecture, hash: hash.to_owned(), matrices }

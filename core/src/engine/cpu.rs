@@ -48,12 +48,15 @@ pub struct CpuOptions {
     pub kv: KvType,
     /// Precision of the recurrent states, which take the room of floats.
     pub state: StateType,
+    /// The prediction block is loaded too, if the file has one.
+    pub prediction: bool,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
-        CpuOptions { threads, context_tokens: 0, sequences_max: 16, kv: KvType::F32, state: StateType::F32 }
+        let (kv, state) = (KvType::F32, StateType::F32);
+        CpuOptions { threads, context_tokens: 0, sequences_max: 16, kv, state, prediction: false }
     }
 }
 
@@ -104,7 +107,7 @@ impl Cpu {
         options: &CpuOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Cpu, ModelError> {
-        let hp = HParams::read(gguf)?;
+        let hp = HParams::read(gguf)?.with_prediction(options.prediction);
         supported(&hp, options)?;
         let pool = Pool::new(options.threads).map_err(|e| ModelError::Contradiction(e.to_string()))?;
         let weights = Weights::load(&hp, gguf, &mut CpuPacker { map, pool: &pool }, progress)?;
@@ -119,7 +122,7 @@ impl Cpu {
             combine_forms: Forms::of(&[mtp.map_or(&weights.head, |m| &m.projection)]),
             trunk: stages::trunk(&hp),
             prediction: stages::prediction(&hp),
-            rope: Rope::new(hp.attention.rope_dims, f64::from(hp.attention.rope_base)),
+            rope: hp.attention.rope(),
             kv,
             slots: Slots::new(options.sequences_max, info.context_tokens),
             adapters: Vec::new(),

@@ -41,7 +41,7 @@ use offload::Tier;
 use place::place;
 use rows::Left;
 use run::{Run, Shape};
-use supported::{one_packing, packed_experts, supported};
+use supported::{alike_floats, slower_layers, supported};
 use weights::{OnDevice, Source, TokenBytes, Uploader};
 
 pub use greedy::Greedy;
@@ -119,15 +119,16 @@ impl Cuda {
         let file = File::open(path).map_err(|e| cannot(&e))?;
         let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
         // What cannot be hosted here is said before a card is looked for.
-        supported(&HParams::read(&gguf).map_err(|e| cannot(&e))?, options).map_err(|e| cannot(&e))?;
-        let device = device(&gguf, options)?;
+        let hp = read(&gguf, options).map_err(|e| cannot(&e))?;
+        let device = device(&gguf, &hp, options)?;
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         Cuda::on(device, &gguf, Source::File(&file), &stem, options, progress)
     }
 
     /// A model of this header with random weights, made on the first card.
     pub fn random(gguf: &Gguf, options: &CudaOptions, progress: &mut dyn FnMut(f32)) -> Result<Cuda, BackendError> {
-        Cuda::on(device(gguf, options)?, gguf, Source::Random, "random", options, progress)
+        let hp = read(gguf, options).map_err(|e| BackendError::Load(e.to_string()))?;
+        Cuda::on(device(gguf, &hp, options)?, gguf, Source::Random, "random", options, progress)
     }
 
     fn on(
@@ -139,8 +140,7 @@ impl Cuda {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Cuda, BackendError> {
         let refused = |e: ModelError| BackendError::Load(format!("{stem}: {e}"));
-        let hp = HParams::read(gguf).map_err(refused)?;
-        supported(&hp, options).map_err(refused)?;
+        let hp = read(gguf, options).map_err(refused)?;
         let (sizes, placement) = place(device.free_bytes().map_err(unusable)?, gguf, &hp, options)?;
         tracing::info!(%placement, context = sizes.context, kernels = device.facts().kernels, "placement");
         let from_file = matches!(source, Source::File(_));
@@ -150,8 +150,10 @@ impl Cuda {
         // The memory that bytes went through is given back, once they are there.
         drop(uploader);
         let layers = weights.layers.iter().chain(weights.mtp.as_ref().map(|m| &m.layer));
-        layers.clone().enumerate().try_for_each(|(i, layer)| one_packing(i, layer)).map_err(refused)?;
-        let sizes = Sizes { packed: layers.into_iter().all(packed_experts), ..sizes };
+        layers.clone().enumerate().try_for_each(|(i, layer)| alike_floats(i, layer)).map_err(refused)?;
+        if let Some(reason) = slower_layers(layers) {
+            tracing::warn!(%reason, "some layers run slower than the others");
+        }
         let tier = sizes.split.map(|split| Tier::new(&device, &weights, hp.moe.experts, split));
         Ok(Cuda {
             tier: tier.transpose().map_err(unusable)?,
@@ -334,12 +336,18 @@ impl Cuda {
     }
 }
 
-fn device(gguf: &Gguf, options: &CudaOptions) -> Result<Device, BackendError> {
+/// The hyper-parameters of what is hosted, which the kernels can compute.
+fn read(gguf: &Gguf, options: &CudaOptions) -> Result<HParams, ModelError> {
+    let hp = HParams::read(gguf)?.with_prediction(options.prediction);
+    supported(&hp, options).map(|()| hp)
+}
+
+fn device(gguf: &Gguf, hp: &HParams, options: &CudaOptions) -> Result<Device, BackendError> {
     let folders = Folders { cache: options.cache.as_deref(), shipped: options.shipped.as_deref() };
     let fault = options.fault.clone();
     let opened = match &options.emulated {
         Some(library) => Device::emulated(library, fault),
-        None => Device::open(weights::packings(gguf), &folders, fault),
+        None => Device::open(weights::packings(gguf, hp), &folders, fault),
     };
     opened.map_err(unusable)
 }
@@ -467,7 +475,7 @@ impl Backend for Cuda {
         out.clear();
         self.fed.clear();
         if self.hp.mtp.is_none() {
-            return Err(BackendError::Unsupported("multi-token prediction of a model without a prediction block"));
+            return Err(BackendError::Unsupported("multi-token prediction of a model whose prediction block is not loaded"));
         }
         for c in batch {
             if c.hidden.len() != c.tokens.len() * self.hp.width {

@@ -37,6 +37,8 @@ pub struct LoadOptions {
     pub threads: usize,
     pub context_tokens: usize,
     pub sequences_max: usize,
+    /// The prediction block is loaded too, if a native model has one.
+    pub prediction: bool,
     /// Numbers before speed: keys and values in f32 where nobody says otherwise, and in the library no rearranged weights.
     pub exact: bool,
     /// What native models keep keys, values and states as.
@@ -61,6 +63,7 @@ impl LoadOptions {
             pinned_bytes_max: card.pinned_bytes_max,
             resident_percent_min: if self.backend == Kind::Auto { AUTO_RESIDENT_PERCENT_MIN } else { 0 },
             adapters: card.adapters,
+            prediction: self.prediction,
             cache: card.cache,
             shipped: card.shipped,
             emulated: card.emulated,
@@ -115,7 +118,7 @@ pub enum LoadError {
     Vocab(#[from] super::vocab::VocabError),
     #[error("the model's chat template is refused: {0}")]
     Template(#[from] TemplateError),
-    #[error("architecture {0} has no native implementation: use the llama backend")]
+    #[error("{0}: run the file with the llama backend (engine.backend, --backend)")]
     NotNative(String),
     #[error(
         "this build has no libllama, and runs only the native architecture, not {0}: build it with the feature `llama`"
@@ -136,13 +139,19 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let gguf = Gguf::open(path).map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
     let architecture =
         gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?.to_owned();
-    let native = super::model::is_native(&gguf);
+    let foreign = super::model::why_not_native(&gguf);
     let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
-        Kind::Cpu | Kind::Cuda if !native => return Err(LoadError::NotNative(architecture)),
+        Kind::Cpu | Kind::Cuda if foreign.is_some() => return Err(LoadError::NotNative(foreign.unwrap_or_default())),
         Kind::Cuda => native_cuda(path, &gguf, options, progress)?,
-        Kind::Auto if native => native_auto(path, &gguf, options, progress)?,
+        Kind::Auto if foreign.is_none() => native_auto(path, &gguf, options, progress)?,
         Kind::Cpu => native_cpu(path, &gguf, options, progress)?,
-        _ => library(path, &architecture, options, progress)?,
+        Kind::Auto | Kind::Llama => {
+            let parts = library(path, &architecture, options, progress)?;
+            if let (Kind::Auto, Some(reason)) = (options.backend, foreign) {
+                tracing::info!(reason, "computing on the processor, with the library");
+            }
+            parts
+        }
     };
     // What an embedding model kept of the model that it was made from is of no use.
     let source = vocab.template().filter(|_| !backend.info().embedding_only);
@@ -168,9 +177,9 @@ pub fn text(
     gguf: &Gguf,
     vet_with: Option<PathBuf>,
 ) -> Result<(Arc<dyn Vocab>, Option<ChatTemplate>), LoadError> {
-    if !super::model::is_native(gguf) {
-        let name = gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
-        return Err(LoadError::NotNative(name.to_owned()));
+    gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
+    if let Some(reason) = super::model::why_not_native(gguf) {
+        return Err(LoadError::NotNative(reason));
     }
     let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
     let template = vocab.template().map(|source| chat_template(&source, vet_with.as_deref())).transpose()?;
@@ -206,7 +215,11 @@ fn native_auto(
     let reason = match options.card.spared {
         true => "the card is left to the model that serves".to_owned(),
         false => match native_cuda(path, gguf, options, progress) {
-            Ok(parts) => return Ok(parts),
+            Ok(parts) => {
+                let device = &parts.0.info().device;
+                tracing::info!(device, "computing on the card, where the model is native and fits");
+                return Ok(parts);
+            }
             Err(error) => error.to_string(),
         },
     };
@@ -227,6 +240,7 @@ fn native_cpu(
         sequences_max: options.sequences_max,
         kv: options.cache.kv.unwrap_or(KvType::F32),
         state: options.cache.state,
+        prediction: options.prediction,
     };
     let backend = super::cpu::Cpu::load(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))

@@ -50,7 +50,7 @@ pub use norm::{
 pub use pack::{Experts, Matrix, PackError, dequantize};
 pub use pool::{Pool, PoolError, THREADS_MAX};
 pub use product::{Product, matmul, matmul_adapted};
-pub use rope::{Angles, Rope};
+pub use rope::{Angles, Rope, Stretch};
 #[cfg(test)]
 pub(crate) use wide::on_each;
 pub use wide::{Wide, wide};

@@ -11,7 +11,7 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 19] = [
+const HEADERS: [(&CStr, &str); 20] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
@@ -27,6 +27,7 @@ const HEADERS: [(&CStr, &str); 19] = [
     (c"matmul.cuh", include_str!("../../../kernels/matmul.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
+    (c"packings.cuh", include_str!("../../../kernels/packings.cuh")),
     (c"pages.cuh", include_str!("../../../kernels/pages.cuh")),
     (c"pick.cuh", include_str!("../../../kernels/pick.cuh")),
     (c"product.cuh", include_str!("../../../kernels/product.cuh")),
@@ -59,7 +60,7 @@ pub(super) const FILES: [(&str, &str); 18] = [
 const CACHED_OBJECTS_MAX: usize = 128;
 
 /// Every packing, as bits.
-pub const PACKINGS: u32 = 0x1ff;
+pub const PACKINGS: u32 = 0x7ff;
 
 /// Where compiled kernels lie.
 #[derive(Clone, Copy, Debug, Default)]
@@ -290,7 +291,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("chimere-shipped-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for (file, source) in FILES {
-            for (arch, packings) in [("sm_80", 0x7f), ("sm_80", 0x1ff), ("sm_86", 0x1ff), ("sm_90", 0x7f)] {
+            for (arch, packings) in [("sm_80", 0x7f), ("sm_80", 0x7ff), ("sm_86", 0x7ff), ("sm_90", 0x7f)] {
                 let text = format!("{file} {arch} {packings:x}");
                 std::fs::write(dir.join(object_name(file, source, arch, packings)), text).unwrap();
             }
@@ -299,8 +300,8 @@ mod tests {
         let first =
             |card, packings| shipped(&dir, card, packings).map(|o| String::from_utf8(o.code[0].clone()).unwrap());
         assert_eq!(first((8, 0), 0x67).as_deref(), Some("embed.cu sm_80 7f"));
-        assert_eq!(first((8, 0), 0x87).as_deref(), Some("embed.cu sm_80 1ff"));
-        assert_eq!(first((8, 9), 0x07).as_deref(), Some("embed.cu sm_86 1ff"));
+        assert_eq!(first((8, 0), 0x87).as_deref(), Some("embed.cu sm_80 7ff"));
+        assert_eq!(first((8, 9), 0x07).as_deref(), Some("embed.cu sm_86 7ff"));
         assert_eq!(first((9, 0), 0x07).as_deref(), Some("embed.cu sm_90 7f"));
         assert_eq!(first((9, 0), 0x100), None);
         assert_eq!(first((12, 0), 0x07), None);

@@ -72,7 +72,7 @@ fn rows(d: &Device, dtype: DType) -> Result<Finding, GpuError> {
     let tokens = d.allocate(4 * rows)?;
     tokens.write_u32(0, &(0..rows as u32).rev().collect::<Vec<_>>())?;
     let out = d.zeroed(4 * rows * cols)?;
-    embed::launch(d, buffer.at(), Packing::of(dtype), tokens.at(), rows, cols, out.at())?;
+    embed::launch(d, buffer.at(), Packing::of(dtype, cols), tokens.at(), rows, cols, out.at())?;
     let found = read(&out, rows * cols)?;
     let top = values.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
     let wanted = values.chunks(cols).rev().flatten();
@@ -94,7 +94,7 @@ pub(super) fn rounded(x: &[f32]) -> Vec<f32> {
 fn products(d: &Device, dtype: DType) -> Result<Vec<Finding>, GpuError> {
     let (rows, cols) = (37, 1024);
     let (buffer, values) = matrix(d, dtype, rows, cols)?;
-    let packing = Packing::of(dtype);
+    let packing = Packing::of(dtype, cols);
     let weight = Weight { at: buffer.at(), packing, rows };
     let all = Random(3).normals(130 * cols);
     // Packed weights are rounded to halves as they are read, a scale for 16 or 32 of them alike.
@@ -130,11 +130,11 @@ fn products(d: &Device, dtype: DType) -> Result<Vec<Finding>, GpuError> {
 /// Matrices of several types in one launch, more tiles of them than blocks fit at once, added to what is there: the bits of each
 /// alone.
 fn together(d: &Device) -> Result<Finding, GpuError> {
-    let (cols, sizes) = (512, [(DType::Q5_K, 333), (DType::F32, 9), (DType::Q8_0, 50), (DType::Q5_K, 6_400)]);
+    let (cols, sizes) = (512, [(DType::Q5_K, 333), (DType::F32, 9), (DType::BF16, 50), (DType::Q5_K, 6_400)]);
     let mut matrices = Vec::new();
     for (dtype, rows) in sizes {
         let (buffer, _) = matrix(d, dtype, rows, cols)?;
-        matrices.push((Weight { at: buffer.at(), packing: Packing::of(dtype), rows }, buffer));
+        matrices.push((Weight { at: buffer.at(), packing: Packing::of(dtype, cols), rows }, buffer));
     }
     let mut differ = 0;
     for tokens in [1, 3, 8] {

@@ -12,14 +12,15 @@ use crate::samples::Random;
 
 pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     let mut found = Vec::new();
-    for dtype in [DType::Q4_K, DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::Q2_K] {
-        let scene = Scene::new(d, dtype)?;
+    let alike = [DType::Q4_K, DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::Q2_K, DType::F16, DType::BF16];
+    // Gate and up need not be of one type.
+    let mixed = [(DType::Q4_K, DType::Q5_K), (DType::Q8_0, DType::Q6_K), (DType::BF16, DType::IQ3_S)];
+    for (gate, up) in alike.map(|t| (t, t)).into_iter().chain(mixed) {
+        let scene = Scene::new(d, gate, up)?;
         found.push(scene.plain()?);
         found.push(scene.joined()?);
     }
-    for dtype in [DType::F32, DType::F16] {
-        found.push(Scene::new(d, dtype)?.joined()?);
-    }
+    found.push(Scene::new(d, DType::F32, DType::F32)?.joined()?);
     Ok(found)
 }
 
@@ -33,7 +34,9 @@ const FEW: usize = 8;
 /// none to 1. The shared expert is expert 0 again.
 struct Scene<'a> {
     d: &'a Device,
-    dtype: DType,
+    /// Of gate and up.
+    dtypes: (DType, DType),
+    gate: (Buffer, Vec<f32>),
     up: (Buffer, Vec<f32>),
     down: (Buffer, Vec<f32>),
     expert: experts::Expert,
@@ -65,19 +68,20 @@ fn alike(many: &[f32], little: &[f32], row: usize, few: usize) -> bool {
 }
 
 impl<'a> Scene<'a> {
-    fn new(d: &'a Device, dtype: DType) -> Result<Scene<'a>, GpuError> {
-        let up = matrix(d, dtype, 3 * WIDTH, INPUTS)?;
-        let down = matrix(d, dtype, 3 * INPUTS, WIDTH)?;
-        let packing = Packing::of(dtype);
-        let (up_bytes, down_bytes) = (packing.bytes(WIDTH, INPUTS) as u64, packing.bytes(INPUTS, WIDTH) as u64);
+    fn new(d: &'a Device, gate: DType, up: DType) -> Result<Scene<'a>, GpuError> {
+        let dtypes = (gate, up);
+        let of = |dtype| matrix(d, dtype, 3 * WIDTH, INPUTS);
+        let packing = Packing::of(up, WIDTH);
+        let bytes = |dtype| Packing::of(dtype, INPUTS).bytes(WIDTH, INPUTS) as u64;
+        let (gate, up, down) = (of(gate)?, of(up)?, matrix(d, up, 3 * INPUTS, WIDTH)?);
         let expert = experts::Expert {
-            gate: up.0.at(),
+            gate: gate.0.at(),
             up: up.0.at(),
             down: down.0.at(),
-            gate_bytes: up_bytes,
-            up_bytes,
-            down_bytes,
-            gate_packing: packing as u32,
+            gate_bytes: bytes(dtypes.0),
+            up_bytes: bytes(dtypes.1),
+            down_bytes: packing.bytes(INPUTS, WIDTH) as u64,
+            gate_packing: Packing::of(dtypes.0, INPUTS) as u32,
             up_packing: packing as u32,
             down_packing: packing as u32,
             width: WIDTH as u32,
@@ -86,7 +90,7 @@ impl<'a> Scene<'a> {
         // Weights of the samples are large: such inputs leave inner values of the usual size.
         let x: Vec<f32> = Random(4).normals(MANY * INPUTS).into_iter().map(|v| v / 64.0).collect();
         let used = if packing.is_float() { x.clone() } else { rounded(&x) };
-        Ok(Scene { d, dtype, up, down, expert, x, used })
+        Ok(Scene { d, dtypes, gate, up, down, expert, x, used })
     }
 
     /// The first `tokens` tokens; `joint` is given the inputs and the experts chosen.
@@ -142,8 +146,14 @@ impl<'a> Scene<'a> {
         Ok(Results { h: read(&h, all * WIDTH)?, hh: read(&hh, all * WIDTH / 2)?, y: read(&y, all * INPUTS)? })
     }
 
-    fn weights(&self, e: usize, row: usize) -> &[f32] {
-        &self.up.1[(e * WIDTH + row) * INPUTS..][..INPUTS]
+    /// What gate and up make of a row of activations, before adapters.
+    fn products(&self, e: usize, row: usize, x: &[f32]) -> [f64; 2] {
+        [&self.gate.1, &self.up.1].map(|m| dot(&m[(e * WIDTH + row) * INPUTS..][..INPUTS], x))
+    }
+
+    fn types(&self) -> String {
+        let (gate, up) = self.dtypes;
+        if gate == up { format!("{gate:?}") } else { format!("{gate:?} and {up:?}") }
     }
 
     fn plain(&self) -> Result<Finding, GpuError> {
@@ -154,8 +164,8 @@ impl<'a> Scene<'a> {
             let (token, e) = token_of(pair, MANY);
             let row = &self.used[token * INPUTS..][..INPUTS];
             let inner = |r: usize| {
-                let v = dot(self.weights(e, r), row);
-                (v / (1.0 + (-v).exp()) * v) as f32
+                let [g, u] = self.products(e, r, row);
+                (g / (1.0 + (-g).exp()) * u) as f32
             };
             let inner = rounded(&(0..WIDTH).map(inner).collect::<Vec<_>>());
             let size = dot(&inner, &inner).sqrt();
@@ -166,7 +176,7 @@ impl<'a> Scene<'a> {
                 error = worst(error, (f64::from(many[pair * INPUTS + r]) - wanted).abs() / scale);
             }
         }
-        let what = format!("{:?} {INPUTS}→{WIDTH}, {MANY} tokens", self.dtype);
+        let what = format!("{} {INPUTS}→{WIDTH}, {MANY} tokens", self.types());
         Ok(Finding { kernel: "grouped", what, error, limit: 5e-3 })
     }
 
@@ -234,9 +244,9 @@ impl<'a> Scene<'a> {
             let (x, used) = (&self.x[token * INPUTS..][..INPUTS], &self.used[token * INPUTS..][..INPUTS]);
             let (g, u) = if pair >= 2 * MANY { (mine[2], mine[3]) } else { (mine[0], mine[1]) };
             for r in 0..WIDTH {
-                let product = dot(self.weights(e, r), used);
+                let product = self.products(e, r, used);
                 let adds = |f: Option<&Factors>| f.map_or(0.0, |f| f.adds(e, x, WIDTH, r));
-                let (g, u) = (product + adds(g), product + adds(u));
+                let (g, u) = (product[0] + adds(g), product[1] + adds(u));
                 let wanted = g / (1.0 + (-g).exp()) * u;
                 error = worst(
                     error,
@@ -245,7 +255,7 @@ impl<'a> Scene<'a> {
             }
         }
         let error = if bits { error } else { f64::INFINITY };
-        let what = format!("{:?} {INPUTS}→{WIDTH}, {MANY} tokens under adapters", self.dtype);
+        let what = format!("{} {INPUTS}→{WIDTH}, {MANY} tokens under adapters", self.types());
         Ok(Finding { kernel: "experts_up_joined", what, error, limit: 4e-3 })
     }
 }

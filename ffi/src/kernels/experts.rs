@@ -5,7 +5,7 @@ use super::{Kernel, args, each, grouped};
 use crate::gpu::{Device, GpuError};
 
 args! {
-    /// The three matrices of an expert, or of all routed ones; gate and up are of one packing.
+    /// The three matrices of an expert, or of all routed ones.
     Expert {
         gate: u64,
         up: u64,

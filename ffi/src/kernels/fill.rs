@@ -5,7 +5,7 @@ use crate::gpu::{Buffer, Device, GpuError};
 
 args! {
     /// Random words, with the scales of every block set.
-    Fill { out: u64, tail: u64, words: u64, period: u32, scales: u32, seed: u32, pad: u32 }
+    Fill { out: u64, tail: u64, words: u64, period: u32, scales: u32, seed: u32, fixed: u32, bits: u32, pad: u32 }
 }
 
 args! {
@@ -20,6 +20,7 @@ const BLOCKS: u32 = 1_056;
 pub fn weights(d: &Device, buffer: &Buffer, packing: Packing, seed: u32) -> Result<(), GpuError> {
     let tail = packing.synthetic_tail();
     let scales = d.buffer(&tail)?;
+    let (fixed, bits) = packing.synthetic_bits();
     let words = (buffer.len() / 4) as u64;
     let period = packing.block_bytes() as u32 / 4;
     let a = Fill {
@@ -29,6 +30,8 @@ pub fn weights(d: &Device, buffer: &Buffer, packing: Packing, seed: u32) -> Resu
         period: if tail.is_empty() { 0 } else { period },
         scales: period.saturating_sub(tail.len() as u32 / 4),
         seed,
+        fixed,
+        bits,
         pad: 0,
     };
     d.launch(Kernel::Fill, [BLOCKS, 1, 1], 256, &a)?;
@@ -37,7 +40,7 @@ pub fn weights(d: &Device, buffer: &Buffer, packing: Packing, seed: u32) -> Resu
 
 /// The arguments of a word written to an address where no memory is.
 pub(crate) fn nowhere() -> Fill {
-    Fill { out: 16, tail: 0, words: 1, period: 0, scales: 0, seed: 0, pad: 0 }
+    Fill { out: 16, words: 1, ..Fill::default() }
 }
 
 /// Bytes a second that can be read from `buffer`, the best of `rounds`.

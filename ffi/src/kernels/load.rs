@@ -32,7 +32,7 @@ pub enum LoadError {
     Shape,
 }
 
-/// Matrices of one shape that follow each other in a file, from byte `from` on.
+/// Matrices of one shape that follow each other in a file, from byte `from` on, one every `stride` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices {
     pub dtype: DType,
@@ -40,6 +40,7 @@ pub struct Matrices {
     pub cols: usize,
     pub count: usize,
     pub from: u64,
+    pub stride: u64,
 }
 
 /// Threads' memory for what is on its way: [`PIECE_BYTES`] pinned [`STAGES`] times for each, and about [`READ_BYTES`].
@@ -153,8 +154,8 @@ struct Piece {
 
 impl<'a> Plan<'a> {
     fn new(rows: &'a Rows, of: Matrices, piece_bytes: usize, threads: usize) -> Plan<'a> {
-        // Matrices of whole tiles lie as one tall matrix does.
-        let whole = of.rows.is_multiple_of(rows.tile_rows());
+        // Matrices of whole tiles side by side lie as one tall matrix does.
+        let whole = of.rows.is_multiple_of(rows.tile_rows()) && of.stride == (of.rows * rows.row_bytes()) as u64;
         let of = if whole { Matrices { rows: of.rows * of.count, count: 1, ..of } } else { of };
         let tiles = of.rows.div_ceil(rows.tile_rows());
         let share = (tiles * of.count).div_ceil(PIECES_A_THREAD * threads);
@@ -167,7 +168,7 @@ impl<'a> Plan<'a> {
     }
 
     fn file_bytes(&self) -> u64 {
-        (self.of.count * self.of.rows * self.rows.row_bytes()) as u64
+        self.of.count.saturating_sub(1) as u64 * self.of.stride + (self.of.rows * self.rows.row_bytes()) as u64
     }
 
     fn piece(&self, i: usize) -> Option<Piece> {
@@ -179,10 +180,9 @@ impl<'a> Plan<'a> {
         let tiles = self.each.min(self.tiles - first);
         let row = first * self.rows.tile_rows();
         let rows = (tiles * self.rows.tile_rows()).min(self.of.rows - row);
-        let before = (matrix * self.of.rows + row) * self.rows.row_bytes();
         Some(Piece {
             tiles,
-            from: self.of.from + before as u64,
+            from: self.of.from + matrix as u64 * self.of.stride + (row * self.rows.row_bytes()) as u64,
             file_bytes: rows * self.rows.row_bytes(),
             start: (matrix * self.tiles + first) * self.rows.tile_bytes(),
         })
@@ -216,9 +216,9 @@ mod tests {
     /// Loads `count` matrices and compares with each of them packed alone.
     fn check(loader: &mut Loader, to: &Buffer, dtype: DType, (rows, cols, count): (usize, usize, usize)) {
         let bytes = weights(dtype, rows * cols * count, 3);
-        let of = Matrices { dtype, rows, cols, count, from: FROM };
+        let of = Matrices { dtype, rows, cols, count, from: FROM, stride: (bytes.len() / count) as u64 };
         loader.load(&file(&bytes), &mut Ahead::default(), of, to).unwrap();
-        let each = Packing::of(dtype).bytes(rows, cols);
+        let each = Packing::of(dtype, cols).bytes(rows, cols);
         let mut found = vec![0; each * count];
         to.read(0, &mut found).unwrap();
         for (i, (found, bytes)) in found.chunks(each).zip(bytes.chunks(bytes.len() / count)).enumerate() {
@@ -238,12 +238,32 @@ mod tests {
             assert!(loader.unpinned().is_none());
             let places = [device.allocate(1 << 20).unwrap(), device.pinned(1 << 20).unwrap()];
             for to in &places {
-                for dtype in [DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::F32] {
+                for dtype in [DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::F32, DType::BF16] {
                     // Whole tiles, and matrices that end within one.
                     check(&mut loader, to, dtype, (64, 512, 5));
                     check(&mut loader, to, dtype, (21, 512, 3));
                     check(&mut loader, to, dtype, (1, 256, 1));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_that_lie_among_others_are_loaded_alone() {
+        let (device, dtype) = (device(), DType::Q4_K);
+        for (rows, others) in [(32, 16), (21, 5)] {
+            let (row, count) = (256 / 256 * 144, 4);
+            let bytes = weights(dtype, (rows + others) * 256 * count, 9);
+            let (each, all) = (Packing::Q4.bytes(rows, 256), (rows + others) * row);
+            let to = device.allocate(each * count).unwrap();
+            // The rows behind the others.
+            let from = FROM + (others * row) as u64;
+            let of = Matrices { dtype, rows, cols: 256, count, from, stride: all as u64 };
+            Loader::with_pieces(&device, 3, 5_000).load(&file(&bytes), &mut Ahead::default(), of, &to).unwrap();
+            let mut found = vec![0; each * count];
+            to.read(0, &mut found).unwrap();
+            for (found, bytes) in found.chunks(each).zip(bytes.chunks(all)) {
+                assert!(found == pack(dtype, rows, 256, &bytes[others * row..], 1).unwrap(), "{rows} of {}", rows + others);
             }
         }
     }
@@ -261,7 +281,7 @@ mod tests {
         let device = device();
         let (mut loader, mut ahead) = (Loader::new(&device, 3), Ahead::default());
         let file = file(&weights(DType::Q4_K, 64 * 256, 1));
-        let of = Matrices { dtype: DType::Q4_K, rows: 64, cols: 256, count: 1, from: FROM };
+        let of = Matrices { dtype: DType::Q4_K, rows: 64, cols: 256, count: 1, from: FROM, stride: 64 * 144 };
         let to = device.allocate(Packing::Q4.bytes(64, 256)).unwrap();
         let mut load = |of, to: &Buffer| loader.load(&file, &mut ahead, of, to);
         load(of, &to).unwrap();

@@ -1,6 +1,8 @@
-//! How weights lie on the device: the twin of `kernels/pack.cuh`, which describes the layouts. Every quantised type
-//! of the file format goes into one of six, with its exact values; floats stay as they are.
+//! How weights lie on the device: the twin of `kernels/pack.cuh`, which describes the layouts. Every type of the file format
+//! goes into one of eight, with its exact values, but for floats of 32 bits, and rows that are no whole blocks: these stay as they
+//! are.
 
+mod halves;
 mod iq3;
 #[cfg(test)]
 mod tests;
@@ -28,12 +30,19 @@ pub enum Packing {
     B8 = 7,
     /// Any other type in blocks of 256.
     K8 = 8,
+    /// Halves, and bfloat16, in tiles.
+    H16 = 9,
+    G16 = 10,
 }
 
 impl Packing {
-    pub fn of(dtype: DType) -> Packing {
+    /// Of rows of so many values.
+    pub fn of(dtype: DType, cols: usize) -> Packing {
+        let tiles = cols.is_multiple_of(Packing::H16.inputs());
         match dtype {
             DType::F32 => Packing::F32,
+            DType::F16 if tiles => Packing::H16,
+            DType::BF16 if tiles => Packing::G16,
             DType::F16 => Packing::F16,
             DType::BF16 => Packing::BF16,
             DType::Q4_K => Packing::Q4,
@@ -58,7 +67,7 @@ impl Packing {
     pub fn inputs(self) -> usize {
         match self {
             Packing::F32 | Packing::F16 | Packing::BF16 => 1,
-            Packing::B8 => 32,
+            Packing::B8 | Packing::H16 | Packing::G16 => 32,
             _ => 256,
         }
     }
@@ -74,6 +83,7 @@ impl Packing {
             Packing::Q6 => 3_360,
             Packing::B8 => 640,
             Packing::K8 => 4_736,
+            Packing::H16 | Packing::G16 => 1_024,
         }
     }
 
@@ -90,7 +100,7 @@ impl Packing {
         let half = |d: u16| d.to_le_bytes().repeat(16);
         let floats = |v: f32| v.to_le_bytes().repeat(16);
         match self {
-            Packing::F32 | Packing::F16 | Packing::BF16 => Vec::new(),
+            Packing::F32 | Packing::F16 | Packing::BF16 | Packing::H16 | Packing::G16 => Vec::new(),
             // 20·2^-13·code − 155·2^-12: centred on 15.5.
             Packing::Q5 => [vec![20; 128], vec![155; 128], half(0x0800), half(0x0c00)].concat(),
             Packing::Q4 => [vec![40; 128], vec![150; 128], half(0x0800), half(0x0c00)].concat(),
@@ -100,6 +110,15 @@ impl Packing {
             Packing::K8 => [vec![1; 256], vec![0; 256], floats(3e-4), floats(0.0)].concat(),
         }
     }
+
+    /// Bits of each word that are not random in such weights, and what they are: the exponents of values of sixteen bits.
+    pub(super) fn synthetic_bits(self) -> (u32, u32) {
+        match self {
+            Packing::F16 | Packing::H16 => (0x7c00_7c00, 0x2400_2400),
+            Packing::BF16 | Packing::G16 => (0x7f80_7f80, 0x3c80_3c80),
+            _ => (0, 0),
+        }
+    }
 }
 
 /// How the rows of a matrix become tiles.
@@ -107,7 +126,7 @@ impl Packing {
 pub struct Rows {
     dtype: DType,
     packing: Packing,
-    /// Absent: floats, which stay as they are.
+    /// Absent: floats.
     format: Option<Format>,
     /// Of one row of the file.
     row_bytes: usize,
@@ -116,14 +135,14 @@ pub struct Rows {
 impl Rows {
     /// `None` where rows of so many values are no whole blocks.
     pub fn of(dtype: DType, cols: usize) -> Option<Rows> {
-        let packing = Packing::of(dtype);
+        let packing = Packing::of(dtype, cols);
         let row_bytes = dtype.row_bytes(cols).filter(|bytes| *bytes > 0 && cols % packing.inputs() == 0)?;
         Some(Rows { dtype, packing, format: Format::of(dtype), row_bytes })
     }
 
     /// Rows that lie together once packed.
     pub fn tile_rows(&self) -> usize {
-        if self.format.is_some() { TILE } else { 1 }
+        if self.packing.is_float() { 1 } else { TILE }
     }
 
     /// Bytes of a row in the file.
@@ -138,10 +157,8 @@ impl Rows {
 
     /// Bytes of a tile once packed.
     pub fn tile_bytes(&self) -> usize {
-        match self.format {
-            Some(_) => self.row_bytes / self.dtype.block_bytes() * self.packing.block_bytes(),
-            None => self.row_bytes,
-        }
+        let values = self.row_bytes / self.dtype.block_bytes() * self.dtype.block_len();
+        values / self.packing.inputs() * self.packing.block_bytes()
     }
 
     /// Packs the tiles of `rows`, whole rows of the file of which the last tile may have too few, into `out`. What has
@@ -149,7 +166,8 @@ impl Rows {
     pub fn pack(&self, rows: &[u8], out: &mut [u8]) {
         match &self.format {
             Some(format) => tiles::pack(Tiles { rows: self, format, bytes: rows, out }),
-            None => out.iter_mut().zip(rows).for_each(|(to, from)| *to = *from),
+            None if self.packing.is_float() => out.iter_mut().zip(rows).for_each(|(to, from)| *to = *from),
+            None => halves::pack(rows, self.row_bytes, out),
         }
     }
 }
@@ -160,7 +178,7 @@ pub fn pack(dtype: DType, rows: usize, cols: usize, bytes: &[u8], threads: usize
     if bytes.len() != of.row_bytes.checked_mul(rows)? {
         return None;
     }
-    let mut out = vec![0; Packing::of(dtype).bytes(rows, cols)];
+    let mut out = vec![0; Packing::of(dtype, cols).bytes(rows, cols)];
     let share = rows.div_ceil(of.tile_rows()).div_ceil(threads.max(1)).max(1);
     std::thread::scope(|scope| {
         for (tiles, rows) in out.chunks_mut(share * of.tile_bytes()).zip(bytes.chunks(share * of.file_bytes())) {

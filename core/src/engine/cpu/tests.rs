@@ -8,7 +8,7 @@ use crate::gguf::Value;
 use chimere_ffi::DType;
 
 fn options() -> CpuOptions {
-    CpuOptions { threads: 2, context_tokens: 1_024, sequences_max: 4, ..Default::default() }
+    CpuOptions { threads: 2, context_tokens: 1_024, sequences_max: 4, prediction: true, ..Default::default() }
 }
 
 fn load(tiny: Tiny) -> Cpu {
@@ -399,4 +399,19 @@ fn short_chunks_have_the_bits_of_single_tokens() {
         let chunks: Vec<f32> = tokens[75..].chunks(63).flat_map(|t| feed(&mut cpu, again, t)).collect();
         assert!(alone == chunks, "{dtype:?}");
     }
+}
+
+#[test]
+fn a_stretch_of_positions_that_nobody_knows_is_refused() {
+    let key = |kind: &str| vec![("rope.scaling.type", Value::from(kind)), ("rope.scaling.factor", 2.0_f32.into())];
+    let e = refusal(Tiny { keys: key("longrope"), ..Tiny::default() });
+    assert!(e.contains("rope.scaling.type") && e.contains("longrope") && e.contains("llama backend"), "{e}");
+    let e = refusal(Tiny { keys: vec![("rope.scaling.factor", f32::NAN.into())], ..Tiny::default() });
+    assert!(e.contains("rope.scaling.factor"), "{e}");
+    let tokens = Random(8).tokens(30);
+    let plain = logits(&mut load(Tiny::default()), &tokens, 0);
+    let none = Tiny { keys: key("none"), ..Tiny::default() };
+    assert!(logits(&mut load(none), &tokens, 0) == plain);
+    let linear = Tiny { keys: key("linear"), ..Tiny::default() };
+    assert!(kl_max(&logits(&mut load(linear), &tokens, 0), &plain) > 1e-4);
 }

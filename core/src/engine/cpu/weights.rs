@@ -5,6 +5,7 @@ use crate::engine::model::weights::{Format, Layer, Mixer, Packer, Tensor, Weight
 use chimere_ffi::DType;
 use chimere_ffi::cpu::{Experts, Forms, Matrix, Pool, dequantize};
 use chimere_ffi::map::Map;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,9 +51,9 @@ impl Table {
 }
 
 impl<'a> CpuPacker<'a> {
-    fn bytes(&self, t: &Tensor<'_>) -> Result<&'a [u8], ModelError> {
+    fn bytes(&self, t: &Tensor<'_>) -> Result<Cow<'a, [u8]>, ModelError> {
         self.map.prefetch(t.range.clone());
-        self.map.slice(t.range.clone()).ok_or_else(|| unusable(t, "its data lies outside the file"))
+        t.bytes(|range| self.map.slice(range))
     }
 }
 
@@ -65,12 +66,12 @@ impl Packer for CpuPacker<'_> {
 
     fn vector(&mut self, t: Tensor<'_>) -> Result<Vec<f32>, ModelError> {
         let mut out = vec![0.0; t.cols * t.rows];
-        dequantize(t.dtype, self.bytes(&t)?, &mut out).map_err(|e| unusable(&t, e))?;
+        dequantize(t.dtype, &self.bytes(&t)?, &mut out).map_err(|e| unusable(&t, e))?;
         Ok(out)
     }
 
     fn matrix(&mut self, t: Tensor<'_>) -> Result<Matrix, ModelError> {
-        Matrix::pack_on(self.pool, t.dtype, t.rows, t.cols, self.bytes(&t)?).map_err(|e| unusable(&t, e))
+        Matrix::pack_on(self.pool, t.dtype, t.rows, t.cols, &self.bytes(&t)?).map_err(|e| unusable(&t, e))
     }
 
     /// Kept in f32 whatever the file has: it is small, and an error here sends a token to another expert.
@@ -79,14 +80,14 @@ impl Packer for CpuPacker<'_> {
         let rows = experts.rows + shared.rows;
         for t in [&experts, &shared] {
             let mut values = vec![0.0_f32; t.cols * t.rows];
-            dequantize(t.dtype, self.bytes(t)?, &mut values).map_err(|e| unusable(t, e))?;
+            dequantize(t.dtype, &self.bytes(t)?, &mut values).map_err(|e| unusable(t, e))?;
             bytes.extend(values.iter().flat_map(|v| v.to_ne_bytes()));
         }
         Matrix::pack(DType::F32, rows, experts.cols, &bytes).map_err(|e| unusable(&experts, e))
     }
 
     fn experts(&mut self, t: Tensor<'_>) -> Result<Experts, ModelError> {
-        Experts::pack_on(self.pool, t.dtype, t.experts, t.rows, t.cols, self.bytes(&t)?).map_err(|e| unusable(&t, e))
+        Experts::pack_on(self.pool, t.dtype, t.experts, t.rows, t.cols, &self.bytes(&t)?).map_err(|e| unusable(&t, e))
     }
 
     fn table(&mut self, t: Tensor<'_>) -> Result<Table, ModelError> {

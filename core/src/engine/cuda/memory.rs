@@ -6,6 +6,7 @@ mod snapshot;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use chimere_ffi::cpu::Angles;
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::{self, PAGE};
 use chimere_ffi::kernels::gdn::{WINDOW_FLOATS, state_bytes};
@@ -45,8 +46,6 @@ pub(super) struct Sizes {
     pub(super) state: StateType,
     /// Widest inner row of an expert.
     pub(super) inner: usize,
-    /// Whether the experts of every layer are packed, as the kernels for few rows want them.
-    pub(super) packed: bool,
     /// Bytes that adapters have room in; 0: none can be loaded.
     pub(super) adapters: usize,
     /// How the experts are divided between card and host; absent: all lie on the card.
@@ -74,7 +73,6 @@ impl Sizes {
             kv: o.kv,
             state: o.state,
             inner: hp.moe.width.max(hp.moe.shared_width),
-            packed: false,
             adapters,
             split: None,
         }
@@ -314,17 +312,13 @@ impl Memory {
     }
 }
 
-/// θ_i = position · base^(−2i/dims), by repeated multiplication in f32 as on the processor.
+/// Cosines and sines as the processor makes them.
 fn angles(d: &Device, hp: &HParams, context: usize) -> Result<Buffer, GpuError> {
-    let (dims, base) = (hp.attention.rope_dims, hp.attention.rope_base);
-    let ratio = base.powf(-2.0 / dims as f32);
-    let mut values = Vec::with_capacity(context * dims);
+    let (rope, mut angles) = (hp.attention.rope(), Angles::default());
+    let mut values = Vec::with_capacity(context * hp.attention.rope_dims);
     for position in 0..context {
-        let mut theta = position as f32;
-        for _ in 0..dims / 2 {
-            values.extend([theta.cos(), theta.sin()]);
-            theta *= ratio;
-        }
+        rope.angles(position, &mut angles);
+        values.extend(angles.pairs().flat_map(|(cos, sin)| [cos, sin]));
     }
     let buffer = d.allocate(4 * values.len())?;
     buffer.write_f32(0, &values)?;

@@ -64,7 +64,7 @@ pub(super) fn split(all: u64, count: usize, room: u64, pinned: u64) -> Option<Sp
 
 /// Bytes of the tables of all layers.
 pub(super) fn table_bytes(gguf: &Gguf, experts: usize) -> u64 {
-    let layers = gguf.tensors().iter().filter(|t| is_experts(t)).count() as u64 / 3;
+    let layers = gguf.tensors().iter().filter(|t| t.name.ends_with(".ffn_down_exps.weight")).count() as u64;
     layers * (40 * experts as u64 + 512) + 8 * (experts as u64 + 4)
 }
 

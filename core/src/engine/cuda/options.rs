@@ -25,6 +25,8 @@ pub struct CudaOptions {
     pub resident_percent_min: u64,
     /// Adapters will be put on the model: without room for some it is refused.
     pub adapters: bool,
+    /// The prediction block is loaded too, if the file has one.
+    pub prediction: bool,
     /// Folder for compiled kernels; absent: compiled at each start.
     pub cache: Option<PathBuf>,
     /// Folder of kernels that came with the program, for machines without a compiler.
@@ -48,6 +50,7 @@ impl Default for CudaOptions {
             pinned_bytes_max: 0,
             resident_percent_min: 0,
             adapters: false,
+            prediction: false,
             cache: None,
             shipped: None,
             emulated: None,

@@ -3,9 +3,8 @@
 use super::adapters::standard_bytes;
 use super::memory::{Placement, Sizes};
 use super::offload::{Split, pinned_max, split, table_bytes};
-use super::supported::supported;
 use super::weights::packed_bytes;
-use super::{ADAPTERS, CONTEXT_TOKENS_MIN, CudaOptions, ROWS_MAX, SHORT_ROWS_MAX};
+use super::{ADAPTERS, CONTEXT_TOKENS_MIN, CudaOptions, ROWS_MAX, SHORT_ROWS_MAX, read};
 use crate::engine::backend::BackendError;
 use crate::engine::model::{HParams, ModelError};
 use crate::gguf::Gguf;
@@ -18,8 +17,7 @@ const RESIDENT_PERCENT: u64 = 50;
 /// How a model of this header would be placed on a card with `options.memory_bytes_max` free; no card is needed.
 pub fn plan(gguf: &Gguf, options: &CudaOptions) -> Result<Placement, BackendError> {
     let cannot = |e: ModelError| BackendError::Load(e.to_string());
-    let hp = HParams::read(gguf).map_err(cannot)?;
-    supported(&hp, options).map_err(cannot)?;
+    let hp = read(gguf, options).map_err(cannot)?;
     place(options.memory_bytes_max, gguf, &hp, options).map(|(_, placement)| placement)
 }
 
@@ -31,7 +29,7 @@ pub(super) fn place(
     options: &CudaOptions,
 ) -> Result<(Sizes, Placement), BackendError> {
     let limit = if options.memory_bytes_max == 0 { free } else { free.min(options.memory_bytes_max) };
-    let bytes = packed_bytes(gguf);
+    let bytes = packed_bytes(gguf, hp);
     match resident(limit, bytes, (gguf, hp), options) {
         Ok(found) => Ok(found),
         Err(needed) => divided(limit, bytes, (gguf, hp), options, &needed),

@@ -1,6 +1,6 @@
 //! Which models the kernels can compute, beyond what the architecture allows.
 
-use chimere_ffi::kernels::{Packing, norm, route};
+use chimere_ffi::kernels::{norm, route};
 
 use super::weights::OnDevice;
 use super::{CudaOptions, SHORT_ROWS_MAX};
@@ -43,21 +43,46 @@ pub(super) fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), Model
     }
 }
 
-/// The kernel that multiplies by gate and up reads one packing.
-pub(super) fn one_packing(i: usize, layer: &Layer<OnDevice>) -> Result<(), ModelError> {
+/// The kernels multiply by gate and up of any two packings, but not by one of floats and another of something else.
+pub(super) fn alike_floats(i: usize, layer: &Layer<OnDevice>) -> Result<(), ModelError> {
     let m = &layer.moe;
-    let same = |a: Packing, b: Packing| a == b;
-    if same(m.gate.packing, m.up.packing) && same(m.shared_gate.packing, m.shared_up.packing) {
-        return Ok(());
+    let pairs = [("exps", m.gate.packing, m.up.packing), ("shexp", m.shared_gate.packing, m.shared_up.packing)];
+    match pairs.into_iter().find(|(_, gate, up)| gate != up && (gate.is_float() || up.is_float())) {
+        Some((of, gate, _)) => Err(ModelError::Tensor {
+            name: format!("blk.{i}.ffn_{}_{of}.weight", if gate.is_float() { "gate" } else { "up" }),
+            reason: "it is of 32-bit floats and the matrix that it is multiplied with is not, which this backend does not do: \
+                     quantise it (`chimere quantize`), or run the file on the processor (engine.backend, --backend cpu)"
+                .into(),
+        }),
+        None => Ok(()),
     }
-    Err(ModelError::Tensor {
-        name: format!("blk.{i}.ffn_up_exps.weight"),
-        reason: "it is of another type than its gate, which this backend does not multiply by".into(),
-    })
 }
 
-pub(super) fn packed_experts(layer: &Layer<OnDevice>) -> bool {
+/// What keeps a layer from the fastest kernels for its experts; `None`: nothing.
+pub(super) fn slower(layer: &Layer<OnDevice>) -> Option<&'static str> {
     let m = &layer.moe;
-    let shared = [&m.shared_gate, &m.shared_up, &m.shared_down];
-    [&m.gate, &m.up, &m.down].iter().all(|e| !e.packing.is_float()) && shared.iter().all(|e| !e.packing.is_float())
+    let routed = [m.gate.packing, m.up.packing, m.down.packing];
+    let shared = [m.shared_gate.packing, m.shared_up.packing, m.shared_down.packing];
+    if routed.iter().any(|p| p.is_float()) {
+        Some("experts of floats")
+    } else if shared.iter().any(|p| p.is_float()) {
+        Some("a shared expert of floats")
+    } else if routed[0] != routed[1] || shared[0] != shared[1] {
+        Some("gate and up of different types")
+    } else {
+        None
+    }
+}
+
+/// The layers that run slower, and why, in one line.
+pub(super) fn slower_layers<'a>(layers: impl Iterator<Item = &'a Layer<OnDevice>>) -> Option<String> {
+    let found: Vec<_> = layers.enumerate().filter_map(|(i, layer)| Some((i, slower(layer)?))).collect();
+    let mut reasons: Vec<_> = found.iter().map(|(_, reason)| *reason).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let of = |reason: &str| {
+        let layers: Vec<_> = found.iter().filter(|(_, r)| *r == reason).map(|(i, _)| i.to_string()).collect();
+        format!("{reason} in layer {}", layers.join(", "))
+    };
+    (!reasons.is_empty()).then(|| reasons.into_iter().map(of).collect::<Vec<_>>().join("; "))
 }

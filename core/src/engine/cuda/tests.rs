@@ -2,6 +2,7 @@
 
 mod adapters;
 mod cache;
+mod odd;
 mod offload;
 mod rows;
 
@@ -18,7 +19,7 @@ fn device() -> Device {
 }
 
 fn options() -> CudaOptions {
-    CudaOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv: KvType::F32, ..Default::default() }
+    CudaOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv: KvType::F32, prediction: true, ..Default::default() }
 }
 
 fn cuda(path: &Path) -> Cuda {
@@ -32,7 +33,8 @@ fn with(path: &Path, options: &CudaOptions) -> Cuda {
 }
 
 fn cpu(path: &Path) -> Cpu {
-    let options = CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, ..Default::default() };
+    let options =
+        CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, prediction: true, ..Default::default() };
     Cpu::load(path, &options, &mut |_| {}).unwrap()
 }
 

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use chimere_ffi::DType;
 use chimere_ffi::cpu::dequantize;
 use chimere_ffi::file;
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
@@ -15,7 +14,8 @@ use chimere_ffi::kernels::{Packing, fill};
 use super::offload::{Split, is_experts};
 use crate::engine::model::ModelError;
 use crate::engine::model::weights::{Format, Mixer, Packer, Tensor, Weights};
-use crate::gguf::Gguf;
+use crate::engine::model::HParams;
+use crate::gguf::{Gguf, TensorInfo};
 
 /// The weights as this backend holds them.
 #[derive(Debug)]
@@ -81,22 +81,31 @@ pub(super) struct Uploader<'a> {
     seed: u32,
 }
 
-/// Bytes that the file's tensors take once packed: routed experts, and everything else.
-pub(super) fn packed_bytes(file: &Gguf) -> (u64, u64) {
-    let one = |t: &crate::gguf::TensorInfo| {
+/// How a tensor of the file lies on the device; a vector as floats.
+fn packing_of(t: &TensorInfo) -> Packing {
+    match t.dims() {
+        [_] => Packing::F32,
+        _ => Packing::of(t.dtype, t.row_len() as usize),
+    }
+}
+
+/// Bytes that the tensors which are loaded take once packed: routed experts, and everything else.
+pub(super) fn packed_bytes(file: &Gguf, hp: &HParams) -> (u64, u64) {
+    let one = |t: &TensorInfo| {
         let dims = t.dims();
-        let cols = dims.first().copied().unwrap_or(1) as usize;
         let rows = dims.get(1).copied().unwrap_or(1) as usize;
         let count = dims.get(2).copied().unwrap_or(1);
-        Packing::of(t.dtype).bytes(rows, cols) as u64 * count
+        packing_of(t).bytes(rows, t.row_len() as usize) as u64 * count
     };
-    let (experts, dense): (Vec<_>, Vec<_>) = file.tensors().iter().partition(|t| is_experts(t));
+    let used = file.tensors().iter().filter(|t| hp.reads(&t.name));
+    let (experts, dense): (Vec<_>, Vec<_>) = used.partition(|t| is_experts(t));
     (experts.into_iter().map(one).sum(), dense.into_iter().map(one).sum())
 }
 
-/// One bit for each packing among the file's tensors; floats are always among them.
-pub(super) fn packings(file: &Gguf) -> u32 {
-    file.tensors().iter().fold(0b111, |mask, t| mask | 1 << Packing::of(t.dtype) as u32)
+/// One bit for each packing among the tensors which are loaded; floats are always among them.
+pub(super) fn packings(file: &Gguf, hp: &HParams) -> u32 {
+    let used = file.tensors().iter().filter(|t| hp.reads(&t.name));
+    used.fold(0b111, |mask, t| mask | 1 << packing_of(t) as u32)
 }
 
 fn unusable(t: &Tensor<'_>, reason: impl ToString) -> ModelError {
@@ -105,7 +114,7 @@ fn unusable(t: &Tensor<'_>, reason: impl ToString) -> ModelError {
 
 /// A tensor's packing, and the bytes of one of its matrices.
 fn checked(t: &Tensor<'_>) -> Result<(Packing, usize), ModelError> {
-    let packing = Packing::of(t.dtype);
+    let packing = Packing::of(t.dtype, t.cols);
     match t.cols % packing.inputs() {
         0 => Ok((packing, packing.bytes(t.rows, t.cols))),
         _ => Err(unusable(t, "its rows are no whole blocks")),
@@ -193,15 +202,11 @@ impl<'a> Uploader<'a> {
 
     /// Fills a buffer of `count` matrices with random values, where a random model is made.
     fn made(&mut self, t: &Tensor<'_>, count: usize, buffer: &Buffer) -> Result<bool, ModelError> {
-        let packing = Packing::of(t.dtype);
+        let packing = Packing::of(t.dtype, t.cols);
         match self.source {
-            Source::Random if packing.is_float() => {
+            Source::Random if packing == Packing::F32 => {
                 let mut values = vec![0.0; t.rows * t.cols * count];
                 self.random(t.name, &mut values);
-                let floats = Tensor { dtype: DType::F32, ..t.clone() };
-                if packing != Packing::F32 {
-                    return Err(unusable(&floats, "random halves are not made"));
-                }
                 buffer.write_f32(0, &values).map_err(|e| unusable(t, e))?;
             }
             Source::Random => {
@@ -216,14 +221,15 @@ impl<'a> Uploader<'a> {
     /// Packs some of a tensor's matrices into a buffer.
     fn load(&mut self, t: &Tensor<'_>, which: Range<usize>, buffer: &Buffer) -> Result<(), ModelError> {
         let (Source::File(file), Some(loader)) = (&self.source, &mut self.loader) else { return Ok(()) };
-        let all = t.range.end - t.range.start;
-        let each = all / t.experts.max(1) as u64;
         let wanted = t.dtype.row_bytes(t.cols).and_then(|bytes| bytes.checked_mul(t.rows)?.checked_mul(t.experts));
-        if wanted.is_none_or(|wanted| wanted as u64 != all) {
+        if wanted.is_none_or(|wanted| wanted as u64 != t.pieces().iter().map(|p| p.end - p.start).sum::<u64>()) {
             return Err(unusable(t, "its size is not that of its shape"));
         }
-        let from = t.range.start + each * which.start as u64;
-        let of = Matrices { dtype: t.dtype, rows: t.rows, cols: t.cols, count: which.len(), from };
+        let from = t.range.start + t.stride * which.start as u64;
+        let of = Matrices { dtype: t.dtype, rows: t.rows, cols: t.cols, count: which.len(), from, stride: t.stride };
+        if of.count == 0 {
+            return Ok(());
+        }
         loader.load(file, &mut self.ahead, of, buffer).map_err(|e| unusable(t, e))
     }
 

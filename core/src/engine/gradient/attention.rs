@@ -6,7 +6,7 @@ use super::linear::{Changes, Tools};
 use super::ops::{axpy, dot, rms_norm_back, sigmoid};
 use crate::engine::model::hparams::AttentionParams;
 use crate::engine::model::weights::Attention;
-use chimere_ffi::cpu::{Wide, rms_norm, softmax, wide};
+use chimere_ffi::cpu::{Angles, Wide, rms_norm, softmax, wide};
 use std::ops::Range;
 
 /// What `forward` leaves for `backward`, of N rows.
@@ -98,11 +98,11 @@ impl Layer<'_> {
         p
     }
 
-    /// Cosine and sine of θ_i = place·base^(−2i/dims) for each rotated pair.
+    /// Cosine and sine of each rotated pair.
     fn angles(&self, place: usize) -> Vec<(f32, f32)> {
-        let dims = self.p.rope_dims;
-        let theta = |i| place as f64 * f64::from(self.p.rope_base).powf(-2.0 * i as f64 / dims as f64);
-        (0..dims / 2).map(|i| theta(i).sin_cos()).map(|(sin, cos)| (cos as f32, sin as f32)).collect()
+        let mut angles = Angles::default();
+        self.p.rope().angles(place, &mut angles);
+        angles.pairs().collect()
     }
 
     /// Gradient of the normed rows from that of the contribution.

@@ -27,9 +27,9 @@ pub(super) struct DensePacker {
 impl DensePacker {
     fn values(&self, t: &Tensor<'_>) -> Result<Vec<f32>, ModelError> {
         let unusable = |reason: String| ModelError::Tensor { name: t.name.into(), reason };
-        let bytes = self.map.slice(t.range.clone()).ok_or_else(|| unusable("its data lies outside the file".into()))?;
+        let bytes = t.bytes(|range| self.map.slice(range))?;
         let mut values = vec![0.0; t.cols * t.rows * t.experts];
-        dequantize(t.dtype, bytes, &mut values).map_err(|e| unusable(e.to_string()))?;
+        dequantize(t.dtype, &bytes, &mut values).map_err(|e| unusable(e.to_string()))?;
         Ok(values)
     }
 }

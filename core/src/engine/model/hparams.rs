@@ -3,6 +3,7 @@
 
 use super::ModelError;
 use crate::gguf::Gguf;
+use chimere_ffi::cpu::{Rope, Stretch};
 
 /// Names under which converters have written this architecture.
 pub const ARCHITECTURES: [&str; 7] =
@@ -49,6 +50,14 @@ pub struct AttentionParams {
     pub rope_dims: usize,
     /// θ_i = rope_base^(−2i / rope_dims).
     pub rope_base: f32,
+    /// How the angles of far positions are brought near.
+    pub stretch: Stretch,
+}
+
+impl AttentionParams {
+    pub fn rope(&self) -> Rope {
+        Rope::new(self.rope_dims, f64::from(self.rope_base), self.stretch)
+    }
 }
 
 /// Shape of the GDN layers.
@@ -100,7 +109,7 @@ pub struct HParams {
     /// Index of the multi-token-prediction block, if the file has one: it follows the main layers.
     pub mtp: Option<usize>,
     pub rms_eps: f32,
-    /// Positions that the model was trained for.
+    /// Positions that the model was trained for, or stretched to.
     pub trained_context_tokens: usize,
     pub attention: AttentionParams,
     pub gdn: GdnParams,
@@ -130,6 +139,23 @@ impl Keys<'_> {
             Some(_) => self.count(key, low, high),
             None => Ok(default),
         }
+    }
+
+    /// A factor of what the file scales; 0 stands for none said.
+    fn number_or(&self, key: &str, default: f32) -> Result<f32, ModelError> {
+        match self.file.get(&self.name(key)) {
+            Some(_) => match self.float(key, -f32::MIN_POSITIVE, 1e6, "0 to 1e6")? {
+                0.0 => Ok(default),
+                found => Ok(found),
+            },
+            None => Ok(default),
+        }
+    }
+
+    /// Positions of the training before they were stretched.
+    fn original_context(&self) -> Result<usize, ModelError> {
+        let said = self.count("context_length", 1, CONTEXT_MAX)?;
+        self.count_or("rope.scaling.original_context_length", said, 1, CONTEXT_MAX)
     }
 
     /// A finite float above `low` and at most `high`.
@@ -171,11 +197,22 @@ impl HParams {
             layers,
             mtp,
             rms_eps: keys.float("attention.layer_norm_rms_epsilon", 0.0, 1.0, "above 0 and at most 1")?,
-            trained_context_tokens: keys.count("context_length", 1, CONTEXT_MAX)?,
+            trained_context_tokens: read_context(&keys)?,
             attention: read_attention(&keys)?,
             gdn: read_gdn(&keys)?,
             moe: read_moe(&keys)?,
         })
+    }
+
+    /// Without the prediction block, unless it is wanted.
+    pub fn with_prediction(self, wanted: bool) -> HParams {
+        HParams { mtp: self.mtp.filter(|_| wanted), ..self }
+    }
+
+    /// Whether a tensor of the file is part of what is hosted.
+    pub fn reads(&self, name: &str) -> bool {
+        let block = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        block.is_none_or(|block| block < self.layers.len() + usize::from(self.mtp.is_some()))
     }
 
     /// Attention layers whose KV cache a sequence fills, the prediction block not counted.
@@ -240,7 +277,48 @@ fn read_attention(keys: &Keys<'_>) -> Result<AttentionParams, ModelError> {
     }
     check_sections(keys, rope_dims)?;
     let rope_base = keys.float("rope.freq_base", 1.0, 1e12, "above 1 and at most 1e12")?;
-    Ok(AttentionParams { heads, kv_heads, head_dim, rope_dims, rope_base })
+    Ok(AttentionParams { heads, kv_heads, head_dim, rope_dims, rope_base, stretch: read_stretch(keys)? })
+}
+
+/// What the file says of far positions, by the keys and defaults of the library.
+fn read_stretch(keys: &Keys<'_>) -> Result<Stretch, ModelError> {
+    let key = |name: &str| format!("rope.scaling.{name}");
+    let kind: &str = keys.file.optional(&keys.name(&key("type")))?.unwrap_or("linear");
+    let factor = match keys.file.get(&keys.name(&key("factor"))) {
+        Some(_) => keys.number_or(&key("factor"), 1.0)?,
+        None => keys.number_or("rope.scale_linear", 1.0)?,
+    };
+    let magnitude = keys.number_or(&key("attn_factor"), 1.0)?;
+    match kind {
+        "none" => Ok(Stretch::None),
+        "linear" if factor == 1.0 && magnitude == 1.0 => Ok(Stretch::None),
+        "linear" => Ok(Stretch::Linear { factor, magnitude }),
+        "yarn" => Ok(Stretch::Yarn {
+            factor,
+            trained: keys.original_context()?,
+            fast: keys.number_or(&key("yarn_beta_fast"), 32.0)?,
+            slow: keys.number_or(&key("yarn_beta_slow"), 1.0)?,
+            magnitude,
+        }),
+        other => Err(ModelError::Value {
+            key: keys.name(&key("type")),
+            found: format!("\"{other}\""),
+            wanted: "none, linear or yarn here; run the file with the llama backend (engine.backend, --backend)",
+        }),
+    }
+}
+
+/// Positions that the model was trained for, or that its angles are stretched to.
+fn read_context(keys: &Keys<'_>) -> Result<usize, ModelError> {
+    let said = keys.count("context_length", 1, CONTEXT_MAX)?;
+    let original = keys.name("rope.scaling.original_context_length");
+    match read_stretch(keys)? {
+        Stretch::Linear { factor, .. } | Stretch::Yarn { factor, .. } if keys.file.get(&original).is_some() => {
+            let stretched = keys.original_context()? as f64 * f64::from(factor);
+            Ok(said.max((stretched as usize).min(CONTEXT_MAX)))
+        }
+        _ => Ok(said),
+    }
 }
 
 /// Text has the same position in every section, so interleaved sections that cover all pairs equal plain rotation.

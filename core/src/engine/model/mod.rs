@@ -15,9 +15,24 @@ pub use hparams::HParams;
 /// Whether a native backend can run the file: the architecture's name is ours and the tensors are laid out as it
 /// says. Relatives under the same names (dense ones, fused projections) are left to the library.
 pub fn is_native(file: &crate::gguf::Gguf) -> bool {
-    let ours = file.architecture().is_ok_and(HParams::accepts);
-    let has = |name: &str| file.find(name).is_some();
-    ours && has("blk.0.ffn_gate_exps.weight") && (has("blk.0.ssm_alpha.weight") || has("blk.0.attn_q.weight"))
+    why_not_native(file).is_none()
+}
+
+/// Why no native backend can run the file, for people.
+pub fn why_not_native(file: &crate::gguf::Gguf) -> Option<String> {
+    let architecture = file.architecture().unwrap_or_default();
+    if !HParams::accepts(architecture) {
+        return Some(format!("architecture \"{architecture}\" has no native implementation"));
+    }
+    let has = |name: &str| file.find(&format!("blk.0.{name}.weight")).is_some();
+    if !has("ffn_gate_exps") && !has(weights::FUSED_GATE_UP) {
+        return Some("its first layer has no experts, which the native implementation needs".into());
+    }
+    if !has("ssm_alpha") && !has("attn_q") {
+        return Some("its first layer has fused projections, which the native implementation does not read".into());
+    }
+    let scale = file.tensors().iter().find(|t| t.name.ends_with(".scale") || t.name.ends_with(".input_scale"));
+    scale.map(|t| format!("its tensor \"{}\" scales a matrix, which the native implementation does not read", t.name))
 }
 
 /// Why a file cannot be run as a `qwen35moe` model.
@@ -39,4 +54,24 @@ pub enum ModelError {
     Shape { name: String, wanted: Vec<u64>, found: Vec<u64> },
     #[error("tensor \"{name}\" cannot be used: {reason}")]
     Tensor { name: String, reason: String },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Gguf;
+    use tiny::Tiny;
+
+    #[test]
+    fn a_file_that_is_not_native_is_told_why() {
+        let why = |tiny: Tiny| why_not_native(&Gguf::open(&tiny.write().path).unwrap());
+        assert_eq!(why(Tiny::default()), None);
+        assert_eq!(why(Tiny { fused: true, ..Tiny::default() }), None);
+        let dense = why(Tiny { without: Some("blk.0.ffn_gate_exps.weight"), ..Tiny::default() }).unwrap();
+        assert!(dense.contains("no experts"), "{dense}");
+        let fused = why(Tiny { without: Some("blk.0.ssm_alpha.weight"), ..Tiny::default() }).unwrap();
+        assert!(fused.contains("fused projections"), "{fused}");
+        let scaled = why(Tiny { scales: true, ..Tiny::default() }).unwrap();
+        assert!(scaled.contains("\"blk.0.ffn_down_exps.scale\" scales a matrix"), "{scaled}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Tests only: writes a very small random model of this architecture, every part of it present.
 
+use super::weights::FUSED_GATE_UP;
 use crate::gguf::{Layout, Value};
 use chimere_ffi::DType;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,12 @@ pub(crate) struct Tiny {
     pub(crate) mtp: bool,
     pub(crate) tied: bool,
     pub(crate) dtype: DType,
+    /// Types of the tensors whose names have a part, in place of that.
+    pub(crate) odd: Vec<(&'static str, DType)>,
+    /// Gate and up of the experts are one tensor; their values are the same.
+    pub(crate) fused: bool,
+    /// The first layer's results of its experts are scaled.
+    pub(crate) scales: bool,
     /// Values that replace those of the metadata (keys without the architecture), or add to them.
     pub(crate) keys: Vec<(&'static str, Value)>,
     /// Tensor left out, and tensor written with another shape.
@@ -34,6 +41,9 @@ impl Default for Tiny {
             mtp: true,
             tied: false,
             dtype: DType::F32,
+            odd: Vec::new(),
+            fused: false,
+            scales: false,
             keys: Vec::new(),
             without: None,
             reshaped: None,
@@ -107,6 +117,9 @@ impl Tiny {
             let attention = (i + 1) % self.interval == 0;
             self.layer(i, attention, &mut list);
         }
+        if self.scales {
+            list.push(("blk.0.ffn_down_exps.scale".into(), vec![5]));
+        }
         if self.mtp {
             self.layer(self.layers, true, &mut list);
             let name = |s: &str| format!("blk.{}.nextn.{s}", self.layers);
@@ -116,13 +129,15 @@ impl Tiny {
             }
         }
         let finish = |(name, dims): (String, Vec<u64>)| {
-            let name = if name.ends_with("ssm_a") || name.ends_with(".bias") { name } else { format!("{name}.weight") };
+            let name = if [".ssm_a", ".bias", ".scale"].iter().any(|end| name.ends_with(end)) { name } else { format!("{name}.weight") };
             let dims = match &self.reshaped {
                 Some((n, other)) if *n == name => other.clone(),
                 _ => dims,
             };
             let small = dims.len() == 1 || name.contains("conv1d") || name.contains("ffn_gate_inp");
-            (name, if small { DType::F32 } else { self.dtype }, dims)
+            let odd = self.odd.iter().find(|(part, _)| name.contains(part)).map(|(_, dtype)| *dtype);
+            let dtype = odd.unwrap_or(if small { DType::F32 } else { self.dtype });
+            (name, dtype, dims)
         };
         list.into_iter().map(finish).filter(|(n, ..)| Some(n.as_str()) != self.without).collect()
     }
@@ -163,7 +178,11 @@ impl Tiny {
             ("ffn_up_shexp", &[d, 64]),
             ("ffn_down_shexp", &[64, d]),
         ];
-        list.extend(mixer.iter().chain(rest).map(|(n, dims)| (format!("blk.{i}.{n}"), dims.to_vec())));
+        let all = mixer.iter().chain(rest).filter(|(n, _)| !self.fused || *n != "ffn_up_exps");
+        list.extend(all.map(|(n, dims)| match *n {
+            "ffn_gate_exps" if self.fused => (format!("blk.{i}.{FUSED_GATE_UP}"), vec![d, 64, 5]),
+            n => (format!("blk.{i}.{n}"), dims.to_vec()),
+        }));
     }
 
     fn fill(&self, layout: Layout, path: &Path) {
@@ -180,10 +199,18 @@ impl Tiny {
                     _ => 1.7 * scale * random.next(),
                 })
                 .collect();
+            let values = if name.contains(FUSED_GATE_UP) { side_by_side(&values, dims[2] as usize) } else { values };
             writer.write(&name, &encode(dtype, &values)).unwrap();
         }
         writer.finish().unwrap();
     }
+}
+
+/// All experts' gates, then all their ups, as one matrix for each expert.
+fn side_by_side(values: &[f32], experts: usize) -> Vec<f32> {
+    let (gate, up) = values.split_at(values.len() / 2);
+    let each = gate.len() / experts;
+    gate.chunks(each).zip(up.chunks(each)).flat_map(|(g, u)| [g, u].concat()).collect()
 }
 
 /// Values in the bytes of `dtype`: plain floats, or Q8_0 as its definition says (blocks of 32, one f16 scale).
@@ -192,6 +219,7 @@ fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
     match dtype {
         DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::F16 => values.iter().flat_map(|v| f16(*v)).collect(),
+        DType::BF16 => values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
         DType::Q8_0 => {
             let block = |b: &[f32]| {
                 let scale = b.iter().fold(0.0_f32, |m, v| m.max(v.abs())) / 127.0;

@@ -5,7 +5,11 @@ use super::ModelError;
 use super::hparams::{GdnParams, HParams, LayerKind, MoeParams};
 use crate::gguf::Gguf;
 use chimere_ffi::DType;
+use std::borrow::Cow;
 use std::ops::Range;
+
+/// The tensor in which some converters write gate and up of the experts together.
+pub const FUSED_GATE_UP: &str = "ffn_gate_up_exps";
 
 /// One tensor of the file, its shape already checked.
 #[derive(Clone, Debug)]
@@ -18,8 +22,32 @@ pub struct Tensor<'a> {
     pub rows: usize,
     /// Matrices in the tensor. 1 unless it holds experts.
     pub experts: usize,
-    /// Place of the data in the file, in bytes.
+    /// Place of the data in the file, in bytes: from the first matrix to the end of the last.
     pub range: Range<u64>,
+    /// Bytes from one matrix to the next, more than it has where two kinds of experts share a tensor.
+    pub stride: u64,
+}
+
+impl Tensor<'_> {
+    /// Where its bytes lie: in one piece, or a piece for each matrix.
+    pub fn pieces(&self) -> Vec<Range<u64>> {
+        let (start, end) = (self.range.start, self.range.end);
+        let each = (end - start).saturating_sub(self.stride * (self.experts as u64 - 1));
+        if each == self.stride {
+            return vec![start..end];
+        }
+        (0..self.experts as u64).map(|i| start + i * self.stride).map(|from| from..from + each).collect()
+    }
+
+    /// Its bytes, side by side, out of a mapped file.
+    pub fn bytes<'m>(&self, slice: impl Fn(Range<u64>) -> Option<&'m [u8]>) -> Result<Cow<'m, [u8]>, ModelError> {
+        let outside = || ModelError::Tensor { name: self.name.into(), reason: "its data lies outside the file".into() };
+        let pieces: Option<Vec<_>> = self.pieces().into_iter().map(slice).collect();
+        match pieces.ok_or_else(outside)?.as_slice() {
+            [one] => Ok(Cow::Borrowed(one)),
+            several => Ok(Cow::Owned(several.concat())),
+        }
+    }
 }
 
 /// The types in which a backend holds weights.
@@ -121,9 +149,9 @@ pub struct Moe<F: Format> {
     /// [D, E + 1]: `ffn_gate_inp` [D, E], and as last output `ffn_gate_inp_shexp` [D], whose product with the input
     /// is ONE gate for the whole shared expert.
     pub router: F::Matrix,
-    /// `ffn_gate_exps` [D, F, E].
+    /// `ffn_gate_exps` [D, F, E], or the first F rows of `ffn_gate_up_exps` [D, 2F, E].
     pub gate: F::Experts,
-    /// `ffn_up_exps` [D, F, E].
+    /// `ffn_up_exps` [D, F, E], or the other F rows.
     pub up: F::Experts,
     /// `ffn_down_exps` [F, D, E].
     pub down: F::Experts,
@@ -169,7 +197,8 @@ impl<F: Format> Weights<F> {
         packer: &mut P,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Weights<F>, ModelError> {
-        let bytes_total = file.tensors().iter().map(|t| t.bytes()).sum::<u64>().max(1);
+        let read = file.tensors().iter().filter(|t| hp.reads(&t.name));
+        let bytes_total = read.map(|t| t.bytes()).sum::<u64>().max(1);
         let mut r = Reader { file, packer, progress, bytes_done: 0, bytes_total };
         let (d, v) = (hp.width, hp.vocab);
         let embedding = r.table("token_embd.weight", d, v)?;
@@ -203,7 +232,8 @@ impl<P: Packer> Reader<'_, P> {
         (self.progress)((self.bytes_done as f64 / self.bytes_total as f64).min(1.0) as f32);
         self.bytes_done += info.bytes();
         let [cols, rows, experts] = shape;
-        Ok(Tensor { name, dtype: info.dtype, cols, rows, experts, range: info.range.clone() })
+        let (range, stride) = (info.range.clone(), info.bytes() / experts.max(1) as u64);
+        Ok(Tensor { name, dtype: info.dtype, cols, rows, experts, range, stride })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Vector<P>, ModelError> {
@@ -224,6 +254,17 @@ impl<P: Packer> Reader<'_, P> {
     fn experts(&mut self, name: &str, cols: usize, rows: usize, n: usize) -> Result<Experts<P>, ModelError> {
         let t = self.find(name, [cols, rows, n])?;
         self.packer.experts(t)
+    }
+
+    /// Gate and up of every expert, where one tensor has both: the rows of the gate, then those of up.
+    fn gate_up(&mut self, name: &str, d: usize, p: &MoeParams) -> Result<[Experts<P>; 2], ModelError> {
+        let both = self.find(name, [d, 2 * p.width, p.experts])?;
+        let half = both.stride / 2;
+        let mut part = |from: u64| {
+            let range = both.range.start + from..both.range.end - half + from;
+            self.packer.experts(Tensor { rows: p.width, range, ..both.clone() })
+        };
+        Ok([part(0)?, part(half)?])
     }
 
     fn layer(&mut self, hp: &HParams, i: usize, kind: LayerKind) -> Result<Layer<P::Format>, ModelError> {
@@ -275,10 +316,18 @@ impl<P: Packer> Reader<'_, P> {
         let (router, shared) = (name("ffn_gate_inp"), name("ffn_gate_inp_shexp"));
         let router = self.find(&router, [d, p.experts, 1])?;
         let shared = self.find(&shared, [d, 1, 1])?;
+        let router = self.packer.router(router, shared)?;
+        let fused = name(FUSED_GATE_UP);
+        let [gate, up] = if self.has(&fused) {
+            self.gate_up(&fused, d, p)?
+        } else {
+            let mut one = |s| self.experts(&name(s), d, p.width, p.experts);
+            [one("ffn_gate_exps")?, one("ffn_up_exps")?]
+        };
         Ok(Moe {
-            router: self.packer.router(router, shared)?,
-            gate: self.experts(&name("ffn_gate_exps"), d, p.width, p.experts)?,
-            up: self.experts(&name("ffn_up_exps"), d, p.width, p.experts)?,
+            router,
+            gate,
+            up,
             down: self.experts(&name("ffn_down_exps"), p.width, d, p.experts)?,
             shared_gate: self.matrix(&name("ffn_gate_shexp"), d, p.shared_width)?,
             shared_up: self.matrix(&name("ffn_up_shexp"), d, p.shared_width)?,

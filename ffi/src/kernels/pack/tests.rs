@@ -89,7 +89,7 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
 }
 
 fn plainly(dtype: DType, format: &Format, bytes: &[u8]) -> Vec<u8> {
-    let packing = Packing::of(dtype);
+    let packing = Packing::of(dtype, COLS);
     let mut out = vec![0; packing.bytes(ROWS, COLS)];
     let mut block = Block::ZERO;
     let blocks = COLS / packing.inputs();
@@ -100,6 +100,19 @@ fn plainly(dtype: DType, format: &Format, bytes: &[u8]) -> Vec<u8> {
         let out = &mut out[at..][..packing.block_bytes()];
         put_codes(format, packing, out, r % TILE, &block);
         put_scales(format, packing, out, r % TILE, &block);
+    }
+    out
+}
+
+/// Values of sixteen bits: input k of row r is half `k % 4 / 2` of word 2·(k odd) + (r > 7) of a lane's 16 bytes.
+fn operands(bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; Packing::H16.bytes(ROWS, COLS)];
+    for (i, value) in bytes.as_chunks::<2>().0.iter().enumerate() {
+        let (row, col) = (i / COLS, i % COLS);
+        let (r, k, lane) = (row % TILE, col % 32, 4 * (row % 8) + col % 32 / 8);
+        let block = row / TILE * (COLS / 32) + col / 32;
+        let at = 1_024 * block + 512 * (k % 8 / 4) + 16 * lane + 4 * (k % 2 * 2 + r / 8) + 2 * (k % 4 / 2);
+        out[at..at + 2].copy_from_slice(value);
     }
     out
 }
@@ -124,7 +137,10 @@ fn every_instruction_set_packs_the_bytes_that_the_layouts_describe() {
         let bytes = weights(dtype, ROWS * COLS, 5);
         let rows = Rows::of(dtype, COLS).unwrap();
         let Some(format) = Format::of(dtype) else {
-            assert_eq!(pack(dtype, ROWS, COLS, &bytes, 3).unwrap(), bytes);
+            let wanted = if dtype == DType::F32 { bytes.clone() } else { operands(&bytes) };
+            for threads in [1, 2, 5] {
+                assert!(pack(dtype, ROWS, COLS, &bytes, threads).unwrap() == wanted, "{dtype:?}, {threads} threads");
+            }
             continue;
         };
         let wanted = plainly(dtype, &format, &bytes);

@@ -132,7 +132,7 @@ fn by_operand(codes: &mut [u8; 256]) {
 #[inline(always)]
 fn put_codes(packing: Packing, out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
     match packing {
-        Packing::F32 | Packing::F16 | Packing::BF16 => {}
+        Packing::F32 | Packing::F16 | Packing::BF16 | Packing::H16 | Packing::G16 => {}
         Packing::B8 => put_bytes(out, g, &low[..32], &high[..32]),
         Packing::K8 => {
             for (t, out) in out.chunks_exact_mut(512).take(8).enumerate() {
@@ -262,7 +262,7 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
     let float = |at: usize| at + 8 * g + 4 * upper;
     let mins = if format.mins { half::f16::from_bits(block.dmin).to_f32() } else { 0.0 };
     match packing {
-        Packing::F32 | Packing::F16 | Packing::BF16 => {}
+        Packing::F32 | Packing::F16 | Packing::BF16 | Packing::H16 | Packing::G16 => {}
         Packing::Q4 | Packing::Q5 => {
             let at = if packing == Packing::Q4 { 2048 } else { 2560 };
             bytes(at + 16 * g + 8 * upper, &scales[..8]);

@@ -2,6 +2,7 @@
 //! many rows make of them is added to the residual stream by the norm that comes next.
 
 use super::Run;
+use crate::engine::cuda::supported::slower;
 use chimere_ffi::gpu::GpuError;
 use chimere_ffi::kernels::matmul::Normed;
 use chimere_ffi::kernels::{each, experts, route};
@@ -76,7 +77,7 @@ impl Run<'_> {
     fn each(&self, i: usize) -> bool {
         let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
         let floats = self.layer(i).moe.router.packing.is_float();
-        few && floats && self.c.sizes.packed && self.c.tier.is_none() && !self.adapts_experts(i)
+        few && floats && slower(self.layer(i)).is_none() && self.c.tier.is_none() && !self.adapts_experts(i)
     }
 
     /// The routed experts of layer `i`, and the shared one.

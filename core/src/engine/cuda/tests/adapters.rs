@@ -154,7 +154,7 @@ fn a_card_too_small_for_adapters_takes_them_only_where_none_are_announced() {
     let mut announced = CudaOptions { adapters: true, ..small.clone() };
     let (_, plenty) = place(free, &gguf, &hp, &announced).unwrap();
     assert!(plenty.adapters > 8 * standard_bytes(&gguf) as u64 && plenty.to_string().contains("adapters"));
-    let bare = Placement::new(&hp, &Sizes::new(&hp, &small, SHORT_ROWS_MAX, 0), packed_bytes(&gguf), 0).total();
+    let bare = Placement::new(&hp, &Sizes::new(&hp, &small, SHORT_ROWS_MAX, 0), packed_bytes(&gguf, &hp), 0).total();
     (small.memory_bytes_max, announced.memory_bytes_max) = (bare, bare);
     assert_eq!(place(free, &gguf, &hp, &small).unwrap().0.adapters, 0);
     let refused = place(free, &gguf, &hp, &announced).err().unwrap().to_string();

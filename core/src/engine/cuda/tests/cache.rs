@@ -15,7 +15,7 @@ fn every_type_gives_the_processor_s_numbers_and_pieces_those_of_the_whole() {
     for (kv, state) in [(KvType::Q8Q4, StateType::F32), (KvType::F32, StateType::Bf16), (KvType::Q8Q4, StateType::Bf16)]
     {
         let mut ours = with(&file.path, &CudaOptions { kv, state, ..options() });
-        let theirs = CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv, state };
+        let theirs = CpuOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv, state, prediction: true };
         let mut theirs = Cpu::load(&file.path, &theirs, &mut |_| {}).unwrap();
         let (whole, wanted) = (logits(&mut ours, &tokens, 0), logits(&mut theirs, &tokens, 0));
         let (near, far) = (kl(&wanted, &whole, VOCAB as usize), kl(&floats, &whole, VOCAB as usize));
