@@ -111,7 +111,8 @@ impl BaseModel {
             } else if let (Some(block), Some(FUSED_GATE_UP)) = (block, target_of(&tensor.name)) {
                 // Each of the two is a matrix of its own here, as in files that have them apart.
                 for name in ["ffn_gate_exps", "ffn_up_exps"] {
-                    matrices.insert(format!("blk.{block}.{name}.weight"), Shape { outputs: shape.outputs / 2, ..shape });
+                    matrices
+                        .insert(format!("blk.{block}.{name}.weight"), Shape { outputs: shape.outputs / 2, ..shape });
                 }
             }
         }

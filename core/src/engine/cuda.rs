@@ -475,7 +475,9 @@ impl Backend for Cuda {
         out.clear();
         self.fed.clear();
         if self.hp.mtp.is_none() {
-            return Err(BackendError::Unsupported("multi-token prediction of a model whose prediction block is not loaded"));
+            return Err(BackendError::Unsupported(
+                "multi-token prediction of a model whose prediction block is not loaded",
+            ));
         }
         for c in batch {
             if c.hidden.len() != c.tokens.len() * self.hp.width {

@@ -85,9 +85,7 @@ impl Angles {
 /// The share of each pair's angle that stays.
 fn ramp(dims: usize, base: f32, trained: f32, (fast, slow): (f32, f32)) -> Vec<f32> {
     // The pair that turns so many times within the positions of the training.
-    let pair = |turns: f32| {
-        dims as f32 * (trained / (turns * 2.0 * std::f32::consts::PI)).ln() / (2.0 * base.ln())
-    };
+    let pair = |turns: f32| dims as f32 * (trained / (turns * 2.0 * std::f32::consts::PI)).ln() / (2.0 * base.ln());
     let (low, high) = (pair(fast).floor().max(0.0), pair(slow).ceil().min(dims as f32 - 1.0));
     let at = |i: usize| (i as f32 - low) / (high - low).max(0.001);
     (0..dims / 2).map(|i| 1.0 - at(i).clamp(0.0, 1.0)).collect()
@@ -147,7 +145,9 @@ mod tests {
         let turns = |i: usize| position as f64 * base.powf(-2.0 * i as f64 / dims as f64);
         for (i, (cos, sin)) in at(Stretch::Linear { factor: 8.0, magnitude: 1.5 }).into_iter().enumerate() {
             let angle = turns(i) / 8.0;
-            assert!((f64::from(cos) - 1.5 * angle.cos()).abs() < 2e-3 && (f64::from(sin) - 1.5 * angle.sin()).abs() < 2e-3);
+            assert!(
+                (f64::from(cos) - 1.5 * angle.cos()).abs() < 2e-3 && (f64::from(sin) - 1.5 * angle.sin()).abs() < 2e-3
+            );
         }
         let yarn = at(Stretch::Yarn { factor: 4.0, trained: 2_048, fast: 32.0, slow: 1.0, magnitude: 1.0 });
         // The pairs that turn 32 times and once are number 2.02 and 5.03: those below the first stay, those behind the
@@ -157,7 +157,10 @@ mod tests {
             let stays = 1.0 - ((i as f64 - 2.0) / 4.0).clamp(0.0, 1.0);
             let angle = turns(i) * (stays + (1.0 - stays) / 4.0);
             let found = (f64::from(cos) / size, f64::from(sin) / size);
-            assert!((found.0 - angle.cos()).abs() < 2e-3 && (found.1 - angle.sin()).abs() < 2e-3, "pair {i}: {found:?}");
+            assert!(
+                (found.0 - angle.cos()).abs() < 2e-3 && (found.1 - angle.sin()).abs() < 2e-3,
+                "pair {i}: {found:?}"
+            );
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::samples::Random;
 
 pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     let mut found = Vec::new();
-    let alike = [DType::Q4_K, DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::Q2_K, DType::F16, DType::BF16];
+    let alike =
+        [DType::Q4_K, DType::IQ3_S, DType::Q5_K, DType::Q6_K, DType::Q8_0, DType::Q2_K, DType::F16, DType::BF16];
     // Gate and up need not be of one type.
     let mixed = [(DType::Q4_K, DType::Q5_K), (DType::Q8_0, DType::Q6_K), (DType::BF16, DType::IQ3_S)];
     for (gate, up) in alike.map(|t| (t, t)).into_iter().chain(mixed) {

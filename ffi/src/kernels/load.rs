@@ -263,7 +263,11 @@ mod tests {
             let mut found = vec![0; each * count];
             to.read(0, &mut found).unwrap();
             for (found, bytes) in found.chunks(each).zip(bytes.chunks(all)) {
-                assert!(found == pack(dtype, rows, 256, &bytes[others * row..], 1).unwrap(), "{rows} of {}", rows + others);
+                assert!(
+                    found == pack(dtype, rows, 256, &bytes[others * row..], 1).unwrap(),
+                    "{rows} of {}",
+                    rows + others
+                );
             }
         }
     }

@@ -19,7 +19,14 @@ fn device() -> Device {
 }
 
 fn options() -> CudaOptions {
-    CudaOptions { threads: 2, context_tokens: 320, sequences_max: 3, kv: KvType::F32, prediction: true, ..Default::default() }
+    CudaOptions {
+        threads: 2,
+        context_tokens: 320,
+        sequences_max: 3,
+        kv: KvType::F32,
+        prediction: true,
+        ..Default::default()
+    }
 }
 
 fn cuda(path: &Path) -> Cuda {

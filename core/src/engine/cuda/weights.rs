@@ -12,9 +12,9 @@ use chimere_ffi::kernels::matmul::Weight;
 use chimere_ffi::kernels::{Packing, fill};
 
 use super::offload::{Split, is_experts};
+use crate::engine::model::HParams;
 use crate::engine::model::ModelError;
 use crate::engine::model::weights::{Format, Mixer, Packer, Tensor, Weights};
-use crate::engine::model::HParams;
 use crate::gguf::{Gguf, TensorInfo};
 
 /// The weights as this backend holds them.

@@ -129,7 +129,11 @@ impl Tiny {
             }
         }
         let finish = |(name, dims): (String, Vec<u64>)| {
-            let name = if [".ssm_a", ".bias", ".scale"].iter().any(|end| name.ends_with(end)) { name } else { format!("{name}.weight") };
+            let name = if [".ssm_a", ".bias", ".scale"].iter().any(|end| name.ends_with(end)) {
+                name
+            } else {
+                format!("{name}.weight")
+            };
             let dims = match &self.reshaped {
                 Some((n, other)) if *n == name => other.clone(),
                 _ => dims,

@@ -64,7 +64,8 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
     let with_mins = matches!(packing, Packing::Q4 | Packing::Q5 | Packing::K8);
     let scales = (0..subs).map(|s| block.scale[sub(s)] as u8).collect::<Vec<_>>();
     let least = (0..subs).map(|s| block.min[sub(s)]).collect::<Vec<_>>();
-    for values in [(packing.inputs() == 256).then_some(scales), (packing.inputs() == 256 && with_mins).then_some(least)] {
+    for values in [(packing.inputs() == 256).then_some(scales), (packing.inputs() == 256 && with_mins).then_some(least)]
+    {
         let Some(values) = values else { continue };
         let halves = subs / 8;
         for (s, value) in values.iter().enumerate() {
