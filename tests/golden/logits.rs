@@ -33,7 +33,7 @@ fn library() -> Llama {
 }
 
 fn native(threads: usize) -> Cpu {
-    let options = CpuOptions { threads, context_tokens: 256, sequences_max: 3, ..Default::default() };
+    let options = CpuOptions { threads, context_tokens: 256, sequences_max: 3, prediction: true, ..Default::default() };
     Cpu::load(&reference::model(), &options, &mut |_| {}).unwrap()
 }
 

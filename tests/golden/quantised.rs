@@ -22,7 +22,7 @@ const KL_F32: f64 = 1e-8;
 const VOCAB: usize = 512;
 
 fn native(path: &Path, context_tokens: usize) -> Cpu {
-    let options = CpuOptions { threads: 1, context_tokens, sequences_max: 2, ..Default::default() };
+    let options = CpuOptions { threads: 1, context_tokens, sequences_max: 2, prediction: true, ..Default::default() };
     Cpu::load(path, &options, &mut |_| {}).unwrap()
 }
 
