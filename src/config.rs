@@ -110,7 +110,8 @@ pub struct RepliesConfig {
     /// Replies under way at once, waiting ones included; more get 429.
     pub requests_max: usize,
     /// Tokens of a reply where neither request nor pipeline says.
-    pub max_tokens: u32,
+    /// Absent: as the served model has it.
+    pub max_tokens: Option<u32>,
     /// How long a request waits for an engine that is starting before 503.
     pub start_timeout: Duration,
     /// Longest reply.
@@ -359,7 +360,7 @@ fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
 fn replies(raw: raw::RepliesSection, names: Option<raw::Field<Vec<String>>>) -> Result<RepliesConfig, ConfigError> {
     Ok(RepliesConfig {
         requests_max: number(raw.requests_max, 64, 1..=65_536, "replies.requests_max")? as usize,
-        max_tokens: number(raw.max_tokens, 1_024, 1..=1 << 21, "replies.max_tokens")? as u32,
+        max_tokens: Some(number(raw.max_tokens, 0, 0..=1 << 21, "replies.max_tokens")? as u32).filter(|n| *n > 0),
         start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
         reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
         client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,

@@ -5,6 +5,7 @@ mod choice;
 mod examples;
 mod id;
 mod logprobs;
+mod preview;
 mod quality;
 mod record;
 mod seat;
@@ -45,6 +46,8 @@ const PLAN_TIMEOUT_MS: u64 = 5_000;
 const CHANGING: &str = "the served model is being changed";
 /// Longest name of a conversation, bytes: 128 characters.
 const CONVERSATION_BYTES_MAX: usize = 512;
+/// Tokens of a reply where nobody says how many: so many, and half of the context at most.
+const REPLY_TOKENS_MAX: u32 = 8_192;
 
 /// What every reply needs, shared by all.
 pub struct Replies {
@@ -124,17 +127,20 @@ impl Replies {
         })
     }
 
-    async fn plan(&self, request: &mut ReplyRequest) -> Result<Plan, ServiceError> {
+    async fn plan(&self, request: &mut ReplyRequest, hosted: &Arc<Hosted>) -> Result<Plan, ServiceError> {
+        let most = REPLY_TOKENS_MAX.min(hosted.model.context_tokens as u32 / 2).max(1);
         let mut wishes = Wishes {
             tier: request.tier,
             thinking: request.thinking,
+            prompt: std::mem::take(&mut request.prompt),
             sampling: std::mem::take(&mut request.sampling),
             max_tokens: request.max_tokens,
             stop: std::mem::take(&mut request.stop),
             tools: Vec::new(),
             engram: std::mem::take(&mut request.engram),
             quality_gate: request.quality_gate,
-            max_tokens_default: self.config.get().max_tokens,
+            max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
+            model: Some(hosted.clone()),
         };
         let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };
         wishes.tools = std::mem::take(tools);

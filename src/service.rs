@@ -10,10 +10,11 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::grammar::{Grammar, NotEnforced};
-use crate::engine::protocol::{Channel, ChatInput, EmbedInput, Hosted, TokenLogprob};
+use crate::engine::protocol::{Channel, EmbedInput, Hosted, TokenLogprob};
 use crate::night::phase::Job;
 use crate::turn::{
-    EngramChoice, FinishReason, Generation, Message, Thinking, Tier, ToolCall, Turn, TurnId, Usage, Vote,
+    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, Thinking, Tier, ToolCall, Turn, TurnId, Usage,
+    Vote,
 };
 
 /// What a key may do. A route asks for exactly one.
@@ -97,6 +98,7 @@ pub struct ReplyRequest {
     pub route: Option<String>,
     pub tier: Option<Tier>,
     pub thinking: Option<Thinking>,
+    pub prompt: PromptForm,
     pub sampling: SamplingOverrides,
     pub max_tokens: Option<u32>,
     pub stop: Vec<String>,
@@ -353,6 +355,14 @@ pub struct FurtherModel {
     pub hosted: Option<std::sync::Arc<Hosted>>,
 }
 
+/// What a model would read, and under which terms it would answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShownPrompt {
+    pub text: String,
+    pub ids: Vec<u32>,
+    pub plan: Plan,
+}
+
 /// Ids of a text, and the text that each stands for.
 pub type TokenPieces = (Vec<u32>, Vec<String>);
 
@@ -370,7 +380,8 @@ pub trait Service: Send + Sync + 'static {
 
     fn tokenize(&self, text: String, specials: bool) -> BoxFuture<'_, Result<TokenPieces, ServiceError>>;
     fn detokenize(&self, ids: Vec<u32>) -> BoxFuture<'_, Result<String, ServiceError>>;
-    fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>>;
+    /// The prompt that a chat request would be answered from.
+    fn prompt(&self, request: ReplyRequest) -> BoxFuture<'_, Result<ShownPrompt, ServiceError>>;
 
     /// The embedding model, where there is one.
     fn embed_model(&self) -> Option<EmbedModel>;

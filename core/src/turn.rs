@@ -2,7 +2,7 @@
 //! and the turn that is kept. Plain data: no behaviour beyond construction and small queries.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Identifier of a turn: time-ordered, unguessable, shown to clients as `turn-…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -111,6 +111,32 @@ pub enum Thinking {
     /// Whatever the template does by itself.
     #[default]
     Template,
+}
+
+/// How a prompt ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptEnd {
+    /// With the opening of an assistant's message.
+    #[default]
+    Opened,
+    /// Behind the last message.
+    Closed,
+    /// Within the last message, the assistant's: the reply goes on with it.
+    Within,
+}
+
+/// What a request says of its prompt beside the messages.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PromptForm {
+    #[serde(default)]
+    pub end: PromptEnd,
+    /// Variables for the chat template, as the client named them.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub arguments: Map<String, Value>,
+    /// `reasoning_effort`, for templates that print it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
 }
 
 /// Which Engram tables a reply may use, and how much they may weigh.
@@ -245,6 +271,8 @@ pub struct Plan {
     pub quality_gate: Option<QualityGate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieve: Option<Retrieve>,
+    #[serde(default)]
+    pub prompt: PromptForm,
 }
 
 /// One generated choice of a reply.
@@ -382,6 +410,9 @@ pub struct Turn {
     /// Its form was enforced (a schema, a call that had to be made): what it says is not what the model would have said.
     #[serde(default)]
     pub formed: bool,
+    /// The reply goes on with the last message, which is the assistant's and was the client's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continued: bool,
     pub route: String,
     pub tier: Tier,
     pub pipeline_version: String,

@@ -65,6 +65,9 @@ pub struct Args {
     /// Print the whole reply as JSON (one question only)
     #[arg(long)]
     json: bool,
+    /// Print the prompt that the model would read, and ask nothing (one question only; with --json its ids as well)
+    #[arg(long)]
+    show_prompt: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -88,6 +91,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         None
     };
     match question {
+        Some(question) if args.show_prompt => {
+            session.push_user(&question);
+            let shown = runtime.block_on(client.post("/apply-template", &session.request(false)))?;
+            match args.json {
+                true => say!("{}", serde_json::to_string_pretty(&shown)?),
+                false => say!("{}", printable(shown["prompt"].as_str().unwrap_or_default())),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
         Some(question) if args.json => {
             session.push_user(&question);
             let reply = runtime.block_on(client.post("/v1/chat/completions", &session.request(false)))?;
@@ -95,8 +107,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some(question) => one_answer(&runtime, &client, &mut session, &question),
-        None if args.json => {
-            Err(coded(EX_USAGE, "--json needs a question: give it as an argument or on standard input"))
+        None if args.json || args.show_prompt => {
+            let message = "--json and --show-prompt need a question: give it as an argument or on standard input";
+            Err(coded(EX_USAGE, message))
         }
         None => Prompt::new(runtime, client, session, &config.state_dir)?.run(),
     }

@@ -16,11 +16,11 @@ use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
 use crate::engine::prefix::discard;
-use crate::engine::protocol::{ChatInput, EmbedInput, Event, FailureKind, Hosted};
+use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::service::{
     AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
-    NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, TokenPieces,
-    TurnFilter,
+    NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, ShownPrompt,
+    TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -46,6 +46,9 @@ impl Daemon {
             }
             Event::Failed { kind: FailureKind::Invalid, message, .. } => {
                 Err(ServiceError::Invalid { message, param: None })
+            }
+            Event::Failed { kind: FailureKind::Messages, message, .. } => {
+                Err(ServiceError::Invalid { message, param: Some("messages".to_owned()) })
             }
             event => Ok(event),
         }
@@ -168,11 +171,8 @@ impl Service for Daemon {
         Box::pin(async move { text(self.ask(Ask::Detokenize { ids }).await?) })
     }
 
-    fn apply_template(&self, mut chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>> {
-        if chat.date.is_empty() {
-            chat.date = self.clock.date();
-        }
-        Box::pin(async move { text(self.ask(Ask::ApplyTemplate { chat }).await?) })
+    fn prompt(&self, request: ReplyRequest) -> BoxFuture<'_, Result<ShownPrompt, ServiceError>> {
+        Box::pin(self.replies.preview(request))
     }
 
     fn aliases(&self) -> Vec<String> {

@@ -6,15 +6,11 @@ use serde_json::{Value, json};
 
 use super::body;
 use super::error::ApiError;
-use super::reply;
 use super::routes::Call;
 use super::table::{Param, Shape, TEXT, TOKEN, Table};
-use super::wire::chat::{MESSAGES, TOOLS};
-use super::wire::message::{RawMessage, messages};
-use super::wire::thinking::{TemplateArguments, thinking};
-use super::wire::tools::tools;
-use crate::engine::protocol::ChatInput;
-use crate::turn::Thinking;
+use super::{reply, wire};
+use crate::service::ShownPrompt;
+use crate::turn::Plan;
 
 /// Most ids in one `/detokenize`.
 const IDS_MAX: usize = 1 << 20;
@@ -34,20 +30,7 @@ pub(super) const DETOKENIZE: Table = Table::new(
     "",
     &[&[Param::new("tokens", Shape::List { of: &TOKEN, min: 0, max: IDS_MAX }, "").required()]],
 );
-pub(super) const APPLY_TEMPLATE: Table = Table {
-    ignored: &["model"],
-    unsupported: &[("chat_template", "a template never comes from a request")],
-    ..Table::new(
-        "ApplyTemplateRequest",
-        "",
-        &[&[
-            MESSAGES,
-            TOOLS,
-            Param::new("chat_template_kwargs", Shape::Elsewhere("TemplateArguments"), ""),
-            Param::new("add_generation_prompt", Shape::Bool, "").default("true"),
-        ]],
-    )
-};
+pub(super) const APPLY_TEMPLATE: Table = wire::chat::TABLE;
 
 fn read<T: serde::de::DeserializeOwned>(call: &Call, table: &Table) -> Result<T, ApiError> {
     let (map, _) = body::checked(&call.body, table, &call.limits)?;
@@ -85,26 +68,21 @@ pub(crate) async fn detokenize(call: Call) -> Result<Response, ApiError> {
     Ok(reply::json(&json!({"content": content})))
 }
 
-#[derive(Deserialize)]
-struct ApplyTemplate {
-    messages: Vec<RawMessage>,
-    tools: Option<Vec<Value>>,
-    chat_template_kwargs: Option<TemplateArguments>,
-    add_generation_prompt: Option<bool>,
-}
-
+/// The prompt that a chat of the same body would be answered from.
 pub(crate) async fn apply_template(call: Call) -> Result<Response, ApiError> {
-    let request: ApplyTemplate = read(&call, &APPLY_TEMPLATE)?;
-    let limits = &call.limits;
-    let arguments = request.chat_template_kwargs.unwrap_or_default();
-    let chat = ChatInput {
-        messages: messages(request.messages, limits)?,
-        tools: tools(request.tools, None, limits)?.list,
-        thinking: thinking(None, TemplateArguments::default(), arguments)?.unwrap_or(Thinking::Template),
-        date: jiff::Zoned::now().date().to_string(),
-        add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
-        ..ChatInput::default()
-    };
-    let prompt = call.door.service.apply_template(chat).await?;
-    Ok(reply::json(&json!({"prompt": prompt})))
+    let (request, _) = wire::chat::read(&call.body, call.principal.clone(), &call.limits)?;
+    let ShownPrompt { text, ids, plan } = call.door.service.prompt(request).await?;
+    let Plan { route, because, tier, pipeline_version, sampling, thinking, max_tokens, stop, .. } = plan;
+    let terms = json!({
+        "route": route,
+        "because": because,
+        "tier": tier,
+        "pipeline_version": pipeline_version,
+        "thinking": thinking,
+        "max_tokens": max_tokens,
+        "stop": stop,
+        // Numbers of 32 bits, as they are written.
+        "sampling": serde_json::to_string(&sampling).ok().and_then(|text| text.parse::<Value>().ok()),
+    });
+    Ok(reply::json(&json!({"prompt": text, "tokens": ids, "x_chimere": terms})))
 }

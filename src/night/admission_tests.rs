@@ -43,6 +43,7 @@ fn turn() -> Turn {
         consent: true,
         taint: false,
         formed: false,
+        continued: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

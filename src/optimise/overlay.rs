@@ -53,6 +53,7 @@ pub fn text(
     let same = Pipeline {
         version: base.version.clone(),
         system: base.system.clone(),
+        left: base.left,
         demonstrations: base.demonstrations.clone(),
         provenance: base.provenance.clone(),
         ..made.clone()

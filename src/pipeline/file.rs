@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::yaml::{self, YamlError};
 use crate::embed::index::{EXAMPLE_TOKENS_MAX, EXAMPLES_PER_REPLY_MAX};
-use crate::engine::protocol::STOPS_MAX;
+use crate::engine::defaults::ThinkingBudget;
+use crate::engine::protocol::{Hosted, STOPS_MAX};
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::intent::Rules;
 use crate::turn::{EngramChoice, Message, QualityGate, Retrieve, Role, Sampling, Tier};
@@ -53,15 +54,6 @@ struct Match {
 struct Demonstration {
     user: String,
     assistant: String,
-}
-
-/// Tokens that the model may think before it answers, by tier; 0 = it does not think.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ThinkingBudget {
-    pub fast_tokens: u32,
-    pub quality_tokens: u32,
-    pub ultra_tokens: u32,
 }
 
 /// Engram tables of a route.
@@ -147,13 +139,14 @@ struct RawPipeline {
     tier: Tier,
     #[serde(default, rename = "match")]
     matching: Match,
+    /// What the file leaves out of system text, sampling, thought and length is the served model's own, not nothing.
     #[serde(default)]
-    system: String,
+    follow_model: bool,
+    system: Option<String>,
     #[serde(default)]
     demonstrations: Vec<Demonstration>,
-    #[serde(default)]
-    sampling: Sampling,
-    thinking: ThinkingBudget,
+    sampling: Option<Sampling>,
+    thinking: Option<ThinkingBudget>,
     max_tokens: Option<u32>,
     #[serde(default)]
     stop: Vec<String>,
@@ -161,6 +154,13 @@ struct RawPipeline {
     quality_gate: Option<RawGate>,
     provenance: Option<Provenance>,
     retrieve: Option<Retrieve>,
+}
+
+/// What a file leaves to the served model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    pub system: bool,
+    pub sampling: bool,
 }
 
 /// A checked pipeline.
@@ -178,8 +178,11 @@ pub struct Pipeline {
     /// User and assistant in turn, put before the conversation.
     pub demonstrations: Vec<Message>,
     pub sampling: Sampling,
-    pub thinking: ThinkingBudget,
+    /// Absent: as the template does by itself.
+    pub thinking: Option<ThinkingBudget>,
     pub max_tokens: Option<u32>,
+    /// Present: the served model's own defaults stand for what the file leaves out.
+    pub left: Option<Left>,
     pub stop: Vec<String>,
     /// Tables that help this route's answers, as far as they are there.
     pub engram: Option<EngramChoice>,
@@ -213,6 +216,9 @@ impl Pipeline {
         if let Some(e) = raw.matching.extensions.iter().find(|e| !e.chars().all(|c| c.is_ascii_alphanumeric())) {
             return invalid("match.extensions", format!("holds `{e}`: write extensions without the dot"));
         }
+        if raw.thinking.is_none() && !raw.follow_model {
+            return invalid("thinking", "is missing: give the budget of each tier, or `follow_model: true`".to_owned());
+        }
         if raw.demonstrations.len() > DEMONSTRATIONS_MAX {
             return invalid("demonstrations", format!("holds more than {DEMONSTRATIONS_MAX} entries"));
         }
@@ -223,7 +229,7 @@ impl Pipeline {
         if raw.stop.len() > STOPS_MAX || raw.stop.iter().any(|s| s.is_empty() || s.len() > stop_bytes) {
             return invalid("stop", format!("may hold up to {STOPS_MAX} strings of 1 to {stop_bytes} bytes"));
         }
-        if let Err(message) = super::plan::check_sampling(&raw.sampling) {
+        if let Some(Err(message)) = raw.sampling.as_ref().map(super::plan::check_sampling) {
             return invalid("sampling", message);
         }
         if let Some(Err(message)) = raw.engram.as_ref().map(|e| super::plan::check_engram(&e.tables, e.lambda, &[])) {
@@ -246,6 +252,28 @@ impl Pipeline {
         }
         Ok(raw.checked(overlay))
     }
+
+    /// The pipeline as it is for a model: with that model's defaults where the file leaves something to it. What was
+    /// searched for other weights is left out.
+    pub fn for_model(&self, hosted: &Hosted) -> Pipeline {
+        let mut own = self.clone();
+        let Some(mut left) = self.left else { return own };
+        if self.provenance.as_ref().is_some_and(|from| from.model_hash != hosted.model_hash) {
+            own.demonstrations.clear();
+            left.system = true;
+        }
+        let defaults = &hosted.defaults;
+        let route = defaults.routes.get(&self.name).cloned().unwrap_or_default();
+        if left.system {
+            own.system = route.system;
+        }
+        if left.sampling {
+            own.sampling = defaults.sampling.clone();
+        }
+        own.thinking = own.thinking.or(route.thinking);
+        own.max_tokens = own.max_tokens.or(route.max_tokens);
+        own
+    }
 }
 
 impl RawPipeline {
@@ -267,9 +295,12 @@ impl RawPipeline {
                 evidence_min: self.matching.evidence_min.unwrap_or(1),
             },
             name: self.name,
-            system: self.system.trim().to_owned(),
+            left: self
+                .follow_model
+                .then_some(Left { system: self.system.is_none(), sampling: self.sampling.is_none() }),
+            system: self.system.unwrap_or_default().trim().to_owned(),
             demonstrations: self.demonstrations.into_iter().flat_map(pair).collect(),
-            sampling: self.sampling,
+            sampling: self.sampling.unwrap_or_default(),
             thinking: self.thinking,
             max_tokens: self.max_tokens,
             stop: self.stop,
@@ -305,7 +336,7 @@ mod tests {
         let pipeline = Pipeline::parse(GOOD, "code.yaml", "code", true).unwrap();
         assert_eq!(pipeline.version, "3+overlay");
         assert_eq!(pipeline.sampling.temperature, 0.2);
-        assert_eq!(pipeline.thinking.quality_tokens, 10);
+        assert_eq!(pipeline.thinking.unwrap().quality_tokens, 10);
         assert_eq!(pipeline.rules.evidence_min, 1);
     }
 

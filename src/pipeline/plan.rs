@@ -1,16 +1,18 @@
 //! A request's plan: defaults < pipeline < what the client asked for. History, the caller's system message
 //! and parameters are kept. Ranges are checked here, once, for files and requests alike.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Pipeline;
-use crate::engine::protocol::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError};
-use crate::turn::{Message, Plan, QualityGate, Role, Sampling, Thinking, Tier};
+use crate::turn::{Message, Plan, PromptForm, QualityGate, Role, Sampling, Thinking, Tier};
 
 /// Tables that one reply may use, and bytes of its passages together.
 pub const TABLES_MAX: usize = 8;
@@ -21,6 +23,7 @@ const PASSAGE_BYTES_MAX: usize = 256 << 10;
 pub struct Wishes {
     pub tier: Option<Tier>,
     pub thinking: Option<Thinking>,
+    pub prompt: PromptForm,
     pub sampling: SamplingOverrides,
     pub max_tokens: Option<u32>,
     pub stop: Vec<String>,
@@ -29,6 +32,8 @@ pub struct Wishes {
     pub quality_gate: Option<bool>,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
+    /// The model that will answer, whose defaults a pipeline may follow.
+    pub model: Option<Arc<Hosted>>,
 }
 
 /// The plan of a chat request on a route.
@@ -38,17 +43,18 @@ pub fn plan(
     messages: Vec<Message>,
     wishes: Wishes,
 ) -> Result<Plan, ServiceError> {
+    let followed = wishes.model.as_deref().map(|hosted| pipeline.for_model(hosted));
+    let pipeline = followed.as_ref().unwrap_or(pipeline);
     let tier = wishes.tier.unwrap_or(pipeline.tier);
-    let budget_tokens = match tier {
-        Tier::Fast => pipeline.thinking.fast_tokens,
-        Tier::Quality => pipeline.thinking.quality_tokens,
-        Tier::Ultra => pipeline.thinking.ultra_tokens,
-    };
     let max_tokens = wishes.max_tokens.or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default);
-    // Thought and answer share `max_tokens`: a short reply must not be all thought.
-    let thinking = match budget_tokens.min(max_tokens / 2) {
-        0 => Thinking::Off,
-        budget_tokens => Thinking::On { budget_tokens },
+    let thinking = match (pipeline.thinking, tier) {
+        (None, Tier::Fast) => Thinking::Off,
+        (None, _) => Thinking::Template,
+        // Thought and answer share `max_tokens`: a short reply must not be all thought.
+        (Some(budget), tier) => match budget.of(tier).min(max_tokens / 2) {
+            0 => Thinking::Off,
+            budget_tokens => Thinking::On { budget_tokens },
+        },
     };
     let mut stop = wishes.stop;
     stop.extend(pipeline.stop.iter().cloned());
@@ -71,6 +77,7 @@ pub fn plan(
         },
         quality_gate: gate(pipeline, tier, wishes.quality_gate),
         retrieve: pipeline.retrieve,
+        prompt: wishes.prompt,
     })
 }
 
@@ -104,6 +111,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         },
         quality_gate: None,
         retrieve: None,
+        prompt: wishes.prompt,
     })
 }
 

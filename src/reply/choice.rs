@@ -193,6 +193,7 @@ impl Choice {
     fn failure(&self, kind: FailureKind, message: String) -> ServiceError {
         match kind {
             FailureKind::Invalid => ServiceError::Invalid { message, param: None },
+            FailureKind::Messages => ServiceError::Invalid { message, param: Some("messages".to_owned()) },
             FailureKind::Form => ServiceError::Invalid { message, param: self.form.map(str::to_owned) },
             FailureKind::Context => ServiceError::Context(message),
             FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },

@@ -3,7 +3,7 @@
 use crate::engine::protocol::Hosted;
 use crate::service::{ReplyInput, ReplyRequest, ShownExample};
 use crate::store::TURN_VERSION;
-use crate::turn::{Generation, Message, Plan, Role, Turn, TurnId, Usage};
+use crate::turn::{Generation, Message, Plan, PromptEnd, Role, Turn, TurnId, Usage};
 
 /// What is known of a reply before its first token.
 pub(super) struct Opening {
@@ -68,7 +68,9 @@ impl Opening {
             consent: self.consent,
             // Passages are texts from elsewhere that shaped the answer.
             taint: tainted(&messages) || plan.engram.is_some_and(|engram| !engram.passages.is_empty()),
-            formed: self.formed,
+            // What somebody else began is not what the model would have said either.
+            formed: self.formed || plan.prompt.end == PromptEnd::Within,
+            continued: plan.prompt.end == PromptEnd::Within,
             route: plan.route,
             tier: plan.tier,
             pipeline_version: plan.pipeline_version,
@@ -126,6 +128,7 @@ mod tests {
             route: None,
             tier: None,
             thinking: None,
+            prompt: Default::default(),
             sampling: SamplingOverrides::default(),
             max_tokens: None,
             stop: Vec::new(),

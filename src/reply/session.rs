@@ -84,12 +84,15 @@ impl Replies {
 /// What was said up to the end of a turn, as a client would send it: without the system's text and without examples.
 pub fn said(turn: Turn) -> Vec<Message> {
     let mut messages: Vec<Message> = turn.conversation().cloned().collect();
-    let answer = turn.generations.into_iter().next().map(|answer| Message {
+    let Some(answer) = turn.generations.into_iter().next() else { return messages };
+    // What the reply went on with is a part of what was said.
+    let begun = messages.pop_if(|last| turn.continued && last.role == Role::Assistant);
+    let begun = begun.map(|begun| begun.content).unwrap_or_default();
+    messages.push(Message {
         reasoning_content: Some(answer.thinking).filter(|thought| !thought.is_empty()),
         tool_calls: answer.tool_calls,
-        ..Message::new(Role::Assistant, answer.content)
+        ..Message::new(Role::Assistant, begun + &answer.content)
     });
-    messages.extend(answer);
     messages
 }
 

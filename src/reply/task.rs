@@ -22,7 +22,7 @@ use crate::engine::protocol::{ChatInput, Generate, Hosted, Prompt};
 use crate::meters;
 use crate::night::served::revision;
 use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError, Session};
-use crate::turn::{FinishReason, Judgement, Message, Plan, Thinking, Turn};
+use crate::turn::{FinishReason, Judgement, Message, Plan, PromptEnd, PromptForm, Turn};
 
 /// After a cancel, how long the engine's own account (usage, timings) is waited for, so that an aborted reply's Turn is
 /// durable within a second wherever the disk is.
@@ -94,12 +94,8 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         let served = replies.board.served_within(replies.config.get().start_timeout).await;
         opening.generation = served.choose(&opening.conversation_key(&request));
     }
-    let mut plan = replies.plan(&mut request).await?;
-    replies.limit_tables(&mut plan, &seat.board, &request.principal.name)?;
-    opening.examples = replies.show_examples(&mut plan, &hosted, &request.principal.name).await;
-    if !hosted.thinks {
-        plan.thinking = Thinking::Template;
-    }
+    let mut plan;
+    (plan, opening.examples) = replies.terms(&mut request, &seat).await?;
     let prompt = match request.input {
         ReplyInput::Text(text) => Prompt::Text(text),
         ReplyInput::Marked(text) => Prompt::Marked(text),
@@ -111,8 +107,9 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
         Grammar::Json(_) => "response_format",
         Grammar::Calls(_) => "tools",
     });
-    if form.is_some() {
-        // Another attempt would follow the first in a stream, and two JSON texts are none.
+    if form.is_some() || plan.prompt.end != PromptEnd::Opened {
+        // Another attempt would follow the first in a stream, and two JSON texts are none. What was begun by the client
+        // is not judged as the model's.
         plan.quality_gate = None;
     }
     let generates = (0..request.choices)
@@ -160,8 +157,22 @@ fn changing(replies: &Replies) -> End {
 
 /// A conversation under the plan's other terms.
 pub(super) fn chat_prompt(plan: &Plan, messages: Vec<Message>, date: String) -> Prompt {
-    let (tools, thinking) = (plan.tools.clone(), plan.thinking);
-    Prompt::Chat(ChatInput { messages, tools, thinking, date, add_generation_prompt: true, ..ChatInput::default() })
+    Prompt::Chat(chat_input(plan, messages, date))
+}
+
+pub(super) fn chat_input(plan: &Plan, messages: Vec<Message>, date: String) -> ChatInput {
+    let PromptForm { end, arguments, effort } = plan.prompt.clone();
+    ChatInput {
+        messages,
+        tools: plan.tools.clone(),
+        thinking: plan.thinking,
+        date,
+        add_generation_prompt: end == PromptEnd::Opened,
+        continue_final: end == PromptEnd::Within,
+        arguments,
+        effort,
+        ..ChatInput::default()
+    }
 }
 
 pub(super) fn generate(plan: &Plan, prompt: Prompt, choice: u32, adapter: Option<String>, principal: &str) -> Generate {

@@ -13,6 +13,7 @@ pub(super) fn turn(id: &str, principal: &str) -> Turn {
         consent: true,
         taint: false,
         formed: false,
+        continued: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

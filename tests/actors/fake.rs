@@ -234,7 +234,8 @@ impl Child {
                 self.say(&Event::Text { id, text });
             }
             Command::ApplyTemplate { id, chat } => {
-                self.say(&Event::Text { id, text: format!("{} messages", chat.messages.len()) });
+                let text = format!("{} messages", chat.messages.len());
+                self.say(&Event::Rendered { id, ids: vec![text.len() as u32], text });
             }
             Command::Stats { id } => {
                 let stats = EngineStats { running: self.running.len() as u32, ..EngineStats::default() };
@@ -486,5 +487,6 @@ fn hosted() -> Hosted {
         thinks: true,
         chats: true,
         load_ms: 1,
+        defaults: Default::default(),
     }
 }

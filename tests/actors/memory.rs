@@ -97,6 +97,7 @@ fn turn(id: &str) -> Box<Turn> {
         consent: false,
         taint: false,
         formed: false,
+        continued: false,
         route: "default".to_owned(),
         tier: Tier::Fast,
         pipeline_version: "1".to_owned(),

@@ -198,7 +198,7 @@ fn a_reader_that_takes_nothing_counts_as_gone() {
     run(async {
         let stage = Stage::with(spec(GOOD), |c| {
             c.client_stall_timeout = Duration::from_millis(100);
-            c.max_tokens = 2_000;
+            c.max_tokens = Some(2_000);
         });
         let _events = stage.replies.start(chat("endless")).await.unwrap();
         let turn = stage.turns(1).await.remove(0);

@@ -78,7 +78,7 @@ impl Stage {
         let open: OpenStore = Arc::new(move || Ok(Arc::new(SledTurns::open(&folder, 1 << 24)?) as Arc<dyn TurnStore>));
         let mut config = RepliesConfig {
             requests_max: 8,
-            max_tokens: 50,
+            max_tokens: Some(50),
             start_timeout: PATIENCE,
             reply_timeout: PATIENCE,
             client_stall_timeout: PATIENCE,
@@ -148,6 +148,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         route: None,
         tier: None,
         thinking: None,
+        prompt: Default::default(),
         sampling: SamplingOverrides::default(),
         max_tokens: None,
         stop: Vec::new(),

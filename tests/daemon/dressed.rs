@@ -105,6 +105,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         consent: true,
         taint: false,
         formed: false,
+        continued: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

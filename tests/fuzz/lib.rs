@@ -4,7 +4,7 @@
 
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
-pub use chimere_core::fuzz::{engram as engram_table, gguf, stop, template};
+pub use chimere_core::fuzz::{engram as engram_table, gguf, prompt, stop, template};
 pub use chimere_core::{engine, engram, turn};
 pub use fuzz::{body, stream, toolcall as calls};
 

@@ -229,7 +229,11 @@ async fn text_routes_speak_as_llama_server_does() {
     let template =
         json!({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}});
     let prompt = server.post("/apply-template", &template).await.json();
-    assert!(prompt["prompt"].as_str().unwrap().starts_with("User: x|Off|20"), "{prompt}");
+    assert_eq!((prompt["prompt"].as_str(), &prompt["tokens"]), (Some("User: x|Some(Off)"), &json!([1, 2])), "{prompt}");
+    assert_eq!(
+        (&prompt["x_chimere"]["max_tokens"], &prompt["x_chimere"]["sampling"]["top_p"]),
+        (&json!(7), &json!(1.0))
+    );
     for (path, bad) in
         [("/tokenize", json!({})), ("/tokenize", json!({"content": 1})), ("/detokenize", json!({"tokens": [-1]}))]
     {

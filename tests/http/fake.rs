@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chimere::engine::backend::ModelInfo;
-use chimere::engine::protocol::{Channel, ChatInput, EmbedInput, Hosted, TokenLogprob};
+use chimere::engine::protocol::{Channel, EmbedInput, Hosted, TokenLogprob};
+use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
     AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand,
     PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt,
-    SessionUse, TokenPieces, TurnFilter,
+    SessionUse, ShownPrompt, TokenPieces, TurnFilter,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, Tier, Timings, ToolCall, Turn, TurnId, Usage,
@@ -325,6 +326,7 @@ impl Service for Fake {
             thinks: true,
             chats: true,
             load_ms: 1,
+            defaults: Default::default(),
         }))
     }
 
@@ -386,10 +388,13 @@ impl Service for Fake {
         })
     }
 
-    fn apply_template(&self, chat: ChatInput) -> BoxFuture<'_, Result<String, ServiceError>> {
+    fn prompt(&self, request: ReplyRequest) -> BoxFuture<'_, Result<ShownPrompt, ServiceError>> {
         Box::pin(async move {
-            let lines: Vec<_> = chat.messages.iter().map(|m| format!("{:?}: {}", m.role, m.content)).collect();
-            Ok(format!("{}|{:?}|{}", lines.join("\n"), chat.thinking, chat.date))
+            let ReplyInput::Chat { messages, tools } = request.input else { panic!("only chats have a prompt") };
+            let lines: Vec<_> = messages.iter().map(|m| format!("{:?}: {}", m.role, m.content)).collect();
+            let text = format!("{}|{:?}", lines.join("\n"), request.thinking);
+            let wishes = Wishes { prompt: request.prompt, tools, max_tokens_default: 7, ..Wishes::default() };
+            Ok(ShownPrompt { text, ids: vec![1, 2], plan: plain_plan(wishes)? })
         })
     }
 

@@ -193,7 +193,7 @@ async fn an_error_repeats_little_of_what_it_is_about() {
     for (param, body) in [
         ("logit_bias.k", json!({"logit_bias": {&long: "x"}})),
         ("chimere.k", json!({"chimere": {&long: 1}})),
-        ("messages[0].k", json!({"messages": [{"role": "user", "content": "x", &long: 1}]})),
+        ("messages[0].role", json!({"messages": [{"role": long, "content": "x"}]})),
         ("k", json!({&long: 1})),
         ("chimere.tier", json!({"chimere": {"tier": long}})),
     ] {

@@ -13,6 +13,7 @@ pub fn turn(index: usize) -> Turn {
         consent: true,
         taint: false,
         formed: false,
+        continued: false,
         route: "default".to_owned(),
         tier: Tier::Fast,
         pipeline_version: "1".to_owned(),

@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom};
 use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
 use super::cuda::CudaOptions;
+use super::defaults::ModelDefaults;
 use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
@@ -155,12 +156,13 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     };
     // What an embedding model kept of the model that it was made from is of no use.
     let source = vocab.template().filter(|_| !backend.info().embedding_only);
-    let template = source.map(|source| chat_template(&source, options.vet_with.as_deref())).transpose()?;
+    let template = source.map(|source| chat_template(&source, &gguf, options.vet_with.as_deref())).transpose()?;
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
     let model_hash = model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let base = BaseModel::new(&gguf, &model_hash);
     let hosted = Hosted {
         model: backend.info().clone(),
+        defaults: ModelDefaults::of(path, &gguf, &architecture, &model_hash),
         model_hash,
         template_hash,
         tokenizer_hash: hex(&fingerprint(vocab.as_ref())),
@@ -182,7 +184,7 @@ pub fn text(
         return Err(LoadError::NotNative(reason));
     }
     let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
-    let template = vocab.template().map(|source| chat_template(&source, vet_with.as_deref())).transpose()?;
+    let template = vocab.template().map(|source| chat_template(&source, gguf, vet_with.as_deref())).transpose()?;
     Ok((Arc::new(vocab), template))
 }
 
@@ -194,13 +196,23 @@ pub fn vocabulary(path: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError>
     by_library(path, gguf)
 }
 
-/// A template comes from a stranger: it is tried on probe conversations before anything depends on it.
-fn chat_template(source: &str, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
-    match vet_with {
-        Some(program) => template::vet_apart(program, &["engine", "--vet"], source)?,
-        None => template::vet(source)?,
-    }
-    ChatTemplate::load(source)
+/// Key of the template that some files bring for conversations with tools.
+const TOOL_TEMPLATE: &str = "tokenizer.chat_template.tool_use";
+
+/// Templates come from a stranger: each is tried on probe conversations before anything depends on it.
+fn chat_template(source: &str, gguf: &Gguf, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
+    let good = |source: &str| {
+        match vet_with {
+            Some(program) => template::vet_apart(program, &["engine", "--vet"], source)?,
+            None => template::vet(source)?,
+        }
+        ChatTemplate::load(source)
+    };
+    let tool_use = gguf.optional::<&str>(TOOL_TEMPLATE).ok().flatten().and_then(|source| {
+        // Without it conversations with tools are shown by the other template, as if it were not there.
+        good(source).inspect_err(|error| tracing::warn!(%error, "the template for tools is not used")).ok()
+    });
+    Ok(good(source)?.with_tool_use(tool_use))
 }
 
 type Parts = (Box<dyn Backend>, Arc<dyn Vocab>);

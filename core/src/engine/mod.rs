@@ -8,6 +8,7 @@ pub mod batch;
 pub mod control;
 pub mod cpu;
 pub mod cuda;
+pub mod defaults;
 pub mod embedder;
 mod evaluate;
 pub mod gradient;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
 use super::control::{ReplyControl, ReplyLimits};
-use super::prompt;
+use super::prompt::{self, PromptError};
 use super::protocol::{
     CandidateStart, ChatInput, Command, EmbedInput, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt,
     PromptPart, REVISION_BYTES_MAX, RequestId,
@@ -16,7 +16,7 @@ use super::revisions::Arrived;
 use super::sampler::Sampler;
 use super::slot::Prepared;
 use super::tables::Tables;
-use super::template::ChatTemplate;
+use super::template::{ChatTemplate, TemplateError};
 use super::vocab::Vocab;
 use crate::toolcall::QWEN_TAGS;
 
@@ -237,7 +237,14 @@ impl Preparer {
         let Some(template) = &self.template else {
             return Err(Refusal::invalid("this model has no chat template: use a plain text prompt"));
         };
-        Ok(prompt::render(self.vocab.as_ref(), template, chat)?)
+        prompt::render(self.vocab.as_ref(), template, chat).map_err(|error| {
+            let of_messages = matches!(
+                error,
+                PromptError::Conversation(_) | PromptError::Prefill | PromptError::Template(TemplateError::Limit(_))
+            );
+            let kind = if of_messages { FailureKind::Messages } else { FailureKind::Invalid };
+            Refusal { kind, message: error.to_string() }
+        })
     }
 
     /// Tokens that can follow the prompt: the last one generated need not be fed.
@@ -258,7 +265,8 @@ impl Preparer {
             Command::Tokenize { id, text, specials } => (id, self.pieces(id, &text, specials)),
             Command::Detokenize { id, ids } => (id, self.detokenise(id, &ids)),
             Command::ApplyTemplate { id, chat } => {
-                (id, self.render(&chat).map(|rendered| Event::Text { id, text: rendered.text }))
+                let shown = self.render(&chat);
+                (id, shown.map(|prompt::Rendered { text, ids, .. }| Event::Rendered { id, text, ids }))
             }
             Command::LoadTable { id, name, path, digest } => {
                 let loaded = self.tables.load(&name, &path, &digest).map_err(Refusal::from);

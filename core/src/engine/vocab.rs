@@ -76,6 +76,16 @@ pub trait Vocab: Send + Sync {
     /// Id put before every prompt, where the file asks for one.
     fn bos(&self) -> Option<u32>;
 
+    /// The token that begins a text, put before prompts or not: what templates call `bos_token`.
+    fn begin(&self) -> Option<u32> {
+        self.bos()
+    }
+
+    /// The token that ends a text, by the file: what templates call `eos_token`.
+    fn end(&self) -> Option<u32> {
+        self.ends().first().copied()
+    }
+
     /// The chat template of the file.
     fn template(&self) -> Option<String>;
 }

@@ -7,6 +7,7 @@
 
 pub mod engram;
 pub mod gguf;
+pub mod prompt;
 pub mod reader;
 pub mod stop;
 pub mod template;
@@ -23,6 +24,11 @@ mod tests {
     #[test]
     fn what_was_kept_of_the_fuzzing_of_model_files_holds() {
         reader::replay("gguf", gguf::check);
+    }
+
+    #[test]
+    fn what_was_kept_of_the_fuzzing_of_prompts_holds() {
+        reader::replay("prompt", prompt::check);
     }
 
     #[test]

@@ -192,6 +192,7 @@ impl Session {
             Event::Failed { id, .. } => self.finish(id, event).await?,
             Event::Tokens { id, .. }
             | Event::Text { id, .. }
+            | Event::Rendered { id, .. }
             | Event::AdapterLoaded { id, .. }
             | Event::AdapterDropped { id, .. }
             | Event::Evaluated { id, .. }

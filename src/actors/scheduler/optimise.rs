@@ -46,6 +46,7 @@ impl Work {
         tracing::info!(model = base, "prompts are searched");
         let contender = self.champion(&base_hash).await?;
         contender.load(desk).await?;
+        let hosted = desk.board.hosted().ok_or("the engine is gone")?;
         let mut searches = Vec::new();
         for pipeline in set.all().filter(|p| settings.routes.is_empty() || settings.routes.contains(&p.name)) {
             let of_route = |items: &[Item]| -> Vec<Item> {
@@ -54,7 +55,7 @@ impl Work {
             };
             let (slice, golden) = (of_route(&slice), of_route(&golden));
             if slice.len().min(golden.len()) >= settings.items_min {
-                searches.push((pipeline.clone(), slice, golden));
+                searches.push((pipeline.for_model(&hosted), slice, golden));
             }
         }
         if searches.is_empty() {
@@ -119,6 +120,9 @@ impl Work {
         let (Some(gate), Some(system)) = (result.gate, result.system.clone()) else { return Ok(()) };
         let (pipelines, route) = (&self.desk.pipelines, base.name.clone());
         let source = source(self.desk.as_ref(), &route)?;
+        let set = pipelines.current();
+        // As the file has it, without what the served model adds.
+        let base = set.get(&route).ok_or_else(|| format!("the route `{route}` is gone"))?;
         let provenance = Provenance {
             run: self.run.order.id.clone(),
             parent: base.version.clone(),

@@ -1,12 +1,13 @@
 //! The body of `POST /v1/chat/completions`.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::format::{Asked, ResponseFormat, grammar, schema};
 use super::message::{RawMessage, messages};
 use super::sampling::{self, Common};
-use super::thinking::{Effort, TemplateArguments, thinking};
+use super::template::{self, TemplateArguments};
+use super::thinking::{Effort, thinking};
 use super::tools::tools;
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::engram::dynamic::PASSAGES_MAX;
@@ -17,7 +18,7 @@ use crate::http::sessions::SESSION_NAME;
 use crate::http::table::{Name, Param, Rule, Shape, TEXT, Table};
 use crate::pipeline::TABLES_MAX;
 use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest};
-use crate::turn::{EngramChoice, Tier};
+use crate::turn::{EngramChoice, PromptEnd, PromptForm, Tier};
 
 pub(crate) const MESSAGES: Param = Param::new(
     "messages",
@@ -54,6 +55,17 @@ pub(crate) const TABLE: Table = Table {
                 "Tokens of thought; wins over a switch.",
             ),
             Param::new("chat_template_kwargs", Shape::Elsewhere("TemplateArguments"), ""),
+            Param::new(
+                "add_generation_prompt",
+                Shape::Bool,
+                "`false`: nothing is opened behind the last message; one of the assistant is gone on with.",
+            )
+            .default("true"),
+            Param::new(
+                "continue_final_message",
+                Shape::Bool,
+                "The reply goes on with the last message, the assistant's.",
+            ),
             Param::new(
                 "modalities",
                 Shape::List { of: &Shape::Word(&["text"]), min: 1, max: 1 },
@@ -129,7 +141,9 @@ struct Raw {
     reasoning_effort: Option<Effort>,
     enable_thinking: Option<bool>,
     thinking_budget: Option<u32>,
-    chat_template_kwargs: Option<TemplateArguments>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
     chimere: Option<Extension>,
 }
 
@@ -203,12 +217,21 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     common.sampling.logprobs = (raw.logprobs == Some(true)).then(|| raw.top_logprobs.unwrap_or(0));
     let schema = schema(raw.response_format)?;
     let extension = raw.chimere.unwrap_or_default();
-    let top = TemplateArguments { enable_thinking: raw.enable_thinking, thinking_budget: raw.thinking_budget };
-    let thinking = thinking(raw.reasoning_effort, top, raw.chat_template_kwargs.unwrap_or_default())?;
+    let arguments = TemplateArguments::read(raw.chat_template_kwargs)?;
+    let thinking = thinking(raw.reasoning_effort, raw.enable_thinking, raw.thinking_budget, &arguments)?;
     let tools = tools(raw.tools, raw.tool_choice, limits)?;
     let one_tool_call = raw.parallel_tool_calls == Some(false);
     let asked = grammar(&tools, schema, one_tool_call)?;
-    let input = ReplyInput::Chat { messages: messages(raw.messages, limits)?, tools: tools.list };
+    let messages = messages(raw.messages, limits)?;
+    let go_on = raw.continue_final_message.or(arguments.continue_final_message);
+    let end = template::end(&messages, go_on, raw.add_generation_prompt.or(arguments.add_generation_prompt))?;
+    if end == PromptEnd::Within && asked.grammar.is_some() {
+        let message = "an answer that is already begun cannot be held to a form, nor begin with a call";
+        return Err(ApiError::param("continue_final_message", message));
+    }
+    let effort = raw.reasoning_effort.map(|effort| effort.word().to_owned());
+    let prompt = PromptForm { end, arguments: arguments.variables, effort };
+    let input = ReplyInput::Chat { messages, tools: tools.list };
     let form = Form {
         stream: common.stream,
         include_usage: common.include_usage,
@@ -217,7 +240,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     };
     let request = request(principal, input, raw.model, common, extension, thinking);
     let Asked { grammar, not_enforced } = asked;
-    Ok((ReplyRequest { grammar, not_enforced, one_tool_call, ..request }, form))
+    Ok((ReplyRequest { grammar, not_enforced, one_tool_call, prompt, ..request }, form))
 }
 
 /// Puts the checked parts together.
@@ -238,6 +261,7 @@ pub(crate) fn request(
         route: extension.route,
         tier: extension.tier,
         thinking,
+        prompt: PromptForm::default(),
         sampling: common.sampling,
         max_tokens: common.max_tokens,
         stop: common.stop,
@@ -312,7 +336,8 @@ mod tests {
             ("functions", json!({"functions": []})),
             ("chimere.tier", json!({"chimere": {"tier": "best"}})),
             ("chimere.route", json!({"chimere": {"route": ""}})),
-            ("chat_template_kwargs", json!({"chat_template_kwargs": {"evil": 1}})),
+            ("chat_template_kwargs", json!({"chat_template_kwargs": {"messages": []}})),
+            ("continue_final_message", json!({"continue_final_message": true})),
             ("max_token", json!({"max_token": 5})),
             ("chimere.engram", json!({"chimere": {"engram": {"table": ["kine"]}}})),
             ("chimere.engram", json!({"chimere": {"engram": 3}})),

@@ -11,10 +11,9 @@ use crate::turn::{Message, Role, ToolCall};
 /// Under this name the text of arguments is kept that are no JSON.
 const CUT_OFF: &str = "arguments";
 
-/// A message on the wire. Fields that our own replies and other servers' replies carry are accepted when a
-/// client sends a reply back.
+/// A message on the wire. Clients send replies back with whatever they or another server put into them: what is not read
+/// here has no effect.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct RawMessage {
     role: String,
     #[serde(default)]
@@ -24,30 +23,21 @@ pub(crate) struct RawMessage {
     reasoning_content: Option<String>,
     tool_calls: Option<Vec<RawCall>>,
     tool_call_id: Option<String>,
-    #[serde(rename = "refusal")]
-    _refusal: Option<String>,
-    #[serde(rename = "annotations")]
-    _annotations: Option<Value>,
     /// Only null passes: sound and the calls of the old API are not read.
     audio: Option<Value>,
     function_call: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawCall {
     #[serde(default)]
     id: String,
     #[serde(rename = "type", default)]
     kind: Option<String>,
     function: RawFunction,
-    /// Present in collected stream chunks.
-    #[serde(rename = "index")]
-    _index: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RawFunction {
     name: String,
     #[serde(default)]
@@ -88,7 +78,8 @@ fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, Ap
     if role == Role::Tool && raw.tool_call_id.is_none() {
         return Err(ApiError::param(format!("{at}.tool_call_id"), "a tool's message must name the call it answers"));
     }
-    let may_be_empty = role == Role::Assistant;
+    // A tool that gave nothing; an answer of calls alone.
+    let may_be_empty = matches!(role, Role::Assistant | Role::Tool);
     let content = match raw.content {
         Value::Null if may_be_empty => String::new(),
         Value::Null => return Err(ApiError::param(format!("{at}.content"), "the content is missing")),
@@ -203,6 +194,22 @@ mod tests {
         assert_eq!((read[1].content.as_str(), read[1].name.as_deref()), ("ab", Some("Ann")));
         assert_eq!(read[2].tool_calls[0].arguments, json!({"x": 1}));
         assert_eq!(read[3].tool_call_id.as_deref(), Some("c1"));
+    }
+
+    #[test]
+    fn what_clients_add_to_a_reply_has_no_effect() {
+        let call = json!({"id": "c1", "type": "function", "index": 0, "extra_content": {"a": 1},
+            "function": {"name": "f", "arguments": "{}", "parsed_arguments": null}});
+        let read = of(json!([
+            {"role": "user", "content": "q", "id": 7, "metadata": {"a": 1}},
+            {"role": "assistant", "content": "a", "provider_specific_fields": null, "annotations": [{"a": 1}],
+                "audio": null, "function_call": null, "refusal": null, "parsed": null, "id": "msg-1",
+                "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": null, "artifact": [1], "status": "success"},
+        ]))
+        .unwrap();
+        assert_eq!((read[0].content.as_str(), read[1].content.as_str(), read[2].content.as_str()), ("q", "a", ""));
+        assert_eq!(read[1].tool_calls[0].name, "f");
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) mod format;
 pub(crate) mod message;
 pub(crate) mod reply;
 pub(crate) mod sampling;
+pub(crate) mod template;
 pub(crate) mod thinking;
 pub(crate) mod tools;
 

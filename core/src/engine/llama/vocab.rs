@@ -133,6 +133,14 @@ impl Vocab for LlamaVocab {
         self.model.bos().filter(|_| self.model.adds_bos())
     }
 
+    fn begin(&self) -> Option<u32> {
+        self.model.bos()
+    }
+
+    fn end(&self) -> Option<u32> {
+        self.model.eos().or(self.ends.first().copied())
+    }
+
     fn template(&self) -> Option<String> {
         self.model.chat_template()
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::RequestId;
 use crate::engine::adapter::Sides;
@@ -58,6 +58,15 @@ pub struct ChatInput {
     /// End with the opening of an assistant message.
     #[serde(default)]
     pub add_generation_prompt: bool,
+    /// End within the last message, the assistant's, so that the reply goes on with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continue_final: bool,
+    /// Variables for the template, beside its usual ones.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub arguments: Map<String, Value>,
+    /// `reasoning_effort`, for templates that print it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
     /// How the reply begins, put behind that opening as plain text: the model goes on from there.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reply_begins: String,

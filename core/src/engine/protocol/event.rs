@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::RequestId;
 use crate::engine::adapter::AdapterFacts;
 use crate::engine::backend::{ModelInfo, Offloaded};
+use crate::engine::defaults::ModelDefaults;
 use crate::engine::grammar::FormStats;
 use crate::turn::{EngramUse, FinishReason, Timings, Usage};
 
@@ -69,6 +70,9 @@ pub struct Hosted {
     /// A chat template is present.
     pub chats: bool,
     pub load_ms: u64,
+    /// What it is asked with where nobody says.
+    #[serde(default)]
+    pub defaults: ModelDefaults,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -106,6 +110,8 @@ pub struct EngineStats {
 pub enum FailureKind {
     /// The request cannot be served as it is: the client's mistake.
     Invalid,
+    /// The model's chat template cannot show the messages: the client's mistake as well.
+    Messages,
     /// Prompt and reply do not fit the context.
     Context,
     /// The form that the request asks of its answer cannot be had: the client's mistake as well.
@@ -161,6 +167,12 @@ pub enum Event {
     },
     Paused,
     Resumed,
+    /// A conversation as the model would read it.
+    Rendered {
+        id: RequestId,
+        text: String,
+        ids: Vec<u32>,
+    },
     Tokens {
         id: RequestId,
         ids: Vec<u32>,

@@ -5,6 +5,8 @@ use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
+use super::{CUT_MARK, MARK};
+
 /// Nesting of a value that can be written.
 const DEPTH_MAX: usize = 100;
 
@@ -117,6 +119,8 @@ fn write_text(text: &str, ascii: bool, out: &mut String) {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
+            // They are taken out of the prompt later, and must be found there.
+            MARK | CUT_MARK => out.push(c),
             c if c < ' ' || (ascii && !c.is_ascii()) => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
@@ -130,7 +134,7 @@ fn write_text(text: &str, ascii: bool, out: &mut String) {
 }
 
 /// Python's `repr` of a float: shortest digits, exponent below 1e-4 and from 1e16 on, at least two digits.
-fn python_float(value: f64) -> String {
+pub(super) fn python_float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
     let Ok(power) = exponent.parse::<i32>() else { return scientific };

@@ -7,10 +7,12 @@ mod python;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod text;
 mod vet;
 
+use std::collections::HashSet;
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use minijinja::syntax::SyntaxConfig;
@@ -18,6 +20,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::Value as Json;
 
+use super::protocol::ChatInput;
 pub use scan::SOURCE_BYTES_MAX;
 pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_TIMEOUT, vet, vet_apart};
 
@@ -31,6 +34,12 @@ const RECURSION_MAX: usize = 64;
 /// Output that is always allowed; beyond, four times the input.
 const OUTPUT_BYTES_MIN: u64 = 64 << 10;
 const NAME: &str = "chat";
+
+/// Put into texts of clients, so that nothing in them is taken for a control token: never valid text in interchange
+/// (U+FDD0 and its neighbours are reserved for internal use), so nothing is lost when it is removed from what comes in.
+pub const MARK: char = '\u{fdd0}';
+/// Put where a reply goes on with a text.
+pub const CUT_MARK: char = '\u{fdd1}';
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
@@ -52,22 +61,65 @@ pub enum TemplateError {
 /// A compiled template.
 pub struct ChatTemplate {
     env: Arc<Environment<'static>>,
+    source: String,
+    /// Variables that it expects.
+    asks: HashSet<String>,
+    shows_system: OnceLock<bool>,
+    /// The file's other template, for conversations with tools.
+    tool_use: Option<Box<ChatTemplate>>,
 }
 
 impl ChatTemplate {
     /// Checks and compiles `source`; renders nothing (see [`vet`]).
     pub fn load(source: &str) -> Result<ChatTemplate, TemplateError> {
-        let source = scan::scan(source)?;
-        let env = on_large_stack(move || {
+        let scanned = scan::scan(source)?;
+        let (env, asks) = on_large_stack(move || {
             let mut env = Environment::new();
             let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
             env.set_syntax(syntax.map_err(|e| TemplateError::Failed(e.to_string()))?);
             env.set_recursion_limit(RECURSION_MAX);
             python::furnish(&mut env);
-            env.add_template_owned(NAME, source).map_err(|e| TemplateError::Refused(explain(&e)))?;
-            Ok(env)
+            env.add_template_owned(NAME, scanned).map_err(|e| TemplateError::Refused(explain(&e)))?;
+            let asks = env.get_template(NAME).map(|template| template.undeclared_variables(false));
+            let asks = asks.map_err(|e| TemplateError::Refused(explain(&e)))?;
+            Ok((env, asks))
         })?;
-        Ok(ChatTemplate { env: Arc::new(env) })
+        Ok(ChatTemplate {
+            env: Arc::new(env),
+            source: source.to_owned(),
+            asks,
+            shows_system: OnceLock::new(),
+            tool_use: None,
+        })
+    }
+
+    /// With another template for conversations with tools.
+    pub fn with_tool_use(self, tool_use: Option<ChatTemplate>) -> ChatTemplate {
+        ChatTemplate { tool_use: tool_use.map(Box::new), ..self }
+    }
+
+    /// The template for a conversation.
+    pub fn of(&self, chat: &ChatInput) -> &ChatTemplate {
+        self.tool_use.as_deref().filter(|_| !chat.tools.is_empty()).unwrap_or(self)
+    }
+
+    /// Whether it expects a variable of this name.
+    pub fn asks_for(&self, name: &str) -> bool {
+        self.asks.contains(name)
+    }
+
+    /// Whether a word stands in quotes somewhere in it.
+    pub fn quotes(&self, word: &str) -> bool {
+        self.source.match_indices(word).any(|(at, _)| {
+            let (before, behind) =
+                (self.source[..at].chars().next_back(), self.source[at + word.len()..].chars().next());
+            matches!((before, behind), (Some('\''), Some('\'')) | (Some('"'), Some('"')))
+        })
+    }
+
+    /// Whether it shows the text of a system message; found out once.
+    pub fn shows_system(&self, find: impl FnOnce() -> bool) -> bool {
+        *self.shows_system.get_or_init(find)
     }
 
     /// Renders the variables of `context`, an object; `date` (`YYYY-MM-DD`) is today's for `strftime_now`,

@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use super::json;
+use super::{json, text};
 
 /// Nesting of a value.
 const DEPTH_MAX: usize = 100;
@@ -147,7 +147,7 @@ fn join(items: &Value, separator: &str, attribute: Option<&str>) -> Result<Strin
         };
         match item.as_str() {
             Some(text) => out.push_str(text),
-            None => out.push_str(&item.to_string()),
+            None => out.push_str(&text::text(&item)?),
         }
         would_make(Some(out.len() as u64))?;
     }
@@ -221,9 +221,101 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             }?;
             minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
         }
-        (Some(_), "ljust" | "rjust" | "center" | "zfill" | "expandtabs") => Err(Error::from(ErrorKind::UnknownMethod)),
+        (Some(own), "ljust" | "rjust" | "center" | "zfill") => {
+            let width = args.first().and_then(Value::as_usize).ok_or_else(|| over("arguments of a method"))?;
+            would_make(Some(width as u64))?;
+            let fill = text(1).and_then(|fill| fill.chars().next()).unwrap_or(' ');
+            Ok(Value::from(padded(own, width, name, fill)))
+        }
+        (Some(own), "removeprefix" | "removesuffix" | "partition" | "rpartition" | "rsplit") => {
+            parts(own, name, text(0), args.get(1).and_then(Value::as_i64))
+        }
+        (Some(_), "expandtabs") => Err(Error::from(ErrorKind::UnknownMethod)),
         _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }
+}
+
+/// Python's methods that widen a text to so many letters.
+fn padded(own: &str, width: usize, method: &str, fill: char) -> String {
+    let pad = width.saturating_sub(own.chars().count());
+    let fill = |letters: usize| fill.to_string().repeat(letters);
+    match method {
+        "ljust" => own.to_owned() + &fill(pad),
+        "rjust" => fill(pad) + own,
+        "zfill" => text::zero_filled(own, pad),
+        // Of an odd rest Python gives the larger part to the left of a text of even width.
+        _ => {
+            let left = pad / 2 + (pad & width & 1);
+            fill(left) + own + &fill(pad - left)
+        }
+    }
+}
+
+/// Python's methods that take a text apart.
+fn parts(own: &str, method: &str, by: Option<&str>, most: Option<i64>) -> Result<Value, Error> {
+    would_make(Some(own.len() as u64))?;
+    let pieces = |pieces: Vec<&str>| Ok(Value::from_iter(pieces.into_iter().map(str::to_owned)));
+    match (method, by) {
+        ("removeprefix", Some(by)) => Ok(Value::from(own.strip_prefix(by).unwrap_or(own))),
+        ("removesuffix", Some(by)) => Ok(Value::from(own.strip_suffix(by).unwrap_or(own))),
+        (_, Some("")) => Err(over("an empty separator")),
+        ("partition", Some(by)) => pieces(own.split_once(by).map_or(vec![own, "", ""], |(a, b)| vec![a, by, b])),
+        ("rpartition", Some(by)) => pieces(own.rsplit_once(by).map_or(vec!["", "", own], |(a, b)| vec![a, by, b])),
+        ("rsplit", by) => {
+            let most =
+                most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));
+            let mut found: Vec<&str> = match by {
+                Some(by) => own.rsplitn(most, by).collect(),
+                None => {
+                    let own = own.trim_end();
+                    let all: Vec<&str> = own.split_whitespace().collect();
+                    if all.len() <= most {
+                        all.into_iter().rev().collect()
+                    } else {
+                        let mut rest = own;
+                        let mut last = Vec::new();
+                        for word in all.iter().rev().take(most - 1) {
+                            last.push(*word);
+                            rest = rest.strip_suffix(word).unwrap_or(rest).trim_end();
+                        }
+                        last.push(rest);
+                        last
+                    }
+                }
+            };
+            found.reverse();
+            pieces(found)
+        }
+        _ => Err(over("arguments of a method")),
+    }
+}
+
+/// Jinja's: at most `length` letters and the end, cut between words unless `killwords`.
+fn truncate(own: &str, rest: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let given = |at: usize, name: &str| -> Result<Option<Value>, Error> {
+        Ok(rest.get(at).cloned().or(kwargs.get::<Option<Value>>(name)?))
+    };
+    let length = given(0, "length")?.and_then(|v| v.as_usize()).unwrap_or(255);
+    let killwords = given(1, "killwords")?.is_some_and(|v| v.is_true());
+    let end = given(2, "end")?;
+    let end = end.as_ref().and_then(Value::as_str).unwrap_or("...");
+    let leeway = given(3, "leeway")?.and_then(|v| v.as_usize()).unwrap_or(5);
+    kwargs.assert_all_used()?;
+    if own.chars().count() <= length.saturating_add(leeway) {
+        return Ok(own.to_owned());
+    }
+    let kept: String = own.chars().take(length.saturating_sub(end.chars().count())).collect();
+    let kept = if killwords { kept.as_str() } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
+    would_make(Some((kept.len() + end.len()) as u64))?;
+    Ok(format!("{kept}{end}"))
+}
+
+/// Groups of a filter that fills them up.
+const GROUPS_MAX: usize = 10_000;
+
+fn grouped(count: usize) -> Result<usize, Error> {
+    charge(0, count as u64)?;
+    if count > GROUPS_MAX { Err(over("groups")) } else { Ok(count) }
 }
 
 /// `strftime_now` with the request's date at midnight: the engine has no clock.
@@ -241,18 +333,48 @@ pub(super) const RAISED: &str = "raised by the template: ";
 
 /// Puts all of it into an environment.
 pub(super) fn furnish(env: &mut Environment<'static>) {
-    for name in ["format", "pprint", "batch", "slice", "chain", "zip", "sum", "groupby", "urlencode"] {
+    for name in ["pprint", "chain", "zip", "urlencode"] {
         env.remove_filter(name);
     }
+    env.add_filter("batch", |state: &State, list: Value, count: usize, fill: Option<Value>| {
+        minijinja::filters::batch(state, list, grouped(count)?, fill)
+    });
+    env.add_filter("slice", |state: &State, list: Value, count: usize, fill: Option<Value>| {
+        minijinja::filters::slice(state, list, grouped(count)?, fill)
+    });
+    env.add_filter("truncate", truncate);
+    env.add_filter("center", |own: &str, width: Option<usize>| {
+        let width = width.unwrap_or(80);
+        would_make(Some(width as u64)).map(|()| padded(own, width, "center", ' '))
+    });
+    env.add_filter("format", |format: &str, arguments: Rest<Value>, named: Kwargs| {
+        let mut bytes = format.len() as u64;
+        arguments.iter().try_for_each(|a| size(a, 0, &mut bytes, charge(0, 1)?))?;
+        text::format_filter(format, arguments, named)
+            .and_then(|made| would_make(Some(made.len() as u64)).map(|()| made))
+    });
+    env.add_filter("__percent", |format: &str, arguments: Value| {
+        size(&arguments, 0, &mut 0, charge(0, 1)?)?;
+        text::percent(format, &arguments).and_then(|made| would_make(Some(made.len() as u64)).map(|()| made))
+    });
+    env.add_filter("string", |value: &Value| -> Result<Value, Error> {
+        match value.as_str() {
+            Some(_) => Ok(value.clone()),
+            None => {
+                size(value, 0, &mut 0, charge(0, 1)?)?;
+                text::text(value).map(Value::from)
+            }
+        }
+    });
     env.remove_global("debug");
     env.set_unknown_method_callback(method);
     env.set_formatter(|out, state, value| {
         charge(value.as_str().map_or(16, str::len) as u64, 1)?;
-        if value.as_str().is_none() {
-            let bounds = charge(0, 1)?;
-            size(value, 0, &mut 0, bounds)?;
+        if value.as_str().is_some() || value.is_undefined() {
+            return minijinja::escape_formatter(out, state, value);
         }
-        minijinja::escape_formatter(out, state, value)
+        size(value, 0, &mut 0, charge(0, 1)?)?;
+        out.write_str(&text::text(value)?).map_err(Error::from)
     });
     env.add_filter("__bounded", bounded);
     env.add_filter("__times", times);

@@ -7,7 +7,7 @@
 //!   which sums its size;
 //! - every loop iteration and macro call passes it too, with the bytes of plain text in its body: that is
 //!   where time is checked and captured text is paid for;
-//! - `a * b` becomes `a|__times(b)`, which looks at the size before it makes the result.
+//! - `a * b` becomes `a|__times(b)`, which looks at the size before it makes the result, and `'…' % b` likewise.
 //!
 //! `{% generation %}` tags, which only mark text for training, become `{% if true %}`.
 
@@ -127,7 +127,7 @@ impl<'a> Scanner<'a> {
         if operators > OPERATORS_MAX {
             return refuse(line, format!("{operators} operators in one tag, over the limit of {OPERATORS_MAX}"));
         }
-        let mut edits = times(&tag, self.source).or_else(|why| refuse(line, why))?;
+        let mut edits = times(&tag).or_else(|why| refuse(line, why))?;
         let name = match tag.tokens.first() {
             Some(Placed { token: Token::Word(name), .. }) if tag.statement => *name,
             _ => "",
@@ -343,32 +343,77 @@ fn arguments<'a>(tag: &Tag<'a>, depth: usize) -> Vec<&'a str> {
     names
 }
 
-/// Replaces multiplications. Only the simple ones that templates use are taken, so that precedence stays.
-fn times(tag: &Tag<'_>, source: &str) -> Result<Vec<(usize, usize, String)>, &'static str> {
+/// Replaces multiplications, and `%` behind a text in quotes, by filters, which bind as tightly: `a * b` becomes
+/// `a|__times(b)`. What stands to the right is taken whole, with its attributes, brackets and filters.
+fn times(tag: &Tag<'_>) -> Result<Vec<(usize, usize, String)>, &'static str> {
     let mut edits = Vec::new();
-    let others = |t: &&Placed| matches!(t.token, Token::Sign("/" | "//" | "%" | "**"));
-    for (i, star) in tag.tokens.iter().enumerate().filter(|(_, t)| t.token == Token::Sign("*")) {
+    for (i, sign) in tag.tokens.iter().enumerate() {
         let before = i.checked_sub(1).map(|b| tag.tokens[b].token);
-        if matches!(before, None | Some(Token::Sign("(" | ","))) {
-            return Err("a list cannot be spread into arguments here");
-        }
-        let Some(right) = tag.tokens.get(i + 1).filter(|t| !matches!(t.token, Token::Sign(_))) else {
-            return Err("the right side of a multiplication must be a name or a number");
+        let filter = match sign.token {
+            Token::Sign("*") if matches!(before, None | Some(Token::Sign("(" | "," | "["))) => {
+                return Err("a list cannot be spread into arguments here");
+            }
+            Token::Sign("*") => "|__times(",
+            Token::Sign("%") if before == Some(Token::Text) => "|__percent(",
+            _ => continue,
         };
-        let mut end = i + 2;
-        while tag.tokens.get(end).is_some_and(|t| t.token == Token::Sign("."))
-            && tag.tokens.get(end + 1).is_some_and(|t| matches!(t.token, Token::Word(_)))
-        {
-            end += 2;
+        if filter == "|__times(" && follows_another(tag, i) {
+            return Err("a multiplication behind a division or a power: put it in brackets of its own");
         }
-        let after = tag.tokens.get(end).map(|t| t.token);
-        if matches!(after, Some(Token::Sign("(" | "[" | "." | "|"))) || tag.tokens.iter().any(|t| others(&t)) {
-            return Err("a multiplication inside a larger expression: put it in a tag of its own");
+        let Some(end) = operand(tag, i + 1) else {
+            return Err("the right side of a multiplication must be a name, a number, a text or in brackets");
+        };
+        if tag.tokens.get(end).is_some_and(|t| t.token == Token::Sign("**")) {
+            return Err("a multiplication of a power: put it in brackets of its own");
         }
-        let operand = &source[right.start..tag.tokens[end - 1].end];
-        edits.push((star.start, tag.tokens[end - 1].end, format!("|__times({operand})")));
+        let at = tag.tokens[end - 1].end;
+        edits.push((sign.start, sign.end, filter.to_owned()));
+        edits.push((at, at, ")".to_owned()));
     }
     Ok(edits)
+}
+
+/// Whether the operator before the left side of the one at `i` binds as tightly, so that it would have to come first.
+fn follows_another(tag: &Tag<'_>, i: usize) -> bool {
+    let depth = tag.tokens[i].depth;
+    let beside = tag.tokens[..i].iter().rev().take_while(|t| t.depth >= depth).filter(|t| t.depth == depth);
+    for placed in beside {
+        match placed.token {
+            Token::Sign("/" | "//" | "%" | "**") => return true,
+            Token::Sign("." | "|" | ")" | "]" | "}" | "(" | "[" | "{" | "*") | Token::Text => {}
+            Token::Word(word) if !matches!(word, "and" | "or" | "not" | "is" | "in" | "if" | "else") => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Where the operand that begins at token `at` ends: behind its last token.
+fn operand(tag: &Tag<'_>, at: usize) -> Option<usize> {
+    let sign = |i: usize| match tag.tokens.get(i).map(|t| t.token) {
+        Some(Token::Sign(sign)) => Some(sign),
+        _ => None,
+    };
+    let word = |i: usize| matches!(tag.tokens.get(i).map(|t| t.token), Some(Token::Word(_)));
+    // Behind the bracket that closes the one at `i`.
+    let group = |i: usize| {
+        let depth = tag.tokens[i].depth;
+        let inside = tag.tokens[i + 1..].iter().take_while(|t| t.depth > depth).count();
+        (i + 1 + inside < tag.tokens.len()).then_some(i + inside + 2)
+    };
+    let mut end = at + usize::from(matches!(sign(at), Some("-" | "+")));
+    end = match sign(end) {
+        Some("(" | "[" | "{") => group(end)?,
+        Some(_) => return None,
+        None => tag.tokens.get(end).map(|_| end + 1)?,
+    };
+    loop {
+        end = match sign(end) {
+            Some("." | "|") if word(end + 1) => end + 2,
+            Some("(" | "[") => group(end)?,
+            _ => return Some(end),
+        };
+    }
 }
 
 #[cfg(test)]
@@ -387,7 +432,13 @@ mod tests {
             ("{{ {'a': {}} }}", "{{ {'a': {}} }}"),
             ("{# {{ #}{% generation %}x{%- endgeneration %}", "{# {{ #}{% if true %}x{%- endif %}"),
             ("{% raw %}{{ {% endraw -%} x", "{% raw %}{{ {% endraw -%} x"),
-            ("{% set a = '-' * n.x %}", "{% set a = ( '-' |__times(n.x) )|__bounded %}"),
+            ("{% set a = '-' * n.x %}", "{% set a = ( '-' |__times( n.x) )|__bounded %}"),
+            ("{{ ' ' * (n + 1)|f }}", "{{ ' ' |__times( (n + 1)|f) }}"),
+            (
+                "{{ 2 * x|length + a[1] * -b.c(d * e) }}",
+                "{{ 2 |__times( x|length) + a[1] |__times( -b.c(d |__times( e))) }}",
+            ),
+            ("{{ '%s: %d' % (a, b) ~ c % d }}", "{{ '%s: %d' |__percent( (a, b)) ~ c % d }}"),
             (
                 "{% for a, b in c|items if a == 'in' -%}12{% endfor %}",
                 "{% for a, b in ( c|items )|__bounded if a == 'in' -%}{% set __checked = 0|__bounded(2) -%}12{% endfor %}",
@@ -430,6 +481,8 @@ mod tests {
             assert!(message.contains("line 2"), "{source}: {message}");
         }
         assert!(refused("{{ f(*a) }}").contains("spread"));
-        assert!(refused("{{ 'a' * (b) }}").contains("multiplication"));
+        for source in ["{{ 'a' * }}", "{{ a / b * c }}", "{{ a * b ** c }}", "{{ a * (b }}"] {
+            assert!(refused(source).contains("multiplication") || refused(source).contains("does not end"), "{source}");
+        }
     }
 }

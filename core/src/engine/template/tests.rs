@@ -79,6 +79,13 @@ fn attacks() -> Vec<(&'static str, String)> {
         ("text of a macro", format!("{{% macro m() %}}{}{{% endmacro %}}{{% set x %}}{{% for i in range(90000) %}}{{{{ m() }}}}{{% endfor %}}{{% endset %}}", "long ".repeat(9_000))),
         ("nested doubling", format!("{}{}", "{% for a in [a ~ a ~ 'aaaaaaaaaaa'] %}".repeat(60), "{% endfor %}".repeat(60))),
         ("doubling in with", format!("{}{}", "{% with a = a ~ a ~ 'aaaaaaaaaaa' %}".repeat(60), "{% endwith %}".repeat(60))),
+        ("width of an operator", "{{ '%900000000d' % 1 }}".into()),
+        ("precision of an operator", "{{ '%.900000000f' % 1 }}".into()),
+        ("doubling by an operator", doubling("{% set n.x = '%s%s' % (n.x, n.x) %}")),
+        ("slices", "{{ [1]|slice(900000000)|list }}".into()),
+        ("batches", "{{ [1]|batch(900000000, 'x')|list }}".into()),
+        ("filled up", "{{ 'a'|center(900000000) }}{{ 'a'.zfill(900000000) }}".into()),
+        ("a product of brackets", "{{ 'a' * (90000 * 90000) }}".into()),
         ("another template", "{% include '/etc/passwd' %}".into()),
         ("import", "{% import '/etc/passwd' as x %}".into()),
         ("large source", "x".repeat(SOURCE_BYTES_MAX + 1)),
@@ -157,6 +164,43 @@ fn python_is_imitated() {
         ("{{ 'a\nb\n\nc'|indent(2) }}|{{ 'a\nb'|indent(1, true) }}", "a\n  b\n\n  c| a\n b"),
         ("{{ ' x '.strip() }}{{ 'a-b'.split('-')[1] }}{{ 'aXa'.replace('a', 'b', 1) }}", "xbbXa"),
         ("{{ missing|length }}", "0"),
+        // Numbers, lists and mappings as `str` writes them.
+        ("{{ 1e-05 }} {{ 1e16|string }} {{ [0.5, 1e22]|join(' ') }} {{ 100.0 }}", "1e-05 1e+16 0.5 1e+22 100.0"),
+        (
+            "{{ {'a': [1, true, none], \"it's\": 'x\\ny', 'q': 'é\\u0007'} }}",
+            "{'a': [1, True, None], \"it's\": 'x\\ny', 'q': 'é\\x07'}",
+        ),
+        // Operators and filters that templates use.
+        ("{{ '%s has %d of %5.1f%% %r' % ('a', 3, 2.25, 'x') }}", "a has 3 of   2.2% 'x'"),
+        ("{{ '%s' % 'x' ~ 7 % 4 }}{{ '%03d|%-4s|%+d|%x' % (7, 'a', 5, 255) }}", "x3007|a   |+5|ff"),
+        ("{{ '%(a)s-%(b)s' % {'a': 1, 'b': 2} }}{{ '%s-%s'|format(1, 'b') }}", "1-21-b"),
+        (
+            "{{ ' ' * (1 + 1) }}|{{ 2 * 'abc'|length }}|{{ -2 * 3 + 1 }}|{{ 2 * 3 * 4 }}|{{ 1 + 2 * -3 }}",
+            "  |6|-5|24|-5",
+        ),
+        ("{{ [1, 2.5]|sum }}{{ [{'a': 1}, {'a': 2}]|sum('a') }}", "3.53"),
+        ("{{ [1, 2, 3]|batch(2, 'x')|list }}{{ [1, 2, 3]|slice(2)|list }}", "[[1, 2], [3, 'x']][[1, 2], [3]]"),
+        (
+            "{% for g in [{'k': 'b', 'v': 1}, {'k': 'a', 'v': 2}]|groupby('k') %}{{ g.grouper }}{{ g.list|length }}{% endfor %}",
+            "a1b1",
+        ),
+        (
+            "{{ 'foo bar baz qux'|truncate(9, leeway=0) }}{{ 'foo bar baz qux'|truncate(9, true, leeway=0) }}",
+            "foo...foo ba...",
+        ),
+        (
+            "{{ 'ab'|center(5) }}|{{ 'ab'.center(6, '-') }}|{{ 'a'.ljust(3, '.') }}{{ 'a'.rjust(3) }}",
+            "  ab |--ab--|a..  a",
+        ),
+        ("{{ 'a-b-c'.rsplit('-', 1) }}{{ ' a b  c '.rsplit(none, 1) }}", "['a-b', 'c'][' a b', 'c']"),
+        (
+            "{{ 'a=b=c'.partition('=')[2] }}{{ 'a=b=c'.rpartition('=')[0] }}{{ 'x'.partition('=')|join('|') }}",
+            "b=ca=bx||",
+        ),
+        (
+            "{{ 'pre-x'.removeprefix('pre-') }}{{ 'x.md'.removesuffix('.md') }}{{ '-7'.zfill(4) }}{{ '7'.zfill(2) }}",
+            "xx-00707",
+        ),
         ("{% generation %}x{% endgeneration %}", "x"),
         ("{% for i in range(3, 0, -1) %}{{ i }}{% endfor %}", "321"),
     ];

@@ -47,7 +47,7 @@ fn samples() -> Vec<Json> {
     let long = json!({"role": "user", "content": "long text ".repeat(2_000)});
     let conversation = |messages: Vec<&Json>, thinking: bool, tools: bool| {
         let mut context = json!({"messages": messages, "add_generation_prompt": true, "enable_thinking": thinking,
-            "bos_token": "<s>", "eos_token": "</s>"});
+            "bos_token": "<s>", "eos_token": "</s>", "functions": "[]", "datetime": "2026-01-31"});
         if tools {
             context["tools"] = json!([tool, tool]);
         }

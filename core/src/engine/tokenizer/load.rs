@@ -22,7 +22,10 @@ pub(super) struct Loaded {
     pub(super) merges: Vec<(String, String)>,
     pub(super) pre: String,
     pub(super) ends: Vec<u32>,
+    /// Put before prompts.
     pub(super) bos: Option<u32>,
+    /// The file's beginning of text, put there or not.
+    pub(super) begin: Option<u32>,
     pub(super) template: Option<String>,
 }
 
@@ -56,7 +59,8 @@ impl Loaded {
         let pre = text(&key("pre"))?.unwrap_or_default().to_owned();
         // Absent, the library decides by family: Llama 3 wants one, the others do not.
         let wants_bos = gguf.optional::<bool>(&key("add_bos_token")).map_err(model)?;
-        let bos = if wants_bos.unwrap_or(pre.starts_with("llama")) { id("bos_token_id")? } else { None };
+        let begin = id("bos_token_id")?;
+        let bos = begin.filter(|_| wants_bos.unwrap_or(pre.starts_with("llama")));
         let loaded = Loaded {
             merges: merges.iter().map(pair).collect::<Result<_, _>>()?,
             template: text("tokenizer.chat_template")?.map(str::to_owned),
@@ -65,6 +69,7 @@ impl Loaded {
             pre,
             ends,
             bos,
+            begin: begin.filter(|id| (*id as usize) < tokens.len()),
         };
         loaded.check()?;
         Ok(loaded)

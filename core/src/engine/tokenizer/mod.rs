@@ -38,6 +38,7 @@ pub struct Bpe {
     finder: AhoCorasick,
     ends: Vec<u32>,
     bos: Option<u32>,
+    begin: Option<u32>,
     template: Option<String>,
 }
 
@@ -49,7 +50,7 @@ impl Bpe {
         let pieces = Pieces::named(&loaded.pre)?;
         let alphabet = Alphabet::new();
         let plain: bpe::Vocab = loaded.plain().into_iter().map(|(text, id)| (text.to_owned(), id)).collect();
-        let Loaded { texts, kinds, merges, ends, bos, template, .. } = loaded;
+        let Loaded { texts, kinds, merges, ends, bos, begin, template, .. } = loaded;
         let merges = BPE::builder()
             .vocab_and_merges(plain, merges)
             .ignore_merges(pieces.whole_first)
@@ -74,7 +75,7 @@ impl Bpe {
             .match_kind(MatchKind::LeftmostLongest)
             .build(specials.iter().map(|(_, text)| text))
             .map_err(|e| VocabError::Model(e.to_string()))?;
-        Ok(Bpe { merges, pieces, alphabet, kinds, bytes, ends_at, specials, finder, ends, bos, template })
+        Ok(Bpe { merges, pieces, alphabet, kinds, bytes, ends_at, specials, finder, ends, bos, begin, template })
     }
 
     fn raw(&self, id: u32) -> &[u8] {
@@ -146,6 +147,10 @@ impl Vocab for Bpe {
 
     fn bos(&self) -> Option<u32> {
         self.bos
+    }
+
+    fn begin(&self) -> Option<u32> {
+        self.begin
     }
 
     fn template(&self) -> Option<String> {

@@ -1,0 +1,216 @@
+//! What a model is asked with where neither the request nor a file of the owner's says: chosen for these weights by a file
+//! beside them (`NAME.defaults.json`, which names their hash), by the model file's own `general.sampling.*`, or by what
+//! the makers of its family recommend. nano's file is compiled in as well, so that it holds wherever the weights lie.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gguf::Gguf;
+use crate::turn::{Sampling, Tier};
+
+/// Largest file of defaults, bytes.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+/// Most routes that one names.
+const ROUTES_MAX: usize = 256;
+const NANO: &str = include_str!("../../../nano/nano.defaults.json");
+
+/// Tokens that the model may think before it answers, by tier; 0 = it does not think.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinkingBudget {
+    pub fast_tokens: u32,
+    pub quality_tokens: u32,
+    pub ultra_tokens: u32,
+}
+
+impl ThinkingBudget {
+    pub fn of(self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Fast => self.fast_tokens,
+            Tier::Quality => self.quality_tokens,
+            Tier::Ultra => self.ultra_tokens,
+        }
+    }
+}
+
+/// What was chosen for one route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouteDefaults {
+    /// Begins the system message; empty = none.
+    pub system: String,
+    pub thinking: Option<ThinkingBudget>,
+    pub max_tokens: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelDefaults {
+    /// Where they come from, for people.
+    pub source: String,
+    pub sampling: Sampling,
+    /// Tokens of a reply.
+    #[serde(default)]
+    pub max_tokens: Option<u32>,
+    #[serde(default)]
+    pub routes: BTreeMap<String, RouteDefaults>,
+}
+
+/// A file of defaults as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    /// What it is, for people.
+    #[serde(rename = "about", default)]
+    _about: String,
+    /// The weights that it is for; it says nothing of any others.
+    model_hash: String,
+    #[serde(default)]
+    sampling: Sampling,
+    max_tokens: Option<u32>,
+    #[serde(default)]
+    routes: BTreeMap<String, RouteDefaults>,
+}
+
+impl ModelDefaults {
+    /// The defaults of the weights in `path`. A file that cannot be used is passed over, and the log says why.
+    pub fn of(path: &Path, gguf: &Gguf, architecture: &str, model_hash: &str) -> ModelDefaults {
+        let beside = path.with_extension("defaults.json");
+        let name = beside.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        match read(&beside).and_then(|text| text.map(|text| chosen(&text, &name, model_hash)).transpose()) {
+            Ok(Some(Some(defaults))) => return defaults,
+            Ok(Some(None)) => tracing::warn!(file = %beside.display(), "these defaults are for other weights"),
+            Ok(None) => {}
+            Err(why) => tracing::warn!(file = %beside.display(), why, "these defaults cannot be used"),
+        }
+        match chosen(NANO, "nano.defaults.json", model_hash) {
+            Ok(Some(defaults)) => defaults,
+            _ => by_file(gguf, architecture),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Option<String>, String> {
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    match text.len() as u64 > FILE_BYTES_MAX {
+        true => Err(format!("it is over the limit of {FILE_BYTES_MAX} bytes")),
+        false => Ok(Some(text)),
+    }
+}
+
+/// `None`: they are for other weights.
+fn chosen(text: &str, source: &str, model_hash: &str) -> Result<Option<ModelDefaults>, String> {
+    let raw: Raw = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    if raw.model_hash != model_hash {
+        return Ok(None);
+    }
+    if raw.routes.len() > ROUTES_MAX {
+        return Err(format!("it has more than {ROUTES_MAX} routes"));
+    }
+    let lengths = raw.routes.values().filter_map(|route| route.max_tokens).chain(raw.max_tokens);
+    if lengths.into_iter().any(|tokens| tokens == 0) {
+        return Err("max_tokens is 0: no reply could be given".to_owned());
+    }
+    if !in_range(&raw.sampling) {
+        return Err("a sampling field is out of its range".to_owned());
+    }
+    let Raw { sampling, max_tokens, routes, .. } = raw;
+    Ok(Some(ModelDefaults { source: source.to_owned(), sampling, max_tokens, routes }))
+}
+
+fn in_range(sampling: &Sampling) -> bool {
+    let share = 0.0..=1.0;
+    (0.0..=2.0).contains(&sampling.temperature)
+        && share.contains(&sampling.top_p)
+        && share.contains(&sampling.min_p)
+        && (0.1..=10.0).contains(&sampling.repetition_penalty)
+        && (-2.0..=2.0).contains(&sampling.frequency_penalty)
+        && (-2.0..=2.0).contains(&sampling.presence_penalty)
+}
+
+/// What the makers recommend: temperature, top_p, top_k, min_p.
+struct Family {
+    /// How the architecture's name begins.
+    architecture: &'static str,
+    numbers: (f32, f32, u32, f32),
+}
+
+const fn family(architecture: &'static str, numbers: (f32, f32, u32, f32)) -> Family {
+    Family { architecture, numbers }
+}
+
+/// The longer names of a kind first.
+const FAMILIES: &[Family] = &[
+    family("qwen2", (0.7, 0.8, 20, 0.0)),
+    family("qwen", (0.6, 0.95, 20, 0.0)),
+    family("gemma", (1.0, 0.95, 64, 0.0)),
+    family("gpt-oss", (1.0, 1.0, 0, 0.0)),
+    family("deepseek", (0.6, 0.95, 0, 0.0)),
+    family("glm4", (1.0, 0.95, 40, 0.0)),
+    family("llama", (0.6, 0.9, 0, 0.0)),
+    family("mistral3", (0.15, 1.0, 0, 0.0)),
+    family("phi3", (0.8, 0.95, 0, 0.0)),
+    family("smollm3", (0.6, 0.95, 0, 0.0)),
+    family("lfm2", (0.3, 1.0, 0, 0.15)),
+    family("nemotron_h", (0.6, 0.95, 0, 0.0)),
+    family("command-r", (0.3, 0.75, 0, 0.0)),
+    family("cohere2", (0.3, 0.75, 0, 0.0)),
+    family("seed_oss", (1.1, 0.95, 0, 0.0)),
+];
+/// Where nobody recommends anything.
+const UNKNOWN: Family = family("", (0.8, 0.95, 40, 0.05));
+
+/// The family's numbers, under those that the model file carries.
+fn by_file(gguf: &Gguf, architecture: &str) -> ModelDefaults {
+    let family = FAMILIES.iter().find(|family| architecture.starts_with(family.architecture)).unwrap_or(&UNKNOWN);
+    let (temperature, top_p, top_k, min_p) = family.numbers;
+    let mut sampling = Sampling { temperature, top_p, top_k, min_p, ..Sampling::default() };
+    let own = of_file(gguf, &mut sampling);
+    let source = match own {
+        true => "the model file".to_owned(),
+        false if family.architecture.is_empty() => "none".to_owned(),
+        false => format!("family {}", family.architecture),
+    };
+    ModelDefaults { source, sampling, ..ModelDefaults::default() }
+}
+
+/// Takes the numbers that the file has and that are in their range; whether there was one.
+fn of_file(gguf: &Gguf, sampling: &mut Sampling) -> bool {
+    let float = |key: &str| gguf.optional::<f32>(&format!("general.sampling.{key}")).ok().flatten();
+    let whole = |key: &str| gguf.optional::<i32>(&format!("general.sampling.{key}")).ok().flatten();
+    let mut told = sampling.clone();
+    let fields = [
+        (float("temp"), &mut told.temperature),
+        (float("top_p"), &mut told.top_p),
+        (float("min_p"), &mut told.min_p),
+        (float("penalty_repeat"), &mut told.repetition_penalty),
+    ];
+    let mut found = false;
+    for (value, field) in fields {
+        if let Some(value) = value {
+            (*field, found) = (value, true);
+        }
+    }
+    if let Some(top_k) = whole("top_k").and_then(|k| u32::try_from(k).ok()) {
+        (told.top_k, found) = (top_k, true);
+    }
+    if let Some(window) = whole("penalty_last_n").and_then(|n| u32::try_from(n).ok()) {
+        (told.penalty_window_tokens, found) = (window, true);
+    }
+    let good = found && in_range(&told);
+    if good {
+        *sampling = told;
+    } else if found {
+        tracing::warn!("the sampling numbers of the model file are out of their ranges, and passed over");
+    }
+    good
+}

@@ -1,0 +1,112 @@
+//! The special tokens of a vocabulary in texts: those of clients are broken by a mark, those of a template are read.
+
+use std::collections::BTreeSet;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use serde_json::Value;
+
+use super::{PromptError, Rendered};
+use crate::engine::template::{CUT_MARK, MARK};
+use crate::engine::vocab::{TokenKind, Vocab};
+
+/// Stands where a reply goes on with the last message.
+pub(super) const CUT: char = CUT_MARK;
+
+/// The special tokens of a vocabulary, to be found in text.
+pub(super) struct Specials {
+    ids: Vec<u32>,
+    texts: Vec<String>,
+    /// The longest at each place.
+    longest: AhoCorasick,
+    /// Every occurrence.
+    all: AhoCorasick,
+    /// First and last characters of the texts.
+    borders: BTreeSet<char>,
+    bytes_max: usize,
+}
+
+impl Specials {
+    pub(super) fn of(vocab: &dyn Vocab) -> Result<Specials, PromptError> {
+        // A mark cannot be put inside one character: such a token is never taken from a template's text.
+        let usable = |text: &str| text.chars().count() > 1 && !text.contains([MARK, CUT]);
+        let (ids, texts): (Vec<u32>, Vec<String>) = vocab.specials().into_iter().filter(|(_, t)| usable(t)).unzip();
+        let search = |kind| {
+            let built = AhoCorasick::builder().match_kind(kind).build(&texts);
+            built.map_err(|e| PromptError::Specials(e.to_string()))
+        };
+        Ok(Specials {
+            longest: search(MatchKind::LeftmostLongest)?,
+            all: search(MatchKind::Standard)?,
+            borders: texts.iter().flat_map(|t| t.chars().next().into_iter().chain(t.chars().next_back())).collect(),
+            bytes_max: texts.iter().map(String::len).max().unwrap_or(0),
+            ids,
+            texts,
+        })
+    }
+
+    /// `text` in which no special token, nor a part of one at either end, is whole.
+    pub(super) fn defuse(&self, text: &str) -> String {
+        let text = text.replace([MARK, CUT], "");
+        let mut marks: BTreeSet<usize> = BTreeSet::new();
+        let behind_first = |at: usize| at + text[at..].chars().next().map_or(0, char::len_utf8);
+        marks.extend(self.all.find_overlapping_iter(&text).map(|found| behind_first(found.start())));
+        // What follows in the template might complete the beginning of a token, what precedes it an end.
+        let tail = text.floor_char_boundary(text.len().saturating_sub(self.bytes_max));
+        for (at, c) in text[tail..].char_indices().map(|(i, c)| (tail + i, c)) {
+            if self.borders.contains(&c) && self.texts.iter().any(|t| t.starts_with(&text[at..])) {
+                marks.insert(behind_first(at));
+            }
+        }
+        let head = text.floor_char_boundary(text.len().min(self.bytes_max));
+        for (at, c) in text[..head].char_indices() {
+            if self.borders.contains(&c) && self.texts.iter().any(|t| t.ends_with(&text[..at + c.len_utf8()])) {
+                marks.insert(at);
+            }
+        }
+        let mut out = String::with_capacity(text.len() + marks.len() * MARK.len_utf8());
+        let mut done = 0;
+        for at in marks {
+            out.push_str(&text[done..at]);
+            out.push(MARK);
+            done = at;
+        }
+        out.push_str(&text[done..]);
+        out
+    }
+
+    /// A copy of `value` with every string and key defused.
+    pub(super) fn defuse_all(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.defuse(text)),
+            Value::Array(items) => items.iter().map(|v| self.defuse_all(v)).collect(),
+            Value::Object(map) => {
+                Value::Object(map.iter().map(|(k, v)| (self.defuse(k), self.defuse_all(v))).collect())
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Ids of a text in which unmarked special tokens are meant.
+    pub(super) fn tokenise(&self, vocab: &dyn Vocab, text: &str) -> Result<Rendered, PromptError> {
+        let (open, close) = (vocab.special("<think>"), vocab.special("</think>"));
+        let mut prompt = Rendered { text: text.replace([MARK, CUT], ""), ids: Vec::new(), thinking_open: false };
+        let mut at = 0;
+        let plain = |from: usize, to: usize, ids: &mut Vec<u32>| match from == to {
+            true => Ok(()),
+            false => vocab.encode(&text[from..to].replace([MARK, CUT], ""), false, ids),
+        };
+        for found in self.longest.find_iter(text) {
+            plain(at, found.start(), &mut prompt.ids)?;
+            let id = self.ids[found.pattern().as_usize()];
+            prompt.ids.push(id);
+            if Some(id) == open {
+                prompt.thinking_open = true;
+            } else if Some(id) == close || vocab.kind(id) == TokenKind::Control {
+                prompt.thinking_open = false;
+            }
+            at = found.end();
+        }
+        plain(at, text.len(), &mut prompt.ids)?;
+        Ok(prompt)
+    }
+}

@@ -1,0 +1,68 @@
+//! Prompts of conversations in any order: late and repeated system messages, no user, several of a role in a row, calls and
+//! results without their partners, a last message that is gone on with. No client can avoid sending such, so each becomes
+//! a prompt in which no text is missing.
+
+use std::sync::LazyLock;
+
+use serde_json::json;
+
+use super::reader::Reader;
+use super::template::{Letters, QWEN, conversation};
+use crate::engine::prompt::{PromptError, render, thought_and_content};
+use crate::engine::protocol::ChatInput;
+use crate::engine::template::{CUT_MARK, ChatTemplate, MARK, TemplateError};
+use crate::turn::{Message, Role};
+
+/// Shows every message where it stands.
+const ANY: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+/// Knows no system, and users and assistants in turn alone.
+const TURNS: &str = "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}\
+    {% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles') }}{% endif %}\
+    [INST]{{ m.role }}: {{ m.content|trim }}[/INST]{% endfor %}";
+/// Shows the last system text alone, without a word.
+const LAST: &str = "{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}\
+    {% set ns.s = m.content %}{% endif %}{% endfor %}{{ ns.s }}\
+    {% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}";
+static TEMPLATES: LazyLock<[ChatTemplate; 4]> =
+    LazyLock::new(|| [QWEN, ANY, TURNS, LAST].map(|source| ChatTemplate::load(source).expect("it is a good template")));
+/// Which of them takes turns of users and assistants alone.
+const OF_TURNS: usize = 2;
+
+pub fn check(data: &[u8]) {
+    let mut reader = Reader(data);
+    let (which, form) = (usize::from(reader.byte() % 4), reader.byte());
+    let mut chat = conversation(&mut reader);
+    if chat.messages.is_empty() {
+        return;
+    }
+    chat.effort = (form & 1 != 0).then(|| "max".to_owned());
+    if form & 2 != 0 {
+        chat.arguments.insert("preserve_thinking".to_owned(), json!({"deep": ["<think>"]}));
+    }
+    let begun = |last: &Message| last.role == Role::Assistant && last.tool_calls.is_empty() && !last.content.is_empty();
+    chat.continue_final = form & 4 != 0 && chat.messages.last().is_some_and(begun);
+    let of_tools = chat.messages.iter().any(|m| m.role == Role::Tool || !m.tool_calls.is_empty());
+    match render(&Letters, &TEMPLATES[which], &chat) {
+        Ok(prompt) => whole(&chat, &prompt.text),
+        Err(PromptError::Template(TemplateError::Limit(_) | TemplateError::TooLarge { .. })) => {}
+        Err(error @ PromptError::Conversation(_)) => {
+            assert!(which == OF_TURNS && of_tools, "{error}: {:?}", chat.messages);
+            assert!(error.to_string().len() < 1_000, "{error}");
+        }
+        Err(error) => panic!("{error}: {:?}", chat.messages),
+    }
+}
+
+/// Nothing that a system or a user said is missing, no mark is left, and the prompt ends where the reply goes on.
+fn whole(chat: &ChatInput, text: &str) {
+    assert!(!text.contains([MARK, CUT_MARK]), "{text:?}");
+    let plain = |content: &str| content.replace([MARK, CUT_MARK], "").trim().to_owned();
+    for message in chat.messages.iter().filter(|m| matches!(m.role, Role::System | Role::User)) {
+        let said = plain(&message.content);
+        assert!(text.contains(&said), "{said:?} is missing in {text:?}");
+    }
+    if let Some(last) = chat.messages.last().filter(|_| chat.continue_final) {
+        let (_, content) = thought_and_content(last);
+        assert!(text.trim_end().ends_with(&plain(content)), "{content:?} does not end {text:?}");
+    }
+}

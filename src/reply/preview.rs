@@ -1,0 +1,58 @@
+//! What a chat would be sent as: its plan and its prompt, made as for a reply, which is not generated.
+
+use std::time::Duration;
+
+use super::seat::Seat;
+use super::task::chat_input;
+use super::{Replies, check, unavailable};
+use crate::actors::inference::Ask;
+use crate::engine::protocol::{Event, FailureKind};
+use crate::service::{ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
+use crate::turn::{Plan, Thinking};
+
+/// Longest wait for the engine's answer.
+const PROMPT_TIMEOUT: Duration = Duration::from_secs(15);
+
+impl Replies {
+    /// The prompt that a chat request would be answered from.
+    pub async fn preview(&self, mut request: ReplyRequest) -> Result<ShownPrompt, ServiceError> {
+        check(&request)?;
+        let seat = self.seat(request.model.as_deref()).await?;
+        let _session = self.resume(&mut request).await?;
+        let (plan, _) = self.terms(&mut request, &seat).await?;
+        if !matches!(request.input, ReplyInput::Chat { .. }) {
+            return Err(ServiceError::Internal("only a chat has a prompt of its own".to_owned()));
+        }
+        let chat = chat_input(&plan, plan.messages.clone(), self.clock.date());
+        let answer = seat.inference.send_within(Ask::ApplyTemplate { chat }, PROMPT_TIMEOUT).await;
+        let retry_after_s = seat.board.retry_after_s();
+        let failed = |error: String| unavailable(&error, retry_after_s);
+        let answer = answer.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+        match answer {
+            Event::Rendered { text, ids, .. } => Ok(ShownPrompt { text, ids, plan }),
+            Event::Failed { kind, message, .. } => Err(match kind {
+                FailureKind::Messages => ServiceError::Invalid { message, param: Some("messages".to_owned()) },
+                FailureKind::Invalid | FailureKind::Form => ServiceError::Invalid { message, param: None },
+                FailureKind::Context => ServiceError::Context(message),
+                FailureKind::Busy => ServiceError::Busy { message, retry_after_s: 1 },
+                FailureKind::Internal => ServiceError::Internal(message),
+            }),
+            _ => Err(ServiceError::Internal("the engine answered something else than was asked".to_owned())),
+        }
+    }
+
+    /// The plan of a request for the model that will answer it, and the examples put into it.
+    pub(super) async fn terms(
+        &self,
+        request: &mut ReplyRequest,
+        seat: &Seat,
+    ) -> Result<(Plan, Vec<ShownExample>), ServiceError> {
+        let mut plan = self.plan(request, &seat.hosted).await?;
+        self.limit_tables(&mut plan, &seat.board, &request.principal.name)?;
+        let examples = self.show_examples(&mut plan, &seat.hosted, &request.principal.name).await;
+        if !seat.hosted.thinks {
+            plan.thinking = Thinking::Template;
+        }
+        Ok((plan, examples))
+    }
+}
