@@ -11,7 +11,12 @@ const LONG: u64 = 70_000;
 const MANY: u64 = 5_000;
 
 /// What a schema cannot say: a relation of two values, and what the embedding model is.
-const BEYOND: [(&str, &str); 2] = [("/v1/completions", "best_of"), ("/v1/embeddings", "dimensions")];
+const BEYOND: [(&str, &str); 4] = [
+    ("/v1/completions", "best_of"),
+    ("/v1/embeddings", "dimensions"),
+    ("/v1/chat/completions", "continue_final_message"),
+    ("/apply-template", "continue_final_message"),
+];
 
 /// Whether a value is allowed.
 fn valid(schema: &Value, value: &Value, document: &Value) -> bool {
