@@ -11,6 +11,9 @@ usage: install.sh [--prefix DIR] [--destdir DIR] [--uninstall]
   --uninstall    remove what an installation to this prefix put there; configuration and state stay
 
 A configuration that is already there is kept; a changed one of this version is put beside it as config.toml.new.
+
+Each version lies whole in a folder of its own, PREFIX/lib/chimere/RELEASE; one link, `current`, says which is started.
+A daemon that runs keeps its own version, program, weights, kernels and pipelines, until it is restarted.
 TEXT
 }
 
@@ -41,21 +44,46 @@ writable() { mkdir -p "$1" 2>/dev/null && [ -w "$1" ] || { echo "install: $1 can
 
 if [ -n "$uninstall" ]; then
   if live; then systemctl disable --now chimere.service 2>/dev/null || true; fi
-  rm -rf "$destdir$prefix/bin/chimere" "$destdir$prefix/share/chimere" "$destdir$prefix/share/doc/chimere" "$unit" "$users"
+  rm -rf "$destdir$prefix/bin/chimere" "$destdir$prefix/share/chimere" "$destdir$prefix/share/doc/chimere" \
+    "$destdir$prefix/lib/chimere" "$unit" "$users"
   if live; then systemctl daemon-reload; fi
   echo "Removed. Kept: $config and the state in /var/lib/chimere."
   exit 0
 fi
 
-for folder in "$destdir$prefix/bin" "$destdir$prefix/share" "$(dirname "$unit")" "$(dirname "$users")" "$(dirname "$config")"; do writable "$folder"; done
-# The new one stands beside the old until it is whole: a daemon that runs keeps its file.
-install -m 755 "$here/bin/chimere" "$destdir$prefix/bin/chimere.new"
-mv "$destdir$prefix/bin/chimere.new" "$destdir$prefix/bin/chimere"
-rm -rf "$destdir$prefix/share/chimere" "$destdir$prefix/share/doc/chimere"
-mkdir -p "$destdir$prefix/share/doc"
-cp -r "$here/share/chimere" "$destdir$prefix/share/chimere"
-cp -r "$here/share/doc/chimere" "$destdir$prefix/share/doc/chimere"
-sed "s#^ExecStart=/usr/bin/chimere #ExecStart=$prefix/bin/chimere #" "$here/share/chimere/systemd/chimere.service" > "$unit"
+releases=$destdir$prefix/lib/chimere
+for folder in "$destdir$prefix/bin" "$destdir$prefix/share/doc" "$releases" "$(dirname "$unit")" "$(dirname "$users")" "$(dirname "$config")"; do writable "$folder"; done
+
+# The new release is whole before anything points at it, so that a start at any moment finds one or the other.
+version=$("$here/bin/chimere" --version | cut -d' ' -f2)
+release=$(mktemp -d "$releases/$version-XXXXXX")
+trap 'rm -rf "$release"' EXIT
+mkdir -p "$release/bin" "$release/share/doc"
+install -m 755 "$here/bin/chimere" "$release/bin/chimere"
+cp -r "$here/share/chimere" "$release/share/chimere"
+cp -r "$here/share/doc/chimere" "$release/share/doc/chimere"
+chmod 755 "$release"
+# Renamed over what is there: a path that is in use is never absent.
+point() {
+  if [ -d "$2" ] && [ ! -L "$2" ]; then rm -rf "$2"; fi
+  ln -s "$1" "$2.new-$$"
+  mv -fT "$2.new-$$" "$2"
+}
+before=$(readlink "$releases/current" || true)
+point "$(basename "$release")" "$releases/current"
+trap - EXIT
+point ../lib/chimere/current/bin/chimere "$destdir$prefix/bin/chimere"
+point ../lib/chimere/current/share/chimere "$destdir$prefix/share/chimere"
+point ../../lib/chimere/current/share/doc/chimere "$destdir$prefix/share/doc/chimere"
+# The one before stays for the daemon that runs it, and so does any other that still runs.
+for old in "$releases"/*/; do
+  old=${old%/}
+  case $(basename "$old") in current | "$(basename "$release")" | "${before:-none}") continue ;; esac
+  if ! ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -- "-> $(realpath "$old")/bin/chimere"; then rm -rf "$old"; fi
+done
+
+sed "s#^ExecStart=/usr/bin/chimere #ExecStart=$prefix/bin/chimere #" "$here/share/chimere/systemd/chimere.service" > "$unit.new"
+mv -f "$unit.new" "$unit"
 install -m 644 "$here/share/chimere/systemd/chimere.sysusers" "$users"
 if [ ! -e "$config" ]; then
   install -m 644 "$here/share/chimere/systemd/config.toml" "$config"

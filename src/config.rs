@@ -31,6 +31,7 @@ use settings::Setting;
 
 use crate::failpoint::Failpoint;
 use crate::scoring::Form;
+use crate::service::LoopbackOwner;
 
 const ENV_PREFIX: &str = "CHIMERE_";
 /// Variables of that prefix that are no configuration keys.
@@ -102,6 +103,7 @@ pub struct HttpConfig {
     pub hosts: Vec<String>,
     /// Origins whose pages may chat.
     pub origins: Vec<String>,
+    pub loopback_owner: LoopbackOwner,
 }
 
 /// What a reply may cost.
@@ -354,6 +356,17 @@ fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
         write_timeout: millis(raw.write_timeout_ms, 30_000, "http.write_timeout_ms")?,
         hosts: raw.hosts.map(|f| f.value).unwrap_or_default(),
         origins: origins::origins(raw.origins)?,
+        loopback_owner: loopback_owner(raw.loopback_owner)?,
+    })
+}
+
+fn loopback_owner(field: Option<raw::Field<String>>) -> Result<LoopbackOwner, ConfigError> {
+    let Some(field) = field else { return Ok(LoopbackOwner::default()) };
+    LoopbackOwner::parse(&field.value).ok_or_else(|| ConfigError::Range {
+        value: format!("`{}`", field.value),
+        origin: field.origin,
+        key: "http.loopback_owner",
+        wanted: "same_user, anyone or never".to_owned(),
     })
 }
 

@@ -18,7 +18,7 @@ mod vectors;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::Replies;
 use crate::store::files::{StateLock, create_private_dir};
-use crate::store::{SledTurns, TurnStore};
+use crate::store::{SledTurns, StoreError, TurnStore, salvage};
 
 /// Longest wait for the state folder: what is left of a daemon that was killed a moment ago.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -292,8 +292,8 @@ fn cast(
     let engine = spec.clone();
     let (spec, shared, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
     let (folder, bytes_max) = (config.state_dir.join(TURNS_DIR), config.memory.bytes_max);
-    let open: OpenStore =
-        Arc::new(move || SledTurns::open(&folder, bytes_max).map(|log| Arc::new(log) as Arc<dyn TurnStore>));
+    let reader = engine.program.clone();
+    let open: OpenStore = Arc::new(move || Ok(Arc::new(open_turns(&folder, bytes_max, &reader)?) as Arc<dyn TurnStore>));
     let memory = supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone()));
     let inbox = Arc::new(Inbox::new(config.scorer.queue_max));
     let judge = judge::engine(config);
@@ -327,6 +327,11 @@ fn cast(
         inference,
         trainer,
     })
+}
+
+/// Opens the turn log; what is left of a damaged one is read by `program` in a process of its own.
+pub fn open_turns(folder: &Path, bytes_max: u64, program: &Path) -> Result<SledTurns, StoreError> {
+    salvage::open(folder, bytes_max, &|from, to, bytes_max| salvage::rebuild_apart(program, from, to, bytes_max))
 }
 
 /// Whom the Scheduler asks.
@@ -403,7 +408,7 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     args.extend(adapters_wanted(config).then(|| "--adapters".into()));
     args.extend(config.engine_args.iter().map(OsString::from));
     Ok(EngineSpec {
-        program: std::env::current_exe()?,
+        program: crate::program::own()?,
         args,
         model,
         instead: None,
@@ -419,6 +424,7 @@ fn http_limits(config: &Config) -> HttpLimits {
     HttpLimits {
         host_names: config.http.hosts.clone(),
         origins: config.http.origins.clone(),
+        loopback_owner: config.http.loopback_owner,
         connections_max: config.http.connections_max,
         connections_per_ip_max: config.http.connections_per_address_max,
         header_timeout_ms: ms(config.http.header_timeout),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+pub use crate::service::OWNER;
 use crate::service::{AuthError, Principal, Scope};
 use crate::store::files::{ChangeLock, read_bounded, write_durable};
 
@@ -26,8 +27,6 @@ const BEARER_BYTES_MAX: usize = 512;
 const PREFIX: &str = "chimere-";
 /// Longest wait for another process that changes the keys.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Who a loopback client is where no key is configured.
-pub const OWNER: &str = "owner";
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {

@@ -13,7 +13,7 @@
 //! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
 //! - [`embed`]: texts as vectors, and the index of verified exchanges.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
-//! - [`engine`], [`gguf`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
+//! - [`engine`], [`gguf`], [`program`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
 //! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
 
 #![forbid(unsafe_code)]
@@ -44,4 +44,4 @@ pub mod store;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;
-pub use chimere_core::{engine, gguf, toolcall, training, turn};
+pub use chimere_core::{engine, gguf, program, toolcall, training, turn};

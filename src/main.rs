@@ -5,5 +5,6 @@
 mod cli;
 
 fn main() -> std::process::ExitCode {
+    chimere::program::name_process("chimere");
     cli::main()
 }

@@ -29,6 +29,9 @@ pub enum Scope {
     Admin,
 }
 
+/// Name of whoever asks from this machine while there is no key.
+pub const OWNER: &str = "owner";
+
 /// Who asks. Without any key configured, a loopback client is the owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
@@ -42,6 +45,29 @@ impl Principal {
     /// May this principal use a route of `scope`? Admin includes the others.
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|&own| own == scope || own == Scope::Admin)
+    }
+}
+
+/// Which client on this machine is the owner while there is no key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoopbackOwner {
+    /// One of the daemon's own user, or root; anyone where the system does not say whose a connection is.
+    #[default]
+    SameUser,
+    Anyone,
+    /// Nobody: a key must be made first.
+    Never,
+}
+
+impl LoopbackOwner {
+    pub fn parse(text: &str) -> Option<LoopbackOwner> {
+        match text {
+            "same_user" => Some(LoopbackOwner::SameUser),
+            "anyone" => Some(LoopbackOwner::Anyone),
+            "never" => Some(LoopbackOwner::Never),
+            _ => None,
+        }
     }
 }
 

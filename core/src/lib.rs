@@ -6,6 +6,7 @@
 //! - [`engram`]: n-grams of verified texts that are mixed into what the model says.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 //! - [`schema`]: what a JSON Schema says of a value's kind; [`toolcall`]: calls out of the text of a reply.
+//! - [`program`]: this program, as what its children are.
 //! - [`training`]: pairs in, adapter out.
 //! - [`turn`]: the records that travel between the parts.
 
@@ -16,6 +17,7 @@ pub mod engram;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod gguf;
+pub mod program;
 #[cfg(feature = "llama")]
 pub mod quantize;
 pub mod schema;

@@ -1,5 +1,6 @@
-//! Memory owns the turn log. An append is answered when the turn is flushed; when the disk fails, writing
-//! stops and serving goes on, and the log is reopened after a while.
+//! Memory owns the turn log. An append is answered when the turn is flushed; when the disk fails, or what is on it
+//! cannot be read, writing stops and serving goes on, and the log is reopened after a while. The log is opened and read
+//! away from the actor's thread: sled may hang, and it panics at some damage.
 
 mod sessions;
 
@@ -11,6 +12,7 @@ use actix::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::meters;
 use crate::service::TurnFilter;
@@ -24,9 +26,13 @@ const REOPEN_FIRST_MS: u64 = 250;
 const REOPEN_MAX_MS: u64 = 16_000;
 /// A piece of work on the log, or a flush, that takes longer counts as a failed disk.
 const DISK_TIMEOUT_MS: u64 = 30_000;
+/// How long what is sent to a life that begins waits for the log to be open. A salvage may take much longer.
+const OPEN_WAIT: Duration = Duration::from_secs(3);
 const MAILBOX_MAX: usize = 1_024;
-/// Pieces of listings under way at once. More wait for their turn.
-const LISTS_MAX: usize = 4;
+/// Pieces of clients' listings under way at once, and of the daemon's own. More wait for their turn: no crowd of
+/// listings holds up a night.
+const LISTS_MAX: usize = 2;
+const OWN_LISTS_MAX: usize = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -69,6 +75,20 @@ pub struct Get(pub TurnId);
 #[rtype(result = "Result<Vec<Turn>, MemoryError>")]
 pub struct List(pub TurnFilter);
 
+/// As `List`, for a client: when it leaves, the token is cancelled, and no further piece is read.
+#[derive(Message)]
+#[rtype(result = "Result<Vec<Turn>, MemoryError>")]
+pub struct ListFor(pub TurnFilter, pub CancellationToken);
+
+/// Shows turns one by one to `take`, as `List` would return them: of a whole log only a piece is in memory.
+#[derive(Message)]
+#[rtype(result = "Result<T, MemoryError>")]
+pub struct Survey<T: Send + 'static> {
+    pub filter: TurnFilter,
+    pub seen: T,
+    pub take: fn(&mut T, Turn),
+}
+
 /// Removes turns; answered when that is flushed.
 #[derive(Message)]
 #[rtype(result = "Result<usize, MemoryError>")]
@@ -78,8 +98,15 @@ pub struct Forget(pub TurnFilter);
 #[rtype(result = "Value")]
 pub struct MemoryStatus;
 
+/// A reader found the log damaged.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct FoundBroken(String);
+
 /// Opens the log: called at the start of every life and after a failure.
 pub type OpenStore = Arc<dyn Fn() -> Result<Arc<dyn TurnStore>, StoreError> + Send + Sync>;
+
+type Opening = std::pin::Pin<Box<dyn Future<Output = Result<Arc<dyn TurnStore>, StoreError>>>>;
 
 /// Longest wait for a log to be closed. One whose disk failed may never be done with it.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
@@ -116,12 +143,14 @@ pub struct Memory {
     /// Failures since the last success.
     failures: u32,
     lists: Arc<Semaphore>,
+    own_lists: Arc<Semaphore>,
 }
 
 impl Memory {
     pub fn new(open: OpenStore) -> Self {
-        let lists = Arc::new(Semaphore::new(LISTS_MAX));
-        Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists }
+        let places = |count| Arc::new(Semaphore::new(count));
+        let (lists, own_lists) = (places(LISTS_MAX), places(OWN_LISTS_MAX));
+        Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists, own_lists }
     }
 
     fn opened(&mut self, opened: Result<Arc<dyn TurnStore>, StoreError>, context: &mut Context<Self>) {
@@ -131,17 +160,18 @@ impl Memory {
         }
     }
 
-    /// Opens the log again, on a thread of its own for the reason that it is closed on one.
-    fn reopen(&mut self, context: &mut Context<Self>) {
+    /// Opens the log on a thread of its own, for the reason that it is closed on one.
+    fn start_opening(&self) -> Opening {
         let (open, (to, opened)) = (self.open.clone(), oneshot::channel());
         let opening = std::thread::Builder::new().name("turns-open".to_owned()).spawn(move || drop(to.send(open())));
-        if let Err(error) = opening {
-            return self.stop_writing(error.to_string(), context);
-        }
-        context.spawn(wrap_future::<_, Self>(opened).map(|opened, memory, context| {
-            let ended = |_| Err(StoreError::Disk("the thread that opens the turn log ended".to_owned()));
-            memory.opened(opened.unwrap_or_else(ended), context);
-        }));
+        Box::pin(async move {
+            opening.map_err(|error| StoreError::Disk(error.to_string()))?;
+            opened.await.unwrap_or_else(|_| Err(StoreError::Disk("the thread that opens the turn log ended".to_owned())))
+        })
+    }
+
+    fn reopen(&mut self, opening: Opening, context: &mut Context<Self>) {
+        context.spawn(wrap_future::<_, Self>(opening).map(|opened, memory, context| memory.opened(opened, context)));
     }
 
     fn stop_writing(&mut self, why: String, context: &mut Context<Self>) {
@@ -152,7 +182,7 @@ impl Memory {
         self.log = Err(why);
         context.run_later(Duration::from_millis(retry_ms), |memory, context| {
             if memory.log.is_err() {
-                memory.reopen(context);
+                memory.reopen(memory.start_opening(), context);
             }
         });
     }
@@ -184,7 +214,7 @@ impl Memory {
             Ok(value)
         };
         Box::pin(wrap_future::<_, Self>(written).map(|result: Result<T, StoreError>, memory, context| {
-            if let Err(error @ StoreError::Disk(_)) = &result
+            if let Err(error @ (StoreError::Disk(_) | StoreError::Broken(_))) = &result
                 && memory.log.is_ok()
             {
                 memory.stop_writing(error.to_string(), context);
@@ -196,15 +226,24 @@ impl Memory {
         }))
     }
 
+    /// Runs `work` away from this thread. Where it finds damage the log is opened anew, which salvages it.
     fn read<T: Send + 'static>(
         &self,
+        context: &Context<Self>,
         work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
     ) -> ResponseFuture<Result<T, MemoryError>> {
-        match self.log.clone() {
-            Ok(log) => Box::pin(async move { Ok(blocking(log, work).await?.1) }),
-            Err(why) => Box::pin(async move { Err(MemoryError::Stopped(why)) }),
-        }
+        let (log, me) = (self.log.clone(), context.address());
+        Box::pin(async move { tell(&me, blocking(log.map_err(MemoryError::Stopped)?, work).await).map(|read| read.1) })
     }
+}
+
+/// Tells the actor of damage.
+fn tell<T>(me: &Addr<Memory>, read: Result<T, StoreError>) -> Result<T, MemoryError> {
+    if let Err(StoreError::Broken(why)) = &read {
+        // One of those who find it gets through.
+        let _ = me.try_send(FoundBroken(why.clone()));
+    }
+    Ok(read?)
 }
 
 async fn blocking<T: Send + 'static>(
@@ -217,7 +256,8 @@ async fn blocking<T: Send + 'static>(
     });
     let late = |_| StoreError::Disk(format!("no answer within {DISK_TIMEOUT_MS} ms"));
     let done = timeout(Duration::from_millis(DISK_TIMEOUT_MS), done).await.map_err(late)?;
-    done.map_err(|error| StoreError::Disk(error.to_string()))?
+    // sled panics where it reads what it did not write.
+    done.map_err(|error| StoreError::Broken(error.to_string()))?
 }
 
 impl Actor for Memory {
@@ -225,9 +265,32 @@ impl Actor for Memory {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(MAILBOX_MAX);
-        // Here and now: what is sent to a life that begins must find the log open.
-        let opened = (self.open)();
-        self.opened(opened, context);
+        // What is sent to a life that begins must find the log open, if that can be.
+        let opening = self.start_opening();
+        let waited = async move {
+            let mut opening = opening;
+            match timeout(OPEN_WAIT, &mut opening).await {
+                Ok(opened) => Ok(opened),
+                Err(_) => Err(opening),
+            }
+        };
+        context.wait(wrap_future::<_, Self>(waited).map(|waited, memory, context| match waited {
+            Ok(opened) => memory.opened(opened, context),
+            Err(opening) => {
+                memory.log = Err("it is still being opened".to_owned());
+                memory.reopen(opening, context);
+            }
+        }));
+    }
+}
+
+impl Handler<FoundBroken> for Memory {
+    type Result = ();
+
+    fn handle(&mut self, FoundBroken(why): FoundBroken, context: &mut Self::Context) {
+        if self.log.is_ok() {
+            self.stop_writing(why, context);
+        }
     }
 }
 
@@ -276,36 +339,84 @@ impl Handler<JudgeCorrection> for Memory {
 impl Handler<Unscored> for Memory {
     type Result = ResponseFuture<Result<Vec<TurnId>, MemoryError>>;
 
-    fn handle(&mut self, Unscored(after, limit): Unscored, _: &mut Self::Context) -> Self::Result {
-        self.read(move |log| log.unscored(after.as_ref(), limit))
+    fn handle(&mut self, Unscored(after, limit): Unscored, context: &mut Self::Context) -> Self::Result {
+        self.read(context, move |log| log.unscored(after.as_ref(), limit))
     }
 }
 
 impl Handler<Get> for Memory {
     type Result = ResponseFuture<Result<Option<Turn>, MemoryError>>;
 
-    fn handle(&mut self, Get(id): Get, _: &mut Self::Context) -> Self::Result {
-        self.read(move |log| log.get(&id))
+    fn handle(&mut self, Get(id): Get, context: &mut Self::Context) -> Self::Result {
+        self.read(context, move |log| log.get(&id))
+    }
+}
+
+/// Reads a listing piece by piece, each a job of its own, so that listings take turns.
+async fn pieces(
+    (log, me): (Result<Arc<Held>, String>, Addr<Memory>),
+    lists: Arc<Semaphore>,
+    filter: TurnFilter,
+    wanted: CancellationToken,
+    mut take: impl FnMut(Turn),
+) -> Result<(), MemoryError> {
+    let mut log = log.map_err(MemoryError::Stopped)?;
+    let mut rest = Some(filter);
+    while let Some(filter) = rest {
+        let _place = tokio::select! {
+            place = lists.acquire() => place,
+            () = wanted.cancelled() => return Ok(()),
+        };
+        let (asked, read) = (filter.clone(), move |log: &dyn TurnStore| log.list_piece(&filter));
+        let (same, piece) = tell(&me, blocking(log, read).await)?;
+        (log, rest) = (same, rest_of_list(asked, &piece));
+        piece.value.into_iter().for_each(&mut take);
+    }
+    Ok(())
+}
+
+impl Memory {
+    fn list(
+        &self,
+        context: &Context<Self>,
+        lists: &Arc<Semaphore>,
+        filter: TurnFilter,
+        wanted: CancellationToken,
+    ) -> ResponseFuture<Result<Vec<Turn>, MemoryError>> {
+        let (from, lists) = ((self.log.clone(), context.address()), lists.clone());
+        Box::pin(async move {
+            let mut turns = Vec::new();
+            pieces(from, lists, filter, wanted, |turn| turns.push(turn)).await?;
+            Ok(turns)
+        })
     }
 }
 
 impl Handler<List> for Memory {
     type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
 
-    /// A piece is a job of its own, so that listings take turns.
-    fn handle(&mut self, List(filter): List, _: &mut Self::Context) -> Self::Result {
-        let (lists, log) = (self.lists.clone(), self.log.clone());
+    fn handle(&mut self, List(filter): List, context: &mut Self::Context) -> Self::Result {
+        self.list(context, &self.own_lists, filter, CancellationToken::new())
+    }
+}
+
+impl Handler<ListFor> for Memory {
+    type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
+
+    fn handle(&mut self, ListFor(filter, wanted): ListFor, context: &mut Self::Context) -> Self::Result {
+        self.list(context, &self.lists, filter, wanted)
+    }
+}
+
+impl<T: Send + 'static> Handler<Survey<T>> for Memory {
+    type Result = ResponseFuture<Result<T, MemoryError>>;
+
+    fn handle(&mut self, survey: Survey<T>, context: &mut Self::Context) -> Self::Result {
+        let (from, lists) = ((self.log.clone(), context.address()), self.own_lists.clone());
+        let Survey { filter, mut seen, take } = survey;
         Box::pin(async move {
-            let mut log = log.map_err(MemoryError::Stopped)?;
-            let (mut turns, mut rest) = (Vec::new(), Some(filter));
-            while let Some(filter) = rest {
-                let _place = lists.acquire().await;
-                let (asked, wanted) = (filter.clone(), move |log: &dyn TurnStore| log.list_piece(&filter));
-                let (same, piece) = blocking(log, wanted).await?;
-                (log, rest) = (same, rest_of_list(asked, &piece));
-                turns.extend(piece.value);
-            }
-            Ok(turns)
+            pieces(from, lists, filter, CancellationToken::new(), |turn| take(&mut seen, turn)).await?;
+            Ok(seen)
         })
     }
 }
@@ -331,11 +442,18 @@ impl Handler<Forget> for Memory {
 impl Handler<MemoryStatus> for Memory {
     type Result = ResponseFuture<Value>;
 
-    fn handle(&mut self, _: MemoryStatus, _: &mut Self::Context) -> Self::Result {
-        let counts = self.read(|log| log.counts());
+    fn handle(&mut self, _: MemoryStatus, context: &mut Self::Context) -> Self::Result {
+        let seen = self.read(context, |log| Ok((log.counts()?, log.salvaged())));
         Box::pin(async move {
-            match counts.await {
-                Ok(counts) => json!({ "state": "writing", "turns": counts.turns, "bytes": counts.bytes }),
+            match seen.await {
+                Ok((counts, None)) => json!({ "state": "writing", "turns": counts.turns, "bytes": counts.bytes }),
+                Ok((counts, Some(salvage))) => json!({
+                    "state": "writing",
+                    "turns": counts.turns,
+                    "bytes": counts.bytes,
+                    "salvage": salvage,
+                    "message": salvage.told(),
+                }),
                 Err(error) => json!({ "state": "stopped", "message": error.to_string() }),
             }
         })

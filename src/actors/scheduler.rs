@@ -82,6 +82,10 @@ pub struct Scheduler {
     pointer: Pointer,
     /// The engine (by its number of starts) that holds what the pointer names.
     recovered: Option<u64>,
+    recovering: tenure::Recovering,
+    /// A look at the canary is under way; when the next may begin.
+    looking: bool,
+    look_after: Instant,
     /// Somebody is changing the pointer.
     changing: bool,
     /// There as long as somebody is changing the model.
@@ -113,6 +117,9 @@ impl Scheduler {
             schedule,
             pointer: Pointer::base(),
             recovered: None,
+            recovering: tenure::Recovering::default(),
+            looking: false,
+            look_after: Instant::now(),
             changing: false,
             held: Weak::new(),
             stop: CancellationToken::new(),
@@ -263,7 +270,9 @@ impl Scheduler {
         self.beats += 1;
         self.beaten = Instant::now();
         let ready = matches!(self.desk.board.state(), EngineState::Ready(_));
-        if ready && !self.changing && self.desk.board.behind() {
+        if !self.desk.board.behind() {
+            self.recovering.caught_up();
+        } else if ready && !self.changing && self.recovering.due(Instant::now()) {
             self.recover(context);
         }
         if self.pointer.canary.is_some() && !self.moving() && self.beats % BEATS_A_LOOK == 0 {

@@ -10,7 +10,7 @@ use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
 use chimere::engine::prefix::{Keeper, PrefixLimits};
 use chimere::engine::process::{self, ProcessError};
-use chimere::engine::protocol::{Event, write_frame};
+use chimere::engine::protocol::{Event, PROTOCOL, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
 
 use super::exit::{EX_IOERR, code_of, coded, note, say};
@@ -84,9 +84,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         exact: false,
         cache: args.cache.types(),
         card: args.card.options(args.adapters),
-        vet_with: Some(std::env::current_exe()?),
+        vet_with: Some(chimere::program::own()?),
     };
     let events = io::stdout();
+    let hello = Event::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
+    write_frame(events.lock(), &hello)?;
     let mut told = -1.0f32;
     let loaded = load::load(model, &options, &mut |progress| {
         // One frame a per cent at most.
@@ -118,7 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Prefixes are bytes of this very program, computing this model on this device with a cache of this kind: a later one may
 /// number them otherwise.
 fn keeper(file: PathBuf, loaded: &Loaded, cache: CacheArgs) -> anyhow::Result<Keeper> {
-    let (model, program) = (&loaded.hosted.model, std::env::current_exe()?.metadata()?);
+    let (model, program) = (&loaded.hosted.model, chimere::program::own()?.metadata()?);
     let made_by = format!(
         "chimere {} {} {:?}; {}; {} on {}; {:?}",
         env!("CARGO_PKG_VERSION"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use chimere::config::Config;
-use chimere::daemon::TURNS_DIR;
+use chimere::daemon::{TURNS_DIR, open_turns};
 use chimere::engine::prefix::discard;
 use chimere::service::TurnFilter;
 use chimere::store::files::{LockError, StateLock};
@@ -183,7 +183,8 @@ impl Log {
         }
         match StateLock::take(&config.state_dir, Duration::ZERO) {
             Ok(lock) => {
-                let turns = SledTurns::open(&config.state_dir.join(TURNS_DIR), config.memory.bytes_max)?;
+                let folder = config.state_dir.join(TURNS_DIR);
+                let turns = open_turns(&folder, config.memory.bytes_max, &chimere::program::own()?)?;
                 Ok(Log::Disk { turns, prefixes: config.prefixes_file(), _lock: lock })
             }
             Err(LockError::Held(_)) => Ok(Log::Daemon(Client::new(target, config.http.listen)?)),

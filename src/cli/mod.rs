@@ -24,6 +24,7 @@ mod night;
 mod pipeline;
 #[cfg(feature = "llama")]
 mod quantize;
+mod salvage;
 mod serve;
 mod session;
 mod simulate;
@@ -78,6 +79,9 @@ enum Cmd {
     Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
+    /// Make a turn log of what is sound in another (started by the daemon)
+    #[command(hide = true)]
+    Salvage(salvage::Args),
     /// Train an adapter on verified pairs
     Train(train::Args),
     /// Simulate a week of users and nights on a real daemon in accelerated time
@@ -129,6 +133,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Adapter(args) => adapter::run(args),
         Cmd::Doctor(args) => doctor::run(args),
         Cmd::Engine(args) => engine::run(args),
+        Cmd::Salvage(args) => salvage::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),
         Cmd::Completions { shell } => {

@@ -145,7 +145,7 @@ impl ModelArgs {
             exact,
             cache: self.cache.types(),
             card: self.card()?,
-            vet_with: Some(std::env::current_exe()?),
+            vet_with: Some(chimere::program::own()?),
         };
         let bar = bar(1000, "loading");
         let loaded = load::load(&path, &options, &mut |done| bar.set_position((done * 1000.0) as u64));

@@ -74,10 +74,7 @@ fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> 
 }
 
 fn model(config: &Config) -> Result<String, String> {
-    let path = &served_file(config).map_err(|places| {
-        let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-        format!("no model file: looked for {}", places.join(", "))
-    })?;
+    let path = &served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())?;
     let file = Gguf::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let architecture = file.architecture().map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(format!("{}: {architecture}, {} tensors, {} bytes", path.display(), file.tensors().len(), file.file_len()))

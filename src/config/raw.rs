@@ -169,6 +169,7 @@ section! {
         write_timeout_ms: u64,
         hosts: Vec<String>,
         origins: Vec<String>,
+        loopback_owner: String,
     }
 }
 

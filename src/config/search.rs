@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use super::{Config, ENV_PREFIX, SYSTEM_FILE};
 use crate::eval::golden;
@@ -39,10 +40,25 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
     /// Path of the running binary, links resolved.
     pub exe: Option<PathBuf>,
+    /// The data of this very version, where it was installed with some.
+    pub share: Option<PathBuf>,
     pub working_dir: Option<PathBuf>,
     pub cores: usize,
     /// Read /etc and /usr/share (tests do not).
     pub system: bool,
+}
+
+/// The file that this process was started from, links resolved; asked first when it starts: an update may take it away.
+fn own_file() -> Option<PathBuf> {
+    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FILE.get_or_init(|| env::current_exe().and_then(|exe| exe.canonicalize()).ok()).clone()
+}
+
+/// As `own_file`, of the data beside it: a daemon keeps to its own version of them when another is installed.
+fn own_share() -> Option<PathBuf> {
+    static SHARE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || own_file()?.parent()?.join("../share/chimere").canonicalize().ok();
+    SHARE.get_or_init(find).clone()
 }
 
 /// Names of the variables of the environment that begin so, to be kept from another program.
@@ -66,7 +82,8 @@ impl Environment {
             state_directory: path("STATE_DIRECTORY")
                 .and_then(|list| env::split_paths(&list).next())
                 .filter(|first| first.is_absolute()),
-            exe: env::current_exe().and_then(|exe| exe.canonicalize()).ok(),
+            exe: own_file(),
+            share: own_share(),
             working_dir: env::current_dir().ok(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             system: true,
@@ -104,9 +121,8 @@ impl Environment {
     fn data_dirs(&self) -> Vec<PathBuf> {
         let mut dirs = Vec::new();
         let beside = self.exe.as_deref().and_then(Path::parent);
-        if let Some(dir) = beside {
-            dirs.push(dir.join("../share/chimere"));
-        }
+        let share = || beside.map(|dir| dir.join("../share/chimere"));
+        dirs.extend(self.share.clone().or_else(share));
         if self.system {
             dirs.push(PathBuf::from("/usr/local/share/chimere"));
             dirs.push(PathBuf::from("/usr/share/chimere"));

@@ -21,6 +21,7 @@ pub const LIVE: &[&str] = &[
     "http.write_timeout_ms",
     "http.hosts",
     "http.origins",
+    "http.loopback_owner",
     "replies.max_tokens",
     "replies.start_timeout_ms",
     "replies.reply_timeout_ms",

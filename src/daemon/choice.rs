@@ -30,7 +30,8 @@ pub struct Choice {
 
 impl Choice {
     pub(super) fn new(configured: &Path, path: PathBuf, before: PathBuf, chosen_ms: i64) -> Choice {
-        Choice { format: FORMAT, configured: whole(configured), path, before, chosen_ms }
+        let (configured, path, before) = (whole(configured), whole(&path), whole(&before));
+        Choice { format: FORMAT, configured, path, before, chosen_ms }
     }
 
     /// The choice in force, if there is one. One that cannot be read is passed over with a line in the log.
@@ -73,9 +74,23 @@ pub fn served_file(config: &Config) -> Result<PathBuf, Vec<PathBuf>> {
     Ok(chosen.filter(|path| path.is_file()).unwrap_or(configured))
 }
 
-/// A path says the same from every folder.
+/// A path says the same from every folder, and of what was installed also after an update: each release lies in a folder
+/// of its own, to which `current` leads.
 pub(super) fn whole(path: &Path) -> PathBuf {
-    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
+    of_any_release(&path).unwrap_or(path)
+}
+
+/// `…/lib/chimere/RELEASE/share/…` with `current` for the release, where that has such a file.
+fn of_any_release(path: &Path) -> Option<PathBuf> {
+    let parts: Vec<_> = path.components().collect();
+    let at = parts.windows(4).position(|four| {
+        four[0].as_os_str() == "lib" && four[1].as_os_str() == "chimere" && four[3].as_os_str() == "share"
+    })?;
+    let mut current: PathBuf = parts[..at + 2].iter().collect();
+    current.push("current");
+    current.extend(&parts[at + 3..]);
+    current.is_file().then_some(current)
 }
 
 #[cfg(test)]
@@ -95,5 +110,23 @@ mod tests {
             std::fs::write(dir.path().join(FILE), damaged).unwrap();
             assert_eq!(Choice::in_force(dir.path(), &a), None, "{damaged}");
         }
+    }
+
+    #[test]
+    fn a_choice_outlives_an_update() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("lib/chimere");
+        let (other, current) = (dir.path().join("b.gguf"), root.join("current"));
+        let file = |release: &str| root.join(release).join("share/chimere/nano.gguf");
+        for release in ["1.0-a", "1.1-b"] {
+            std::fs::create_dir_all(file(release).parent().unwrap()).unwrap();
+            std::fs::write(file(release), release).unwrap();
+        }
+        std::os::unix::fs::symlink("1.0-a", &current).unwrap();
+        Choice::new(&file("1.0-a"), other, file("1.0-a"), 7).save(dir.path()).unwrap();
+        std::fs::remove_file(&current).unwrap();
+        std::os::unix::fs::symlink("1.1-b", &current).unwrap();
+        let choice = Choice::in_force(dir.path(), &file("1.1-b")).expect("the configuration is the same");
+        assert_eq!(choice.before.canonicalize().unwrap(), file("1.1-b"));
     }
 }

@@ -123,7 +123,7 @@ fn spec(config: &Config, model: PathBuf, tokens_max: usize) -> Result<EngineSpec
         args.extend([name.into(), value.into()]);
     }
     Ok(EngineSpec {
-        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        program: crate::program::own().map_err(|error| error.to_string())?,
         args,
         model,
         instead: None,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::http::MetricsError;
 use crate::keys::KeyError;
 use crate::pipeline::PipelineError;
-use crate::store::files::LockError;
+use crate::store::files::{LockError, why_not};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -54,9 +54,9 @@ impl DaemonError {
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    let shown = |path: &PathBuf| match path.exists() {
-        true => format!("{} (which is not a file)", path.display()),
-        false => path.display().to_string(),
+    let shown = |path: &PathBuf| match why_not(path) {
+        Some(why) => format!("{} (which {why})", path.display()),
+        None => path.display().to_string(),
     };
     paths.iter().map(shown).collect::<Vec<_>>().join(", ")
 }

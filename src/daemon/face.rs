@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{Daemon, fleet, pause, sessions, vectors};
 use crate::actors::inference::{Ask, InferenceError};
 use crate::actors::link::{Link, LinkError};
-use crate::actors::memory::{AddFeedback, Forget, Get, List, MemoryError, MemoryStatus};
+use crate::actors::memory::{AddFeedback, Forget, Get, ListFor, MemoryError, MemoryStatus};
 use crate::actors::orchestrator::OrchestratorStatus;
 use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
@@ -205,8 +206,14 @@ impl Service for Daemon {
     }
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>> {
-        let listed = self.cast.memory.send_within(List(filter), Duration::from_millis(MEMORY_TIMEOUT_MS));
-        Box::pin(async move { listed.await.map_err(|error| link(&error))?.map_err(memory) })
+        let wanted = CancellationToken::new();
+        let list = ListFor(filter, wanted.clone());
+        let listed = self.cast.memory.send_within(list, Duration::from_millis(MEMORY_TIMEOUT_MS));
+        Box::pin(async move {
+            // Whoever leaves drops this.
+            let _left = wanted.drop_guard();
+            listed.await.map_err(|error| link(&error))?.map_err(memory)
+        })
     }
 
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {

@@ -21,6 +21,7 @@ use crate::gguf::Gguf;
 use crate::scoring::form::Asked;
 use crate::scoring::prompt::VERIFY_TOKENS_MAX;
 use crate::scoring::{Form, Reading};
+use crate::store::files::why_not;
 
 const ADAPTER_FILE: &str = "nano-prm.gguf";
 /// Positions of the judge's sequences: what it reads is bounded well below. What it may write beyond `nano-prm`'s few
@@ -106,7 +107,7 @@ fn files(config: &Config) -> Result<Files, String> {
 /// that is asked in other words than `nano-prm` is.
 fn adapter(named: Option<&Path>, model: &Path, form: &Form) -> Result<Option<PathBuf>, String> {
     if let Some(path) = named {
-        return if path.is_file() { Ok(Some(path.to_owned())) } else { Err(format!("{} is no file", path.display())) };
+        return if path.is_file() { Ok(Some(path.to_owned())) } else { Err(format!("{} {}", path.display(), why_not(path).unwrap_or_else(|| "is not there".to_owned()))) };
     }
     if form.asked != Asked::Nano {
         return Ok(None);
@@ -116,7 +117,10 @@ fn adapter(named: Option<&Path>, model: &Path, form: &Form) -> Result<Option<Pat
         return Ok(Some(beside));
     }
     match model.file_name() {
-        Some(name) if name == "nano.gguf" => Err(format!("no judge is installed: {} is missing", beside.display())),
+        Some(name) if name == "nano.gguf" => {
+            let why = why_not(&beside).unwrap_or_else(|| "is missing".to_owned());
+            Err(format!("no judge is installed: {} {why}", beside.display()))
+        }
         _ => Ok(None),
     }
 }
@@ -152,7 +156,7 @@ fn spec(config: &Config, model: PathBuf) -> Result<EngineSpec, String> {
     let context = CONTEXT_TOKENS + config.judge.think_tokens.saturating_sub(VERIFY_TOKENS_MAX);
     args.extend(["--context", &context.to_string(), "--waiting", WAITING].map(OsString::from));
     Ok(EngineSpec {
-        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        program: crate::program::own().map_err(|error| error.to_string())?,
         args,
         model,
         instead: None,

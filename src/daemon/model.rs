@@ -22,6 +22,7 @@ use crate::engine::protocol::Hosted;
 use crate::gguf::Gguf;
 use crate::meters;
 use crate::service::{ModelWish, ServiceError};
+use crate::store::files::why_not;
 
 /// A model of hundreds of gigabytes from a slow disk; one that shows no progress is given up much earlier.
 const HOST_TIMEOUT: Duration = Duration::from_secs(4 * 3_600);
@@ -221,7 +222,7 @@ impl Step {
             config.failpoint.pass("model.proven")?;
             // The same file again changes nothing about the way back.
             let last = Choice::in_force(&config.state_dir, &configured).map(|choice| choice.before);
-            let other = before.map(|path| whole(&path)).filter(|path| *path != to);
+            let other = before.map(|path| whole(&path)).filter(|path| *path != whole(&to));
             let before = other.or(last).unwrap_or_else(|| whole(&configured));
             Choice::new(&configured, to, before, now_ms).save(&config.state_dir)
         };
@@ -253,7 +254,8 @@ fn vet(path: &Path) -> Result<PathBuf, ServiceError> {
     let file = path.canonicalize().ok().filter(|file| file.is_file());
     let read = file.and_then(|file| Some((Gguf::open(&file).ok()?, file)));
     let Some((header, file)) = read else {
-        return Err(invalid(format!("`{shown}` is no model file (GGUF) that the daemon can read")));
+        let why = why_not(path).map_or(String::new(), |why| format!(": it {why}"));
+        return Err(invalid(format!("`{shown}` is no model file (GGUF) that the daemon can read{why}")));
     };
     match header.optional::<&str>("general.type") {
         Ok(None | Some("model")) => Ok(file),

@@ -24,6 +24,7 @@ use super::connections::{Connections, Place, Refused};
 use super::error::ApiError;
 use super::limits::HttpLimits;
 use super::metrics;
+use super::owner::Peer;
 use super::watch::{Activity, Overdue, WatchedBody, WatchedStream};
 use crate::config::Live;
 
@@ -112,11 +113,11 @@ async fn connection(
     let Ok(local) = stream.local_addr() else { return };
     // Tokens are small writes that must not wait for one another.
     let _ = stream.set_nodelay(true);
-    let ends = Ends { peer, local };
+    let (ends, whose) = (Ends { peer, local }, Peer::default());
     let io = TokioIo::new(Dressed::new(WatchedStream { inner: stream, activity: Arc::clone(&activity) }));
     let service = hyper::service::service_fn({
         let activity = Arc::clone(&activity);
-        move |request| answer(router.clone(), request, ends, Arc::clone(&activity))
+        move |request| answer(router.clone(), request, (ends, whose.clone()), Arc::clone(&activity))
     });
     let served = builder(&limits).serve_connection(io, service).into_owned();
     tokio::select! {
@@ -141,12 +142,13 @@ async fn connection(
 async fn answer(
     router: Router,
     request: hyper::Request<Incoming>,
-    ends: Ends,
+    (ends, whose): (Ends, Peer),
     activity: Arc<Activity>,
 ) -> Result<Response<WatchedBody>, std::convert::Infallible> {
     let mark = activity.begin(request.version() == Version::HTTP_2);
     let mut request: Request = request.map(Body::new);
     request.extensions_mut().insert(ends);
+    request.extensions_mut().insert(whose);
     request.extensions_mut().insert(mark.ticket());
     let response = match router.oneshot(request).await {
         Ok(response) => response,

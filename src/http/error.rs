@@ -70,6 +70,13 @@ impl ApiError {
         error
     }
 
+    /// Another user of this machine, while there is no key.
+    pub(crate) fn not_the_owner() -> Self {
+        let message = "no API key was given, and without one this daemon answers its own user alone: its owner can make \
+                       a key with `chimere keys add NAME --scope chat`, or set `http.loopback_owner = \"anyone\"`";
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).code("invalid_api_key")
+    }
+
     pub(crate) fn forbidden_scope(name: &str, scope: Scope) -> Self {
         let scope = match scope {
             Scope::Chat => "chat",

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::service::LoopbackOwner;
+
 /// Messages and tools of one request, where no test says otherwise.
 pub(crate) const MESSAGES_MAX: usize = 4096;
 pub(crate) const TOOLS_MAX: usize = 128;
@@ -18,6 +20,8 @@ pub struct HttpLimits {
     pub host_names: Vec<String>,
     /// Origins whose pages may chat, as a browser names them (`https://chat.example`).
     pub origins: Vec<String>,
+    /// Who on this machine is the owner while there is no key.
+    pub loopback_owner: LoopbackOwner,
     /// Open connections in all. At the limit the oldest connection without a request gives way.
     pub connections_max: usize,
     /// Open connections from one address; the same rule.
@@ -64,6 +68,7 @@ impl Default for HttpLimits {
         HttpLimits {
             host_names: Vec::new(),
             origins: Vec::new(),
+            loopback_owner: LoopbackOwner::default(),
             connections_max: 4096,
             connections_per_ip_max: 1024,
             header_timeout_ms: 10_000,

@@ -31,6 +31,7 @@ mod metrics;
 mod models;
 mod openapi;
 mod operate;
+mod owner;
 mod page;
 mod prompts;
 mod query;

@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::accept::Ends;
 use super::body::{Budget, Held};
+use super::owner::Peer;
 use super::connections::Connections;
 use super::cors::Foreign;
 use super::error::ApiError;
@@ -25,7 +26,7 @@ use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, sessions, text, wire};
 use crate::config::Live;
-use crate::service::{Principal, Scope, Service};
+use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +207,7 @@ async fn admit(
     known: &mut Principal,
 ) -> Result<Response, ApiError> {
     if let Access::Key(scope) = route.access {
-        let principal = door.service.authenticate(bearer(&request)?, from_loopback(&request))?;
+        let principal = authenticate(&door, &request)?;
         *known = principal;
         if request.extensions().get::<Foreign>().is_some() {
             known.scopes = known.may(Scope::Chat).then_some(Scope::Chat).into_iter().collect();
@@ -229,6 +230,21 @@ async fn admit(
     }
     (route.handler)(Call { door, limits, principal: known.clone(), uri: parts.uri, headers: parts.headers, id, body })
         .await
+}
+
+/// Who asks. Without any key it is the owner, where the request comes from this machine and from a user who may be he.
+fn authenticate(door: &Door, request: &Request) -> Result<Principal, ApiError> {
+    let (given, here) = (bearer(request)?, from_loopback(request));
+    let known = door.service.authenticate(given, here)?;
+    if known.name == OWNER && !may_own(request, door.limits.get().loopback_owner) {
+        return Err(ApiError::not_the_owner());
+    }
+    Ok(known)
+}
+
+fn may_own(request: &Request, rule: LoopbackOwner) -> bool {
+    let (ends, peer) = (request.extensions().get::<Ends>(), request.extensions().get::<Peer>());
+    ends.zip(peer).is_some_and(|(ends, peer)| peer.may_own(rule, ends))
 }
 
 /// The key of `Authorization: Bearer KEY`. An empty one is what clients send that were given none: it opens what no key

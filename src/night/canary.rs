@@ -107,17 +107,18 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Sorts turns by the revision that answered them; others are passed over.
-    pub fn of<'a>(turns: impl IntoIterator<Item = &'a Turn>, champion: u64, candidate: u64) -> Watched {
-        let mut watched = Watched { first: revision(champion).is_none(), ..Watched::default() };
-        for turn in turns {
-            if turn.adapter_revision == candidate {
-                watched.candidate.add(turn);
-            } else if turn.adapter_revision == champion {
-                watched.champion.add(turn);
-            }
+    /// Of nothing seen yet.
+    pub fn beginning(champion: u64) -> Watched {
+        Watched { first: revision(champion).is_none(), ..Watched::default() }
+    }
+
+    /// Takes a turn to the revision that answered it; one of another is passed over.
+    pub fn add(&mut self, turn: &Turn, champion: u64, candidate: u64) {
+        if turn.adapter_revision == candidate {
+            self.candidate.add(turn);
+        } else if turn.adapter_revision == champion {
+            self.champion.add(turn);
         }
-        watched
     }
 }
 
@@ -254,7 +255,7 @@ mod tests {
         // A file of before that allowed more allows the first adapter as much.
         let wide = Rules { latency_ratio_max: 4.0, ..Rules::default() };
         assert_eq!(of(&wide, true, 7.9), Decision::Stay);
-        assert!(Watched::of([], 0, 1).first && !Watched::of([], 1, 2).first);
+        assert!(Watched::beginning(0).first && !Watched::beginning(1).first);
     }
 
     #[test]

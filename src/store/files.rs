@@ -47,6 +47,50 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
+/// Folders that `ProtectHome=` of a systemd unit hides.
+const HOMES: &[&str] = &["/home", "/root", "/run/user"];
+
+/// Why a file cannot be had, for people, where that is more than that there is none: a folder on the way that may not be
+/// entered, a file that may not be read, home folders that are hidden.
+pub fn why_not(path: &Path) -> Option<String> {
+    why_not_under(path, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+fn why_not_under(path: &Path, mounts: &str) -> Option<String> {
+    let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let why = match fs::metadata(path) {
+        Ok(file) if !file.is_file() => return Some("is not a file".to_owned()),
+        Ok(_) => match File::open(path) {
+            Err(error) if denied(&error) => "is there, but this user may not read it".to_owned(),
+            Err(error) => format!("cannot be opened: {error}"),
+            Ok(_) => return None,
+        },
+        Err(error) if denied(&error) => {
+            let folder = path.ancestors().skip(1).find(|folder| fs::metadata(folder).is_ok())?;
+            format!("cannot be reached: this user may not enter {}", folder.display())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => format!("cannot be looked at: {error}"),
+    };
+    let hidden = HOMES.iter().find(|home| path.starts_with(home) && is_hidden(home, mounts)).map(|home| {
+        format!(
+            "ProtectHome= of the systemd unit hides {home}: put the file elsewhere, or name its folder in a drop-in \
+             (BindReadOnlyPaths=)"
+        )
+    });
+    let said = [Some(why).filter(|why| !why.is_empty()), hidden].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    Some(said).filter(|said| !said.is_empty())
+}
+
+/// Is something empty mounted over a folder? A line has the mounted root fourth and the place fifth; behind ` - ` the kind.
+fn is_hidden(place: &str, mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let empty = fields.get(3).is_some_and(|root| root.contains("inaccessible")) || line.contains(" - tmpfs ");
+        fields.get(4) == Some(&place) && empty
+    })
+}
+
 /// Makes the state folder, closed to other users.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -137,6 +181,29 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");
         assert_eq!(read_bounded(&dir.path().join("none"), 3).unwrap(), None);
+    }
+
+    #[test]
+    fn the_cause_is_named_where_a_file_cannot_be_had() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, file) = (dir.path().join("shut"), dir.path().join("shut/f"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(&file, "x").unwrap();
+        assert_eq!((why_not(&file), why_not(&dir.path().join("none"))), (None, None));
+        assert_eq!(why_not(&folder).as_deref(), Some("is not a file"));
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0)).unwrap();
+        // Root may enter anything.
+        if let Err(error) = fs::metadata(&file) {
+            let why = why_not(&file).unwrap();
+            assert!(error.kind() == io::ErrorKind::PermissionDenied && why.contains("may not enter"), "{why}");
+        }
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        let hides = "1 2 0:5 /systemd/inaccessible/dir /home ro,nosuid - tmpfs tmpfs ro";
+        let why = why_not_under(Path::new("/home/nobody-there/m.gguf"), hides).unwrap();
+        assert!(why.contains("ProtectHome= of the systemd unit hides /home"), "{why}");
+        let disk = "1 2 8:1 / /home rw - ext4 /dev/sda1 rw";
+        assert_eq!(why_not_under(Path::new("/home/nobody-there/m.gguf"), disk), None);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 
 pub mod files;
 mod flusher;
+mod forgotten;
+pub mod salvage;
 mod sessions;
+mod sled_files;
 mod sled_turns;
 
 use futures_util::future::BoxFuture;
@@ -11,6 +14,7 @@ use futures_util::future::BoxFuture;
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
+pub use salvage::Salvage;
 pub use sled_turns::SledTurns;
 
 /// Version of the turn log's format on disk.
@@ -20,7 +24,7 @@ pub const TURN_VERSION: u32 = 1;
 /// Turns one listing returns where the filter names no limit.
 pub const LIST_LIMIT: usize = 1_000;
 /// Turns that one piece of a listing or a forgetting looks at, however few of them pass.
-pub const PIECE_TURNS: usize = 1_000;
+pub const PIECE_TURNS: usize = 100;
 /// Named sessions that one principal may have.
 pub const SESSIONS_MAX: usize = 1_000;
 /// Most feedback on one turn.
@@ -30,6 +34,9 @@ pub const FEEDBACK_MAX: usize = 100;
 pub enum StoreError {
     #[error("turn log: {0}")]
     Disk(String),
+    /// What was written cannot be read: a salvage is due.
+    #[error("the turn log is damaged: {0}")]
+    Broken(String),
     #[error("turn {id} is damaged on disk: {why}")]
     Damaged { id: String, why: String },
     #[error(
@@ -48,6 +55,12 @@ pub enum StoreError {
     SessionsFull,
     #[error("turn of {bytes} bytes is larger than the whole log may be ({bytes_max} bytes)")]
     TooLarge { bytes: u64, bytes_max: u64 },
+}
+
+impl StoreError {
+    fn from_io(error: std::io::Error) -> StoreError {
+        StoreError::Disk(error.to_string())
+    }
 }
 
 /// Size of the log.
@@ -138,6 +151,11 @@ pub trait TurnStore: Send + Sync + 'static {
     fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError>;
 
     fn counts(&self) -> Result<TurnCounts, StoreError>;
+
+    /// What came of the damaged log that this one was made of, if it was.
+    fn salvaged(&self) -> Option<Salvage> {
+        None
+    }
 
     /// Resolves when everything done before is safe against the death of this process. (sled does not promise
     /// safety against a power cut.)

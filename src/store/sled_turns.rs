@@ -11,7 +11,7 @@
 //! One lock covers every change, which is one batch with the counts in it: after a crash they still agree. Readers
 //! take no lock. There are no sled transactions and no `flush_async` (see `flusher`): a burst of them hung.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -23,12 +23,17 @@ use sha2::{Digest, Sha256};
 use sled::{Batch, Db, Tree};
 
 use super::flusher::Flusher;
+use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
-use super::{FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, passes};
+use super::{FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, forgotten, passes};
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
-const HEAD_BYTES: usize = 9;
+mod restore;
+
+pub(super) use restore::named_turn;
+
+pub(super) const HEAD_BYTES: usize = 9;
 /// Memory of sled's page cache, bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -36,7 +41,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// Stands in a feedback's key between the turn's id and the rest; no id contains it.
 const FEEDBACK_MARK: u8 = b'/';
 /// Sorts before every id.
-const COUNTS_KEY: &[u8] = b"!counts";
+pub(super) const COUNTS_KEY: &[u8] = b"!counts";
 /// Sorts behind everything that begins with `!`, before every id.
 const FIRST_TURN: &[u8] = b"\"";
 const JUDGED_PREFIX: &str = "!judged/";
@@ -64,8 +69,9 @@ fn is_locked(error: &io::Error) -> bool {
 }
 
 pub struct SledTurns {
+    folder: PathBuf,
     /// Open as long as this is.
-    _db: Arc<Db>,
+    db: Arc<Db>,
     flusher: Flusher,
     log: Tree,
     sessions: Sessions,
@@ -83,7 +89,13 @@ struct State {
 impl SledTurns {
     /// Opens or makes the log in a folder; above `bytes_max` bytes of records the oldest are dropped.
     pub fn open(folder: &Path, bytes_max: u64) -> Result<Self, StoreError> {
+        let begins = !folder.join("db").exists();
         let db = open_db(folder, LOCK_PATIENCE).map_err(disk)?;
+        if begins {
+            // From here on a log without `db` has lost it.
+            db.flush().map_err(disk)?;
+            forgotten::begin(folder).map_err(StoreError::from_io)?;
+        }
         let meta = db.open_tree("meta").map_err(disk)?;
         match meta.get("format").map_err(disk)? {
             Some(found) if *found == [TURNS_FORMAT] => {}
@@ -91,14 +103,13 @@ impl SledTurns {
             None => drop(meta.insert("format", &[TURNS_FORMAT]).map_err(disk)?),
         }
         let log = db.open_tree("log").map_err(disk)?;
-        let counts = match log.get(COUNTS_KEY).map_err(disk)? {
-            Some(counts) => unpack(COUNTS_KEY, &counts)?,
-            None => count(&log)?,
-        };
+        let counts = log.get(COUNTS_KEY).map_err(disk)?.and_then(|counts| unpack(COUNTS_KEY, &counts).ok());
+        let counts = counts.map_or_else(|| count(&log), Ok)?;
         let sessions = Sessions::new(db.open_tree("sessions").map_err(disk)?);
         let db = Arc::new(db);
         let flusher = Flusher::start(&db).map_err(|error| StoreError::Disk(error.to_string()))?;
-        Ok(SledTurns { _db: db, flusher, log, sessions, state: Mutex::new(State { counts, serial: 0 }), bytes_max })
+        let state = Mutex::new(State { counts, serial: 0 });
+        Ok(SledTurns { folder: folder.to_owned(), db, flusher, log, sessions, state, bytes_max })
     }
 
     /// A panic while the lock was held left at worst the counts a little off.
@@ -339,6 +350,9 @@ impl TurnStore for SledTurns {
                 Ok(true)
             })?,
         };
+        // Before anything is gone, so that nothing of it can come back.
+        salvage::discard_damaged(&self.folder).map_err(StoreError::from_io)?;
+        forgotten::add(&self.folder, chosen.iter().map(Vec::as_slice)).map_err(StoreError::from_io)?;
         let mut value = 0;
         for id in chosen {
             value += usize::from(self.remove(&mut self.state(), &id)?);
@@ -390,6 +404,10 @@ impl TurnStore for SledTurns {
     fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
         self.flusher.flush()
     }
+
+    fn salvaged(&self) -> Option<Salvage> {
+        salvage::last(&self.folder)
+    }
 }
 
 /// The size of a log that does not say it.
@@ -406,7 +424,7 @@ fn count(log: &Tree) -> Result<TurnCounts, StoreError> {
     Ok(counts)
 }
 
-fn is_turn(key: &[u8]) -> bool {
+pub(super) fn is_turn(key: &[u8]) -> bool {
     !key.contains(&FEEDBACK_MARK) && key.first() != COUNTS_KEY.first()
 }
 
@@ -437,20 +455,29 @@ pub(super) fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
 
 pub(super) fn unpack<T: DeserializeOwned>(id: &[u8], record: &[u8]) -> Result<T, StoreError> {
     let damaged = |why: String| StoreError::Damaged { id: String::from_utf8_lossy(id).into_owned(), why };
-    let Some((head, body)) = record.split_at_checked(HEAD_BYTES) else {
-        return Err(damaged("the record is cut short".to_owned()));
-    };
-    if head[0] != TURNS_FORMAT {
-        return Err(damaged(format!("the record has format {}", head[0])));
-    }
-    if Sha256::digest(body)[..HEAD_BYTES - 1] != head[1..] {
-        return Err(damaged("the checksum is wrong".to_owned()));
-    }
+    let body = body_of(record).map_err(damaged)?;
     serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))
 }
 
+/// What a record says, where its checksum holds.
+pub(super) fn body_of(record: &[u8]) -> Result<&[u8], String> {
+    let (head, body) = record.split_at_checked(HEAD_BYTES).ok_or("the record is cut short")?;
+    if head[0] != TURNS_FORMAT {
+        return Err(format!("the record has format {}", head[0]));
+    }
+    if Sha256::digest(body)[..HEAD_BYTES - 1] != head[1..] {
+        return Err("the checksum is wrong".to_owned());
+    }
+    Ok(body)
+}
+
 pub(super) fn disk(error: sled::Error) -> StoreError {
-    StoreError::Disk(error.to_string())
+    match error {
+        sled::Error::Io(_) | sled::Error::CollectionNotFound(_) => StoreError::Disk(error.to_string()),
+        sled::Error::Corruption { .. } | sled::Error::ReportableBug(_) | sled::Error::Unsupported(_) => {
+            StoreError::Broken(error.to_string())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ fn a_flipped_bit_is_noticed_and_passed_over() {
 fn another_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
-    drop(log._db.open_tree("meta").unwrap().insert("format", &[9]).unwrap());
+    drop(log.db.open_tree("meta").unwrap().insert("format", &[9]).unwrap());
     drop(log);
     assert!(matches!(SledTurns::open(dir.path(), 1 << 20), Err(StoreError::Format { .. })));
 }

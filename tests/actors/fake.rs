@@ -22,7 +22,7 @@ use chimere::actors::inference::EngineSpec;
 use chimere::engine::adapter::AdapterFacts;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{
-    Channel, Command, EmbedInput, EngineStats, Event, FailureKind, Generate, Hosted, Prompt, PromptPart, RowScore,
+    Channel, Command, EmbedInput, EngineStats, Event, FailureKind, Generate, Hosted, PROTOCOL, Prompt, PromptPart, RowScore,
     TokenEvent, TokenLogprob, read_frame, write_frame,
 };
 use chimere::gguf::Gguf;
@@ -36,6 +36,9 @@ use crate::stage::PATIENCE;
 pub const GOOD: &str = "good";
 /// It says that the model can never be hosted.
 pub const FATAL: &str = "fatal";
+/// It speaks a later protocol, or one that knows no greeting.
+pub const STRANGER: &str = "stranger";
+pub const SAYS_NO_HELLO: &str = "says_no_hello";
 /// It ends before it says anything.
 pub const DIES: &str = "dies";
 /// It loads and then answers nothing.
@@ -158,6 +161,10 @@ impl Child {
     }
 
     fn run(mut self) -> i32 {
+        let protocol = if self.script == STRANGER { PROTOCOL + 1 } else { PROTOCOL };
+        if self.script != DIES && self.script != SAYS_NO_HELLO {
+            self.say(&Event::Hello { protocol, version: "9.9.9".to_owned() });
+        }
         match self.script.as_str() {
             DIES => return 1,
             FATAL => {

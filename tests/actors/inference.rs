@@ -7,7 +7,7 @@ use chimere::engine::protocol::Event;
 use chimere::service::{ReplyEvent, ServiceError};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::fake::{DIES, FATAL, GOOD, LEAVES_SLOWLY, SILENT, TOKENLESS, spec};
+use crate::fake::{DIES, FATAL, GOOD, LEAVES_SLOWLY, SAYS_NO_HELLO, SILENT, STRANGER, TOKENLESS, spec};
 use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 #[test]
@@ -17,6 +17,19 @@ fn a_fatal_model_is_given_up_at_once() {
         let state = stage.state(|s| matches!(s, EngineState::Failed { .. })).await;
         assert_eq!(state, EngineState::Failed { message: "the file is no model".to_owned(), fatal: true });
         assert_eq!(stage.board.status()["starts"], 1);
+    });
+}
+
+#[test]
+fn an_engine_of_another_version_says_so_before_anything_is_misunderstood() {
+    run(async {
+        for (script, said) in [(STRANGER, "chimere 9.9.9 and speaks protocol"), (SAYS_NO_HELLO, "does not say what it speaks")] {
+            let stage = Stage::new(spec(script));
+            let state = stage.state(|s| matches!(s, EngineState::Failed { .. })).await;
+            let EngineState::Failed { message, .. } = state else { panic!("{state:?}") };
+            assert!(message.contains(said) && message.contains("restart the daemon"), "{message}");
+            assert!(!stage.board.was_ready());
+        }
     });
 }
 

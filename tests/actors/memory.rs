@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use chimere::actors::memory::{Append, Memory, MemoryError, MemoryStatus, OpenStore};
+use chimere::actors::memory::{Append, Get, List, ListFor, Memory, MemoryError, MemoryStatus, OpenStore, Survey};
 use chimere::actors::supervisor::{Place, supervise};
 use chimere::service::{Session, TurnFilter};
 use chimere::store::{Piece, SledTurns, StoreError, TurnCounts, TurnStore};
@@ -13,6 +13,7 @@ use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId}
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::stage::{PATIENCE, budget, run};
 
@@ -185,5 +186,144 @@ fn writing_stops_on_a_failing_disk_and_comes_back() {
         let status = memory.send_within(MemoryStatus, PATIENCE).await.unwrap();
         assert_eq!((status["state"].as_str(), status["turns"].as_u64()), (Some("writing"), Some(2)));
         assert_eq!((memory.restarts(), *exhausted.borrow()), (0, None));
+    });
+}
+
+/// A log whose opening panics a few times, and whose reading then panics once.
+fn panicking(folder: &Path, openings: u32) -> (OpenStore, Arc<AtomicU32>, Arc<AtomicBool>) {
+    let (folder, opened, broken) = (folder.to_owned(), Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let (count, breaks) = (opened.clone(), broken.clone());
+    let open: OpenStore = Arc::new(move || {
+        assert!(count.fetch_add(1, Ordering::Relaxed) >= openings, "sled does not like this file");
+        let inner = SledTurns::open(&folder, 1 << 20)?;
+        Ok(Arc::new(Reading { inner, broken: breaks.clone(), read: Arc::default() }) as Arc<dyn TurnStore>)
+    });
+    (open, opened, broken)
+}
+
+#[test]
+fn a_log_whose_reading_panics_costs_nobody_a_life_and_is_opened_anew() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        // More often than any restart budget allows.
+        let (open, opened, broken) = panicking(dir.path(), 2);
+        let (told, exhausted) = watch::channel(None);
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
+        let written = async {
+            while memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap().is_err() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, written).await.expect("writing comes back");
+        let before = opened.load(Ordering::Relaxed);
+        broken.store(true, Ordering::Relaxed);
+        assert!(memory.send_within(Get(TurnId("turn-1".to_owned())), PATIENCE).await.unwrap().is_err());
+        broken.store(false, Ordering::Relaxed);
+        let read = async {
+            loop {
+                match memory.send_within(Get(TurnId("turn-1".to_owned())), PATIENCE).await.unwrap() {
+                    Ok(Some(_)) if opened.load(Ordering::Relaxed) > before => return,
+                    _ => sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        timeout(PATIENCE, read).await.expect("the log is opened anew");
+        assert_eq!((memory.restarts(), *exhausted.borrow()), (0, None));
+    });
+}
+
+/// A log that counts the pieces that were read of it, slowly.
+struct Reading {
+    inner: SledTurns,
+    broken: Arc<AtomicBool>,
+    read: Arc<AtomicU32>,
+}
+
+impl TurnStore for Reading {
+    fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
+        self.inner.append(turn)
+    }
+    fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
+        self.inner.add_feedback(id, feedback)
+    }
+    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
+        self.inner.add_judgement(id, judgement)
+    }
+    fn add_correction_judgement(&self, _: &TurnId, _: &str, _: &Judgement) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
+        self.inner.unscored(after, limit)
+    }
+    fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
+        assert!(!self.broken.load(Ordering::Relaxed), "sled reads what it did not write");
+        self.inner.get(id)
+    }
+    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
+        std::thread::sleep(Duration::from_millis(20));
+        self.read.fetch_add(1, Ordering::SeqCst);
+        // Nobody is found, and the log has no end.
+        match &filter.principal {
+            Some(_) => Ok(Piece { value: Vec::new(), next: Some(TurnId("turn-1".to_owned())) }),
+            None => self.inner.list_piece(filter),
+        }
+    }
+    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
+        self.inner.forget_piece(filter)
+    }
+    fn put_session(&self, session: &Session) -> Result<(), StoreError> {
+        self.inner.put_session(session)
+    }
+    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError> {
+        self.inner.session(principal, name)
+    }
+    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError> {
+        self.inner.sessions(principal)
+    }
+    fn room_for_session(&self, principal: &str) -> Result<(), StoreError> {
+        self.inner.room_for_session(principal)
+    }
+    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError> {
+        self.inner.remove_session(principal, name)
+    }
+    fn counts(&self) -> Result<TurnCounts, StoreError> {
+        self.inner.counts()
+    }
+    fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.flush()
+    }
+}
+
+#[test]
+fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, read) = (dir.path().to_owned(), Arc::new(AtomicU32::new(0)));
+        let pieces = read.clone();
+        let open: OpenStore = Arc::new(move || {
+            let inner = SledTurns::open(&folder, 1 << 20)?;
+            Ok(Arc::new(Reading { inner, broken: Arc::default(), read: pieces.clone() }) as Arc<dyn TurnStore>)
+        });
+        let (told, _exhausted) = watch::channel(None);
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
+        memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap().unwrap();
+        let endless = TurnFilter { principal: Some("nobody".to_owned()), ..TurnFilter::default() };
+        let wanted: Vec<_> = (0..12).map(|_| CancellationToken::new()).collect();
+        for token in &wanted {
+            let (memory, list) = (memory.clone(), ListFor(endless.clone(), token.clone()));
+            tokio::task::spawn_local(async move { memory.send_within(list, PATIENCE).await });
+        }
+        while read.load(Ordering::SeqCst) < 4 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        // A night's reading goes between them.
+        assert_eq!(memory.send_within(List(TurnFilter::default()), PATIENCE).await.unwrap().unwrap().len(), 1);
+        let survey = Survey { filter: TurnFilter::default(), seen: 0, take: |seen: &mut u32, _| *seen += 1 };
+        assert_eq!(memory.send_within(survey, PATIENCE).await.unwrap().unwrap(), 1);
+        wanted.iter().for_each(CancellationToken::cancel);
+        sleep(Duration::from_millis(200)).await;
+        let before = read.load(Ordering::SeqCst);
+        sleep(Duration::from_millis(200)).await;
+        assert_eq!(read.load(Ordering::SeqCst), before, "whoever left is read to no more");
     });
 }

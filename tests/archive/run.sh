@@ -61,13 +61,13 @@ diff <(files "$work/two/$(basename "$top")") <(files "$top") >&2 || fail "servin
 to=$work/root
 fresh "$top/install.sh" --destdir "$to" >/dev/null
 grep -q '^ExecStart=/usr/local/bin/chimere serve' "$to/etc/systemd/system/chimere.service" || fail "the unit starts another program"
-(cd / && fresh "$to/usr/local/bin/chimere" check) | grep -q "$to/usr/local/share/chimere" || fail "the installation does not find its model"
+(cd / && fresh "$to/usr/local/bin/chimere" check) | grep -q "$to/usr/local/lib/chimere/.*/share/chimere" || fail "the installation does not find its model"
 echo '# mine' >>"$to/etc/chimere/config.toml"
 fresh "$top/install.sh" --destdir "$to" >/dev/null
 grep -q '^# mine' "$to/etc/chimere/config.toml" || fail "a changed configuration was overwritten"
 [ -e "$to/etc/chimere/config.toml.new" ] || fail "the configuration of this version is not beside it"
 fresh "$top/install.sh" --destdir "$to" --uninstall >/dev/null
-left=$(cd "$to" && find . -type f | sort | tr '\n' ' ')
+left=$(cd "$to" && find . -type f -o -type l | sort | tr '\n' ' ')
 [ "$left" = "./etc/chimere/config.toml ./etc/chimere/config.toml.new " ] || fail "uninstalling left $left"
 fresh "$top/install.sh" --prefix relative >/dev/null 2>&1 && fail "a relative prefix was taken"
 fresh "$top/install.sh" --nonsense >/dev/null 2>&1 && fail "an unknown argument was taken"

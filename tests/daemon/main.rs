@@ -13,6 +13,7 @@ mod card;
 mod catastrophes;
 mod chat;
 mod cli;
+mod damaged_log;
 mod dressed;
 #[cfg(feature = "llama")]
 mod embedder;
@@ -33,10 +34,12 @@ mod learn_kills;
 #[allow(dead_code)]
 #[path = "../llama/models.rs"]
 mod library;
+mod listers;
 mod model;
 mod models;
 mod night;
 mod optimise;
+mod owner;
 mod parameters;
 mod people;
 mod pipelines;
@@ -54,4 +57,5 @@ mod soak;
 mod storm;
 mod swaps;
 mod train;
+mod upgrade;
 mod weigh;

@@ -76,6 +76,19 @@ pub(super) fn refusal(rows: &[EvalRow], with_kl: bool, info: &ModelInfo) -> Opti
     })
 }
 
+/// Opens the sequences of one row, the first under the job's adapter. Those that were opened before an error are in `seqs`.
+fn open_lanes(job: &Job, end: usize, seqs: &mut Vec<SeqId>, backend: &mut dyn Backend) -> Result<(), BackendError> {
+    for lane in 0..job.lanes() {
+        let seq = backend.open()?;
+        seqs.push(seq);
+        if let Some(adapter) = job.adapter.filter(|_| lane == 0) {
+            backend.adapt(seq, adapter)?;
+        }
+        backend.begin_prompt(seq, end);
+    }
+    Ok(())
+}
+
 impl Evaluations {
     /// Evaluations waiting or under way.
     pub(super) fn len(&self) -> usize {
@@ -112,13 +125,11 @@ impl Evaluations {
                 let end = job.rows.get(row).map_or(0, |text| text.ids.len().saturating_sub(1));
                 let mut open =
                     Open { job: job.id, row, seqs: Vec::new(), held: 0, score: RowScore::default(), kl: 0.0 };
-                for lane in 0..job.lanes() {
-                    let seq = backend.open()?;
-                    open.seqs.push(seq);
-                    if let Some(adapter) = job.adapter.filter(|_| lane == 0) {
-                        backend.adapt(seq, adapter)?;
-                    }
-                    backend.begin_prompt(seq, end);
+                if let Err(error) = open_lanes(job, end, &mut open.seqs, backend) {
+                    // Nobody else knows of them: kept open they would be lost to every later request.
+                    open.seqs.iter().for_each(|seq| backend.close(*seq));
+                    job.waiting.push_front(row);
+                    return Err(error);
                 }
                 free -= job.lanes();
                 self.open.push(open);

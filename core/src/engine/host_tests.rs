@@ -182,18 +182,22 @@ pub(super) struct Rig {
     thread: Option<JoinHandle<Result<(), BackendError>>>,
 }
 
+fn counting(sequences_max: usize, step_time: Duration, seen: Arc<Mutex<Seen>>) -> Counting {
+    Counting {
+        info: info(sequences_max),
+        last: HashMap::new(),
+        opened: 0,
+        step_time,
+        adapters: Vec::new(),
+        under: HashMap::new(),
+        seen,
+    }
+}
+
 impl Rig {
     fn start(sequences_max: usize, waiting_max: usize, step_time: Duration) -> Rig {
         let seen_by_backend = Arc::new(Mutex::new(Seen::default()));
-        let backend = Counting {
-            info: info(sequences_max),
-            last: HashMap::new(),
-            opened: 0,
-            step_time,
-            adapters: Vec::new(),
-            under: HashMap::new(),
-            seen: seen_by_backend.clone(),
-        };
+        let backend = counting(sequences_max, step_time, seen_by_backend.clone());
         let host = Host::new(
             Box::new(backend),
             Arc::new(Letters),

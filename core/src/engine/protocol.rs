@@ -14,6 +14,9 @@ pub use command::{
 pub use event::{Channel, EngineStats, Event, FailureKind, Hosted, RowScore, TokenEvent, TokenLogprob};
 pub use frame::{FRAME_BYTES_MAX, Frame, FrameError, encode, id_of, next_frame, read_frame, write_frame};
 
+/// What daemon and engine must agree on. Raised when a command or an event changes its meaning.
+pub const PROTOCOL: u32 = 1;
+
 /// Chosen by the daemon, unique while the engine lives.
 pub type RequestId = u64;
 

@@ -253,9 +253,11 @@ impl Board {
         self.live_ms.fetch_max(now_ms, Ordering::Relaxed);
     }
 
-    /// Since a live reply last began or ended, milliseconds.
+    /// Since a live reply last began or ended, milliseconds. A clock that was ahead and was set back counts from then on:
+    /// a reply in the future would keep the machine busy until that time has come.
     pub fn idle_ms(&self, now_ms: i64) -> i64 {
-        now_ms - self.live_ms.load(Ordering::Relaxed)
+        let live_ms = self.live_ms.fetch_min(now_ms, Ordering::Relaxed);
+        now_ms - live_ms.min(now_ms)
     }
 
     pub fn status(&self) -> Value {
@@ -369,5 +371,23 @@ impl Board {
         if self.hosted().is_some() {
             self.set(EngineState::Restarting { pause: Duration::ZERO, message: message.to_owned() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_idle_again_after_a_clock_that_ran_ahead() {
+        let board = Board::default();
+        board.touch(1_000);
+        board.touch(9_000_000);
+        assert_eq!(board.idle_ms(9_000_500), 500);
+        // The clock is put right.
+        assert_eq!(board.idle_ms(2_000), 0);
+        assert_eq!(board.idle_ms(62_000), 60_000);
+        board.touch(70_000);
+        assert_eq!(board.idle_ms(70_001), 1);
     }
 }

@@ -18,8 +18,8 @@ use super::child::{EngineSpec, Report};
 use super::steer::Steering;
 use super::stream::{Answer, FromEngine, ToChild};
 use crate::engine::protocol::{
-    Command, EmbedInput, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, Prompt,
-    RequestId, encode, id_of,
+    Command, EmbedInput, EngineStats, Event, FRAME_BYTES_MAX, FailureKind, FrameError, Generate, Hosted, PROTOCOL,
+    Prompt, RequestId, encode, id_of,
 };
 use crate::turn::Sampling;
 
@@ -49,6 +49,8 @@ pub(super) struct Session {
     pub(super) writes: mpsc::Sender<Vec<u8>>,
     pub(super) registry: HashMap<RequestId, Entry>,
     pub(super) steering: Steering,
+    /// The engine said what it speaks, and it is what this daemon speaks.
+    greeted: bool,
     hosted: Option<Box<Hosted>>,
     pub(super) ready: bool,
     pub(super) fatal: Option<String>,
@@ -91,6 +93,7 @@ impl Session {
             reports,
             writes,
             registry: HashMap::new(),
+            greeted: false,
             hosted: None,
             ready: false,
             fatal: None,
@@ -185,6 +188,9 @@ impl Session {
             Ok(event) => event,
             Err(error) => return self.strange(frame, &error.into()),
         };
+        if !self.greeted {
+            return self.greet(event);
+        }
         match event {
             Event::Token(token) => self.pass(token.id, |_| Event::Token(token)),
             Event::Queued { id } | Event::Started { id, .. } => self.pass(id, |_| event),
@@ -204,6 +210,7 @@ impl Session {
             | Event::CandidateProbed { id, .. }
             | Event::CandidateSaved { id, .. } => self.finish(id, event).await?,
             Event::Stats { id, ref stats } => self.stats(id, **stats, event).await?,
+            Event::Hello { .. } => {}
             Event::Loading { progress } => self.report(Report::Loading(progress)).await,
             Event::Ready(hosted) => self.loaded(hosted).await,
             Event::Fatal { message } => self.fatal = Some(message),
@@ -217,6 +224,20 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The first frame. Another version would be misunderstood sooner or later: better now, and in words.
+    fn greet(&mut self, event: Event) -> Result<(), End> {
+        let own = format!("this daemon is {} and speaks protocol {PROTOCOL}", env!("CARGO_PKG_VERSION"));
+        let other = match event {
+            Event::Hello { protocol: PROTOCOL, .. } => {
+                self.greeted = true;
+                return Ok(());
+            }
+            Event::Hello { protocol, version } => format!("the engine is chimere {version} and speaks protocol {protocol}"),
+            _ => "the engine is of a version that does not say what it speaks".to_owned(),
+        };
+        Err(End::Kill(format!("{other}, but {own}: restart the daemon, so that both are of one version")))
     }
 
     /// A frame that is no event costs the request it is about, and no other; before the engine is ready it means

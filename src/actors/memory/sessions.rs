@@ -94,8 +94,8 @@ impl Handler<AppendTo> for Memory {
 impl Handler<Resume> for Memory {
     type Result = ResponseFuture<Result<Option<(Session, Turn)>, MemoryError>>;
 
-    fn handle(&mut self, Resume { principal, name, begins }: Resume, _: &mut Self::Context) -> Self::Result {
-        self.read(move |log| match log.session(&principal, &name)? {
+    fn handle(&mut self, Resume { principal, name, begins }: Resume, context: &mut Self::Context) -> Self::Result {
+        self.read(context, move |log| match log.session(&principal, &name)? {
             Some(session) => Ok(log.get(&session.turn)?.map(|turn| (session, turn))),
             None if begins => log.room_for_session(&principal).map(|()| None),
             None => Ok(None),
@@ -106,8 +106,8 @@ impl Handler<Resume> for Memory {
 impl Handler<Sessions> for Memory {
     type Result = ResponseFuture<Result<Vec<Session>, MemoryError>>;
 
-    fn handle(&mut self, Sessions(principal): Sessions, _: &mut Self::Context) -> Self::Result {
-        self.read(move |log| log.sessions(&principal))
+    fn handle(&mut self, Sessions(principal): Sessions, context: &mut Self::Context) -> Self::Result {
+        self.read(context, move |log| log.sessions(&principal))
     }
 }
 

@@ -2,13 +2,14 @@
 //! pointer that no run makes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use actix::fut::wrap_future;
 use actix::prelude::*;
 
 use super::Scheduler;
 use super::promote::{self, Recovered};
-use crate::actors::memory::{List, MemoryError};
+use crate::actors::memory::Survey;
 use crate::night::canary::{Decision, Watched, decide};
 use crate::night::generation::{Canary, Pointer};
 use crate::night::phase::Event;
@@ -42,6 +43,68 @@ impl Handler<HoldNight> for Scheduler {
 
 /// Turns of a canary's stage that are looked at.
 const STAGE_TURNS_MAX: usize = 20_000;
+const LOOK_TIMEOUT: Duration = Duration::from_secs(120);
+const REST_AFTER_LOOK: u32 = 20;
+/// Pauses between recoveries that come to nothing; they double.
+const RECOVER_FIRST: Duration = Duration::from_secs(1);
+const RECOVER_MAX: Duration = Duration::from_secs(60);
+
+/// What a look at the canary has seen.
+struct Look {
+    watched: Watched,
+    champion: u64,
+    candidate: u64,
+    base: Option<String>,
+}
+
+impl Look {
+    /// What another base model answered meanwhile says nothing of this one.
+    fn take(&mut self, turn: Turn) {
+        if self.base.as_ref().is_none_or(|base| turn.model_hash == *base) {
+            self.watched.add(&turn, self.champion, self.candidate);
+        }
+    }
+}
+
+/// When an engine that came up may be recovered again: one recovery at a time, and after one that came to nothing a
+/// pause.
+#[derive(Default)]
+pub(super) struct Recovering {
+    /// The engine that it is for.
+    engine: Option<u64>,
+    failures: u32,
+    not_before: Option<Instant>,
+    /// Told once, not at every try.
+    error: Option<String>,
+}
+
+impl Recovering {
+    /// May one begin because the replies are behind, at `now`?
+    pub(super) fn due(&self, now: Instant) -> bool {
+        self.engine.is_none() && self.not_before.is_none_or(|at| now >= at)
+    }
+
+    /// The one for `engine` is over, at `now`. → an error that was not told yet.
+    fn ended(&mut self, engine: u64, error: Option<String>, now: Instant) -> Option<String> {
+        if self.engine == Some(engine) {
+            self.engine = None;
+        }
+        // Also one that went well: if the replies are still behind, it has not helped.
+        let pause = RECOVER_FIRST.saturating_mul(1 << self.failures.min(16)).min(RECOVER_MAX);
+        self.not_before = Some(now + pause);
+        self.failures += 1;
+        let news = error.clone().filter(|error| self.error.as_ref() != Some(error));
+        self.error = error;
+        news
+    }
+
+    /// The replies have what they answer with.
+    pub(super) fn caught_up(&mut self) {
+        if self.engine.is_none() {
+            (self.failures, self.not_before) = (0, None);
+        }
+    }
+}
 
 impl Scheduler {
     /// Rolls back and then goes on, whatever came of it.
@@ -81,62 +144,76 @@ impl Scheduler {
             self.recovered = Some(engine);
             return self.desk.board.serve(engine, Default::default());
         };
+        if self.recovering.engine.replace(engine) == Some(engine) {
+            return;
+        }
         let (desk, store) = (self.desk.clone(), generations.clone());
         let recover = async move { promote::recover(&desk, &store).await };
-        context.spawn(wrap_future::<_, Self>(recover).map(move |found, this, context| match found {
-            // It was lost meanwhile: its successor has a recovery of its own.
-            _ if this.desk.board.starts() != engine => {}
-            // The pointer was moved meanwhile. It is replaced before anybody is told of it, so that what is told here
-            // is never older than what is told there.
-            Ok(Recovered { read, base_hash, .. }) if generations.pointer(&base_hash).ok().flatten() != read => {
-                this.recover(context);
+        context.spawn(wrap_future::<_, Self>(recover).map(move |found, this, context| {
+            let error = found.as_ref().err().map(|error| format!("what serves is not known: {error}"));
+            if let Some(news) = this.recovering.ended(engine, error, Instant::now()) {
+                this.notice(news);
             }
-            Ok(Recovered { pointer, why, .. }) => {
-                this.desk.board.serve(engine, Served::of(&pointer));
-                this.pointer = pointer;
-                if let Some(why) = why {
-                    this.notice(format!("{why}; generation {} serves", pointer.champion));
+            match found {
+                // It was lost meanwhile: its successor has a recovery of its own.
+                _ if this.desk.board.starts() != engine => {}
+                // The pointer was moved meanwhile. It is replaced before anybody is told of it, so that what is told
+                // here is never older than what is told there.
+                Ok(Recovered { read, base_hash, .. }) if generations.pointer(&base_hash).ok().flatten() != read => {
+                    this.recover(context);
                 }
-                let first = this.recovered.replace(engine).is_none();
-                if first && this.record.run.is_some() {
-                    this.step(Event::Restarted, context);
+                Ok(Recovered { pointer, why, .. }) => {
+                    this.desk.board.serve(engine, Served::of(&pointer));
+                    this.pointer = pointer;
+                    if let Some(why) = why {
+                        this.notice(format!("{why}; generation {} serves", pointer.champion));
+                    }
+                    let first = this.recovered.replace(engine).is_none();
+                    if first && this.record.run.is_some() {
+                        this.step(Event::Restarted, context);
+                    }
                 }
+                Err(_) => {}
             }
-            Err(error) => this.notice(format!("what serves is not known: {error}")),
         }));
     }
 
-    /// Looks at what the canary answered, and lets it go on, end or go back.
+    /// Looks at what the canary answered, and lets it go on, end or go back. One look at a time, and the next not before
+    /// `REST_AFTER_LOOK` times as long as this one took: a long stage is much to read.
     pub(super) fn look(&mut self, context: &mut Context<Self>) {
-        let Some(canary) = self.pointer.canary else { return };
+        let Some(canary) = self.pointer.canary.filter(|_| !self.looking && Instant::now() >= self.look_after) else {
+            return;
+        };
+        self.looking = true;
+        let began = Instant::now();
         let after = Some(first_turn_id(canary.stage_ms));
         let filter = TurnFilter { after, limit: Some(STAGE_TURNS_MAX), ..TurnFilter::default() };
+        let seen = Look {
+            watched: Watched::beginning(self.pointer.champion),
+            champion: self.pointer.champion,
+            candidate: canary.generation,
+            base: self.desk.board.hosted().map(|hosted| hosted.model_hash.clone()),
+        };
         let memory = self.desk.memory.clone();
-        let turns = async move { memory.send(List(filter)).await };
-        context.spawn(wrap_future::<_, Self>(turns).map(move |turns, this, context| {
-            let turns: Result<Vec<Turn>, MemoryError> = match turns {
-                Ok(turns) => turns,
+        let survey = Survey { filter, seen, take: Look::take };
+        let seen = async move { memory.send_within(survey, LOOK_TIMEOUT).await };
+        context.spawn(wrap_future::<_, Self>(seen).map(move |seen, this, context| {
+            this.looking = false;
+            this.look_after = Instant::now() + REST_AFTER_LOOK * began.elapsed();
+            let seen = match seen {
+                Ok(Ok(seen)) => seen,
+                Ok(Err(error)) => return tracing::warn!(%error, "the canary was not looked at"),
                 Err(error) => return tracing::warn!(%error, "the canary was not looked at"),
             };
             // Something else changed the pointer meanwhile.
-            if this.pointer.canary != Some(canary) || this.moving() {
-                return;
-            }
-            // What another base model answered meanwhile says nothing of this one.
-            let base = this.desk.board.hosted().map(|hosted| hosted.model_hash.clone());
-            match turns {
-                Ok(mut turns) => {
-                    turns.retain(|turn| base.as_ref().is_none_or(|base| turn.model_hash == *base));
-                    this.judge(canary, &turns, context);
-                }
-                Err(error) => tracing::warn!(%error, "the canary was not looked at"),
+            if this.pointer.canary == Some(canary) && !this.moving() {
+                this.judge(canary, seen.watched, context);
             }
         }));
     }
 
-    fn judge(&mut self, canary: Canary, turns: &[Turn], context: &mut Context<Self>) {
+    fn judge(&mut self, canary: Canary, watched: Watched, context: &mut Context<Self>) {
         let Ok(schedule) = self.schedule.clone() else { return };
-        let watched = Watched::of(turns, self.pointer.champion, canary.generation);
         let now = self.desk.clock.now_ms();
         let decision = decide(&schedule.canary, canary.stage, now - canary.began_ms, &watched);
         self.watched = Some(watched);
@@ -163,5 +240,35 @@ impl Scheduler {
         self.changing = true;
         let point = async move { promote::point(&desk, &generations, &next).await.map(|()| next) };
         context.spawn(wrap_future::<_, Self>(point).map(|moved, this, _| drop(this.moved(moved))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_recovery_at_a_time_and_ever_longer_pauses_while_nothing_helps() {
+        let (mut recovering, start) = (Recovering::default(), Instant::now());
+        assert!(recovering.due(start));
+        recovering.engine = Some(1);
+        assert!(!recovering.due(start + RECOVER_MAX), "it is under way");
+        let fault = || Some("no".to_owned());
+        assert_eq!(recovering.ended(1, fault(), start), fault());
+        assert!(!recovering.due(start) && recovering.due(start + RECOVER_FIRST));
+        recovering.engine = Some(1);
+        assert_eq!(recovering.ended(1, fault(), start), None, "the same is told once");
+        assert!(!recovering.due(start + RECOVER_FIRST) && recovering.due(start + 2 * RECOVER_FIRST));
+        for _ in 0..40 {
+            recovering.ended(1, None, start);
+        }
+        assert!(recovering.due(start + RECOVER_MAX));
+        // The end of one for an engine that is gone does not end that of its successor.
+        recovering.engine = Some(2);
+        recovering.ended(1, None, start);
+        assert!(!recovering.due(start + RECOVER_MAX));
+        recovering.ended(2, None, start);
+        recovering.caught_up();
+        assert!(recovering.due(start));
     }
 }

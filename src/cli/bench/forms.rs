@@ -66,7 +66,7 @@ pub fn run(model: &Path, file: &Path, done: &mut dyn FnMut()) -> anyhow::Result<
     let vocab: Arc<dyn Vocab> = Arc::new(Bpe::from_gguf(&Gguf::open(model)?)?);
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let mut plain = Compiler::new(Arc::clone(&vocab), None);
-    let mut examining = Compiler::new(Arc::clone(&vocab), Some(std::env::current_exe()?));
+    let mut examining = Compiler::new(Arc::clone(&vocab), Some(chimere::program::own()?));
     // What is made once in the life of an engine is made here.
     plain.constraint(&Grammar::Json(serde_json::json!({"type": "null"})))?;
     examining.constraint(&Grammar::Json(serde_json::json!({"type": "null"})))?;

@@ -22,7 +22,7 @@ const ENDS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// This binary again, with none of the surroundings' configuration.
 pub fn chimere() -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(chimere::program::own()?);
     let ours = chimere::config::Environment::of_process().chimere;
     for (name, _) in ours {
         command.env_remove(name);

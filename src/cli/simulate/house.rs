@@ -106,7 +106,7 @@ impl House {
     pub async fn start(&mut self, scoring: bool) -> anyhow::Result<()> {
         let config = self.config(scoring)?;
         let log = OpenOptions::new().create(true).append(true).open(self.folder.join("daemon.log"))?;
-        let mut command = std::process::Command::new(std::env::current_exe()?);
+        let mut command = std::process::Command::new(chimere::program::own()?);
         // Nothing of the caller's own configuration may reach it, and Ctrl-C is for the simulation to answer.
         for (name, _) in Environment::of_process().chimere {
             command.env_remove(name);

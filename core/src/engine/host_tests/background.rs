@@ -1,5 +1,6 @@
 //! Background requests, teacher-forced scores and candidates: what runs between live steps and gives way to them.
 
+use super::super::evaluate::Evaluations;
 use super::*;
 
 #[test]
@@ -182,4 +183,17 @@ fn a_population_is_probed_moved_and_saved_between_live_steps() {
     rig.go_on();
     rig.send(Command::Stats { id: 20 });
     rig.until(|e| matches!(e, Event::Stats { id: 20, stats } if stats.background == 0 && stats.running == 0));
+}
+
+/// A row that cannot be put under its adapter gives its sequences back: rows after it find as many as before.
+#[test]
+fn rows_that_find_no_adapter_keep_no_sequence() {
+    let mut backend = counting(4, Duration::ZERO, Arc::default());
+    let row = EvalRow { ids: vec![1; 8], scored_from: 1 };
+    for id in 0..5 {
+        let mut evaluations = Evaluations::default();
+        evaluations.push(id, Some(AdapterId(9)), Arc::new(vec![row.clone(); 2]), true);
+        assert!(evaluations.admit(4, &mut backend).is_err());
+        assert_eq!((backend.last.len(), evaluations.sequences(), evaluations.wanted()), (0, 0, 4));
+    }
 }

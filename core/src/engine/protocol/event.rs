@@ -126,6 +126,11 @@ pub enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
+    /// The first frame: what the engine speaks, and the version of its program.
+    Hello {
+        protocol: u32,
+        version: String,
+    },
     /// While the model is read, 0 … 1.
     Loading {
         progress: f32,

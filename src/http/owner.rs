@@ -1,0 +1,133 @@
+//! Who sits at the other end of a loopback connection. Without a key a client on this machine is the owner, and a
+//! machine may have several users: the system's table of sockets says whose the other end is.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use super::accept::Ends;
+use crate::service::LoopbackOwner;
+
+/// Whose a connection is, looked up when it is first asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer(Arc<OnceLock<User>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    /// The system does not say.
+    Untold,
+    Is(u32),
+    /// The system knows of no such socket: its end was closed already.
+    Gone,
+}
+
+impl Peer {
+    /// May this client of this machine be taken for the owner?
+    pub(crate) fn may_own(&self, rule: LoopbackOwner, ends: &Ends) -> bool {
+        match rule {
+            LoopbackOwner::Anyone => true,
+            LoopbackOwner::Never => false,
+            LoopbackOwner::SameUser => match self.0.get_or_init(|| look_up(Path::new("/proc"), ends)) {
+                User::Untold => true,
+                User::Is(uid) => *uid == 0 || own_uid().is_none_or(|own| own == *uid),
+                User::Gone => false,
+            },
+        }
+    }
+}
+
+/// The user that this process runs as.
+fn own_uid() -> Option<u32> {
+    std::fs::metadata("/proc/self").ok().map(|own| own.uid())
+}
+
+fn look_up(proc: &Path, ends: &Ends) -> User {
+    let table = if ends.peer.is_ipv4() { "net/tcp" } else { "net/tcp6" };
+    let Ok(text) = std::fs::read_to_string(proc.join(table)) else { return User::Untold };
+    user_of(&text, ends)
+}
+
+/// The owner of the socket whose own end is our peer. A socket that its program has closed has no inode, and the table
+/// says user 0 of it.
+fn user_of(table: &str, ends: &Ends) -> User {
+    let (own, other) = (spelled(ends.peer), spelled(ends.local));
+    for line in table.lines().skip(1) {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        if fields.next() != Some(own.as_str()) || fields.next() != Some(other.as_str()) {
+            continue;
+        }
+        // State, queues, timer, retransmits; then user, timeout, inode.
+        let mut rest = fields.skip(4);
+        let (user, inode) = (rest.next().and_then(|uid| uid.parse().ok()), rest.nth(1));
+        return match (user, inode) {
+            (Some(uid), Some(inode)) if inode != "0" => User::Is(uid),
+            _ => User::Gone,
+        };
+    }
+    User::Gone
+}
+
+/// An address as the table has it: words of the machine's byte order in hexadecimal, a colon, the port.
+fn spelled(address: SocketAddr) -> String {
+    let words = |bytes: &[u8]| -> String {
+        let word = |four: &[u8]| u32::from_ne_bytes([four[0], four[1], four[2], four[3]]);
+        bytes.chunks_exact(4).map(|four| format!("{:08X}", word(four))).collect()
+    };
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => words(&ip.octets()),
+        IpAddr::V6(ip) => words(&ip.octets()),
+    };
+    format!("{ip}:{:04X}", address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(peer: &str, local: &str) -> Ends {
+        Ends { peer: peer.parse().unwrap(), local: local.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_table_says_whose_the_other_end_is() {
+        let own = spelled("127.0.0.1:40000".parse().unwrap());
+        let other = spelled("127.0.0.1:8377".parse().unwrap());
+        let line = |own: &str, other: &str, uid: u32, inode: u32| {
+            format!("   0: {own} {other} 01 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 1 0000 20 4 30 10 -1\n")
+        };
+        let table = |uid, inode| format!("  sl  local_address …\n{}{}", line(&other, &own, 7, 5), line(&own, &other, uid, inode));
+        let asked = ends("127.0.0.1:40000", "127.0.0.1:8377");
+        assert_eq!(user_of(&table(1_000, 9), &asked), User::Is(1_000), "not the user of our own end");
+        assert_eq!(user_of(&table(0, 0), &asked), User::Gone, "a closed socket is nobody's, not root's");
+        assert_eq!(user_of(&table(1_000, 9), &ends("127.0.0.1:40001", "127.0.0.1:8377")), User::Gone);
+        assert_eq!(user_of("", &asked), User::Gone);
+        assert_eq!(look_up(Path::new("/nowhere"), &asked), User::Untold);
+    }
+
+    #[test]
+    fn a_connection_of_this_process_is_its_users() {
+        for place in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(place) else { continue };
+            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            let ends = Ends { peer, local: server.local_addr().unwrap() };
+            let found = look_up(Path::new("/proc"), &ends);
+            assert!(found == User::Untold || Some(found) == own_uid().map(User::Is), "{found:?}");
+            let peer = Peer::default();
+            assert!(peer.may_own(LoopbackOwner::SameUser, &ends) && !peer.may_own(LoopbackOwner::Never, &ends));
+            drop(client);
+        }
+    }
+
+    #[test]
+    fn another_user_is_not_the_owner() {
+        let asked = ends("127.0.0.1:1", "127.0.0.1:2");
+        let peer = |user| Peer(Arc::new(OnceLock::from(user)));
+        let other = User::Is(own_uid().unwrap().wrapping_add(4_711));
+        for (user, owns) in [(other, false), (User::Is(0), true), (User::Gone, false), (User::Untold, true)] {
+            assert_eq!(peer(user).may_own(LoopbackOwner::SameUser, &asked), owns, "{user:?}");
+        }
+        assert!(peer(other).may_own(LoopbackOwner::Anyone, &asked));
+    }
+}

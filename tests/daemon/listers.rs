@@ -1,0 +1,98 @@
+//! A night beside a client that reads slowly and one that asks for listings and leaves: it takes no longer for them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::harness::Daemon;
+use crate::night::{begin_seeded, folder, launch, until};
+use crate::people::{exchange, put};
+
+const TURNS: usize = 4_000;
+/// Nights alone and nights beside them, in turns.
+const NIGHTS: u64 = 5;
+/// A night beside them may take so much of what one alone takes.
+const RATIO_MAX: f64 = 1.10;
+
+fn connect(url: &str, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream
+}
+
+/// One that asks for what is nowhere in the log, and leaves, over and over.
+fn leave(url: &str, stop: &AtomicBool) -> usize {
+    let mut left = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let stream = connect(url, "/v1/memory/turns?conversation=none&limit=1000");
+        std::thread::sleep(Duration::from_millis(20));
+        drop(stream);
+        left += 1;
+    }
+    left
+}
+
+/// One that takes a little of the export at a time.
+fn dawdle(url: &str, stop: &AtomicBool) {
+    let mut stream = connect(url, "/v1/memory/export");
+    let mut piece = [0; 512];
+    while !stop.load(Ordering::SeqCst) {
+        if stream.read(&mut piece).is_ok_and(|read| read == 0) {
+            stream = connect(url, "/v1/memory/export");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+async fn night(daemon: &Daemon, seed: u64) -> Duration {
+    let began = Instant::now();
+    let run = begin_seeded(daemon, &daemon.state.path().join("candidate.gguf"), seed).await;
+    until(daemon, |status| status["run"].is_null() && status["last"]["id"] == run.as_str()).await;
+    began.elapsed()
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort();
+    times[times.len() / 2].as_secs_f64()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "ten nights, and a quiet machine"]
+async fn a_night_takes_no_longer_beside_a_slow_reader_and_an_aborting_lister() {
+    let state = folder();
+    let daemon = launch(&state, &[]);
+    daemon.ready().await;
+    daemon.chat("Hello").await;
+    let (_, turns) = daemon.get("/v1/memory/turns").await;
+    let like = serde_json::from_value(turns["data"][0].clone()).unwrap();
+    crate::harness::kill(daemon.pid());
+    drop(daemon);
+    let one = exchange(&like, "owner", ("What is 1 + 1?", "2."), 1);
+    let turns: Vec<_> = (0..TURNS)
+        .map(|n| chimere::turn::Turn { id: chimere::reply::new_turn_id(one.time_ms + n as i64), ..one.clone() })
+        .collect();
+    put(state.path(), &turns);
+    let daemon = launch(&state, &[]);
+    daemon.ready().await;
+    let (mut alone, mut beside, left) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
+    night(&daemon, 1_000).await;
+    for n in 0..NIGHTS {
+        alone.push(night(&daemon, 2 * n + 1).await);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (slow, hasty, url) = (stop.clone(), stop.clone(), daemon.url.clone());
+        let reader = std::thread::spawn({
+            let url = url.clone();
+            move || dawdle(&url, &slow)
+        });
+        let lister = std::thread::spawn(move || leave(&url, &hasty));
+        beside.push(night(&daemon, 2 * n + 2).await);
+        stop.store(true, Ordering::SeqCst);
+        reader.join().unwrap();
+        left.fetch_add(lister.join().unwrap(), Ordering::SeqCst);
+    }
+    let (alone, beside) = (median(alone), median(beside));
+    println!("a night: {alone:.2} s alone, {beside:.2} s beside them; {} listings were left", left.into_inner());
+    assert!(beside <= RATIO_MAX * alone, "{beside:.2} s instead of {alone:.2} s");
+}

@@ -1,0 +1,47 @@
+//! Who is the owner while there is no key: the daemon's own user, not every account of the machine.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::harness::Daemon;
+
+/// An account without rights, on every Linux.
+const NOBODY: u32 = 65_534;
+
+/// Asks as a user; what is said is a status line. bash speaks TCP by itself.
+fn asked_as(uid: Option<u32>, daemon: &Daemon) -> String {
+    let port = daemon.url.rsplit(':').next().unwrap();
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /v1/status HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3; cat <&3"
+    );
+    let mut command = Command::new("bash");
+    command.args(["-c", &script]).current_dir("/");
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_account_of_the_machine_is_not_the_owner() {
+    let daemon = Daemon::start(&[]).await;
+    assert!(asked_as(None, &daemon).starts_with("HTTP/1.1 200"));
+    // Only root can be somebody else here; without it the table of sockets is tested beside its reader.
+    let root = std::fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).unwrap() == 0;
+    if root {
+        let said = asked_as(Some(NOBODY), &daemon);
+        assert!(said.starts_with("HTTP/1.1 401") && said.contains("chimere keys add"), "{said}");
+    }
+    for (rule, own, other) in [("anyone", 200, 200), ("never", 401, 401)] {
+        let state = Arc::new(tempfile::tempdir().unwrap());
+        let daemon = Daemon::launch_with(state, &[], &[("CHIMERE_HTTP_LOOPBACK_OWNER", rule)]);
+        daemon.ready().await;
+        assert!(asked_as(None, &daemon).starts_with(&format!("HTTP/1.1 {own}")), "{rule}");
+        if root {
+            assert!(asked_as(Some(NOBODY), &daemon).starts_with(&format!("HTTP/1.1 {other}")), "{rule}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! An update by `install.sh` under load: program, weights and pipelines are replaced under a daemon that runs, whose engines
+//! are then killed, and which is then restarted. No reply breaks but those of the killed engine; swap, judge and night
+//! work each time. The old daemon stays on its own version until it is restarted.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+
+use crate::harness::{Daemon, free_port, kill, model};
+use crate::model::{changed, until};
+use crate::night;
+
+/// A release as it lies unpacked; its weights are called `name`, and its pipelines say `version`.
+fn release(folder: &Path, name: &str, version: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let share = folder.join("share/chimere");
+    for part in ["bin", "share/doc/chimere", "share/chimere/nano/golden", "share/chimere/pipelines", "share/chimere/systemd"] {
+        fs::create_dir_all(folder.join(part)).unwrap();
+    }
+    symlink(env!("CARGO_BIN_EXE_chimere"), folder.join("bin/chimere")).unwrap();
+    fs::copy(root.join("deploy/install.sh"), folder.join("install.sh")).unwrap();
+    fs::write(folder.join("share/doc/chimere/LICENSE"), "").unwrap();
+    for file in ["nano-prm.gguf", "nano-embed.gguf"] {
+        fs::copy(root.join("nano").join(file), share.join("nano").join(file)).unwrap();
+    }
+    changed(&share.join("nano/nano.gguf"), "general.name", "nano", name);
+    for entry in fs::read_dir(root.join("pipelines")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| match line.starts_with("version:") && path.ends_with("default.yaml") {
+            true => format!("version: {version}\n"),
+            false => format!("{line}\n"),
+        });
+        fs::write(share.join("pipelines").join(path.file_name().unwrap()), lines.collect::<String>()).unwrap();
+    }
+    for file in ["chimere.service", "chimere.sysusers", "config.toml"] {
+        fs::copy(root.join("systemd").join(file), share.join("systemd").join(file)).unwrap();
+    }
+    folder.to_owned()
+}
+
+fn install(release: &Path, root: &Path) {
+    let done = Command::new("bash").arg(release.join("install.sh")).arg("--destdir").arg(root).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// The installed daemon, started by the name that the unit starts it by.
+fn start(root: &Path, state: &Arc<tempfile::TempDir>) -> Daemon {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let mut command = Command::new(root.join("usr/local/bin/chimere"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CHIMERE_")) {
+        command.env_remove(name);
+    }
+    command.env("XDG_CONFIG_HOME", "/nonexistent").current_dir("/");
+    command.env("CHIMERE_REPLIES_START_TIMEOUT_MS", "300000").env("CHIMERE_DAEMON_DRAIN_TIMEOUT_MS", "300000");
+    command.args(["serve", "--listen", &listen, "--state-dir"]).arg(state.path());
+    command.arg("--config").arg(state.path().join("night-test.toml"));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (lines, sink) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
+    std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(|line| sink.lock().unwrap().push(line)));
+    Daemon { child, url: format!("http://{listen}"), state: state.clone(), log }
+}
+
+/// What the clients saw.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    whole: AtomicUsize,
+    broken: AtomicUsize,
+}
+
+/// Streams one reply after another. One that breaks must say so, and the next must be answered.
+async fn client(url: String, n: usize, load: Arc<Load>) {
+    let body = json!({
+        "messages": [{ "role": "user", "content": format!("What is {n} + 5?") }], "stream": true, "max_tokens": 24,
+    });
+    let client = reqwest::Client::new();
+    while !load.stop.load(Ordering::SeqCst) {
+        let answer = client.post(format!("{url}/v1/chat/completions")).json(&body).send().await.unwrap();
+        let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+        let whole = status == 200 && text.contains("[DONE]");
+        assert!(whole || text.contains("engine was lost"), "{status} {text}");
+        (if whole { &load.whole } else { &load.broken }).fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn served(daemon: &Daemon) -> String {
+    daemon.get("/v1/models").await.1["data"][0]["id"].as_str().unwrap().to_owned()
+}
+
+async fn pipeline(daemon: &Daemon) -> String {
+    daemon.chat("What is 1 + 2?").await["x_chimere"]["pipeline_version"].as_str().unwrap().to_owned()
+}
+
+/// Swap and back, a verdict, a night that promotes.
+async fn everything_works(daemon: &Daemon, other: &Path, seed: u64) {
+    let own = served(daemon).await;
+    for (body, name) in [(json!({ "path": other }), "mini"), (json!({ "before": true }), own.as_str())] {
+        let (status, answer) = daemon.post("/v1/admin/model", &body).await;
+        assert_eq!((status, answer["model"].as_str()), (200, Some(name)), "{answer}");
+    }
+    let turn = daemon.chat("What is 17 + 25?").await["x_chimere"]["turn"].as_str().unwrap().to_owned();
+    until("a verdict", async || {
+        let (_, turns) = daemon.get(&format!("/v1/memory/turns?turn={turn}")).await;
+        turns["data"][0]["verdict"].is_u64()
+    })
+    .await;
+    let run = night::begin_seeded(daemon, &daemon.state.path().join("candidate.gguf"), seed).await;
+    let ended = night::until(daemon, |status| status["run"].is_null() && status["last"]["id"] == run.as_str()).await;
+    assert!(ended["last"]["outcome"]["promoted"].is_object(), "{ended:#}");
+}
+
+fn program_of(pid: u32) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/exe")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "an update under load, three nights and six swaps: minutes"]
+async fn an_update_under_load_breaks_no_reply_and_each_daemon_keeps_to_its_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    let old = release(&folder.path().join("one"), "nano", "1");
+    let new = release(&folder.path().join("two"), "next", "2");
+    let other = changed(&folder.path().join("mini.gguf"), "general.name", "nano", "mini");
+    install(&old, &root);
+    let state = night::folder();
+    // The judge's adapter names its weights by their hash, and the new weights have another name in their header.
+    let config = state.path().join("night-test.toml");
+    let judge = format!("[scorer]\nmodel = {:?}\n", model());
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &judge).unwrap();
+    let mut daemon = start(&root, &state);
+    daemon.ready().await;
+    assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("nano".to_owned(), "1".to_owned()));
+
+    let load = Arc::new(Load::default());
+    let clients: Vec<_> = (0..4).map(|n| tokio::spawn(client(daemon.url.clone(), n, load.clone()))).collect();
+    until("a reply", async || load.whole.load(Ordering::SeqCst) > 0).await;
+    // Under the running daemon.
+    install(&new, &root);
+    everything_works(&daemon, &other, 1).await;
+    assert_eq!(load.broken.load(Ordering::SeqCst), 0, "no reply breaks by an update");
+    assert_eq!(pipeline(&daemon).await, "1");
+    // With its engines killed: what it starts is its own version.
+    let running = program_of(daemon.pid());
+    for pid in [daemon.engines(), daemon.judges()].concat() {
+        kill(pid);
+    }
+    until("another engine", async || daemon.engines().len() == 1 && daemon.get("/health").await.0 == 200).await;
+    assert_eq!(program_of(daemon.engines()[0]), running);
+    everything_works(&daemon, &other, 2).await;
+    assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("nano".to_owned(), "1".to_owned()));
+    load.stop.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.unwrap();
+    }
+    let (whole, broken) = (load.whole.load(Ordering::SeqCst), load.broken.load(Ordering::SeqCst));
+    println!("{whole} replies whole, {broken} broken by the kill of their engine");
+    assert!(broken <= 4, "{broken} replies broke, and four were under way at the kill");
+
+    // After a restart.
+    Command::new("kill").arg(daemon.pid().to_string()).status().unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    let daemon = start(&root, &state);
+    daemon.ready().await;
+    assert_ne!(program_of(daemon.pid()), running);
+    assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("next".to_owned(), "2".to_owned()));
+    everything_works(&daemon, &other, 3).await;
+    // A release that nobody runs any more goes with the next installation.
+    install(&new, &root);
+    let left = fs::read_dir(root.join("usr/local/lib/chimere")).unwrap().count();
+    assert_eq!(left, 3, "`current`, the release before and this one");
+}
