@@ -293,7 +293,8 @@ fn cast(
     let (spec, shared, pipelines, runtime) = (spec.clone(), board.clone(), pipelines.clone(), Handle::current());
     let (folder, bytes_max) = (config.state_dir.join(TURNS_DIR), config.memory.bytes_max);
     let reader = engine.program.clone();
-    let open: OpenStore = Arc::new(move || Ok(Arc::new(open_turns(&folder, bytes_max, &reader)?) as Arc<dyn TurnStore>));
+    let open: OpenStore =
+        Arc::new(move || Ok(Arc::new(open_turns(&folder, bytes_max, &reader)?) as Arc<dyn TurnStore>));
     let memory = supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone()));
     let inbox = Arc::new(Inbox::new(config.scorer.queue_max));
     let judge = judge::engine(config);

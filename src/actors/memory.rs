@@ -166,7 +166,9 @@ impl Memory {
         let opening = std::thread::Builder::new().name("turns-open".to_owned()).spawn(move || drop(to.send(open())));
         Box::pin(async move {
             opening.map_err(|error| StoreError::Disk(error.to_string()))?;
-            opened.await.unwrap_or_else(|_| Err(StoreError::Disk("the thread that opens the turn log ended".to_owned())))
+            opened
+                .await
+                .unwrap_or_else(|_| Err(StoreError::Disk("the thread that opens the turn log ended".to_owned())))
         })
     }
 

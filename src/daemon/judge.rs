@@ -107,7 +107,11 @@ fn files(config: &Config) -> Result<Files, String> {
 /// that is asked in other words than `nano-prm` is.
 fn adapter(named: Option<&Path>, model: &Path, form: &Form) -> Result<Option<PathBuf>, String> {
     if let Some(path) = named {
-        return if path.is_file() { Ok(Some(path.to_owned())) } else { Err(format!("{} {}", path.display(), why_not(path).unwrap_or_else(|| "is not there".to_owned()))) };
+        return if path.is_file() {
+            Ok(Some(path.to_owned()))
+        } else {
+            Err(format!("{} {}", path.display(), why_not(path).unwrap_or_else(|| "is not there".to_owned())))
+        };
     }
     if form.asked != Asked::Nano {
         return Ok(None);

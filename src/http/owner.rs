@@ -94,9 +94,13 @@ mod tests {
         let own = spelled("127.0.0.1:40000".parse().unwrap());
         let other = spelled("127.0.0.1:8377".parse().unwrap());
         let line = |own: &str, other: &str, uid: u32, inode: u32| {
-            format!("   0: {own} {other} 01 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 1 0000 20 4 30 10 -1\n")
+            format!(
+                "   0: {own} {other} 01 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 1 0000 20 4 30 10 -1\n"
+            )
         };
-        let table = |uid, inode| format!("  sl  local_address …\n{}{}", line(&other, &own, 7, 5), line(&own, &other, uid, inode));
+        let table = |uid, inode| {
+            format!("  sl  local_address …\n{}{}", line(&other, &own, 7, 5), line(&own, &other, uid, inode))
+        };
         let asked = ends("127.0.0.1:40000", "127.0.0.1:8377");
         assert_eq!(user_of(&table(1_000, 9), &asked), User::Is(1_000), "not the user of our own end");
         assert_eq!(user_of(&table(0, 0), &asked), User::Gone, "a closed socket is nobody's, not root's");

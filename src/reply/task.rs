@@ -76,7 +76,8 @@ pub(super) async fn run(
     if matches!(end, End::Complete) {
         let deadline = began + replies.config.get().reply_timeout;
         // A fault of the gate costs the second opinion and not the Turn.
-        let judged = AssertUnwindSafe(quality::gate(&mut reply, replies, &events, &seat, deadline)).catch_unwind().await;
+        let judged =
+            AssertUnwindSafe(quality::gate(&mut reply, replies, &events, &seat, deadline)).catch_unwind().await;
         reply.judgement = judged.unwrap_or_else(|_| {
             tracing::error!(turn = reply.opening.id.0, "the quality gate failed: the first answer stands");
             None

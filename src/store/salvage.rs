@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::forgotten::Forgotten;
-use super::sled_files::{self, Act, BLOB_HEAD_BYTES, Segment, blob, blob_number, blob_path, change, damage, page,
-    segment_at};
+use super::sled_files::{
+    self, Act, BLOB_HEAD_BYTES, Segment, blob, blob_number, blob_path, change, damage, page, segment_at,
+};
 use super::sled_turns::{COUNTS_KEY, HEAD_BYTES, SledTurns, body_of, is_turn, named_turn, unpack};
 use super::{StoreError, TURNS_FORMAT, TurnCounts, files};
 use crate::turn::TurnId;
@@ -245,8 +246,9 @@ impl Source<'_> {
     fn record(&self, place: &Place) -> Result<Vec<u8>, StoreError> {
         let mut record = vec![0; place.bytes];
         let read = match (place.blob, &self.db) {
-            (Some(number), _) => File::open(blob_path(self.folder, number))
-                .and_then(|file| file.read_exact_at(&mut record, place.at)),
+            (Some(number), _) => {
+                File::open(blob_path(self.folder, number)).and_then(|file| file.read_exact_at(&mut record, place.at))
+            }
             (None, Some(db)) => db.read_exact_at(&mut record, place.at),
             (None, None) => Err(io::ErrorKind::NotFound.into()),
         };
@@ -422,7 +424,8 @@ impl Found {
             if bytes[start] != TURNS_FORMAT {
                 continue;
             }
-            let mut values = serde_json::Deserializer::from_slice(&bytes[begins..]).into_iter::<serde::de::IgnoredAny>();
+            let mut values =
+                serde_json::Deserializer::from_slice(&bytes[begins..]).into_iter::<serde::de::IgnoredAny>();
             if !matches!(values.next(), Some(Ok(_))) {
                 continue;
             }

@@ -44,8 +44,7 @@ fn lived(folder: &Path) -> Vec<Turn> {
                 turn.feedback.push(vote);
             }
             if n % 2 == 0 {
-                let choice =
-                    ChoiceJudgement { index: 0, verdict: 4, p: 0.9, thought_steps: 0, steps: vec![0.9] };
+                let choice = ChoiceJudgement { index: 0, verdict: 4, p: 0.9, thought_steps: 0, steps: vec![0.9] };
                 let judgement = Judgement { time_ms: 9, judge: "j".to_owned(), choices: vec![choice] };
                 log.add_judgement(&turn.id, &judgement).unwrap();
                 (turn.verdict, turn.judgement) = (judgement.verdict(), Some(judgement));
@@ -160,7 +159,10 @@ fn corruptions(seeds: Range<u64>) {
         let lost = turns.len() - kept.len();
         let told = log.salvaged();
         salvaged += usize::from(told.is_some());
-        assert!(lost == 0 || told.as_ref().is_some_and(|told| !told.damage.is_empty()), "{how}: {lost} are lost, unsaid");
+        assert!(
+            lost == 0 || told.as_ref().is_some_and(|told| !told.damage.is_empty()),
+            "{how}: {lost} are lost, unsaid"
+        );
         assert_eq!(log.counts().unwrap().turns, kept.len() as u64, "{how}");
         // It serves: what is said is kept, and nothing of it is damaged.
         log.append(&super::super::fixture::turn("turn-new", "p")).unwrap();

@@ -25,7 +25,9 @@ use sled::{Batch, Db, Tree};
 use super::flusher::Flusher;
 use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
-use super::{FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, forgotten, passes};
+use super::{
+    FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, forgotten, passes,
+};
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 

@@ -23,7 +23,9 @@ fn a_fatal_model_is_given_up_at_once() {
 #[test]
 fn an_engine_of_another_version_says_so_before_anything_is_misunderstood() {
     run(async {
-        for (script, said) in [(STRANGER, "chimere 9.9.9 and speaks protocol"), (SAYS_NO_HELLO, "does not say what it speaks")] {
+        for (script, said) in
+            [(STRANGER, "chimere 9.9.9 and speaks protocol"), (SAYS_NO_HELLO, "does not say what it speaks")]
+        {
             let stage = Stage::new(spec(script));
             let state = stage.state(|s| matches!(s, EngineState::Failed { .. })).await;
             let EngineState::Failed { message, .. } = state else { panic!("{state:?}") };

@@ -14,12 +14,14 @@ const TURNS: usize = 120;
 #[tokio::test]
 async fn a_daemon_serves_on_a_damaged_log_and_says_what_was_lost() {
     let (state, _, like) = installation(&[]).await;
-    let turns: Vec<_> = (0..TURNS).map(|n| exchange(&like, "owner", (&format!("Question {n}?"), "Answer."), 1)).collect();
+    let turns: Vec<_> =
+        (0..TURNS).map(|n| exchange(&like, "owner", (&format!("Question {n}?"), "Answer."), 1)).collect();
     put(state.path(), &turns);
     let db = state.path().join("turns/db");
     let mut bytes = fs::read(&db).unwrap();
     // One bit of one question. Pages are written more than once: every copy of it is hit.
-    let place = |bytes: &[u8], from: usize| bytes[from..].windows(12).position(|w| w == b"Question 50?").map(|at| from + at);
+    let place =
+        |bytes: &[u8], from: usize| bytes[from..].windows(12).position(|w| w == b"Question 50?").map(|at| from + at);
     let mut from = 0;
     while let Some(at) = place(&bytes, from) {
         bytes[at] ^= 1;

@@ -20,7 +20,9 @@ use crate::night;
 fn release(folder: &Path, name: &str, version: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let share = folder.join("share/chimere");
-    for part in ["bin", "share/doc/chimere", "share/chimere/nano/golden", "share/chimere/pipelines", "share/chimere/systemd"] {
+    for part in
+        ["bin", "share/doc/chimere", "share/chimere/nano/golden", "share/chimere/pipelines", "share/chimere/systemd"]
+    {
         fs::create_dir_all(folder.join(part)).unwrap();
     }
     symlink(env!("CARGO_BIN_EXE_chimere"), folder.join("bin/chimere")).unwrap();

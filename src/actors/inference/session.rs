@@ -234,7 +234,9 @@ impl Session {
                 self.greeted = true;
                 return Ok(());
             }
-            Event::Hello { protocol, version } => format!("the engine is chimere {version} and speaks protocol {protocol}"),
+            Event::Hello { protocol, version } => {
+                format!("the engine is chimere {version} and speaks protocol {protocol}")
+            }
             _ => "the engine is of a version that does not say what it speaks".to_owned(),
         };
         Err(End::Kill(format!("{other}, but {own}: restart the daemon, so that both are of one version")))
