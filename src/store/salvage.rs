@@ -3,7 +3,7 @@
 //! database beside the old one, which then takes its place. What nothing can be made of is set aside. Either way the log
 //! opens, and says what was lost.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ops::Range;
@@ -266,6 +266,8 @@ struct Found {
     /// On pages that are damaged.
     maybe_sessions: Vec<(Vec<u8>, Place)>,
     counts: Option<TurnCounts>,
+    /// Blobs that a message names.
+    blobs: HashSet<i64>,
     /// Turns that the log knows last.
     named: BTreeSet<String>,
     forgotten: Forgotten,
@@ -292,6 +294,7 @@ impl Found {
                 found.take_segment(folder, &segment, &mut pages)?;
             }
         }
+        found.take_other_blobs(folder, &mut pages)?;
         found.take_pages(pages);
         found.turns.retain(|id, _| !found.forgotten.holds(id));
         Ok(found)
@@ -308,6 +311,7 @@ impl Found {
             let Some(number) = blob_number(body).filter(|_| matches!(message.act, Act::Replace | Act::Change)) else {
                 continue;
             };
+            self.blobs.insert(number);
             let Some((bytes, sound)) = blob(&blob_path(folder, number))? else { continue };
             let Some(body) = bytes.get(BLOB_HEAD_BYTES..) else { continue };
             let from = (body, Some(number), BLOB_HEAD_BYTES as u64);
@@ -318,6 +322,22 @@ impl Found {
         }
         for gap in &segment.gaps {
             self.carve(&segment.bytes[gap.clone()], None, segment.place + gap.start as u64);
+        }
+        Ok(())
+    }
+
+    /// Blobs whose messages are lost: what they hold is sound all the same.
+    fn take_other_blobs(&mut self, folder: &Path, pages: &mut HashMap<u64, Page>) -> io::Result<()> {
+        for number in sled_files::blob_numbers(folder)? {
+            if self.blobs.contains(&number) {
+                continue;
+            }
+            let Some((bytes, _)) = blob(&blob_path(folder, number))? else { continue };
+            let Some(body) = bytes.get(BLOB_HEAD_BYTES..) else { continue };
+            for act in [Act::Replace, Act::Change] {
+                self.take_message(act, u64::MAX, false, (body, Some(number), BLOB_HEAD_BYTES as u64), pages);
+            }
+            self.carve(body, Some(number), BLOB_HEAD_BYTES as u64);
         }
         Ok(())
     }

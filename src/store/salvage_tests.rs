@@ -130,53 +130,82 @@ fn sound_in(folder: &Path, turns: &[Turn]) -> BTreeMap<String, bool> {
     turns.iter().map(|turn| (turn.id.0.clone(), sound(turn))).collect()
 }
 
+/// What one damaged copy of a log came to.
+#[derive(Default)]
+struct Outcome {
+    salvaged: bool,
+    /// Votes and judgements of the turns that are kept, and how many of them are kept.
+    beside: usize,
+    beside_kept: usize,
+    /// What is not as it must be.
+    wrong: Vec<String>,
+}
+
+fn corruption(whole: &Path, folder: &Path, turns: &[Turn], seed: u64) -> Outcome {
+    let mut outcome = Outcome::default();
+    copy(whole, folder);
+    let how = damage_one(folder, &mut Dice(seed * 7_919 + 17));
+    let sound = sound_in(folder, turns);
+    let log = match open(folder, BYTES_MAX, &rebuild) {
+        Ok(log) => log,
+        Err(error) => return Outcome { wrong: vec![format!("{how}: {error}")], ..outcome },
+    };
+    let list = TurnFilter { limit: Some(1_000), ..TurnFilter::default() };
+    let kept: BTreeMap<String, Turn> =
+        log.list(&list).unwrap().into_iter().map(|turn| (turn.id.0.clone(), turn)).collect();
+    for turn in turns {
+        let id = &turn.id.0;
+        match kept.get(id) {
+            Some(read) if record(read) != record(turn) => outcome.wrong.push(format!("{how}: {id} is another")),
+            Some(read) => {
+                outcome.beside += turn.feedback.len() + usize::from(turn.judgement.is_some());
+                outcome.beside_kept += read.feedback.len() + usize::from(read.judgement.is_some());
+            }
+            None if sound[id] => outcome.wrong.push(format!("{how}: {id} is sound and not kept")),
+            None => {}
+        }
+    }
+    let told = log.salvaged();
+    outcome.salvaged = told.is_some();
+    let mut demand = |holds: bool, what: String| {
+        if !holds {
+            outcome.wrong.push(format!("{how}: {what}"));
+        }
+    };
+    demand(kept.values().all(|turn| turn.principal == "p"), "a forgotten turn is back".to_owned());
+    let lost = turns.len().saturating_sub(kept.len());
+    demand(lost == 0 || told.is_some_and(|told| !told.damage.is_empty()), format!("{lost} are lost, unsaid"));
+    demand(log.counts().unwrap().turns == kept.len() as u64, "the counts are wrong".to_owned());
+    // It serves: what is said is kept, and nothing of it is damaged.
+    log.append(&turn("turn-new", "p")).unwrap();
+    log.flush_now().unwrap();
+    drop(log);
+    demand(damage(folder).unwrap().is_none(), format!("it is damaged afterwards: {:?}", damage(folder).unwrap()));
+    let again = SledTurns::open(folder, BYTES_MAX).unwrap();
+    demand(again.counts().unwrap().turns == kept.len() as u64 + 1, "what was said is gone".to_owned());
+    outcome
+}
+
 fn corruptions(seeds: Range<u64>) {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     let turns = lived(&whole);
     assert_eq!(damage(&whole).unwrap(), None, "a log that has lived is sound");
     assert!(sound_in(&whole, &turns).values().all(|sound| *sound));
-    let (mut salvaged, mut extras, mut extras_kept) = (0, 0, 0);
+    let mut all = Outcome::default();
     for seed in seeds {
         let folder = dir.path().join(format!("turns-{seed}"));
-        copy(&whole, &folder);
-        let how = damage_one(&folder, &mut Dice(seed * 7_919 + 17));
-        let sound = sound_in(&folder, &turns);
-        let log = open(&folder, BYTES_MAX, &rebuild).unwrap_or_else(|error| panic!("{how}: {error}"));
-        let list = TurnFilter { limit: Some(1_000), ..TurnFilter::default() };
-        let kept: BTreeMap<String, Turn> =
-            log.list(&list).unwrap().into_iter().map(|turn| (turn.id.0.clone(), turn)).collect();
-        for turn in &turns {
-            let read = kept.get(&turn.id.0);
-            assert!(read.is_some() || !sound[&turn.id.0], "{how}: {} is sound and not kept", turn.id.0);
-            if let Some(read) = read {
-                assert_eq!(record(read), record(turn), "{how}");
-                extras += turn.feedback.len() + usize::from(turn.judgement.is_some());
-                extras_kept += read.feedback.len() + usize::from(read.judgement.is_some());
-            }
-        }
-        assert!(kept.values().all(|turn| turn.principal == "p"), "{how}: a forgotten turn is back");
-        let lost = turns.len() - kept.len();
-        let told = log.salvaged();
-        salvaged += usize::from(told.is_some());
-        assert!(
-            lost == 0 || told.as_ref().is_some_and(|told| !told.damage.is_empty()),
-            "{how}: {lost} are lost, unsaid"
-        );
-        assert_eq!(log.counts().unwrap().turns, kept.len() as u64, "{how}");
-        // It serves: what is said is kept, and nothing of it is damaged.
-        log.append(&super::super::fixture::turn("turn-new", "p")).unwrap();
-        log.flush_now().unwrap();
-        drop(log);
-        assert_eq!(damage(&folder).unwrap(), None, "{how}");
-        let again = SledTurns::open(&folder, BYTES_MAX).unwrap();
-        assert_eq!(again.counts().unwrap().turns, kept.len() as u64 + 1, "{how}");
-        drop(again);
-        let _ = fs::remove_dir_all(&folder);
-        let _ = discard_damaged(&folder);
+        let outcome = corruption(&whole, &folder, &turns, seed);
+        all.salvaged |= outcome.salvaged;
+        (all.beside, all.beside_kept) = (all.beside + outcome.beside, all.beside_kept + outcome.beside_kept);
+        all.wrong.extend(outcome.wrong.into_iter().map(|wrong| format!("{seed}: {wrong}")));
+        fs::remove_dir_all(&folder).unwrap();
+        discard_damaged(&folder).unwrap();
     }
-    assert!(salvaged > 0);
-    assert!(extras_kept * 100 >= extras * 95, "{extras_kept} of {extras} votes and judgements are kept");
+    assert!(all.wrong.is_empty(), "{}", all.wrong.join("\n"));
+    assert!(all.salvaged);
+    let (kept, of) = (all.beside_kept, all.beside);
+    assert!(kept * 100 >= of * 95, "{kept} of {of} votes and judgements of kept turns are kept");
 }
 
 #[test]

@@ -289,6 +289,15 @@ pub(super) fn blob_path(folder: &Path, number: i64) -> PathBuf {
     folder.join("blobs").join(number.to_string())
 }
 
+/// The numbers of all blobs that are there.
+pub(super) fn blob_numbers(folder: &Path) -> io::Result<Vec<i64>> {
+    match fs::read_dir(folder.join("blobs")) {
+        Ok(blobs) => Ok(blobs.flatten().filter_map(|blob| blob.file_name().to_str()?.parse().ok()).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Bytes before the body of a blob: its checksum and its kind.
 pub(super) const BLOB_HEAD_BYTES: usize = 5;
 
@@ -297,10 +306,6 @@ pub(super) fn blob(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
     let Some(bytes) = whole(path)? else { return Ok(None) };
     let sound = bytes.len() >= BLOB_HEAD_BYTES && word(&bytes) == Some(crc32fast::hash(&bytes[4..]));
     Ok(Some((bytes, sound)))
-}
-
-fn has_blobs(folder: &Path) -> bool {
-    fs::read_dir(folder.join("blobs")).is_ok_and(|mut blobs| blobs.next().is_some())
 }
 
 fn whole(path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -315,7 +320,7 @@ fn whole(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// What is damaged in the folder, in a few words; `None` where everything that sled would read is sound.
 pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
     if fs::metadata(folder.join("db")).map_or(0, |db| db.len()) == 0 {
-        let begun = super::forgotten::has_begun(folder) || folder.join("conf").exists() && has_blobs(folder);
+        let begun = super::forgotten::has_begun(folder) || !blob_numbers(folder)?.is_empty();
         return Ok(begun.then(|| "the file `db` is missing or empty".to_owned()));
     }
     let mut log = Log::default();
