@@ -16,12 +16,12 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::accept::Ends;
 use super::body::{Budget, Held};
-use super::owner::Peer;
 use super::connections::Connections;
 use super::cors::Foreign;
 use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
+use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, sessions, text, wire};

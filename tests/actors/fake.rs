@@ -22,8 +22,8 @@ use chimere::actors::inference::EngineSpec;
 use chimere::engine::adapter::AdapterFacts;
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{
-    Channel, Command, EmbedInput, EngineStats, Event, FailureKind, Generate, Hosted, PROTOCOL, Prompt, PromptPart, RowScore,
-    TokenEvent, TokenLogprob, read_frame, write_frame,
+    Channel, Command, EmbedInput, EngineStats, Event, FailureKind, Generate, Hosted, PROTOCOL, Prompt, PromptPart,
+    RowScore, TokenEvent, TokenLogprob, read_frame, write_frame,
 };
 use chimere::gguf::Gguf;
 use chimere::night::inspect::hash_file;
