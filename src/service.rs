@@ -2,6 +2,8 @@
 //! keys. The server knows nothing behind it; the daemon implements it over its actors. Dropping the receiver of a
 //! reply cancels the reply.
 
+mod night;
+
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
@@ -11,11 +13,12 @@ use tokio::sync::mpsc;
 
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, TokenLogprob};
-use crate::night::phase::Job;
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, Thinking, Tier, ToolCall, Turn, TurnId, Usage,
     Vote,
 };
+
+pub use night::NightCommand;
 
 /// What a key may do. A route asks for exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -470,35 +473,6 @@ pub enum ModelWish {
     Load(String),
     /// Unload a further model once its replies under way are finished.
     Unload(String),
-}
-
-/// A command for the night.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NightCommand {
-    /// Begins a run at once, whatever the hour.
-    RunNow {
-        job: Job,
-        /// An adapter file on the daemon's machine, in place of training.
-        candidate: Option<PathBuf>,
-        /// Judge and report, promote nothing.
-        dry_run: bool,
-    },
-    Status,
-    /// The report of a run; of the last one where none is named.
-    Report {
-        run: Option<String>,
-    },
-    /// No scheduled job begins; a run under way ends before it promotes.
-    Pause,
-    Resume,
-    /// Takes away the file that the prompt optimisation wrote for a route.
-    ResetPipeline {
-        route: String,
-    },
-    /// Back to a generation; to the one before where none is named.
-    Rollback {
-        generation: Option<u64>,
-    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
