@@ -20,6 +20,61 @@ async fn a_sum_is_answered_and_ends_by_itself() {
     assert!(reply["x_chimere"]["pipeline_version"].is_string(), "{reply}");
 }
 
+/// What nano is told and asked with, to the letter: it was chosen by measuring.
+#[tokio::test]
+async fn what_a_chat_sends_can_be_asked_and_is_what_it_sends() {
+    let daemon = Daemon::start(&[]).await;
+    for (route, system, budget, length) in [
+        ("default", "You are nano, a small assistant.", 256, 1_024),
+        ("code", "You help with code. Be exact.", 384, 1_536),
+        ("cyber", "You are a security assistant.", 256, 1_024),
+        ("kine", "You answer questions on exercise and anatomy.", 256, 1_024),
+        ("research", "You answer only from the given sources and cite them.", 384, 1_024),
+    ] {
+        let body = json!({
+            "messages": [{ "role": "developer", "content": "Be brief." }, { "role": "user", "content": "Hi" }],
+            "chimere": { "route": route },
+        });
+        let (status, shown) = daemon.post("/apply-template", &body).await;
+        assert_eq!(status, 200, "{shown}");
+        let text = format!(
+            "<|im_start|>system\n{system}\n\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+        );
+        assert_eq!(shown["prompt"], text);
+        let terms = &shown["x_chimere"];
+        assert_eq!(
+            (&terms["max_tokens"], &terms["thinking"]),
+            (&json!(length), &json!({"on": {"budget_tokens": budget}}))
+        );
+        let sampling = ["temperature", "top_p", "min_p", "top_k"].map(|name| terms["sampling"][name].clone());
+        assert_eq!(sampling, [json!(0.2), json!(0.95), json!(0.05), json!(0)]);
+    }
+    // Histories as agents compact them, and answers that are gone on with.
+    let call = json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+    for (messages, more) in [
+        (json!([{ "role": "user", "content": "a" }, { "role": "system", "content": "s" }]), json!({})),
+        (
+            json!([{ "role": "system", "content": "s" }, { "role": "assistant", "content": null, "tool_calls": call },
+                { "role": "tool", "tool_call_id": "c", "content": "42" }]),
+            json!({ "chat_template_kwargs": { "preserve_thinking": true } }),
+        ),
+        (
+            json!([{ "role": "user", "content": "q" }, { "role": "assistant", "content": "The answer is" }]),
+            json!({ "continue_final_message": true }),
+        ),
+    ] {
+        let mut body = json!({ "messages": messages, "temperature": 0, "max_tokens": 4 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, shown) = daemon.post("/apply-template", &body).await;
+        assert_eq!(status, 200, "{shown}");
+        let (status, reply) = daemon.post("/v1/chat/completions", &body).await;
+        assert_eq!(status, 200, "{reply}");
+        let turn = reply["x_chimere"]["turn"].as_str().unwrap();
+        let (_, turns) = daemon.get(&format!("/v1/memory/turns?turn={turn}")).await;
+        assert_eq!(turns["data"][0]["prompt_ids"], shown["tokens"], "{messages}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_says_the_same_as_the_whole_reply() {
     let daemon = Daemon::start(&[]).await;

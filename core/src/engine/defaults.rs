@@ -214,3 +214,76 @@ fn of_file(gguf: &Gguf, sampling: &mut Sampling) -> bool {
     }
     good
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::load::model_hash;
+    use crate::gguf::synthetic::Synthetic;
+
+    /// A file without tensors, and what it is asked with.
+    fn of(architecture: &str, numbers: &[(&str, f32)], beside: Option<&str>) -> ModelDefaults {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let mut file = Synthetic::new(architecture).unwrap();
+        numbers.iter().for_each(|(key, value)| file.set(&format!("general.sampling.{key}"), *value).unwrap());
+        file.write(&path, 1, |_, _| {}).unwrap();
+        let gguf = Gguf::open(&path).unwrap();
+        let hash = model_hash(&path, &gguf).unwrap();
+        if let Some(text) = beside {
+            fs::write(folder.path().join("m.defaults.json"), text.replace("HASH", &hash)).unwrap();
+        }
+        ModelDefaults::of(&path, &gguf, architecture, &hash)
+    }
+
+    #[test]
+    fn nano_has_its_own_wherever_it_lies() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../nano/nano.gguf"));
+        let gguf = Gguf::open(path).unwrap();
+        let hash = model_hash(path, &gguf).unwrap();
+        for place in [path, Path::new("/nowhere/x.gguf")] {
+            let found = ModelDefaults::of(place, &gguf, "qwen35moe", &hash);
+            assert_eq!((found.source.as_str(), found.max_tokens), ("nano.defaults.json", Some(1_024)));
+            let own = Sampling { temperature: 0.2, top_p: 0.95, min_p: 0.05, ..Sampling::default() };
+            assert_eq!(found.sampling, own);
+            assert_eq!(found.routes["default"].system, "You are nano, a small assistant.");
+            assert_eq!(found.routes["code"].thinking.map(|t| t.of(Tier::Quality)), Some(384));
+            assert_eq!(found.routes.len(), 5);
+        }
+        // Its numbers are for no other weights, and neither are its texts.
+        let other = ModelDefaults::of(path, &gguf, "qwen35moe", "another");
+        assert_eq!((other.source.as_str(), other.routes.len()), ("family qwen", 0));
+    }
+
+    #[test]
+    fn another_model_has_its_files_numbers_or_its_familys() {
+        let family = of("llama", &[], None);
+        assert_eq!(
+            (family.source.as_str(), family.sampling.temperature, family.sampling.top_p),
+            ("family llama", 0.6, 0.9)
+        );
+        let own = of("llama", &[("temp", 0.25), ("min_p", 0.5)], None);
+        assert_eq!((own.source.as_str(), own.sampling.temperature, own.sampling.min_p), ("the model file", 0.25, 0.5));
+        assert_eq!(own.sampling.top_p, 0.9, "what the file leaves out is the family's");
+        assert_eq!(of("llama", &[("temp", f32::NAN)], None), family, "numbers out of range are passed over");
+        assert_eq!(of("never-heard-of", &[], None).source, "none");
+    }
+
+    #[test]
+    fn a_file_beside_the_weights_is_taken_only_for_them() {
+        let good = r#"{"model_hash": "HASH", "sampling": {"temperature": 0.5}, "routes": {"code": {"system": "s"}}}"#;
+        let found = of("llama", &[], Some(good));
+        assert_eq!((found.source.as_str(), found.sampling.temperature), ("m.defaults.json", 0.5));
+        assert_eq!(found.routes["code"].system, "s");
+        for bad in [
+            good.replace("HASH", "another"),
+            good.replace("0.5", "9"),
+            good.replace("system", "sytsem"),
+            good.replace("\"s\"}", "\"s\", \"max_tokens\": 0}"),
+            " ".repeat(FILE_BYTES_MAX as usize + 1),
+            "{".to_owned(),
+        ] {
+            assert_eq!(of("llama", &[], Some(&bad)).source, "family llama", "{bad}");
+        }
+    }
+}
