@@ -227,6 +227,7 @@ mod tests {
         let path = folder.path().join("m.gguf");
         let mut file = Synthetic::new(architecture).unwrap();
         numbers.iter().for_each(|(key, value)| file.set(&format!("general.sampling.{key}"), *value).unwrap());
+        file.norm("output_norm.weight", &[32]).unwrap();
         file.write(&path, 1, |_, _| {}).unwrap();
         let gguf = Gguf::open(&path).unwrap();
         let hash = model_hash(&path, &gguf).unwrap();
