@@ -14,6 +14,7 @@ mod pause;
 mod reload;
 mod sessions;
 mod tables;
+pub mod validate;
 mod vectors;
 
 use std::ffi::OsString;
@@ -374,8 +375,8 @@ fn adapters_wanted(config: &Config) -> bool {
     config.night.enabled || learned().unwrap_or(false)
 }
 
-/// This binary again, as an engine of the file `model`.
-fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonError> {
+/// What an engine of this configuration is started with, beside its model.
+fn engine_args(config: &Config) -> Vec<OsString> {
     let engine = &config.engine;
     let mut args = vec!["engine".into()];
     let mut flag = |name: &str, value: String| args.extend([name.into(), value.into()]);
@@ -395,9 +396,6 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     flag("--snapshots-max", engine.snapshot_bytes_max.to_string());
     if engine.snapshots_on_disk {
         flag("--snapshots-file", config.prefixes_file().display().to_string());
-    } else {
-        // Of a time when they were kept there.
-        discard(&config.prefixes_file())?;
     }
     // Every admitted reply may wait, with all its choices.
     flag("--waiting", (config.replies.requests_max * crate::service::CHOICES_MAX as usize).min(4_096).to_string());
@@ -408,9 +406,19 @@ fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonErro
     // What the night learns are adapters.
     args.extend(adapters_wanted(config).then(|| "--adapters".into()));
     args.extend(config.engine_args.iter().map(OsString::from));
+    args
+}
+
+/// This binary again, as an engine of the file `model`.
+fn engine_spec(config: &Config, model: PathBuf) -> Result<EngineSpec, DaemonError> {
+    let engine = &config.engine;
+    if !engine.snapshots_on_disk {
+        // Of a time when they were kept there.
+        discard(&config.prefixes_file())?;
+    }
     Ok(EngineSpec {
         program: crate::program::own()?,
-        args,
+        args: engine_args(config),
         model,
         instead: None,
         load_timeout: engine.load_timeout,

@@ -1,6 +1,6 @@
-//! The tensor element types of the GGUF format that this project reads: one page of facts
-//! (type number, values a block, bytes a block), shared by the file reader, the quantiser and
-//! the kernels. Source: the GGUF specification and ggml's `ggml_type` enumeration.
+//! The tensor element types of the GGUF format: one page of facts (type number, values a block, bytes a block), shared
+//! by the file reader, the quantiser and the kernels. Our own kernels compute [`DType::ALL`]; the others are for the
+//! library alone. Source: the GGUF specification and ggml's `ggml_type` enumeration.
 
 /// Element type of a tensor, numbered as in the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,10 +28,22 @@ pub enum DType {
     IQ4_XS = 23,
     BF16 = 30,
     MXFP4 = 39,
+    IQ1_S = 19,
+    I8 = 24,
+    I16 = 25,
+    I32 = 26,
+    I64 = 27,
+    F64 = 28,
+    IQ1_M = 29,
+    TQ1_0 = 34,
+    TQ2_0 = 35,
+    NVFP4 = 40,
+    Q1_0 = 41,
+    Q2_0 = 42,
 }
 
 impl DType {
-    /// Every type, in the order of their numbers.
+    /// The types that our own kernels compute, in the order of their numbers.
     pub const ALL: [DType; 21] = [
         DType::F32,
         DType::F16,
@@ -56,12 +68,33 @@ impl DType {
         DType::MXFP4,
     ];
 
-    /// The type of a number read from a file, if it is one of ours.
+    /// The types that a file may have and that only the library computes.
+    pub const FOREIGN: [DType; 12] = [
+        DType::IQ1_S,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F64,
+        DType::IQ1_M,
+        DType::TQ1_0,
+        DType::TQ2_0,
+        DType::NVFP4,
+        DType::Q1_0,
+        DType::Q2_0,
+    ];
+
+    /// The type of a number read from a file, if there is one.
     pub fn from_u32(n: u32) -> Option<DType> {
-        DType::ALL.into_iter().find(|t| *t as u32 == n)
+        DType::ALL.into_iter().chain(DType::FOREIGN).find(|t| *t as u32 == n)
     }
 
-    /// The type called `name`, in any case: `Q4_K`, `q4_k`.
+    /// Whether our own kernels compute it.
+    pub fn is_native(self) -> bool {
+        DType::ALL.contains(&self)
+    }
+
+    /// The native type called `name`, in any case: `Q4_K`, `q4_k`.
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|t| t.name().eq_ignore_ascii_case(name))
     }
@@ -70,6 +103,9 @@ impl DType {
     pub const fn block_len(self) -> usize {
         match self {
             DType::F32 | DType::F16 | DType::BF16 => 1,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F64 => 1,
+            DType::NVFP4 | DType::Q2_0 => 64,
+            DType::Q1_0 => 128,
             DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => 32,
             DType::Q8_0 | DType::IQ4_NL | DType::MXFP4 => 32,
             _ => 256,
@@ -79,8 +115,16 @@ impl DType {
     /// Bytes of one block.
     pub const fn block_bytes(self) -> usize {
         match self {
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
+            DType::I8 => 1,
+            DType::F16 | DType::BF16 | DType::I16 => 2,
+            DType::F32 | DType::I32 => 4,
+            DType::I64 | DType::F64 => 8,
+            DType::NVFP4 => 36,
+            DType::Q1_0 | DType::Q2_0 => 18,
+            DType::IQ1_S => 50,
+            DType::IQ1_M => 56,
+            DType::TQ1_0 => 54,
+            DType::TQ2_0 => 66,
             DType::Q4_0 | DType::IQ4_NL => 18,
             DType::Q4_1 => 20,
             DType::Q5_0 => 22,
@@ -121,12 +165,14 @@ mod tests {
 
     #[test]
     fn numbers_round_trip_and_rows_need_whole_blocks() {
-        for t in DType::ALL {
+        for t in DType::ALL.into_iter().chain(DType::FOREIGN) {
             assert_eq!(DType::from_u32(t as u32), Some(t));
+            assert!(DType::ALL.contains(&t) != DType::FOREIGN.contains(&t));
             assert_eq!(t.row_bytes(256), Some(256 / t.block_len() * t.block_bytes()));
         }
         assert_eq!(DType::from_name("iq4_xs"), Some(DType::IQ4_XS));
         assert_eq!(DType::from_name("Q4"), None);
+        assert_eq!(DType::from_name("IQ1_S"), None, "nothing of ours makes it");
         assert_eq!(DType::from_u32(4), None);
         assert_eq!(DType::Q4_K.row_bytes(255), None);
         assert_eq!(DType::F32.row_bytes(usize::MAX), None);

@@ -28,7 +28,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
     let environment = Environment::of_process();
-    let findings = Config::check_in(&flags, &environment);
+    let findings = Config::check_in(&flags, &environment, Some(&chimere::program::own()?));
     // A configuration that cannot be read is among the findings.
     let settings = Config::load_in(&flags, &environment).map(|config| config.settings).unwrap_or_default();
     if args.json {

@@ -12,15 +12,14 @@ use chimere::config::check::Finding;
 use chimere::config::{Config, Environment, Flags};
 use chimere::daemon::choice::served_file;
 use chimere::daemon::embedder;
+use chimere::daemon::validate::judge;
+use chimere::engine::machine::available_bytes;
 use chimere::gguf::Gguf;
 use chimere::store::files::create_private_dir;
 
 use super::check::{all_good, print_findings};
 use super::exit::{EX_UNAVAILABLE, say};
 use super::serve::Place;
-
-/// Memory beside the weights: caches, buffers, the daemon itself.
-const SPARE_BYTES: u64 = 512 << 20;
 
 /// Examine this machine: processor, card, memory, model, state folder, port. The flags are those of `serve`
 #[derive(clap::Args)]
@@ -37,8 +36,9 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
-    let mut findings = vec![processor(), gpu(&flags), memory_of(&flags)];
-    findings.extend(Config::check_in(&flags, &Environment::of_process()));
+    let program = chimere::program::own()?;
+    let mut findings = vec![processor(), gpu(&flags), memory_of(&flags, &program)];
+    findings.extend(Config::check_in(&flags, &Environment::of_process(), Some(&program)));
     if let Ok(config) = Config::load(&flags) {
         findings.push(state(&config.state_dir));
         findings.push(port(&config));
@@ -94,23 +94,22 @@ fn gpu(flags: &Flags) -> Finding {
 }
 
 /// Whether the model and what goes with it fit into the memory that is free.
-fn memory_of(flags: &Flags) -> Finding {
-    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = info.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    let Some(free) = kib("MemAvailable:").map(|kib| kib * 1024) else {
+fn memory_of(flags: &Flags, program: &Path) -> Finding {
+    let Some(free) = available_bytes() else {
         return found("memory", true, "this system does not say how much is free");
     };
     let bytes = |path: std::path::PathBuf| Gguf::open(&path).map_or(0, |model| model.file_len());
-    let weights = Config::load(flags).map_or(0, |config| {
+    let needed = Config::load(flags).map_or(0, |config| {
         let embedder = embedder::file(&config).ok().map_or(0, bytes);
-        served_file(&config).ok().map_or(0, bytes) + embedder
+        let model = served_file(&config).ok().map_or(0, |path| {
+            // One that cannot be hosted is among the findings; it is as large as its file at least.
+            judge(&config, &path, Some(program), 0).map_or_else(|_| bytes(path), |judged| judged.needs_bytes)
+        });
+        model + embedder
     });
     let gb = |bytes: u64| bytes as f64 / 1e9;
-    let message = format!("{:.1} GB free, the models need about {:.1} GB", gb(free), gb(weights + SPARE_BYTES));
-    found("memory", weights + SPARE_BYTES <= free, message)
+    let message = format!("{:.1} GB free, the models need about {:.1} GB", gb(free), gb(needed));
+    found("memory", needed <= free, message)
 }
 
 fn state(folder: &Path) -> Finding {

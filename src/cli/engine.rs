@@ -1,7 +1,7 @@
 //! `chimere engine`: the process that hosts one model. The daemon starts it; a person rarely does.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use chimere::daemon::log;
@@ -12,6 +12,7 @@ use chimere::engine::prefix::{Keeper, PrefixLimits};
 use chimere::engine::process::{self, ProcessError};
 use chimere::engine::protocol::{Event, PROTOCOL, write_frame};
 use chimere::engine::template::{SOURCE_BYTES_MAX, VET_ADDRESS_SPACE_BYTES_MAX, vet};
+use chimere::engine::validate::validate;
 
 use super::exit::{EX_IOERR, code_of, coded, note, say};
 use super::model_args::{CacheArgs, CardArgs, size};
@@ -28,6 +29,12 @@ pub struct Args {
     /// Only examine the grammar on standard input (a throw-away process of the engine)
     #[arg(long, hide = true)]
     vet_grammar: bool,
+    /// Only judge the model's header, and print what was found (a throw-away process of the daemon)
+    #[arg(long, hide = true)]
+    validate: bool,
+    /// Memory that will be free before the model is loaded
+    #[arg(long, hide = true, default_value_t = 0)]
+    freed: u64,
     /// Leave the machine to everybody else: lowest useful priority
     #[arg(long)]
     background: bool,
@@ -86,6 +93,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         card: args.card.options(args.adapters),
         vet_with: Some(chimere::program::own()?),
     };
+    if args.validate {
+        return validated(model, &options, args.freed);
+    }
     let events = io::stdout();
     let hello = Event::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
     write_frame(events.lock(), &hello)?;
@@ -114,6 +124,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match process::serve(loaded, limits, io::stdin(), events) {
         Err(error @ ProcessError::Lost(_)) => Err(coded(EX_IOERR, error.to_string())),
         ended => Ok(ended.map(|()| ExitCode::SUCCESS)?),
+    }
+}
+
+/// Judges a model's header: what was found as JSON, or an error in one line.
+fn validated(model: &Path, options: &LoadOptions, freed_bytes: u64) -> anyhow::Result<ExitCode> {
+    match validate(model, options, freed_bytes) {
+        Ok(judged) => {
+            say!("{}", serde_json::to_string(&judged)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            say!("{error}");
+            Ok(ExitCode::from(code_of(&error.into())))
+        }
     }
 }
 

@@ -156,7 +156,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.model.adapter.is_none(), "--adapter is not for training: --from names what it goes on from");
     let path = args.model.path()?;
     let header = Gguf::open(&path).with_context(|| format!("cannot read the model {}", path.display()))?;
-    let (vocab, template) = load::text(&path, &header, chimere::program::own().ok())?;
+    let (vocab, template) = load::text(&header, chimere::program::own().ok())?;
     let read = pairs::read(&args.pairs, vocab.as_ref(), template.as_ref(), args.objective)?;
     for (line, reason) in &read.refused {
         note!("{}:{line}: left out: {reason}", args.pairs.display());

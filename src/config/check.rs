@@ -1,10 +1,13 @@
 //! `chimere check`: everything that a start would read, read and judged without starting anything.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::{Config, Environment, Flags};
 use crate::daemon::choice::served_file;
-use crate::gguf::Gguf;
+use crate::daemon::validate::judge;
+use crate::engine::validate::EMBEDS;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
@@ -27,8 +30,9 @@ fn finding<E: std::fmt::Display>(what: &'static str, result: Result<String, E>) 
 }
 
 impl Config {
-    /// Checks a configuration and what it names.
-    pub fn check_in(flags: &Flags, env: &Environment) -> Vec<Finding> {
+    /// Checks a configuration and what it names. `program`: ours, in a process of which the model file is judged; absent: it
+    /// is judged in this one.
+    pub fn check_in(flags: &Flags, env: &Environment, program: Option<&Path>) -> Vec<Finding> {
         let config = match Config::load_in(flags, env) {
             Ok(config) => config,
             Err(error) => return vec![finding("config", Err::<String, _>(error))],
@@ -42,7 +46,7 @@ impl Config {
             finding("config", Ok::<_, String>(said)),
             finding("pipelines", pipelines(&config)),
             finding("night", night(&config)),
-            finding("model", model(&config)),
+            finding("model", model(&config, program)),
             finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
@@ -73,11 +77,15 @@ fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> 
     Ok(names.join(", "))
 }
 
-fn model(config: &Config) -> Result<String, String> {
+fn model(config: &Config, program: Option<&Path>) -> Result<String, String> {
     let path = &served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())?;
-    let file = Gguf::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let architecture = file.architecture().map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(format!("{}: {architecture}, {} tensors, {} bytes", path.display(), file.tensors().len(), file.file_len()))
+    let shown = path.display().to_string();
+    match judge(config, path, program, 0) {
+        Ok(judged) if judged.embedding_only => Err(format!("{shown}: {EMBEDS}")),
+        Ok(judged) => Ok(format!("{shown}: {judged}")),
+        Err(why) if why.contains(&shown) => Err(why),
+        Err(why) => Err(format!("{shown}: {why}")),
+    }
 }
 
 fn listen(config: &Config, keyless: bool) -> Result<String, crate::daemon::DaemonError> {
@@ -101,7 +109,7 @@ mod tests {
         let flags = Flags { config: Some(file.clone()), ..Flags::default() };
         let good = |text: &str| -> Vec<(&str, bool)> {
             fs::write(&file, text).unwrap();
-            Config::check_in(&flags, &env).iter().map(|f| (f.what, f.good)).collect()
+            Config::check_in(&flags, &env, None).iter().map(|f| (f.what, f.good)).collect()
         };
         assert_eq!(good("[nonsense]"), [("config", false)]);
         let all = good("");

@@ -136,10 +136,13 @@ impl Environment {
         dirs
     }
 
-    /// The model file: the one that was named, else the first nano model of the data folders.
+    /// The model file: the one that was named, or the one in a folder that was named, else the first nano model of the data
+    /// folders.
     pub(super) fn find_model(&self, named: Option<PathBuf>) -> Result<PathBuf, Vec<PathBuf>> {
         if let Some(path) = named {
-            return if path.is_file() { Ok(path) } else { Err(vec![path]) };
+            // What is wrong with a folder is said by whoever opens it.
+            let path = crate::gguf::located(&path).unwrap_or(path);
+            return if path.exists() { Ok(path) } else { Err(vec![path]) };
         }
         let places: Vec<PathBuf> =
             self.data_dirs().iter().flat_map(|dir| [dir.join(MODEL_FILE), dir.join("nano").join(MODEL_FILE)]).collect();

@@ -12,14 +12,15 @@ use tokio::sync::{oneshot, watch};
 
 use super::choice::{Choice, whole};
 use super::face::link;
-use super::{Cast, DaemonError, engine_spec, fleet};
+use super::{Cast, DaemonError, engine_spec, fleet, validate};
 use crate::actors::inference::{Board, EngineSpec, EngineState, Fleet, Host, HostError, Inference};
 use crate::actors::link::Link;
 use crate::actors::scheduler::{Hold, HoldNight, Scheduler};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::protocol::Hosted;
-use crate::gguf::Gguf;
+use crate::engine::validate::EMBEDS;
+use crate::gguf::{Error, Gguf, MAGIC, located};
 use crate::meters;
 use crate::service::{ModelWish, ServiceError};
 use crate::store::files::why_not;
@@ -131,9 +132,7 @@ impl Models {
                 None => return conflict("no other model was served before: name a file".to_owned()),
             },
         };
-        let named = to.clone();
-        let read = tokio::task::spawn_blocking(move || vet(&named)).await;
-        let to = read.map_err(|error| ServiceError::Internal(error.to_string()))??;
+        let to = self.judged(to).await?;
         let hold = match self.scheduler.send(HoldNight).await.map_err(|error| link(&error))? {
             Ok(hold) => hold,
             Err(why) => return conflict(format!("{why}: change the model when that is over")),
@@ -152,6 +151,23 @@ impl Models {
             true => heard.await.unwrap_or_else(|_| Err(ServiceError::Internal("the change broke off".to_owned()))),
             false => Ok(self.show()),
         }
+    }
+
+    /// Looks at a file before anything is given up for it, as the engine would.
+    async fn judged(&self, path: PathBuf) -> Result<PathBuf, ServiceError> {
+        let config = self.config.clone();
+        // The engine that serves gives its memory back before the next one begins.
+        let freed_bytes = self.board.engine_pid().map_or(0, validate::held_bytes);
+        let work = move || {
+            let file = vet(&path)?;
+            let program = crate::program::own().map_err(|error| ServiceError::Internal(error.to_string()))?;
+            match validate::judge(&config, &file, Some(&program), freed_bytes) {
+                Ok(judged) if judged.embedding_only => Err(refused(&path, EMBEDS)),
+                Ok(_) => Ok(file),
+                Err(why) => Err(refused(&path, &told(&why))),
+            }
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
     }
 
     async fn host(&self, file: PathBuf) -> Result<Arc<Hosted>, ServiceError> {
@@ -244,23 +260,39 @@ impl Drop for Step {
     }
 }
 
-/// Looks at a file before anything is given up for it. Of what is no model file nothing is told but that.
+fn invalid(message: String) -> ServiceError {
+    ServiceError::Invalid { message, param: Some("path".to_owned()) }
+}
+
+fn refused(path: &Path, why: &str) -> ServiceError {
+    invalid(format!("`{}` cannot be hosted: {why}; the model before serves on", path.display()))
+}
+
+/// The model's first file. Of what is no model file nothing is told but that.
 fn vet(path: &Path) -> Result<PathBuf, ServiceError> {
-    let invalid = |message: String| ServiceError::Invalid { message, param: Some("path".to_owned()) };
     if !path.is_absolute() {
         return Err(invalid("`path` must begin with `/`: the daemon has a folder of its own".to_owned()));
     }
-    let shown = path.display();
-    let file = path.canonicalize().ok().filter(|file| file.is_file());
-    let read = file.and_then(|file| Some((Gguf::open(&file).ok()?, file)));
-    let Some((header, file)) = read else {
-        let why = why_not(path).map_or(String::new(), |why| format!(": it {why}"));
-        return Err(invalid(format!("`{shown}` is no model file (GGUF) that the daemon can read{why}")));
-    };
-    match header.optional::<&str>("general.type") {
-        Ok(None | Some("model")) => Ok(file),
-        _ => Err(invalid(format!("`{shown}` is no model, but goes with one"))),
+    let file = located(path).ok().and_then(|file| file.canonicalize().ok()).filter(|file| file.is_file());
+    let header = file.map(|file| (Gguf::open(&file), file));
+    let unread = |error: &Error| matches!(error, Error::Read { .. } | Error::ReadAt { .. } | Error::Magic { .. });
+    match header {
+        Some((Ok(_), file)) => Ok(file),
+        // It begins as a model does.
+        Some((Err(error), file)) if !unread(&error) && begins_as_model(&file) => {
+            Err(refused(path, &told(&error.to_string())))
+        }
+        _ => {
+            let why = why_not(path).map_or(String::new(), |why| format!(": it {why}"));
+            Err(invalid(format!("`{}` is no model file (GGUF) that the daemon can read{why}", path.display())))
+        }
     }
+}
+
+fn begins_as_model(file: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    let read = std::fs::File::open(file).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    read.is_ok() && magic == MAGIC
 }
 
 /// What an engine said of a file: short, and without anything that steers a terminal.

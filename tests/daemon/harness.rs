@@ -123,12 +123,12 @@ impl Daemon {
 
     /// Process ids of the serving engines that this daemon started.
     pub fn engines(&self) -> Vec<u32> {
-        self.children().into_iter().filter(|pid| !judges(*pid)).collect()
+        self.children().into_iter().filter(|pid| !said(*pid, "--background") && !said(*pid, "--validate")).collect()
     }
 
     /// Process ids of the judge's engines.
     pub fn judges(&self) -> Vec<u32> {
-        self.children().into_iter().filter(|pid| judges(*pid)).collect()
+        self.children().into_iter().filter(|pid| said(*pid, "--background")).collect()
     }
 
     fn children(&self) -> Vec<u32> {
@@ -156,10 +156,11 @@ impl Drop for Daemon {
     }
 }
 
-/// The judge's engine runs in the background, and says so in its arguments.
-fn judges(pid: u32) -> bool {
+/// Whether a process was started with this argument: the judge's engine runs in the background, and one that only judges a
+/// file hosts nothing.
+fn said(pid: u32, argument: &str) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    arguments.split(|byte| *byte == 0).any(|argument| argument == b"--background")
+    arguments.split(|byte| *byte == 0).any(|found| found == argument.as_bytes())
 }
 
 /// `kill -9`.

@@ -8,6 +8,8 @@ mod harness;
 mod lint;
 
 mod bench;
+#[cfg(feature = "llama")]
+mod by_library;
 mod by_the_clock;
 mod card;
 mod catastrophes;

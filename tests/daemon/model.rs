@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use chimere::gguf::Gguf;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model, sse};
@@ -24,6 +25,20 @@ pub fn changed(to: &Path, key: &str, from: &str, with: &str) -> PathBuf {
     let find = |at: usize, word: &str| at + bytes[at..].windows(word.len()).position(|w| w == word.as_bytes()).unwrap();
     let at = find(find(0, key) + key.len(), from);
     bytes[at..at + with.len()].copy_from_slice(with.as_bytes());
+    fs::write(to, bytes).unwrap();
+    to.canonicalize().unwrap()
+}
+
+/// Where the value's type stands behind a key of nano.
+fn behind(key: &str) -> usize {
+    let bytes = fs::read(model()).unwrap();
+    bytes.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len()
+}
+
+/// nano with other bytes at one place.
+fn patched(to: &Path, at: usize, with: &[u8]) -> PathBuf {
+    let mut bytes = fs::read(model()).unwrap();
+    bytes[at..at + with.len()].copy_from_slice(with);
     fs::write(to, bytes).unwrap();
     to.canonicalize().unwrap()
 }
@@ -156,7 +171,7 @@ async fn what_cannot_be_hosted_leaves_the_model_that_serves() {
     let pipe = std::process::Command::new("mkfifo").arg(path("pipe.gguf")).status().unwrap();
     assert!(pipe.success());
     // Whatever is there or not, the same words: nothing is told of a file that is no model.
-    for name in ["none.gguf", "folder.gguf", "text.gguf", "short.gguf", "pipe.gguf"] {
+    for name in ["none.gguf", "folder.gguf", "text.gguf", "pipe.gguf"] {
         let (status, answer) = change(&daemon, &json!({ "path": path(name) })).await;
         let message = format!("`{}` is no model file (GGUF) that the daemon can read", path(name).display());
         assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{answer}");
@@ -172,22 +187,45 @@ async fn what_cannot_be_hosted_leaves_the_model_that_serves() {
     assert_eq!((status, &answer["error"]["code"]), (409, &json!("conflict")), "{answer}");
     assert_eq!(daemon.engines(), engines, "nothing was given up for these");
 
-    // What only the engine can find out: it is started, and the one before comes back.
+    // What begins as a model is judged as `check` and a start judge it, and nothing is given up for that either.
     let strange = changed(&path("strange.gguf"), "general.architecture", "qwen35moe", "qwen99moe");
-    for file in [strange, model().with_file_name("nano-embed.gguf")] {
-        let body = json!({ "path": file });
-        let (asked, waited) = tokio::join!(change(&daemon, &body), daemon.chat("What is 17 + 25?"));
-        let message = asked.1["error"]["message"].as_str().unwrap();
-        assert_eq!(asked.0, 400, "{message}");
-        assert!(message.contains("cannot be hosted: ") && message.ends_with("serves again"), "{message}");
-        assert!(waited["choices"][0]["message"]["content"].as_str().unwrap().contains("42"), "{waited}");
+    let embeds = model().with_file_name("nano-embed.gguf");
+    let norm = Gguf::open(&model()).unwrap().tensor("output_norm.weight").unwrap().range.start as usize;
+    let layers = behind("qwen35moe.block_count") + 4;
+    for (file, why) in [
+        (path("short.gguf"), "is cut short"),
+        (strange, "qwen99moe"),
+        (embeds, ""),
+        (
+            patched(&path("nan.gguf"), norm + 8, &f32::NAN.to_le_bytes()),
+            "value 2 of tensor \"output_norm.weight\" is NaN",
+        ),
+        (patched(&path("layers.gguf"), layers, &(1_u32 << 31).to_le_bytes()), "block_count is 2147483648"),
+    ] {
+        let (status, answer) = change(&daemon, &json!({ "path": file })).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(why), "{message}");
+        let reason =
+            message.split_once("cannot be hosted: ").and_then(|(_, rest)| rest.split_once("; the model before"));
+        let (reason, rest) = reason.unwrap();
+        assert_eq!(rest, " serves on", "{message}");
+        let said = chimere().args(["check", "--model"]).arg(&file).env("HOME", daemon.state.path()).output().unwrap();
+        assert!(!said.status.success() && text(&said.stdout).contains(reason), "{reason}: {}", text(&said.stdout));
         println!("{message}");
     }
+    for name in ["nan.gguf", "layers.gguf"] {
+        let mut serve = chimere();
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--model"]).arg(path(name));
+        let ended = serve.env("HOME", path("home")).output().unwrap();
+        let reason = if name == "nan.gguf" { "\"output_norm.weight\" is NaN" } else { "block_count is 2147483648" };
+        assert!(ended.status.code() == Some(65) && text(&ended.stderr).contains(reason), "{}", text(&ended.stderr));
+    }
+    assert_eq!(daemon.engines(), engines, "nothing was given up for these either");
     let failed = command(&daemon, &["swap", path("strange.gguf").to_str().unwrap()]).await;
     assert_eq!(failed.status.code(), Some(65), "{}", text(&failed.stderr));
     assert!(text(&failed.stderr).contains("cannot be hosted"), "{}", text(&failed.stderr));
     let shown = daemon.get(PATH).await.1;
-    assert_eq!((&shown["model"], &shown["last"]["accepted"]), (&json!("nano"), &json!(false)), "{shown}");
+    assert_eq!((&shown["model"], &shown["last"]), (&json!("nano"), &json!(null)), "{shown}");
     assert!(!path("model.json").exists());
 }
 

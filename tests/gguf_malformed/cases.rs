@@ -188,13 +188,13 @@ fn tensor_descriptions(c: &mut Corpus) {
 }
 
 fn tensor_types(c: &mut Corpus) {
-    let known: Vec<u32> = DType::ALL.iter().map(|t| *t as u32).collect();
+    let known: Vec<u32> = DType::ALL.iter().chain(&DType::FOREIGN).map(|t| *t as u32).collect();
     let unknown = (0..48).filter(|n| !known.contains(n)).chain([255, 1 << 16, 1 << 31, u32::MAX]);
     for dtype in unknown {
         let raw = base().tensor(Tensor::new("t", &[256], dtype, 0));
         c.add(format!("type {dtype}"), &raw, "not supported");
     }
-    for t in DType::ALL.into_iter().filter(|t| t.block_len() > 1) {
+    for t in DType::ALL.into_iter().chain(DType::FOREIGN).filter(|t| t.block_len() > 1) {
         for row in [1, t.block_len() as u64 - 1, t.block_len() as u64 + 1] {
             let raw = base().tensor(Tensor::new("t", &[row, 4], t as u32, 0));
             c.add(format!("{t:?} rows of {row}"), &raw, "not a multiple");

@@ -7,30 +7,27 @@ use std::time::{Duration, Instant};
 
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions};
+use chimere::engine::prefix::PrefixLimits;
 use chimere::engine::process::{self, Running};
 use chimere::engine::protocol::{ChatInput, Command, Event, FailureKind, Generate, Prompt};
 use chimere::turn::{FinishReason, Message, Role, Sampling};
 
-use crate::models::{GENERATORS, VOCAB, alone, make};
+use crate::models::{GENERATORS, VOCAB, alone, make, options};
 
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn start(path: &Path) -> (Running, Receiver<Vec<Event>>) {
-    let options = LoadOptions {
-        backend: Kind::Llama,
-        threads: 1,
-        context_tokens: 256,
-        sequences_max: 4,
-        prediction: false,
-        exact: true,
-        cache: Default::default(),
-        card: Default::default(),
-        vet_with: None,
-    };
+    start_keeping(path, 256, 0)
+}
+
+/// An engine that keeps prompts in so many bytes.
+pub(crate) fn start_keeping(path: &Path, context_tokens: usize, bytes_max: u64) -> (Running, Receiver<Vec<Event>>) {
+    let options = LoadOptions { context_tokens, ..options(Kind::Llama) };
     let loaded = load::load(path, &options, &mut |_| {}).unwrap();
     assert_eq!(loaded.hosted.model.backend, "llama");
     let (to_us, events) = sync_channel(64);
-    let limits = HostLimits { waiting_max: 8, step_tokens_max: 64, ..HostLimits::default() };
+    let prefixes = PrefixLimits { bytes_max, gain_tokens_min: 64, ..PrefixLimits::default() };
+    let limits = HostLimits { waiting_max: 8, step_tokens_max: 64, prefixes };
     (process::start(loaded, limits, to_us).unwrap(), events)
 }
 

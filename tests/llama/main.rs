@@ -7,5 +7,8 @@
 mod backend;
 mod embedding;
 mod events;
+mod judged;
+mod kept;
 mod models;
+mod split;
 mod vocabulary;

@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use chimere::engine::llama::{self, Llama, LlamaOptions, LlamaVocab};
+use chimere::engine::load::{CardOptions, Kind, LoadOptions};
 use chimere::gguf::synthetic::{Fill, Qwen35Moe, Synthetic, Types};
 use chimere::gguf::{Error, Strings};
 use chimere_ffi::DType;
 
 pub(crate) const VOCAB: usize = 512;
 const WIDTH: u64 = 64;
+/// Inner values of a feed-forward layer: a block of every type.
+const INNER: u64 = 256;
 const F32: DType = DType::F32;
 
 /// Holds off the other tests. An engine hosts one model; several that are loaded at the same moment by one process have
@@ -28,6 +31,7 @@ pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
     let model = match architecture {
         "qwen2" => qwen2(),
         "qwen2-last" => qwen2_last(),
+        "llama" | "phi-3" => llama_pieces(),
         "mamba2" => mamba2(),
         "nemotron_h_moe" => nemotron(),
         "bert" => bert(Some(1)), // the mean of all positions
@@ -36,7 +40,41 @@ pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
         _ => Qwen35Moe::small(Types { experts: F32, dense: F32, embedding: F32, head: Some(F32) }).build(),
     };
     model.unwrap().write(&path, 7, |_, _| {}).unwrap();
+    if architecture == "phi-3" {
+        renamed(&path, "random llama", "random phi-3");
+    }
     path
+}
+
+/// Puts a name of the same length in the place of a file's.
+fn renamed(path: &Path, from: &str, to: &str) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).unwrap();
+    bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// As [`make`], with the matrices that lead out of the feed-forward layers in another type.
+pub(crate) fn make_with(folder: &Path, architecture: &str, down: DType) -> PathBuf {
+    assert_eq!(architecture, "qwen2");
+    let path = folder.join(format!("{architecture}-{down:?}.gguf"));
+    qwen2_with(down).unwrap().write(&path, 7, |_, _| {}).unwrap();
+    path
+}
+
+/// How an engine loads it: exact numbers, 256 positions, four sequences, one thread.
+pub(crate) fn options(backend: Kind) -> LoadOptions {
+    LoadOptions {
+        backend,
+        threads: 1,
+        context_tokens: 256,
+        sequences_max: 4,
+        prediction: false,
+        exact: true,
+        cache: Default::default(),
+        card: CardOptions { spared: true, ..CardOptions::default() },
+        vet_with: None,
+    }
 }
 
 /// Loads it for exact numbers: 256 positions, four sequences, one thread.
@@ -65,10 +103,14 @@ fn head(m: &mut Synthetic) -> Result<(), Error> {
 }
 
 fn qwen2() -> Result<Synthetic, Error> {
+    qwen2_with(F32)
+}
+
+fn qwen2_with(down: DType) -> Result<Synthetic, Error> {
     let mut m = common("qwen2", 2)?;
     m.byte_vocabulary("qwen2", VOCAB)?;
     m.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}{% endfor %}")?;
-    m.set(".feed_forward_length", 128_u32)?;
+    m.set(".feed_forward_length", INNER as u32)?;
     m.set(".attention.head_count", 4_u32)?;
     m.set(".attention.head_count_kv", 2_u32)?;
     m.set(".rope.freq_base", 1e6_f32)?;
@@ -80,9 +122,9 @@ fn qwen2() -> Result<Synthetic, Error> {
             m.tensor(&format!("{p}.{name}.bias"), F32, &[len], Fill::Normal(0.0, 0.1))?;
         }
         m.norm(&format!("{p}.ffn_norm.weight"), &[WIDTH])?;
-        m.matrix(&format!("{p}.ffn_gate.weight"), F32, &[WIDTH, 128])?;
-        m.matrix(&format!("{p}.ffn_up.weight"), F32, &[WIDTH, 128])?;
-        m.matrix(&format!("{p}.ffn_down.weight"), F32, &[128, WIDTH])?;
+        m.matrix(&format!("{p}.ffn_gate.weight"), F32, &[WIDTH, INNER])?;
+        m.matrix(&format!("{p}.ffn_up.weight"), F32, &[WIDTH, INNER])?;
+        m.matrix(&format!("{p}.ffn_down.weight"), down, &[INNER, WIDTH])?;
     }
     Ok(m)
 }
@@ -161,6 +203,53 @@ fn nemotron() -> Result<Synthetic, Error> {
     m.matrix("blk.2.ffn_up_shexp.weight", F32, &[WIDTH, 64])?;
     m.matrix("blk.2.ffn_down_shexp.weight", F32, &[64, WIDTH])?;
     Ok(m)
+}
+
+/// A transformer with a SentencePiece vocabulary; by its name the library knows which tokens take white space away.
+fn llama_pieces() -> Result<Synthetic, Error> {
+    let mut m = common("llama", 2)?;
+    sentence_pieces(&mut m)?;
+    m.set(".feed_forward_length", 128_u32)?;
+    m.set(".attention.head_count", 4_u32)?;
+    m.set(".attention.head_count_kv", 2_u32)?;
+    head(&mut m)?;
+    for p in ["blk.0", "blk.1"] {
+        m.norm(&format!("{p}.attn_norm.weight"), &[WIDTH])?;
+        attention(&mut m, p, 64, 32)?;
+        m.norm(&format!("{p}.ffn_norm.weight"), &[WIDTH])?;
+        m.matrix(&format!("{p}.ffn_gate.weight"), F32, &[WIDTH, 128])?;
+        m.matrix(&format!("{p}.ffn_up.weight"), F32, &[WIDTH, 128])?;
+        m.matrix(&format!("{p}.ffn_down.weight"), F32, &[128, WIDTH])?;
+    }
+    Ok(m)
+}
+
+/// A SentencePiece vocabulary with a token for each byte, in which the letters of `<s>` can be joined to the control token,
+/// and with user-defined tokens as models that think have them.
+fn sentence_pieces(m: &mut Synthetic) -> Result<(), Error> {
+    let (unknown, control, user, byte, normal) = (2, 3, 4, 6, 1);
+    let mut all: Vec<(String, i32)> =
+        vec![("<unk>".into(), unknown), ("<s>".into(), control), ("</s>".into(), control)];
+    all.extend((0..=255).map(|b| (format!("<0x{b:02X}>"), byte)));
+    all.extend(["<|user|>", "<|assistant|>", "<|end|>"].map(|t| (t.into(), control)));
+    all.extend(["<think>", "</think>", "<tool_call>", "\n\n"].map(|t| (t.into(), user)));
+    all.extend(
+        ["<s", "</", "</s", "th", "\u{2581}th", "the", "in", "ing", "\u{2581}\u{2581}"].map(|t| (t.into(), normal)),
+    );
+    all.push(("\u{2581}".into(), normal));
+    all.extend((' '..='~').skip(1).map(|c| (c.to_string(), normal)));
+    all.extend((all.len()..VOCAB).map(|i| (format!("filler {i}"), normal)));
+    let scores: Vec<f32> = (0..all.len()).map(|i| if all[i].1 == normal { -(i as f32) } else { 0.0 }).collect();
+    m.set("tokenizer.ggml.model", "llama")?;
+    m.set("tokenizer.ggml.pre", "default")?;
+    m.set("tokenizer.ggml.tokens", all.iter().map(|(text, _)| text).collect::<Strings>())?;
+    m.set("tokenizer.ggml.token_type", all.iter().map(|(_, kind)| *kind).collect::<Vec<i32>>())?;
+    m.set("tokenizer.ggml.scores", scores)?;
+    m.set("tokenizer.ggml.bos_token_id", 1_u32)?;
+    m.set("tokenizer.ggml.eos_token_id", 2_u32)?;
+    m.set("tokenizer.ggml.unknown_token_id", 0_u32)?;
+    m.set("tokenizer.ggml.add_bos_token", true)?;
+    m.set("tokenizer.ggml.add_space_prefix", true)
 }
 
 /// The same weights, to embed by the last token, which is a mark of the end, as Qwen3-Embedding does.

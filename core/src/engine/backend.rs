@@ -89,7 +89,8 @@ pub struct Kept<'a> {
     pub state: &'a [u8],
 }
 
-/// Bytes of the parts of a [`Saved`], and when one can be taken.
+/// Bytes of the parts of a [`Saved`], and when one can be taken. Where blocks have none, the state holds everything, and
+/// its size grows with the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedSize {
     pub block: usize,
@@ -284,6 +285,11 @@ pub trait Backend: Send {
     /// How much [`Backend::save`] would give; `None`: this backend saves nothing.
     fn saved_size(&self) -> Option<SavedSize> {
         None
+    }
+
+    /// Bytes of the state that [`Backend::save`] would give of this sequence now.
+    fn state_bytes(&mut self, _seq: SeqId) -> usize {
+        self.saved_size().map_or(0, |size| size.state)
     }
 
     /// Copies out what a sequence holds, of keys and values the positions from block `first` on. It holds a multiple of

@@ -20,14 +20,13 @@ use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::{Layer, Mixer, Weights};
 use super::model::{HParams, ModelError};
-use crate::gguf::Gguf;
+use crate::gguf::{Files, Gguf};
 use adapter::{ADAPTER_BYTES_MAX, Pairs};
 use buffers::Buffers;
 use chimere_ffi::cpu::{Forms, Gdn, Pool, Rope};
 use chimere_ffi::map::Map;
 use run::{Run, Source};
 use sequence::{KvShape, Sequence, gdn_shape};
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use weights::{CpuPacker, LayerForms, Packed, bytes_per_token};
@@ -91,9 +90,8 @@ impl Cpu {
     /// Loads the model file at `path`; `progress` is called with the share of the bytes packed, 0 to 1.
     pub fn load(path: &Path, options: &CpuOptions, progress: &mut dyn FnMut(f32)) -> Result<Cpu, BackendError> {
         let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
-        let file = File::open(path).map_err(|e| cannot(&e))?;
-        let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
-        let map = Arc::new(Map::new(&file).map_err(|e| cannot(&e))?);
+        let (gguf, files) = Files::open(path).map_err(|e| cannot(&e))?;
+        let map = Arc::new(files.map().map_err(|e| cannot(&e))?);
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         Cpu::from_map(&gguf, &map, &stem, options, progress).map_err(|e| cannot(&e))
     }
@@ -152,7 +150,7 @@ impl Cpu {
 }
 
 /// What the kernels need of a model beyond what the architecture allows.
-fn supported(hp: &HParams, options: &CpuOptions) -> Result<(), ModelError> {
+pub(super) fn supported(hp: &HParams, options: &CpuOptions) -> Result<(), ModelError> {
     let wrong = |key: &str, found: usize, wanted: &'static str| {
         Err(ModelError::Value { key: key.into(), found: found.to_string(), wanted })
     };

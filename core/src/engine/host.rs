@@ -98,7 +98,11 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(backend: Box<dyn Backend>, vocab: Arc<dyn Vocab>, limits: HostLimits) -> Host {
+    pub fn new(backend: Box<dyn Backend>, vocab: Arc<dyn Vocab>, mut limits: HostLimits) -> Host {
+        if backend.saved_size().is_some_and(|size| size.block == 0) {
+            // Nothing is shared by two snapshots of a prompt: only those that are worth the most are taken.
+            limits.prefixes.stride_tokens = usize::MAX;
+        }
         Host {
             backend,
             vocab,

@@ -1,23 +1,34 @@
 //! The libllama backend: every architecture that has no native path, and the peer that ours is compared with. It owns
 //! the library's contexts and keeps count of what each sequence holds.
 //!
-//! It cannot give two promises of a native backend. A row's numbers may depend on the other rows of its step, because
-//! the library picks kernels by batch size. And prefill is cut where its buffers end.
+//! It cannot give one promise of a native backend. A reply's last bits may depend on the other replies of its step and on
+//! how many threads computed it, because the library picks kernels by both. A prompt's numbers depend on no neighbour: it
+//! is fed by itself, in multiples of 64 tokens and a rest. So a prompt that begins with what was kept of another one gets
+//! the numbers that it would have had without.
 
+mod crew;
 mod embed;
 mod facts;
+mod open;
+mod plan;
 mod vocab;
 
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
-use chimere_ffi::ggml::llama::{self, Batch, Context, ContextOptions, Hidden, Level, LlamaError, Model, ModelOptions};
+use chimere_ffi::ggml::llama::{self, Batch, Context, ContextOptions, Hidden, Level, LlamaError, Model};
+use chimere_ffi::limits::cpu_time;
 
 use super::adapter::Adapter;
-use super::backend::{AdapterId, Backend, BackendError, Chunk, DraftChunk, ModelInfo, Output, Rows, SeqId};
-use super::embedder::{self, Pooling};
-use crate::gguf::Gguf;
+use super::backend::{
+    AdapterId, Backend, BackendError, Chunk, DraftChunk, Kept, ModelInfo, Output, Rows, Saved, SavedSize, SeqId,
+};
+use super::batch::CUT_TOKENS;
+use super::embedder::Pooling;
+use crew::Crew;
 
+pub use open::{examine, load, load_planned, vocab};
+pub use plan::Plan;
 pub use vocab::LlamaVocab;
 
 /// Tokens that one call of the library takes at most; a longer step becomes several calls.
@@ -51,6 +62,8 @@ struct Held {
     tokens: usize,
     /// Tokens in the multi-token-prediction layer's cache.
     drafted: usize,
+    /// Where its prompt ends.
+    prompt: usize,
     /// A failed step left the state between two tokens and it could not be taken back.
     broken: bool,
     adapter: Option<Arc<llama::Adapter>>,
@@ -69,82 +82,7 @@ pub struct Llama {
     adapters: Vec<(AdapterId, Arc<llama::Adapter>)>,
     next_adapter: u32,
     batch: Batch,
-}
-
-/// Loads the model at `path`: the backend and its vocabulary.
-pub fn load(
-    path: &Path,
-    options: &LlamaOptions,
-    progress: &mut dyn FnMut(f32),
-) -> Result<(Llama, LlamaVocab), BackendError> {
-    llama::set_sink(log_line);
-    let load_error = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
-    let gguf = Gguf::open(path).map_err(|e| load_error(&e))?;
-    facts::check(&gguf).map_err(BackendError::Load)?;
-    let mtp = facts::mtp_layers(&gguf) == 1;
-    let embedding_only = embedder::embeds(&gguf);
-    // Kernels for AMX crash in builds by GCC 12, so a library that has them keeps plain weights.
-    let amx = llama::system_info().contains("AMX_INT8 = 1");
-    let model_options = ModelOptions { use_extra_bufts: !options.exact && !amx, mmap: true, vocab_only: false, mtp };
-    let mut report = |part: f32| {
-        progress(part);
-        true
-    };
-    let model = Model::load(path, &model_options, &mut report).map_err(|e| load_error(&e))?;
-    if model.has_encoder() {
-        return Err(BackendError::Load("models with an encoder and a decoder are not supported".into()));
-    }
-    let context = ContextOptions {
-        positions: if options.context_tokens == 0 { model.trained_context() } else { options.context_tokens },
-        sequences: options.sequences_max,
-        batch: CALL_TOKENS_MAX.max(options.sequences_max),
-        micro_batch: CALL_TOKENS_MAX.max(options.sequences_max),
-        threads: options.threads,
-        threads_batch: options.threads,
-        embeddings: false,
-        mtp: false,
-        hidden: Hidden::No,
-        exact_cache: options.exact,
-    };
-    let context = if embedding_only { embed::fit(context, &gguf, &model) } else { context };
-    let trunk = Context::new(&model, context).map_err(|e| load_error(&e))?;
-    let mut info = facts::info(&gguf, path, &model);
-    // The library rounds up, beyond what an embedding model has.
-    info.context_tokens = if embedding_only { context.positions } else { trunk.positions() };
-    info.sequences_max = options.sequences_max;
-    info.mtp = mtp;
-    info.embedding_only = embedding_only;
-    if embedding_only {
-        info.width = model.embedding_width();
-    }
-    let pooling = embedding_only.then(|| embedder::pooling(&gguf));
-    let held = vec![Held::default(); options.sequences_max];
-    let vocab = LlamaVocab::new(model);
-    Ok((
-        Llama {
-            trunk,
-            draft: None,
-            info,
-            pooling,
-            held,
-            adapters: Vec::new(),
-            next_adapter: 0,
-            batch: Batch::default(),
-        },
-        vocab,
-    ))
-}
-
-/// The library's lines in our log.
-/// The vocabulary of the model at `path`, without its weights.
-pub fn vocab(path: &Path) -> Result<LlamaVocab, BackendError> {
-    llama::set_sink(log_line);
-    let load_error = |e: &dyn std::fmt::Display| BackendError::Load(e.to_string());
-    let gguf = Gguf::open(path).map_err(|e| load_error(&e))?;
-    facts::check(&gguf).map_err(BackendError::Load)?;
-    let options = ModelOptions { vocab_only: true, ..ModelOptions::default() };
-    let model = Model::load(path, &options, &mut |_| true).map_err(|e| load_error(&e))?;
-    Ok(LlamaVocab::new(model))
+    crew: Crew,
 }
 
 fn log_line(level: Level, line: &str) {
@@ -171,6 +109,8 @@ struct Fed<'a> {
     wanted: bool,
     /// Its hidden state was asked for (only with `wanted`).
     wants_hidden: bool,
+    /// What is fed by itself: a part of a prompt. 0: goes with its neighbours.
+    part: usize,
 }
 
 fn wants(rows: Rows, at: usize, len: usize) -> bool {
@@ -179,6 +119,12 @@ fn wants(rows: Rows, at: usize, len: usize) -> bool {
         Rows::Last | Rows::Likeliest { .. } => at + 1 == len,
         Rows::All => true,
     }
+}
+
+/// Tokens of a chunk from `from` to `to` up to its last multiple of 64; `None` where it is not a part of the prompt.
+fn whole_cuts(from: usize, to: usize, prompt: usize) -> Option<usize> {
+    let whole = (to / CUT_TOKENS * CUT_TOKENS).saturating_sub(from);
+    (to <= prompt && from.is_multiple_of(CUT_TOKENS)).then_some(whole)
 }
 
 fn same(a: &Option<Arc<llama::Adapter>>, b: &Option<Arc<llama::Adapter>>) -> bool {
@@ -250,7 +196,8 @@ impl Llama {
             let adapter = self.adapter_of(rest[0].seq);
             let cut = rest.iter().take(self.trunk.options().batch).take_while(|f| {
                 rows += usize::from(f.wanted);
-                rows <= rows_max && alone.is_none_or(|seq| seq == f.seq) && same(&adapter, &self.adapter_of(f.seq))
+                let together = f.part == rest[0].part && alone.is_none_or(|seq| seq == f.seq);
+                rows <= rows_max && together && same(&adapter, &self.adapter_of(f.seq))
             });
             let (call, later) = rest.split_at(cut.count());
             if !draft {
@@ -279,7 +226,10 @@ impl Llama {
                 false => self.batch.push(f.token, f.seq.0, f.position, f.wanted),
             }
         }
+        context.set_threads(self.crew.threads());
+        let (began, got) = (Instant::now(), cpu_time());
         context.decode(&self.batch).map_err(compute)?;
+        self.crew.ran(began.elapsed(), cpu_time().saturating_sub(got));
         let missing = || BackendError::Compute("the library gave no row for a position that was asked for".into());
         for (i, f) in fed.iter().enumerate().filter(|(_, f)| f.wanted) {
             out.logits.extend_from_slice(context.logits(i).ok_or_else(missing)?);
@@ -363,6 +313,38 @@ impl Backend for Llama {
         Llama::embed(self, ids)
     }
 
+    fn begin_prompt(&mut self, seq: SeqId, end: usize) {
+        if let Some(held) = self.held.get_mut(seq.0 as usize) {
+            held.prompt = end;
+        }
+    }
+
+    /// A sequence is kept as a whole, by the library's own account: what one snapshot holds is not shared by the next.
+    fn saved_size(&self) -> Option<SavedSize> {
+        let size = SavedSize { block: 0, state: 0, grid: CUT_TOKENS };
+        (!self.info.embedding_only && self.draft.is_none()).then_some(size)
+    }
+
+    fn state_bytes(&mut self, seq: SeqId) -> usize {
+        self.trunk.state_bytes(seq.0).unwrap_or(0)
+    }
+
+    fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
+        let blocks = self.slot(seq)?.tokens.div_ceil(CUT_TOKENS).saturating_sub(first);
+        let state = self.trunk.state(seq.0).map_err(compute)?;
+        Ok(Saved { blocks: vec![Vec::new(); blocks], state })
+    }
+
+    fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
+        let (held, fed, capacity) = (self.slot(seq)?.tokens, kept.tokens, self.info.context_tokens);
+        if held > 0 || fed > capacity {
+            return Err(BackendError::ContextFull { held, fed, capacity });
+        }
+        self.trunk.set_state(seq.0, kept.state, kept.tokens).map_err(compute)?;
+        self.held[seq.0 as usize].tokens = kept.tokens;
+        Ok(())
+    }
+
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
         out.clear();
         if self.info.embedding_only {
@@ -372,9 +354,10 @@ impl Backend for Llama {
             self.enable_drafts()?;
         }
         let mut fed = Vec::new();
-        for chunk in batch {
+        for (n, chunk) in batch.iter().enumerate() {
             let held = self.slot(chunk.seq)?.tokens;
             self.check(held, chunk.tokens)?;
+            let whole = whole_cuts(held, held + chunk.tokens.len(), self.held[chunk.seq.0 as usize].prompt);
             fed.extend(chunk.tokens.iter().enumerate().map(|(at, token)| Fed {
                 seq: chunk.seq,
                 token: *token,
@@ -382,6 +365,7 @@ impl Backend for Llama {
                 position: held + at,
                 wanted: wants(chunk.rows, at, chunk.tokens.len()),
                 wants_hidden: chunk.hidden,
+                part: whole.map_or(0, |whole| 2 * n + if at < whole { 1 } else { 2 }),
             }));
         }
         if let Err(error) = self.feed(&fed, false, out) {
@@ -413,6 +397,7 @@ impl Backend for Llama {
                 position: held + at,
                 wanted: wants(chunk.rows, at, chunk.tokens.len()),
                 wants_hidden: false,
+                part: 0,
             }));
         }
         if let Err(error) = self.feed(&fed, true, out) {

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
-use std::io::{Read, Seek, SeekFrom};
 
 use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
+use super::cpu::CpuOptions;
 use super::cuda::CudaOptions;
 use super::defaults::ModelDefaults;
 use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
+use super::validate::{self, Validated};
 use super::vocab::{Vocab, fingerprint};
-use crate::gguf::Gguf;
+use crate::gguf::{Files, Gguf};
 use chimere_ffi::{CacheTypes, KvType};
 
 /// Which implementation runs the model.
@@ -51,6 +52,18 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
+    /// As the backend of the processor wants them.
+    pub(super) fn cpu(&self) -> CpuOptions {
+        CpuOptions {
+            threads: self.threads,
+            context_tokens: self.context_tokens,
+            sequences_max: self.sequences_max,
+            kv: self.cache.kv.unwrap_or(KvType::F32),
+            state: self.cache.state,
+            prediction: self.prediction,
+        }
+    }
+
     /// As the backend of a card wants them.
     pub fn cuda(&self) -> CudaOptions {
         let card = self.card.clone();
@@ -113,6 +126,14 @@ pub enum LoadError {
     Gguf { path: PathBuf, source: crate::gguf::Error },
     #[error("cannot read the model {path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("{path}: {source}")]
+    Model { path: PathBuf, source: super::model::ModelError },
+    #[error("{0} is no model, but goes with one")]
+    NoModel(PathBuf),
+    #[error("{0} holds no tensors: it is a vocabulary or a header without its model")]
+    NoTensors(PathBuf),
+    #[error("{path}: value {at} of tensor \"{tensor}\" is {found}: download or convert the model again")]
+    Value { path: PathBuf, tensor: String, at: usize, found: f32 },
     #[error(transparent)]
     Backend(#[from] BackendError),
     #[error(transparent)]
@@ -122,7 +143,7 @@ pub enum LoadError {
     #[error("{0}: run the file with the llama backend (engine.backend, --backend)")]
     NotNative(String),
     #[error(
-        "this build has no libllama, and runs only the native architecture, not {0}: build it with the feature `llama`"
+        "this build has no libllama, and runs only what has a native implementation, not {0}: build it with the feature `llama`"
     )]
     NoLibrary(String),
 }
@@ -137,32 +158,26 @@ const HASH_SAMPLE_BYTES: u64 = 4096;
 /// Loads a model. `progress` is told 0 … 1.
 pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -> Result<Loaded, LoadError> {
     let began = Instant::now();
-    let gguf = Gguf::open(path).map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
-    let architecture =
-        gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?.to_owned();
-    let foreign = super::model::why_not_native(&gguf);
-    let (backend, vocab): (Box<dyn Backend>, Arc<dyn Vocab>) = match options.backend {
-        Kind::Cpu | Kind::Cuda if foreign.is_some() => return Err(LoadError::NotNative(foreign.unwrap_or_default())),
-        Kind::Cuda => native_cuda(path, &gguf, options, progress)?,
-        Kind::Auto if foreign.is_none() => native_auto(path, &gguf, options, progress)?,
-        Kind::Cpu => native_cpu(path, &gguf, options, progress)?,
-        Kind::Auto | Kind::Llama => {
-            let parts = library(path, &architecture, options, progress)?;
+    let Validated { gguf, files, foreign, vocab, template, judged } = validate::opened(path, options, 0)?;
+    let path = files.first();
+    let (backend, vocab): Parts = match (options.backend, vocab) {
+        (Kind::Cuda, Some(vocab)) => (native_cuda(path, options, progress)?, vocab),
+        (Kind::Cpu, Some(vocab)) => (native_cpu(path, options, progress)?, vocab),
+        (_, Some(vocab)) => (native_auto(path, options, progress)?, vocab),
+        (_, None) => {
+            let parts = library(path, foreign.clone(), options, judged.context_tokens, progress)?;
             if let (Kind::Auto, Some(reason)) = (options.backend, foreign) {
                 tracing::info!(reason, "computing on the processor, with the library");
             }
             parts
         }
     };
-    // What an embedding model kept of the model that it was made from is of no use.
-    let source = vocab.template().filter(|_| !backend.info().embedding_only);
-    let template = source.map(|source| chat_template(&source, &gguf, options.vet_with.as_deref())).transpose()?;
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
-    let model_hash = model_hash(path, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
+    let model_hash = hash(&files, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let base = BaseModel::new(&gguf, &model_hash);
     let hosted = Hosted {
         model: backend.info().clone(),
-        defaults: ModelDefaults::of(path, &gguf, &architecture, &model_hash),
+        defaults: ModelDefaults::of(path, &gguf, &judged.architecture, &model_hash),
         model_hash,
         template_hash,
         tokenizer_hash: hex(&fingerprint(vocab.as_ref())),
@@ -174,14 +189,9 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
 }
 
 /// A native model's tokenizer and chat template, without its weights. `vet_with` as in [`LoadOptions`].
-pub fn text(
-    path: &Path,
-    gguf: &Gguf,
-    vet_with: Option<PathBuf>,
-) -> Result<(Arc<dyn Vocab>, Option<ChatTemplate>), LoadError> {
-    gguf.architecture().map_err(|source| LoadError::Gguf { path: path.to_owned(), source })?;
-    if let Some(reason) = super::model::why_not_native(gguf) {
-        return Err(LoadError::NotNative(reason));
+pub fn text(gguf: &Gguf, vet_with: Option<PathBuf>) -> Result<(Arc<dyn Vocab>, Option<ChatTemplate>), LoadError> {
+    if let Some(what) = super::model::why_not_native(gguf) {
+        return Err(LoadError::NotNative(what));
     }
     let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
     let template = vocab.template().map(|source| chat_template(&source, gguf, vet_with.as_deref())).transpose()?;
@@ -200,7 +210,11 @@ pub fn vocabulary(path: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError>
 const TOOL_TEMPLATE: &str = "tokenizer.chat_template.tool_use";
 
 /// Templates come from a stranger: each is tried on probe conversations before anything depends on it.
-fn chat_template(source: &str, gguf: &Gguf, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
+pub(super) fn chat_template(source: &str, gguf: &Gguf, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
+    if source.trim().is_empty() {
+        let why = "the file's `tokenizer.chat_template` is empty: convert the model again with its template, or without the key";
+        return Err(TemplateError::Refused(why.to_owned()));
+    }
     let good = |source: &str| {
         match vet_with {
             Some(program) => template::vet_apart(program, &["engine", "--vet"], source)?,
@@ -220,65 +234,73 @@ type Parts = (Box<dyn Backend>, Arc<dyn Vocab>);
 /// On a card where one serves; where none does, one line says why.
 fn native_auto(
     path: &Path,
-    gguf: &Gguf,
     options: &LoadOptions,
     progress: &mut dyn FnMut(f32),
-) -> Result<Parts, LoadError> {
+) -> Result<Box<dyn Backend>, LoadError> {
     let reason = match options.card.spared {
         true => "the card is left to the model that serves".to_owned(),
-        false => match native_cuda(path, gguf, options, progress) {
-            Ok(parts) => {
-                let device = &parts.0.info().device;
+        false => match native_cuda(path, options, progress) {
+            Ok(backend) => {
+                let device = &backend.info().device;
                 tracing::info!(device, "computing on the card, where the model is native and fits");
-                return Ok(parts);
+                return Ok(backend);
             }
             Err(error) => error.to_string(),
         },
     };
     tracing::info!(reason, "computing on the processor");
-    native_cpu(path, gguf, options, progress)
+    native_cpu(path, options, progress)
 }
 
 fn native_cpu(
     path: &Path,
-    gguf: &Gguf,
     options: &LoadOptions,
     progress: &mut dyn FnMut(f32),
-) -> Result<Parts, LoadError> {
-    let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
-    let options = super::cpu::CpuOptions {
-        threads: options.threads,
-        context_tokens: options.context_tokens,
-        sequences_max: options.sequences_max,
-        kv: options.cache.kv.unwrap_or(KvType::F32),
-        state: options.cache.state,
-        prediction: options.prediction,
-    };
-    let backend = super::cpu::Cpu::load(path, &options, progress)?;
-    Ok((Box::new(backend), Arc::new(vocab)))
+) -> Result<Box<dyn Backend>, LoadError> {
+    Ok(Box::new(super::cpu::Cpu::load(path, &options.cpu(), progress)?))
 }
 
 fn native_cuda(
     path: &Path,
-    gguf: &Gguf,
     options: &LoadOptions,
     progress: &mut dyn FnMut(f32),
-) -> Result<Parts, LoadError> {
-    let vocab = super::tokenizer::Bpe::from_gguf(gguf)?;
-    let backend = super::cuda::Cuda::load(path, &options.cuda(), progress)?;
-    Ok((Box::new(backend), Arc::new(vocab)))
+) -> Result<Box<dyn Backend>, LoadError> {
+    Ok(Box::new(super::cuda::Cuda::load(path, &options.cuda(), progress)?))
 }
 
 #[cfg(feature = "llama")]
-fn library(path: &Path, _: &str, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -> Result<Parts, LoadError> {
-    let options = super::llama::LlamaOptions {
+pub(super) fn library_options(options: &LoadOptions) -> super::llama::LlamaOptions {
+    super::llama::LlamaOptions {
         threads: options.threads,
         context_tokens: options.context_tokens,
         sequences_max: options.sequences_max,
         exact: options.exact,
-    };
-    let (backend, vocab) = super::llama::load(path, &options, progress)?;
+    }
+}
+
+/// With a context that was found to fit.
+#[cfg(feature = "llama")]
+fn library(
+    path: &Path,
+    _: Option<String>,
+    options: &LoadOptions,
+    context_tokens: usize,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    let options = super::llama::LlamaOptions { context_tokens, ..library_options(options) };
+    let (backend, vocab) = super::llama::load_planned(path, &options, progress)?;
     Ok((Box::new(backend), Arc::new(vocab)))
+}
+
+#[cfg(not(feature = "llama"))]
+fn library(
+    _: &Path,
+    what: Option<String>,
+    _: &LoadOptions,
+    _: usize,
+    _: &mut dyn FnMut(f32),
+) -> Result<Parts, LoadError> {
+    Err(LoadError::NoLibrary(what.unwrap_or_default()))
 }
 
 #[cfg(feature = "llama")]
@@ -288,26 +310,25 @@ fn by_library(path: &Path, _: &Gguf) -> Result<Arc<dyn Vocab>, LoadError> {
 
 #[cfg(not(feature = "llama"))]
 fn by_library(_: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError> {
-    Err(LoadError::NoLibrary(gguf.architecture().map(str::to_owned).unwrap_or_default()))
+    Err(LoadError::NoLibrary(super::model::why_not_native(gguf).unwrap_or_default()))
 }
 
-#[cfg(not(feature = "llama"))]
-fn library(_: &Path, name: &str, _: &LoadOptions, _: &mut dyn FnMut(f32)) -> Result<Parts, LoadError> {
-    Err(LoadError::NoLibrary(name.to_owned()))
-}
-
-/// SHA-256 over the header and the first bytes of every tensor: tells two files apart without reading gigabytes.
+/// SHA-256 over the headers and the first bytes of every tensor: tells two models apart without reading gigabytes.
 pub fn model_hash(path: &Path, gguf: &Gguf) -> std::io::Result<String> {
-    let mut file = std::fs::File::open(path)?;
+    let (_, files) = Files::open(path).map_err(std::io::Error::other)?;
+    hash(&files, gguf)
+}
+
+fn hash(files: &Files, gguf: &Gguf) -> std::io::Result<String> {
     let mut hash = Sha256::new();
-    let mut buffer = Vec::new();
-    file.by_ref().take(gguf.data_start()).read_to_end(&mut buffer)?;
-    hash.update(&buffer);
+    for header in files.headers() {
+        hash.update(header?);
+    }
     hash.update(gguf.file_len().to_le_bytes());
+    let mut buffer = Vec::new();
     for tensor in gguf.tensors() {
-        buffer.clear();
-        file.seek(SeekFrom::Start(tensor.range.start))?;
-        file.by_ref().take(tensor.bytes().min(HASH_SAMPLE_BYTES)).read_to_end(&mut buffer)?;
+        buffer.resize(tensor.bytes().min(HASH_SAMPLE_BYTES) as usize, 0);
+        files.read_at(&mut buffer, tensor.range.start)?;
         hash.update(&buffer);
     }
     Ok(hex(&hash.finalize()))

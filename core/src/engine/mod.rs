@@ -19,6 +19,7 @@ mod host_tests;
 #[cfg(feature = "llama")]
 pub mod llama;
 pub mod load;
+pub mod machine;
 pub mod model;
 pub mod prefix;
 #[cfg(test)]
@@ -35,4 +36,5 @@ pub mod tables;
 pub mod template;
 pub mod tokenizer;
 mod tool_schema;
+pub mod validate;
 pub mod vocab;

@@ -71,7 +71,7 @@ pub fn render(vocab: &dyn Vocab, template: &ChatTemplate, chat: &ChatInput) -> R
         prompt.ids.insert(0, bos);
     }
     if !chat.reply_begins.is_empty() {
-        vocab.encode(&chat.reply_begins, false, &mut prompt.ids)?;
+        vocab.encode_further(&chat.reply_begins, &mut prompt.ids)?;
         prompt.text += &chat.reply_begins;
     }
     Ok(prompt)

@@ -14,6 +14,13 @@ pub enum TokenKind {
     Unused,
 }
 
+/// White space beside a special token that is no part of the text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strips {
+    pub before: bool,
+    pub behind: bool,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum VocabError {
     #[error("tokenizer of the model file: {0}")]
@@ -50,6 +57,17 @@ pub trait Vocab: Send + Sync {
     /// Appends the ids of `text`. Special tokens are recognised in the text only if `specials` is true:
     /// false for anything that a user, a file or a tool wrote.
     fn encode(&self, text: &str, specials: bool, ids: &mut Vec<u32>) -> Result<(), VocabError>;
+
+    /// As [`Vocab::encode`] without special tokens, for text that goes on from other text: some vocabularies put a blank
+    /// before the beginning of a text.
+    fn encode_further(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), VocabError> {
+        self.encode(text, false, ids)
+    }
+
+    /// White space that a special token takes away beside it where a template wrote it.
+    fn strips(&self, _id: u32) -> Strips {
+        Strips::default()
+    }
 
     /// The ids that the file wants before and behind a text that is read by itself, as embedding models do.
     fn marks(&self) -> Result<(Vec<u32>, Vec<u32>), VocabError> {

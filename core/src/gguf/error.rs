@@ -51,10 +51,22 @@ pub enum Error {
     OutOfRange { key: String, found: String, expected: &'static str },
     #[error("general.alignment is {found}; it must be a power of two between 8 and {limit}")]
     Alignment { found: u64, limit: u64 },
-    #[error(
-        "this is part {part} of a model split into {count} files; join the parts into one file first (llama-gguf-split --merge)"
-    )]
+    #[error("this is part {part} of a model split into {count} files, and no whole model by itself")]
     Split { part: u64, count: u64 },
+    #[error(
+        "this is part {no} of a model in {count} files, but its name does not end in -{no:05}-of-{count:05}.gguf: give the parts the names that the converter gave them"
+    )]
+    PartName { no: u64, count: u64 },
+    #[error("{}: {source}", path.display())]
+    Part { path: PathBuf, source: Box<Error> },
+    #[error("{} says that it is part {found} of {of}, but part {wanted} of {count} must lie there", path.display())]
+    WrongPart { path: PathBuf, found: u64, of: u64, wanted: u64, count: u64 },
+    #[error("the folder {} holds no model file (.gguf)", path.display())]
+    NoModel { path: PathBuf },
+    #[error("the folder {} holds {found} models ({names}): name one of them", path.display())]
+    SeveralModels { path: PathBuf, found: usize, names: String },
+    #[error("the parts hold {found} tensors where {said} were announced: a part is of another model")]
+    TensorCount { found: u64, said: u64 },
     #[error("tensor \"{name}\" is missing; the file is not a complete model")]
     MissingTensor { name: String },
     #[error("tensor \"{name}\" has {found} dimensions; 1 to 4 are possible")]
@@ -67,7 +79,7 @@ pub enum Error {
         "tensor \"{name}\" has type {found}, which is not supported; use a file quantised with one of {}",
         known_types()
     )]
-    UnknownDType { name: String, found: String },
+    UnknownDType { name: String, found: u32 },
     #[error("tensor \"{name}\" has rows of {row} values, not a multiple of the {block} values of a {dtype} block")]
     PartialBlock { name: String, row: u64, block: u64, dtype: String },
     #[error("tensor \"{name}\" starts at offset {offset}, not a multiple of the alignment {alignment}")]
@@ -86,28 +98,11 @@ pub enum Error {
 
 /// The names of the supported tensor types, for messages.
 fn known_types() -> String {
-    chimere_ffi::DType::ALL.map(|t| t.name()).join(" ")
+    let all = chimere_ffi::DType::ALL.into_iter().chain(chimere_ffi::DType::FOREIGN);
+    all.map(chimere_ffi::DType::name).collect::<Vec<_>>().join(" ")
 }
 
 /// Text from a file, made safe to print: at most 64 characters, control characters escaped.
 pub(super) fn printable(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
-}
-
-/// The name of ggml's tensor type `number`, for types this project does not read.
-pub(super) fn dtype_name(number: u32) -> String {
-    let name = match number {
-        19 => "IQ1_S",
-        24 => "I8",
-        25 => "I16",
-        26 => "I32",
-        27 => "I64",
-        28 => "F64",
-        29 => "IQ1_M",
-        34 => "TQ1_0",
-        35 => "TQ2_0",
-        40 => "NVFP4",
-        _ => return format!("{number} (unknown)"),
-    };
-    format!("{number} ({name})")
 }

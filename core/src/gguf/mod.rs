@@ -6,12 +6,14 @@
 //! that passed may be mapped or handed to libllama. The header is read with plain bounded file reads; tensor data is
 //! never touched here.
 //!
+//! - [`Files`] finds and opens the file of a model, or the parts that it was split into.
 //! - [`Gguf`] reads a header and gives typed access to its metadata and [`TensorInfo`]s.
 //! - [`Layout`] and [`Writer`] write a file, streaming tensors that need not fit in memory.
 //! - `synthetic` writes models with random weights, for measurements and tests.
 
 mod cursor;
 mod error;
+mod files;
 mod read;
 #[cfg(feature = "llama")]
 pub mod synthetic;
@@ -21,6 +23,7 @@ mod vocabulary;
 mod write;
 
 pub use error::Error;
+pub use files::{Files, located};
 pub use read::Gguf;
 pub use tensor::TensorInfo;
 pub use value::{Array, FromValue, Strings, Value};

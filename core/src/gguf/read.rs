@@ -7,12 +7,20 @@ use std::path::Path;
 
 use super::cursor::Cursor;
 use super::error::{Error, printable};
+use super::files::Files;
 use super::tensor::{DataSection, Described, TensorInfo, index, place, read_description};
 use super::value::{Array, FromValue, Value};
 use super::{
     ALIGNMENT_DEFAULT, ALIGNMENT_MAX, ARRAY_LEN_MAX, KEY_BYTES_MAX, KEYS_MAX, MAGIC, STRING_BYTES_MAX, TENSORS_MAX,
     vocabulary,
 };
+
+/// Which part of a model a file is: counted from 0, of how many; a whole model is the only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Split {
+    pub(super) no: u64,
+    pub(super) count: u64,
+}
 
 /// A checked header: metadata and tensor descriptions, in the order of the file.
 #[derive(Clone, Debug)]
@@ -28,40 +36,84 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Reads and checks the header of the file at `path`.
+    /// Reads and checks the header of the model at `path`, in one file or several, as [`Files::open`] finds it.
     pub fn open(path: &Path) -> Result<Gguf, Error> {
-        let file = File::open(path).map_err(|source| Error::Read { path: path.into(), source })?;
-        Gguf::read_file(&file, path)
+        Ok(Files::open(path)?.0)
     }
 
     /// As [`Gguf::open`], from a file already open and standing at its start: whoever then maps the
     /// same handle maps the file that was checked, even if `path` was replaced meanwhile.
     pub fn read_file(file: &File, path: &Path) -> Result<Gguf, Error> {
+        Gguf::read_part(file, path)?.whole()
+    }
+
+    /// As [`Gguf::read_file`], of a file that may be a part of a model.
+    pub(super) fn read_part(file: &File, path: &Path) -> Result<Gguf, Error> {
         let meta = file.metadata().map_err(|source| Error::Read { path: path.into(), source })?;
         if meta.is_dir() {
             let source = std::io::ErrorKind::IsADirectory.into();
             return Err(Error::Read { path: path.into(), source });
         }
-        Gguf::read(BufReader::with_capacity(1 << 16, file), meta.len())
+        Gguf::read_any(BufReader::with_capacity(1 << 16, file), meta.len())
     }
 
     /// Reads and checks a header from `reader` (buffered, at the start of a file of `file_len` bytes).
     pub fn read(reader: impl Read, file_len: u64) -> Result<Gguf, Error> {
+        Gguf::read_any(reader, file_len)?.whole()
+    }
+
+    fn read_any(reader: impl Read, file_len: u64) -> Result<Gguf, Error> {
         let mut cursor = Cursor::new(reader, file_len);
         let version = read_version(&mut cursor)?;
         let tensor_count = bounded(cursor.u64(|| "the tensor count".into())?, TENSORS_MAX, "the tensor count")?;
         let key_count = bounded(cursor.u64(|| "the key count".into())?, KEYS_MAX, "the key count")?;
         let (metadata, keys) = read_metadata(&mut cursor, key_count)?;
         let alignment = alignment_of(&metadata, &keys)?;
-        refuse_split(&metadata, &keys)?;
         let described = read_descriptions(&mut cursor, tensor_count)?;
         let names = index(&described)?;
         // A file without tensors (a vocabulary, a test) may end right after its header.
         let data_start = cursor.at().next_multiple_of(alignment);
         let tensors = place(described, &DataSection { start: data_start, file_len, alignment })?;
         let gguf = Gguf { version, data_start, file_len, metadata, keys, tensors, names };
+        gguf.split()?;
         vocabulary::check(&gguf)?;
         Ok(gguf)
+    }
+
+    /// Which part of a model this is.
+    pub(super) fn split(&self) -> Result<Split, Error> {
+        let number = |key: &str, absent| Ok::<u64, Error>(self.optional(key)?.unwrap_or(absent));
+        Ok(Split { no: number("split.no", 0)?, count: number("split.count", 1)? })
+    }
+
+    fn whole(self) -> Result<Gguf, Error> {
+        match self.split()? {
+            Split { no, count } if count > 1 => Err(Error::Split { part: no.saturating_add(1), count }),
+            _ => Ok(self),
+        }
+    }
+
+    /// Adds the tensors of a further part, which begins at byte `start` behind the first.
+    pub(super) fn append(&mut self, part: Gguf, start: u64) -> Result<(), Error> {
+        for tensor in part.tensors {
+            if self.names.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                return Err(Error::DuplicateTensor { name: printable(&tensor.name) });
+            }
+            self.tensors.push(tensor.moved(start));
+        }
+        let total = self.tensors.len() as u64;
+        bounded(total, TENSORS_MAX, "the number of tensors")?;
+        self.file_len += part.file_len;
+        Ok(())
+    }
+
+    /// Checks what the first part says of all of them together.
+    pub(super) fn check_joined(&self) -> Result<(), Error> {
+        let found = self.tensors.len() as u64;
+        match self.optional::<u64>("split.tensors.count")? {
+            Some(said) if said != found => Err(Error::TensorCount { found, said }),
+            _ => vocabulary::check(self),
+        }
     }
 
     /// Version of the format: 2 or 3.
@@ -69,7 +121,7 @@ impl Gguf {
         self.version
     }
 
-    /// Length of the whole file, in bytes.
+    /// Length of the whole file, or of all parts together, in bytes.
     pub fn file_len(&self) -> u64 {
         self.file_len
     }
@@ -265,14 +317,4 @@ fn alignment_of(metadata: &[(String, Value)], keys: &HashMap<String, usize>) -> 
         return Err(Error::Alignment { found, limit: ALIGNMENT_MAX });
     }
     Ok(found)
-}
-
-fn refuse_split(metadata: &[(String, Value)], keys: &HashMap<String, usize>) -> Result<(), Error> {
-    let number = |key: &str| value_of(metadata, keys, key).map(|v| u64::from_value(key, v)).transpose();
-    let count = number("split.count")?.unwrap_or(0);
-    let part = number("split.no")?.unwrap_or(0).saturating_add(1);
-    if count > 1 {
-        return Err(Error::Split { part, count });
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use chimere_ffi::DType;
 
 use super::cursor::Cursor;
-use super::error::{Error, dtype_name, printable};
+use super::error::{Error, printable};
 use super::{DIMS_MAX, NAME_BYTES_MAX};
 
 /// Name, shape, type and place of one tensor.
@@ -42,6 +42,12 @@ impl TensorInfo {
     /// Values in all.
     pub fn elements(&self) -> u64 {
         self.row_len() * self.rows()
+    }
+
+    /// The same one, so many bytes further on.
+    pub(super) fn moved(mut self, by: u64) -> TensorInfo {
+        self.range = self.range.start + by..self.range.end + by;
+        self
     }
 
     /// Bytes of the data.
@@ -96,8 +102,7 @@ pub(super) fn read_description<R: Read>(cursor: &mut Cursor<R>, i: u64) -> Resul
         dims.push(cursor.u64(what)?);
     }
     let number = cursor.u32(what)?;
-    let dtype = DType::from_u32(number)
-        .ok_or_else(|| Error::UnknownDType { name: printable(&name), found: dtype_name(number) })?;
+    let dtype = DType::from_u32(number).ok_or_else(|| Error::UnknownDType { name: printable(&name), found: number })?;
     let offset = cursor.u64(what)?;
     let bytes = checked_bytes(&name, dtype, &dims)?;
     Ok(Described { name, dtype, dims, offset, bytes })

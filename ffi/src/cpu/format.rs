@@ -68,7 +68,7 @@ const fn signed(levels: &[u8], offset: i32) -> [u8; 16] {
 const ODD: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
 
 impl Format {
-    /// The common form of a quantised type; `None` for F32, F16 and BF16.
+    /// The common form of a quantised type; `None` for F32, F16, BF16 and what only the library computes.
     pub(crate) const fn of(dtype: DType) -> Option<Format> {
         let mut f = match dtype {
             DType::F32 | DType::F16 | DType::BF16 => return None,
@@ -89,6 +89,7 @@ impl Format {
             DType::IQ3_XXS => k(4, 32, Some(signed(&grids::IQ3_XXS_LEVELS, 62)), 62, false),
             DType::IQ3_S => k(4, 32, Some(signed(&ODD, 15)), 15, false),
             DType::IQ4_XS => k(4, 32, Some(shift(IQ4, 127)), 127, false),
+            _ => return None,
         };
         match dtype {
             DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => f.mul = 0.125,
@@ -167,7 +168,6 @@ impl Block {
     #[inline(always)]
     pub(crate) fn read(&mut self, dtype: DType, bytes: &[u8]) {
         match dtype {
-            DType::F32 | DType::F16 | DType::BF16 => {}
             DType::Q4_0 | DType::IQ4_NL => self.nibbles32(le16(bytes, 0), 0, &bytes[2..], 0),
             DType::Q4_1 => self.nibbles32(le16(bytes, 0), le16(bytes, 2), &bytes[4..], 0),
             DType::Q5_0 => self.nibbles32(le16(bytes, 0), 0, &bytes[6..], le32(bytes, 2)),
@@ -185,6 +185,8 @@ impl Block {
             DType::IQ3_XXS => self.iq3_xxs(bytes),
             DType::IQ3_S => self.iq3_s(bytes),
             DType::IQ4_XS => self.iq4_xs(bytes),
+            // What has no blocks, and what only the library computes.
+            _ => {}
         }
     }
 

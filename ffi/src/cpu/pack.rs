@@ -34,6 +34,8 @@ pub enum PackError {
     TooLarge { rows: usize, cols: usize },
     #[error("the output has room for {got} values, {need} needed")]
     Output { need: usize, got: usize },
+    #[error("type {0:?} is computed by the library only")]
+    Foreign(DType),
 }
 
 /// Where the parts of a packed group lie, in bytes.
@@ -351,7 +353,8 @@ fn stack(
         (_, Some(format)) => Kind::Packed(Layout::new(format, cols)),
         (DType::F16, _) => Kind::F16,
         (DType::BF16, _) => Kind::BF16,
-        _ => Kind::F32,
+        (DType::F32, _) => Kind::F32,
+        _ => return Err(PackError::Foreign(dtype)),
     };
     let groups = rows.div_ceil(GROUP);
     let len = match kind {
@@ -434,7 +437,8 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Pac
                 .iter_mut()
                 .zip(bytes.as_chunks::<2>().0)
                 .for_each(|(y, b)| *y = half::bf16::from_le_bytes(*b).to_f32()),
-            _ => out.iter_mut().zip(bytes.as_chunks::<4>().0).for_each(|(y, b)| *y = f32::from_le_bytes(*b)),
+            DType::F32 => out.iter_mut().zip(bytes.as_chunks::<4>().0).for_each(|(y, b)| *y = f32::from_le_bytes(*b)),
+            _ => return Err(PackError::Foreign(dtype)),
         }
         return Ok(());
     };

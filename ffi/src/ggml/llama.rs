@@ -9,6 +9,7 @@ mod context;
 mod hidden;
 mod log;
 mod model;
+mod state;
 
 use std::ffi::{CStr, c_char};
 use std::sync::Once;
@@ -18,7 +19,8 @@ use llama_cpp_sys_2 as sys;
 pub use adapter::Adapter;
 pub use context::{Batch, Context, ContextOptions, Hidden};
 pub use log::{Level, set_sink};
-pub use model::{Model, ModelOptions, TokenAttr};
+pub use model::{Model, ModelOptions, TokenAttr, VocabKind};
+pub use state::Bytes;
 
 /// Why a call of the library failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +43,8 @@ pub enum LlamaError {
     NoRoom,
     #[error("the library failed to decode: {0}")]
     Decode(String),
+    #[error("the library cannot keep a sequence: {0}")]
+    State(String),
     #[error("the library failed to tokenise: {0}")]
     Tokenize(String),
 }
@@ -154,6 +158,29 @@ unsafe extern "C" {
         message: *mut c_char,
         size: usize,
     ) -> i32;
+    fn chimere_context_bytes(
+        context: *const sys::llama_context,
+        out: *mut usize,
+        message: *mut c_char,
+        size: usize,
+    ) -> i32;
+    fn chimere_state_size(context: *mut sys::llama_context, seq: i32, message: *mut c_char, size: usize) -> usize;
+    fn chimere_state_get(
+        context: *mut sys::llama_context,
+        out: *mut u8,
+        len: usize,
+        seq: i32,
+        message: *mut c_char,
+        size: usize,
+    ) -> usize;
+    fn chimere_state_set(
+        context: *mut sys::llama_context,
+        data: *const u8,
+        len: usize,
+        seq: i32,
+        message: *mut c_char,
+        size: usize,
+    ) -> usize;
     fn chimere_hidden_enable(context: *mut sys::llama_context, value: bool, masked: bool);
     fn chimere_hidden_ith(context: *mut sys::llama_context, i: i32, message: *mut c_char, size: usize) -> *const f32;
 }

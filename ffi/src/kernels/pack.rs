@@ -133,8 +133,11 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// `None` where rows of so many values are no whole blocks.
+    /// `None` where rows of so many values are no whole blocks, or their type is for the library alone.
     pub fn of(dtype: DType, cols: usize) -> Option<Rows> {
+        if !dtype.is_native() {
+            return None;
+        }
         let packing = Packing::of(dtype, cols);
         let row_bytes = dtype.row_bytes(cols).filter(|bytes| *bytes > 0 && cols % packing.inputs() == 0)?;
         Some(Rows { dtype, packing, format: Format::of(dtype), row_bytes })

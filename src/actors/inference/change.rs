@@ -10,6 +10,7 @@ use super::Inference;
 use super::board::EngineState;
 use super::child::EngineSpec;
 use crate::engine::protocol::Hosted;
+use crate::engine::validate::EMBEDS;
 
 /// Hosts another model. Whoever asks holds the gate shut, so that no request is under way.
 #[derive(Message)]
@@ -86,7 +87,7 @@ impl Inference {
     pub(super) fn proven(&mut self, hosted: &Arc<Hosted>, context: &mut Context<Self>) -> bool {
         let Some(change) = &mut self.change else { return true };
         if hosted.model.embedding_only && change.failed.is_none() {
-            change.failed = Some("it makes embeddings and writes no text".to_owned());
+            change.failed = Some(EMBEDS.to_owned());
             self.spec = change.before.clone();
             self.replace(context);
             return false;

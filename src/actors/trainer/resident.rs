@@ -123,7 +123,7 @@ async fn texts(model: PathBuf, pairs: PathBuf, from: Option<PathBuf>) -> Result<
     let work = move || -> Result<Texts, String> {
         let header = Gguf::open(&model).map_err(|error| error.to_string())?;
         // The engine had the template judged apart before it was ready; here it is judged in place.
-        let (vocab, template) = load::text(&model, &header, None).map_err(|error| error.to_string())?;
+        let (vocab, template) = load::text(&header, None).map_err(|error| error.to_string())?;
         let read = pairs::read(&pairs, vocab.as_ref(), template.as_ref(), Objective::Likelihood);
         let read = read.map_err(|error| error.to_string())?;
         let hashed = |path: PathBuf| adapter::sha256_of(&path).map(|(_, sha256)| (path, sha256));

@@ -127,7 +127,7 @@ impl fmt::Display for Report {
 /// Measures; `progress` is told after each round and each training.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut()) -> anyhow::Result<Report> {
     let path = plan.model.path()?;
-    let (vocab, template) = load::text(&path, &Gguf::open(&path)?, chimere::program::own().ok())?;
+    let (vocab, template) = load::text(&Gguf::open(&path)?, chimere::program::own().ok())?;
     let pairs = pairs::read(&plan.pairs, vocab.as_ref(), template.as_ref(), Objective::Likelihood)?.list;
     let longest = pairs.iter().map(|pair| pair.ids.len()).max().context("the file has no pair that can be used")?;
     let loaded = ModelArgs { context: longest as u32, adapters: true, ..plan.model.clone() };

@@ -43,8 +43,8 @@ impl ThinkingBudget {
     ) -> Result<ThinkingBudget, VocabError> {
         let Some(marks) = marks else { return Ok(ThinkingBudget::default()) };
         let (mut line, mut close) = (Vec::new(), vec![marks.close]);
-        vocab.encode("\n", false, &mut line)?;
-        vocab.encode("\n\n", false, &mut close)?;
+        vocab.encode_further("\n", &mut line)?;
+        vocab.encode_further("\n\n", &mut close)?;
         let limit = match thinking {
             Thinking::Template => None,
             Thinking::Off => Some(0),

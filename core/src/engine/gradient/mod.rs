@@ -15,18 +15,16 @@ mod ops;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::mem::take;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use chimere_ffi::cpu::{Pool, argmax, rms_norm_into, softmax};
-use chimere_ffi::map::Map;
 
 use super::model::weights::{Layer, Mixer, Weights};
 use super::model::{HParams, ModelError};
-use crate::gguf::Gguf;
+use crate::gguf::Files;
 pub use batch::Batch;
 
 use dense::{Dense, DensePacker};
@@ -98,14 +96,13 @@ impl Trunk {
     /// Loads the model at `path`; changes will be learned for the matrices whose names `wanted` accepts.
     pub fn load(path: &Path, threads: usize, progress: &mut dyn FnMut(f32)) -> Result<Trunk, ModelError> {
         let unreadable = |e: &dyn std::fmt::Display| ModelError::Contradiction(format!("{}: {e}", path.display()));
-        let file = File::open(path).map_err(|e| unreadable(&e))?;
-        let gguf = Gguf::read_file(&file, path)?;
+        let (gguf, files) = Files::open(path)?;
         let hp = HParams::read(&gguf)?;
         if hp.gdn.conv_kernel != 4 {
             let found = hp.gdn.conv_kernel.to_string();
             return Err(ModelError::Value { key: "ssm.conv_kernel".into(), found, wanted: "4 for training" });
         }
-        let map = Arc::new(Map::new(&file).map_err(|e| unreadable(&e))?);
+        let map = Arc::new(files.map().map_err(|e| unreadable(&e))?);
         let pool = Pool::new(threads).map_err(|e| unreadable(&e))?;
         let mut weights = Weights::load(&hp, &gguf, &mut DensePacker { map }, progress)?;
         weights.mtp = None;

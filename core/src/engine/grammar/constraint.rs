@@ -26,7 +26,7 @@ impl Landmarks {
     pub(super) fn of(vocab: &dyn Vocab, call: Option<u32>) -> Landmarks {
         let single = |text: &str| {
             let mut ids = Vec::new();
-            let encoded = vocab.encode(text, false, &mut ids);
+            let encoded = vocab.encode_further(text, &mut ids);
             (encoded.is_ok() && ids.len() == 1).then(|| ids[0])
         };
         Landmarks {

@@ -30,7 +30,7 @@ impl TokenizerEnv for Words {
     fn tokenize_bytes(&self, text: &[u8]) -> Vec<TokenId> {
         let encode = |text: &str| {
             let mut ids = Vec::new();
-            match self.vocab.encode(text, false, &mut ids) {
+            match self.vocab.encode_further(text, &mut ids) {
                 Ok(()) => ids,
                 Err(_) => self.trie.greedy_tokenize(text.as_bytes()),
             }

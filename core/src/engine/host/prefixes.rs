@@ -2,7 +2,7 @@
 //! it holds on the way is kept for later prompts, until its owner is forgotten.
 
 use super::Host;
-use crate::engine::backend::{BackendError, SeqId};
+use crate::engine::backend::{BackendError, SavedSize, SeqId};
 use crate::engine::prefix::Keeper;
 use crate::engine::protocol::{Event, RequestId};
 use crate::engine::slot::Slot;
@@ -71,6 +71,7 @@ impl Host {
         let Some(size) = self.backend.saved_size() else { return };
         for slot in &mut self.slots {
             let Some((seq, scope, tokens)) = slot.mark() else { continue };
+            let size = SavedSize { state: self.backend.state_bytes(seq), ..size };
             let Some(first) = self.prefixes.room(scope, tokens, size) else { continue };
             match self.backend.save(seq, first) {
                 Ok(saved) => self.prefixes.put(scope, tokens, saved),

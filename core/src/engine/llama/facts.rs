@@ -42,7 +42,10 @@ pub(super) fn check(gguf: &Gguf) -> Result<(), String> {
         }
         found => Ok(found),
     };
-    let layers = within("block_count", 1, LAYERS_MAX)?.ok_or("the number of layers (block_count) is missing")?;
+    let missing = || {
+        format!("the number of layers (\"{architecture}.block_count\") is missing: the file is no model of that kind")
+    };
+    let layers = within("block_count", 1, LAYERS_MAX)?.ok_or_else(missing)?;
     within("nextn_predict_layers", 0, layers)?;
     within("embedding_length", 1, 1 << 20)?;
     within("context_length", 1, 1 << 30)?;

@@ -1,27 +1,42 @@
 //! The library's vocabulary behind our trait.
+//!
+//! The library recognises user-defined tokens (`</think>`, `<tool_call>`) in any text, and joins the letters of a control
+//! token where its vocabulary has the pairs. Text that somebody wrote must become neither. It is therefore read again in
+//! parts where that happened, cut inside each such name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use chimere_ffi::ggml::llama::{Model, TokenAttr};
+use aho_corasick::AhoCorasick;
+use chimere_ffi::ggml::llama::{Model, TokenAttr, VocabKind};
 
-use crate::engine::vocab::{TokenKind, Vocab, VocabError};
+use crate::engine::vocab::{Strips, TokenKind, Vocab, VocabError};
 
 /// Bytes of one text.
 const TEXT_BYTES_MAX: usize = 16 << 20;
-/// Some of the library's pre-tokenisers go one call deeper for each character of a word or of a run
-/// of white space. Longer runs than this are cut, so that no text can exhaust the stack.
+/// Some of the library's expressions for byte-level vocabularies go one call deeper for each character of a word or of a
+/// run of white space. Longer runs than this are cut there, so that no text can exhaust the stack.
 const RUN_BYTES_MAX: usize = 2_048;
 /// Runs up to this length are safe on any thread.
 const RUN_BYTES_SAFE: usize = 256;
 /// Stack of the thread that takes the longer ones.
 const STACK_BYTES: usize = 64 << 20;
+/// What a text is put behind so that it is read as the middle of one: letters that join with no others.
+const LEADS: [&str; 3] = ["\u{1}", "\n", "."];
+
+/// What letters become that a vocabulary does not have. They may come from any text, and steer nothing.
+const UNKNOWN: [&str; 2] = ["[UNK]", "<unk>"];
 
 /// Text to ids and back by the library.
 #[derive(Debug)]
 pub struct LlamaVocab {
     model: Arc<Model>,
+    kind: VocabKind,
     specials: HashMap<String, u32>,
+    /// Ids of `specials` that no text may become.
+    special_ids: HashSet<u32>,
+    /// Every occurrence of their names.
+    finder: Option<AhoCorasick>,
     ends: Vec<u32>,
 }
 
@@ -29,19 +44,116 @@ impl LlamaVocab {
     /// The vocabulary of `model`.
     pub fn new(model: Arc<Model>) -> LlamaVocab {
         let ids = 0..u32::try_from(model.tokens()).unwrap_or(0);
-        let special = |id: &u32| matches!(model.attr(*id), Some(TokenAttr::Control | TokenAttr::UserDefined));
-        let specials = ids.clone().filter(special).filter_map(|id| Some((model.text(id)?, id))).collect();
+        let kind = model.vocab_kind();
+        // Where a blank comes before every text, one comes behind each such token as well.
+        let blanks = kind == VocabKind::Sentencepiece && puts_blanks(&model);
+        let special = |id: u32| {
+            let text = model.text(id)?;
+            match model.attr(id)? {
+                TokenAttr::Control => Some((text, id)),
+                TokenAttr::UserDefined if blanks || !ordinary(&text) => Some((text, id)),
+                _ => None,
+            }
+        };
+        let specials: HashMap<String, u32> = ids.clone().filter_map(special).collect();
+        let means_nothing = |name: &str| UNKNOWN.iter().any(|unknown| unknown.eq_ignore_ascii_case(name));
+        let special_ids = specials.iter().filter(|(name, _)| !means_nothing(name)).map(|(_, id)| *id).collect();
+        // A name of one character cannot be cut.
+        let names = specials.keys().filter(|name| name.chars().count() > 1);
+        let finder = AhoCorasick::new(names).ok();
         let ends = ids.filter(|id| model.ends_reply(*id)).collect();
-        LlamaVocab { model, specials, ends }
+        LlamaVocab { model, kind, specials, special_ids, finder, ends }
     }
 
-    fn encode_pieces(&self, pieces: &[&str], specials: bool) -> Result<Vec<u32>, VocabError> {
-        let mut ids = Vec::new();
-        for piece in pieces {
-            let found = self.model.tokenize(piece, false, specials);
-            ids.extend(found.map_err(|e| VocabError::Encode(e.to_string()))?);
+    /// Ids of a text by the library alone, in parts where it could not bear the whole.
+    fn whole(&self, text: &str, specials: bool) -> Result<Vec<u32>, VocabError> {
+        let (pieces, longest) = match self.kind {
+            VocabKind::Bpe => cut_runs(text),
+            _ => (vec![text], 0),
+        };
+        let all = || -> Result<Vec<u32>, VocabError> {
+            let found = pieces.iter().map(|piece| self.model.tokenize(piece, false, specials));
+            let found: Result<Vec<_>, _> = found.collect();
+            Ok(found.map_err(encode_error)?.concat())
+        };
+        if longest <= RUN_BYTES_SAFE {
+            return all();
         }
-        Ok(ids)
+        let deep = std::thread::Builder::new().name("tokenise".into()).stack_size(STACK_BYTES);
+        std::thread::scope(|scope| {
+            let thread = deep.spawn_scoped(scope, all);
+            let thread = thread.map_err(|e| VocabError::Encode(format!("no thread: {e}")))?;
+            thread.join().unwrap_or_else(|_| Err(VocabError::Encode("the tokeniser panicked".into())))
+        })
+    }
+
+    /// Ids of a text that goes on from another, without the blank that SentencePiece puts before a text.
+    fn further(&self, text: &str) -> Result<Vec<u32>, VocabError> {
+        if self.kind != VocabKind::Sentencepiece || text.is_empty() {
+            return self.whole(text, false);
+        }
+        for lead in LEADS {
+            let (Ok(before), Ok(mut ids)) = (self.whole(lead, false), self.whole(&format!("{lead}{text}"), false))
+            else {
+                continue;
+            };
+            if ids.starts_with(&before) && ids.len() > before.len() {
+                return Ok(ids.split_off(before.len()));
+            }
+        }
+        Err(VocabError::Encode("this vocabulary cannot read the middle of a text".to_owned()))
+    }
+
+    /// Ids of a text that somebody wrote, none of them special. `begins`: it is the beginning of a text.
+    fn plain(&self, text: &str, begins: bool) -> Result<Vec<u32>, VocabError> {
+        let read = |part: &str, begins| if begins { self.whole(part, false) } else { self.further(part) };
+        let special = |ids: &[u32]| ids.iter().any(|id| self.special_ids.contains(id));
+        let ids = read(text, begins)?;
+        if !special(&ids) {
+            return Ok(ids);
+        }
+        let mut ids = Vec::new();
+        for (n, part) in self.cut_names(text).into_iter().enumerate() {
+            ids.extend(read(part, begins && n == 0)?);
+        }
+        match special(&ids) {
+            false => Ok(ids),
+            true => Err(VocabError::Encode("it becomes a control token whichever way it is read".to_owned())),
+        }
+    }
+
+    /// Cuts a text behind the first character of every name of a special token in it.
+    fn cut_names<'a>(&self, text: &'a str) -> Vec<&'a str> {
+        let behind_first = |at: usize| at + text[at..].chars().next().map_or(0, char::len_utf8);
+        let found = self.finder.iter().flat_map(|finder| finder.find_overlapping_iter(text));
+        let mut cuts: Vec<usize> = found.map(|name| behind_first(name.start())).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let from = [0].into_iter().chain(cuts.iter().copied());
+        let to = cuts.iter().copied().chain([text.len()]);
+        from.zip(to).map(|(from, to)| &text[from..to]).collect()
+    }
+}
+
+/// A user-defined token that stands for text: runs of blanks and new lines, and single letters.
+fn ordinary(text: &str) -> bool {
+    text.chars().count() == 1 || text.chars().all(|c| c.is_whitespace() || c == '\u{2581}')
+}
+
+/// Whether a text begins with a blank that nobody wrote.
+fn puts_blanks(model: &Model) -> bool {
+    let first = model.tokenize("a", false, false).ok().and_then(|ids| ids.first().copied());
+    first.is_some_and(|id| model.piece(id, false).is_ok_and(|piece| piece.starts_with(b" ")))
+}
+
+fn encode_error(error: chimere_ffi::ggml::llama::LlamaError) -> VocabError {
+    VocabError::Encode(error.to_string())
+}
+
+fn bounded(text: &str) -> Result<(), VocabError> {
+    match text.len() > TEXT_BYTES_MAX {
+        true => Err(VocabError::TooLong { bytes: text.len(), limit: TEXT_BYTES_MAX }),
+        false => Ok(()),
     }
 }
 
@@ -71,27 +183,25 @@ impl Vocab for LlamaVocab {
     }
 
     fn encode(&self, text: &str, specials: bool, ids: &mut Vec<u32>) -> Result<(), VocabError> {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(VocabError::TooLong { bytes: text.len(), limit: TEXT_BYTES_MAX });
-        }
-        let (pieces, longest) = cut_runs(text);
-        if longest <= RUN_BYTES_SAFE {
-            ids.extend(self.encode_pieces(&pieces, specials)?);
-            return Ok(());
-        }
-        let deep = std::thread::Builder::new().name("tokenise".into()).stack_size(STACK_BYTES);
-        let found = std::thread::scope(|scope| {
-            let thread = deep.spawn_scoped(scope, || self.encode_pieces(&pieces, specials));
-            let thread = thread.map_err(|e| VocabError::Encode(format!("no thread: {e}")))?;
-            thread.join().unwrap_or_else(|_| Err(VocabError::Encode("the tokeniser panicked".into())))
-        });
-        ids.extend(found?);
+        bounded(text)?;
+        ids.extend(if specials { self.whole(text, true)? } else { self.plain(text, true)? });
         Ok(())
+    }
+
+    fn encode_further(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), VocabError> {
+        bounded(text)?;
+        ids.extend(self.plain(text, false)?);
+        Ok(())
+    }
+
+    fn strips(&self, id: u32) -> Strips {
+        let (before, behind) = self.model.strips(id);
+        Strips { before, behind }
     }
 
     /// Told by the library: what it puts around a letter.
     fn marks(&self) -> Result<(Vec<u32>, Vec<u32>), VocabError> {
-        let ids = |marked| self.model.tokenize("a", marked, false).map_err(|e| VocabError::Encode(e.to_string()));
+        let ids = |marked| self.model.tokenize("a", marked, false).map_err(encode_error);
         let (plain, marked) = (ids(false)?, ids(true)?);
         let at = (!plain.is_empty()).then(|| marked.windows(plain.len()).position(|part| part == plain)).flatten();
         let at = at.ok_or_else(|| VocabError::Model("what stands around a text cannot be told".to_owned()))?;
@@ -110,6 +220,9 @@ impl Vocab for LlamaVocab {
         match self.model.attr(id) {
             Some(TokenAttr::Normal | TokenAttr::Byte) => TokenKind::Normal,
             Some(TokenAttr::Control | TokenAttr::Unknown) => TokenKind::Control,
+            Some(TokenAttr::UserDefined) if self.model.text(id).is_some_and(|text| ordinary(&text)) => {
+                TokenKind::Normal
+            }
             Some(TokenAttr::UserDefined) => TokenKind::UserDefined,
             Some(TokenAttr::Unused) | None => TokenKind::Unused,
         }

@@ -2,6 +2,7 @@
 //! shape, the forward pass as a list of stages, and the bookkeeping of open sequences. Plain data and arithmetic:
 //! what a backend computes with (threads, devices, packed weights) lives in the backend.
 
+mod check;
 pub mod hparams;
 pub mod passes;
 pub mod stages;
@@ -10,6 +11,7 @@ pub mod state;
 pub(crate) mod tiny;
 pub mod weights;
 
+pub use check::check;
 pub use hparams::HParams;
 
 /// Whether a native backend can run the file: the architecture's name is ours and the tensors are laid out as it
@@ -32,7 +34,15 @@ pub fn why_not_native(file: &crate::gguf::Gguf) -> Option<String> {
         return Some("its first layer has fused projections, which the native implementation does not read".into());
     }
     let scale = file.tensors().iter().find(|t| t.name.ends_with(".scale") || t.name.ends_with(".input_scale"));
-    scale.map(|t| format!("its tensor \"{}\" scales a matrix, which the native implementation does not read", t.name))
+    if let Some(t) = scale {
+        return Some(format!(
+            "its tensor \"{}\" scales a matrix, which the native implementation does not read",
+            t.name
+        ));
+    }
+    let foreign = file.tensors().iter().find(|t| !t.dtype.is_native())?;
+    let (name, kind) = (&foreign.name, foreign.dtype.name());
+    Some(format!("its tensor \"{name}\" has type {kind}, which only the library computes"))
 }
 
 /// Why a file cannot be run as a `qwen35moe` model.

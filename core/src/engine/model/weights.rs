@@ -229,6 +229,10 @@ impl<P: Packer> Reader<'_, P> {
         if found != wanted {
             return Err(ModelError::Shape { name: name.into(), wanted, found });
         }
+        if !info.dtype.is_native() {
+            let reason = format!("its type {} is computed by the library only", info.dtype.name());
+            return Err(ModelError::Tensor { name: name.into(), reason });
+        }
         (self.progress)((self.bytes_done as f64 / self.bytes_total as f64).min(1.0) as f32);
         self.bytes_done += info.bytes();
         let [cols, rows, experts] = shape;

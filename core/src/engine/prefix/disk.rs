@@ -1,8 +1,9 @@
 //! Prompt prefixes in a file, so that they outlive their engine: written when it ends well, read when the next one starts.
 //!
-//! Little endian: `CHPREFX2`; who made it; for each scope its owner, its adapter and its nodes, parents first, each with its
-//! parent's place, number of tokens, tokens, block, and when its state was used last (0: it has none), then the state; the
-//! SHA-256 of all that. A file of another maker, cut short or damaged is not used: its prompts are read again.
+//! Little endian: `CHPREFX3`; who made it; for each scope its owner, its adapter and its nodes, parents first, each with its
+//! parent's place, number of tokens, tokens, block, and when its state was used last (0: it has none), then the state behind
+//! its length; the SHA-256 of all that. A file of another maker, cut short or damaged is not used: its prompts are read
+//! again.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +17,7 @@ use super::{NodeId, PrefixLimits, Prefixes, Scope, State};
 use crate::engine::backend::SavedSize;
 use crate::engine::batch::CUT_TOKENS;
 
-const MAGIC: &[u8; 8] = b"CHPREFX2";
+const MAGIC: &[u8; 8] = b"CHPREFX3";
 /// Parent of the nodes of a scope that begin a prompt.
 const ROOT: u32 = u32::MAX;
 /// Longest name in the file, bytes.
@@ -130,6 +131,7 @@ impl Prefixes {
             out.write_all(&node.block)?;
             out.write_all(&node.state.as_ref().map_or(0, |s| s.used).to_le_bytes())?;
             if let Some(state) = &node.state {
+                number(out, state.bytes.len())?;
                 out.write_all(&state.bytes)?;
             }
         }
@@ -161,8 +163,12 @@ impl Prefixes {
             let last = u64::from_le_bytes(bytes(from, 8)?.as_chunks().0.first().copied().unwrap_or_default());
             let id = self.insert(Some(parent), &tokens, block);
             if last > 0 {
-                self.bytes += size.state as u64;
-                let bytes = bytes(from, size.state)?;
+                let len = read_number(from)? as usize;
+                if len as u64 > self.limits.bytes_max || (size.block > 0 && len != size.state) {
+                    return Err(wrong("a state has another length than the model's"));
+                }
+                self.bytes += len as u64;
+                let bytes = bytes(from, len)?;
                 // Its age comes with that of the others.
                 self.nodes.entry(id).and_modify(|node| node.state = Some(State { bytes, used: 0 }));
                 used.push((last, id));

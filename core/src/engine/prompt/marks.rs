@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{PromptError, Rendered};
 use crate::engine::template::{CUT_MARK, MARK};
-use crate::engine::vocab::{TokenKind, Vocab};
+use crate::engine::vocab::{Strips, TokenKind, Vocab};
 
 /// Stands where a reply goes on with the last message.
 pub(super) const CUT: char = CUT_MARK;
@@ -90,23 +90,31 @@ impl Specials {
     pub(super) fn tokenise(&self, vocab: &dyn Vocab, text: &str) -> Result<Rendered, PromptError> {
         let (open, close) = (vocab.special("<think>"), vocab.special("</think>"));
         let mut prompt = Rendered { text: text.replace([MARK, CUT], ""), ids: Vec::new(), thinking_open: false };
-        let mut at = 0;
-        let plain = |from: usize, to: usize, ids: &mut Vec<u32>| match from == to {
-            true => Ok(()),
-            false => vocab.encode(&text[from..to].replace([MARK, CUT], ""), false, ids),
-        };
+        let (mut at, mut before) = (0, Strips::default());
         for found in self.longest.find_iter(text) {
-            plain(at, found.start(), &mut prompt.ids)?;
             let id = self.ids[found.pattern().as_usize()];
+            let strips = vocab.strips(id);
+            let between = between(&text[at..found.start()], before.behind, strips.before);
+            vocab.encode(&between, false, &mut prompt.ids)?;
             prompt.ids.push(id);
             if Some(id) == open {
                 prompt.thinking_open = true;
             } else if Some(id) == close || vocab.kind(id) == TokenKind::Control {
                 prompt.thinking_open = false;
             }
-            at = found.end();
+            (at, before) = (found.end(), strips);
         }
-        plain(at, text.len(), &mut prompt.ids)?;
+        vocab.encode(&between(&text[at..], before.behind, false), false, &mut prompt.ids)?;
         Ok(prompt)
     }
+}
+
+/// The text between two special tokens, without its marks and without the white space that either takes away.
+fn between(text: &str, behind_one: bool, before_one: bool) -> String {
+    // What C calls white space.
+    let space = |c: char| c.is_ascii_whitespace() || c == '\u{b}';
+    let text = text.replace([MARK, CUT], "");
+    let text = if behind_one { text.trim_start_matches(space) } else { &text };
+    let text = if before_one { text.trim_end_matches(space) } else { text };
+    text.to_owned()
 }

@@ -102,7 +102,7 @@ impl Batch {
 /// Caches and compute buffers for several sequences of one model.
 #[derive(Debug)]
 pub struct Context {
-    ptr: NonNull<sys::llama_context>,
+    pub(super) ptr: NonNull<sys::llama_context>,
     model: Arc<Model>,
     options: ContextOptions,
     positions: usize,

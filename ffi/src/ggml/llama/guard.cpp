@@ -6,10 +6,20 @@
 
 #include <cstdio>
 #include <exception>
+#include <map>
 
 // Declared in the library's own llama-ext.h with C++ linkage: hidden states before the final norm.
 LLAMA_API void    llama_set_embeddings_nextn(struct llama_context * ctx, bool value, bool masked);
 LLAMA_API float * llama_get_embeddings_nextn_ith(struct llama_context * ctx, int32_t i);
+
+// Declared there as well: bytes of a model and a context by the kind of their memory.
+struct llama_memory_breakdown_data {
+    size_t model   = 0;
+    size_t context = 0;
+    size_t compute = 0;
+};
+using llama_memory_breakdown = std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>;
+LLAMA_API llama_memory_breakdown llama_get_memory_breakdown(const struct llama_context * ctx);
 
 namespace {
 
@@ -83,6 +93,34 @@ int32_t chimere_detokenize(const llama_vocab * vocab, const llama_token * ids, i
                            bool remove_special, bool unparse_special, char * message, size_t size) {
     return guarded(message, size, THREW,
                    [&] { return llama_detokenize(vocab, ids, n, out, max, remove_special, unparse_special); });
+}
+
+// Bytes of the weights, of the caches and of the buffers for computing.
+int32_t chimere_context_bytes(const llama_context * ctx, size_t * out, char * message, size_t size) {
+    return guarded(message, size, THREW, [&] {
+        out[0] = out[1] = out[2] = 0;
+        for (const auto & [kind, bytes] : llama_get_memory_breakdown(ctx)) {
+            out[0] += bytes.model;
+            out[1] += bytes.context;
+            out[2] += bytes.compute;
+        }
+        return 0;
+    });
+}
+
+size_t chimere_state_size(llama_context * ctx, llama_seq_id seq, char * message, size_t size) {
+    return guarded(message, size, static_cast<size_t>(0), [&] { return llama_state_seq_get_size_ext(ctx, seq, 0); });
+}
+
+size_t chimere_state_get(llama_context * ctx, uint8_t * out, size_t len, llama_seq_id seq, char * message, size_t size) {
+    return guarded(message, size, static_cast<size_t>(0),
+                   [&] { return llama_state_seq_get_data_ext(ctx, out, len, seq, 0); });
+}
+
+size_t chimere_state_set(llama_context * ctx, const uint8_t * data, size_t len, llama_seq_id seq, char * message,
+                         size_t size) {
+    return guarded(message, size, static_cast<size_t>(0),
+                   [&] { return llama_state_seq_set_data_ext(ctx, data, len, seq, 0); });
 }
 
 void chimere_hidden_enable(llama_context * ctx, bool value, bool masked) {

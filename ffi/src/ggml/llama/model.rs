@@ -25,11 +25,14 @@ pub struct ModelOptions {
     pub vocab_only: bool,
     /// Also load multi-token-prediction layers.
     pub mtp: bool,
+    /// Check the header and every tensor's shape, and allocate nothing: a context of it computes nothing, and tells what
+    /// it would take.
+    pub no_alloc: bool,
 }
 
 impl Default for ModelOptions {
     fn default() -> ModelOptions {
-        ModelOptions { use_extra_bufts: false, mmap: true, vocab_only: false, mtp: false }
+        ModelOptions { use_extra_bufts: false, mmap: true, vocab_only: false, mtp: false, no_alloc: false }
     }
 }
 
@@ -42,6 +45,17 @@ pub enum TokenAttr {
     UserDefined,
     Unused,
     Byte,
+}
+
+/// How a vocabulary makes tokens of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VocabKind {
+    /// Pairs joined by score, on text in which `▁` stands for blanks.
+    Sentencepiece,
+    /// Pairs of bytes joined by rank, within the pieces that a regular expression finds.
+    Bpe,
+    /// One of the others.
+    Other,
 }
 
 /// A model held by the library.
@@ -98,7 +112,9 @@ impl Model {
         // SAFETY: returns a plain struct of defaults.
         let mut params = unsafe { sys::llama_model_default_params() };
         params.n_gpu_layers = 0;
-        params.load_mode = if options.mmap { sys::LLAMA_LOAD_MODE_MMAP } else { sys::LLAMA_LOAD_MODE_NONE };
+        params.no_alloc = options.no_alloc;
+        params.load_mode =
+            if options.mmap && !options.no_alloc { sys::LLAMA_LOAD_MODE_MMAP } else { sys::LLAMA_LOAD_MODE_NONE };
         params.use_extra_bufts = options.use_extra_bufts;
         params.vocab_only = options.vocab_only;
         params.load_mtp = options.mtp;
@@ -228,6 +244,25 @@ impl Model {
             () if has(sys::LLAMA_TOKEN_ATTR_UNKNOWN) => TokenAttr::Unknown,
             () => TokenAttr::Normal,
         })
+    }
+
+    /// How the vocabulary makes tokens of text.
+    pub fn vocab_kind(&self) -> VocabKind {
+        // SAFETY: a getter of the library, given a valid vocabulary.
+        match unsafe { sys::llama_vocab_type(self.vocab.as_ptr()) } {
+            sys::LLAMA_VOCAB_TYPE_SPM => VocabKind::Sentencepiece,
+            sys::LLAMA_VOCAB_TYPE_BPE => VocabKind::Bpe,
+            _ => VocabKind::Other,
+        }
+    }
+
+    /// Whether the token takes away the white space before it, and behind it.
+    pub fn strips(&self, id: u32) -> (bool, bool) {
+        let Some(id) = self.id(id) else { return (false, false) };
+        // SAFETY: the id is in range.
+        let attr = unsafe { sys::llama_vocab_get_attr(self.vocab.as_ptr(), id) };
+        let has = |bit| attr & bit != 0;
+        (has(sys::LLAMA_TOKEN_ATTR_LSTRIP), has(sys::LLAMA_TOKEN_ATTR_RSTRIP))
     }
 
     /// Whether the token ends a reply.
