@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chimere::engine::backend::ModelInfo;
-use chimere::engine::protocol::{Channel, EmbedInput, Hosted, TokenLogprob};
+use chimere::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
     AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand,
@@ -200,6 +200,17 @@ impl Reply {
         if script.hang {
             to.closed().await;
             return None;
+        }
+        if self.request.prompt_logprobs {
+            let top = self.request.sampling.logprobs.unwrap_or_default();
+            let token = |(at, text): (usize, String)| {
+                let Logprob { chosen, top } = logprob(&text, top);
+                let (known, top) = (at > 0, if at > 0 { top } else { Vec::new() });
+                let TokenLogprob { id, text, bytes, logprob } = chosen;
+                PromptToken { id, text, bytes, logprob: known.then_some(logprob), top }
+            };
+            let tokens = words(&self.order).into_iter().enumerate().map(token).collect();
+            to.send(ReplyEvent::PromptRead { choice, tokens }).await.ok()?;
         }
         let max = self.request.max_tokens.unwrap_or(u32::MAX) as usize;
         let mut reason = if self.order == "abort" { FinishReason::Aborted } else { FinishReason::Stop };
