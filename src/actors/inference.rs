@@ -330,7 +330,7 @@ impl Inference {
             return Box::pin(async { Err(down) });
         };
         let (answer, heard) = oneshot::channel();
-        let sent = commands.try_send(ToChild::Ask { id, command: command(id), answer });
+        let sent = commands.try_send(ToChild::Ask { id, command: Box::new(command(id)), answer });
         Box::pin(async move {
             sent.map_err(|_| InferenceError::Busy)?;
             match timeout(Duration::from_millis(patience_ms), heard).await {

@@ -222,9 +222,8 @@ async fn an_echo_with_logprobs_tells_of_every_token() {
         let second = tokens[0].len();
         assert_eq!(logprobs["text_offset"][1], json!(second));
     }
-    let streamed =
-        server.post("/v1/completions", &json!({"prompt": "say it", "echo": true, "logprobs": 0, "stream": true}));
-    let text = streamed.await.text;
+    let streamed = json!({"prompt": "say it", "echo": true, "logprobs": 0, "stream": true});
+    let text = server.post("/v1/completions", &streamed).await.text;
     assert!(text.contains(r#""tokens":["say ","it"],"token_logprobs":[null,"#), "{text}");
 }
 
