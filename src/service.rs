@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::engine::grammar::{Grammar, NotEnforced};
-use crate::engine::protocol::{Channel, EmbedInput, Hosted, TokenLogprob};
+use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, Thinking, Tier, ToolCall, Turn, TurnId, Usage,
     Vote,
@@ -143,6 +143,8 @@ pub struct ReplyRequest {
     pub grammar: Option<Grammar>,
     /// What the client's schemas ask beyond that.
     pub not_enforced: Vec<NotEnforced>,
+    /// Logprobs also of the prompt's tokens, and of the token that ends the reply.
+    pub prompt_logprobs: bool,
     /// Of the calls that a choice makes the first counts alone.
     pub one_tool_call: bool,
     /// The client shows text as it comes: what was told cannot be taken back.
@@ -198,6 +200,11 @@ pub enum ReplyEvent {
         /// Tells one set of weights from another.
         fingerprint: String,
         created_unix_s: i64,
+    },
+    /// Tokens of a choice's prompt and how likely they were, where that was asked for.
+    PromptRead {
+        choice: u32,
+        tokens: Vec<PromptToken>,
     },
     /// The engine has found every choice good: what fails from here on is no fault of the request.
     Queued,

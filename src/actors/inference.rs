@@ -59,6 +59,8 @@ const BACK_OFF_FIRST_MS: u64 = 100;
 const BACK_OFF_MAX_MS: u64 = 30_000;
 /// Events of a reply beside its tokens.
 const EVENTS_EXTRA: usize = 8;
+/// The same where the tokens of the prompt are told: some hundred in each.
+const PROMPT_EVENTS_MAX: usize = 16_384;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InferenceError {
@@ -291,7 +293,8 @@ impl Handler<Submit> for Inference {
             return Err(not_running(&self.board));
         }
         // Room for all that a reply can say, so that the pipe's reader never waits for a slow client.
-        let room = submit.choices.iter().map(|c| c.max_tokens as usize + EVENTS_EXTRA).sum::<usize>().max(1);
+        let extra = |c: &Generate| if c.prompt_logprobs { PROMPT_EVENTS_MAX } else { EVENTS_EXTRA };
+        let room = submit.choices.iter().map(|c| c.max_tokens as usize + extra(c)).sum::<usize>().max(1);
         let (to, events) = mpsc::channel(room.min(tokio::sync::Semaphore::MAX_PERMITS));
         let mut stream = EngineStream::new(events, commands.clone());
         for (choice, mut generate) in submit.choices.into_iter().enumerate() {
@@ -327,7 +330,7 @@ impl Inference {
             return Box::pin(async { Err(down) });
         };
         let (answer, heard) = oneshot::channel();
-        let sent = commands.try_send(ToChild::Ask { id, command: command(id), answer });
+        let sent = commands.try_send(ToChild::Ask { id, command: Box::new(command(id)), answer });
         Box::pin(async move {
             sent.map_err(|_| InferenceError::Busy)?;
             match timeout(Duration::from_millis(patience_ms), heard).await {

@@ -10,6 +10,13 @@ use super::{prompts, reply, sse, wire};
 use crate::service::{ReplyInput, ReplyRequest};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
+    answer(call).await.map_err(|error| match error.code {
+        Some("context_length_exceeded") => ApiError { param: Some("prompt".to_owned()), ..error },
+        _ => error,
+    })
+}
+
+async fn answer(call: Call) -> Result<Response, ApiError> {
     let limits = &call.limits;
     let Completions { requests, form, echo } = wire::completion::read(&call.body, call.principal.clone(), limits)?;
     let mut echoes = Vec::new();

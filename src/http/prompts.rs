@@ -89,6 +89,7 @@ impl Joined {
             ReplyEvent::Delta { choice, channel, text, logprobs } => {
                 ReplyEvent::Delta { choice: first + choice, channel, text, logprobs }
             }
+            ReplyEvent::PromptRead { choice, tokens } => ReplyEvent::PromptRead { choice: first + choice, tokens },
             ReplyEvent::ToolBegin { choice, call, id, name } => {
                 ReplyEvent::ToolBegin { choice: first + choice, call, id, name }
             }

@@ -45,7 +45,10 @@ impl ReplyClock {
 
     /// To be told of each event.
     pub(crate) fn saw(&mut self, event: &ReplyEvent) {
-        let early = matches!(event, ReplyEvent::Started { .. } | ReplyEvent::Queued | ReplyEvent::Failed(_));
+        let early = matches!(
+            event,
+            ReplyEvent::Started { .. } | ReplyEvent::Queued | ReplyEvent::PromptRead { .. } | ReplyEvent::Failed(_)
+        );
         if !self.first_seen && !early {
             self.first_seen = true;
             metrics::reply_first_event(self.started.elapsed());
@@ -174,6 +177,10 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
                 running.clock.stop("done", Some(&usage));
                 let head = head.ok_or_else(|| ApiError::internal("the reply ended before it began"))?;
                 return Ok(Whole { head, choices, usage, generations });
+            }
+            ReplyEvent::PromptRead { choice, tokens } => {
+                let Some(choice) = choices.get_mut(choice as usize) else { continue };
+                choice.prompt.extend(tokens);
             }
             // Complete calls come with `ChoiceFinished`; `next` turned failures into errors.
             ReplyEvent::Queued

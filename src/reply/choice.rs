@@ -21,6 +21,8 @@ pub(super) struct Choice {
     channel: Channel,
     /// Tokens of the thought and of the answer whose text was not shown yet, where their logprobs were asked for.
     unshown: Option<[Unshown; 2]>,
+    /// Logprobs are told as their tokens come.
+    every_token: bool,
     /// The parameter that asks a form of the answer.
     pub(super) form: Option<&'static str>,
     /// Where the request offers tools.
@@ -56,11 +58,17 @@ impl Choice {
             finished: false,
             channel: Channel::Answer,
             unshown: logprobs.then(Default::default),
+            every_token: false,
             form: None,
             tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools, &QWEN_TAGS)),
             one_call: false,
             call: None,
         }
+    }
+
+    /// Logprobs of all tokens, as they come: those whose text is not shown as well.
+    pub(super) fn tell_every_token(&mut self) {
+        (self.unshown, self.every_token) = (None, true);
     }
 
     /// One event of the engine; what the client sees of it goes to `out`.
@@ -69,6 +77,9 @@ impl Choice {
             FromEngine::Event(Event::Queued { .. }) => self.queued = true,
             FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, .. }) => {
                 self.start(prompt_ids, cached_tokens, seed);
+            }
+            FromEngine::Event(Event::PromptRead { tokens, .. }) => {
+                out.push(ReplyEvent::PromptRead { choice: self.generation.index, tokens });
             }
             FromEngine::Event(Event::Token(token)) => self.token(token, out),
             FromEngine::Event(Event::Finished { reason: FinishReason::Error, text, usage, timings, .. }) => {
@@ -107,8 +118,14 @@ impl Choice {
             }
             Channel::Answer => self.generation.reply_ids.push(token.token),
         }
-        if let (Some(unshown), Some(chosen)) = (&mut self.unshown, token.logprob) {
-            unshown[token.channel as usize].push(Logprob { chosen, top: token.top });
+        let logprob = token.logprob.map(|chosen| Logprob { chosen, top: token.top });
+        match (&mut self.unshown, logprob) {
+            (Some(unshown), Some(logprob)) => unshown[token.channel as usize].push(logprob),
+            (None, Some(logprob)) if self.every_token => {
+                let (choice, channel, text) = (self.generation.index, token.channel, String::new());
+                out.push(ReplyEvent::Delta { choice, channel, text, logprobs: vec![logprob] });
+            }
+            _ => {}
         }
         self.text(token.channel, token.text, out);
     }

@@ -139,6 +139,7 @@ mod tests {
             grammar: None,
             not_enforced: Vec::new(),
             one_tool_call: false,
+            prompt_logprobs: false,
             streamed: false,
         }
     }

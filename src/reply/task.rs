@@ -121,6 +121,7 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let generates = (0..request.choices)
         .map(|choice| Generate {
             grammar: grammar.clone(),
+            prompt_logprobs: request.prompt_logprobs,
             ..generate(&plan, prompt.clone(), choice, adapter.clone(), &opening.principal)
         })
         .collect();
@@ -140,6 +141,9 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     let mut choices: Vec<Choice> =
         (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
+    if request.prompt_logprobs {
+        choices.iter_mut().for_each(Choice::tell_every_token);
+    }
     let streamed = request.streamed;
     let model = seat.name.clone();
     let not_enforced = request.not_enforced;

@@ -159,6 +159,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         grammar: None,
         not_enforced: Vec::new(),
         one_tool_call: false,
+        prompt_logprobs: false,
         streamed: false,
     }
 }

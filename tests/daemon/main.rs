@@ -15,6 +15,7 @@ mod card;
 mod catastrophes;
 mod chat;
 mod cli;
+mod completions;
 mod damaged_log;
 mod dressed;
 #[cfg(feature = "llama")]
@@ -43,6 +44,7 @@ mod night;
 mod optimise;
 mod owner;
 mod parameters;
+mod pause;
 mod people;
 mod pipelines;
 mod poison;

@@ -198,6 +198,35 @@ async fn several_prompts_are_answered_in_one_reply() {
     }
 }
 
+/// As tools that measure likelihoods ask: a prompt's tokens first, the first of them without a number, and the end among
+/// those that follow.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_echo_with_logprobs_tells_of_every_token() {
+    let server = server().await;
+    let body = json!({"prompt": ["say it", "so be it"], "echo": true, "logprobs": 1, "max_tokens": 1});
+    let reply = server.post("/v1/completions", &body).await.json();
+    for (choice, (tokens, text)) in [
+        (["say ", "it", "you ", ""].as_slice(), "say ityou "),
+        (["so ", "be ", "it", "you ", ""].as_slice(), "so be ityou "),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let choice = &reply["choices"][choice];
+        let logprobs = &choice["logprobs"];
+        assert_eq!((&choice["text"], &logprobs["tokens"]), (&json!(text), &json!(tokens)));
+        let numbers = logprobs["token_logprobs"].as_array().unwrap();
+        assert!(numbers[0].is_null() && numbers[1..].iter().all(Value::is_number), "{logprobs}");
+        let tops = logprobs["top_logprobs"].as_array().unwrap();
+        assert!(tops[0].is_null() && tops[1..].iter().all(|top| top.as_object().unwrap().len() == 1), "{logprobs}");
+        let second = tokens[0].len();
+        assert_eq!(logprobs["text_offset"][1], json!(second));
+    }
+    let streamed = json!({"prompt": "say it", "echo": true, "logprobs": 0, "stream": true});
+    let text = server.post("/v1/completions", &streamed).await.text;
+    assert!(text.contains(r#""tokens":["say ","it"],"token_logprobs":[null,"#), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_no_effect_is_accepted_and_named() {
     let server = server().await;

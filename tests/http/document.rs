@@ -290,3 +290,17 @@ async fn queries_are_taken_as_the_document_says_and_no_others() {
     }
     assert!(tried > 200, "{tried}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_parameter_is_explained_to_people() {
+    let server = server().await;
+    let document = server.get("/openapi.json").await.json();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/api.md")).unwrap();
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        if name.ends_with("Request") || name == "ModelChange" || name == "NightCommand" {
+            for parameter in schema["properties"].as_object().unwrap().keys() {
+                assert!(page.contains(&format!("`{parameter}")), "{name}: `{parameter}` is missing from docs/api.md");
+            }
+        }
+    }
+}

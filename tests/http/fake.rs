@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chimere::engine::backend::ModelInfo;
-use chimere::engine::protocol::{Channel, EmbedInput, Hosted, TokenLogprob};
+use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, Logprob, ModelWish, NightCommand,
-    PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt,
-    SessionUse, ShownPrompt, TokenPieces, TurnFilter,
+    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish, NightCommand, PlanSummary,
+    Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse,
+    ShownPrompt, TokenPieces, TurnFilter,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, Tier, Timings, ToolCall, Turn, TurnId, Usage,
@@ -20,6 +20,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::likely::{logprob, read};
 use crate::turns::{matches, turn};
 
 pub const CHAT_KEY: &str = "key-chat";
@@ -116,13 +117,6 @@ fn early(order: &str) -> Option<ServiceError> {
     })
 }
 
-fn logprob(text: &str, top: u8) -> Logprob {
-    let one =
-        |text: &str, logprob| TokenLogprob { id: 7, text: text.to_owned(), bytes: text.as_bytes().to_vec(), logprob };
-    let top = (0..top).map(|i| one(&format!("alt{i}"), -0.1 - f32::from(i))).collect();
-    Logprob { chosen: one(text, -0.1), top }
-}
-
 /// Cuts the answer before the first stop string.
 fn apply_stops(answer: Vec<String>, stops: &[String]) -> Vec<String> {
     let text: String = answer.concat();
@@ -200,6 +194,10 @@ impl Reply {
         if script.hang {
             to.closed().await;
             return None;
+        }
+        if self.request.prompt_logprobs {
+            let tokens = read(words(&self.order), self.request.sampling.logprobs.unwrap_or_default());
+            to.send(ReplyEvent::PromptRead { choice, tokens }).await.ok()?;
         }
         let max = self.request.max_tokens.unwrap_or(u32::MAX) as usize;
         let mut reason = if self.order == "abort" { FinishReason::Aborted } else { FinishReason::Stop };

@@ -1,6 +1,7 @@
 //! The step loop over a counting model: each token is followed by its successor, and `POISON` breaks the step.
 
 mod background;
+mod likelihood;
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -214,9 +215,16 @@ impl Rig {
     }
 
     fn submit(&self, id: u64, ids: Vec<u32>, max_tokens: u32, adapter: Option<&str>, background: bool) {
-        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        let job = Rig::job(id, ids, max_tokens, None);
+        let job = Prepared { adapter: adapter.map(str::to_owned), background, ..job };
+        self.inputs.send(Input::Prepared(Box::new(job))).unwrap();
+    }
+
+    /// `logprobs`: of the prompt's tokens too.
+    fn job(id: u64, ids: Vec<u32>, max_tokens: u32, logprobs: Option<u8>) -> Prepared {
+        let sampling = Sampling { temperature: 0.0, logprobs, ..Sampling::default() };
         let limits = ReplyLimits { max_tokens, stop: &[], thinking: Thinking::Template, ignore_end: true };
-        let job = Prepared {
+        Prepared {
             id,
             seed: 0,
             sampler: Sampler::new(&sampling, VOCAB, &ids).unwrap(),
@@ -225,11 +233,11 @@ impl Rig {
             engram: None,
             constraint: None,
             received: Instant::now(),
-            adapter: adapter.map(str::to_owned),
-            background,
+            adapter: None,
+            background: false,
             prefix_owner: None,
-        };
-        self.inputs.send(Input::Prepared(Box::new(job))).unwrap();
+            prompt_logprobs: logprobs.is_some(),
+        }
     }
 
     /// An adapter that makes the model count by `1 + step`.

@@ -117,6 +117,7 @@ impl Rig {
             adapter: ask.adapter.map(str::to_owned),
             background: false,
             prefix_owner: ask.owner.map(str::to_owned),
+            prompt_logprobs: false,
         };
         Input::Prepared(Box::new(job))
     }

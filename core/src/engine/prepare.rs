@@ -114,7 +114,9 @@ impl Preparer {
             received,
             adapter: request.adapter,
             background: request.background,
-            prefix_owner: request.prefix_owner,
+            // What a snapshot holds is not read again, and so has no logits.
+            prefix_owner: request.prefix_owner.filter(|_| !request.prompt_logprobs),
+            prompt_logprobs: request.prompt_logprobs,
         })
     }
 

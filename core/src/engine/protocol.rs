@@ -11,7 +11,7 @@ pub use command::{
     EmbedInput, EvalRow, Generate, OWNER_BYTES_MAX, PROBES_MAX, Probe, Prompt, PromptPart, REVISION_BYTES_MAX,
     STOP_BYTES_MAX, STOP_CHARS_MAX, STOPS_MAX,
 };
-pub use event::{Channel, EngineStats, Event, FailureKind, Hosted, RowScore, TokenEvent, TokenLogprob};
+pub use event::{Channel, EngineStats, Event, FailureKind, Hosted, PromptToken, RowScore, TokenEvent, TokenLogprob};
 pub use frame::{FRAME_BYTES_MAX, Frame, FrameError, encode, id_of, next_frame, read_frame, write_frame};
 
 /// What daemon and engine must agree on. Raised when a command or an event changes its meaning.

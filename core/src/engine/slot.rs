@@ -9,7 +9,7 @@ use super::control::engram::Engram;
 use super::control::{Advance, Finish, ReplyControl};
 use super::grammar::{Constraint, GrammarError};
 use super::prefix::Scope;
-use super::protocol::{Event, FailureKind, RequestId, TokenEvent, TokenLogprob};
+use super::protocol::{Event, FailureKind, PromptToken, RequestId, TokenEvent, TokenLogprob};
 use super::sampler::{Choice, Sampler, SamplerError};
 use super::vocab::Vocab;
 use crate::turn::{FinishReason, Timings, Usage};
@@ -30,6 +30,8 @@ pub struct Prepared {
     pub background: bool,
     /// Whose prompts' prefixes it may begin from, and may leave its own to.
     pub prefix_owner: Option<String>,
+    /// How likely each token of the prompt was is told.
+    pub prompt_logprobs: bool,
 }
 
 /// What a step gave for the next token.
@@ -57,6 +59,9 @@ impl From<BackendError> for Unchosen {
 /// Longest chunk of a reply that is fed again: as few as every backend computes like one alone, so that each token gets
 /// the numbers it had when it was fed alone.
 const REPLAY_TOKENS_MAX: usize = CUT_TOKENS / 2;
+/// Longest chunk of a prompt whose every row is wanted, so that the rows of a large vocabulary stay some hundred MiB. A
+/// multiple of where any backend cuts.
+const SCORED_TOKENS_MAX: usize = 4 * CUT_TOKENS;
 
 pub(super) struct Slot {
     pub(super) id: RequestId,
@@ -82,6 +87,8 @@ pub(super) struct Slot {
     control: ReplyControl,
     engram: Option<Engram>,
     constraint: Option<Constraint>,
+    /// Tokens of the prompt whose likelihood was told, where it is to be.
+    scored: Option<usize>,
     received: Instant,
     admitted: Option<Instant>,
     first_row: Option<Instant>,
@@ -110,6 +117,7 @@ impl Slot {
             control: job.control,
             engram: job.engram,
             constraint: job.constraint,
+            scored: job.prompt_logprobs.then_some(0),
             received: job.received,
             admitted: None,
             first_row: None,
@@ -163,11 +171,18 @@ impl Slot {
         let end = match self.marks.front() {
             _ if reply => self.history.len(),
             Some(mark) => *mark,
+            None if self.scored.is_some() => {
+                self.prompt_tokens.min((self.held / SCORED_TOKENS_MAX + 1) * SCORED_TOKENS_MAX)
+            }
             None => self.prompt_tokens,
         };
         let left = end - self.held;
         let pending = if reply { left.min(REPLAY_TOKENS_MAX) } else { left };
-        let wants = if self.held + pending == self.history.len() { Wants::Last } else { Wants::None };
+        let wants = match self.held + pending == self.history.len() {
+            _ if !reply && self.scored.is_some() => Wants::From(0),
+            true => Wants::Last,
+            false => Wants::None,
+        };
         Demand {
             held: self.held,
             pending,
@@ -230,7 +245,7 @@ impl Slot {
             }
             let mut advance = self.control.push(vocab, id);
             let formed = self.follow(&mut advance, id, choice.is_none());
-            events.push(token_event(self.id, id, &advance, choice, vocab));
+            events.push(token_event(self.id, id, &advance, choice, (vocab, self.scored.is_some())));
             if let Err(error) = formed {
                 events.push(self.failed(FailureKind::Form, error.to_string()));
                 return true;
@@ -241,6 +256,45 @@ impl Slot {
             }
         }
         false
+    }
+
+    /// Tells how likely the tokens of the prompt were that the rows of a step are about; the last of all rows says what
+    /// comes next. Returns true when the request has ended.
+    pub(super) fn take_prompt(
+        &mut self,
+        rows: &mut [f32],
+        width: usize,
+        vocab: &dyn Vocab,
+        out: &mut Vec<Event>,
+    ) -> bool {
+        let start = self.held - rows.len() / width;
+        let told = self.scored.unwrap_or_default();
+        let named = |id: u32, logprob: Option<f32>, top: Vec<(u32, f32)>| PromptToken {
+            id,
+            text: vocab.name(id),
+            bytes: vocab.bytes(id),
+            logprob,
+            top: top.into_iter().map(|(id, logprob)| described(vocab, id, logprob)).collect(),
+        };
+        let prompt = &self.history[..self.prompt_tokens];
+        let mut tokens = Vec::new();
+        if told == 0
+            && let Some(&first) = prompt.first()
+        {
+            tokens.push(named(first, None, Vec::new()));
+        }
+        for (row, (at, &id)) in rows.chunks_exact(width).zip(prompt.iter().enumerate().skip(start + 1)) {
+            if at >= told {
+                let (logprob, top) = self.sampler.likelihood(row, id);
+                tokens.push(named(id, logprob, top));
+            }
+        }
+        self.scored = Some(told + tokens.len());
+        if !tokens.is_empty() {
+            out.push(Event::PromptRead { id: self.id, tokens });
+        }
+        let last = rows.len() - width;
+        self.held == self.prompt_tokens && self.take_row(Row::Whole(&mut rows[last..]), vocab, out)
     }
 
     /// Tells the answer's form of a token; the reply ends where the form is complete.
@@ -313,10 +367,21 @@ impl Slot {
     }
 }
 
-fn token_event(id: RequestId, token: u32, advance: &Advance, choice: Option<Choice>, vocab: &dyn Vocab) -> Event {
-    let describe = |id: u32, logprob: f32| TokenLogprob { id, text: vocab.name(id), bytes: vocab.bytes(id), logprob };
+fn described(vocab: &dyn Vocab, id: u32, logprob: f32) -> TokenLogprob {
+    TokenLogprob { id, text: vocab.name(id), bytes: vocab.bytes(id), logprob }
+}
+
+/// `whole`: every token counts, as where those of the prompt are told.
+fn token_event(
+    id: RequestId,
+    token: u32,
+    advance: &Advance,
+    choice: Option<Choice>,
+    (vocab, whole): (&dyn Vocab, bool),
+) -> Event {
+    let describe = |id: u32, logprob: f32| described(vocab, id, logprob);
     // The token that ends a reply is no part of its content, and OpenAI's clients expect no logprob for it.
-    let content = choice.filter(|_| !vocab.ends().contains(&token));
+    let content = choice.filter(|_| whole || !vocab.ends().contains(&token));
     let (logprob, top) = content.map_or((None, Vec::new()), |c| (c.logprob, c.top));
     Event::Token(TokenEvent {
         id,

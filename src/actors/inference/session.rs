@@ -193,7 +193,7 @@ impl Session {
         }
         match event {
             Event::Token(token) => self.pass(token.id, |_| Event::Token(token)),
-            Event::Queued { id } | Event::Started { id, .. } => self.pass(id, |_| event),
+            Event::Queued { id } | Event::Started { id, .. } | Event::PromptRead { id, .. } => self.pass(id, |_| event),
             Event::Finished { id, .. } => self.finish(id, event).await?,
             Event::Failed { id, .. } => self.finish(id, event).await?,
             Event::Tokens { id, .. }

@@ -10,7 +10,7 @@ pub(super) type Answer = oneshot::Sender<Result<Event, String>>;
 /// What the daemon asks of the task that owns the engine.
 pub(super) enum ToChild {
     Submit { generate: Box<Generate>, choice: u32, to: mpsc::Sender<(u32, FromEngine)> },
-    Ask { id: RequestId, command: Command, answer: Answer },
+    Ask { id: RequestId, command: Box<Command>, answer: Answer },
     Cancel { ids: Vec<RequestId> },
 }
 

@@ -25,7 +25,7 @@ const PARAM_CHARS_MAX: usize = 201;
 /// What was read, by route.
 #[derive(Debug, PartialEq)]
 enum Read {
-    Chat(ReplyRequest, Form),
+    Chat(Box<ReplyRequest>, Form),
     Completion(Completions),
     Embeddings(Embeddings),
     Rerank(Rerank),
@@ -46,7 +46,7 @@ impl Read {
 fn read(route: u8, body: &[u8], limits: &HttpLimits) -> Result<Read, ApiError> {
     let owner = Principal { name: "owner".to_owned(), scopes: Vec::new(), consent: true };
     Ok(match route % 4 {
-        0 => chat::read(body, owner, limits).map(|(request, form)| Read::Chat(request, form))?,
+        0 => chat::read(body, owner, limits).map(|(request, form)| Read::Chat(Box::new(request), form))?,
         1 => Read::Completion(completion::read(body, owner, limits)?),
         2 => Read::Embeddings(embedding::embeddings(body, limits)?),
         _ => Read::Rerank(embedding::rerank(body, limits)?),

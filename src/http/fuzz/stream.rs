@@ -179,6 +179,8 @@ fn expected(told: &Told) -> Heard {
     };
     for event in &told.events {
         match event {
+            // Told where the form asks for it, which these do not.
+            ReplyEvent::PromptRead { .. } => {}
             ReplyEvent::Started { .. } => {
                 if let Kind::Completion { echoes } = &told.kind {
                     heard.choices.iter_mut().zip(echoes).for_each(|(choice, echo)| choice.content += echo);
@@ -254,7 +256,13 @@ fn told(reader: &mut Reader<'_>) -> Told {
         0 => Kind::Chat,
         _ => Kind::Completion { echoes: vec![reader.text(); choices as usize] },
     };
-    let form = Form { stream: true, include_usage: flags & 8 != 0, logprobs: flags & 16 != 0, ignored: Vec::new() };
+    let form = Form {
+        stream: true,
+        include_usage: flags & 8 != 0,
+        logprobs: flags & 16 != 0,
+        every_token: false,
+        ignored: Vec::new(),
+    };
     let mut told = Told { kind, form, choices, events: Vec::new() };
     if flags & 64 != 0 {
         told.events.push(ReplyEvent::Failed(ServiceError::Internal(reader.text())));

@@ -39,7 +39,7 @@ impl Table {
 impl Rule {
     fn check(&self, map: &Map<String, Value>) -> Checked {
         let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let is = |name: &str, json: &str| map.get(name).is_some_and(|value| value.to_string() == json);
+        let is = |name: &str, json: &str| map.get(name).is_some_and(|value| same(value, json));
         match *self {
             Rule::Needs(name, other, json) if map.contains_key(name) && !is(other, json) => {
                 Err(ApiError::param(name, format!("`{name}` needs `{other}: {}`", json.trim_matches('"'))))
@@ -141,7 +141,7 @@ impl Shape {
             Shape::Bool => Err(self.mistyped(value, path)),
             Shape::Exactly(json) => {
                 let own = whole(value).map(|whole| Value::Number(number(whole))).unwrap_or_else(|| value.clone());
-                if own.to_string() != *json {
+                if !same(&own, json) {
                     return Err(self.refuse(value, path));
                 }
                 *value = own;
@@ -261,6 +261,11 @@ fn one_of(mut words: impl ExactSizeIterator<Item = String>) -> String {
         text += &word;
     }
     text
+}
+
+/// Is a value the one that is written so?
+fn same(value: &Value, json: &str) -> bool {
+    serde_json::from_str::<Value>(json).is_ok_and(|written| written == *value)
 }
 
 /// A value as an error repeats it.

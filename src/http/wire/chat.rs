@@ -205,6 +205,8 @@ pub(crate) struct Form {
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) logprobs: bool,
+    /// Logprobs of every token, those of the prompt first.
+    pub(crate) every_token: bool,
     /// Parameters that were accepted without effect: the reply names them.
     pub(crate) ignored: Vec<&'static str>,
 }
@@ -236,6 +238,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
         stream: common.stream,
         include_usage: common.include_usage,
         logprobs: common.sampling.logprobs.is_some(),
+        every_token: false,
         ignored,
     };
     let request = request(principal, input, raw.model, common, extension, thinking);
@@ -271,6 +274,7 @@ pub(crate) fn request(
         quality_gate: extension.quality_gate,
         grammar: None,
         not_enforced: Vec::new(),
+        prompt_logprobs: false,
         one_tool_call: false,
         streamed: common.stream,
     }
@@ -307,7 +311,7 @@ mod tests {
         assert_eq!((request.thinking, request.model), (Some(Thinking::On { budget_tokens: 512 }), None));
         assert_eq!(request.sampling.logprobs, Some(3));
         let ignored = vec!["user", "metadata", "store"];
-        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true, ignored });
+        assert_eq!(form, Form { stream: true, include_usage: false, logprobs: true, every_token: false, ignored });
         assert!(request.one_tool_call);
     }
 

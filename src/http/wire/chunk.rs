@@ -6,8 +6,10 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::chat::Form;
-use super::reply::{Head, chat_logprobs, extension, finish_reason, is_text, text_logprobs, tool_call, usage};
-use crate::engine::protocol::Channel;
+use super::reply::{
+    Head, chat_logprobs, every_token, extension, finish_reason, is_text, text_logprobs, tool_call, usage,
+};
+use crate::engine::protocol::{Channel, PromptToken};
 use crate::http::error::ApiError;
 use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::turn::{FinishReason, Generation, ToolCall, Usage};
@@ -32,6 +34,8 @@ struct Progress {
     calls_begun: u32,
     /// Characters of text so far.
     chars: usize,
+    /// Characters of the prompt whose logprobs were told.
+    prompt_chars: usize,
 }
 
 /// Turns events into chunks.
@@ -69,6 +73,7 @@ impl ChunkWriter {
             }
             ReplyEvent::Queued => {}
             ReplyEvent::Delta { choice, channel, text, logprobs } => self.delta(choice, channel, &text, &logprobs, out),
+            ReplyEvent::PromptRead { choice, tokens } => self.prompt(choice, &tokens, out),
             ReplyEvent::ToolBegin { choice, call, id, name } => self.tool_begin(choice, call, &id, &name, out),
             ReplyEvent::ToolArguments { choice, call, delta } => {
                 if self.kind == Kind::Chat {
@@ -133,13 +138,18 @@ impl ChunkWriter {
         if let Some(progress) = self.choices.get_mut(choice as usize) {
             progress.chars += text.chars().count();
         }
-        let told = self.form.logprobs && logprobs.iter().any(is_text);
+        let every = self.form.every_token;
+        let told = self.form.logprobs && logprobs.iter().any(|logprob| every || is_text(logprob));
         if text.is_empty() && !told {
             return;
         }
         match self.kind {
             Kind::Completion { .. } => {
-                let logprobs = if told { text_logprobs(logprobs, offset) } else { Value::Null };
+                let logprobs = match told {
+                    false => Value::Null,
+                    true if every => every_token(&[], logprobs, offset),
+                    true => text_logprobs(logprobs, offset),
+                };
                 self.text_delta(choice, text, &logprobs, out);
             }
             Kind::Chat => {
@@ -156,6 +166,16 @@ impl ChunkWriter {
                 self.close(logprobs.as_ref(), None, out);
                 end(&self.form, out);
             }
+        }
+    }
+
+    /// Logprobs of a part of the prompt, whose text was told before.
+    fn prompt(&mut self, choice: u32, tokens: &[PromptToken], out: &mut Vec<u8>) {
+        let Some(progress) = self.choices.get_mut(choice as usize) else { return };
+        let offset = progress.prompt_chars;
+        progress.prompt_chars += tokens.iter().map(|token| token.text.chars().count()).sum::<usize>();
+        if self.form.every_token {
+            self.text_delta(choice, "", &every_token(tokens, &[], offset), out);
         }
     }
 

@@ -42,7 +42,11 @@ pub(crate) const TABLE: Table = Table {
         &[
             Param::new("parse_special", Shape::Bool, "Control tokens in the text of a prompt are read as such.")
                 .default("true"),
-            Param::new("echo", Shape::Bool, "The prompt before the text; not together with `logprobs`."),
+            Param::new(
+                "echo",
+                Shape::Bool,
+                "The prompt before the text; with `logprobs` those of the prompt's tokens too.",
+            ),
             Param::new("logprobs", sampling::ALTERNATIVES, "Alternatives of each token."),
             Param::new("best_of", Shape::Whole { min: 1, max: CHOICES_MAX as i128 }, "Only as many as `n`."),
             Param::new("suffix", Shape::Text { min: 0, max: 0 }, "Only empty: the model was not trained to fill in."),
@@ -94,21 +98,20 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     if raw.best_of.is_some_and(|best_of| best_of != common.choices) {
         return Err(ApiError::unsupported("best_of", "`best_of` is not supported: ask for `n` choices"));
     }
-    if raw.echo && raw.logprobs.is_some() {
-        return Err(ApiError::unsupported("echo", "`echo` with `logprobs` is not built yet"));
-    }
     common.sampling.logprobs = raw.logprobs;
     common.max_tokens = common.max_tokens.or(Some(MAX_TOKENS_DEFAULT));
     let form = Form {
         stream: common.stream,
         include_usage: common.include_usage,
         logprobs: common.sampling.logprobs.is_some(),
+        every_token: raw.echo && raw.logprobs.is_some(),
         ignored,
     };
     let marked = raw.parse_special.unwrap_or(true);
     let one = |input| {
         let (model, common, extension) = (raw.model.clone(), common.clone(), raw.chimere.clone());
-        request(principal.clone(), input, model, common, extension, None)
+        let request = request(principal.clone(), input, model, common, extension, None);
+        ReplyRequest { prompt_logprobs: form.every_token, ..request }
     };
     let requests = prompts(raw.prompt, marked)?.into_iter().map(one).collect();
     Ok(Completions { requests, form, echo: raw.echo })

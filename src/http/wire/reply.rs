@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::chat::Form;
-use crate::engine::protocol::TokenLogprob;
+use crate::engine::protocol::{PromptToken, TokenLogprob};
 use crate::http::error::ApiError;
 use crate::http::reply::Whole;
 use crate::service::{Logprob, PlanSummary};
@@ -31,6 +31,8 @@ impl Head {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Choice {
     pub(crate) thinking: String,
+    /// Tokens of the prompt, where their logprobs were asked for.
+    pub(crate) prompt: Vec<PromptToken>,
     pub(crate) content: String,
     /// Of the tokens of the thought, and of the answer.
     pub(crate) thought_logprobs: Vec<Logprob>,
@@ -114,8 +116,11 @@ struct LogprobEntry<'a> {
 
 /// JSON has no infinity; −9999 is what OpenAI's API says for "impossible".
 fn entry(token: &TokenLogprob) -> TokenEntry<'_> {
-    let logprob = if token.logprob.is_finite() { token.logprob } else { -9999.0 };
-    TokenEntry { token: &token.text, logprob, bytes: &token.bytes }
+    TokenEntry { token: &token.text, logprob: finite(token.logprob), bytes: &token.bytes }
+}
+
+fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { -9999.0 }
 }
 
 /// Control tokens (the end of the reply among them) stand for no bytes and are no part of the reply's text:
@@ -135,22 +140,40 @@ pub(crate) fn chat_logprobs(logprobs: &[Logprob]) -> Value {
 }
 
 /// The older form, of completions. `offset` is the length of the text before, characters.
-pub(crate) fn text_logprobs(logprobs: &[Logprob], mut offset: usize) -> Value {
-    let mut offsets = Vec::with_capacity(logprobs.len());
-    let logprobs: Vec<&Logprob> = logprobs.iter().filter(|l| is_text(l)).collect();
-    for one in &logprobs {
+pub(crate) fn text_logprobs(logprobs: &[Logprob], offset: usize) -> Value {
+    columns(logprobs.iter().filter(|l| is_text(l)).map(written), offset)
+}
+
+/// The same of every token: those of the prompt first, control tokens and the one that ends the reply among them.
+pub(crate) fn every_token(prompt: &[PromptToken], logprobs: &[Logprob], offset: usize) -> Value {
+    let read = prompt.iter().map(|token| {
+        let top = if token.logprob.is_some() { alternatives(&token.top) } else { Value::Null };
+        (token.text.as_str(), token.logprob.map(finite), top)
+    });
+    columns(read.chain(logprobs.iter().map(written)), offset)
+}
+
+/// A token's text, its logprob, and its alternatives.
+type Row<'a> = (&'a str, Option<f32>, Value);
+
+fn written(logprob: &Logprob) -> Row<'_> {
+    (&logprob.chosen.text, Some(finite(logprob.chosen.logprob)), alternatives(&logprob.top))
+}
+
+fn alternatives(top: &[TokenLogprob]) -> Value {
+    top.iter().map(|t| (t.text.clone(), json!(finite(t.logprob)))).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn columns<'a>(rows: impl Iterator<Item = Row<'a>>, mut offset: usize) -> Value {
+    let (mut tokens, mut likely, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (text, logprob, top) in rows {
         offsets.push(offset);
-        offset += one.chosen.text.chars().count();
+        offset += text.chars().count();
+        tokens.push(text);
+        likely.push(logprob);
+        tops.push(top);
     }
-    let top = |l: &&Logprob| -> Value {
-        l.top.iter().map(|t| (t.text.clone(), json!(entry(t).logprob))).collect::<serde_json::Map<_, _>>().into()
-    };
-    json!({
-        "tokens": logprobs.iter().map(|l| l.chosen.text.as_str()).collect::<Vec<_>>(),
-        "token_logprobs": logprobs.iter().map(|l| entry(&l.chosen).logprob).collect::<Vec<_>>(),
-        "top_logprobs": logprobs.iter().map(top).collect::<Vec<_>>(),
-        "text_offset": offsets,
-    })
+    json!({"tokens": tokens, "token_logprobs": likely, "top_logprobs": tops, "text_offset": offsets})
 }
 
 pub(crate) fn tool_call(call: &ToolCall) -> Value {
@@ -195,7 +218,11 @@ pub(crate) fn completion(reply: &Whole, form: &Form, echoes: &[String]) -> Resul
         written.push(json!({
             "index": index,
             "text": format!("{echo}{}{}", choice.thinking, choice.content),
-            "logprobs": if form.logprobs { text_logprobs(&logprobs, echo.chars().count()) } else { Value::Null },
+            "logprobs": match (form.logprobs, form.every_token) {
+                (false, _) => Value::Null,
+                (true, false) => text_logprobs(&logprobs, echo.chars().count()),
+                (true, true) => every_token(&choice.prompt, &logprobs, 0),
+            },
             "finish_reason": finish_reason(choice.reason, reply.generations.get(index))?,
         }));
     }

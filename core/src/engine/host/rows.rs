@@ -20,7 +20,11 @@ impl Host {
     /// Whole rows of logits that a share gives.
     pub(super) fn rows_of(&self, share: &Share) -> usize {
         match self.slots.get(share.slot) {
-            Some(_) => usize::from(share.rows == Rows::Last),
+            Some(_) => match share.rows {
+                Rows::Last => 1,
+                Rows::All => share.tokens,
+                Rows::None | Rows::Likeliest { .. } => 0,
+            },
             None => self.evaluations.rows(share.slot - self.slots.len(), share),
         }
     }
@@ -53,6 +57,7 @@ impl Host {
                     let row = Row::Likely(largest, &mut |row| backend.row(n, row));
                     slot.take_row(row, vocab, out)
                 }),
+                Rows::All => whole.then(|| slot.take_prompt(own, width, vocab, out)),
                 _ => whole.then(|| *rows > 0 && slot.take_row(Row::Whole(own), vocab, out)),
             };
             if done.is_none() {

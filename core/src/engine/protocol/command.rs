@@ -102,6 +102,9 @@ pub struct Generate {
     /// What the answer must be; absent: any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grammar: Option<Grammar>,
+    /// How likely each token of the prompt was is told too (`PromptRead`). Its sequence begins empty then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prompt_logprobs: bool,
 }
 
 impl Generate {
@@ -121,6 +124,7 @@ impl Generate {
             engram: None,
             prefix_owner: None,
             grammar: None,
+            prompt_logprobs: false,
         }
     }
 }

@@ -56,6 +56,18 @@ pub struct TokenEvent {
     pub top: Vec<TokenLogprob>,
 }
 
+/// A token of a prompt, and how likely it was behind those before it, by the model's own logits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PromptToken {
+    pub id: u32,
+    pub text: String,
+    pub bytes: Vec<u8>,
+    /// Absent of the first token, which has nothing before it.
+    pub logprob: Option<f32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<TokenLogprob>,
+}
+
 /// Facts about the hosted model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hosted {
@@ -150,6 +162,11 @@ pub enum Event {
         prompt_ids: Vec<u32>,
         cached_tokens: u32,
         seed: u64,
+    },
+    /// More of the prompt was read, of a request that asked for its logprobs: all its tokens, in order, in some events.
+    PromptRead {
+        id: RequestId,
+        tokens: Vec<PromptToken>,
     },
     Token(TokenEvent),
     /// The last event of a request that was started. `text` is the held-back rest of the answer.

@@ -150,6 +150,11 @@ impl Sampler {
         pick(self.kept.iter().copied(), point * total).unwrap_or(likeliest)
     }
 
+    /// Logprob of a token under a row of the model's own logits, and the likeliest ones, where logprobs are asked for.
+    pub fn likelihood(&self, logits: &[f32], id: u32) -> (Option<f32>, Vec<(u32, f32)>) {
+        self.report(logits, logits.iter().copied().fold(f32::NEG_INFINITY, f32::max), id)
+    }
+
     fn report(&self, logits: &[f32], max: f32, id: u32) -> (Option<f32>, Vec<(u32, f32)>) {
         let Some(count) = self.logprobs else { return (None, Vec::new()) };
         let mut weights = Vec::new();
