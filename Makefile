@@ -14,7 +14,7 @@ VENV := target/venv
 # rustup puts cargo here; a fresh installation is not yet on the PATH of this shell.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai page tasks bench-native simulate thirty soak soak-short fuzz doc clean
+.PHONY: help setup build run test unit lint kernels kernels-check archive archive-test openai clients page tasks bench-native simulate thirty soak soak-short fuzz doc clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -59,6 +59,16 @@ target/kernels-venv/ready: tests/gpu/requirements.txt
 
 openai: $(BUILD) $(VENV)/ready ## The official OpenAI client against the daemon
 	tests/openai/run.sh $(BIN) $(VENV)/bin/python
+
+clients: $(BUILD) target/clients-venv/ready ## Other people's clients against the daemon; RESULTS=FILE keeps the counts
+	tests/clients/run.sh $(BIN) target/clients-venv/bin/python target/official-venv/bin/python $(RESULTS)
+
+target/clients-venv/ready: tests/clients/requirements.txt tests/clients/requirements-official.txt
+	$(PYTHON) -m venv target/clients-venv
+	target/clients-venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+	$(PYTHON) -m venv target/official-venv
+	target/official-venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/requirements-official.txt
+	touch $@
 
 page: $(BUILD) ## The chat page in headless Chromium, against the daemon
 	@deploy/setup.sh browser

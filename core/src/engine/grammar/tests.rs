@@ -1,5 +1,8 @@
 //! What forms allow and refuse, token by token, over a vocabulary of one token a byte.
 
+mod faithful;
+mod written;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};

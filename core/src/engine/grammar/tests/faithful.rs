@@ -1,0 +1,402 @@
+//! No answer violates its schema: random schemas, random walks through what is allowed, and a validator that knows
+//! nothing of how the answer was made.
+
+use std::thread;
+
+use serde_json::{Map, Value, json};
+
+use super::{Bytes, END, WIDTH};
+use crate::engine::grammar::vet::STACK_BYTES;
+use crate::engine::grammar::{Compiler, Grammar, GrammarError, NotEnforced, prepare};
+use crate::engine::protocol::Channel;
+
+/// Bytes of an answer from which on a walk makes for its end, and where it gives up.
+const HASTE_BYTES: usize = 80;
+const WALK_BYTES_MAX: usize = 600;
+
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn one_in(&mut self, chances: usize) -> bool {
+        self.below(chances) == 0
+    }
+
+    fn of<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.below(list.len())]
+    }
+}
+
+const NAMES: [&str; 9] = ["a", "b", "kind", "x y", "é", "q\"t", "n/1~", "", "$ref"];
+const PATTERNS: [&str; 16] = [
+    "^a+$",
+    "b",
+    "^[^x]{2,4}$",
+    r"^\d{3}-\w+$",
+    r"^\S+\s\S+$",
+    "^(yes|no)$",
+    "^a|b$",
+    r"^.{1,3}$",
+    r"^\p{Lu}\p{Ll}*$",
+    "^$",
+    r"^[\s\d]*$",
+    "^[^\\s]+$",
+    r"(?=a)b",
+    r"\bword\b",
+    "[a&&b]",
+    r"^a\/b$",
+];
+const FORMATS: [&str; 14] = [
+    "date",
+    "time",
+    "date-time",
+    "email",
+    "ipv4",
+    "ipv6",
+    "uuid",
+    "uri",
+    "hostname",
+    "duration",
+    "binary",
+    "int32",
+    "telephone",
+    "json-pointer",
+];
+
+/// Schemas as strangers might write them.
+struct Author<'a> {
+    random: &'a mut Random,
+}
+
+impl Author<'_> {
+    fn whole(&mut self) -> Value {
+        let mut schema = match self.schema(3) {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        };
+        let defs: Map<String, Value> = (0..3).map(|n| (format!("d{n}"), self.schema(2))).collect();
+        schema.insert("$defs".to_owned(), Value::Object(defs));
+        Value::Object(schema)
+    }
+
+    fn schema(&mut self, depth: usize) -> Value {
+        let kinds = if depth == 0 { 7 } else { 14 };
+        let mut map = Map::new();
+        match self.random.below(kinds) {
+            0 => drop(map.insert("type".to_owned(), json!(*self.random.of(&["null", "boolean"])))),
+            1 => self.integer(&mut map),
+            2 => self.number(&mut map),
+            3 | 4 => self.string(&mut map),
+            5 => self.listed(&mut map),
+            6 => return json!({"$ref": format!("#/$defs/d{}", self.random.below(3))}),
+            7 | 8 => self.array(&mut map, depth),
+            9..12 => self.object(&mut map, depth),
+            12 => self.joined(&mut map, depth),
+            _ => self.mixed(&mut map, depth),
+        }
+        if self.random.one_in(6) {
+            map.insert(self.random.of(&["title", "description", "x-note"]).to_string(), json!("text"));
+        }
+        Value::Object(map)
+    }
+
+    fn maybe(&mut self, map: &mut Map<String, Value>, chances: usize, key: &str, value: Value) {
+        if self.random.one_in(chances) {
+            map.insert(key.to_owned(), value);
+        }
+    }
+
+    fn integer(&mut self, map: &mut Map<String, Value>) {
+        let edges: Vec<Value> = vec![
+            json!(0),
+            json!(-1),
+            json!(7),
+            json!(-120),
+            json!(1000),
+            json!(2.5),
+            json!((1i64 << 53) - 1),
+            json!(1i64 << 53),
+            json!((1i64 << 53) + 1),
+            json!(-(1i64 << 53) - 3),
+            json!(i64::MAX),
+            json!(i64::MIN),
+            json!(u64::MAX),
+            json!(1e18),
+        ];
+        map.insert("type".to_owned(), json!("integer"));
+        for (chances, key) in [(3, "minimum"), (3, "maximum"), (8, "exclusiveMinimum"), (8, "exclusiveMaximum")] {
+            let edge = self.random.of(&edges).clone();
+            self.maybe(map, chances, key, edge);
+        }
+        let step = self.random.of(&[json!(2), json!(3), json!(10), json!(0.5), json!(1e-9), json!(1.5)]).clone();
+        self.maybe(map, 6, "multipleOf", step);
+    }
+
+    fn number(&mut self, map: &mut Map<String, Value>) {
+        let edges = [
+            json!(0),
+            json!(0.5),
+            json!(-0.25),
+            json!(1e-7),
+            json!(3),
+            json!(-17.125),
+            json!(99.99),
+            json!(1e15),
+            json!(1u64 << 60),
+            json!(9.5e17),
+            json!(-1e18),
+        ];
+        map.insert("type".to_owned(), json!("number"));
+        for (chances, key) in [(2, "minimum"), (2, "maximum"), (6, "exclusiveMinimum"), (6, "exclusiveMaximum")] {
+            let edge = self.random.of(&edges).clone();
+            self.maybe(map, chances, key, edge);
+        }
+        let step = self.random.of(&[json!(0.1), json!(0.25), json!(5), json!(0.01), json!(0.07)]).clone();
+        self.maybe(map, 6, "multipleOf", step);
+    }
+
+    fn string(&mut self, map: &mut Map<String, Value>) {
+        map.insert("type".to_owned(), json!("string"));
+        let (least, more) = (self.random.below(4), self.random.below(4));
+        self.maybe(map, 4, "minLength", json!(least));
+        self.maybe(map, 3, "maxLength", json!(least + more));
+        let (pattern, format) = (*self.random.of(&PATTERNS), *self.random.of(&FORMATS));
+        self.maybe(map, 3, "pattern", json!(pattern));
+        self.maybe(map, 4, "format", json!(format));
+    }
+
+    fn value(&mut self, depth: usize) -> Value {
+        match self.random.below(if depth == 0 { 6 } else { 8 }) {
+            0 => json!(null),
+            1 => json!(self.random.one_in(2)),
+            2 => json!(self.random.next()),
+            3 => json!(self.random.next() as i64 >> self.random.below(60)),
+            4 => self.random.of(&[json!(0.1), json!(-2.5e-8), json!(1.0), json!(12345.678), json!(1e20)]).clone(),
+            5 => json!(*self.random.of(&["", "text", "é\n", "\"q\\", "\u{1}", "2024-02-29"])),
+            6 => (0..self.random.below(3)).map(|_| self.value(depth - 1)).collect(),
+            _ => Value::Object(
+                (0..self.random.below(3))
+                    .map(|_| (self.random.of(&NAMES).to_string(), self.value(depth - 1)))
+                    .collect(),
+            ),
+        }
+    }
+
+    fn listed(&mut self, map: &mut Map<String, Value>) {
+        match self.random.one_in(2) {
+            true => drop(map.insert("const".to_owned(), self.value(2))),
+            false => {
+                let values: Vec<Value> = (0..=self.random.below(3)).map(|_| self.value(1)).collect();
+                map.insert("enum".to_owned(), json!(values));
+            }
+        }
+        let kind = *self.random.of(&["string", "number", "integer", "object"]);
+        self.maybe(map, 5, "type", json!(kind));
+    }
+
+    fn array(&mut self, map: &mut Map<String, Value>, depth: usize) {
+        map.insert("type".to_owned(), json!("array"));
+        let items = self.schema(depth - 1);
+        self.maybe(map, 1, "items", items);
+        let first: Vec<Value> = (0..=self.random.below(2)).map(|_| self.schema(depth - 1)).collect();
+        self.maybe(map, 5, "prefixItems", json!(first));
+        let least = self.random.below(3);
+        self.maybe(map, 3, "minItems", json!(least));
+        self.maybe(map, 2, "maxItems", json!(least + self.random.0 as usize % 3));
+        let unique = self.random.one_in(2);
+        self.maybe(map, 8, "uniqueItems", json!(unique));
+        self.maybe(map, 20, "contains", json!({"type": "null"}));
+    }
+
+    fn object(&mut self, map: &mut Map<String, Value>, depth: usize) {
+        map.insert("type".to_owned(), json!("object"));
+        let mut properties = Map::new();
+        for _ in 0..self.random.below(4) {
+            properties.insert(self.random.of(&NAMES).to_string(), self.schema(depth - 1));
+        }
+        let mut required: Vec<String> = properties.keys().filter(|_| self.random.one_in(2)).cloned().collect();
+        if self.random.one_in(6) {
+            required.push(self.random.of(&NAMES).to_string());
+        }
+        map.insert("properties".to_owned(), Value::Object(properties));
+        self.maybe(map, 2, "required", json!(required));
+        let others = if self.random.one_in(2) { json!(false) } else { self.schema(depth - 1) };
+        self.maybe(map, 2, "additionalProperties", others);
+        let (pattern, schema) = (*self.random.of(&PATTERNS), self.schema(depth - 1));
+        self.maybe(map, 8, "patternProperties", json!({pattern: schema}));
+        let (least, most) = (self.random.below(3), self.random.below(4));
+        self.maybe(map, 8, "minProperties", json!(least));
+        self.maybe(map, 8, "maxProperties", json!(most));
+        let names = self
+            .random
+            .of(&[json!({"pattern": "^[a-c]$"}), json!({"enum": ["a", "z"]}), json!({"type": "string"})])
+            .clone();
+        self.maybe(map, 10, "propertyNames", names);
+        self.maybe(map, 12, "unevaluatedProperties", json!(false));
+    }
+
+    fn joined(&mut self, map: &mut Map<String, Value>, depth: usize) {
+        let keyword = *self.random.of(&["anyOf", "oneOf", "allOf"]);
+        let parts: Vec<Value> = (0..=self.random.below(2)).map(|_| self.schema(depth - 1)).collect();
+        map.insert(keyword.to_owned(), json!(parts));
+        if self.random.one_in(3) {
+            self.object(map, depth);
+        }
+        let other = self.schema(0);
+        self.maybe(map, 12, "not", other);
+    }
+
+    fn mixed(&mut self, map: &mut Map<String, Value>, depth: usize) {
+        self.object(map, depth);
+        self.array(map, depth);
+        self.string(map);
+        self.integer(map);
+        match self.random.one_in(3) {
+            true => drop(map.remove("type")),
+            false => drop(map.insert("type".to_owned(), json!(["string", "object", "integer", "array", "null"]))),
+        }
+    }
+}
+
+/// A whole answer, by chance; none where the walk gets too long.
+pub(super) fn walked(random: &mut Random, constraint: &mut crate::engine::grammar::Constraint) -> Option<String> {
+    let mut text = Vec::new();
+    while !constraint.complete() {
+        let mut row = vec![0.0; WIDTH];
+        // Some forms end nowhere from where the walk has come: the reply fails there.
+        constraint.mask(Channel::Answer, &mut row).ok()?;
+        let open: Vec<u32> = (0..END).filter(|id| row[*id as usize] == 0.0).collect();
+        let may_end = row[END as usize] == 0.0;
+        let hasty = text.len() > HASTE_BYTES;
+        if may_end && (open.is_empty() || hasty || random.one_in(4)) {
+            break;
+        }
+        if open.is_empty() {
+            return None;
+        }
+        let closing: Vec<u32> = open.iter().copied().filter(|id| b"\"}],:".contains(&(*id as u8))).collect();
+        let plain: Vec<u32> = open.iter().copied().filter(|id| (32..127).contains(id)).collect();
+        let from = match (hasty || random.one_in(8), plain.is_empty() || random.one_in(16)) {
+            (true, _) if !closing.is_empty() => &closing,
+            (_, true) => &open,
+            _ => &plain,
+        };
+        let id = *random.of(from);
+        constraint.took(Channel::Answer, id, false).unwrap();
+        text.push(id as u8);
+        if text.len() > WALK_BYTES_MAX {
+            return None;
+        }
+    }
+    Some(String::from_utf8(text).unwrap())
+}
+
+/// Numbers that neither 64 bits nor a double hold mean something else to every reader: such answers are passed over.
+pub(super) fn readable(text: &str) -> Option<Value> {
+    let (mut in_text, mut escaped) = (false, false);
+    let outside: String = text
+        .chars()
+        .map(|c| {
+            let quote = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            in_text ^= quote;
+            if in_text || quote { ' ' } else { c }
+        })
+        .collect();
+    let mut numbers = outside.split(|c: char| !(c.is_ascii_digit() || ".eE+-".contains(c)));
+    let lost = |number: &str| {
+        let digits = number.bytes().filter(u8::is_ascii_digit).count();
+        digits > 15 && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
+    };
+    if numbers.any(lost) {
+        return None;
+    }
+    match serde_json::from_str(text) {
+        Ok(value) => Some(value),
+        Err(error) if error.to_string().contains("number out of range") => None,
+        Err(error) => panic!("no JSON: {error}: {text}"),
+    }
+}
+
+pub(super) fn validator(schema: &Value) -> Option<jsonschema::Validator> {
+    jsonschema::options().should_validate_formats(true).build(schema).ok()
+}
+
+/// What was made of the schemas of one run.
+#[derive(Debug, Default)]
+struct Tally {
+    schemas: usize,
+    refused: usize,
+    answers: usize,
+    violations: Vec<String>,
+}
+
+fn examine(schema: &Value, random: &mut Random, compiler: &mut Compiler, tally: &mut Tally) {
+    tally.schemas += 1;
+    let grammar = Grammar::Json(schema.clone());
+    if let Err(error) = compiler.constraint(&grammar) {
+        tally.refused += 1;
+        let words = error.to_string();
+        assert!(!words.contains("panic") && !words.ends_with(':') && words.len() > 20, "{words}: {schema}");
+        return left_to_the_model(schema, &error, compiler);
+    }
+    let Some(validator) = validator(schema) else { panic!("taken, and no schema: {schema}") };
+    for _ in 0..4 {
+        let walked = walked(random, &mut compiler.constraint(&grammar).unwrap());
+        let Some((text, value)) = walked.and_then(|text| Some((text.clone(), readable(&text)?))) else { continue };
+        tally.answers += 1;
+        let violated = validator.iter_errors(&value).next().map(|e| e.to_string());
+        tally.violations.extend(violated.map(|violated| format!("{violated}: {text} of {schema}")));
+    }
+}
+
+/// Without `strict` what is left out is said, and what is left can be compiled, or the error is another one.
+fn left_to_the_model(schema: &Value, strict: &GrammarError, compiler: &mut Compiler) {
+    let Ok(left) = prepare(schema, false) else { return };
+    let of_a_keyword = matches!(strict, GrammarError::At { .. });
+    assert_eq!(of_a_keyword, !left.not_enforced.is_empty(), "{strict}: {schema}");
+    let mut paths: Vec<&String> = left.not_enforced.iter().map(|NotEnforced { path, .. }| path).collect();
+    paths.dedup();
+    assert_eq!(paths.len(), left.not_enforced.len());
+    let again = compiler.constraint(&Grammar::Json(left.schema));
+    assert!(!matches!(again, Err(GrammarError::At { .. })), "{again:?}: {schema}");
+}
+
+fn run(seeds: std::ops::Range<u64>) {
+    let work = move || {
+        let mut compiler = Compiler::new(std::sync::Arc::new(Bytes { template: None }), None);
+        let mut tally = Tally::default();
+        for seed in seeds {
+            let mut random = Random(seed);
+            let schema = Author { random: &mut random }.whole();
+            examine(&schema, &mut random, &mut compiler, &mut tally);
+        }
+        assert!(
+            tally.violations.is_empty(),
+            "{} violate: {:#?}",
+            tally.violations.len(),
+            &tally.violations[..tally.violations.len().min(9)]
+        );
+        assert!(tally.refused * 10 < tally.schemas * 8, "most are refused: {tally:?}");
+        assert!(tally.answers > tally.schemas / 2, "few answers: {tally:?}");
+    };
+    thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap().join().unwrap();
+}
+
+/// `cargo test -p chimere-core --lib -- --ignored no_answer_of_many`
+#[test]
+#[ignore = "minutes"]
+fn no_answer_of_many_violates_its_schema() {
+    run(1_000..31_000);
+}
