@@ -33,6 +33,8 @@ pub mod sampler;
 pub mod slot;
 pub mod tables;
 pub mod template;
+pub mod thought;
 pub mod tokenizer;
+pub mod tool_prompt;
 mod tool_schema;
 pub mod vocab;
