@@ -8,7 +8,7 @@ use super::unavailable;
 use crate::actors::inference::FromEngine;
 use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
 use crate::service::{Logprob, ReplyEvent, ServiceError};
-use crate::toolcall::{Piece, QWEN_TAGS, ToolCallParser};
+use crate::toolcall::{Format, Piece, ToolCallParser};
 use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
 
 /// A choice under way.
@@ -34,7 +34,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new(index: u32, seed: u64, logprobs: bool, tools: &[Value]) -> Self {
+    pub(super) fn new(index: u32, seed: u64, logprobs: bool, tools: &[Value], format: &'static Format) -> Self {
         Choice {
             generation: Generation {
                 index,
@@ -60,7 +60,7 @@ impl Choice {
             unshown: logprobs.then(Default::default),
             every_token: false,
             form: None,
-            tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools, &QWEN_TAGS)),
+            tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools, format)),
             one_call: false,
             call: None,
         }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_call_is_streamed_kept_and_ends_the_reply() {
-        let mut choice = Choice::new(0, 0, false, &tools());
+        let mut choice = Choice::new(0, 0, false, &tools(), Format::generic());
         let events = feed(&mut choice, CALL);
         let call = &choice.generation.tool_calls[0];
         assert_eq!((call.name.as_str(), &call.arguments), ("add", &json!({"a": 17, "b": 25})));
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn where_one_call_counts_the_others_are_neither_told_nor_kept() {
-        let mut choice = Choice::new(0, 0, false, &tools());
+        let mut choice = Choice::new(0, 0, false, &tools(), Format::generic());
         choice.one_call = true;
         let events = feed(&mut choice, &[CALL, &CALL.replace("17", "18")].concat());
         assert_eq!(choice.generation.tool_calls.len(), 1);
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn without_tools_the_same_text_is_text() {
-        let mut choice = Choice::new(0, 0, false, &[]);
+        let mut choice = Choice::new(0, 0, false, &[], Format::generic());
         feed(&mut choice, CALL);
         assert_eq!(choice.generation.content, CALL);
         assert_eq!(choice.generation.finish_reason, FinishReason::Stop);
@@ -309,7 +309,7 @@ mod tests {
     fn every_token_of_shown_text_has_its_logprob_once_and_a_call_has_none() {
         let broken = "a < b and <tool";
         for (text, content, tokens) in [(CALL, "Sure.", 2), (broken, broken, broken.len() / 3)] {
-            let mut choice = Choice::new(0, 0, true, &tools());
+            let mut choice = Choice::new(0, 0, true, &tools(), Format::generic());
             let events = feed(&mut choice, text);
             let told = |e: &ReplyEvent| match e {
                 ReplyEvent::Delta { logprobs, .. } => logprobs.clone(),
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_broken_call_stays_text_also_when_the_reply_is_cut() {
-        let mut choice = Choice::new(0, 0, false, &tools());
+        let mut choice = Choice::new(0, 0, false, &tools(), Format::generic());
         let mut out = Vec::new();
         choice.token(token("<tool_call>\n<function=add>"), &mut out);
         choice.break_off(FinishReason::Aborted, None);

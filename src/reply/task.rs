@@ -22,6 +22,7 @@ use crate::engine::protocol::{ChatInput, Generate, Hosted, Prompt};
 use crate::meters;
 use crate::night::served::revision;
 use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceError, Session};
+use crate::toolcall::Format;
 use crate::turn::{FinishReason, Judgement, Message, Plan, PromptEnd, PromptForm, Turn};
 
 /// After a cancel, how long the engine's own account (usage, timings) is waited for, so that an aborted reply's Turn is
@@ -138,8 +139,10 @@ async fn open(replies: &Replies, mut request: ReplyRequest) -> Result<(Reply, En
     };
     let seed = plan.sampling.seed.unwrap_or(0);
     let logprobs = plan.sampling.logprobs.is_some();
-    let mut choices: Vec<Choice> =
-        (0..request.choices).map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools)).collect();
+    let format = Format::named(&hosted.calls).unwrap_or(Format::generic());
+    let mut choices: Vec<Choice> = (0..request.choices)
+        .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format))
+        .collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
     if request.prompt_logprobs {
         choices.iter_mut().for_each(Choice::tell_every_token);

@@ -493,6 +493,7 @@ fn hosted() -> Hosted {
         template_hash: "t".to_owned(),
         thinks: true,
         chats: true,
+        calls: "qwen-tags".to_owned(),
         load_ms: 1,
         defaults: Default::default(),
     }

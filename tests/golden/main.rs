@@ -13,3 +13,4 @@ mod nano;
 mod quantised;
 #[cfg(feature = "llama")]
 mod reference;
+mod templates;

@@ -323,6 +323,7 @@ impl Service for Fake {
             tokenizer_hash: "07".repeat(32),
             thinks: true,
             chats: true,
+            calls: "qwen-tags".to_owned(),
             load_ms: 1,
             defaults: Default::default(),
         }))

@@ -14,6 +14,8 @@ use super::defaults::ModelDefaults;
 use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
+use super::thought::ThoughtMarks;
+use super::tool_prompt::ToolWays;
 use super::validate::{self, Validated};
 use super::vocab::{Vocab, fingerprint};
 use crate::gguf::{Files, Gguf};
@@ -175,13 +177,18 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
     let model_hash = hash(&files, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let base = BaseModel::new(&gguf, &model_hash);
+    let ways = ToolWays::of(vocab.as_ref(), template.as_ref());
+    if template.is_some() {
+        tracing::info!("{}", ways.told());
+    }
     let hosted = Hosted {
+        calls: ways.format.name.to_owned(),
         model: backend.info().clone(),
         defaults: ModelDefaults::of(path, &gguf, &judged.architecture, &model_hash),
         model_hash,
         template_hash,
         tokenizer_hash: hex(&fingerprint(vocab.as_ref())),
-        thinks: vocab.special("<think>").is_some() && vocab.special("</think>").is_some(),
+        thinks: ThoughtMarks::of(vocab.as_ref()).is_some(),
         chats: template.is_some(),
         load_ms: began.elapsed().as_millis() as u64,
     };

@@ -17,8 +17,8 @@ use super::sampler::Sampler;
 use super::slot::Prepared;
 use super::tables::Tables;
 use super::template::{ChatTemplate, TemplateError};
+use super::tool_prompt::ToolWays;
 use super::vocab::Vocab;
-use crate::toolcall::QWEN_TAGS;
 
 /// Tokens that one `Tokenize` lists: more would not fit a frame.
 const PIECES_MAX: usize = 1 << 20;
@@ -26,6 +26,7 @@ const PIECES_MAX: usize = 1 << 20;
 pub struct Preparer {
     vocab: Arc<dyn Vocab>,
     template: Option<ChatTemplate>,
+    ways: ToolWays,
     /// Logits a row.
     width: usize,
     context_tokens: usize,
@@ -63,6 +64,7 @@ impl Preparer {
     pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted, base: BaseModel) -> Preparer {
         Preparer {
             tables: Tables::new(Arc::clone(&vocab)),
+            ways: ToolWays::of(vocab.as_ref(), template.as_ref()),
             vocab,
             template,
             width: hosted.model.vocab,
@@ -101,7 +103,11 @@ impl Preparer {
             thinking: request.thinking,
             ignore_end: request.ignore_end,
         };
-        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?.calling(&tools, &QWEN_TAGS);
+        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?.calling(
+            self.vocab.as_ref(),
+            &tools,
+            self.ways.format,
+        );
         let engram = request.engram.map(|choice| self.tables.choose(&choice, &ids)).transpose()?;
         Ok(Prepared {
             id: request.id,
@@ -239,7 +245,8 @@ impl Preparer {
         let Some(template) = &self.template else {
             return Err(Refusal::invalid("this model has no chat template: use a plain text prompt"));
         };
-        prompt::render(self.vocab.as_ref(), template, chat).map_err(|error| {
+        let own = self.ways.prepare(chat);
+        prompt::render(self.vocab.as_ref(), template, own.as_ref().unwrap_or(chat)).map_err(|error| {
             let of_messages = matches!(
                 error,
                 PromptError::Conversation(_) | PromptError::Prefill | PromptError::Template(TemplateError::Limit(_))

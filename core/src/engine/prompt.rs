@@ -14,6 +14,7 @@ mod tests;
 
 use super::protocol::ChatInput;
 use super::template::{ChatTemplate, TemplateError};
+use super::thought::ThoughtMarks;
 use super::vocab::{Vocab, VocabError};
 use crate::turn::{Message, Role, Thinking};
 use context::context;
@@ -62,7 +63,8 @@ pub fn render(vocab: &dyn Vocab, template: &ChatTemplate, chat: &ChatInput) -> R
     let mut prompt = specials.tokenise(vocab, &text)?;
     if chat.thinking == Thinking::Off && prompt.thinking_open && !chat.continue_final {
         // A template that knows no `enable_thinking`: the empty thought is closed here.
-        let closed = specials.tokenise(vocab, "\n</think>\n\n")?;
+        let close = ThoughtMarks::of(vocab).map_or("</think>", |marks| marks.close_text);
+        let closed = specials.tokenise(vocab, &format!("\n{close}\n\n"))?;
         prompt.text += &closed.text;
         prompt.ids.extend(closed.ids);
         prompt.thinking_open = false;

@@ -1,10 +1,11 @@
 //! The ways in which families of models write calls: one table, from which calls are read and enforced. A model's own
 //! follows from its chat template and its vocabulary.
 
+use super::code::Code;
 use super::json::Json;
 use super::named::Named;
 use super::tags::Tags;
-use super::written::Written;
+use crate::engine::vocab::Vocab;
 
 /// A family's way.
 #[derive(Debug, PartialEq)]
@@ -36,24 +37,7 @@ pub enum Shape {
     Tags(Tags),
     Json(Json),
     Named(Named),
-    Written(Written),
-}
-
-impl Shape {
-    /// The marks that open it.
-    pub(super) fn openings(&self) -> [&'static str; 2] {
-        match self {
-            Shape::Tags(tags) => [tags.open, tags.function],
-            Shape::Json(json) => [json.open, ""],
-            Shape::Named(named) => [named.open, named.begin],
-            Shape::Written(written) => [written.open, ""],
-        }
-    }
-
-    /// It has no mark: an answer that begins with it is a call.
-    pub(super) fn is_bare(&self) -> bool {
-        matches!(self, Shape::Json(Json { open: "", .. }) | Shape::Written(Written { open: "", .. }))
-    }
+    Code(Code),
 }
 
 const JSON: Json = Json { open: "", close: "", pad: "", list: false, name: "name", arguments: "arguments" };
@@ -77,27 +61,388 @@ const PLAIN: Format = Format { name: "", shapes: &[], closers: &[], begun: "", n
 
 const QWEN_CLOSERS: &[&str] = &["</tool_call>", "</function>", "</parameter>"];
 
+const INVOKE: Tags = Tags {
+    open: "<minimax:tool_call>",
+    close: "</minimax:tool_call>",
+    function: "<invoke name=",
+    function_head_end: ">",
+    function_end: "</invoke>",
+    parameter: "<parameter name=",
+    parameter_head_end: ">",
+    value: "",
+    parameter_end: "</parameter>",
+    lines: false,
+};
+
+const DSML: Tags = Tags {
+    open: "<｜DSML｜function_calls>",
+    close: "</｜DSML｜function_calls>",
+    function: "<｜DSML｜invoke name=",
+    function_head_end: ">",
+    function_end: "</｜DSML｜invoke>",
+    parameter: "<｜DSML｜parameter name=",
+    parameter_head_end: ">",
+    value: "",
+    parameter_end: "</｜DSML｜parameter>",
+    lines: false,
+};
+
+const NAMED: Named = Named { open: "", close: "", begin: "", before: "", after: "", end: "", parts: &[] };
+
 /// Qwen's and its like: tags, JSON where a model was trained on it.
 pub static QWEN_TAGS: Format =
     Format { name: "qwen-tags", shapes: &[Shape::Tags(QWEN), Shape::Json(HERMES)], closers: QWEN_CLOSERS, ..PLAIN };
 
+/// JSON between the same marks, as Hermes introduced it.
 pub static HERMES_JSON: Format =
     Format { name: "hermes", shapes: &[Shape::Json(HERMES), Shape::Tags(QWEN)], closers: QWEN_CLOSERS, ..PLAIN };
 
-impl Shape {
-    /// Whether a text that begins with a mark may be of this shape.
-    pub(super) fn opens(&self, text: &str) -> bool {
-        self.is_bare() || self.openings().iter().any(|mark| !mark.is_empty() && text.starts_with(mark))
+const DEEPSEEK: Named = Named {
+    open: "<｜tool▁calls▁begin｜>",
+    close: "<｜tool▁calls▁end｜>",
+    begin: "<｜tool▁call▁begin｜>",
+    after: "<｜tool▁sep｜>",
+    end: "<｜tool▁call▁end｜>",
+    parts: &["<｜tool▁sep｜>", "```json", "\n"],
+    ..NAMED
+};
+
+const DEEPSEEK_CLOSERS: &[&str] = &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"];
+
+/// All families but the first two.
+static OTHERS: &[Format] = &[
+    Format {
+        name: "deepseek-dsml",
+        shapes: &[
+            Shape::Tags(DSML),
+            Shape::Tags(Tags { open: "<｜DSML｜tool_calls>", close: "</｜DSML｜tool_calls>", ..DSML }),
+            Shape::Json(Json { open: "<｜DSML｜function_calls>", close: "</｜DSML｜function_calls>", ..JSON }),
+        ],
+        closers: &["</｜DSML｜invoke>", "</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+        ..PLAIN
+    },
+    Format {
+        name: "deepseek-dsml-4",
+        shapes: &[
+            Shape::Tags(Tags { open: "<｜DSML｜tool_calls>", close: "</｜DSML｜tool_calls>", ..DSML }),
+            Shape::Tags(DSML),
+            Shape::Json(Json { open: "<｜DSML｜tool_calls>", close: "</｜DSML｜tool_calls>", ..JSON }),
+        ],
+        closers: &["</｜DSML｜invoke>", "</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+        ..PLAIN
+    },
+    Format {
+        name: "deepseek-r1",
+        shapes: &[Shape::Named(Named {
+            before: "function<｜tool▁sep｜>",
+            after: "\n```json\n",
+            end: "\n```<｜tool▁call▁end｜>",
+            ..DEEPSEEK
+        })],
+        closers: DEEPSEEK_CLOSERS,
+        ..PLAIN
+    },
+    Format { name: "deepseek", shapes: &[Shape::Named(DEEPSEEK)], closers: DEEPSEEK_CLOSERS, ..PLAIN },
+    Format {
+        name: "kimi",
+        shapes: &[Shape::Named(Named {
+            open: "<|tool_calls_section_begin|>",
+            close: "<|tool_calls_section_end|>",
+            begin: "<|tool_call_begin|>",
+            before: "functions.",
+            after: ":0<|tool_call_argument_begin|>",
+            end: "<|tool_call_end|>",
+            parts: &["<|tool_call_argument_begin|>"],
+        })],
+        closers: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
+        ids: Ids::Numbered,
+        ..PLAIN
+    },
+    Format {
+        name: "minimax",
+        shapes: &[
+            Shape::Tags(INVOKE),
+            Shape::Json(Json { open: "<minimax:tool_call>", close: "</minimax:tool_call>", ..JSON }),
+        ],
+        closers: &["</invoke>", "</minimax:tool_call>"],
+        ..PLAIN
+    },
+    Format {
+        name: "seed",
+        shapes: &[
+            Shape::Tags(Tags { open: "<seed:tool_call>", close: "</seed:tool_call>", lines: false, ..QWEN }),
+            Shape::Json(Json { open: "<seed:tool_call>", close: "</seed:tool_call>", ..JSON }),
+        ],
+        closers: &["</seed:tool_call>", "</function>"],
+        ..PLAIN
+    },
+    Format {
+        name: "glm",
+        shapes: &[
+            Shape::Tags(Tags {
+                open: "",
+                close: "",
+                function: "<tool_call>",
+                function_head_end: "",
+                function_end: "</tool_call>",
+                parameter: "<arg_key>",
+                parameter_head_end: "</arg_key>",
+                value: "<arg_value>",
+                parameter_end: "</arg_value>",
+                lines: false,
+            }),
+            Shape::Json(HERMES),
+        ],
+        closers: &["</tool_call>"],
+        ..PLAIN
+    },
+    Format {
+        name: "command",
+        shapes: &[Shape::Json(Json {
+            open: "<|START_ACTION|>",
+            close: "<|END_ACTION|>",
+            list: true,
+            name: "tool_name",
+            arguments: "parameters",
+            ..JSON
+        })],
+        closers: &["<|END_ACTION|>"],
+        noise: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+        ..PLAIN
+    },
+    Format {
+        name: "command-plus",
+        shapes: &[Shape::Json(Json {
+            open: "Action:",
+            pad: "\n",
+            list: true,
+            name: "tool_name",
+            arguments: "parameters",
+            ..JSON
+        })],
+        closers: &["```"],
+        ..PLAIN
+    },
+    Format {
+        name: "harmony",
+        shapes: &[
+            Shape::Named(Named { begin: "<|channel|>commentary", ..HARMONY }),
+            Shape::Named(Named { begin: "<|start|>assistant", ..HARMONY }),
+        ],
+        closers: &["<|call|>", "<|end|>", "<|return|>"],
+        ..PLAIN
+    },
+    Format {
+        name: "mistral",
+        shapes: &[
+            Shape::Named(Named { begin: "[TOOL_CALLS]", after: "[ARGS]", parts: &["[ARGS]", "[CALL_ID]"], ..NAMED }),
+            Shape::Json(Json { open: "[TOOL_CALLS]", list: true, ..JSON }),
+        ],
+        ids: Ids::Nine,
+        ..PLAIN
+    },
+    Format {
+        name: "mistral-list",
+        shapes: &[
+            Shape::Json(Json { open: "[TOOL_CALLS]", list: true, ..JSON }),
+            Shape::Named(Named { begin: "[TOOL_CALLS]", after: "[ARGS]", parts: &["[ARGS]", "[CALL_ID]"], ..NAMED }),
+        ],
+        ids: Ids::Nine,
+        ..PLAIN
+    },
+    Format {
+        name: "apertus",
+        shapes: &[Shape::Json(Json {
+            open: "<|tools_prefix|>",
+            close: "<|tools_suffix|>",
+            list: true,
+            name: "",
+            arguments: "",
+            ..JSON
+        })],
+        closers: &["<|tools_suffix|>"],
+        ..PLAIN
+    },
+    Format {
+        name: "gemma",
+        shapes: &[
+            Shape::Json(Json { open: "<|tool_call>", close: "<tool_call|>", ..JSON }),
+            Shape::Code(Code { open: "<|tool_call>", close: "<tool_call|>", call: "call:" }),
+        ],
+        closers: &["<tool_call|>"],
+        ..PLAIN
+    },
+    Format {
+        name: "nemotron",
+        shapes: &[Shape::Json(Json { open: "<TOOLCALL>", close: "</TOOLCALL>", list: true, ..JSON })],
+        closers: &["</TOOLCALL>"],
+        ..PLAIN
+    },
+    Format {
+        name: "apriel",
+        shapes: &[Shape::Json(Json { open: "<tool_calls>", close: "</tool_calls>", list: true, ..JSON })],
+        closers: &["</tool_calls>"],
+        noise: &["[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"],
+        ..PLAIN
+    },
+    Format {
+        name: "gigachat",
+        shapes: &[
+            Shape::Json(Json { open: "<|function_call|>", ..JSON }),
+            Shape::Json(Json { open: "function call<|role_sep|>", pad: "\n", ..JSON }),
+        ],
+        noise: &["<|message_sep|>\n\n"],
+        ..PLAIN
+    },
+    Format { name: "functools", shapes: &[Shape::Json(Json { open: "functools", list: true, ..JSON })], ..PLAIN },
+    Format {
+        name: "functionary",
+        shapes: &[Shape::Named(Named { begin: ">>>", after: "\n", parts: &["\n"], ..NAMED })],
+        begun: ">>>",
+        noise: &[">>>all\n"],
+        ..PLAIN
+    },
+    Format {
+        name: "functionary-tags",
+        shapes: &[Shape::Named(Named { begin: "<function=", after: ">", end: "</function>", parts: &[">"], ..NAMED })],
+        closers: &["</function>"],
+        ..PLAIN
+    },
+    Format {
+        name: "mcp",
+        shapes: &[
+            Shape::Named(Named {
+                begin: "<use_mcp_tool>",
+                before: "\n<server_name>tools</server_name>\n<tool_name>",
+                after: "</tool_name>\n<arguments>\n",
+                end: "\n</arguments>\n</use_mcp_tool>",
+                parts: &["<tool_name>", "</tool_name>", "<arguments>", "<server_name>", "</server_name>"],
+                ..NAMED
+            }),
+            Shape::Json(HERMES),
+        ],
+        closers: &["</arguments>", "</use_mcp_tool>", "</tool_call>"],
+        ..PLAIN
+    },
+    Format {
+        name: "granite",
+        shapes: &[Shape::Json(Json { open: "<|tool_call|>", list: true, ..JSON })],
+        closers: &["<|/tool_call|>"],
+        ..PLAIN
+    },
+    Format {
+        name: "lfm",
+        shapes: &[
+            Shape::Json(Json { open: "<|tool_call_start|>", close: "<|tool_call_end|>", list: true, ..JSON }),
+            Shape::Code(Code { open: "<|tool_call_start|>", close: "<|tool_call_end|>", call: "" }),
+        ],
+        closers: &["<|tool_call_end|>"],
+        ..PLAIN
+    },
+    Format {
+        name: "llama",
+        shapes: &[
+            Shape::Json(Json { arguments: "parameters", ..JSON }),
+            Shape::Json(Json { open: "<|python_tag|>", arguments: "parameters", ..JSON }),
+            Shape::Named(Named { begin: "<function=", after: ">", end: "</function>", parts: &[">"], ..NAMED }),
+            Shape::Code(Code { open: "", close: "", call: "" }),
+        ],
+        closers: &["</function>", ";", "<|eom_id|>"],
+        ..PLAIN
+    },
+];
+
+const HARMONY: Named = Named {
+    before: " to=functions.",
+    after: " <|constrain|>json<|message|>",
+    parts: &["to=", " ", "<|channel|>", "<|constrain|>", "<|message|>"],
+    ..NAMED
+};
+
+/// What tells a family by its template, the surest signs first.
+static SIGNS: &[(&str, &str)] = &[
+    ("<｜DSML｜function_calls>", "deepseek-dsml"),
+    ("<｜DSML｜", "deepseek-dsml-4"),
+    ("<|tool_call_argument_begin|>", "kimi"),
+    ("<minimax:tool_call>", "minimax"),
+    ("<seed:tool_call>", "seed"),
+    ("<arg_key>", "glm"),
+    ("<|START_ACTION|>", "command"),
+    ("Write \\'Action:\\' followed by a json", "command-plus"),
+    ("<|start|>assistant", "harmony"),
+    ("[ARGS]", "mistral"),
+    ("[TOOL_CALLS]", "mistral-list"),
+    ("<|tools_prefix|>", "apertus"),
+    ("<|tool_call>call:", "gemma"),
+    ("<TOOLCALL>", "nemotron"),
+    ("<tool_calls>", "apriel"),
+    ("<|function_call|>", "gigachat"),
+    ("function call<|role_sep|>", "gigachat"),
+    ("functools[", "functools"),
+    ("<use_mcp_tool>", "mcp"),
+    ("<|tool_list_start|>", "lfm"),
+    ("<|tool_call_start|>", "lfm"),
+    (">>>all", "functionary"),
+    ("<|tool_call|>", "granite"),
+    ("<parameter=", "qwen-tags"),
+    ("<tool_call>", "hermes"),
+    ("<function=", "functionary-tags"),
+    ("\"parameters\": ", "llama"),
+    ("<|python_tag|>", "llama"),
+];
+
+impl Format {
+    /// The family that a template's source shows; `has` says whether the vocabulary has such a special token. `None`:
+    /// no sign of any.
+    pub fn of(template: &str, has: &dyn Fn(&str) -> bool) -> Option<&'static Format> {
+        if template.contains("<｜tool▁calls▁begin｜>") && !template.contains("<｜DSML｜") {
+            return Format::named(if template.contains("```json") { "deepseek-r1" } else { "deepseek" });
+        }
+        let sign = SIGNS.iter().find(|(sign, _)| template.contains(sign)).map(|(_, name)| *name);
+        sign.or_else(|| has("<|tool_call_start|>").then_some("lfm")).and_then(Format::named)
     }
 
-    /// Whether a call may end in this text: looked at for every piece of it.
-    pub(super) fn may_end(&self, text: &str) -> bool {
-        let has = |marks: &[&str]| marks.iter().any(|mark| !mark.is_empty() && text.contains(mark));
-        match self {
-            Shape::Tags(tags) => has(&[tags.close, tags.function_end]),
-            Shape::Json(json) => text.contains(['}', ']']) || has(&[json.close]),
-            Shape::Named(named) => text.contains('}') || has(&[named.end]),
-            Shape::Written(written) => text.contains([']', ')']) || has(&[written.close]),
+    /// The way that a generic tool prompt asks for.
+    pub fn generic() -> &'static Format {
+        &HERMES_JSON
+    }
+
+    /// What the source of a family's template holds.
+    #[cfg(test)]
+    pub(crate) fn sign_of(name: &str) -> &'static str {
+        match name {
+            "deepseek-r1" => "<｜tool▁calls▁begin｜>```json",
+            "deepseek" => "<｜tool▁calls▁begin｜>",
+            _ => SIGNS.iter().find(|(_, own)| *own == name).map_or("", |(sign, _)| sign),
         }
     }
+
+    pub fn named(name: &str) -> Option<&'static Format> {
+        Format::all().find(|format| format.name == name)
+    }
+
+    pub fn all() -> impl Iterator<Item = &'static Format> {
+        [&QWEN_TAGS, &HERMES_JSON].into_iter().chain(OTHERS)
+    }
 }
+
+impl Format {
+    /// How the family itself writes.
+    pub fn first(&self) -> &'static Shape {
+        self.shapes.first().unwrap_or(&BETWEEN_TAGS)
+    }
+
+    /// Every mark of it.
+    pub fn literals(&self) -> impl Iterator<Item = &'static str> {
+        let of_shapes = self.shapes.iter().flat_map(Shape::literals);
+        of_shapes.chain(self.closers.iter().copied()).chain(self.noise.iter().copied()).filter(|mark| !mark.is_empty())
+    }
+
+    /// The way of a hosted model: its family's, or the one that a generic tool prompt asks for.
+    pub fn of_model(vocab: &dyn Vocab) -> &'static Format {
+        let template = vocab.template().unwrap_or_default();
+        Format::of(&template, &|mark| vocab.special(mark).is_some()).unwrap_or(&HERMES_JSON)
+    }
+}
+
+static BETWEEN_TAGS: Shape = Shape::Json(HERMES);

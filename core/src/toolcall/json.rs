@@ -97,7 +97,10 @@ fn call_of(value: Value, functions: &Functions) -> Option<Call> {
     let name =
         ["name", "tool_name", "function"].into_iter().find_map(|key| fields.get(key)?.as_str().map(str::to_owned));
     let Some(name) = name else {
-        let (name, arguments) = fields.into_iter().next().filter(|_| true)?;
+        if fields.len() != 1 {
+            return None;
+        }
+        let (name, arguments) = fields.into_iter().next()?;
         let name = functions.named(&name)?.to_owned();
         let Value::Object(arguments) = arguments else { return None };
         return Some(Call { name, arguments });

@@ -15,9 +15,13 @@
 //! read although marks are missing or doubled. Everything else stays text, every byte of it; blanks that only part calls
 //! from one another are none. A call inside a thought is part of the thought, unless the reply ends with it.
 
+mod code;
+#[cfg(test)]
+mod families;
 mod formats;
 mod json;
 mod literal;
+mod marks;
 mod named;
 mod shape;
 mod stream;
@@ -25,15 +29,16 @@ mod tags;
 #[cfg(test)]
 mod tests;
 mod typed;
-mod written;
+mod write;
 
 use serde_json::{Map, Value};
 
+pub use code::Code;
 pub use formats::{Format, HERMES_JSON, Ids, QWEN_TAGS, Shape};
 pub use json::Json;
 pub use named::Named;
 pub use tags::Tags;
-pub use written::Written;
+pub use write::CallRef;
 
 use crate::engine::protocol::Channel;
 use crate::turn::ToolCall;
@@ -241,9 +246,9 @@ impl ToolCallParser {
                 }
                 Shape::Json(form) => json::read(form, body, ended, &self.functions, balance),
                 Shape::Named(form) => named::read(form, body, ended, &self.functions, balance),
-                Shape::Written(form) => {
+                Shape::Code(form) => {
                     self.read_bytes += body.len();
-                    written::read(form, body, ended, &self.functions, balance)
+                    code::read(form, body, ended, &self.functions, balance)
                 }
             };
             match reading {

@@ -76,10 +76,15 @@ impl Stream {
     }
 
     pub(super) fn next(&mut self, format: &Format, marks: &Marks, ended: bool) -> Next {
-        if let Some(mark) = self.mark {
-            return Next::Opening(mark);
-        }
         let rest = &self.text[self.at..];
+        if let Some(mark) = self.mark {
+            // What means nothing may begin like a call.
+            return match format.noise.iter().find(|noise| rest.starts_with(**noise)) {
+                Some(noise) => Next::Dropped(noise.len()),
+                None if !ended && format.noise.iter().any(|noise| may_become(rest, noise)) => Next::Nothing,
+                None => Next::Opening(mark),
+            };
+        }
         if rest.is_empty() {
             return Next::Nothing;
         }

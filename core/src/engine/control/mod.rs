@@ -2,10 +2,11 @@
 //! the reply ends. One `ReplyControl` a request, fed by the step loop; it owns no numbers of the model and never
 //! waits.
 //!
-//! The thought is what lies between `<think>` and `</think>`. The marks themselves are not shown, nor the newlines
+//! The thought is what lies between the model's marks for it, `<think>` and `</think>` for instance. The marks themselves are not shown, nor the newlines
 //! next to them. Stop strings are looked for in the answer only.
 
 pub mod engram;
+mod harmony;
 pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
@@ -13,12 +14,14 @@ mod thinking;
 mod utf8;
 
 use super::protocol::{Channel, STOP_BYTES_MAX, STOPS_MAX};
+use super::thought::ThoughtMarks;
 use super::vocab::{Vocab, VocabError};
 use crate::toolcall::{Format, Piece, ToolCallParser};
 use crate::turn::{FinishReason, Thinking};
+use harmony::{Harmony, Step};
 use serde_json::Value;
 use stop::{Found, StopMatcher};
-use thinking::{Marks, ThinkingBudget};
+use thinking::ThinkingBudget;
 use utf8::Utf8Assembler;
 
 #[derive(Debug, thiserror::Error)]
@@ -72,16 +75,22 @@ pub struct Finish {
 #[derive(Debug)]
 pub struct ReplyControl {
     channel: Channel,
-    marks: Option<Marks>,
+    marks: Option<ThoughtMarks>,
     budget: ThinkingBudget,
     utf8: Utf8Assembler,
     stops: StopMatcher,
     /// Tells calls from text, where there are stop strings: those apply to text alone.
     calls: Option<Box<ToolCallParser>>,
+    /// Special tokens that are marks of calls, and their texts: shown where the reply may call.
+    shown: Vec<(u32, String)>,
+    /// Where replies come in channels.
+    harmony: Option<Harmony>,
     /// At the start of a thought, or of an answer after one: newlines are not shown.
     skip_newlines: bool,
     /// Newlines at the end of the thought so far, shown only if more of it follows.
     newlines: String,
+    /// What a thought may begin with that is no part of it, as far as it did not come yet.
+    heading: &'static str,
     /// The open thought has text.
     thought: bool,
     tokens: u32,
@@ -96,7 +105,7 @@ impl ReplyControl {
         if limits.max_tokens == 0 {
             return Err(ControlError::NoTokens);
         }
-        let marks = Marks::of(vocab);
+        let marks = ThoughtMarks::of(vocab);
         let mut control = ReplyControl {
             channel: Channel::Answer,
             marks,
@@ -104,8 +113,11 @@ impl ReplyControl {
             utf8: Utf8Assembler::default(),
             stops: StopMatcher::new(limits.stop),
             calls: None,
+            shown: Vec::new(),
+            harmony: Harmony::of(vocab),
             skip_newlines: false,
             newlines: String::new(),
+            heading: "",
             thought: false,
             tokens: 0,
             max_tokens: limits.max_tokens,
@@ -117,8 +129,13 @@ impl ReplyControl {
         Ok(control)
     }
 
-    /// The reply may call these tools: no stop string cuts a call.
-    pub fn calling(mut self, tools: &[Value], format: &'static Format) -> ReplyControl {
+    /// The reply may call these tools: the marks of calls are shown, and no stop string cuts a call.
+    pub fn calling(mut self, vocab: &dyn Vocab, tools: &[Value], format: &'static Format) -> ReplyControl {
+        if !tools.is_empty() {
+            let silent = |id: &u32| vocab.bytes(*id).is_empty();
+            let marks = vocab.specials().into_iter().filter(|(id, _)| silent(id) && !vocab.ends().contains(id));
+            self.shown = marks.filter(|(_, text)| format.literals().any(|mark| mark.contains(text.as_str()))).collect();
+        }
         if !tools.is_empty() && !self.stops.is_empty() {
             self.calls = Some(Box::new(ToolCallParser::keeping_texts(tools, format)));
         }
@@ -194,6 +211,22 @@ impl ReplyControl {
 
     /// The text a token adds, and the stop string it completed. Changes the channel at a mark.
     fn read(&mut self, vocab: &dyn Vocab, id: u32) -> (String, Option<String>) {
+        if let Some(harmony) = &mut self.harmony {
+            match harmony.step(vocab, id) {
+                Step::Text => {}
+                Step::Silent => return self.ends_message(id),
+                Step::Thought => {
+                    self.open_thought();
+                    return (String::new(), None);
+                }
+                Step::Answer => return (self.close_thought(), None),
+                Step::Call(head) => {
+                    let rest = self.close_thought();
+                    let (text, stop) = self.say(&head);
+                    return (rest + &text, stop);
+                }
+            }
+        }
         match (self.channel, self.marks) {
             (Channel::Answer, Some(marks)) if id == marks.open => {
                 let rest = self.finish(FinishReason::Stop).text;
@@ -209,16 +242,46 @@ impl ReplyControl {
                 (rest, None)
             }
             (Channel::Thinking, _) => {
-                let text = self.utf8.push(&vocab.bytes(id));
+                let text = self.utf8.push(&self.bytes(vocab, id));
                 (self.show_thought(&text), None)
             }
             (Channel::Answer, _) => {
-                let text = self.utf8.push(&vocab.bytes(id));
-                let text = skip_newlines(&mut self.skip_newlines, &text).to_owned();
-                let found = self.answer(&text);
-                (found.text, found.stop)
+                let text = self.utf8.push(&self.bytes(vocab, id));
+                self.say(&text)
             }
         }
+    }
+
+    /// What a token adds: a mark of a call its name.
+    fn bytes(&self, vocab: &dyn Vocab, id: u32) -> Vec<u8> {
+        let mark = self.shown.iter().find(|(own, _)| *own == id);
+        mark.map_or_else(|| vocab.bytes(id), |(_, text)| text.clone().into_bytes())
+    }
+
+    /// A message of channels ends, or its header is being read.
+    fn ends_message(&mut self, id: u32) -> (String, Option<String>) {
+        match self.harmony.as_ref().is_some_and(|harmony| harmony.end() == id) {
+            true => (self.close_thought(), None),
+            false => (String::new(), None),
+        }
+    }
+
+    /// The rest of a thought that ends here, where one is open.
+    fn close_thought(&mut self) -> String {
+        if self.channel != Channel::Thinking {
+            return String::new();
+        }
+        let rest = self.utf8.flush();
+        let rest = self.show_thought(&rest);
+        self.newlines.clear();
+        self.channel = Channel::Answer;
+        rest
+    }
+
+    fn say(&mut self, text: &str) -> (String, Option<String>) {
+        let text = skip_newlines(&mut self.skip_newlines, text).to_owned();
+        let found = self.answer(&text);
+        (found.text, found.stop)
     }
 
     /// Text of the answer, as far as it is safe to show.
@@ -254,12 +317,14 @@ impl ReplyControl {
         self.channel = Channel::Thinking;
         self.skip_newlines = true;
         self.thought = false;
+        self.heading = self.marks.map_or("", ThoughtMarks::heading);
         self.newlines.clear();
         self.budget.enforce(false);
     }
 
     /// Holds back the newlines at the end, for they are dropped if the thought ends there.
     fn show_thought(&mut self, text: &str) -> String {
+        let text = self.behind_heading(text);
         let text = skip_newlines(&mut self.skip_newlines, text);
         let shown = text.trim_end_matches('\n');
         if shown.is_empty() {
@@ -271,6 +336,16 @@ impl ReplyControl {
         out += shown;
         self.newlines += &text[shown.len()..];
         out
+    }
+
+    /// `text` without what of the thought's heading it begins with.
+    fn behind_heading<'a>(&mut self, text: &'a str) -> &'a str {
+        let rest = self.heading;
+        self.heading = rest.strip_prefix(text).filter(|_| !text.is_empty()).unwrap_or("");
+        if text.is_empty() {
+            self.heading = rest;
+        }
+        if !self.heading.is_empty() { "" } else { text.strip_prefix(rest).unwrap_or(text) }
     }
 
     /// What is left of a thought that ends with the reply.

@@ -56,7 +56,7 @@ fn calling(text: &str, stop: &str) -> (String, Option<Finish>) {
     let vocab = Bytes(Vec::new());
     let stops = [stop.to_owned()];
     let control = ReplyControl::new(&vocab, limits(&stops), false).unwrap();
-    let mut control = control.calling(&tools, &crate::toolcall::QWEN_TAGS);
+    let mut control = control.calling(&vocab, &tools, &crate::toolcall::QWEN_TAGS);
     let mut shown = String::new();
     for byte in text.bytes() {
         let advance = control.push(&vocab, u32::from(byte) + 3);

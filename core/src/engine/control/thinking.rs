@@ -2,24 +2,12 @@
 
 use std::collections::VecDeque;
 
+use super::super::thought::ThoughtMarks;
 use super::super::vocab::{Vocab, VocabError};
 use crate::turn::Thinking;
 
 /// A quarter of the reply, and at most this, is kept for the answer however large the budget is.
 pub(super) const ANSWER_ROOM_TOKENS_MAX: u32 = 256;
-
-/// Ids of the tokens that open and close a thought, where the vocabulary has them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    pub(super) open: u32,
-    pub(super) close: u32,
-}
-
-impl Marks {
-    pub(super) fn of(vocab: &dyn Vocab) -> Option<Marks> {
-        Some(Marks { open: vocab.special("<think>")?, close: vocab.special("</think>")? })
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct ThinkingBudget {
@@ -28,7 +16,7 @@ pub(super) struct ThinkingBudget {
     spent: u32,
     /// `"\n"`, which ends the last line of a thought.
     line: Vec<u32>,
-    /// `</think>` and the empty line after it.
+    /// The closing mark and the empty line after it.
     close: Vec<u32>,
     /// What must come next.
     queue: VecDeque<u32>,
@@ -37,7 +25,7 @@ pub(super) struct ThinkingBudget {
 impl ThinkingBudget {
     pub(super) fn new(
         vocab: &dyn Vocab,
-        marks: Option<Marks>,
+        marks: Option<ThoughtMarks>,
         thinking: Thinking,
         max_tokens: u32,
     ) -> Result<ThinkingBudget, VocabError> {

@@ -1,5 +1,5 @@
-//! Calls of functions as a grammar, in the forms that `toolcall` of the daemon reads. A model whose template shows calls
-//! as tags gets tags, wherever what stands between them can only be read as what the schema asks for; JSON otherwise.
+//! Calls of functions as a grammar, in the ways that `toolcall` reads, from the same table. A model whose family writes
+//! tags gets tags, wherever what stands between them can only be read as what the schema asks for; JSON otherwise.
 
 use std::fmt::Write;
 
@@ -9,69 +9,105 @@ use super::compile::guided;
 use super::prepare::{Prepared, prepare};
 use super::{Calls, Function, GrammarError, wide};
 use crate::engine::vocab::Vocab;
+use crate::toolcall::{Format, Json, Named, Shape, Tags};
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
 /// Calls of one answer: what the daemon reads of them at most.
 const CALLS_MAX: usize = 64;
 
 /// How the hosted model writes calls.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Marks {
-    /// Ids of the tokens that open and close a call, where the model has them.
-    tokens: Option<(u32, u32)>,
-    /// Its template shows `<function=NAME>`.
-    tags: bool,
+    shape: &'static Shape,
+    /// The prompt begins the first call.
+    begun: bool,
+    /// Special tokens that stand in the marks of its format, the longest first.
+    tokens: Vec<(String, u32)>,
+}
+
+/// Without a model: JSON between marks of text.
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks { shape: Format::generic().first(), begun: false, tokens: Vec::new() }
+    }
 }
 
 impl Marks {
     pub(super) fn of(vocab: &dyn Vocab) -> Marks {
-        let tokens = vocab.special(OPEN).zip(vocab.special(CLOSE));
-        Marks { tokens, tags: vocab.template().is_some_and(|template| template.contains("<function=")) }
+        let format = Format::of_model(vocab);
+        let all: String = format.literals().collect::<Vec<_>>().join("\u{0}");
+        let mut tokens: Vec<(String, u32)> = vocab
+            .specials()
+            .into_iter()
+            .filter(|(_, text)| !text.is_empty() && all.contains(text))
+            .map(|(id, text)| (text, id))
+            .collect();
+        tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        Marks { shape: format.first(), begun: !format.begun.is_empty(), tokens }
     }
 
+    /// The token that opens a call, where it is one.
     pub(super) fn open(&self) -> Option<u32> {
-        self.tokens.map(|(open, _)| open)
+        let mark = self.shape.mark();
+        self.tokens.iter().find(|(text, _)| mark.starts_with(text.as_str())).map(|(_, id)| *id)
     }
 
-    /// The marks as terms of the grammar.
-    fn terms(&self) -> (String, String) {
-        match self.tokens {
-            Some((open, close)) => (format!("<[{open}]>"), format!("<[{close}]>")),
-            None => (quoted(OPEN), quoted(CLOSE)),
+    /// A text as terms of the grammar, special tokens as such.
+    fn terms(&self, text: &str) -> String {
+        let mut terms = Vec::new();
+        let (mut rest, mut plain) = (text, String::new());
+        while let Some(first) = rest.chars().next() {
+            let token = self.tokens.iter().find(|(mark, _)| rest.starts_with(mark.as_str()));
+            let Some((mark, id)) = token else {
+                plain.push(first);
+                rest = &rest[first.len_utf8()..];
+                continue;
+            };
+            if !plain.is_empty() {
+                terms.push(quoted(&std::mem::take(&mut plain)));
+            }
+            terms.push(format!("<[{id}]>"));
+            rest = &rest[mark.len()..];
         }
+        if !plain.is_empty() {
+            terms.push(quoted(&plain));
+        }
+        terms.join(" ")
     }
 }
 
 /// The grammar in Lark's notation.
 pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError> {
-    let (open, close) = marks.terms();
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
         (false, Some(schema)) => {
             format!("start: calls | answer\n{}", wide::rules("answer", &prepare(schema, true)?)?)
         }
-        (false, None) if marks.tokens.is_none() => {
+        (false, None) if marks.open().is_none() => {
             let why = "it has no token for tool calls, so `strict` needs a `tool_choice` that forces a call";
             return Err(GrammarError::Vocabulary(why.to_owned()));
         }
         // Text that spells the mark with other tokens would be read as a call.
-        (false, None) => "start: TEXT? calls?\nTEXT: /(?s:.+)/ & ~/(?s:.*)<tool_call>(?s:.*)/\n".to_owned(),
+        (false, None) => {
+            let mark = escaped(marks.shape.mark());
+            format!("start: TEXT? calls?\nTEXT: /(?s:.+)/ & ~/(?s:.*){mark}(?s:.*)/\n")
+        }
     };
-    match calls.single {
-        true => text += "calls: call\n",
-        false => drop(writeln!(text, "calls: call ({} call){{0,{}}}", quoted("\n"), CALLS_MAX - 1)),
-    }
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();
-    let _ = writeln!(text, "call: {open} ({}) {close}", names.join(" | "));
-    // What stands between tags holds none, so that it is read as it was written.
-    if marks.tags {
-        text += "UNTAGGED: /(?s:.*)/ & ~/(?s:.*)<(function|parameter|tool_call|\\/function|\\/tool_call)(?s:.*)/\n";
-    }
+    let more = if calls.single { 0 } else { CALLS_MAX - 1 };
+    text += &format!("item: {}\n", names.join(" | "));
+    text += &around(marks, more);
     for (at, function) in calls.functions.iter().enumerate() {
         let parameters = arguments(function)?;
-        let tagged = if marks.tags { tags(at, &function.name, &parameters.schema) } else { None };
-        text += &tagged.map_or_else(|| json(at, &function.name, &parameters), Ok)?;
+        let name = &function.name;
+        text += &match marks.shape {
+            Shape::Tags(tags) => match tagged(tags, marks, at, name, &parameters.schema) {
+                Some(rules) => rules,
+                None => json(&WITHIN_TAGS, marks, at, name, &parameters)?,
+            },
+            Shape::Json(form) => json(form, marks, at, name, &parameters)?,
+            Shape::Named(form) => named(form, marks, at, name, &parameters)?,
+            Shape::Code(_) => json(&WITHIN_TAGS, marks, at, name, &parameters)?,
+        };
     }
     Ok(text + wide::SEPARATORS)
 }
@@ -82,15 +118,59 @@ fn arguments(function: &Function) -> Result<Prepared, GrammarError> {
     prepare(if function.parameters.is_null() { &any } else { &function.parameters }, function.strict)
 }
 
+/// What stands between tags where it cannot be tags.
+const WITHIN_TAGS: Json = Json { open: "", close: "", pad: "\n", list: false, name: "name", arguments: "arguments" };
+
+/// One call and up to `more`, with what stands around them all.
+fn around(marks: &Marks, more: usize) -> String {
+    let term = |text: &str| marks.terms(text);
+    match marks.shape {
+        Shape::Json(Json { open, close, pad, list: true, .. }) => {
+            let (open, close) = (term(&format!("{open}{pad}[")), term(&format!("]{pad}{close}")));
+            format!("calls: {open} item {} {close}\n", repeated(&format!("{} item", quoted(", ")), more))
+        }
+        Shape::Named(Named { open, close, begin, .. }) => {
+            let (open, close, begin) = (term(open), term(close), term(begin));
+            let first = if marks.begun { "item" } else { "call" };
+            format!("calls: {open} {first} {} {close}\ncall: {begin} item\n", repeated("call", more))
+        }
+        shape => {
+            let (open, close) = shape.pair();
+            // Without a mark a second call could not be told from text.
+            let more = if open.is_empty() { 0 } else { more };
+            let (open, close) = (term(open), term(close));
+            let others = repeated(&format!("{} call", quoted("\n")), more);
+            format!("calls: call {others}\ncall: {open} item {close}\n")
+        }
+    }
+}
+
+/// `term` up to `times`.
+fn repeated(term: &str, times: usize) -> String {
+    if times == 0 { String::new() } else { format!("({term}){{0,{times}}}") }
+}
+
 /// A call as JSON.
-fn json(at: usize, name: &str, parameters: &Prepared) -> Result<String, GrammarError> {
-    let head = format!("\n{{\"name\": {}, \"arguments\": ", quoted(name));
+fn json(form: &Json, marks: &Marks, at: usize, name: &str, parameters: &Prepared) -> Result<String, GrammarError> {
+    let pad = if form.list { "" } else { form.pad };
+    let name = quoted(name);
+    let head = match form.name {
+        "" => format!("{pad}{{{name}: "),
+        key => format!("{pad}{{{}: {name}, {}: ", quoted(key), quoted(form.arguments)),
+    };
     let rules = wide::rules(&format!("a{at}"), parameters)?;
-    Ok(format!("f{at}: {} a{at} {}\n{rules}", quoted(&head), quoted("}\n")))
+    Ok(format!("f{at}: {} a{at} {}\n{rules}", marks.terms(&head), marks.terms(&format!("}}{pad}"))))
+}
+
+/// A call whose name stands before its arguments.
+fn named(form: &Named, marks: &Marks, at: usize, name: &str, parameters: &Prepared) -> Result<String, GrammarError> {
+    let head = marks.terms(&format!("{}{name}{}", form.before, form.after));
+    let rules = wide::rules(&format!("a{at}"), parameters)?;
+    Ok(format!("f{at}: {head} a{at} {}\n{rules}", marks.terms(form.end)))
 }
 
 /// A call as tags; `None` where a value between them could be read as something else.
-fn tags(at: usize, name: &str, parameters: &Value) -> Option<String> {
+fn tagged(tags: &Tags, marks: &Marks, at: usize, name: &str, parameters: &Value) -> Option<String> {
     const KNOWN: [&str; 7] =
         ["type", "properties", "required", "additionalProperties", "description", "title", "$schema"];
     let none = Map::new();
@@ -107,28 +187,36 @@ fn tags(at: usize, name: &str, parameters: &Value) -> Option<String> {
     if required.iter().any(|name| !properties.contains_key(*name)) {
         return None;
     }
-    let mut rules = String::new();
-    let mut parts = vec![quoted(&format!("\n<function={name}>\n"))];
+    let (mut rules, mut parts) = (String::new(), vec![marks.terms(&tags.function_head(name))]);
     for (number, (key, value)) in properties.iter().enumerate() {
         if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
             return None;
         }
         let rule = format!("p{at}_{number}");
-        let head = quoted(&format!("<parameter={key}>\n"));
+        let names = (format!("{rule}_v"), format!("U{at}"));
+        let (is_text, body) = tag_value(tags, marks, &names, value)?;
+        let head = marks.terms(&tags.parameter_head(key, is_text));
         let _ = writeln!(rules, "{rule}: {head} {rule}_v {}", quoted("\n"));
-        rules += &tag_value(&format!("{rule}_v"), value)?;
+        rules += &body;
         parts.push(if required.contains(&key.as_str()) { rule } else { format!("{rule}?") });
     }
-    parts.push(quoted("</function>\n"));
-    Some(format!("f{at}: {}\n{rules}", parts.join(" ")))
+    parts.push(marks.terms(&tags.function_tail()));
+    // What stands between tags holds none, so that it is read as it was written.
+    let untagged = tags.all().into_iter().map(escaped).collect::<Vec<_>>().join("|");
+    Some(format!("f{at}: {}\nU{at}: /(?s:.*)/ & ~/(?s:.*)({untagged})(?s:.*)/\n{rules}", parts.join(" ")))
 }
 
-/// A value and its closing tag.
-fn tag_value(rule: &str, schema: &Value) -> Option<String> {
-    const END: &str = "\n</parameter>";
+/// A value and its closing tag, and whether it is bare text. `names`: of its rule, and of text without tags.
+fn tag_value(
+    tags: &Tags,
+    marks: &Marks,
+    (rule, untagged): &(String, String),
+    schema: &Value,
+) -> Option<(bool, String)> {
     let map = schema.as_object().filter(|_| !wide::holds_wide(schema))?;
     let plain = ["type", "description", "title", "default", "examples", "enum"];
-    let end = quoted(END);
+    let line = if tags.lines { "\n" } else { "" };
+    let end = marks.terms(&format!("{line}{}", tags.parameter_end));
     if let Some(options) = map.get("enum") {
         let options = options.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?;
         let fits = |o: &&str| !o.is_empty() && o.trim() == *o && !o.contains(['<', '\n']);
@@ -136,17 +224,29 @@ fn tag_value(rule: &str, schema: &Value) -> Option<String> {
             return None;
         }
         let options: Vec<String> = options.into_iter().map(quoted).collect();
-        return Some(format!("{rule}: ({}) {end}\n", options.join(" | ")));
+        return Some((true, format!("{rule}: ({}) {end}\n", options.join(" | "))));
     }
     match map.get("type")?.as_str()? {
         "string" if map.keys().all(|k| plain.contains(&k.as_str())) => {
-            Some(format!("{rule}[suffix={}]: UNTAGGED\n", quoted("</parameter>")))
+            let close = marks.terms(tags.parameter_end);
+            let body = match close.contains("<[") {
+                false => format!("{rule}[suffix={close}]: {untagged}\n"),
+                true if close.starts_with("<[") && !close.contains(' ') => format!("{rule}: {untagged} {close}\n"),
+                // A tag of several tokens: where the text ends could not be told.
+                true => return None,
+            };
+            Some((true, body))
         }
         "integer" | "number" | "boolean" | "array" | "object" => {
-            Some(format!("{rule}: {rule}j {end}\n{rule}j: %json {}\n", guided(schema)))
+            Some((false, format!("{rule}: {rule}j {end}\n{rule}j: %json {}\n", guided(schema))))
         }
         _ => None,
     }
+}
+
+/// A text as a regular expression in Lark's notation.
+fn escaped(text: &str) -> String {
+    regex::escape(text).replace('/', "\\/")
 }
 
 /// A text as a term of the grammar.

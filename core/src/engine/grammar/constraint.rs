@@ -7,6 +7,7 @@ use llguidance::Matcher;
 
 use super::{GrammarError, shortened};
 use crate::engine::protocol::Channel;
+use crate::engine::thought::ThoughtMarks;
 use crate::engine::vocab::Vocab;
 
 /// Ids that mean something beside the form.
@@ -31,7 +32,7 @@ impl Landmarks {
         };
         Landmarks {
             tokens: vocab.len(),
-            think: vocab.special("<think>").filter(|_| vocab.special("</think>").is_some()),
+            think: ThoughtMarks::of(vocab).map(|marks| marks.open),
             newlines: ["\n", "\n\n"].into_iter().filter_map(single).collect(),
             barred: vocab.ends().iter().copied().chain(call).collect(),
         }

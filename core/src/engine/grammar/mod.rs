@@ -5,6 +5,8 @@
 //! A schema is a stranger's text. Its size is checked first (`check_schema`, also in the HTTP server). Then a
 //! throw-away process with little time and memory compiles it (`vet`), and only then the engine.
 
+#[cfg(test)]
+mod agreement;
 mod calls;
 mod compile;
 mod constraint;

@@ -81,7 +81,7 @@ impl Vocab for Bytes {
 }
 
 fn compiler(tags: bool) -> Compiler {
-    let template = tags.then(|| "<function=".to_owned());
+    let template = tags.then(|| "<function=\n<parameter=".to_owned());
     Compiler::new(Arc::new(Bytes { template }), None)
 }
 

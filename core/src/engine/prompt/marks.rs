@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{PromptError, Rendered};
 use crate::engine::template::{CUT_MARK, MARK};
+use crate::engine::thought::ThoughtMarks;
 use crate::engine::vocab::{Strips, TokenKind, Vocab};
 
 /// Stands where a reply goes on with the last message.
@@ -88,7 +89,8 @@ impl Specials {
 
     /// Ids of a text in which unmarked special tokens are meant.
     pub(super) fn tokenise(&self, vocab: &dyn Vocab, text: &str) -> Result<Rendered, PromptError> {
-        let (open, close) = (vocab.special("<think>"), vocab.special("</think>"));
+        let thought = ThoughtMarks::of(vocab);
+        let (open, close) = (thought.map(|marks| marks.open), thought.map(|marks| marks.close));
         let mut prompt = Rendered { text: text.replace([MARK, CUT], ""), ids: Vec::new(), thinking_open: false };
         let (mut at, mut before) = (0, Strips::default());
         for found in self.longest.find_iter(text) {

@@ -79,6 +79,9 @@ pub struct Hosted {
     pub tokenizer_hash: String,
     /// The model marks thoughts with `<think>` tokens.
     pub thinks: bool,
+    /// How it writes calls: a name of `toolcall`'s table.
+    #[serde(default)]
+    pub calls: String,
     /// A chat template is present.
     pub chats: bool,
     pub load_ms: u64,

@@ -8,7 +8,7 @@ use super::shape::{Balance, Call, End, Functions, Reading};
 
 /// How a family writes such calls.
 #[derive(Debug, PartialEq)]
-pub struct Written {
+pub struct Code {
     /// The marks around them; empty: an answer that begins with them.
     pub open: &'static str,
     pub close: &'static str,
@@ -17,7 +17,7 @@ pub struct Written {
 }
 
 /// Reads what stands from the opening mark on.
-pub(super) fn read(form: &Written, text: &str, ended: bool, functions: &Functions, balance: &mut Balance) -> Reading {
+pub(super) fn read(form: &Code, text: &str, ended: bool, functions: &Functions, balance: &mut Balance) -> Reading {
     let more = if ended { Reading::Text } else { Reading::More };
     let body = text[form.open.len()..].trim_start();
     let from = text.len() - body.len();
@@ -48,7 +48,7 @@ pub(super) fn read(form: &Written, text: &str, ended: bool, functions: &Function
 }
 
 /// Whether `body` names a function, or may come to.
-fn could_begin(form: &Written, body: &str, functions: &Functions) -> bool {
+fn could_begin(form: &Code, body: &str, functions: &Functions) -> bool {
     let body = match form.call {
         "" => body.strip_prefix('[').unwrap_or(body).trim_start(),
         call => match body.strip_prefix(call) {

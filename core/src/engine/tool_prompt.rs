@@ -1,0 +1,178 @@
+//! Tools for chat templates that know none: they are described in the system text, with the way to call them, and calls
+//! and their results in the history become text. Nothing is left out silently.
+
+use serde_json::{Map, Value, json};
+
+use super::protocol::ChatInput;
+use super::template::ChatTemplate;
+use super::tool_schema::in_usual_order;
+use super::vocab::Vocab;
+use crate::toolcall::Format;
+use crate::turn::{Message, Role};
+
+/// A name that no template holds.
+const PROBE: &str = "zq_probe_7";
+
+/// What a model's template does with tools, and how the model writes calls.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolWays {
+    pub format: &'static Format,
+    /// The family was found by a sign of its own.
+    pub known: bool,
+    /// The template shows the tools of a request, and the calls of a history.
+    pub shows_tools: bool,
+    pub shows_calls: bool,
+}
+
+impl ToolWays {
+    pub fn of(vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> ToolWays {
+        let source = vocab.template().unwrap_or_default();
+        let found = Format::of(&source, &|mark| vocab.special(mark).is_some());
+        let user = json!({"role": "user", "content": "x"});
+        let call = |arguments: Value| {
+            let function = json!({"name": PROBE, "arguments": arguments});
+            let call = json!({"id": "call00001", "type": "function", "function": function});
+            json!({"role": "assistant", "content": "", "tool_calls": [call]})
+        };
+        let tool = json!({"type": "function", "function": {"name": PROBE, "description": "d",
+            "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "d"}}, "required": ["a"]}}});
+        // A template that refuses the probe is taken at its word when a request comes.
+        let shows = |messages: Value, tools: Value, prompt: bool| {
+            let context = json!({"messages": messages, "tools": tools, "add_generation_prompt": prompt,
+                "bos_token": "", "eos_token": ""});
+            template
+                .is_none_or(|template| template.render(context, "2026-01-01").map_or(true, |text| text.contains(PROBE)))
+        };
+        ToolWays {
+            format: found.unwrap_or(Format::generic()),
+            known: found.is_some(),
+            shows_tools: shows(json!([user]), json!([tool]), true),
+            shows_calls: shows(json!([user, call(json!({"a": "x"}))]), Value::Null, false),
+        }
+    }
+
+    /// One line for whoever starts the engine.
+    pub fn told(&self) -> String {
+        let name = self.format.name;
+        match (self.known, self.shows_tools) {
+            (true, true) => format!("calls of tools are read as its template shows them: {name}"),
+            (true, false) => {
+                format!("its template shows no tools: they are described in the system text, calls are read as {name}")
+            }
+            (false, true) => {
+                format!("its template shows tools in a way that is not known here: calls are read as {name}")
+            }
+            (false, false) => {
+                format!("its template knows no tools: a generic tool prompt is used, calls are read as {name}")
+            }
+        }
+    }
+
+    /// The conversation that the template is given.
+    pub fn prepare(&self, chat: &ChatInput) -> Option<ChatInput> {
+        let rewrites =
+            !self.shows_calls && chat.messages.iter().any(|m| !m.tool_calls.is_empty() || m.role == Role::Tool);
+        let describes = !self.shows_tools && !chat.tools.is_empty();
+        if !rewrites && !describes {
+            return None;
+        }
+        let mut own = chat.clone();
+        if rewrites {
+            own.messages = self.as_text(&chat.messages);
+        }
+        if describes {
+            let text = self.describe(&chat.tools);
+            own.tools.clear();
+            match own.messages.first_mut() {
+                Some(first) if first.role == Role::System => first.content += &format!("\n\n{text}"),
+                _ => own.messages.insert(0, Message::new(Role::System, text)),
+            }
+        }
+        Some(own)
+    }
+
+    /// What the system text says of tools.
+    fn describe(&self, tools: &[Value]) -> String {
+        let lines: Vec<String> = tools.iter().map(|tool| in_usual_order(tool).to_string()).collect();
+        let example = Map::from_iter([("PARAMETER".to_owned(), json!("VALUE"))]);
+        let example = self.format.write(&[("NAME", &example)]);
+        format!(
+            "# Tools\n\nYou can call these functions, each described by a line of JSON:\n{}\n\nTo call one, write this with \
+             its name, its parameters and their values, and nothing behind it:\n{example}\nThe result comes with the next \
+             message. Answer without a call where none is needed.",
+            lines.join("\n")
+        )
+    }
+
+    /// Calls and results as text, results one after the other in one message of the user.
+    fn as_text(&self, messages: &[Message]) -> Vec<Message> {
+        let mut out: Vec<Message> = Vec::new();
+        let mut results = false;
+        for message in messages {
+            let mut own = message.clone();
+            if message.role == Role::Tool {
+                let text = format!("<tool_response>\n{}\n</tool_response>", message.content);
+                match out.last_mut().filter(|_| results) {
+                    Some(last) => last.content += &format!("\n{text}"),
+                    None => out.push(Message::new(Role::User, text)),
+                }
+                results = true;
+                continue;
+            }
+            results = false;
+            if !message.tool_calls.is_empty() {
+                let none = Map::new();
+                let calls: Vec<(&str, &Map<String, Value>)> = message
+                    .tool_calls
+                    .iter()
+                    .map(|c| (c.name.as_str(), c.arguments.as_object().unwrap_or(&none)))
+                    .collect();
+                let text = self.format.write(&calls);
+                own.content = if own.content.is_empty() { text } else { format!("{}\n{text}", own.content) };
+                own.tool_calls.clear();
+            }
+            out.push(own);
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tokenizer::tests::qwen;
+    use super::*;
+    use crate::toolcall::parse;
+    use crate::turn::ToolCall;
+
+    /// A template of roles and contents alone.
+    const PLAIN: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
+
+    #[test]
+    fn a_template_without_tools_is_told_of_them_and_one_with_them_is_left_alone() {
+        let template = ChatTemplate::load(PLAIN).unwrap();
+        let vocab = qwen();
+        let ways = ToolWays { format: Format::generic(), known: false, ..ToolWays::of(&vocab, Some(&template)) };
+        assert!(!ways.shows_tools && !ways.shows_calls && ways.told().contains("generic"));
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+        let mut call = Message::new(Role::Assistant, "");
+        call.tool_calls = vec![ToolCall { id: "c".into(), name: "f".into(), arguments: json!({"x": 1}) }];
+        let results = ["1", "2"].map(|text| Message::new(Role::Tool, text));
+        let mut messages = vec![Message::new(Role::User, "go"), call];
+        messages.extend(results);
+        let chat = ChatInput { messages, tools: vec![tool.clone()], ..ChatInput::default() };
+        let own = ways.prepare(&chat).unwrap();
+        assert!(own.messages[0].role == Role::System && own.messages[0].content.contains("\"name\":\"f\""));
+        let (_, calls) = parse(&own.messages[2].content, &[tool]);
+        assert_eq!(calls[0].arguments, json!({"x": 1}));
+        let result = "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>";
+        assert_eq!(
+            (own.messages[3].role, own.messages[3].content.as_str(), own.messages.len()),
+            (Role::User, result, 4)
+        );
+        let knows = "{{ tools|tojson if tools }}{% for m in messages %}{{ m.content }}{{ m.tool_calls|tojson if m.tool_calls }}{% endfor %}";
+        let knows = ToolWays::of(&vocab, Some(&ChatTemplate::load(knows).unwrap()));
+        assert!(knows.shows_tools && knows.shows_calls && knows.prepare(&chat).is_none());
+        let plain = ChatInput { messages: vec![Message::new(Role::User, "go")], ..ChatInput::default() };
+        assert!(ways.prepare(&plain).is_none());
+    }
+}

@@ -1,0 +1,223 @@
+//! Calls as templates of many families write them into a history: each is read back as it was, however it is cut.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::engine::template::ChatTemplate;
+
+/// Small templates in the forms of the families: a name, the family that is to be found, and the source behind a question.
+const TEMPLATES: &[(&str, &str, &str)] = &[
+    (
+        "qwen-tags",
+        "",
+        "<think>hm</think>{% for c in calls %}<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments|items %}<parameter={{ k }}>\n{{ v if v is string else v|tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}",
+    ),
+    (
+        "hermes",
+        "",
+        "{% for c in calls %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}\n</tool_call>\n{% endfor %}",
+    ),
+    (
+        "deepseek-r1",
+        "",
+        "<｜tool▁calls▁begin｜>{% for c in calls %}<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ c.function.name }}\n```json\n{{ c.function.arguments|tojson }}\n```<｜tool▁call▁end｜>\n{% endfor %}<｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseek",
+        "",
+        "<｜tool▁calls▁begin｜>{% for c in calls %}<｜tool▁call▁begin｜>{{ c.function.name }}<｜tool▁sep｜>{{ c.function.arguments|tojson }}<｜tool▁call▁end｜>{% endfor %}<｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseek-dsml",
+        "",
+        "</think>\n\n<｜DSML｜function_calls>\n{% for c in calls %}<｜DSML｜invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v|tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n{% endfor %}</｜DSML｜function_calls>",
+    ),
+    (
+        "deepseek-dsml-4",
+        "",
+        "<｜DSML｜tool_calls>\n{% for c in calls %}<｜DSML｜invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v|tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n{% endfor %}</｜DSML｜tool_calls>",
+    ),
+    (
+        "kimi",
+        "",
+        "<|tool_calls_section_begin|>{% for c in calls %}<|tool_call_begin|>functions.{{ c.function.name }}:{{ loop.index0 }}<|tool_call_argument_begin|>{{ c.function.arguments|tojson }}<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>",
+    ),
+    (
+        "minimax",
+        "",
+        "<minimax:tool_call>\n{% for c in calls %}<invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<parameter name=\"{{ k }}\">{{ v if v is string else v|tojson }}</parameter>\n{% endfor %}</invoke>\n{% endfor %}</minimax:tool_call>",
+    ),
+    (
+        "seed",
+        "",
+        "{% for c in calls %}<seed:tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments|items %}<parameter={{ k }}>{{ v }}</parameter>\n{% endfor %}</function>\n</seed:tool_call>\n{% endfor %}",
+    ),
+    (
+        "glm",
+        "",
+        "{% for c in calls %}<tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments|items %}<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v if v is string else v|tojson }}</arg_value>\n{% endfor %}</tool_call>\n{% endfor %}",
+    ),
+    (
+        "glm",
+        "",
+        "{% for c in calls %}<tool_call>{{ c.function.name }}{% for k, v in c.function.arguments|items %}<arg_key>{{ k }}</arg_key><arg_value>{{ v if v is string else v|tojson }}</arg_value>{% endfor %}</tool_call>{% endfor %}",
+    ),
+    (
+        "command",
+        "",
+        "<|START_ACTION|>[\n{% for c in calls %}    {\"tool_call_id\": \"{{ loop.index0 }}\", \"tool_name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments|tojson }}}{{ ',' if not loop.last }}\n{% endfor %}]<|END_ACTION|>",
+    ),
+    (
+        "command-plus",
+        "",
+        "{# Write \\'Action:\\' followed by a json-formatted list #}\nAction:\n```json\n[\n{% for c in calls %}    {\n        \"tool_name\": \"{{ c.function.name }}\",\n        \"parameters\": {{ c.function.arguments|tojson(indent=4) }}\n    }{{ ',' if not loop.last }}\n{% endfor %}]```\n",
+    ),
+    (
+        "harmony",
+        "single",
+        "<|start|>assistant to=functions.{{ calls[0].function.name }}<|channel|>commentary json<|message|>{{ calls[0].function.arguments|tojson }}<|call|>",
+    ),
+    (
+        "harmony",
+        "single",
+        "{# <|start|>assistant #}<|channel|>commentary to=functions.{{ calls[0].function.name }} <|constrain|>json<|message|>{{ calls[0].function.arguments|tojson }}<|call|>",
+    ),
+    (
+        "mistral",
+        "",
+        "{% for c in calls %}[TOOL_CALLS]{{ c.function.name }}[CALL_ID]abcdefghi[ARGS]{{ c.function.arguments|tojson }}{% endfor %}</s>",
+    ),
+    (
+        "mistral-list",
+        "",
+        "[TOOL_CALLS][{% for c in calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}, \"id\": \"abcdefghi\"}{{ ', ' if not loop.last }}{% endfor %}]</s>",
+    ),
+    (
+        "apertus",
+        "",
+        "<|tools_prefix|>[{% for c in calls %}{\"{{ c.function.name }}\": {{ c.function.arguments|tojson }}}{{ ', ' if not loop.last }}{% endfor %}]<|tools_suffix|>",
+    ),
+    (
+        "gemma",
+        "",
+        "{% macro value(v) %}{% if v is string %}<|\"|>{{ v }}<|\"|>{% elif v is mapping %}{ {%- for k, x in v|items %}{{ k }}:{{ value(x) }}{{ ',' if not loop.last }}{% endfor -%} }{% else %}{{ v }}{% endif %}{% endmacro %}{% for c in calls %}<|tool_call>call:{{ c.function.name }}{{ value(c.function.arguments) }}<tool_call|>{% endfor %}",
+    ),
+    (
+        "nemotron",
+        "",
+        "<TOOLCALL>[{% for c in calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}{{ ', ' if not loop.last }}{% endfor %}]</TOOLCALL>",
+    ),
+    (
+        "apriel",
+        "",
+        "<tool_calls>[{% for c in calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}{{ ', ' if not loop.last }}{% endfor %}]</tool_calls>",
+    ),
+    (
+        "gigachat",
+        "single",
+        "<|function_call|>{\"name\": \"{{ calls[0].function.name }}\", \"arguments\": {{ calls[0].function.arguments|tojson }}}<|message_sep|>\n\n",
+    ),
+    (
+        "gigachat",
+        "single",
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"{{ calls[0].function.name }}\", \"arguments\": {{ calls[0].function.arguments|tojson }}}<|message_sep|>\n\n",
+    ),
+    (
+        "functools",
+        "",
+        " functools[{% for c in calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}{{ ', ' if not loop.last }}{% endfor %}]",
+    ),
+    (
+        "functionary",
+        "",
+        "{# >>>all #}{% for c in calls %}{{ '>>>' if not loop.first }}{{ c.function.name }}\n{{ c.function.arguments|tojson }}{% endfor %}",
+    ),
+    (
+        "functionary-tags",
+        "",
+        "{% for c in calls %}<function={{ c.function.name }}>{{ c.function.arguments|tojson }}</function>{% endfor %}",
+    ),
+    (
+        "mcp",
+        "",
+        "{% for c in calls %}<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>{{ c.function.name }}</tool_name>\n<arguments>\n{{ c.function.arguments|tojson }}\n</arguments>\n</use_mcp_tool>\n{% endfor %}",
+    ),
+    (
+        "granite",
+        "",
+        "<|tool_call|>[{% for c in calls %}{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}{{ ', ' if not loop.last }}{% endfor %}]",
+    ),
+    (
+        "lfm",
+        "",
+        "{# <|tool_list_start|> #}<|tool_call_start|>[{% for c in calls %}{{ c.function.name }}({% for k, v in c.function.arguments|items %}{{ k }}={{ v|tojson }}{{ ', ' if not loop.last }}{% endfor %}){{ ', ' if not loop.last }}{% endfor %}]<|tool_call_end|>",
+    ),
+    (
+        "llama",
+        "single",
+        "{\"name\": \"{{ calls[0].function.name }}\", \"parameters\": {{ calls[0].function.arguments|tojson }}}<|eot_id|>",
+    ),
+];
+
+fn tools() -> Vec<Value> {
+    let parameters = json!({"type": "object", "properties": {"s": {"type": "string", "description": "text"},
+        "i": {"type": "integer", "description": "number"}, "o": {"type": "object", "description": "things"}}, "required": ["s"]});
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}});
+    vec![tool("find_it"), tool("g")]
+}
+
+/// Calls as a client sends them back, arguments as objects or as strings.
+fn calls(many: usize, as_text: bool) -> Vec<Value> {
+    let all =
+        [("find_it", json!({"i": 7, "o": {"k": [1, null, true]}, "s": "a \"b\"\nc"})), ("g", json!({"s": "z < y"}))];
+    let one = |(at, (name, arguments)): (usize, (&str, Value))| {
+        let arguments = if as_text { Value::String(arguments.to_string()) } else { arguments };
+        let id = if at == 0 { "call00001" } else { "call00002" };
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    };
+    all.into_iter().take(many).enumerate().map(one).collect()
+}
+
+/// What is read from pieces.
+fn read(format: &'static Format, pieces: &[&str]) -> Vec<(String, Value)> {
+    let mut parser = ToolCallParser::new(&tools(), format);
+    let mut found: Vec<Piece> = pieces.iter().flat_map(|piece| parser.push(Channel::Answer, piece)).collect();
+    found.extend(parser.finish());
+    collect(&found).1.into_iter().map(|call| (call.name, call.arguments)).collect()
+}
+
+/// Reads `text` whole, cut in two anywhere, and in single characters.
+fn read_in_any_cut(format: &'static Format, text: &str) -> Vec<(String, Value)> {
+    let whole = read(format, &[text]);
+    let cuts: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
+    for &cut in &cuts {
+        assert_eq!(read(format, &[&text[..cut], &text[cut..]]), whole, "{text:?} cut at {cut}");
+    }
+    let single: Vec<&str> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+    assert_eq!(read(format, &single), whole, "{text:?}");
+    whole
+}
+
+fn expected(many: usize) -> Vec<(String, Value)> {
+    let of =
+        |call: Value| (call["function"]["name"].as_str().unwrap().to_owned(), call["function"]["arguments"].clone());
+    calls(many, false).into_iter().map(of).collect()
+}
+
+#[test]
+fn calls_in_the_history_of_every_family_are_read_back() {
+    let mut families = std::collections::BTreeSet::new();
+    for (name, kind, source) in TEMPLATES {
+        let format = Format::of(source, &|_| false).unwrap_or_else(|| panic!("{name}: no family for {source}"));
+        // A sign that stands in the rendered text of a bare form would not stand in its template's alone.
+        assert_eq!(format.name, *name, "{source}");
+        families.insert(format.name);
+        let template = ChatTemplate::load(source).unwrap();
+        for many in 1..=if *kind == "single" { 1 } else { 2 } {
+            let text = template.render(json!({"calls": calls(many, false)}), "").unwrap();
+            assert_eq!(read_in_any_cut(format, &text), expected(many), "{name}: {text}");
+        }
+    }
+    let all: std::collections::BTreeSet<&str> = Format::all().map(|format| format.name).collect();
+    assert_eq!(families, all, "every family has its template here");
+}

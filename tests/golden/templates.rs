@@ -1,0 +1,117 @@
+//! The calls that the chat templates of a folder render into a history, read back in any cut. By hand:
+//! `CHIMERE_TEMPLATES=FOLDER cargo test --test golden -- --ignored templates_of_a_folder --nocapture`.
+
+use chimere::engine::protocol::Channel;
+use chimere::engine::template::{ChatTemplate, TemplateError};
+use chimere::toolcall::{Format, Piece, ToolCallParser, collect};
+use serde_json::{Value, json};
+
+fn tools() -> Vec<Value> {
+    let parameters = json!({"type": "object", "properties": {"s": {"type": "string", "description": "text"},
+        "i": {"type": "integer", "description": "number"}, "o": {"type": "object", "description": "things"}}, "required": ["s"]});
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "d", "parameters": parameters}});
+    vec![tool("find_it"), tool("g")]
+}
+
+/// Calls as a client sends them back, arguments as objects or as strings.
+fn calls(many: usize, as_text: bool) -> Vec<Value> {
+    let all =
+        [("find_it", json!({"i": 7, "o": {"k": [1, null, true]}, "s": "a \"b\"\nc"})), ("g", json!({"s": "z < y"}))];
+    let one = |(at, (name, arguments)): (usize, (&str, Value))| {
+        let arguments = if as_text { Value::String(arguments.to_string()) } else { arguments };
+        let id = if at == 0 { "call00001" } else { "call00002" };
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    };
+    all.into_iter().take(many).enumerate().map(one).collect()
+}
+
+/// What is read from pieces.
+fn read(format: &'static Format, pieces: &[&str]) -> Vec<(String, Value)> {
+    let mut parser = ToolCallParser::new(&tools(), format);
+    let mut found: Vec<Piece> = pieces.iter().flat_map(|piece| parser.push(Channel::Answer, piece)).collect();
+    found.extend(parser.finish());
+    collect(&found).1.into_iter().map(|call| (call.name, call.arguments)).collect()
+}
+
+/// Reads `text` whole, cut in two anywhere, and in single characters.
+fn read_in_any_cut(format: &'static Format, text: &str) -> Vec<(String, Value)> {
+    let whole = read(format, &[text]);
+    let cuts: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
+    for &cut in &cuts {
+        assert_eq!(read(format, &[&text[..cut], &text[cut..]]), whole, "{text:?} cut at {cut}");
+    }
+    let single: Vec<&str> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+    assert_eq!(read(format, &single), whole, "{text:?}");
+    whole
+}
+
+fn expected(many: usize) -> Vec<(String, Value)> {
+    let of =
+        |call: Value| (call["function"]["name"].as_str().unwrap().to_owned(), call["function"]["arguments"].clone());
+    calls(many, false).into_iter().map(of).collect()
+}
+
+#[test]
+#[ignore = "long tier: needs a folder of templates"]
+fn calls_that_the_templates_of_a_folder_render_are_read_back() {
+    let folder = std::env::var("CHIMERE_TEMPLATES").expect("CHIMERE_TEMPLATES names a folder of templates");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "jinja"));
+    files.sort();
+    assert!(!files.is_empty(), "there is no template in that folder");
+    let mut wrong = Vec::new();
+    for path in files {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let source = std::fs::read_to_string(&path).unwrap();
+        match told(&source) {
+            Ok(said) => println!("{name}: {said}"),
+            Err(why) => {
+                println!("{name}: WRONG: {why}");
+                wrong.push(name);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// What becomes of the calls in one template's history.
+fn told(source: &str) -> Result<String, String> {
+    let template = ChatTemplate::load(source).map_err(|e| e.to_string())?;
+    let format = Format::of(source, &|_| false);
+    let user = json!({"role": "user", "content": "QQQ"});
+    let (mut read_back, mut refused) = (0, String::new());
+    for many in 1..=2 {
+        let render = |as_text: bool| {
+            let reply = json!({"role": "assistant", "content": "", "tool_calls": calls(many, as_text)});
+            let context = |messages: Value, prompt: bool| {
+                json!({"messages": messages, "tools": tools(),
+                "add_generation_prompt": prompt, "bos_token": "", "eos_token": "<|eos|>"})
+            };
+            let opening = template.render(context(json!([user]), true), "2026-01-02")?;
+            let whole = template.render(context(json!([user, reply]), false), "2026-01-02")?;
+            let same = whole.bytes().zip(opening.bytes()).take_while(|(a, b)| a == b).count();
+            Ok::<String, TemplateError>(whole[whole.floor_char_boundary(same)..].to_owned())
+        };
+        let text = match render(false).or_else(|_| render(true)) {
+            Ok(text) => text,
+            Err(error) => {
+                refused = error.to_string();
+                continue;
+            }
+        };
+        if !text.contains("find_it") {
+            return Ok(format!("its history shows no calls; {}", format.map_or("no family", |f| f.name)));
+        }
+        let format = format.ok_or_else(|| format!("no family for {text:?}"))?;
+        let found = read_in_any_cut(format, &text);
+        // Some show one call of several.
+        if found != expected(many) && !(many == 2 && !text.contains("z < y") && found == expected(1)) {
+            return Err(format!("as {}: {found:?} from {text:?}", format.name));
+        }
+        read_back += 1;
+    }
+    match (read_back, format) {
+        (0, _) => Ok(format!("it renders no calls: {refused}")),
+        (_, format) => Ok(format!("{}, {read_back} histories", format.map_or("", |f| f.name))),
+    }
+}
