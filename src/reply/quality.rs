@@ -18,6 +18,7 @@ use crate::meters;
 use crate::night::served::revision;
 use crate::scoring::reflect::{best, reflection};
 use crate::service::{Logprob, ReplyEvent};
+use crate::toolcall::Format;
 use crate::turn::{FinishReason, Generation, Judgement, Plan, Quality, QualityGate, QualityOutcome};
 
 /// One answer to the same question.
@@ -34,6 +35,7 @@ struct Trial<'a> {
     plan: &'a Plan,
     gate: QualityGate,
     one_call: bool,
+    format: &'static Format,
     adapter: Option<String>,
     principal: &'a str,
     deadline: Instant,
@@ -57,7 +59,9 @@ pub(super) async fn gate(
     let adapter = revision(reply.opening.generation);
     let (plan, principal) = (&reply.plan, reply.opening.principal.as_str());
     let one_call = choice.one_call;
-    let mut trial = Trial { replies, seat, one_call, plan, gate, adapter, principal, deadline, attempts: vec![first] };
+    let format = Format::named(&reply.hosted.calls).unwrap_or(Format::generic());
+    let mut trial =
+        Trial { replies, seat, one_call, format, plan, gate, adapter, principal, deadline, attempts: vec![first] };
     let because = match refusal(&choice.generation, reply.streamed) {
         Some(why) => Some(why.to_owned()),
         None => tokio::select! {
@@ -148,7 +152,7 @@ impl Trial<'_> {
         // The same dice would fall the same way wherever the model is sure of itself.
         let seed = self.attempts[0].generation.seed.wrapping_add(retry.into());
         request.sampling.seed = Some(seed);
-        let mut choice = Choice::new(0, seed, self.plan.sampling.logprobs.is_some(), &self.plan.tools);
+        let mut choice = Choice::new(0, seed, self.plan.sampling.logprobs.is_some(), &self.plan.tools, self.format);
         choice.one_call = self.one_call;
         let within = self.deadline.saturating_duration_since(Instant::now());
         let submitted = self.seat.inference.send_within(Submit { choices: vec![request] }, within).await;

@@ -40,7 +40,7 @@ enum End {
 pub(super) struct Reply {
     pub(super) opening: Opening,
     pub(super) plan: Plan,
-    hosted: Arc<Hosted>,
+    pub(super) hosted: Arc<Hosted>,
     /// What the client hears of its model's name.
     model: String,
     pub(super) choices: Vec<Choice>,
