@@ -245,8 +245,11 @@ pub(super) fn segment_at(db: &File, place: u64) -> io::Result<Option<Segment>> {
     Ok(segment(place, bytes))
 }
 
-/// What a page holds: keys and where their values lie in the body. Of a damaged body what can be read of it.
-pub(super) fn page(body: &[u8]) -> Option<(Vec<u8>, Vec<(Vec<u8>, Range<usize>)>)> {
+/// Keys, whole, and where the value of each lies.
+pub(super) type Items = Vec<(Vec<u8>, Range<usize>)>;
+
+/// What a page holds: what its keys begin with, keys and where their values lie in the body. Of a damaged body what can be read of it.
+pub(super) fn page(body: &[u8]) -> Option<(Vec<u8>, Items)> {
     let mut reader = Reader::new(body, 0);
     let (_next, _merging_child, _merging) = (reader.number()?, reader.number()?, reader.byte()?);
     let prefix_bytes = usize::from(reader.byte()?);
