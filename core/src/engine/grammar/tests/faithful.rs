@@ -230,6 +230,8 @@ impl Author<'_> {
             required.push(self.random.of(&NAMES).to_string());
         }
         map.insert("properties".to_owned(), Value::Object(properties));
+        required.sort();
+        required.dedup();
         self.maybe(map, 2, "required", json!(required));
         let others = if self.random.one_in(2) { json!(false) } else { self.schema(depth - 1) };
         self.maybe(map, 2, "additionalProperties", others);
