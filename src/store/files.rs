@@ -192,7 +192,7 @@ mod tests {
         fs::write(&file, "x").unwrap();
         assert_eq!((why_not(&file), why_not(&dir.path().join("none"))), (None, None));
         assert_eq!(why_not(&folder).as_deref(), Some("is not a file"));
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o0)).unwrap();
         // Root may enter anything.
         if let Err(error) = fs::metadata(&file) {
             let why = why_not(&file).unwrap();

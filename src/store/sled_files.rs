@@ -338,7 +338,7 @@ pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
             None => return Ok(Some(format!("blob {number} is missing"))),
         }
     }
-    if !whole(&folder.join("conf"))?.is_some_and(|conf| sealed(&conf).is_some()) {
+    if whole(&folder.join("conf"))?.is_none_or(|conf| sealed(&conf).is_none()) {
         return Ok(Some("the file `conf` is damaged or missing".to_owned()));
     }
     snapshot_fault(folder, log.tip)

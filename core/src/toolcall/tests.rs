@@ -213,7 +213,9 @@ fn what_is_certain_is_read_and_nothing_else() {
     let one = "<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>\n</tool_call>";
     let g = "<function=g>\n</function>\n";
     let two = |i: Value| vec![("f".to_owned(), json!({ "i": i })), ("g".to_owned(), json!({}))];
-    let cases: Vec<(String, &str, Vec<(String, Value)>)> = vec![
+    // What is written, the content and the calls that are read.
+    type Case<'a> = (String, &'a str, Vec<(String, Value)>);
+    let cases: Vec<Case> = vec![
         // A parameter that is not closed before the next one.
         ("<tool_call>\n<function=f>\n<parameter=s>\none\n<parameter=i>\n2\n</parameter>\n</function>\n</tool_call>".into(), "", f(json!({"s": "one", "i": 2}))),
         ("<tool_call>\n<function=f>\n<parameter=s>\none\n<parameter=i>\n2\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>".into(), "", f(json!({"s": "one", "i": 2, "n": 3}))),

@@ -5,6 +5,9 @@ use serde_json::{Number, Value};
 use super::literal;
 use crate::schema::{Kinds, Schema};
 
+/// Reads a value of one kind.
+type Reader = fn(&str) -> Option<Value>;
+
 /// `text` as the first kind of its schema that it can be; a string where there is none.
 pub(super) fn typed(text: &str, schema: Option<Schema<'_>>) -> Value {
     let string = || Value::String(text.to_owned());
@@ -17,7 +20,7 @@ pub(super) fn typed(text: &str, schema: Option<Schema<'_>>) -> Value {
     }
     let Some(kinds) = schema.kinds() else { return string() };
     // A string takes anything, so it is tried last.
-    let order: [(Kinds, fn(&str) -> Option<Value>); 6] = [
+    let order: [(Kinds, Reader); 6] = [
         (Kinds::NULL, |t| matches!(t, "null" | "None").then_some(Value::Null)),
         (Kinds::BOOLEAN, boolean),
         (Kinds::FRACTION, fraction),

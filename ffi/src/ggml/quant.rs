@@ -283,7 +283,7 @@ mod tests {
         for n in (0..sys::GGML_TYPE_COUNT).filter(|n| !inner.contains(n)) {
             // SAFETY: static traits of a known number; those of a type that was taken out have no size.
             let there = unsafe { (*sys::ggml_get_type_traits(n)).type_size > 0 };
-            assert_eq!(DType::from_u32(n as u32).is_some(), there, "type {n}");
+            assert_eq!(DType::from_u32(n).is_some(), there, "type {n}");
         }
         for t in DType::ALL.into_iter().chain(DType::FOREIGN) {
             // SAFETY: static traits of a known number.

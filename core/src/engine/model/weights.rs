@@ -33,10 +33,8 @@ impl Tensor<'_> {
     pub fn pieces(&self) -> Vec<Range<u64>> {
         let (start, end) = (self.range.start, self.range.end);
         let each = (end - start).saturating_sub(self.stride * (self.experts as u64 - 1));
-        if each == self.stride {
-            return vec![start..end];
-        }
-        (0..self.experts as u64).map(|i| start + i * self.stride).map(|from| from..from + each).collect()
+        let (count, each) = if each == self.stride { (1, end - start) } else { (self.experts as u64, each) };
+        (0..count).map(|i| start + i * self.stride).map(|from| from..from + each).collect()
     }
 
     /// Its bytes, side by side, out of a mapped file.

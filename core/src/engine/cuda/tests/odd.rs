@@ -23,7 +23,9 @@ fn gate_and_up_in_one_tensor_are_the_same_matrices() {
 #[test]
 fn an_odd_tensor_costs_its_own_layer_at_most() {
     use DType::{BF16, F16, F32};
-    let cases: [(&[(&str, DType)], Option<&str>); 6] = [
+    // Types of tensors, and what is said of them.
+    type Case<'a> = (&'a [(&'a str, DType)], Option<&'a str>);
+    let cases: [Case; 6] = [
         (&[("blk.1.ffn_down_exps", F16)], None),
         (&[("shexp.w", F16)], None),
         (&[("blk.3.attn_q.", BF16), ("blk.3.ffn_gate_exps", BF16), ("blk.3.ffn_up_exps", BF16)], None),

@@ -65,8 +65,8 @@ pub(in crate::engine::grammar) fn is_wide(number: &Number) -> bool {
 
 /// Why a number's last digits are not known; none where they are.
 pub(super) fn inexact(number: &Number) -> Option<String> {
-    let float = number.as_f64().unwrap_or(f64::NAN);
-    (integer(number).is_none() && !(float.abs() <= SAFE_MAX as f64))
+    let narrow = number.as_f64().is_some_and(|float| float.abs() <= SAFE_MAX as f64);
+    (integer(number).is_none() && !narrow)
         .then(|| format!("{number} cannot be enforced to its last digit: integers of 64 bits can"))
 }
 

@@ -35,8 +35,8 @@ fn anchors(ast: &Ast, first: bool, last: bool) -> Result<(), String> {
         Ast::Alternation(alternation) => alternation.asts.iter().try_for_each(|ast| anchors(ast, first, last)),
         Ast::Concat(concat) => {
             let end = concat.asts.len().saturating_sub(1);
-            let each = concat.asts.iter().enumerate();
-            each.map(|(n, ast)| anchors(ast, first && n == 0, last && n == end)).collect()
+            let mut each = concat.asts.iter().enumerate();
+            each.try_for_each(|(n, ast)| anchors(ast, first && n == 0, last && n == end))
         }
         _ => Ok(()),
     }
