@@ -146,7 +146,7 @@ mod tests {
     use crate::config::{Environment, Flags};
 
     /// What keys may be, one of which is valid for each and not its default.
-    const VALUES: [&str; 13] = [
+    const VALUES: [&str; 15] = [
         "61",
         "67",
         "2000000",
@@ -155,6 +155,8 @@ mod tests {
         "'/x'",
         "'127.0.0.1:1'",
         "['a']",
+        "['https://a.example']",
+        "'never'",
         "'cpu'",
         "'json'",
         "{ b = '/x' }",

@@ -124,7 +124,7 @@ async fn feedback_reaches_the_turn_and_forgetting_removes_it() {
     assert_eq!(kept[0]["feedback"][0]["correction"], "Good morning!");
     assert_eq!(kept[0]["consent"], true);
     let client = reqwest::Client::new();
-    let gone = client.delete(format!("{}/v1/memory/turns?id={turn}", daemon.url)).send().await.unwrap();
+    let gone = client.delete(format!("{}/v1/memory/turns?turn={turn}", daemon.url)).send().await.unwrap();
     assert_eq!(gone.status().as_u16(), 200);
     assert!(daemon.get("/v1/memory/turns").await.1["data"].as_array().unwrap().is_empty());
     let (status, _) = daemon.post("/v1/feedback", &json!({ "turn": turn, "vote": "up" })).await;

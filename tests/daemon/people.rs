@@ -42,14 +42,15 @@ pub fn job(daemon: &Daemon, key: &str, job: &str) -> String {
     night_run(daemon, key, &["--job", job])
 }
 
-/// `chimere night run --now` with these arguments; its report.
+/// `chimere night run --now` with these arguments; its report with all details.
 pub fn night_run(daemon: &Daemon, key: &str, extra: &[&str]) -> String {
     let began = Instant::now();
     loop {
         let output = toward(daemon, key).args(["night", "run", "--now"]).args(extra).output().unwrap();
         // The engine is ready a moment before the night is.
         if output.status.success() || began.elapsed() > PATIENCE {
-            return done(output);
+            done(output);
+            return done(toward(daemon, key).args(["night", "report", "--details"]).output().unwrap());
         }
         std::thread::sleep(Duration::from_millis(200));
     }
