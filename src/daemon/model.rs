@@ -283,7 +283,9 @@ fn vet(path: &Path) -> Result<PathBuf, ServiceError> {
             Err(refused(path, &told(&error.to_string())))
         }
         _ => {
-            let why = why_not(path).map_or(String::new(), |why| format!(": it {why}"));
+            // What else lies there is nobody's business; that the daemon may not read it is the owner's.
+            let regular = std::fs::metadata(path).map_or(true, |there| there.is_file());
+            let why = why_not(path).filter(|_| regular).map_or(String::new(), |why| format!(": it {why}"));
             Err(invalid(format!("`{}` is no model file (GGUF) that the daemon can read{why}", path.display())))
         }
     }

@@ -339,7 +339,7 @@ async fn schemas_that_explode_are_refused_in_time_and_hurt_nobody() {
 async fn the_metrics_tell_what_became_of_forms_and_which_were_known() {
     let daemon = Daemon::start(&[]).await;
     let good = json!({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]});
-    let bad = json!({"type": "array", "uniqueItems": true});
+    let bad = json!({"type": "integer", "minimum": 5, "maximum": 2});
     for (schema, status, times) in [(&good, 200, 3), (&bad, 400, 2)] {
         for _ in 0..times {
             let (found, reply) = daemon.post(CHAT, &ask("Which number?", by_schema(schema))).await;

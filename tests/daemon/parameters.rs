@@ -47,6 +47,8 @@ const CHECKS: &[(&str, Check)] = checks! {
     "enable_thinking": a_switch_opens_or_closes_the_thought,
     "thinking_budget": a_thought_ends_at_its_budget,
     "chat_template_kwargs": arguments_of_the_template_count,
+    "continue_final_message": the_last_answer_is_gone_on_with,
+    "add_generation_prompt": the_last_answer_is_gone_on_with,
     "modalities": nothing_changes,
     "chimere": our_own_object_is_read,
     "x_chimere": our_own_object_is_read,
@@ -308,6 +310,18 @@ async fn an_effort_opens_or_closes_the_thought(daemon: &Daemon, name: &str) {
 async fn a_switch_opens_or_closes_the_thought(daemon: &Daemon, name: &str) {
     assert_eq!(thought(daemon, json!({name: false})).await, 0);
     assert!(thought(daemon, json!({name: true})).await > 0);
+}
+
+/// The prompt ends within the last answer: no new turn is opened behind it.
+async fn the_last_answer_is_gone_on_with(daemon: &Daemon, name: &str) {
+    let messages = json!([
+        {"role": "user", "content": "Tell me a story about a boat."},
+        {"role": "assistant", "content": "Once upon a time, a boat"},
+    ]);
+    let anew = ask(daemon, json!({"messages": messages})).await;
+    let gone_on = ask(daemon, json!({"messages": messages, name: name == "continue_final_message"})).await;
+    let read = |reply: &Value| reply["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(read(&gone_on) < read(&anew), "{gone_on}");
 }
 
 async fn a_thought_ends_at_its_budget(daemon: &Daemon, name: &str) {

@@ -231,7 +231,7 @@ fn sentence_pieces(m: &mut Synthetic) -> Result<(), Error> {
     let mut all: Vec<(String, i32)> =
         vec![("<unk>".into(), unknown), ("<s>".into(), control), ("</s>".into(), control)];
     all.extend((0..=255).map(|b| (format!("<0x{b:02X}>"), byte)));
-    all.extend(["<|user|>", "<|assistant|>", "<|end|>"].map(|t| (t.into(), control)));
+    all.extend(["<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"].map(|t| (t.into(), control)));
     all.extend(["<think>", "</think>", "<tool_call>", "\n\n"].map(|t| (t.into(), user)));
     all.extend(
         ["<s", "</", "</s", "th", "\u{2581}th", "the", "in", "ing", "\u{2581}\u{2581}"].map(|t| (t.into(), normal)),
