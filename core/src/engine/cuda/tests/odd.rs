@@ -2,9 +2,11 @@
 //! training. All of them are computed on the card.
 
 use super::*;
+#[cfg(feature = "llama")]
 use crate::engine::cuda::supported::slower_layers;
 
 /// Why layers are slower, of the trunk and the prediction block.
+#[cfg(feature = "llama")]
 fn slower_of(c: &Cuda) -> Option<String> {
     slower_layers(c.weights.layers.iter().chain(c.weights.mtp.as_ref().map(|m| &m.layer)))
 }
