@@ -216,7 +216,8 @@ fn of_file(gguf: &Gguf, sampling: &mut Sampling) -> bool {
 }
 
 // The small files are made by the library's own quantiser.
-#[cfg(all(test, feature = "llama"))]
+#[cfg(feature = "llama")]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::load::model_hash;
