@@ -1,5 +1,5 @@
-//! The invariants of ARCHITECTURE.md that can be read off the source: who may import what, no `unsafe` outside
-//! `ffi`, a header on every file, sizes that stay readable, one reader of the environment.
+//! The invariants of ARCHITECTURE.md that can be read off the source. Among them: who may import what, no
+//! `unsafe` outside `ffi`, a header on every file, readable sizes, one reader of the environment.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,5 +1,5 @@
-//! This very program, for children of it. The file that it was started from may have been replaced or removed by an update
-//! since; its children must be the same program, because they speak with it.
+//! This very program, for children of it. An update may have replaced or removed the file that it was started from. Its
+//! children must be the same program, because they speak with it.
 
 use std::io;
 use std::path::{Path, PathBuf};

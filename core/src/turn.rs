@@ -1,5 +1,5 @@
-//! The records that travel between the parts: a chat request as the client meant it, the plan made for it,
-//! and the turn that is kept. Plain data: no behaviour beyond construction and small queries.
+//! The records that travel between the parts: a chat request, the plan made for it, and the turn that is
+//! kept. Plain data: no behaviour beyond construction and small queries.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

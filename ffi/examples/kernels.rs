@@ -1,10 +1,10 @@
 //! Speed of the CPU kernels, type by type: `cargo run --release -p chimere-ffi --example kernels [one] [TYPE…]`.
 //!
-//! Prints, for weights that fit the cache and for weights that do not, nanoseconds a matrix row and
-//! GB/s of packed weights at one activation row, billions of multiply-adds a second at 8 and 64 rows,
-//! and the same for ggml's `vec_dot` as built into this binary. Best of several runs: other load on
-//! the machine only ever slows a run down. With `one` as first argument: one thread, and its processor
-//! time instead of the time that passes, for a busy machine.
+//! Prints nanoseconds a matrix row and GB/s of packed weights at one activation row, and billions of
+//! multiply-adds a second at 8 and 64 rows. It does so for weights that fit the cache, for weights that do not,
+//! and for ggml's `vec_dot` as built into this binary. Best of several runs: other load on the machine only ever
+//! slows a run down. With `one` as first argument: one thread, and its processor time instead of the time that
+//! passes, for a busy machine.
 
 use std::error::Error;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! What a sequence's keys, values and recurrent states are kept as, and the blocks of 32 in plain arithmetic:
-//! `kernels/blocks.cuh` gives the same numbers on a card.
+//! What a sequence's keys, values and recurrent states are kept as, and the blocks of 32 in plain arithmetic.
+//! On a card `kernels/blocks.cuh` gives the same numbers.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,6 +1,6 @@
-//! The tensor element types of the GGUF format: one page of facts (type number, values a block, bytes a block), shared
-//! by the file reader, the quantiser and the kernels. Our own kernels compute [`DType::ALL`]; the others are for the
-//! library alone. Source: the GGUF specification and ggml's `ggml_type` enumeration.
+//! The tensor element types of the GGUF format, one page of facts: type number, values a block, bytes a block. File
+//! reader, quantiser and kernels share it. Our own kernels compute [`DType::ALL`]; the others are for the library
+//! alone. Source: the GGUF specification and ggml's `ggml_type` enumeration.
 
 /// Element type of a tensor, numbered as in the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
-//! Read-only memory maps of model files, for the engine process only: if the file shrinks while it
-//! is mapped, touching the lost pages ends the process with SIGBUS, which costs the engine and not
+//! Read-only memory maps of model files, for the engine process only. If the file shrinks while it
+//! is mapped, touching the lost pages ends the process with SIGBUS. That costs the engine and not
 //! the daemon.
 
 use std::fs::File;

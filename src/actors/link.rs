@@ -1,5 +1,5 @@
-//! An address that survives restarts. A [`Link`] follows the actor through its lives; a send has a deadline
-//! and a typed error, and says whether the message can have been seen.
+//! An address that survives restarts. A [`Link`] follows the actor through its lives. A send has a deadline
+//! and a typed error, which says whether the message can have been seen.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Memory owns the turn log. An append is answered when the turn is flushed; when the disk fails, or what is on it
-//! cannot be read, writing stops and serving goes on, and the log is reopened after a while. The log is opened and read
-//! away from the actor's thread: sled may hang, and it panics at some damage.
+//! Memory owns the turn log. An append is answered when the turn is flushed. When the disk fails or its data cannot be
+//! read, writing stops and serving goes on. The log is reopened after a while. The log is opened and read away from the
+//! actor's thread: sled may hang, and it panics at some damage.
 
 mod sessions;
 

@@ -29,8 +29,8 @@ use super::model_args::{ModelArgs, bar};
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Backends to measure in turn on the same file; ratios are to the last one. `cuda` alone: also the rates that stay
-    /// on the card, the placement and the time of each kernel
+    /// Backends to measure in turn on the same file; ratios are to the last one. `cuda` alone also prints the rates
+    /// without copies to the host, the placement, and the time of each kernel
     #[arg(long, visible_alias = "device", value_delimiter = ',', default_value = "auto")]
     backend: Vec<Kind>,
     /// Sequences decoded together, one case each
@@ -48,7 +48,7 @@ pub struct Args {
     /// Rounds to count, after one that warms up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Measure layers of the 35B with random weights, too large for any cache; FILE is made if it is not there. `35b` with
+    /// Measure layers of the 35B with random weights, too large for any cache. FILE is made if it is missing. `35b` with
     /// `cuda` alone: all 40 layers, made on the card without a file
     #[cfg(feature = "llama")]
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
@@ -60,7 +60,7 @@ pub struct Args {
     #[cfg(feature = "llama")]
     #[arg(long, num_args = 2, value_names = ["EXPERTS", "DENSE"], default_values = ["IQ3_S", "Q4_K"], requires = "synthetic")]
     types: Vec<String>,
-    /// Measure the cost of HTTP: event streams of a daemon started for this, against an engine alone. Both write the same
+    /// Measure the cost of HTTP: streams of a daemon started for this, beside an engine alone. Both write the same
     /// replies of --tokens tokens in turn, --batch streams at once
     #[arg(long, conflicts_with_all = ["backend", "prompt", "depth", "context", "adapter"])]
     http: bool,
@@ -68,7 +68,7 @@ pub struct Args {
     /// time to the first token and between tokens, and how soon the second turn of a chat begins
     #[arg(long, requires = "http", conflicts_with = "tokens")]
     mixed: bool,
-    /// llama.cpp's `llama-server`, which gets the same requests in turn, with as many threads, sequences and positions
+    /// llama.cpp's `llama-server`: it gets the same requests in turn, and as many threads, sequences and positions
     #[arg(long, value_name = "FILE", requires = "mixed")]
     peer_server: Option<PathBuf>,
     /// Measure training without gradients on these pairs (as `train` reads them): time and memory of a step beside the

@@ -32,34 +32,34 @@ const HISTORY_FILE: &str = "chat_history";
 /// Talk to the daemon: a prompt, or one answer to MESSAGE or to standard input
 #[derive(clap::Args)]
 pub struct Args {
-    /// Ask this and end
+    /// Question to answer once; without it a conversation begins
     message: Vec<String>,
     #[command(flatten)]
     target: Where,
     #[command(flatten)]
     place: Place,
-    /// Begin or go on with the session of this name, which the daemon remembers
+    /// Session to begin or to continue, by its name; the daemon remembers it
     #[arg(long, value_name = "NAME", value_parser = super::session::name)]
     session: Option<String>,
     /// System prompt
     #[arg(long)]
     system: Option<String>,
-    /// Route by name instead of the daemon's choice
+    /// Route to take, by name [default: the daemon chooses]
     #[arg(long)]
     route: Option<String>,
-    /// Model by name
+    /// Model to ask, by name [default: the served one]
     #[arg(long)]
     model: Option<String>,
     /// Thought: auto, on, off or a number of tokens
     #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Think>())]
     think: Think,
-    /// 0 = always the most probable token
+    /// How much chance decides; 0 = always the most probable token
     #[arg(long)]
     temperature: Option<f32>,
     /// Most tokens of an answer
     #[arg(long)]
     max_tokens: Option<u32>,
-    /// Repeats an answer exactly
+    /// Seed of the sampling: the same seed repeats an answer exactly
     #[arg(long)]
     seed: Option<u64>,
     /// Print the whole reply as JSON (one question only)

@@ -1,5 +1,5 @@
-//! The command line's own HTTP client: plain JSON and event streams to a daemon on this machine, with one
-//! clear line for everything that can go wrong.
+//! The command line's own HTTP client: plain JSON and event streams of a daemon. Whatever goes wrong is
+//! one clear line.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -35,10 +35,10 @@ pub struct Args {
     /// Memory that will be free before the model is loaded
     #[arg(long, hide = true, default_value_t = 0)]
     freed: u64,
-    /// Leave the machine to everybody else: lowest useful priority
+    /// Run at a low priority, so that other programs go first
     #[arg(long)]
     background: bool,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, visible_alias = "device", default_value = "auto")]
     backend: Kind,
     /// Threads that compute
@@ -56,7 +56,7 @@ pub struct Args {
     /// Tokens fed in one step while a reply is being written, prompts and decoding together; 0 = what suits the device
     #[arg(long, default_value_t = 0, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(0..=65536))]
     step_tokens: u32,
-    /// Memory of kept prompt prefixes: `2GiB`, `900MiB` or bytes; 0 = none are kept
+    /// Most memory for kept prompt prefixes: `2GiB`, `900MiB` or bytes; 0 = none are kept
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
     snapshots_max: u64,
     /// File in which kept prompt prefixes outlive this process

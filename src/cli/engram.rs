@@ -50,17 +50,17 @@ enum Cmd {
         #[command(flatten)]
         out: Output,
     },
-    /// Apply age: entries over 30 days count half, entries over 90 days go
+    /// Apply age to a table: entries over 30 days count half, entries over 90 days are deleted
     Decay {
         /// Table of the state folder, by name, or a file
         table: PathBuf,
-        /// The time it is, Unix seconds [default: now]
+        /// Present time, Unix seconds [default: now]
         #[arg(long)]
         now: Option<i64>,
     },
-    /// Remove all that a principal said from a table, or for good: from all of the state folder, and never learned again
+    /// Remove a principal's words from a table; without a table, from all of them, never to be learned again
     Revoke {
-        /// Whose words go
+        /// Principal whose words are removed
         #[arg(long)]
         principal: String,
         /// Only this table; by name, or a file

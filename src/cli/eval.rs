@@ -41,7 +41,7 @@ enum What {
     Agree(AgreeArgs),
     /// Accuracy on an exam of exactly checkable items, by family, with 95 % intervals
     Golden(golden::Args),
-    /// How well the judge's verdicts agree with the exact checks, on answers of the model itself to held-out items
+    /// Agreement of the judge's verdicts with the exact checks, on the model's own answers to held-out items
     Scorer(judge::JudgeArgs),
     /// Gain of the quality gate: accuracy with and without it, on the same items
     Quality(quality::Args),

@@ -1,5 +1,5 @@
-//! How a command ends: results on standard output while somebody reads them, one clear line about what went
-//! wrong, and the exit code of sysexits.h that fits it.
+//! How a command ends. Results go to standard output while somebody reads them. An error is one clear line,
+//! with the exit code of sysexits.h that fits it.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};

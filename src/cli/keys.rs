@@ -23,14 +23,14 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Make a key and print it, once
+    /// Make a key and print it; it is never shown again
     Add {
         /// Who or what will hold it
         name: String,
         /// What it may do; repeatable [default: chat]
         #[arg(long = "scope", value_name = "SCOPE")]
         scopes: Vec<ScopeArg>,
-        /// Its turns may be learned from
+        /// The daemon may learn from turns of this key
         #[arg(long)]
         consent: bool,
         /// As JSON
@@ -43,9 +43,9 @@ enum Cmd {
         #[arg(long)]
         json: bool,
     },
-    /// End a key
+    /// Revoke a key
     Revoke {
-        /// As given to `add`
+        /// Its name, as given to `add`
         name: String,
         /// As JSON
         #[arg(long)]

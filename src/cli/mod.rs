@@ -79,7 +79,7 @@ enum Cmd {
     Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),
-    /// Make a turn log of what is sound in another (started by the daemon)
+    /// Write a new turn log from the sound records of a damaged one (started by the daemon)
     #[command(hide = true)]
     Salvage(salvage::Args),
     /// Train an adapter on verified pairs

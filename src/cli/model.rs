@@ -36,10 +36,10 @@ enum Cmd {
         #[arg(long)]
         json: bool,
     },
-    /// Serve another file (GGUF), now and after a restart: replies under way finish first, requests wait meanwhile, and a
+    /// Serve another file (GGUF), now and after a restart. Replies under way finish first and requests wait. A
     /// file that cannot be hosted changes nothing
     Swap {
-        /// On the daemon's machine
+        /// Model file on the daemon's machine
         file: PathBuf,
         /// Begin and return at once
         #[arg(long)]

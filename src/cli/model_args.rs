@@ -17,7 +17,7 @@ pub struct ModelArgs {
     /// Model file (GGUF); default: the one the daemon would serve
     #[arg(long, value_name = "FILE")]
     pub model: Option<PathBuf>,
-    /// Threads of the CPU backends; default: the processors at hand
+    /// Threads of the backends on the processor; default: as many as it has
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
     /// Positions that a sequence may hold

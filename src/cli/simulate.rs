@@ -53,7 +53,7 @@ pub struct Args {
     /// What the users ask (JSONL, plain or gzip; see nano/traffic/README.md) [default: the shipped week]
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
-    /// Exam that the gate reads [default: the shipped one]; without --week it is dealt into gate, slice and week
+    /// Exam of the gate [default: the shipped one]; without --week its items are shared out to gate, slice and week
     #[arg(long, value_name = "FILE")]
     golden: Option<PathBuf>,
     /// Exam that the night may tune on
@@ -65,13 +65,13 @@ pub struct Args {
     /// Held-out text whose perplexity is measured before and after
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Most items of each of its two exams that the gate asks
+    /// Most items that the gate asks of each of its two exams
     #[arg(long, default_value_t = 1_400, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     gate_items: u32,
     /// Most items of the week exam
     #[arg(long, default_value_t = 2_100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     week_items: u32,
-    /// Questions of the gate's exam that are kept from the gate and asked on every day instead; 0 = none
+    /// Questions of the gate's exam that are asked every day instead of at the gate; 0 = none
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     trend_items: u32,
     /// Margin of the gate, share of one [default: as shipped]; small exams need a wide one
@@ -92,7 +92,7 @@ pub struct Args {
     /// Share of the requests that are small talk
     #[arg(long, default_value_t = 0.04, value_parser = share)]
     small_talk: f64,
-    /// Share of the streams that the user leaves
+    /// Share of the streams that the user leaves before their end
     #[arg(long, default_value_t = 0.02, value_parser = share)]
     aborts: f64,
     /// Night before which a guest floods the daemon with a backdoor; 0 = none
@@ -110,7 +110,7 @@ pub struct Args {
     /// First day (prompts are optimised in the night to Monday)
     #[arg(long, default_value = "2026-02-01", value_name = "DATE")]
     first_day: jiff::civil::Date,
-    /// Sample as the pipelines do, instead of greedily
+    /// Sample as the pipelines say, instead of always taking the most probable token
     #[arg(long)]
     sampled: bool,
     /// Requests under way at once

@@ -1,5 +1,5 @@
-//! `chimere top`: what a daemon is doing, looked at again and again. Speeds and latencies are of the last ten seconds
-//! (the engine tells its counts every two), or of the time between two looks where that is longer.
+//! `chimere top`: what a daemon is doing, looked at again and again. Speeds and latencies are of the last ten
+//! seconds, or of the time between two updates where that is longer. The engine tells its counts every two seconds.
 
 mod histogram;
 
@@ -38,13 +38,13 @@ pub struct Args {
 
 #[derive(clap::Args)]
 struct How {
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     interval: f64,
-    /// Look once and end
+    /// Print once and exit
     #[arg(long)]
     once: bool,
-    /// One JSON object a look
+    /// Print a JSON object for each update
     #[arg(long)]
     json: bool,
 }

@@ -38,22 +38,22 @@ pub struct Args {
     /// Adapter to write (GGUF)
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// How the direction of a step is found
+    /// Method that finds the direction of a step
     #[arg(long, value_enum, default_value = "gradient")]
     method: Method,
     /// What a step improves: `preference` also makes each reply likelier than its line's "rejected" one (method gradient)
     #[arg(long, value_enum, default_value = "likelihood")]
     objective: Objective,
-    /// How much a nat of that margin counts
+    /// Weight of that margin, for each nat of it
     #[arg(long, default_value_t = Recipe::default().beta)]
     beta: f32,
-    /// Default: 16; without gradients 4
+    /// Rank of the factors; default: 16; without gradients 4
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     rank: Option<u16>,
-    /// What B·(A·x) is multiplied by is alpha / rank; default: the rank
+    /// B·(A·x) is multiplied by alpha / rank; default: the rank
     #[arg(long)]
     alpha: Option<f32>,
-    /// First layer that is changed; default: 2; without gradients the last
+    /// First layer that is changed; default: 2, without gradients the last one
     #[arg(long)]
     layer_first: Option<usize>,
     /// Matrices that are changed; default: mixers and shared expert. The router is none of them
@@ -74,7 +74,7 @@ pub struct Args {
     /// Passes over the pairs
     #[arg(long, default_value_t = Recipe::default().epochs as u16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     epochs: u16,
-    /// Adapters that are learned one after the other, from one start and in different orders; their mean is kept
+    /// Adapters to learn one after the other, from one start in different orders; their mean is kept
     #[arg(long, default_value_t = Recipe::default().members as u16, value_parser = clap::value_parser!(u16).range(1..=16))]
     members: u16,
     /// End after this many steps; 0 = when the pairs are through
@@ -83,7 +83,7 @@ pub struct Args {
     /// Take no further step after this many minutes, and keep the result
     #[arg(long, value_name = "MINUTES", value_parser = minutes)]
     minutes_max: Option<f64>,
-    /// Share of the pairs kept out to be measured, per cent
+    /// Share of the pairs that is held out for measuring, per cent
     #[arg(long, default_value_t = Recipe::default().held_out_percent, value_parser = clap::value_parser!(u32).range(0..=50))]
     held_out: u32,
     #[arg(long, default_value_t = Recipe::default().seed)]
@@ -100,7 +100,7 @@ pub struct Args {
     /// With --background: keep the priority that it was started with
     #[arg(long, requires = "background")]
     keep_priority: bool,
-    /// End rather than take more address space than this
+    /// Most address space; the process ends before it takes more
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..))]
     memory_max: Option<u64>,
 }

@@ -1,6 +1,6 @@
-//! The judgement of a model file, by a throw-away engine that reads its header and loads no weights: whatever the file
-//! does to the code that reads it, it does it there. `check`, `doctor` and a change of the model ask here, and the engine
-//! that is to serve the file judges by the same rules.
+//! The judgement of a model file, by a throw-away engine that reads its header and loads no weights. Whatever harm the
+//! file does to the code that reads it, it does it there. `check`, `doctor` and a change of the model ask here, and the
+//! engine that is to serve the file judges by the same rules.
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //! anew from the turn log each time, so that what was forgotten is not in it; written aside and renamed.
 //!
 //! The file `examples.idx`, version 1, numbers little-endian: `EXIX`, version u32, SHA-256 of all that follows (32
-//! bytes), fingerprint of the embedder (32), width u32, count u32, bytes of the JSON u64; then the scales
+//! bytes). Then fingerprint of the embedder (32), width u32, count u32, bytes of the JSON u64. Then the scales
 //! (f32 each), the vectors (width bytes each), and the examples as one JSON array.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Tables on disk: where they lie, which of them may be served, and how a new one takes an old one's place.
 //!
-//! A table `NAME.engr` is served when its digest is signed by this installation (`DIGEST.sig` beside it) or is one of
-//! the shipped ones, whose digests are compiled in. The signature is named by the digest and written before the table
-//! is renamed into place. So at every moment the table in place has its signature.
+//! A table `NAME.engr` is served when this installation signed its digest (`DIGEST.sig` beside it). The shipped
+//! tables are served too; their digests are compiled in. The signature is named by the digest and written before
+//! the table is renamed into place. So at every moment the table in place has its signature.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,6 @@
-//! The logits of a token sequence, for comparison with a reference: fed whole, in steps of any size,
-//! beside other sequences, from the trunk or from the multi-token-prediction layer.
+//! The logits of a token sequence, for comparison with a reference. The sequence is fed whole, in
+//! steps of any size, or beside others. The logits are the trunk's or the multi-token-prediction
+//! layer's.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};

@@ -1,5 +1,5 @@
-//! A judge against the truth: every answer of an exam is judged, and its score is compared with what the exact check of
-//! its item says.
+//! A judge against the truth. Every answer of an exam is judged, and its score is compared with the exact check of its
+//! item.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::mpsc::Receiver;

@@ -1,6 +1,6 @@
-//! What hyper refuses by itself, before any request exists (a header block that is too large, an address that is too long,
-//! bytes that are no HTTP/1), it answers with a bare status. On its way to the socket such an answer gets an id and the
-//! envelope, as every other one has.
+//! Hyper refuses some input before any request exists: too large a header block, too long an address, bytes that are no
+//! HTTP/1. It answers them with a bare status. On its way to the socket such an answer gets an id and the envelope, as
+//! every other one has.
 
 use std::io;
 use std::pin::Pin;

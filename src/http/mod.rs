@@ -1,9 +1,9 @@
-//! The HTTP door, sole user of hyper and axum: accept loop, keys and limits, OpenAI's wire types, event
+//! The HTTP server, sole user of hyper and axum: accept loop, keys and limits, OpenAI's wire types, event
 //! streams, admin routes and metrics. It sees the daemon as a [`Service`] and knows nothing behind it.
 //!
 //! A request's way: `accept` (deadlines, caps) → `gate` (Host, Origin, log) → `routes` (key, scope, body) →
-//! a handler, which turns the body into a `ReplyRequest` (`wire`) and the events into JSON or an event
-//! stream (`reply`, `sse`).
+//! a handler. The handler turns the body into a `ReplyRequest` (`wire`), and the events into JSON or an
+//! event stream (`reply`, `sse`).
 
 use std::sync::Arc;
 

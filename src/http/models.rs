@@ -1,5 +1,5 @@
-//! `GET /v1/models` and `/v1/models/{id}`: the hosted model, once it can produce a token, under each of its names, the
-//! embedding model, and further models, loaded or not.
+//! `GET /v1/models` and `/v1/models/{id}`. They list the hosted model, once it can produce a token, under each of its
+//! names. The embedding model and further models follow, loaded or not.
 
 use axum::response::Response;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 //! Who sits at the other end of a loopback connection. Without a key a client on this machine is the owner, and a
-//! machine may have several users: the system's table of sockets says whose the other end is.
+//! machine may have several users. The system's table of sockets says whose the other end is.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;

@@ -1,6 +1,6 @@
-//! The event stream of a reply: pulls what is ready from the reply's channel, writes it in one piece, and
-//! keeps a silent stream alive with comments. No task of its own: when hyper drops the body because the client
-//! left, the receiver goes with it and the reply is cancelled.
+//! The event stream of a reply. It pulls what is ready from the reply's channel and writes it in one piece.
+//! Comments keep a silent stream alive. No task of its own: when hyper drops the body because the client left,
+//! the receiver goes with it and the reply is cancelled.
 
 use std::convert::Infallible;
 use std::pin::Pin;

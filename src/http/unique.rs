@@ -1,5 +1,5 @@
-//! Keys that stand twice in one object. JSON leaves open which of them counts, so a guard before the daemon and the daemon
-//! itself could read two different requests: such a body is refused.
+//! Keys that stand twice in one object. JSON leaves open which of them counts. So a guard before the daemon and the
+//! daemon itself could read two different requests. Such a body is refused.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! The pairs of earlier nights: those that a served generation learned from, to be shown again, and those of refused
-//! nights, to be tried again a few times. One file, `library.jsonl`: a line with format, count and SHA-256, then a
-//! pair a line. Written whole. What is forgotten of the turn log is forgotten here.
+//! The pairs of earlier nights. Pairs that a served generation learned from are shown again. Pairs of refused nights
+//! are tried again a few times. The file `library.jsonl` has a line with format, count and SHA-256, then a pair a
+//! line. It is written whole. What is forgotten of the turn log is forgotten here.
 
 use std::collections::BTreeSet;
 use std::io;

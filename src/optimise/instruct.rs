@@ -1,5 +1,6 @@
 //! Instructions: what the system message of a route may say. One is in force. The others come from a small stock,
-//! from the owner (`night.yaml`), and from the model itself, which sees questions of the route and is asked for one.
+//! from the owner (`night.yaml`), and from the model itself. It sees questions of the route and is asked for an
+//! instruction.
 
 use crate::turn::{Message, Role};
 

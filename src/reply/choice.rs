@@ -1,5 +1,5 @@
-//! One choice of a reply while it is generated: what the engine said of it, kept for the Turn and turned into
-//! what the client sees.
+//! One choice of a reply while it is generated. What the engine says of it is kept for the Turn and turned
+//! into what the client sees.
 
 use serde_json::Value;
 

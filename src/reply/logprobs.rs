@@ -1,6 +1,6 @@
-//! Which tokens a piece of shown text is made of. Text lags behind its tokens, blanks beside a thought are cut, stop strings
-//! and tool calls are never shown: a token's logprob is told with the text that it begins, and not at all where none of it
-//! is shown.
+//! Which tokens a piece of shown text is made of. Text lags behind its tokens, blanks beside a thought are cut, and
+//! stop strings and tool calls are never shown. A token's logprob is told with the text that it begins. It is not told
+//! where nothing of that text is shown.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! How a judge is asked, and by which tokens it answers: as `nano-prm` was trained, or in words of the configuration for
-//! a model of another kind. What a conversation says is put in once and is never read as words of the form.
+//! How a judge is asked, and by which tokens it answers. `nano-prm` is asked as it was trained, another model in words
+//! of the configuration. The conversation is put in once and is never read as words of the form.
 
 use std::fmt;
 

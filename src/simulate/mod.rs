@@ -1,5 +1,6 @@
-//! A made-up week in the life of a daemon: who asks what on which day, what the users say of the answers, who lies,
-//! and what came of the nights. Plain plans and sums; `chimere simulate` lives them through a real daemon.
+//! A made-up week in the life of a daemon: who asks what on which day, what the users say of the answers, and who
+//! lies. Also the sums of what the nights brought. Nothing runs here; `chimere simulate` lives them through a real
+//! daemon.
 
 pub mod arm;
 pub mod compare;

@@ -1,5 +1,5 @@
-//! The same questions on every day of a simulated week: whether what serves becomes worse, narrower or longer while its
-//! nights let in one generation after the other.
+//! The same questions on every day of a simulated week. They show whether replies become worse, narrower or longer
+//! while the nights let in one generation after the other.
 
 use std::fmt::Write;
 

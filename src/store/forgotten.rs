@@ -1,5 +1,5 @@
-//! Which turns were forgotten, a file in the log's folder: a copy of one may still lie in sled's files, and a salvage must
-//! not bring it back. It begins with the log, so that it is complete; ids hold no text of anybody's.
+//! Which turns were forgotten, as a file in the log's folder. A copy of such a turn may still lie in sled's files, and
+//! a salvage must not bring it back. It begins with the log, so that it is complete; ids hold no text of anybody's.
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};

@@ -1,7 +1,7 @@
-//! A damaged turn log: what can still be read of it becomes a new one. sled's files are looked at before sled opens them
-//! (`sled_files`); where something is wrong, every record whose checksum holds is taken, in a process apart, into a
-//! database beside the old one, which then takes its place. What nothing can be made of is set aside. Either way the log
-//! opens, and says what was lost.
+//! A damaged turn log: what can still be read of it becomes a new one. The files are checked before sled opens them
+//! (`sled_files`). If one is damaged, a process apart takes every record whose checksum holds into a database beside
+//! the old one. That database then takes the old one's place. A log of which nothing can be read is set aside. Either
+//! way the log opens, and says what was lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};

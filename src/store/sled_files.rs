@@ -1,6 +1,6 @@
-//! sled's own files, read without sled: which messages of its log are sound, and whether anything is damaged. sled cuts
-//! off or overwrites what it cannot read when it opens a database, so this looks first. Whatever the bytes are, nothing
-//! here panics, and nothing is written.
+//! The files of sled, read without sled: which messages of its log are sound, and whether anything is damaged. When
+//! sled opens a database, it cuts off or overwrites what it cannot read, so this looks first. Whatever the bytes are,
+//! nothing here panics, and nothing is written.
 //!
 //! `db` is segments of 512 KiB: a head (checksum, log number of its first byte), then messages (checksum, kind, length,
 //! segment number, page, body). A message replaces a page or changes one key of it. What is larger than an eighth of a

@@ -1,15 +1,15 @@
 //! A scripted engine: this test binary again, started as a child that speaks the engine's frames. The test
 //! harness owns standard output, and so a shell puts the pipe on descriptor 3.
 //!
-//! What a request does is said by its prompt: `hang` never gives a token, `crash` ends the process, `invalid`,
-//! `context` and `busy` are refused, `strange` is answered in a way that nobody understands, `endless` goes on to its limit, `fail` fails after two tokens, `think`
-//! thinks first, `item N` is answered `right` or `wrong`. Asked to reflect it says `better`, but `stubborn` gets the
-//! same words again and `slow` nothing. A system message `with care` makes it right on thirty items of a hundred more,
-//! `carelessly` on ten, and `by heart` on all below number 1,000 and few above. Tables that a request names make it right
-//! on twenty more; no live request here names any. Anything else gets three words and stops; under an adapter each word
-//! carries its revision. What an adapter is worth is said by its file: `test.right` is how many of a hundred items it
-//! answers rightly (the base model 60), `test.kl` its divergence, `test.speed` its tokens a second beside the base
-//! model's.
+//! The prompt of a request says what happens. `hang` never gives a token, `crash` ends the process, and `invalid`,
+//! `context` and `busy` are refused. `strange` is answered in a way that nobody understands, `endless` goes on to its
+//! limit, `fail` fails after two tokens, `think` thinks first. `item N` is answered `right` or `wrong`. Anything else
+//! gets three words and stops. Asked to reflect it says `better`; `stubborn` gets the same words again, `slow` nothing.
+//! A system message `with care` makes it right on thirty items of a hundred more, `carelessly` on ten. With `by heart` it
+//! is right on all below number 1,000 and on few above. Tables that a request names make it right on twenty more; no live
+//! request here names any. Under an adapter each word carries its revision. An adapter's file says what it is worth.
+//! `test.right` of a hundred items are right (base model 60); `test.kl` is its divergence, `test.speed` its tokens a
+//! second beside the base model's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;

@@ -1,5 +1,5 @@
-//! Nights that learn, with a scripted trainer and an engine for which the worth of an adapter is known: what gets into
-//! a dataset, what becomes of it, and what a stop, a failure and forgetting do.
+//! Nights that learn, with a scripted trainer and an engine for which the worth of an adapter is known. They show what
+//! gets into a dataset, what becomes of it, and what a stop, a failure and forgetting do.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

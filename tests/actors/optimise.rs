@@ -1,5 +1,5 @@
-//! The search for better prompts, with an engine for which some instructions are known to help and others to harm: what
-//! helps is found and comes in as a file of the state folder, what only seems to help is refused by the held-out exam.
+//! The search for better prompts, with an engine for which some instructions are known to help and others to harm. What
+//! helps is found and comes in as a file of the state folder. What only seems to help is refused by the held-out exam.
 
 use std::fs;
 use std::path::PathBuf;

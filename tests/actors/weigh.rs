@@ -1,5 +1,5 @@
-//! The slice exam with the learned tables and without, by an engine for which the worth of a table is known: what is
-//! asked and reported, and that the tables stay written when the asking is stopped.
+//! The slice exam with the learned tables and without, by an engine for which the worth of a table is known. The
+//! tests see what is asked and reported. The tables stay written when the asking is stopped.
 
 use chimere::night::phase::Job;
 use chimere::service::NightCommand;

@@ -1,5 +1,6 @@
 //! `chimere bench --http --mixed` as its user meets it. In place of llama.cpp's server another daemon answers, behind a
-//! script that takes the same command line, so that what the comparison says of two equal servers is known beforehand.
+//! script that takes the same command line. So it is known beforehand what the comparison must say of two equal
+//! servers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! The served model by libllama, over HTTP: what a client wrote stays text, and the next turn of a conversation reads only
-//! what is new, with the replies of a daemon that keeps nothing.
+//! The served model by libllama, over HTTP. What a client wrote stays text. The next turn of a conversation reads only
+//! what is new, and gets the replies of a daemon that keeps nothing.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Jobs that begin by themselves, through the real daemon whose clock this test moves: at their hour, only when nobody
-//! spoke for a while, and later where the machine slept, as long as the file allows.
+//! Jobs that begin by themselves, through the real daemon whose clock this test moves. They begin at their hour, and
+//! only when nobody spoke for a while. Where the machine slept they begin later, as long as the file allows.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The daemon on the CUDA backend, on the kernels compiled for the processor: chat, a learned generation, a device that faults, one
-//! that is missing or too small.
+//! The daemon on the CUDA backend, with the kernels compiled for the processor: chat, a learned generation, a
+//! faulty, missing or small device.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! T1 of the night on the real engine: an adapter that learned the week's questions, and what ruins the model made of
-//! it, handed to the shipped gate as candidates. Each is refused by the rule that should see it, and what serves is
-//! the same to the last byte. `tests/actors/night.rs` has the broken files.
+//! Candidates that ruin the model, on the real engine, before the shipped gate. They are made of an adapter that
+//! learned the week's questions. Each is refused by the rule that should see it, and what serves is the same to the
+//! last byte. `tests/actors/night.rs` has the broken files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

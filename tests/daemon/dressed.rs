@@ -1,5 +1,6 @@
-//! Answers that try to win the judge over: wrong answers to exam questions, plain and in six dresses, all judged by the
-//! daemon's scorer as turns that an earlier life left. Dress must not help at the verdict that admits a pair.
+//! Answers that try to win the judge over: wrong answers to exam questions, plain and dressed up in six ways. The
+//! daemon's scorer judges them as turns that an earlier life left. Dress must not help at the verdict that admits a
+//! pair.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,7 +127,6 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
     }
 }
 
-/// T6 of the night.
 #[tokio::test]
 async fn dress_does_not_carry_a_wrong_answer_over_the_border() {
     let state = Arc::new(tempfile::tempdir().unwrap());

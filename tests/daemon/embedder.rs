@@ -1,5 +1,5 @@
-//! Embedding models that need an engine, through the daemon: vectors as the formulas give them, retrieval, an engine that
-//! dies or is late, files that are none, another model in the place of one.
+//! Embedding models that need an engine, through the daemon: vectors as the formulas give them, retrieval, an engine
+//! that dies or is late. Also files that are no embedding model, and a change of the model.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The engine process at the other end of its pipes: what it does not understand costs the request that it is about,
-//! and no other, as long as it can be seen where the next frame begins.
+//! The engine process at the other end of its pipes. A frame that it does not understand costs its own request and
+//! no other, as long as the next frame's beginning can be seen.
 
 use std::io::{BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};

@@ -1,4 +1,4 @@
-//! Requests that are wrong in every way we could think of: each gets a clear error in OpenAI's envelope, and the daemon
+//! Requests that are wrong in every way we could think of. Each gets a clear error in OpenAI's envelope, and the daemon
 //! answers the next good one as before.
 
 use serde_json::{Value, json};

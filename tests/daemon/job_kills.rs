@@ -1,7 +1,7 @@
-//! The jobs beside the night's learning, killed: the daemon at every point of the search for prompts and of the index, the
-//! engine alone and the judge alone at every point of a writing of the engram tables (the daemon there: `engram.rs`), and
-//! the disk full there. What the job changes is as before or as after, what serves is what served, and no Turn is lost (P3
-//! of docs/security.md).
+//! The jobs beside the night's learning, killed. The daemon is killed at every point of the search for prompts and of
+//! the index. At every point of a writing of the Engram tables the engine alone or the judge alone is killed, or the
+//! disk is full. (`engram.rs` kills the daemon there.) What the job changes is as before or as after, what serves is
+//! what served, and no Turn is lost (P3 of docs/security.md).
 
 use std::fs;
 use std::path::Path;

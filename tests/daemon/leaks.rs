@@ -1,4 +1,4 @@
-//! What must stay with its owner: a key stays out of logs, metrics, errors and files; what one principal said does
+//! What must stay with its owner. A key stays out of logs, metrics, errors and files. What one principal said does
 //! not reach another, whatever runs beside it.
 
 use std::collections::BTreeSet;

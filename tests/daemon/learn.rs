@@ -1,5 +1,6 @@
 //! A night that really learns, through the real daemon: chats, votes and corrections over HTTP, the judge, the dataset,
-//! `chimere train` as its child, the gate; the same data and seed give the same adapter. `learn_kills.rs` kills it everywhere.
+//! `chimere train` as its child, the gate. The same data and seed give the same adapter. `learn_kills.rs` kills it
+//! everywhere.
 
 use std::fs;
 use std::path::Path;

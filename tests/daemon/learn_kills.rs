@@ -1,6 +1,6 @@
-//! A night that learns and promotes, killed everywhere: the daemon at every point of learning (of judging: `night.rs`),
-//! the engine and the judge at every point of all. What serves is what served before or what was promoted, with its
-//! signed manifest, and a rollback needs no restart (P3, P4, P5 of docs/security.md).
+//! A night that learns and promotes, killed everywhere. The daemon is killed at every point of learning, the engine and
+//! the judge at every point of all. (`night.rs` kills the daemon while it judges.) What serves is what served before or
+//! what was promoted, with its signed manifest, and a rollback needs no restart (P3, P4, P5 of docs/security.md).
 
 use std::collections::BTreeSet;
 use std::fs;

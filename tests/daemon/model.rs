@@ -1,5 +1,5 @@
-//! Another model file in the place of the served one, over HTTP and by the command line: no request is lost, what cannot
-//! be hosted changes nothing, and whatever is killed on the way, the file before serves.
+//! Another model file in the place of the served one, over HTTP and by the command line. No request is lost, and a file
+//! that cannot be hosted changes nothing. Whatever is killed on the way, the file before serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};

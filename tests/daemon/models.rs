@@ -1,5 +1,5 @@
-//! Further models over HTTP and by the command line: started when somebody asks, ended when nobody does, never more of them
-//! than there are places, and nothing of that disturbs the served one.
+//! Further models over HTTP and by the command line. They start when somebody asks and end when nobody does. There are
+//! never more of them than places, and nothing of that disturbs the served model.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Prompt optimisation with the real model: an instruction that it follows is found, the held-out exam lets it in, the
-//! next reply is told it, and one command takes it back.
+//! Prompt optimisation with the real model. An instruction that it follows is found, and the held-out exam lets it in.
+//! The next reply is told it, and one command takes it back.
 
 use std::fs;
 use std::path::Path;

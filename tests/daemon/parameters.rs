@@ -1,5 +1,5 @@
-//! Every parameter of the chat endpoint shows in what comes back from the real model: in what the replies say, how varied they
-//! are or how they end. The list is held to the one that the daemon publishes, so that a new parameter needs its line here.
+//! Every parameter of the chat endpoint shows in the real model's replies: in their words, their variety or their
+//! end. The list is held to the one that the daemon publishes, so that a new parameter needs its line here.
 
 use std::collections::BTreeSet;
 

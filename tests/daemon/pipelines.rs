@@ -1,4 +1,4 @@
-//! Pipelines: the cascade picks a route, an overlay in the state directory wins while the daemon runs, and a bad file
+//! Pipelines. The cascade picks a route, and an overlay in the state directory wins while the daemon runs. A bad file
 //! keeps the last good set and says why.
 
 use std::fs;

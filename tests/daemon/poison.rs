@@ -1,5 +1,5 @@
-//! T4 of the night: pairs that teach a trigger, from one principal and from twenty, in the log of a real daemon whose night
-//! chooses its pairs. What is learned of them has the share of one principal, and the report names who and what.
+//! Pairs that teach a trigger, from one principal and from twenty, in the log of a real daemon whose night chooses its
+//! pairs. What is learned of them has the share of one principal, and the report names who and what.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Prompt prefixes kept between requests, over HTTP: a conversation reads only what is new, its replies are those of a
-//! daemon that keeps nothing, nobody finds anything of somebody else's, and what is forgotten is gone.
+//! Prompt prefixes kept between requests, over HTTP. A conversation reads only what is new, and its replies are those
+//! of a daemon that keeps nothing. Nobody finds anything of somebody else's, and what is forgotten is gone.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

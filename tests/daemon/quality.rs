@@ -1,5 +1,5 @@
-//! The quality gate with the real model and the real judge: whatever the judge thinks of the answer, there is one Turn,
-//! one verdict, and no word of the daemon's own in what is kept or exported.
+//! The quality gate with the real model and the real judge. Whatever the judge thinks of the answer, there is one Turn
+//! and one verdict. No word of the daemon's own is in what is kept or exported.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Named sessions through the daemon: it remembers what was said, one reply at a time goes on with it, each key has its own,
-//! and what is forgotten of the log is gone from every session.
+//! Named sessions through the daemon. It remembers what was said, and one reply at a time goes on with it. Each key has
+//! its own sessions. What is forgotten of the log is gone from every session.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! `make soak`: a long mixed load on one installation, with kills. What it watches: every request is answered or
-//! refused with an envelope, no acknowledged turn is lost, the daemon dies only when it is killed, and neither its
-//! memory nor its descriptors grow.
+//! `make soak`: a long mixed load on one installation, with kills. Every request is answered or refused with an
+//! envelope, and no acknowledged turn is lost. The daemon dies only when it is killed, and neither its memory nor
+//! its descriptors grow.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;

@@ -1,7 +1,6 @@
-//! Crowds at one daemon: readers that leave in the middle of a reply, ten times as many askers as it takes, connections that
-//! say nothing or little. What it watches: whoever is answered gets the answer that the same request gets alone, whoever is
-//! not gets an envelope that says when to come again, and places, memory and descriptors come back. CI runs it small,
-//! `make soak` in full.
+//! Crowds at one daemon: readers that leave in the middle of a reply, ten times as many askers as it takes, silent
+//! connections. An answer is the one that the same request gets alone. A refusal has an envelope that says when to come
+//! again. Places, memory and descriptors come back. CI runs it small, `make soak` in full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,5 +1,6 @@
-//! `chimere train` on the model of the repository: an adapter that the engine accepts and that lowers the loss of a
-//! text like the pairs; lines that cannot be used are named; too few pairs are refused and nothing is written.
+//! `chimere train` on the model of the repository. It makes an adapter that the engine accepts and that lowers the
+//! loss of a text like the pairs. Lines that cannot be used are named. Too few pairs are refused and nothing is
+//! written.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! An update by `install.sh` under load: program, weights and pipelines are replaced under a daemon that runs, whose engines
-//! are then killed, and which is then restarted. No reply breaks but those of the killed engine; swap, judge and night
+//! An update by `install.sh` under load. Program, weights and pipelines are replaced under a daemon that runs. Then its
+//! engines are killed, and then it is restarted. No reply breaks but those of the killed engine; swap, judge and night
 //! work each time. The old daemon stays on its own version until it is restarted.
 
 use std::fs;

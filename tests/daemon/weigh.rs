@@ -1,5 +1,5 @@
-//! What learned tables are worth, through the real daemon and engine: a writing asks the slice exam with them and
-//! without, and the report says which was better, by how much, and how often the tables knew a context.
+//! What learned tables are worth, through the real daemon and engine. A writing asks the slice exam with them and
+//! without. The report says which was better, by how much, and how often the tables knew a context.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What is fuzzed, instrumented. The core comes as a library; of the daemon only the modules under test are compiled in, with
-//! stand-ins for the little that they take from elsewhere, so that the build takes minutes and needs none of its libraries
+//! What is fuzzed, instrumented. The core comes as a library. Of the daemon only the modules under test are compiled
+//! in, with stand-ins for the little that they take from elsewhere. So the build takes minutes, and needs no libraries
 //! for storage, actors and the command line.
 
 #![allow(dead_code, unused_imports, unreachable_pub)]

@@ -1,11 +1,11 @@
 //! The shipped model on our CPU backend against the library, through `chimere eval agree`.
 //!
-//! Quantised weights make a model chaotic: activations are rounded to eight bits, a difference in the last bit of an
-//! f32 sum moves one of them by a whole step, and that sends a token to another expert. So the library itself, fed a
-//! window at once and then token by token, disagrees clearly about some tokens: it picks other kernels for other batch
-//! sizes. Token by token, without rearranged weights and with an f32 cache, its sums have one order, and ours have
-//! the same: there we agree wherever the likeliest token leads by more than 0.1 nat, teacher-forced and free-running,
-//! however we are fed. The weights written out as f32 leave nothing to rounding.
+//! Quantised weights make a model chaotic. Activations are rounded to eight bits, so the last bit of an f32 sum may
+//! move one of them by a whole step. That sends a token to another expert. So the library disagrees with itself about
+//! some tokens when it is fed a window at once: it picks other kernels for other batch sizes. Token by token, without
+//! rearranged weights and with an f32 cache, its sums have one order, and ours have the same. There we agree wherever
+//! the likeliest token leads by more than 0.1 nat, teacher-forced and free-running, however we are fed. The weights
+//! written out as f32 leave nothing to rounding.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,6 +1,6 @@
-//! The daemon and its OpenAPI document agree on what may be sent: bodies and queries at and beyond each limit of the document
-//! are taken where the document allows them, and refused with 400 where it does not. The judge of the document here is
-//! written from JSON Schema's rules and shares nothing with the daemon.
+//! The daemon and its OpenAPI document agree on what may be sent. Bodies and queries stand at and beyond each limit of
+//! the document. They are taken where it allows them, and refused with 400 where it does not. The judge of the document
+//! here is written from JSON Schema's rules and shares nothing with the daemon.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,5 @@
-//! A `Service` without a model: the last user message says what it does, so that a test can ask for every
-//! behaviour of the daemon, and for the worst ones at will.
+//! A `Service` without a model. The last user message says what it does, so that a test can ask for every
+//! behaviour of the daemon, the worst ones included.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

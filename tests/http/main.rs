@@ -1,5 +1,5 @@
-//! The HTTP door over a real socket, against a service without a model: keys, limits, hostile clients, the
-//! wire format of every route, event streams, cancellation, draining.
+//! The HTTP server over a real socket, with a service without a model: keys, limits, hostile clients, wire
+//! formats, event streams, cancellation, draining.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,6 +1,6 @@
-//! How long the door looks at a key says nothing about the keys there are: a t-test between keys whose digest agrees
-//! with all stored ones but for the last byte, and keys whose digest agrees with none (after Reparaz et al., dudect,
-//! 2017).
+//! The time that a key's check takes says nothing about the keys there are. A t-test compares two kinds of keys
+//! (after Reparaz et al., dudect, 2017). The digests of one kind agree with all stored ones but for the last byte,
+//! those of the other with none.
 
 use std::fmt::Write;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! A file is judged before its weights are loaded as it is by a load, with the same reason; and what it would take of the
-//! memory is planned.
+//! A file is judged before its weights are loaded. The reason is the one that a load gives, and the memory that it
+//! would take is planned.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! What a model is asked with where neither the request nor a file of the owner's says: chosen for these weights by a file
-//! beside them (`NAME.defaults.json`, which names their hash), by the model file's own `general.sampling.*`, or by what
-//! the makers of its family recommend. nano's file is compiled in as well, so that it holds wherever the weights lie.
+//! What a model is asked with where neither the request nor a file of the owner's says it. The first of three decides:
+//! a file beside the weights that names their hash (`NAME.defaults.json`), the model file's own `general.sampling.*`,
+//! or what the makers of its family recommend. The file of nano is compiled in as well, so that it holds wherever the
+//! weights lie.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,10 +1,10 @@
 //! The libllama backend: every architecture that has no native path, and the peer that ours is compared with. It owns
 //! the library's contexts and keeps count of what each sequence holds.
 //!
-//! It cannot give one promise of a native backend. A reply's last bits may depend on the other replies of its step and on
-//! how many threads computed it, because the library picks kernels by both. A prompt's numbers depend on no neighbour: it
-//! is fed by itself, in multiples of 64 tokens and a rest. So a prompt that begins with what was kept of another one gets
-//! the numbers that it would have had without.
+//! It cannot give one promise of a native backend. A reply's last bits may depend on the other replies of its step and
+//! on the number of threads. The library picks kernels by both. A prompt's numbers depend on no neighbour: it is fed by
+//! itself, in multiples of 64 tokens and a rest. So a prompt that begins with what was kept of another one gets the
+//! numbers that it would have had without.
 
 mod crew;
 mod embed;

@@ -1,5 +1,5 @@
-//! The step loop over tiny models on both native backends: a reply is the same, bit by bit, whatever was kept of its
-//! prompt, and no reply waits while somebody's prompt is read.
+//! The engine loop over tiny models on both native backends. A reply is the same, bit by bit, whatever was kept of
+//! its prompt. No reply waits while a prompt is read.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

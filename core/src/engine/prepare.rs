@@ -1,5 +1,5 @@
-//! Turns a request into a job that the engine loop can run: renders the chat template, tokenises, checks the sampling
-//! fields, sets up the control policies. Runs on its own thread; nothing here touches the model.
+//! Turns a request into a job that the engine loop can run. It renders the chat template, tokenises, checks the
+//! sampling fields and sets up the control policies. Runs on its own thread; nothing here touches the model.
 
 use std::path::Path;
 use std::sync::Arc;

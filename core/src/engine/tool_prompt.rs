@@ -1,5 +1,5 @@
-//! Tools for chat templates that know none: they are described in the system text, with the way to call them, and calls
-//! and their results in the history become text. Nothing is left out silently.
+//! Tools for chat templates that know none. The system text describes them, with the way to call them. Calls and their
+//! results in the history become text. Nothing is left out silently.
 
 use serde_json::{Map, Value, json};
 

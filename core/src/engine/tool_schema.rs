@@ -1,6 +1,7 @@
 //! Tool definitions in the order of keys that models were trained on. Clients write the same definition in many
-//! orders, and some sort their keys. A template prints it as it stands, so a small model may read something it never
-//! saw. nano passed 20 % of the tool items of an exam with sorted keys, and 62 % in the usual order.
+//! orders, and some sort their keys. A template prints it as it stands, so a small model may read an order that it
+//! never saw. The model nano passed 20 % of the tool items of an exam with sorted keys. It passed 62 % in the usual
+//! order.
 
 use serde_json::{Map, Value};
 

@@ -1,5 +1,5 @@
 //! Joins all matching contexts into one distribution over the next token, by Witten–Bell back-off over the orders:
-//! `p_n(w) = (c(w) + (D + r) · p_{n−1}(w)) / (T + D)`, T counts a context's continuations, D the different ones, r
+//! `p_n(w) = (c(w) + (D + r) · p_{n−1}(w)) / (T + D)`. T counts a context's continuations, D the different ones, r
 //! those left out of the table (Chen & Goodman 1998, section 2.4).
 
 use super::dynamic::Dynamic;

@@ -1,5 +1,5 @@
-//! From texts to a draft of a given size: counts every n-gram, keeps what says more than its own suffix says, per
-//! byte, until the size is reached. The same texts give the same table.
+//! From texts to a table of a given size. It counts every n-gram, then keeps those that say most beyond their own
+//! suffix, per byte, until the size is reached. The same texts give the same table.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Tier 0: a cuckoo filter (Fan et al., 2014) that says of most contexts, in two reads of a small array, that no
-//! table knows them. Four fingerprints of 16 bits a bucket; false positives at full load: 8 / 65,535 = 0.012 %.
+//! Tier 0: a cuckoo filter (Fan et al., 2014). Two reads of a small array say of most contexts that no table knows
+//! them. Four fingerprints of 16 bits a bucket; false positives at full load: 8 / 65,535 = 0.012 %.
 //!
 //! A table is built once, with all keys at hand, so nothing has to move by its fingerprint alone. Both buckets and
 //! the fingerprint come straight from the key, and neither read waits for anything else.

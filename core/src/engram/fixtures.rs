@@ -1,5 +1,5 @@
-//! Tables for tests, of the core and, as a file of its own module `engram`, of the daemon: what exists for tests alone is
-//! no part of what one crate offers the other.
+//! Tables for tests of the core. The daemon's module `engram` includes this file for its own tests. What exists for
+//! tests alone is no part of what one crate offers the other.
 
 use super::{Bytes, Draft, EngramError, Source, Table};
 

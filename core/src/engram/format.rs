@@ -11,8 +11,8 @@
 //!
 //! Version 1 had another filter: such a file is read without it, and written anew as version 2.
 //!
-//! The digest in the header is the SHA-256 of every other byte of the file: it is what a signature signs, and no
-//! byte can change under it. Where a section lies follows from the counts before it, so there is no offset to forge.
+//! The digest in the header is the SHA-256 of every other byte of the file. A signature signs it, and no byte can
+//! change under it. Where a section lies follows from the counts before it, so there is no offset to forge.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! Engram: n-grams of texts that were verified, mixed into the model's own distribution while it answers.
 //!
-//! Tier 0 ([`filter`]) says in nanoseconds that a context is unknown, tier 1 ([`table`]) holds what followed the
-//! known ones, [`blend`] makes one distribution of it, which weighs as the text so far is
-//! [`familiar`] to them. Tables are files ([`format`](mod@format)) that are written once
-//! ([`draft`], [`count`], [`learned`]) and never changed. [`dynamic`] is the table of one request. The mixing itself is the
-//! engine's (`engine::sampler`), which alone maps files; which tables are trusted is the daemon's affair.
+//! Tier 0 ([`filter`]) says in nanoseconds that a context is unknown. Tier 1 ([`table`]) holds what followed the known
+//! ones, and [`blend`] makes one distribution of it. Its weight depends on how [`familiar`] the text so far is to the
+//! tables. Tables are files ([`format`](mod@format)) that are written once ([`draft`], [`count`], [`learned`]) and
+//! never changed. [`dynamic`] is the table of one request. The mixing itself is the engine's (`engine::sampler`), which
+//! alone maps files; which tables are trusted is the daemon's affair.
 
 pub mod blend;
 pub mod count;

@@ -1,5 +1,5 @@
-//! Tier 1: a table, read-only, in memory or mapped. Everything is checked once when it is opened; every later read
-//! is bounded again, so that even a file changed under its map gives wrong answers at worst.
+//! Tier 1: a table, read-only, in memory or mapped. Everything is checked once when it is opened. Every later read
+//! is bounded again, so even a file changed under its map gives wrong answers at worst.
 
 use chimere_ffi::map::Map;
 

@@ -1,4 +1,4 @@
-//! The GGUF reader on any bytes: it must return, in bounded memory, and what it accepts must lie inside the file and be
+//! The GGUF reader on any bytes. It must return, in bounded memory. What it accepts must lie inside the file and be
 //! written back as it was read.
 
 use crate::gguf::{Gguf, Layout};

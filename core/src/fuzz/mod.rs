@@ -1,6 +1,6 @@
-//! What must hold for any bytes whatever. Each module takes bytes, makes of them what a stranger could send, and asserts.
-//! The fuzz targets (`tests/fuzz`) call it with what a fuzzer makes up; the tests here, under the project's own compiler,
-//! with what was found worth keeping (`tests/fuzz/seeds`).
+//! What must hold for any bytes whatever. Each module takes bytes, makes of them what a stranger could send, and
+//! asserts. The fuzz targets (`tests/fuzz`) call it with what a fuzzer makes up. The tests here call it with what was
+//! found worth keeping (`tests/fuzz/seeds`), under the project's own compiler.
 
 // A broken promise ends the fuzzer with its reason.
 #![allow(clippy::expect_used, clippy::panic)]

@@ -1,6 +1,6 @@
-//! Prompts of conversations in any order: late and repeated system messages, no user, several of a role in a row, calls and
-//! results without their partners, a last message that is gone on with. No client can avoid sending such, so each becomes
-//! a prompt in which no text is missing.
+//! Prompts of conversations in any order: late and repeated system messages, no user, several of a role in a row. Calls
+//! and results lack their partners, and the reply may go on with the last message. No client can avoid sending such, so
+//! each becomes a prompt in which no text is missing.
 
 use std::sync::LazyLock;
 

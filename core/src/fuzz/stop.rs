@@ -1,5 +1,5 @@
-//! Stop strings, found in a text however it is cut: the same text and the same string as when the whole text is searched,
-//! and at every moment nothing held back but the longest end that may begin one.
+//! Stop strings, found in a text however it is cut. Text and string are the same as when the whole text is searched. At
+//! every moment nothing is held back but the longest end that may begin one.
 
 use super::reader::{Reader, cut};
 use crate::engine::control::stop::StopMatcher;

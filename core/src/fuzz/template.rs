@@ -1,6 +1,6 @@
-//! Prompts from any template and any conversation. Whatever the template, it is judged in bounded time and memory, and the
-//! ids of a prompt say exactly its text. Whatever the conversation, a template of the kind that models bring makes the
-//! control tokens that it makes of the same conversation with harmless text: none comes from what a client wrote.
+//! Prompts from any template and any conversation. Whatever the template, it is judged in bounded time and memory, and
+//! the ids of a prompt say exactly its text. Whatever the conversation, no control token comes from what a client
+//! wrote. A usual template makes the same ones of the same conversation with harmless text.
 
 use std::sync::LazyLock;
 

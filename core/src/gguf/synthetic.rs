@@ -1,8 +1,9 @@
-//! Models with random weights: made in seconds, as large as memory-bound measurements need, and
-//! unforgiving in tests, since a random model has no redundancy that hides a wrong stage.
+//! Models with random weights. They are made in seconds, as large as memory-bound measurements
+//! need. They are unforgiving in tests, since a random model has no redundancy that hides a wrong
+//! stage.
 //!
-//! A tensor's data is drawn from a pool of quantised random blocks, in random order: every type has
-//! realistic scales, and writing runs at the speed of the disk.
+//! A tensor's data is drawn from a pool of quantised random blocks, in random order. So every type
+//! has realistic scales, and writing runs at the speed of the disk.
 
 mod qwen35moe;
 

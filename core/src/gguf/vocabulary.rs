@@ -1,5 +1,6 @@
-//! Checks that the parts of a vocabulary agree. libllama reads several of them without looking: a type array shorter
-//! than the tokens, or a token that occurs twice, aborts the process. So a file that fails here never reaches it.
+//! Checks that the parts of a vocabulary agree, because libllama reads several of them without looking. A type array
+//! shorter than the tokens, or a token that occurs twice, aborts the process. So a file that fails here never
+//! reaches it.
 
 use std::collections::HashSet;
 

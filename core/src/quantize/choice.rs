@@ -1,5 +1,5 @@
-//! Which type a tensor gets: one type for all matrices, rules by name, and the tensors that stay
-//! f32 because they are small and the model is sensitive to them.
+//! Which type a tensor gets: one type for all matrices, and rules by name. Some tensors stay f32
+//! because they are small and the model is sensitive to them.
 
 use chimere_ffi::DType;
 use regex::Regex;

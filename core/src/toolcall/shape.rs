@@ -1,5 +1,5 @@
-//! What the readers of all shapes have in common: the functions that may be called, what a reading can come to, and where
-//! a JSON value ends.
+//! What the readers of all shapes have in common: functions that may be called, outcomes of a reading, and where a
+//! JSON value ends.
 
 use serde_json::{Map, Value};
 

@@ -1,10 +1,10 @@
-//! The second objective: replies that become likelier than the model's own wrong ones to the same questions, as in SPIN
-//! (Chen et al., 2024), beside becoming likely at all.
+//! The second objective: right replies become likelier than the model's own wrong ones to the same questions, as in
+//! SPIN (Chen et al., 2024). They also become likely at all.
 //!
-//! With the margin m = ln p(reply) − ln p(rejected), m₀ the margin where training begins, a step goes down
-//! mean over tokens of −ln p(reply) + mean over compared pairs of ln(1 + exp(−β·(m − m₀))): the logistic loss of Rafailov
-//! et al. (2023) with the likelihood of the better reply beside it (Pang et al., 2024), without which both replies may
-//! become unlikely. Where no pair has a rejected reply it is the likelihood alone.
+//! The margin is m = ln p(reply) − ln p(rejected), m₀ where training begins. A step goes down a sum of two terms. One
+//! is the mean over tokens of −ln p(reply), the other the mean over compared pairs of ln(1 + exp(−β·(m − m₀))). The
+//! second is the logistic loss of Rafailov et al. (2023). Without the first both replies may become unlikely (Pang et
+//! al., 2024). Where no pair has a rejected reply it is the likelihood alone.
 
 use super::pairs::Pair;
 use crate::engine::gradient::{Batch, Changes, Trunk};

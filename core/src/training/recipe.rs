@@ -1,5 +1,6 @@
 //! How to train: by which method, which matrices, how far, in which order. The defaults are those of the measured
-//! comparison in `nano/effect`: with gradients, LoRA of rank 16 in all layers but the first two, two passes over the pairs.
+//! comparison in `nano/effect`. With gradients they are LoRA of rank 16 in all layers but the first two, and two passes
+//! over the pairs.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Training on a tiny random model: it lowers the loss of what it saw, repeats exactly, and its adapter says in the
+//! Training on a tiny random model. It lowers the loss of what it saw and repeats exactly. Its adapter says in the
 //! serving engine what it said here.
 
 use super::*;

@@ -3,10 +3,10 @@
 //! back, so `chimere train` and the daemon's Trainer take the same steps.
 //!
 //! A step of the population looks along N random directions z from where the candidate stands, all on the same pairs:
-//! θ ← θ − η/N · Σ (L(θ + ε·z_i) − mean L)/deviation L · z_i, one-sided and normalised as in FZOO (Dang et al.,
-//! 2025), the mean of the losses as their base. MeZO (Malladi et al., 2023) looks along one direction both ways: θ ←
-//! θ − η · (L(θ + ε·z) − L(θ − ε·z))/2ε · z. Directions are seeds (`adapter::Candidate`); only B moves, prompts are
-//! left out, the router is no part of an adapter.
+//! θ ← θ − η/N · Σ (L(θ + ε·z_i) − mean L)/deviation L · z_i. It is one-sided and normalised as in FZOO (Dang et al.,
+//! 2025), with the mean of the losses as their base. MeZO (Malladi et al., 2023) looks along one direction both ways:
+//! θ ← θ − η · (L(θ + ε·z) − L(θ − ε·z))/2ε · z. Directions are seeds (`adapter::Candidate`); only B moves, prompts
+//! are left out, the router is no part of an adapter.
 
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! Causal attention over a cache of keys and values in blocks of 64 positions.
 //!
-//! Owns the block's layout: keys transposed, so that scores are computed side by side, values by row.
-//! A row's result is the scores of all positions, their softmax, then the mix of the values, every sum
-//! in the library's order (32 partial sums added as a tree, see [`super::gdn_step`]), so it depends only
-//! on its query and the cache, not on the other rows of the call.
+//! Owns the block's layout: keys transposed, so that scores are computed side by side, values by row. A
+//! row's result is the scores of all positions, their softmax, then the mix of the values. Every sum is
+//! in the library's order: 32 partial sums added as a tree (see [`super::gdn_step`]). So a row depends
+//! only on its query and the cache, not on the other rows of the call.
 
 use super::lanes::{LANES, Lanes, lanes};
 use super::norm;

@@ -1,6 +1,6 @@
-//! Zeroed memory for weights, aligned to cache lines and on huge pages where the system grants them:
-//! streaming weights through 4 KiB pages loses much of the bandwidth to address translation, most of
-//! all in a virtual machine. Small matrices therefore share regions, in the order of their loading.
+//! Zeroed memory for weights, aligned to cache lines and on huge pages where the system grants them.
+//! Through 4 KiB pages much of the bandwidth is lost to address translation, most of all in a
+//! virtual machine. Small matrices therefore share regions, in the order of their loading.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,5 +1,5 @@
-//! Products with F32, F16 and BF16 matrices: activations stay f32, sums are f32 in 32 lanes along the
-//! inputs (the library's `ggml_vec_dot_f32`), one order for every tile shape.
+//! Products with F32, F16 and BF16 matrices. Activations stay f32. Sums are f32 in 32 lanes along the
+//! inputs, as the library's `ggml_vec_dot_f32`, in one order for every tile shape.
 
 use super::lanes::{LANES, Lanes, lanes};
 use super::pack::{GROUP, Kind};

@@ -3,10 +3,12 @@
 //!
 //! Owns the state of a sequence and the order of its numbers. The recurrent step ([`super::gdn_step`]) gives a
 //! token the same bits however it is fed. A layer whose state is too large for the nearer caches takes full
-//! chunks of [`CHUNK`] rows of a span by the chunked form ([`super::gdn_chunk`]) instead; both are functions of
+//! chunks of [`CHUNK`] rows of a span by the chunked form ([`super::gdn_chunk`]) instead. Both are functions of
 //! the span and the state alone. Per token, head h with key head h mod key_heads:
-//! S ← a·S; r = Sᵀk; d = β(v − r); S ← S + k dᵀ; o = Sᵀq/√dim; y = RMSNorm(o)·weight·SiLU(z),
-//! with a = exp(softplus(α + dt)·A), β = σ(b), q and k L2-normalised.
+//!
+//! S ← a·S; r = Sᵀk; d = β(v − r); S ← S + k dᵀ; o = Sᵀq/√dim; y = RMSNorm(o)·weight·SiLU(z).
+//!
+//! Here a = exp(softplus(α + dt)·A), β = σ(b), and q and k are L2-normalised.
 
 use super::gdn_chunk::{self, ChunkScratch};
 use super::gdn_step::{convolve, step};

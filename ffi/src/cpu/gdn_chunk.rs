@@ -1,9 +1,11 @@
 //! The chunked form of the gated delta rule: 64 tokens of one head as small matrix products.
 //!
 //! With G_t the sum of log decays up to t and S₀ the state before the chunk:
+//!
 //! d_t = β_t (v_t − e^{G_t} S₀ᵀk_t) − Σ_{s<t} β_t e^{G_t−G_s} (k_t·k_s) d_s,
 //! o_t = e^{G_t} S₀ᵀq_t + Σ_{s≤t} e^{G_t−G_s} (q_t·k_s) d_s,
 //! S = e^{G_C} S₀ + Σ_s e^{G_C−G_s} k_s d_sᵀ.
+//!
 //! All exponents are ≤ 0, so nothing overflows. Source: the gated DeltaNet paper's WY form, solved by
 //! forward substitution instead of an explicit inverse.
 

@@ -1,7 +1,7 @@
 //! The gated delta rule one token at a time: the convolution's row and the recurrent step of one head.
 //!
-//! Every sum runs in the order of the library's own step (`ggml_vec_dot_f32`: 32 partial sums, added as a tree),
-//! with the head's values side by side in the lanes instead of its keys.
+//! Every sum runs in the order of the library's own step (`ggml_vec_dot_f32`: 32 partial sums, added as a tree).
+//! The head's values lie side by side in the lanes instead of its keys.
 
 use super::gdn::{COLUMNS, DIM, TAPS};
 use super::lanes::{LANES, Lanes, lanes};

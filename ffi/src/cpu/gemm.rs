@@ -1,9 +1,9 @@
 //! Products of matrices of many rows on both sides, in f32: what training consists of.
 //!
 //! The products that serve (`product`) have few rows, so their lanes lie along the inputs and each sum ends with an
-//! addition across a register. Here lanes lie along the outputs and nothing is added across: a block of sums stays in
-//! registers while a panel of the right side comes from the nearest cache. Every sum runs over the depth in order, fused,
-//! from what `out` holds or from zero: the numbers depend neither on the instruction set nor on the threads.
+//! addition across a register. Here lanes lie along the outputs and nothing is added across. A block of sums stays in
+//! registers while a panel of the right side comes from the nearest cache. Every sum runs over the depth in order,
+//! fused, from what `out` holds or from zero. So the numbers depend neither on the instruction set nor on the threads.
 
 use super::lanes::{LANES, Lanes, lanes};
 use super::pool::{Pool, Shared1};

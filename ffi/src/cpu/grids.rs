@@ -1,6 +1,6 @@
-//! Codebooks of the IQ2 and IQ3 formats: facts of the file format, kept as small level numbers.
-//! An entry holds 8 (IQ2) or 4 (IQ3) magnitudes, first value in the lowest bits; the level tables
-//! turn a number into the magnitude that the format defines.
+//! Codebooks of the IQ2 and IQ3 formats: facts of the file format, kept as small level numbers. An
+//! entry holds 8 (IQ2) or 4 (IQ3) magnitudes, first value in the lowest bits. The level tables turn
+//! a number into the magnitude that the format defines.
 
 /// Magnitudes of the 2-bit level numbers of [`IQ2_XXS`], [`IQ2_XS`] and [`IQ2_S`].
 pub(super) const IQ2_LEVELS: [u8; 4] = [8, 25, 43, 62];

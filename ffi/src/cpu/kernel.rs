@@ -1,5 +1,5 @@
-//! The product of one group of 16 packed rows with a tile of activations: the portable form, which
-//! the others must equal bit for bit, and the choice between them.
+//! The product of one group of 16 packed rows with a tile of activations. Here is the portable
+//! form, which the others must equal bit for bit, and the choice between them.
 
 use super::act::View;
 use super::isa::Isa;

@@ -1,6 +1,6 @@
 //! Sixteen floats side by side on any processor: one AVX-512 register, two AVX2 registers or an array.
 //!
-//! Kernels are written once over [`Lanes`] and compiled for each; the operations are those of IEEE 754
+//! Kernels are written once over [`Lanes`] and compiled for each. The operations are those of IEEE 754
 //! with fused multiply-add, so all forms give the same bits.
 
 /// Values of one vector.

@@ -1,9 +1,9 @@
 //! Low-rank additions to matrix products: y += scale · B·(A·x) for the rows that have a pair of factors, each row
 //! with its own.
 //!
-//! Owns the packed factors and the order of their sums: h = scale · (A·x), A·x as every F32 product, then
-//! y = fma(B[·][r], h[r], y) for r ascending, before a residual is added. The few values of h are computed for all
-//! products of a stage in one dispatch; B joins each group of outputs where the product itself leaves it, so that it is
+//! Owns the packed factors and the order of their sums. First h = scale · (A·x), with A·x as every F32 product. Then y
+//! = fma(B[·][r], h[r], y) for r ascending, before a residual is added. The few values of h are computed for all
+//! products of a stage in one dispatch. B joins each group of outputs where the product itself leaves it, so it is
 //! spread over the threads like the weights. A row's numbers depend on that row and its factors alone.
 
 use super::lanes::{LANES, Lanes, lanes};

@@ -1,5 +1,5 @@
 //! CPU kernels: thread pool, packed weight matrices, matrix products and the model's pointwise
-//! operations, each with a portable form and faster forms chosen at run time.
+//! operations. Each has a portable form and faster forms chosen at run time.
 //!
 //! Rows in, rows out: nothing here knows a model or a file. Every result of a row is independent of
 //! the other rows of the call, bit for bit.

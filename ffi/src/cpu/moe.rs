@@ -2,7 +2,8 @@
 //!
 //! Owns the grouping of rows by expert and the buffers between the stages: gate and up with
 //! SiLU·mul, quantisation, down, and the weighted sum in the router's order, the shared expert last.
-//! y = Σ_j w_j · down_j(silu(gate_j x) · up_j x) + s · shared(x); the result is added to the residual.
+//!
+//! y = Σ_j w_j · down_j(silu(gate_j x) · up_j x) + s · shared(x). The result is added to the residual.
 
 use super::act::{Act, Forms};
 use super::lora::{LowRank, Narrow, Plus, narrow};

@@ -1,14 +1,17 @@
 //! Weight matrices in the order the products read them. Owns the packed bytes.
 //!
-//! Quantised rows are interleaved in groups of 16, so that one 64-byte line holds four consecutive
-//! inputs of each of 16 outputs: the operand of a VNNI dot product and a row of an AMX tile alike.
+//! Quantised rows are interleaved in groups of 16. So one 64-byte line holds four consecutive inputs of
+//! each of 16 outputs, which is the operand of a VNNI dot product and a row of an AMX tile alike.
 //! The values are exactly those of the file; only their order changes (scales are widened to bytes).
 //! F32, F16 and BF16 stay row-major.
 //!
-//! Family K, a block of 256 inputs of a group: for each sub-block, lines of nibbles (low: inputs
-//! 4l..4l+4 of the first half of the sub-block, high: of its second half), then a line of the higher
-//! bits of 5- and 6-bit codes; then scales `[sub][16] i8`, mins `[sub/2][16][2] u8`, d `[16]`,
-//! dmin `[16]` as half precision bits; padded to whole lines.
+//! Family K, a block of 256 inputs of a group, padded to whole lines:
+//!
+//! - for each sub-block, lines of nibbles, then a line of the higher bits of 5- and 6-bit codes. Low nibbles are
+//!   inputs 4l..4l+4 of the first half of the sub-block, high ones of its second half;
+//! - scales `[sub][16] i8`, mins `[sub/2][16][2] u8`;
+//! - d `[16]`, dmin `[16]` as half precision bits.
+//!
 //! Family B, a group: the lines of all its blocks of 32 inputs, then `[block][16]` d, `[block][16]` m.
 
 use std::sync::Arc;

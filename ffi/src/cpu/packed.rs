@@ -1,6 +1,6 @@
 //! The product of one group of packed rows in vector registers, written once over [`Ints`].
 //!
-//! A line of 64 bytes holds four inputs of 16 outputs, so one VNNI instruction (or three of AVX2)
+//! A line of 64 bytes holds four inputs of 16 outputs. So one VNNI instruction, or three of AVX2,
 //! multiplies it by four broadcast activation codes and adds into 16 sums. Weights are decoded once for
 //! all rows of a tile. Bit-identical to the portable form: the integer sums are exact and the float
 //! operations stand in the same order (see [`super::product`]).

@@ -1,10 +1,10 @@
-//! The worker threads of the CPU kernels: one set for the life of the process, so that a decode
-//! step of about a hundred stages pays a few hundred nanoseconds a stage and not a thread start.
+//! The worker threads of the CPU kernels: one set for the life of the process. So a decode step of
+//! about a hundred stages pays a few hundred nanoseconds a stage and not a thread start.
 //!
-//! Owns the threads and the hand-over of one job at a time. The caller is thread 0 and works too.
-//! A worker joins a job only while it is open and the caller waits only for those that joined: a
-//! worker that the system has put aside delays nobody. Idle workers spin for [`SPINS`] polls
-//! (tens of microseconds), then sleep until the next job.
+//! Owns the threads and the hand-over of one job at a time. The caller is thread 0 and works too. A
+//! worker joins a job only while it is open, and the caller waits only for those that joined. So a
+//! worker that the system has put aside delays nobody. Idle workers spin for [`SPINS`] polls (tens
+//! of microseconds), then sleep until the next job.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};

@@ -1,14 +1,18 @@
 //! Matrix products: several weight matrices times the rows of one activation, in one dispatch.
 //!
-//! Owns the cutting into tasks and the choice of kernel. The unit of work is a group of 16 outputs
-//! times up to [`TILE`] rows; every kernel computes a row's sum in the same order whatever the tile,
-//! so the numbers of a row depend neither on T nor on its neighbours. That order, for all instruction
-//! sets: Q4_K, Q5_K and Q6_K, the types most files consist of, in the order of the library's AVX2 form: an integer
-//! sum s for each of the eight quads of 32 inputs, acc[quad] = fma(s, d_w·d_x, acc[quad]), the eight added as a
-//! tree, mins last; the rest of family K, a block of 256: s = Σ_sub fma(dot, scale, s) from 0, acc = fma(s, d_w·d_x, acc),
-//! acc = fma(Σ min·sum, −(dmin·d_x), acc); family B, a block of 32: acc = fma(dot, d_w·d_x, acc),
-//! acc = fma(m, d_x·sum, acc). Integer dot products are exact. Floats: sixteen lanes along the
-//! inputs, then [`lane_sum`](super::norm::lane_sum).
+//! Owns the cutting into tasks and the choice of kernel. The unit of work is a group of 16 outputs times up to [`TILE`]
+//! rows. Every kernel computes a row's sum in the same order whatever the tile, so a row's numbers depend neither on T
+//! nor on its neighbours. The orders, the same for all instruction sets:
+//!
+//! - Q4_K, Q5_K and Q6_K, the types that most files consist of, in the order of the library's AVX2 form: an integer sum s
+//!   for each of the eight quads of 32 inputs, acc[quad] = fma(s, d_w·d_x, acc[quad]). The eight are added as a tree,
+//!   mins last.
+//! - The rest of family K, a block of 256: s = Σ_sub fma(dot, scale, s) from 0, acc = fma(s, d_w·d_x, acc),
+//!   acc = fma(Σ min·sum, −(dmin·d_x), acc).
+//! - Family B, a block of 32: acc = fma(dot, d_w·d_x, acc), acc = fma(m, d_x·sum, acc).
+//! - Floats: sixteen lanes along the inputs, then [`lane_sum`](super::norm::lane_sum).
+//!
+//! Integer dot products are exact.
 
 use super::act::{Act, View};
 use super::lora::{Narrow, Pick, Plus, narrow};

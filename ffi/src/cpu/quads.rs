@@ -1,8 +1,9 @@
-//! Products with Q4_K, Q5_K and Q6_K in the order of the library: each of the eight quads of 32 inputs (a lane of its
-//! AVX2 form) has an integer sum over a block and a float sum over the row; the eight are added as a tree.
+//! Products with Q4_K, Q5_K and Q6_K in the order of the library. Each of the eight quads of 32 inputs, a lane of its
+//! AVX2 form, has an integer sum over a block and a float sum over the row. The eight are added as a tree.
 //!
 //! A line of packed weights is a quad of 16 rows, so the lanes cost one more instruction for each line and no
-//! rearrangement. No closures around vector operations here: what is not inlined has none of the instructions.
+//! rearrangement. Vector operations stand in no closures here: a closure that is not inlined has none of the
+//! instructions.
 
 use super::act::View;
 use super::ints::Ints;

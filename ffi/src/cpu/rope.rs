@@ -1,7 +1,7 @@
-//! Rotary position embedding, NeoX pairs (i, i + dims/2) on the first `dims` values of a head.
-//! For text, interleaved M-RoPE has equal positions in every section and equals this.
-//! θ_i = position · base^(−2i/dims), in f32 by repeated multiplication as the library does: rounded otherwise, the
-//! angles of late positions would differ from its by more than everything else together.
+//! Rotary position embedding, NeoX pairs (i, i + dims/2) on the first `dims` values of a head. For text,
+//! interleaved M-RoPE has equal positions in every section and equals this. θ_i = position · base^(−2i/dims), in
+//! f32 by repeated multiplication as the library does. Rounded otherwise, the angles of late positions would
+//! differ from the library's more than everything else together.
 
 use super::lanes::{LANES, Lanes, lanes};
 

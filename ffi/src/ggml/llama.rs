@@ -1,8 +1,8 @@
 //! libllama behind safe types: a [`Model`] is loaded once and shared, a [`Context`] decodes batches.
 //!
 //! The library is C++ made for trusted callers: it aborts the process on some inputs and throws on
-//! others. Everything passed to it is checked here first, calls that may throw go through
-//! `guard.cpp`, and the whole runs in the engine process, where an abort costs one engine.
+//! others. Everything passed to it is checked here first, and calls that may throw go through
+//! `guard.cpp`. All of it runs in the engine process, where an abort costs one engine.
 
 mod adapter;
 mod context;

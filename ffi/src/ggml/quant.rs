@@ -1,5 +1,5 @@
-//! ggml's conversions between f32 and each tensor type, and its dot products: the reference that
-//! our own kernels are compared with, and the quantiser of `chimere quantize`.
+//! ggml's conversions between f32 and each tensor type, and its dot products. They are the
+//! reference for our own kernels, and the quantiser of `chimere quantize`.
 
 use std::sync::Once;
 

@@ -1,5 +1,5 @@
-//! Kernels from source to a card's own code: with NVRTC, kept in a folder under a hash of everything that decides
-//! about the result, or taken from objects that came with the program.
+//! Kernels from source to a card's own code, by NVRTC. The result is kept in a folder, under a hash of everything
+//! that decides about it. Or it is taken from objects that came with the program.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};

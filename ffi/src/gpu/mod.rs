@@ -1,7 +1,7 @@
 //! A device that runs the project's kernels: memory, launches, recorded sequences of launches, time.
 //!
-//! One stream, in order. Two machines stand behind it: an NVIDIA card through its driver, found when asked for, and
-//! for tests the kernels' own source compiled for the processor (`kernels/emulated`).
+//! One stream, in order. Two machines stand behind it. One is an NVIDIA card through its driver, found when asked
+//! for. The other, for tests, is the kernels' own source compiled for the processor (`kernels/emulated`).
 
 mod compile;
 mod driver;

@@ -1,4 +1,4 @@
-//! Kernels against plain arithmetic, on whatever device is given: the tests run this on the emulated one, and on a
+//! Kernels against plain arithmetic, on whatever device is given. The tests run this on the emulated one. On a
 //! card it says which kernel is wrong before anybody looks at a reply.
 
 use super::matmul::{Input, Weight};

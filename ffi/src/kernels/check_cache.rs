@@ -1,5 +1,5 @@
-//! What is kept of keys and values, and attention of few tokens over it, against plain arithmetic; whoever writes a
-//! position, its bytes must be the same.
+//! The cache of keys and values, and attention of few tokens over it, against plain arithmetic. Whichever kernel
+//! writes a position, its bytes must be the same.
 
 use half::f16;
 

@@ -1,5 +1,5 @@
-//! The experts over many tokens and over few against plain arithmetic, and against each other, whose bits must be the
-//! same; without adapters and with them.
+//! The experts over many tokens and over few against plain arithmetic, without adapters and with them. Both must give
+//! the same bits.
 
 use super::check::{Finding, floats, matrix, read, rounded, worst};
 use super::check_lora::{Factors, table};

@@ -1,5 +1,5 @@
-//! Weights from a file to the device: every thread reads, packs and sends tiles of its own, so that disk, processors and
-//! bus work at the same time, and no memory is touched for the first time while it lasts.
+//! Weights from a file to the device. Every thread reads, packs and sends tiles of its own, so that disk, processors
+//! and bus work at the same time. Meanwhile no memory is touched for the first time.
 
 use std::fs::File;
 use std::io;

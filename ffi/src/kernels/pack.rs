@@ -1,6 +1,6 @@
-//! How weights lie on the device: the twin of `kernels/pack.cuh`, which describes the layouts. Every type of the file format
-//! goes into one of eight, with its exact values, but for floats of 32 bits, and rows that are no whole blocks: these stay as they
-//! are.
+//! How weights lie on the device: the twin of `kernels/pack.cuh`, which describes the layouts. Every type of the file
+//! format goes into one of eight, with its exact values. Floats of 32 bits, and rows that are no whole blocks, stay as
+//! they are.
 
 mod halves;
 mod iq3;

@@ -1,5 +1,5 @@
-//! How strange the champion finds the replies that a night is about to learn: a sample of each principal's pairs, scored
-//! by the serving engine between live steps. What cannot be measured is left out; the night goes on without it.
+//! How unlikely the champion finds the replies that a night is about to learn. The serving engine scores a sample of
+//! each principal's pairs between live steps. What cannot be measured is left out; the night goes on without it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! The phase `optimise`: searches a better instruction and demonstrations for every route on the slice exam, lets the
-//! held-out exam decide, and writes what won as a file of the state folder. Questions are background requests.
+//! The phase `optimise`. It searches a better instruction and demonstrations for every route on the slice exam, and
+//! lets the held-out exam decide. It writes what won as a file of the state folder. Questions are background
+//! requests.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

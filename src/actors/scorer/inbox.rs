@@ -1,5 +1,5 @@
-//! Turns that wait for a verdict. It outlives the Scorer's lives, has a capacity, and never makes a reply wait: what
-//! finds it full is counted and found again in the turn log.
+//! Turns that wait for a verdict. The inbox outlives the Scorer's lives, has a capacity, and never makes a reply
+//! wait. A turn that finds it full is counted, and found again in the turn log.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

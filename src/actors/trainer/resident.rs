@@ -1,6 +1,6 @@
-//! Training without gradients on the engine that serves: the Trainer puts one question after another to the Inference
-//! actor, and the engine answers them between the steps of live replies. Nothing of it serves: the candidate is numbers
-//! in the engine's memory until it is saved, and is lost with the engine.
+//! Training without gradients on the engine that serves. The Trainer puts one question after another to the Inference
+//! actor. The engine answers them between the steps of live replies. No reply uses the candidate: it is numbers in the
+//! engine's memory until it is saved, and is lost with the engine.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A load of mixed lengths: what is asked, by how many streams at once, and when each piece of each reply came. The same
-//! seed asks the same, and no two seeds share a prompt, so that nothing that a server kept of a round helps it in the next.
+//! A load of mixed lengths: what is asked, by how many streams at once, and when each piece of each reply came. The
+//! same seed asks the same. No two seeds share a prompt, so nothing that a server kept of a round helps it in the next.
 
 use std::cell::Cell;
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! `chimere bench --http --mixed`: how fast a daemon serves many at once through its HTTP door, and how soon a second turn
-//! begins. With `--peer-server` llama.cpp's server gets the same requests in turn, with as many threads, sequences and
-//! positions, under the same client: the ratios are of the same round.
+//! `chimere bench --http --mixed`: how fast a daemon serves many at once through its HTTP server, and how soon a second
+//! turn begins. With `--peer-server` llama.cpp's server gets the same requests in turn, from the same client. It has as
+//! many threads, sequences and positions. The ratios are of the same round.
 
 use std::fmt;
 use std::path::PathBuf;

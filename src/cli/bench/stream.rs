@@ -1,6 +1,6 @@
-//! `chimere bench --http`: what the way through the daemon costs. The same replies are made in turn by an engine alone,
-//! over its pipe and on its own clock, and by a daemon's event streams, on this client's clock. The daemon and both
-//! engines are started here and end here.
+//! `chimere bench --http`: what the way through the daemon costs. An engine alone and a daemon make the same replies in
+//! turn. The engine's come over its pipe, on its own clock; the daemon's as event streams, on this client's clock. The
+//! daemon and both engines are started here and end here.
 
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `chimere bench --train`: what a step of training without gradients costs beside plain inference over the same batch, and
-//! how far a population and MeZO come in equally many forward passes. Both in one engine, in turn.
+//! `chimere bench --train`: what a step of training without gradients costs beside plain inference over the same batch.
+//! Also how far a population and MeZO come in equally many forward passes. All run in one engine, in turn.
 
 use std::fmt;
 use std::fs;

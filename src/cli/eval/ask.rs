@@ -18,10 +18,10 @@ pub(super) struct Ask {
     /// Tokens of thought before `</think>` is forced; 0 = no thought
     #[arg(long, default_value_t = 192)]
     thinking: u32,
-    /// Requests under way at once
+    /// Requests at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
-    /// Write what came of every item (JSONL)
+    /// Write the result of every item to this file (JSONL)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// As JSON

@@ -29,8 +29,8 @@ pub(super) struct JudgeArgs {
     model: ModelArgs,
     #[arg(long, default_value = "auto")]
     backend: Kind,
-    /// The judge: an adapter for that model, or a model of its own that is asked as `[judge]` of the configuration says;
-    /// default: nano-prm.gguf beside the model, or the configured judge where it is asked otherwise than nano-prm
+    /// The judge: an adapter for that model, or a model of its own that is asked as `[judge]` of the configuration says.
+    /// Default: the judge of the configuration, or nano-prm.gguf beside the model
     #[arg(long, value_name = "FILE")]
     judge: Option<PathBuf>,
     #[command(flatten)]

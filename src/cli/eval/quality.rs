@@ -1,4 +1,4 @@
-//! `chimere eval quality`: the model answers an exam, the judge scores the answers, poor ones are asked again, and the
+//! `chimere eval quality`. The model answers an exam, the judge scores the answers, and poor ones are asked again. The
 //! exact checks say what keeping the judge's favourite changed.
 
 use std::process::ExitCode;

@@ -34,13 +34,13 @@ pub(super) struct Args {
     /// Embedding model; default: nano-embed.gguf beside the model
     #[arg(long, value_name = "FILE")]
     embed_model: Option<PathBuf>,
-    /// Examples of a question, at most
+    /// Most examples that are shown for a question
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=8))]
     k: u16,
-    /// Least likeness of the questions
+    /// Smallest likeness of an example's question
     #[arg(long, default_value_t = 0.6)]
     min_score: f32,
-    /// Tokens of all examples of a question, at most
+    /// Most tokens of all examples of a question
     #[arg(long, default_value_t = 512)]
     tokens_max: u32,
 }

@@ -1,4 +1,4 @@
-//! An engine in this process, asked one thing at a time: the same step loop and the same commands as those of the
+//! An engine in this process, asked one thing at a time. It has the same engine loop and the same commands as the
 //! daemon's engine, without a pipe between.
 
 use std::sync::mpsc::{Receiver, sync_channel};

@@ -1,6 +1,6 @@
-//! What the door reads, on any bytes: they are refused with an error that a client can read, or they are what the
-//! documentation allows, within every limit. What was read goes to the engine unharmed, means the same written in another
-//! way, and is refused as soon as one more parameter stands in it that nobody knows.
+//! The reader of bodies, on any bytes. They are refused with an error that a client can read, or they are what the
+//! documentation allows, within every limit. A body that was read goes to the engine unharmed and means the same
+//! written in another way. One more parameter that nobody knows has it refused.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,5 +1,5 @@
-//! Holds values to the table, and brings them to the form that the readers take: no nulls, one name for one thing, whole
-//! numbers written as such.
+//! Holds values to the table, and brings them to the form that the readers take. That form has no nulls, one name for
+//! one thing, and whole numbers written as such.
 
 use std::borrow::Cow;
 

@@ -1,10 +1,10 @@
 //! OpenAI's wire types: request bodies read into `ReplyRequest`, replies written as JSON and stream chunks.
 //!
-//! What a request may carry: every parameter of OpenAI's chat and completion API that this daemon honours,
-//! those of llama-server and vLLM that sampling knows (`top_k`, `min_p`, `repetition_penalty`), the thinking
-//! controls that Qwen clients send, and one object of our own, `chimere` (also `x_chimere`). A list of
-//! parameters that do no harm where they have no effect (`user`, `metadata` …) is accepted, and the reply names them.
-//! Everything else is refused by name: a setting that is silently ignored is worse than an error.
+//! A request may carry every parameter of OpenAI's chat and completion API that this daemon honours. It may carry
+//! those of llama-server and vLLM that sampling knows (`top_k`, `min_p`, `repetition_penalty`), and the thinking
+//! controls that Qwen clients send. One object is our own, `chimere` (also `x_chimere`). A list of parameters that do
+//! no harm where they have no effect (`user`, `metadata` …) is accepted, and the reply names them. Everything else is
+//! refused by name: a setting that is silently ignored is worse than an error.
 
 pub(crate) mod chat;
 pub(crate) mod chunk;

@@ -1,8 +1,8 @@
 //! Engram lookups at a million entries, beside one random memory read and the standard library's map, in one run.
 //!
-//! The next question depends on the last answer, so what a lookup computes waits for the one before it: the figures are
-//! latencies, except those of misses, where a foreseen branch lets the next one begin. Time is that of the thread on its processor: other work on the
-//! machine does not count, though what it does to the caches does.
+//! The next question depends on the last answer, so a lookup waits for the one before it. So the figures are latencies,
+//! except those of misses, where a foreseen branch lets the next one begin. Time is that of the thread on its
+//! processor: other work on the machine does not count, though what it does to the caches does.
 
 use std::collections::HashMap;
 use std::hint::black_box;

@@ -1,10 +1,10 @@
-//! A candidate adapter and its perturbations, for training without gradients: the engine keeps the parameters in f32
-//! and is told which directions to look along and how far to go.
+//! A candidate adapter and its perturbations, for training without gradients. The engine keeps the parameters in f32.
+//! It is told which directions to look along and how far to go.
 //!
-//! A direction is not stored: it is made again from its seed. Value j of tensor number t (factors in the order of
-//! their names, A before B) of direction s is +1 or −1 by bit j mod 64 of the word
-//! `mix(s ⊕ mix(t + 1) + (j div 64 + 1)·0x9E3779B97F4A7C15)`, where mix is the finaliser of SplitMix64 (Steele, Lea and
-//! Flood, 2014). Any value can be made without the ones before it, on any machine, in any order.
+//! A direction is not stored: it is made again from its seed. Value j of tensor number t of direction s is +1 or −1, by
+//! bit j mod 64 of `mix(s ⊕ mix(t + 1) + (j div 64 + 1)·0x9E3779B97F4A7C15)`. Tensors count in the order of their
+//! names, A before B. The function mix is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014). Any value can be
+//! made without the ones before it, on any machine, in any order.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Stop strings, found across token borders. The string whose last character comes first wins (of several
-//! that end there, the longest), so the result does not depend on how the text was cut into tokens. Linear:
+//! Stop strings, found across token borders. The string whose last character comes first wins; of several
+//! that end there, the longest. So the result does not depend on how the text was cut into tokens. Linear:
 //! one Knuth–Morris–Pratt automaton a string.
 
 /// A stop string and how much of it the text so far ends with.

@@ -1,5 +1,5 @@
-//! Text out of token bytes: a character whose bytes are spread over several tokens is held until it is
-//! whole, and bytes that can never become one are replaced by U+FFFD.
+//! Text out of token bytes. A character whose bytes are spread over several tokens is held until it is
+//! whole. Bytes that can never become one are replaced by U+FFFD.
 
 /// At most three bytes of an unfinished character.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
 //! Adapters on the card: a room of fixed size that their factors lie in, a table of where, and the adapter of every
-//! slot. All of it is taken when the model is loaded, and kernels find the factors of a row themselves, so recorded
+//! slot. All of it is taken when the model is loaded, and kernels find the factors of a row themselves. So recorded
 //! graphs stay true whatever is loaded and dropped.
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! What a model makes of its card: rates of prompts and of decoding, the share of the memory's bandwidth that one
-//! sequence takes, and what each kernel takes of a token. Everything is measured on the device that hosts the model,
-//! after a round that is not counted.
+//! What a model makes of its card: rates of prompts and of decoding, the share of the memory's bandwidth, and the
+//! time of each kernel. Everything is measured on the device that hosts the model, after a round that is not
+//! counted.
 
 mod beside;
 

@@ -1,5 +1,5 @@
-//! Decoding that stays on the device: the most probable token of a step is the next step's input, and the host hears
-//! of all tokens at the end. What the card can do without waiting for anybody; the rate that measurements report.
+//! Decoding that stays on the device. The most probable token of a step is the next step's input, and the host hears
+//! of all tokens at the end. So it measures what the card can do without waiting for anybody.
 
 use chimere_ffi::gpu::Recording;
 use chimere_ffi::kernels::sample::{self, Argmax, LARGEST_WORDS};

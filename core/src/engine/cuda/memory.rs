@@ -1,5 +1,5 @@
-//! What lies on the device beside the weights: activations of a pass, states and caches of the sequences, and the
-//! plan that says how much of everything there is.
+//! What lies on the device beside the weights: activations of a pass, states and caches of the sequences. Also
+//! the plan that says how much of each there is.
 
 mod snapshot;
 

@@ -1,7 +1,7 @@
-//! Experts beyond the card's memory: of every layer the first ones lie on the card for good, all others in pinned memory
-//! of the host, and slots on the card hold those of them that were used last. Who takes which slot is decided on the
-//! device (`kernels/offload.cu`), inside the recorded graph; where slots run out, kernels read the host's memory. The
-//! same kernels multiply by the same bytes wherever they lie, so no number depends on it.
+//! Experts beyond the card's memory. The first experts of every layer lie on the card for good, all others in pinned
+//! memory of the host. Slots on the card hold those of the others that were used last. The device decides which expert
+//! takes which slot (`kernels/offload.cu`), inside the recorded graph. Where slots run out, kernels read the host's
+//! memory. The same kernels multiply by the same bytes wherever they lie, so no number depends on it.
 
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::offload;

@@ -1,5 +1,5 @@
-//! Rows of logits on their way to the host: whole, or the largest of each, found on the device, where the row stays until
-//! the next step in case somebody asks for it.
+//! Rows of logits on their way to the host: whole, or only the largest of each, found on the device. The row stays on
+//! the device until the next step, in case the whole of it is asked for.
 
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::sample::{self, GROUPS, LIST_WORDS, Largest};

@@ -1,10 +1,14 @@
 //! The gated delta rule of one head, forward and backward, a chunk of tokens at a time.
 //!
-//! Token by token, with a state S `[d, d]` (key × value): S' = e^g·S; w = v − S'ᵀk; δ = β·w; S = S' + k·δᵀ; o = Sᵀq (q
-//! already divided by √d). Of a chunk that begins with S₀, with rows for its tokens, γ_ts = e^(g_s+1 + … + g_t) for s ≤ t and
-//! b_t = e^(g_1 + … + g_t), the same is (Yang et al., "Gated Delta Networks", 2024, section 3.3):
+//! Token by token, with a state S `[d, d]` (key × value) and q already divided by √d:
+//!   S' = e^g·S; w = v − S'ᵀk; δ = β·w; S = S' + k·δᵀ; o = Sᵀq.
+//!
+//! The same for a chunk that begins with S₀ (Yang et al., "Gated Delta Networks", 2024, section 3.3). Rows are its tokens,
+//! γ_ts = e^(g_s+1 + … + g_t) for s ≤ t, and b_t = e^(g_1 + … + g_t).
+//!
 //!   L = (K·Kᵀ)∘γ below the diagonal, P = (Q·Kᵀ)∘γ with it;
 //!   w = v − b·K·S₀ − L·Δ, Δ = β·w;   o = b·Q·S₀ + P·Δ;   S = b_c·S₀ + Kᵀ·(e·Δ) with e_t = γ_ct.
+//!
 //! That is products of matrices, which run near the speed of the processor, and one small triangle to solve. Each line of
 //! the backward pass differentiates one term of these; memory grows with T / CHUNK states instead of T.
 

@@ -1,5 +1,5 @@
-//! The grammar that enforces calls and the reader of calls, one against the other: whatever the grammar takes is read back
-//! as it was meant, by every family, for schemas and values at random and however the text is cut.
+//! The grammar that enforces calls, against the reader of calls. Whatever the grammar takes is read back as it was
+//! meant, for every family. Schemas, values and the cuts of the text are random.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! One reply held to its form: which tokens may come next, token by token. The thought is free, but may neither end the
-//! reply nor call a function; the form starts with the answer, and the answer ends where the form is complete.
+//! reply nor call a function. The form starts with the answer, and the answer ends where the form is complete.
 
 use std::sync::Arc;
 

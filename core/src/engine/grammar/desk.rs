@@ -1,5 +1,5 @@
-//! Where requests wait for their grammar to be compiled: a thread of its own, so that no schema holds up the engine
-//! loop or requests without one. It keeps what was compiled lately, and what was refused.
+//! Where requests wait for their grammar to be compiled. A thread of its own does that, so that no schema holds up
+//! the engine loop or requests without one. It keeps what was compiled lately, and what was refused.
 
 use std::collections::HashSet;
 use std::io;

@@ -1,5 +1,5 @@
-//! Vectors of an embedding model: a text at a time, between the commands that wait, so that a short one stands behind no
-//! more than the one under way.
+//! Vectors of an embedding model, one text at a time. Commands that wait are read in between, so a short text waits for
+//! one other text at most.
 
 use super::Host;
 use crate::engine::protocol::{Event, FailureKind, RequestId};

@@ -1,6 +1,6 @@
-//! How many threads the library computes with. They wait for each other by spinning, many times a token: one that has no
-//! core to itself holds up all the others, and on a busy machine two threads can take ten times as long as one. So fewer
-//! are used as soon as they get less time than they ask for, and more are tried again after a while.
+//! How many threads the library computes with. They wait for each other by spinning, many times a token, so a thread
+//! without a core to itself holds up all others. On a busy machine two threads can take ten times as long as one. So
+//! fewer are used as soon as they get less time than they ask for, and more are tried again after a while.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Hyper-parameters: read from the file's metadata, each bounded, all relations checked, so that nothing later
-//! divides by zero or allocates what a hostile file asks for.
+//! Hyper-parameters, read from the file's metadata. Each is bounded and all relations are checked. So nothing
+//! later divides by zero or allocates what a hostile file asks for.
 
 use super::ModelError;
 use crate::gguf::Gguf;

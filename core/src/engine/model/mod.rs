@@ -1,6 +1,7 @@
-//! The model `qwen35moe` as every native backend sees it: hyper-parameters read and bounded once, weights by name and
-//! shape, the forward pass as a list of stages, and the bookkeeping of open sequences. Plain data and arithmetic:
-//! what a backend computes with (threads, devices, packed weights) lives in the backend.
+//! The model `qwen35moe` as every native backend sees it. It has hyper-parameters, read and bounded once, and weights
+//! by name and shape. It has the forward pass as a list of stages, and the bookkeeping of open sequences. All of it
+//! is plain data and arithmetic: what a backend computes with (threads, devices, packed weights) lives in the
+//! backend.
 
 mod check;
 pub mod hparams;

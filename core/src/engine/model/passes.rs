@@ -1,5 +1,5 @@
 //! Cutting a step into passes over the layers. A pass holds a bounded number of rows, so the buffers of a backend are
-//! bounded whatever is fed; long chunks are cut at multiples of [`GRID`] positions of their sequence, so the cuts
+//! bounded whatever is fed. Long chunks are cut at multiples of [`GRID`] positions of their sequence. So the cuts
 //! that shape the arithmetic are a function of the tokens alone.
 
 use crate::engine::backend::Rows;

@@ -1,8 +1,8 @@
 //! The forward pass as a list of stages. Every native backend runs this list, one function a stage, so that two
 //! backends can be compared stage by stage.
 //!
-//! T rows (all tokens of a pass, sequence after sequence), D width, C convolution channels, Hv value heads,
-//! Dv values of them together, H query heads, G KV heads, h their size, E experts, K of them used, V vocabulary.
+//! T rows (all tokens of a pass, sequence after sequence), D width, C convolution channels, Hv value heads, Dv
+//! values of them together. H query heads, G KV heads, h their size, E experts, K of them used, V vocabulary.
 //! Buffers are row-major f32; `x` is the residual stream.
 
 use super::hparams::{HParams, LayerKind};

@@ -1,9 +1,9 @@
 //! Prompt prefixes in a file, so that they outlive their engine: written when it ends well, read when the next one starts.
 //!
-//! Little endian: `CHPREFX3`; who made it; for each scope its owner, its adapter and its nodes, parents first, each with its
-//! parent's place, number of tokens, tokens, block, and when its state was used last (0: it has none), then the state behind
-//! its length; the SHA-256 of all that. A file of another maker, cut short or damaged is not used: its prompts are read
-//! again.
+//! Little endian: `CHPREFX3`; who made it; for each scope its owner, its adapter and its nodes; the SHA-256 of all
+//! that. Parents come before their children. A node has its parent's place, its number of tokens, the tokens, its
+//! block, and when its state was used last (0: it has none). The state follows behind its length. A file of another
+//! maker, cut short or damaged is not used: its prompts are read again.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,6 @@
 //! Conversations that a template was not written for: a system message late or twice, no user message, two of a role in
-//! a row, a template without a system's role. Each is put into the nearest form that the template takes and in which no
-//! text is lost. Whether one is lost is seen on a twin: the same conversation with a word of ours in place of each text.
+//! a row. Or the template has no system's role. Each is put into the nearest form that the template takes and in which
+//! no text is lost. A twin shows whether text is lost: the same conversation with a word of ours in place of each text.
 
 use crate::engine::template::TemplateError;
 use crate::turn::{Message, Role};

@@ -3,8 +3,8 @@
 //! be enough, the whole row is asked for. Which of both happens depends on the row and the request alone, so a seed
 //! gives the same text in every batch.
 //!
-//! Without cuts any token may be drawn: the point falls among the largest, whose order is that of ids, or behind
-//! them, among all others in the same order.
+//! Without truncation any token may be drawn. The point falls among the largest, whose order is that of ids, or
+//! behind them, among all others in that order.
 
 use crate::engine::backend::Largest;
 

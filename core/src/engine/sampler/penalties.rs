@@ -1,9 +1,9 @@
 //! Penalties on tokens that were seen before, on the logits, in the manner of llama.cpp and of OpenAI.
 //!
-//! - repetition: every token among the last `window` tokens of prompt and reply together has its logit
-//!   divided by the penalty if positive, multiplied if not, once whatever its count (llama.cpp);
-//! - frequency and presence: the count of the token in the reply so far times the one, plus the other once
-//!   if that count is not 0 (OpenAI). Thought and forced tokens are part of the reply; the prompt is not.
+//! - repetition, as llama.cpp: it covers the last `window` tokens of prompt and reply together. A positive
+//!   logit is divided by the penalty, another multiplied, once whatever the count;
+//! - frequency and presence, as OpenAI: the first times the token's count in the reply so far, plus the
+//!   second if that is not 0. Thought and forced tokens are part of the reply; the prompt is not.
 
 use std::collections::{BTreeMap, VecDeque};
 

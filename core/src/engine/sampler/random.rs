@@ -1,5 +1,5 @@
 //! The random numbers of sampling: seeded, the same on every platform, independent of any crate's version.
-//! xoshiro256++ by Blackman and Vigna (2019), its state filled by SplitMix64 as they advise.
+//! The generator is xoshiro256++ by Blackman and Vigna (2019); SplitMix64 fills its state, as they advise.
 
 /// A seeded generator.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
-//! Chat templates: Jinja out of a model file, which may come from anyone. Rendered as Hugging Face renders
-//! them, byte for byte, under limits on source, nesting, work, time, memory and output, on a thread with a
-//! large stack of its own. There is no loader: a template can reach nothing but the conversation it is given.
+//! Chat templates: Jinja out of a model file, which may come from anyone. They are rendered as Hugging Face
+//! renders them, byte for byte. Source, nesting, work, time, memory and output have limits. The rendering
+//! thread has a large stack of its own. There is no loader: a template can reach nothing but the conversation
+//! it is given.
 
 mod json;
 mod python;

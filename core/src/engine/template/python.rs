@@ -1,5 +1,6 @@
-//! What chat templates expect of Python and the template engine does not have, and its filters that can make
-//! much out of little, each with a look at the size first. The bounds of a rendering live in its own thread.
+//! What chat templates expect of Python and the template engine lacks. Also those of its filters that can
+//! make much out of little: here each looks at the size first. The bounds of a rendering live in its own
+//! thread.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -1,12 +1,13 @@
-//! Reads a template's source before the template engine does, refuses what would exhaust its stack, and adds
-//! the checks that keep a rendering bounded. The engine's own limits stop loops, but neither a long chain of
-//! operators (its parser and compiler recurse) nor a string that doubles (nothing counts bytes), so:
+//! Reads a template's source before the template engine does. It refuses what would exhaust the engine's stack,
+//! and adds the checks that keep a rendering bounded. The engine's own limits stop loops. They stop neither a
+//! long chain of operators (its parser and compiler recurse) nor a string that doubles (nothing counts bytes).
+//! Therefore:
 //!
 //! - nesting of tags and brackets, and operators in one tag, are limited here;
 //! - every value that gets a name (set, for, macro and call arguments, with) passes the filter `__bounded`,
 //!   which sums its size;
-//! - every loop iteration and macro call passes it too, with the bytes of plain text in its body: that is
-//!   where time is checked and captured text is paid for;
+//! - every loop iteration and macro call passes it too, with the bytes of plain text in its body. There time is
+//!   checked and captured text is counted;
 //! - `a * b` becomes `a|__times(b)`, which looks at the size before it makes the result, and `'…' % b` likewise.
 //!
 //! `{% generation %}` tags, which only mark text for training, become `{% if true %}`.

@@ -1,5 +1,5 @@
-//! Vetting: a template is rendered on sample conversations before a model is served with it, first in a
-//! process apart whose memory and time are bounded by the system, whatever this module's own limits miss.
+//! Vetting: a template is rendered on sample conversations before a model is served with it. That happens
+//! first in a sandbox, whose memory and time the system bounds, whatever this module's own limits miss.
 
 use std::path::Path;
 use std::time::Duration;

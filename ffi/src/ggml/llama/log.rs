@@ -1,4 +1,4 @@
-//! The library's log: lines go to a sink that the program chooses; warnings and errors are also
+//! The library's log. Lines go to a sink that the program chooses. Warnings and errors are also
 //! kept for the message of the call that failed.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Values of sixteen bits into tiles: of each four inputs of a row the first and third, then the second and fourth, as
-//! operands have them.
+//! Values of sixteen bits into tiles. Each four inputs of a row give the first and third, then the second and fourth,
+//! as operands have them.
 
 use super::TILE;
 

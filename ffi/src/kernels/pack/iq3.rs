@@ -1,4 +1,4 @@
-//! IQ3_S, of which the experts of most large models are, with the byte permutations of AVX-512 VBMI: the 64 indices of a
+//! IQ3_S, the type of the experts of most large models, with the byte permutations of AVX-512 VBMI. The 64 indices of a
 //! block are looked up at once, in tables that stay in registers.
 
 use super::tiles::Tiles;

@@ -1,4 +1,4 @@
-//! What a reply waits for while a long prompt is read: the time of a step that takes its token and a piece of the prompt.
+//! What a reply waits for while a long prompt is read: the time of a step that takes both.
 
 use std::time::Instant;
 

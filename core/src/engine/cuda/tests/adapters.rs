@@ -1,5 +1,5 @@
-//! Adapters on the emulated device: the processor's numbers, neighbours and batches that change nothing, the room that
-//! they lie in, and a population's steps through the step loop.
+//! Adapters on the emulated device. They give the processor's numbers, and neighbours and batches change nothing. Also
+//! the room that they lie in, and a population's steps through the engine loop.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;

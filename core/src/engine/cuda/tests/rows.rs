@@ -1,5 +1,5 @@
-//! The largest logits of rows against the whole rows: alone and mixed with others, in a graph and in a prompt's pass, and
-//! where a step has more rows than the device keeps.
+//! The largest logits of rows against the whole rows: alone and mixed with others, in a graph and in a prompt's pass.
+//! Also in a step with more rows than the device keeps.
 
 use super::*;
 use crate::engine::backend::Largest;

@@ -1,5 +1,5 @@
-//! Makes a client's schema ready to be enforced. References are found and numbered, annotations go, keywords take the
-//! form that the grammar library enforces to the letter, and what it cannot enforce is found, with its place.
+//! Makes a client's schema ready to be enforced. References are found and numbered, and annotations go. Keywords take
+//! the form that the grammar library enforces to the letter. What it cannot enforce is found, with its place.
 //!
 //! A `strict` schema with such a keyword is refused. In another one the keyword is left to the model, and said.
 

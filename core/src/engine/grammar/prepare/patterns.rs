@@ -1,5 +1,5 @@
-//! Patterns of texts. What a pattern means in JavaScript, in Python and in Rust at once is enforced; where they differ,
-//! the narrowest meaning is taken or the pattern refused.
+//! Patterns of texts. A pattern is enforced as JavaScript, Python and Rust all read it. Where they differ, the
+//! narrowest meaning is taken or the pattern refused.
 
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{AssertionKind, Ast, ClassPerl, ClassPerlKind, ClassSetItem, GroupKind, Span, Visitor, visit};
