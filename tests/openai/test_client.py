@@ -313,10 +313,19 @@ class Errors(Case):
         self.assertIn("temperature", error.message)
 
     def test_a_schema_that_cannot_be_enforced_says_why(self):
-        schema = {"type": "json_schema", "json_schema": {"name": "set", "schema": {"uniqueItems": True}}}
-        error = self.refused(openai.BadRequestError, response_format=schema)
-        self.assertEqual(error.param, "response_format")
+        def form(**more):
+            return {"type": "json_schema", "json_schema": {"name": "set", "schema": {"uniqueItems": True}, **more}}
+
+        error = self.refused(openai.BadRequestError, response_format=form(strict=True))
+        self.assertEqual(error.param, "response_format.json_schema.schema")
         self.assertIn("uniqueItems", error.message)
+        # Without `strict` the model is trusted with the rest, and the reply says with what.
+        reply = self.client.chat.completions.create(
+            model=self.model, messages=SUM, max_tokens=8, response_format=form()
+        )
+        left = reply.model_extra["x_chimere"]["not_enforced"]
+        self.assertEqual(len(left), 1)
+        self.assertIn("uniqueItems", left[0]["path"] + left[0]["reason"])
 
     def test_an_image_is_refused(self):
         part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
