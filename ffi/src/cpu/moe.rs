@@ -1,7 +1,7 @@
 //! The mixture of experts: routed experts and the shared one, from normed rows to the residual.
 //!
-//! Owns the grouping of rows by expert and the buffers between the stages: gate and up with
-//! SiLU·mul, quantisation, down, and the weighted sum in the router's order, the shared expert last.
+//! Owns the grouping of rows by expert and the buffers between the stages. The stages are gate and up
+//! with SiLU·mul, quantisation, down, and the weighted sum in the router's order, the shared expert last.
 //!
 //! y = Σ_j w_j · down_j(silu(gate_j x) · up_j x) + s · shared(x). The result is added to the residual.
 
