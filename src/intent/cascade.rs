@@ -220,8 +220,8 @@ mod tests {
         assert_eq!(cut("aé", 2), "a");
     }
 
-    /// The work beside the automaton's one pass is a constant for each match and each dot, and of these there are
-    /// never more than characters, whatever the text.
+    /// The work beside the automaton's one pass is a constant for each match and each dot. Of these there are never
+    /// more than characters, whatever the text.
     #[test]
     fn the_work_grows_with_the_text_and_not_faster() {
         let words = ["a", "aa", "aaa", "aaaa"];

@@ -197,8 +197,8 @@ impl Generations {
         Ok(file.write(&self.pointer)?)
     }
 
-    /// The pointer that may be served with this model: what the file says where every generation of it is
-    /// verified; else the newest verified one before it, and at last the base model. With it, why it is
+    /// The pointer that may be served with this model. It is what the file says where every generation of it is
+    /// verified. Otherwise it is the newest verified one before it, and at last the base model. With it, why it is
     /// another than the file says.
     pub fn servable(&self, base_hash: &str) -> (Pointer, Option<String>) {
         let pointer = match self.pointer(base_hash) {

@@ -25,8 +25,8 @@ use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, ServiceE
 use crate::toolcall::Format;
 use crate::turn::{FinishReason, Judgement, Message, Plan, PromptEnd, PromptForm, Turn};
 
-/// After a cancel, how long the engine's own account (usage, timings) is waited for, so that an aborted reply's Turn is
-/// durable within a second wherever the disk is.
+/// How long a cancelled reply waits for the engine's own account (usage, timings). It is short, so that an aborted
+/// reply's Turn is durable within a second.
 const CANCEL_WAIT_MS: u64 = 300;
 
 /// How a reply ended.

@@ -50,8 +50,8 @@ pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Option<String>> {
 /// Folders that `ProtectHome=` of a systemd unit hides.
 const HOMES: &[&str] = &["/home", "/root", "/run/user"];
 
-/// Why a file cannot be had, for people, where that is more than that there is none: a folder on the way that may not be
-/// entered, a file that may not be read, home folders that are hidden.
+/// Why a file cannot be had, for people, where that is more than that there is none. A folder on the way may not be
+/// entered, the file may not be read, or home folders are hidden.
 pub fn why_not(path: &Path) -> Option<String> {
     why_not_under(path, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }

@@ -21,8 +21,8 @@ pub(super) enum Examined {
     Late,
 }
 
-/// Starts `program` with `arguments`, which must read `source` on its standard input, print an error on its standard
-/// output and exit with 0 only if there was none. It is ended after `timeout`.
+/// Starts `program` with `arguments`. It must read `source` on its standard input, print an error on its standard
+/// output, and exit with 0 only if there was none. It is ended after `timeout`.
 pub(super) fn examine(program: &Path, arguments: &[&str], source: Vec<u8>, timeout: Duration) -> io::Result<Examined> {
     Ok(match ask(program, arguments, source, timeout)? {
         None => Examined::Late,

@@ -56,8 +56,8 @@ impl From<BackendError> for Unchosen {
     }
 }
 
-/// Longest chunk of a reply that is fed again: as few as every backend computes like one alone, so that each token gets
-/// the numbers it had when it was fed alone.
+/// Longest chunk of a reply that is fed again. Every backend computes so few tokens like one alone, so each token
+/// gets the numbers it had when it was fed alone.
 const REPLAY_TOKENS_MAX: usize = CUT_TOKENS / 2;
 /// Longest chunk of a prompt whose every row is wanted, so that the rows of a large vocabulary stay some hundred MiB. A
 /// multiple of where any backend cuts.
@@ -258,8 +258,8 @@ impl Slot {
         false
     }
 
-    /// Tells how likely the tokens of the prompt were that the rows of a step are about; the last of all rows says what
-    /// comes next. Returns true when the request has ended.
+    /// Tells how likely the tokens of the prompt were that the rows of a step are about. The last of all rows says
+    /// what comes next. Returns true when the request has ended.
     pub(super) fn take_prompt(
         &mut self,
         rows: &mut [f32],

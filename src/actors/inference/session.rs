@@ -242,8 +242,8 @@ impl Session {
         Err(End::Kill(format!("{other}, but {own}: restart the daemon, so that both are of one version")))
     }
 
-    /// A frame that is no event costs the request it is about, and no other; before the engine is ready it means
-    /// that nothing can be understood of it.
+    /// A frame that is no event costs the request it is about, and no other. Before the engine is ready it means that
+    /// nothing of the engine can be understood.
     fn strange(&mut self, frame: &[u8], error: &FrameError) -> Result<(), End> {
         if !self.ready {
             return Err(End::Kill(format!("the engine sent a frame that is no event: {error}")));

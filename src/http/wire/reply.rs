@@ -123,8 +123,8 @@ fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }
 
-/// Control tokens (the end of the reply among them) stand for no bytes and are no part of the reply's text:
-/// OpenAI's API does not tell of them.
+/// Control tokens, the end of the reply among them, stand for no bytes and are no part of the reply's text. OpenAI's
+/// API does not tell of them.
 pub(crate) fn is_text(logprob: &Logprob) -> bool {
     !logprob.chosen.bytes.is_empty()
 }
