@@ -175,6 +175,7 @@ impl Daemon {
             orchestrator: cast.orchestrator.clone(),
             memory: cast.memory.clone(),
             sessions: Arc::default(),
+            runs: Arc::default(),
             inbox: cast.inbox.clone(),
             scorer: Some(cast.scorer.clone()),
             board: board.clone(),

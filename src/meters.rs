@@ -7,7 +7,7 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 use crate::engine::backend::Offloaded;
 use crate::engine::grammar::FormStats;
 use crate::engine::protocol::EngineStats;
-use crate::turn::{Timings, Usage};
+use crate::turn::{HiddenUsage, Timings, Usage};
 
 const TOKENS_CACHED: &str = "chimere_prompt_tokens_cached_total";
 const QUEUED_SECONDS: &str = "chimere_queued_seconds";
@@ -36,6 +36,8 @@ const SCORER_QUEUE: &str = "chimere_scorer_queue";
 const ROUTES: &str = "chimere_routes_total";
 const ROUTE_FALLBACKS: &str = "chimere_route_fallbacks_total";
 const RETRIEVALS: &str = "chimere_retrievals_total";
+const STEPS: &str = "chimere_steps_total";
+const HIDDEN_TOKENS: &str = "chimere_hidden_tokens_total";
 const RELOADS: &str = "chimere_reloads_total";
 
 /// Says what each metric means; after the recorder is installed.
@@ -75,6 +77,8 @@ pub fn describe() {
     describe_counter!(ROUTES, Unit::Count, "Chats by route.");
     describe_counter!(ROUTE_FALLBACKS, Unit::Count, "Plans made by the default route because the Orchestrator failed.");
     describe_counter!(RETRIEVALS, Unit::Count, "Searches for examples of a reply, by what came of them.");
+    describe_counter!(STEPS, Unit::Count, "Steps of replies, by kind and by what came of them.");
+    describe_counter!(HIDDEN_TOKENS, Unit::Count, "Tokens of steps that no client sees, by direction.");
     describe_counter!(RELOADS, Unit::Count, "Reloads of a file, by what and whether it was accepted.");
 }
 
@@ -184,6 +188,15 @@ pub fn route_fallback() {
 /// `outcome`: `shown`, `none` (nothing is like it), `late`, `down` or `failed` (no vector: the reply went on without).
 pub fn retrieval(outcome: &'static str) {
     counter!(RETRIEVALS, "outcome" => outcome).increment(1);
+}
+
+pub fn step(kind: &str, outcome: &'static str) {
+    counter!(STEPS, "kind" => kind.to_owned(), "outcome" => outcome).increment(1);
+}
+
+pub fn hidden_tokens(usage: HiddenUsage) {
+    counter!(HIDDEN_TOKENS, "direction" => "prompt").increment(usage.prompt_tokens.into());
+    counter!(HIDDEN_TOKENS, "direction" => "completion").increment(usage.completion_tokens.into());
 }
 
 pub fn reloaded(what: &'static str, accepted: bool) {

@@ -1,16 +1,23 @@
-//! One task per reply: the plan, the engine's events for every choice, what the client sees of them, and
-//! exactly one Turn, on every path. `Done` is only said when the Turn is flushed.
+//! A reply is a run of steps, in a task of its own. `open` makes its plan, and `run` is its life. `steps` has a file for
+//! each kind of step, and `generate` is the one way to tokens. A reply leaves exactly one Turn, on every path. `Done` is
+//! only said when the Turn is flushed.
 
+mod budget;
 mod choice;
 mod examples;
+mod generate;
 mod id;
 mod logprobs;
+mod open;
 mod preview;
-mod quality;
 mod record;
+mod registry;
+mod run;
 mod seat;
 mod session;
-mod task;
+mod sink;
+mod steps;
+mod stops;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +26,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use id::{first_turn_id, new_turn_id};
+pub use registry::Runs;
 pub use seat::refused;
 pub use session::{UnderWay, said};
 
@@ -56,6 +64,8 @@ pub struct Replies {
     pub memory: Link<Memory>,
     /// The sessions that a reply is under way in.
     pub sessions: Arc<UnderWay>,
+    /// The replies under way.
+    pub runs: Arc<Runs>,
     /// Where kept turns wait for their verdict.
     pub inbox: Arc<Inbox>,
     /// Judges an answer before its reply ends; absent: there is no judge.
@@ -95,7 +105,7 @@ impl Replies {
         let replies = self.clone();
         // A task of its own: a client that leaves at any moment must not take the Turn with it.
         tokio::spawn(async move {
-            task::run(&replies, request, events, opened).await;
+            run::run(&replies, request, events, opened).await;
             drop(permit);
         });
         opening.await.unwrap_or_else(|_| Err(ServiceError::Internal("the reply's task failed".to_owned())))?;
@@ -139,6 +149,7 @@ impl Replies {
             tools: Vec::new(),
             engram: std::mem::take(&mut request.engram),
             quality_gate: request.quality_gate,
+            steps: request.steps,
             max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
             model: Some(hosted.clone()),
         };

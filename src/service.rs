@@ -2,7 +2,9 @@
 //! keys. The server knows nothing behind it; the daemon implements it over its actors. Dropping the receiver of a
 //! reply cancels the reply.
 
+mod error;
 mod night;
+mod steps;
 
 use std::path::PathBuf;
 
@@ -14,11 +16,13 @@ use tokio::sync::mpsc;
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use crate::turn::{
-    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, Thinking, Tier, ToolCall, Turn, TurnId, Usage,
-    Vote,
+    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, Tier, ToolCall, Turn,
+    TurnId, Usage, Vote,
 };
 
+pub use error::ServiceError;
 pub use night::NightCommand;
+pub use steps::{RunSummary, StepEvent, StepsWish};
 
 /// What a key may do. A route asks for exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -139,6 +143,7 @@ pub struct ReplyRequest {
     pub engram: EngramWish,
     /// Judge the answer before the reply ends, and try a poor one again. Absent: the pipeline decides.
     pub quality_gate: Option<bool>,
+    pub steps: StepsWish,
     /// What the answer must be; absent: any text.
     pub grammar: Option<Grammar>,
     /// What the client's schemas ask beyond that.
@@ -240,10 +245,14 @@ pub enum ReplyEvent {
         /// Of its answer, where they were asked for.
         logprobs: Vec<Logprob>,
     },
+    /// A step begins or has ended, where the client asked to hear of it.
+    Step(Box<StepEvent>),
     /// Every choice is complete and the Turn is flushed.
     Done {
+        /// Of the answers that stand.
         usage: Usage,
         generations: Vec<Generation>,
+        steps: Vec<StepRecord>,
     },
     Failed(ServiceError),
 }
@@ -252,38 +261,6 @@ pub enum ReplyEvent {
 pub struct Logprob {
     pub chosen: TokenLogprob,
     pub top: Vec<TokenLogprob>,
-}
-
-/// Why the daemon did not do what was asked; `http` turns it into a status and OpenAI's envelope.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ServiceError {
-    /// 400
-    #[error("{message}")]
-    Invalid { message: String, param: Option<String> },
-    /// 400, code `context_length_exceeded`
-    #[error("{0}")]
-    Context(String),
-    /// 404
-    #[error("{0}")]
-    NotFound(String),
-    /// 404, code `model_not_found`
-    #[error("{0}")]
-    NoSuchModel(String),
-    /// 409
-    #[error("{0}")]
-    Conflict(String),
-    /// 429 with Retry-After
-    #[error("{message}")]
-    Busy { message: String, retry_after_s: u32 },
-    /// 503 with Retry-After: starting, paused, draining, restarting
-    #[error("{message}")]
-    Unavailable { message: String, retry_after_s: u32 },
-    /// 501: a part that later work will bring
-    #[error("{0}")]
-    NotBuilt(String),
-    /// 500
-    #[error("{0}")]
-    Internal(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -436,6 +413,11 @@ pub trait Service: Send + Sync + 'static {
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;
+
+    /// Replies under way, oldest first; without a principal everybody's.
+    fn runs(&self, principal: Option<&str>) -> Vec<RunSummary>;
+    /// Ends one of them: its client is told, and its turn kept.
+    fn cancel_run(&self, principal: Option<&str>, id: &TurnId) -> Result<(), ServiceError>;
 
     /// The sessions of a principal, by name.
     fn sessions(&self, principal: String) -> BoxFuture<'_, Result<Vec<Session>, ServiceError>>;

@@ -1,8 +1,12 @@
 //! The records that travel between the parts: a chat request, the plan made for it, and the turn that is
 //! kept. Plain data: no behaviour beyond construction and small queries.
 
+mod step;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+pub use step::{Draft, HiddenUsage, Step, StepOutcome, StepRecord, Work};
 
 /// Identifier of a turn: time-ordered, unguessable, shown to clients as `turn-…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -267,8 +271,8 @@ pub struct Plan {
     pub stop: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramChoice>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quality_gate: Option<QualityGate>,
+    /// What is done, in order.
+    pub steps: Vec<Step>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieve: Option<Retrieve>,
     #[serde(default)]
@@ -429,6 +433,9 @@ pub struct Turn {
     pub sampling: Sampling,
     pub thinking: Thinking,
     pub generations: Vec<Generation>,
+    /// How the answer came to be, step by step; empty in turns of before there were steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub feedback: Vec<Feedback>,
     /// 1–5, once the Scorer has judged it.

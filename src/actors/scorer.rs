@@ -59,6 +59,8 @@ pub struct JudgeAnswer {
 pub enum Unjudged {
     #[error("{0}")]
     Off(String),
+    #[error("the answer has {0} characters, more than the judge's calibration holds for")]
+    Beyond(usize),
     #[error("the judge has {ANSWERS_MAX} answers in hand")]
     Busy,
     #[error("no verdict within {0} ms")]
@@ -115,6 +117,11 @@ impl Handler<JudgeAnswer> for Scorer {
             Ok(judge) => (judge, self.parts.clock.clone()),
             Err(why) => return Box::pin(async move { Err(Unjudged::Off(why)) }),
         };
+        let steps = Steps::of(&ask.answer);
+        if !judge.reading().vouches_for(steps.answer_chars()) {
+            let chars = steps.answer_chars();
+            return Box::pin(async move { Err(Unjudged::Beyond(chars)) });
+        }
         let Ok(permit) = self.answers.clone().try_acquire_owned() else {
             return Box::pin(async { Err(Unjudged::Busy) });
         };
@@ -122,7 +129,7 @@ impl Handler<JudgeAnswer> for Scorer {
             let judged = async {
                 let labels = judge.ready().await?;
                 let asked = (ask.messages.as_slice(), ask.tools.as_slice());
-                judging::judge(&judge, &labels, asked, Steps::of(&ask.answer), ask.answer.index, Haste::Live).await
+                judging::judge(&judge, &labels, asked, steps, ask.answer.index, Haste::Live).await
             };
             let judged = timeout(ask.within, judged).await;
             drop(permit);

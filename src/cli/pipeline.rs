@@ -1,16 +1,20 @@
-//! `chimere pipeline list | reset`: the routes of a running daemon, and the way back from an optimised prompt to the shipped one.
+//! `chimere pipeline list | reset | schema | check | run`. Lists the routes of a running daemon and goes back from an
+//! optimised prompt to the shipped one. Helps to write a file: its schema, its check, a question put to its route.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use chimere::pipeline::{FILE_BYTES_MAX, Pipeline, ProgramWork, SCHEMA};
+use chimere::store::files::read_bounded;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::client::{Where, printable};
-use super::exit::say;
+use super::exit::{EX_DATAERR, EX_NOINPUT, coded, say};
 use super::night::with_client;
 use super::serve::Place;
 
-/// Routes and their prompts: list them, reset an optimised one
+/// Routes, their prompts and steps: list them, reset an optimised one, check a file, ask a route
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -30,9 +34,29 @@ enum Cmd {
     },
     /// Remove the file that the prompt optimisation wrote for a route: the shipped prompt answers again, at once
     Reset { route: String },
+    /// Print the JSON Schema of a pipeline file
+    Schema,
+    /// Check a pipeline file, and print its steps and the most that they cost
+    Check { file: PathBuf },
+    /// Put a question to a route
+    Run {
+        route: String,
+        question: String,
+        /// Print what each step did
+        #[arg(long)]
+        trace: bool,
+    },
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Cmd::Schema => {
+            say!("{}", SCHEMA.trim_end());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Cmd::Check { file } => return check(file),
+        _ => {}
+    }
     with_client(args.place, &args.target, async |client| {
         match args.command {
             Cmd::List { json } => {
@@ -50,6 +74,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let text = |field: &str| printable(answer[field].as_str().unwrap_or("none"));
                 say!("{}: version {} answers (before: {})", text("route"), text("version"), text("before"));
             }
+            Cmd::Run { route, question, trace } => {
+                let messages = json!([{"role": "user", "content": question}]);
+                let body = json!({ "messages": messages, "chimere": { "route": route } });
+                let reply = client.post("/v1/chat/completions", &body).await?;
+                let answer = &reply["choices"][0]["message"]["content"];
+                say!("{}", printable(answer.as_str().unwrap_or_default()).trim_end());
+                if trace {
+                    say!("");
+                    let steps = reply["x_chimere"]["trace"].as_array();
+                    steps.into_iter().flatten().for_each(|step| say!("{}", traced(step)));
+                }
+            }
+            // Asked of no daemon.
+            Cmd::Schema | Cmd::Check { .. } => {}
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -66,4 +104,42 @@ fn line(route: &Value) -> String {
         None => String::new(),
     };
     format!("{:<10} version {:<24} {}{optimised}", text("route"), text("version"), text("description"))
+}
+
+/// Reads a file as the daemon would, and says what its program is.
+fn check(file: &Path) -> anyhow::Result<ExitCode> {
+    let place = file.display().to_string();
+    let text = read_bounded(file, FILE_BYTES_MAX)?.ok_or_else(|| coded(EX_NOINPUT, format!("{place} is not there")))?;
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let pipeline = Pipeline::parse(&text, &place, stem, false).map_err(|error| coded(EX_DATAERR, error.to_string()))?;
+    say!("{}: version {}, {} steps", pipeline.name, pipeline.version, pipeline.program.steps.len());
+    for step in &pipeline.program.steps {
+        let what = match &step.work {
+            ProgramWork::Answer(_) => "generate, visible".to_owned(),
+            ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {tokens} tokens"),
+            ProgramWork::Judge(gated) => format!("judge, at most {} more answers", gated.gate.retries),
+        };
+        say!("  {:<16} {what}", step.name);
+    }
+    say!("at most {} hidden tokens beside the answer", pipeline.program.hidden_tokens());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A step of a reply, in a line.
+fn traced(step: &Value) -> String {
+    let text = |field: &str| printable(step[field].as_str().unwrap_or_default());
+    let seen = if step["visible"] == true { "shown" } else { "hidden" };
+    let said = ["decided", "because"].map(text).into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+    format!(
+        "{:<16} {:<9} {:<9} {seen:<6} {:>6} + {:>5} tokens {:>7} ms  {}",
+        text("name"),
+        text("kind"),
+        text("outcome"),
+        step["prompt_tokens"],
+        step["completion_tokens"],
+        step["took_ms"],
+        said.join("; ")
+    )
+    .trim_end()
+    .to_owned()
 }

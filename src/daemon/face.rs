@@ -20,8 +20,8 @@ use crate::engine::prefix::discard;
 use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::service::{
     AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
-    NightCommand, Principal, ReplyEvent, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, ShownPrompt,
-    TokenPieces, TurnFilter,
+    NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt,
+    ShownPrompt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -230,6 +230,15 @@ impl Service for Daemon {
             self.forget_examples(filter).await?;
             Ok(forgotten)
         })
+    }
+
+    fn runs(&self, principal: Option<&str>) -> Vec<RunSummary> {
+        self.replies.runs.list(principal)
+    }
+
+    fn cancel_run(&self, principal: Option<&str>, id: &TurnId) -> Result<(), ServiceError> {
+        let none = || ServiceError::NotFound(format!("no run {} is under way", id.0));
+        self.replies.runs.cancel(principal, id).then_some(()).ok_or_else(none)
     }
 
     fn sessions(&self, principal: String) -> BoxFuture<'_, Result<Vec<Session>, ServiceError>> {

@@ -126,6 +126,9 @@ impl From<ServiceError> for ApiError {
             ServiceError::Conflict(message) => {
                 Self::new(StatusCode::CONFLICT, "invalid_request_error", message).code("conflict")
             }
+            ServiceError::Cancelled(message) => {
+                Self::new(StatusCode::GONE, "invalid_request_error", message).code("reply_cancelled")
+            }
             ServiceError::Busy { message, retry_after_s } => {
                 let mut api = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
                 api.retry_after_s = Some(retry_after_s.max(1));
@@ -178,6 +181,7 @@ mod tests {
             (ServiceError::NotFound(text()), 404),
             (ServiceError::NoSuchModel(text()), 404),
             (ServiceError::Conflict(text()), 409),
+            (ServiceError::Cancelled(text()), 410),
             (ServiceError::Busy { message: text(), retry_after_s: 0 }, 429),
             (ServiceError::Unavailable { message: text(), retry_after_s: 3 }, 503),
             (ServiceError::NotBuilt(text()), 501),

@@ -37,6 +37,7 @@ mod prompts;
 mod query;
 mod reply;
 mod routes;
+mod runs;
 mod sessions;
 mod sse;
 mod table;

@@ -12,7 +12,7 @@ use super::reply::{self, ReplyClock, Running};
 use super::routes::Door;
 use super::wire::chunk::broke_off;
 use crate::service::{ReplyEvent, ReplyRequest, Service};
-use crate::turn::{Generation, Usage};
+use crate::turn::{Generation, StepRecord, Usage};
 
 /// Replies of one request that are under way at once.
 const AT_ONCE: usize = 4;
@@ -78,6 +78,7 @@ struct Joined {
     queued: bool,
     usage: Usage,
     generations: Vec<Option<Generation>>,
+    steps: Vec<StepRecord>,
 }
 
 impl Joined {
@@ -102,7 +103,7 @@ impl Joined {
             ReplyEvent::Revised { choice, generation, logprobs } => {
                 ReplyEvent::Revised { choice: first + choice, generation, logprobs }
             }
-            ReplyEvent::Done { usage, generations } => {
+            ReplyEvent::Done { usage, generations, steps } => {
                 self.usage.prompt_tokens += usage.prompt_tokens;
                 self.usage.completion_tokens += usage.completion_tokens;
                 self.usage.cached_tokens += usage.cached_tokens;
@@ -110,12 +111,13 @@ impl Joined {
                 for (place, generation) in self.generations.iter_mut().skip(first as usize).zip(generations) {
                     *place = Some(generation);
                 }
+                self.steps.extend(steps);
                 self.left -= 1;
                 if self.left > 0 {
                     return None;
                 }
                 let generations = self.generations.drain(..).flatten().collect();
-                ReplyEvent::Done { usage: self.usage, generations }
+                ReplyEvent::Done { usage: self.usage, generations, steps: std::mem::take(&mut self.steps) }
             }
             event => event,
         })

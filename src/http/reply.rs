@@ -17,7 +17,7 @@ use super::wire::chunk::broke_off;
 use super::wire::reply::{Choice, Head};
 use crate::engine::protocol::Channel;
 use crate::service::{CHOICES_MAX, ReplyEvent, ReplyRequest, ServiceError};
-use crate::turn::{Generation, Usage};
+use crate::turn::{Generation, StepRecord, Usage};
 
 /// A reply under way.
 pub(crate) struct Running {
@@ -47,7 +47,11 @@ impl ReplyClock {
     pub(crate) fn saw(&mut self, event: &ReplyEvent) {
         let early = matches!(
             event,
-            ReplyEvent::Started { .. } | ReplyEvent::Queued | ReplyEvent::PromptRead { .. } | ReplyEvent::Failed(_)
+            ReplyEvent::Started { .. }
+                | ReplyEvent::Step(_)
+                | ReplyEvent::Queued
+                | ReplyEvent::PromptRead { .. }
+                | ReplyEvent::Failed(_)
         );
         if !self.first_seen && !early {
             self.first_seen = true;
@@ -125,7 +129,7 @@ pub(crate) async fn await_accepted(running: &mut Running, limit: Duration) -> Re
             running.clock.stop("failed", None);
             return Err(error.into());
         }
-        let is_start = matches!(event, ReplyEvent::Started { .. });
+        let is_start = matches!(event, ReplyEvent::Started { .. } | ReplyEvent::Step(_));
         running.ahead.push_back(event);
         if !is_start {
             return Ok(());
@@ -139,6 +143,7 @@ pub(crate) struct Whole {
     pub(crate) choices: Vec<Choice>,
     pub(crate) usage: Usage,
     pub(crate) generations: Vec<Generation>,
+    pub(crate) steps: Vec<StepRecord>,
 }
 
 /// Collects a reply to its end.
@@ -173,10 +178,10 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
                 choice.reason = Some(reason);
                 choice.tool_calls = tool_calls;
             }
-            ReplyEvent::Done { usage, generations } => {
+            ReplyEvent::Done { usage, generations, steps } => {
                 running.clock.stop("done", Some(&usage));
                 let head = head.ok_or_else(|| ApiError::internal("the reply ended before it began"))?;
-                return Ok(Whole { head, choices, usage, generations });
+                return Ok(Whole { head, choices, usage, generations, steps });
             }
             ReplyEvent::PromptRead { choice, tokens } => {
                 let Some(choice) = choices.get_mut(choice as usize) else { continue };
@@ -184,6 +189,7 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
             }
             // Complete calls come with `ChoiceFinished`; `next` turned failures into errors.
             ReplyEvent::Queued
+            | ReplyEvent::Step(_)
             | ReplyEvent::ToolBegin { .. }
             | ReplyEvent::ToolArguments { .. }
             | ReplyEvent::Failed(_) => {}

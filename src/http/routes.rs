@@ -24,7 +24,7 @@ use super::limits::HttpLimits;
 use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
-use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, sessions, text, wire};
+use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, runs, sessions, text, wire};
 use crate::config::Live;
 use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};
 
@@ -106,6 +106,9 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/memory/turns", CHAT, Query(memory::LIST), memory::list),
     route!("DELETE" "/v1/memory/turns", CHAT, Query(memory::FORGET), memory::forget),
     route!("GET" "/v1/memory/export", CHAT, Query(memory::EXPORT), memory::export),
+    route!("GET" "/v1/runs", CHAT, Nothing, runs::list),
+    route!("GET" "/v1/runs/{*id}", CHAT, Nothing, runs::get),
+    route!("DELETE" "/v1/runs/{*id}", CHAT, Nothing, runs::cancel),
     route!("GET" "/v1/sessions", CHAT, Nothing, sessions::list),
     route!("POST" "/v1/sessions", CHAT, Json(sessions::SAVE), sessions::save),
     route!("GET" "/v1/sessions/{*id}", CHAT, Nothing, sessions::get),

@@ -58,6 +58,7 @@ fn turn() -> Turn {
         sampling: Sampling::default(),
         thinking: Thinking::On { budget_tokens: 9 },
         generations: vec![generation],
+        steps: Vec::new(),
         feedback: vec![feedback(Some(Vote::Up), None)],
         verdict: Some(3),
         judgement: Some(judgement(3)),

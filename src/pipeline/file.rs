@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::program::{JUDGE, Program, ProgramStep, ProgramWork, RawGate, RawStep};
 use super::yaml::{self, YamlError};
 use crate::embed::index::{EXAMPLE_TOKENS_MAX, EXAMPLES_PER_REPLY_MAX};
 use crate::engine::defaults::ThinkingBudget;
 use crate::engine::protocol::{Hosted, STOPS_MAX};
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::intent::Rules;
-use crate::turn::{EngramChoice, Message, QualityGate, Retrieve, Role, Sampling, Tier};
+use crate::turn::{EngramChoice, Message, Retrieve, Role, Sampling, Tier};
 
 /// Largest pipeline file, bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -17,8 +18,6 @@ const NODES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 32;
 const WORDS_MAX: usize = 2_000;
 const DEMONSTRATIONS_MAX: usize = 32;
-const RETRIES_MAX: u32 = 3;
-const GATE_TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=600_000;
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PipelineError {
@@ -62,49 +61,6 @@ struct Demonstration {
 struct RawEngram {
     tables: Vec<String>,
     lambda: Option<f32>,
-}
-
-/// The quality gate of a route, as it is written.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawGate {
-    verdict_max: u8,
-    retries: u32,
-    timeout_ms: u64,
-    tiers: Vec<Tier>,
-}
-
-impl Default for RawGate {
-    fn default() -> Self {
-        let QualityGate { verdict_max, retries, timeout_ms } = QualityGate::default();
-        RawGate { verdict_max, retries, timeout_ms, tiers: vec![Tier::Quality, Tier::Ultra] }
-    }
-}
-
-impl RawGate {
-    fn check(&self) -> Result<(), String> {
-        if !(1..=4).contains(&self.verdict_max) {
-            return Err(format!("verdict_max is {}, but must be 1 to 4", self.verdict_max));
-        }
-        if !(1..=RETRIES_MAX).contains(&self.retries) {
-            return Err(format!("retries is {}, but must be 1 to {RETRIES_MAX}", self.retries));
-        }
-        if !GATE_TIMEOUT_MS.contains(&self.timeout_ms) {
-            let (low, high) = (GATE_TIMEOUT_MS.start(), GATE_TIMEOUT_MS.end());
-            return Err(format!("timeout_ms is {}, but must be {low} to {high}", self.timeout_ms));
-        }
-        if self.tiers.is_empty() || self.tiers.contains(&Tier::Fast) {
-            return Err("tiers must hold quality, ultra or both: a fast answer is given as it is".to_owned());
-        }
-        Ok(())
-    }
-}
-
-/// Which replies of a route are judged before they end, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gated {
-    pub gate: QualityGate,
-    pub tiers: Vec<Tier>,
 }
 
 /// Where an optimised file comes from: it is the daemon's own, and no other file has this.
@@ -151,7 +107,10 @@ struct RawPipeline {
     #[serde(default)]
     stop: Vec<String>,
     engram: Option<RawEngram>,
+    /// A `judge` behind the answer.
     quality_gate: Option<RawGate>,
+    /// Absent: the answer alone.
+    steps: Option<Vec<RawStep>>,
     provenance: Option<Provenance>,
     retrieve: Option<Retrieve>,
 }
@@ -186,7 +145,8 @@ pub struct Pipeline {
     pub stop: Vec<String>,
     /// Tables that help this route's answers, as far as they are there.
     pub engram: Option<EngramChoice>,
-    pub quality_gate: Option<Gated>,
+    /// What is done for an answer.
+    pub program: Program,
     /// Present: the prompt optimisation wrote the file.
     pub provenance: Option<Provenance>,
     /// Absent: no examples are looked for.
@@ -235,9 +195,10 @@ impl Pipeline {
         if let Some(Err(message)) = raw.engram.as_ref().map(|e| super::plan::check_engram(&e.tables, e.lambda, &[])) {
             return invalid("engram", message);
         }
-        if let Some(Err(message)) = raw.quality_gate.as_ref().map(RawGate::check) {
-            return invalid("quality_gate", message);
-        }
+        let program = match raw.program() {
+            Ok(program) => program,
+            Err((field, message)) => return invalid(field, message),
+        };
         let fits = |r: &Retrieve| {
             let k = (1..=EXAMPLES_PER_REPLY_MAX).contains(&r.k);
             k && (0.0..=1.0).contains(&r.min_score) && (1..=EXAMPLE_TOKENS_MAX).contains(&r.tokens_max)
@@ -250,7 +211,7 @@ impl Pipeline {
                 ),
             );
         }
-        Ok(raw.checked(overlay))
+        Ok(raw.checked(overlay, program))
     }
 
     /// The pipeline as it is for a model: with that model's defaults where the file leaves something to it. What was
@@ -277,7 +238,23 @@ impl Pipeline {
 }
 
 impl RawPipeline {
-    fn checked(self, overlay: bool) -> Pipeline {
+    /// Its steps, or the field that is wrong and how.
+    fn program(&self) -> Result<Program, (&'static str, String)> {
+        let mut program = match self.steps.clone() {
+            Some(steps) => Program::checked(steps).map_err(|message| ("steps", message))?,
+            None => Program::default(),
+        };
+        if let Some(gate) = self.quality_gate.clone() {
+            if program.gate().is_some() {
+                return Err(("quality_gate", "is said twice: `steps` holds a `judge`".to_owned()));
+            }
+            let gated = gate.checked().map_err(|message| ("quality_gate", message))?;
+            program.steps.push(ProgramStep { name: JUDGE.to_owned(), work: ProgramWork::Judge(gated) });
+        }
+        Ok(program)
+    }
+
+    fn checked(self, overlay: bool, program: Program) -> Pipeline {
         let pair = |d: Demonstration| [Message::new(Role::User, d.user), Message::new(Role::Assistant, d.assistant)];
         Pipeline {
             version: match (&self.provenance, overlay) {
@@ -309,10 +286,7 @@ impl RawPipeline {
                 lambda_max: e.lambda.unwrap_or(LAMBDA_DEFAULT),
                 ..EngramChoice::default()
             }),
-            quality_gate: self.quality_gate.map(|raw| Gated {
-                gate: QualityGate { verdict_max: raw.verdict_max, retries: raw.retries, timeout_ms: raw.timeout_ms },
-                tiers: raw.tiers,
-            }),
+            program,
             provenance: self.provenance,
             retrieve: self.retrieve,
         }
@@ -327,6 +301,7 @@ fn read(text: &str, place: &str) -> Result<RawPipeline, PipelineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::turn::QualityGate;
 
     const GOOD: &str = "name: code\nversion: 3\nmatch:\n  words: [rust]\n  extensions: [rs]\nsystem: Be exact.\n\
         sampling:\n  temperature: 0.2\nthinking: {fast_tokens: 0, quality_tokens: 10, ultra_tokens: 20}\n";
@@ -343,9 +318,9 @@ mod tests {
     #[test]
     fn a_quality_gate_is_read_and_never_for_fast_answers() {
         let gated = |gate: &str| Pipeline::parse(&format!("{GOOD}quality_gate: {gate}\n"), "code.yaml", "code", false);
-        let usual = gated("{}").unwrap().quality_gate.unwrap();
+        let usual = gated("{}").unwrap().program.gate().cloned().unwrap();
         assert_eq!((usual.gate, usual.tiers.len()), (QualityGate::default(), 2));
-        let own = gated("{verdict_max: 3, timeout_ms: 500, tiers: [ultra]}").unwrap().quality_gate.unwrap();
+        let own = gated("{verdict_max: 3, timeout_ms: 500, tiers: [ultra]}").unwrap().program.gate().cloned().unwrap();
         assert_eq!((own.gate.verdict_max, own.gate.timeout_ms, own.tiers), (3, 500, vec![Tier::Ultra]));
         for wrong in ["{verdict_max: 5}", "{retries: 0}", "{timeout_ms: 1}", "{tiers: [fast]}", "{tiers: []}"] {
             let error = gated(wrong).unwrap_err().to_string();

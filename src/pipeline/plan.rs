@@ -6,13 +6,16 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Pipeline;
+use super::program::{ANSWER, JUDGE, Program, ProgramWork, Terms};
 use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
-use crate::service::{EngramWish, SamplingOverrides, ServiceError};
-use crate::turn::{Message, Plan, PromptForm, QualityGate, Role, Sampling, Thinking, Tier};
+use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
+use crate::turn::{
+    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, Tier, Work,
+};
 
 /// Tables that one reply may use, and bytes of its passages together.
 pub const TABLES_MAX: usize = 8;
@@ -30,6 +33,7 @@ pub struct Wishes {
     pub tools: Vec<Value>,
     pub engram: EngramWish,
     pub quality_gate: Option<bool>,
+    pub steps: StepsWish,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
     /// The model that will answer, whose defaults a pipeline may follow.
@@ -45,17 +49,30 @@ pub fn plan(
 ) -> Result<Plan, ServiceError> {
     let followed = wishes.model.as_deref().map(|hosted| pipeline.for_model(hosted));
     let pipeline = followed.as_ref().unwrap_or(pipeline);
-    let tier = wishes.tier.unwrap_or(pipeline.tier);
-    let max_tokens = wishes.max_tokens.or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default);
-    let thinking = match (pipeline.thinking, tier) {
-        (None, Tier::Fast) => Thinking::Off,
-        (None, _) => Thinking::Template,
-        // Thought and answer share `max_tokens`: a short reply must not be all thought.
-        (Some(budget), tier) => match budget.of(tier).min(max_tokens / 2) {
-            0 => Thinking::Off,
-            budget_tokens => Thinking::On { budget_tokens },
-        },
+    let program = match wishes.steps {
+        StepsWish::None => &Program::default(),
+        StepsWish::Program | StepsWish::Events => &pipeline.program,
     };
+    if program.instructs() && wishes.prompt.end != PromptEnd::Opened {
+        let message = format!(
+            "the route `{}` works in steps, which ask something behind the conversation: a reply that goes on with the \
+             last message needs `chimere.steps: \"none\"`",
+            pipeline.name
+        );
+        return Err(ServiceError::Invalid { message, param: Some("chimere.steps".to_owned()) });
+    }
+    let own = Terms::default();
+    let own = program.answer().unwrap_or(&own);
+    let tier = wishes.tier.or(own.tier).unwrap_or(pipeline.tier);
+    let max_tokens = wishes.max_tokens.or(own.max_tokens).or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default);
+    let thinking = wishes.thinking.unwrap_or_else(|| thinking(pipeline, own, tier, max_tokens));
+    let base = own.sampling.as_ref().unwrap_or(&pipeline.sampling).clone();
+    let sampling = overridden(base, wishes.sampling);
+    let gate = match wishes.steps {
+        StepsWish::None => None,
+        StepsWish::Program | StepsWish::Events => gate(program, tier, wishes.quality_gate),
+    };
+    let steps = steps(pipeline, program, &messages, &sampling, tier, gate);
     let mut stop = wishes.stop;
     stop.extend(pipeline.stop.iter().cloned());
     finish(Plan {
@@ -63,11 +80,11 @@ pub fn plan(
         because,
         tier,
         pipeline_version: pipeline.version.clone(),
-        messages: assemble(pipeline, messages),
+        messages: assemble(pipeline, own.system.as_deref(), messages),
         examples: pipeline.demonstrations.len() as u32,
         tools: wishes.tools,
-        sampling: overridden(pipeline.sampling.clone(), wishes.sampling),
-        thinking: wishes.thinking.unwrap_or(thinking),
+        sampling,
+        thinking,
         max_tokens,
         stop,
         engram: match wishes.engram {
@@ -75,15 +92,60 @@ pub fn plan(
             EngramWish::Off => None,
             EngramWish::Use(choice) => Some(choice),
         },
-        quality_gate: gate(pipeline, tier, wishes.quality_gate),
+        steps,
         retrieve: pipeline.retrieve,
         prompt: wishes.prompt,
     })
 }
 
+/// How long a generation of a tier may think.
+fn thinking(pipeline: &Pipeline, own: &Terms, tier: Tier, max_tokens: u32) -> Thinking {
+    let budget = own.thinking_tokens.or(pipeline.thinking.map(|budget| budget.of(tier)));
+    match (budget, tier) {
+        (None, Tier::Fast) => Thinking::Off,
+        (None, _) => Thinking::Template,
+        // Thought and answer share `max_tokens`: a short reply must not be all thought.
+        (Some(budget), _) => match budget.min(max_tokens / 2) {
+            0 => Thinking::Off,
+            budget_tokens => Thinking::On { budget_tokens },
+        },
+    }
+}
+
+/// The program's steps for one reply.
+fn steps(
+    pipeline: &Pipeline,
+    program: &Program,
+    messages: &[Message],
+    sampling: &Sampling,
+    tier: Tier,
+    gate: Option<QualityGate>,
+) -> Vec<Step> {
+    let planned = program.steps.iter().filter_map(|step| {
+        let work = match &step.work {
+            ProgramWork::Answer(own) => Work::Answer { instruction: own.instruction.clone() },
+            ProgramWork::Draft(own, max_tokens) => Work::Draft(Box::new(Draft {
+                system: system_text(own.system.as_deref().unwrap_or(&pipeline.system), messages),
+                instruction: own.instruction.clone(),
+                sampling: Sampling {
+                    logit_bias: Vec::new(),
+                    logprobs: None,
+                    ..own.sampling.as_ref().unwrap_or(sampling).clone()
+                },
+                thinking: thinking(pipeline, own, own.tier.unwrap_or(tier), *max_tokens),
+                max_tokens: *max_tokens,
+            })),
+            ProgramWork::Judge(_) => return None,
+        };
+        Some(Step { name: step.name.clone(), work })
+    });
+    let judge = gate.map(|gate| Step { name: JUDGE.to_owned(), work: Work::Judge(gate) });
+    planned.chain(judge).collect()
+}
+
 /// The quality gate of a reply. Whoever asks for `fast` wants no second look.
-fn gate(pipeline: &Pipeline, tier: Tier, wish: Option<bool>) -> Option<QualityGate> {
-    let own = pipeline.quality_gate.as_ref();
+fn gate(program: &Program, tier: Tier, wish: Option<bool>) -> Option<QualityGate> {
+    let own = program.gate();
     match (tier, wish) {
         (Tier::Fast, _) | (_, Some(false)) => None,
         (_, Some(true)) => Some(own.map(|own| own.gate).unwrap_or_default()),
@@ -109,29 +171,30 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
             EngramWish::Pipeline | EngramWish::Off => None,
             EngramWish::Use(choice) => Some(choice),
         },
-        quality_gate: None,
+        steps: vec![Step { name: ANSWER.to_owned(), work: Work::Answer { instruction: String::new() } }],
         retrieve: None,
         prompt: wishes.prompt,
     })
 }
 
-/// Pipeline's system text, then the caller's own; demonstrations; the conversation. Templates allow one
+/// Pipeline's or step's system text, then the caller's own; demonstrations; the conversation. Templates allow one
 /// system message, at the start.
-fn assemble(pipeline: &Pipeline, messages: Vec<Message>) -> Vec<Message> {
-    let own = messages.iter().take_while(|m| m.role == Role::System).count();
-    let mut parts: Vec<&str> = Vec::new();
-    if !pipeline.system.is_empty() {
-        parts.push(&pipeline.system);
-    }
-    parts.extend(messages[..own].iter().map(|m| m.content.as_str()).filter(|text| !text.trim().is_empty()));
-    let system = parts.join("\n\n");
+fn assemble(pipeline: &Pipeline, own: Option<&str>, messages: Vec<Message>) -> Vec<Message> {
+    let callers = messages.iter().take_while(|m| m.role == Role::System).count();
+    let system = system_text(own.unwrap_or(&pipeline.system), &messages);
     let mut all = Vec::with_capacity(messages.len() + pipeline.demonstrations.len() + 1);
     if !system.is_empty() {
         all.push(Message::new(Role::System, system));
     }
     all.extend(pipeline.demonstrations.iter().cloned());
-    all.extend(messages.into_iter().skip(own));
+    all.extend(messages.into_iter().skip(callers));
     all
+}
+
+fn system_text(own: &str, messages: &[Message]) -> String {
+    let callers = messages.iter().take_while(|m| m.role == Role::System).map(|m| m.content.as_str());
+    let callers = callers.filter(|text| !text.trim().is_empty());
+    Some(own).filter(|own| !own.is_empty()).into_iter().chain(callers).collect::<Vec<_>>().join("\n\n")
 }
 
 fn overridden(base: Sampling, wish: SamplingOverrides) -> Sampling {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::generate::chat_input;
 use super::seat::Seat;
-use super::task::chat_input;
 use super::{Replies, check, unavailable};
 use crate::actors::inference::Ask;
 use crate::engine::protocol::{Event, FailureKind};

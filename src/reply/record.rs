@@ -3,7 +3,7 @@
 use crate::engine::protocol::Hosted;
 use crate::service::{ReplyInput, ReplyRequest, ShownExample};
 use crate::store::TURN_VERSION;
-use crate::turn::{Generation, Message, Plan, PromptEnd, Role, Turn, TurnId, Usage};
+use crate::turn::{Generation, Message, Plan, PromptEnd, Role, StepRecord, Turn, TurnId, Usage};
 
 /// What is known of a reply before its first token.
 pub(super) struct Opening {
@@ -54,7 +54,14 @@ impl Opening {
         opening.map_or_else(|| self.id.0.clone(), |text| format!("{}\n{text}", self.principal))
     }
 
-    pub(super) fn turn(self, plan: Plan, hosted: &Hosted, prompt_ids: Vec<u32>, generations: Vec<Generation>) -> Turn {
+    pub(super) fn turn(
+        self,
+        plan: Plan,
+        hosted: &Hosted,
+        prompt_ids: Vec<u32>,
+        generations: Vec<Generation>,
+        steps: Vec<StepRecord>,
+    ) -> Turn {
         let messages = match self.text {
             Some(text) => vec![Message::new(Role::User, text)],
             None => plan.messages,
@@ -85,6 +92,7 @@ impl Opening {
             sampling: plan.sampling,
             thinking: plan.thinking,
             generations,
+            steps,
             feedback: Vec::new(),
             verdict: None,
             judgement: None,
@@ -97,20 +105,12 @@ fn tainted(messages: &[Message]) -> bool {
     messages.iter().any(|m| m.role == Role::Tool)
 }
 
-/// The usage of a reply: the prompt is read for every choice, but counted once; attempts that were not kept were work
-/// too.
+/// The usage of a reply: of its answers, whose prompt is read for each but counted once. So a client reads off it how full
+/// the context is.
 pub(super) fn total_usage(generations: &[Generation]) -> Usage {
-    let others = |g: &Generation| g.quality.iter().flat_map(|q| &q.others).map(|g| g.usage).collect::<Vec<_>>();
-    let first = generations.first().map(|g| [vec![g.usage], others(g)].concat()).unwrap_or_default();
-    let all = generations.iter().flat_map(|g| [vec![g.usage], others(g)].concat());
-    let sum = |usages: &[Usage], field: fn(&Usage) -> u32| usages.iter().map(field).sum();
-    let all: Vec<Usage> = all.collect();
-    Usage {
-        prompt_tokens: sum(&first, |u| u.prompt_tokens),
-        cached_tokens: sum(&first, |u| u.cached_tokens),
-        completion_tokens: sum(&all, |u| u.completion_tokens),
-        thinking_tokens: sum(&all, |u| u.thinking_tokens),
-    }
+    let first = generations.first().map(|g| g.usage).unwrap_or_default();
+    let sum = |field: fn(&Usage) -> u32| generations.iter().map(|g| field(&g.usage)).sum();
+    Usage { completion_tokens: sum(|u| u.completion_tokens), thinking_tokens: sum(|u| u.thinking_tokens), ..first }
 }
 
 #[cfg(test)]
@@ -136,6 +136,7 @@ mod tests {
             consent: asked,
             engram: Default::default(),
             quality_gate: None,
+            steps: Default::default(),
             grammar: None,
             not_enforced: Vec::new(),
             one_tool_call: false,

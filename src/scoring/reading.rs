@@ -74,10 +74,12 @@ impl Reading {
     /// 1–5, of an answer of so many characters.
     pub fn verdict(&self, p: f32, answer_chars: usize) -> u8 {
         let verdict = 1 + self.cuts.iter().filter(|&&cut| p >= cut).count() as u8;
-        match self.answer_chars_max {
-            Some(most) if answer_chars > most => verdict.min(VERDICT_BEYOND),
-            _ => verdict,
-        }
+        if self.vouches_for(answer_chars) { verdict } else { verdict.min(VERDICT_BEYOND) }
+    }
+
+    /// The calibration says something of answers of so many characters.
+    pub fn vouches_for(&self, answer_chars: usize) -> bool {
+        self.answer_chars_max.is_none_or(|most| answer_chars <= most)
     }
 }
 

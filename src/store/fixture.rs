@@ -27,6 +27,7 @@ pub(super) fn turn(id: &str, principal: &str) -> Turn {
         sampling: Sampling::default(),
         thinking: Thinking::Off,
         generations: Vec::new(),
+        steps: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
         examples: 0,

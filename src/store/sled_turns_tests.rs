@@ -32,6 +32,24 @@ async fn turns_come_back_after_a_reopening() {
     assert!(matches!(log.add_feedback(&TurnId("turn-x".into()), &vote(1)), Err(StoreError::Unknown(_))));
 }
 
+/// What an earlier version wrote holds none of the fields that came later.
+#[test]
+fn a_turn_of_before_there_were_steps_is_read() {
+    let mut record = serde_json::to_value(turn("turn-a", "p")).unwrap();
+    for later in ["formed", "continued", "examples", "steps"] {
+        record.as_object_mut().unwrap().remove(later);
+    }
+    let read: Turn = unpack(b"turn-a", &pack(&record).unwrap()).unwrap();
+    assert_eq!(read, turn("turn-a", "p"));
+    let mut stepped = turn("turn-b", "p");
+    stepped.steps = serde_json::from_str(
+        r#"[{"kind": "generate", "name": "plan", "outcome": "done", "model": "m", "prompt_tokens": 3,
+             "completion_tokens": 4, "took_ms": 5, "visible": false, "text": "hidden"}]"#,
+    )
+    .unwrap();
+    assert_eq!(unpack::<Turn>(b"turn-b", &pack(&stepped).unwrap()).unwrap(), stepped);
+}
+
 /// The burst that sled's transactions deadlocked under.
 #[test]
 fn many_writers_and_readers_at_once_all_get_through() {

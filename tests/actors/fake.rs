@@ -5,6 +5,7 @@
 //! `context` and `busy` are refused. `strange` is answered in a way that nobody understands, `endless` goes on to its
 //! limit, `fail` fails after two tokens, `think` thinks first. `item N` is answered `right` or `wrong`. Anything else
 //! gets three words and stops. Asked to reflect it says `better`; `stubborn` gets the same words again, `slow` nothing.
+//! To a last line that ends in `echo` it says the messages that it was sent, as JSON.
 //! A system message `with care` makes it right on thirty items of a hundred more, `carelessly` on ten. With `by heart` it
 //! is right on all below number 1,000 and on few above. Tables that a request names make it right on twenty more; no live
 //! request here names any. Under an adapter each word carries its revision. An adapter's file says what it is worth.
@@ -143,6 +144,13 @@ fn text(prompt: &Prompt) -> String {
             texts.next_back().unwrap_or_default().to_owned()
         }
     }
+}
+
+/// The messages of a chat whose last one asks for them.
+fn echoed(prompt: &Prompt) -> Option<String> {
+    let Prompt::Chat(chat) = prompt else { return None };
+    let wanted = chat.messages.last().is_some_and(|last| last.content.ends_with("echo"));
+    wanted.then(|| serde_json::to_string(&chat.messages).unwrap())
 }
 
 /// What the system message says.
@@ -381,6 +389,7 @@ impl Child {
             }
             let adapter = request.adapter.clone();
             let right = adapter.as_ref().and_then(|a| self.adapters.get(a)).map_or(BASE_RIGHT, |a| a.right);
+            let echo = echoed(&request.prompt);
             let right = match item {
                 Some(_) if told.contains("with care") => right + 30,
                 Some(_) if told.contains("carelessly") => 10,
@@ -397,6 +406,7 @@ impl Child {
                 token: 100 + number,
                 channel,
                 text: match (item, adapter) {
+                    _ if echo.is_some() => echo.filter(|_| number == 0).unwrap_or_default(),
                     (Some(_), _) if number > 0 => String::new(),
                     (Some(item), _) if item % 100 < right => "right".to_owned(),
                     (Some(_), _) => "wrong".to_owned(),

@@ -18,5 +18,6 @@ mod reply;
 mod scorer;
 mod serving;
 mod stage;
+mod steps;
 mod supervisor;
 mod weigh;

@@ -112,6 +112,7 @@ fn turn(id: &str) -> Box<Turn> {
         sampling: Sampling::default(),
         thinking: Thinking::Off,
         generations: Vec::new(),
+        steps: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
         examples: 0,

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use chimere::pipeline::{Pipeline, Wishes, plan};
+use chimere::scoring::Reading;
 use chimere::scoring::reflect::REFLECTION;
 use chimere::service::{ReplyEvent, ReplyRequest};
-use chimere::turn::{FinishReason, Message, Quality, QualityGate, QualityOutcome, Role, Tier, Turn};
+use chimere::turn::{FinishReason, HiddenUsage, Message, Quality, QualityGate, QualityOutcome, Role, Tier, Turn, Work};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
@@ -60,13 +61,13 @@ fn a_good_answer_passes_a_poor_one_is_revised_and_a_worse_one_is_not_kept() {
             assert_eq!(quality.others.len(), verdicts.len() - 1);
             let revised = outcome == QualityOutcome::Revised;
             assert_eq!(revisions(&events), if revised { vec![answer] } else { vec![] }, "{text}");
-            let ReplyEvent::Done { usage, generations } = events.last().unwrap() else { panic!("{events:?}") };
+            let ReplyEvent::Done { usage, generations, steps } = events.last().unwrap() else { panic!("{events:?}") };
             assert_eq!(generations[0].content, answer);
-            // The second attempt was work too.
-            assert_eq!(
-                (usage.prompt_tokens, usage.completion_tokens as usize),
-                (3 * verdicts.len() as u32, 3 * verdicts.len())
-            );
+            // The usage is that of the answer that stands; the other attempt was work too.
+            let hidden = 3 * (verdicts.len() as u32 - 1);
+            assert_eq!((usage.prompt_tokens, usage.completion_tokens), (3, 3), "{text}");
+            assert_eq!(HiddenUsage::of(steps, generations).completion_tokens, hidden, "{text}: {steps:?}");
+            assert_eq!(*steps, turn.steps);
             assert!(!serde_json::to_string(turn).unwrap().contains(REFLECTION), "the daemon's own words: {turn:?}");
             assert_eq!(turn.messages.last().unwrap().content, text);
         }
@@ -97,6 +98,9 @@ fn without_a_verdict_the_first_answer_stands_and_says_why() {
         let mut cut = gated("plain");
         cut.max_tokens = Some(3);
         unjudged(judged(JUDGE), cut, "cut at its limit").await;
+        let mut long = Stage::new(spec(GOOD));
+        long.judged_with(JUDGE, Reading { answer_chars_max: Some(5), ..Reading::default() });
+        unjudged(long, gated("plain"), "calibration").await;
         let mut late = Stage::with(spec(GOOD), |c| c.reply_timeout = ENOUGH);
         late.judged_by(SILENT);
         unjudged(late, gated("plain"), "ms").await;
@@ -141,7 +145,11 @@ fn the_pipeline_decides_by_tier_and_the_request_over_it() {
     let pipeline = Pipeline::parse(file, "code.yaml", "code", false).unwrap();
     let gate = |tier, quality_gate| -> Option<QualityGate> {
         let wishes = Wishes { tier: Some(tier), quality_gate, max_tokens_default: 9, ..Wishes::default() };
-        plan(&pipeline, String::new(), vec![Message::new(Role::User, "q")], wishes).unwrap().quality_gate
+        let plan = plan(&pipeline, String::new(), vec![Message::new(Role::User, "q")], wishes).unwrap();
+        plan.steps.into_iter().find_map(|step| match step.work {
+            Work::Judge(gate) => Some(gate),
+            _ => None,
+        })
     };
     assert_eq!(gate(Tier::Ultra, None).unwrap().verdict_max, 3);
     assert_eq!(gate(Tier::Quality, Some(true)).unwrap().verdict_max, 3);

@@ -26,7 +26,7 @@ fn a_reply_is_started_streamed_and_done_and_its_turn_is_kept() {
         let ReplyEvent::Started { plan, model, .. } = &events[0] else { panic!("{events:?}") };
         assert_eq!((plan.route.as_str(), model.as_str()), ("default", MODEL));
         assert_eq!((text(&events, Channel::Thinking), text(&events, Channel::Answer)), ("w0 ".into(), "w1 w2 ".into()));
-        let ReplyEvent::Done { usage, generations } = events.last().unwrap() else { panic!("{events:?}") };
+        let ReplyEvent::Done { usage, generations, .. } = events.last().unwrap() else { panic!("{events:?}") };
         assert_eq!((usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens), (3, 1, 3));
         // The Turn is there by the time `Done` is.
         let turns = stage.turns(1).await;

@@ -90,7 +90,7 @@ fn replies_on_every_path_get_one_verdict() {
 fn what_does_not_fit_into_the_queue_is_found_in_the_log() {
     run(async {
         // Nobody takes from the queue while the replies come.
-        let mut stage = Stage::build(spec(GOOD), |_| {}, Inbox::new(2));
+        let mut stage = Stage::build(spec(GOOD), |_| {}, Inbox::new(2), &[]);
         stage.ready().await;
         for _ in 0..6 {
             collect(stage.replies.start(chat("plain")).await.unwrap()).await;

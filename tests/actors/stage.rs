@@ -44,15 +44,25 @@ impl Stage {
 
     /// Must run inside a `LocalSet`: the actors live on its thread.
     pub fn with(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig)) -> Stage {
-        Stage::build(spec, change, Inbox::new(64))
+        Stage::build(spec, change, Inbox::new(64), &[])
+    }
+
+    /// With pipelines of its own beside the shipped ones: the name of each and its file without the head.
+    pub fn with_pipelines(spec: EngineSpec, pipelines: &[(&str, &str)]) -> Stage {
+        Stage::build(spec, |_| {}, Inbox::new(64), pipelines)
     }
 
     /// Starts a Scorer whose judge follows a script.
     pub fn judged_by(&mut self, script: &str) {
+        self.judged_with(script, Reading::default());
+    }
+
+    /// The same, whose words are read in this way.
+    pub fn judged_with(&mut self, script: &str, reading: Reading) {
         let settings = JudgeSettings {
             spec: crate::fake::spec(script),
             name: "scripted".to_owned(),
-            reading: Reading::default(),
+            reading,
             form: Form::default(),
             budget: budget(),
             adapter: None,
@@ -68,12 +78,22 @@ impl Stage {
         }
     }
 
-    pub fn build(spec: EngineSpec, change: impl FnOnce(&mut RepliesConfig), inbox: Inbox) -> Stage {
+    pub fn build(
+        spec: EngineSpec,
+        change: impl FnOnce(&mut RepliesConfig),
+        inbox: Inbox,
+        own: &[(&str, &str)],
+    ) -> Stage {
         let state = tempfile::tempdir().unwrap();
+        for (name, body) in own {
+            let file = format!("name: {name}\nversion: 1\nfollow_model: true\n{body}");
+            std::fs::write(state.path().join(format!("{name}.yaml")), file).unwrap();
+        }
         let inbox = Arc::new(inbox);
         let told = Arc::new(watch::Sender::new(None));
         let board = Arc::new(Board::default());
-        let pipelines = Arc::new(Pipelines::load(Sources::default()).unwrap());
+        let sources = Sources { shipped: None, overlay: Some(state.path().to_owned()) };
+        let pipelines = Arc::new(Pipelines::load(sources).unwrap());
         let folder = state.path().join("turns");
         let open: OpenStore = Arc::new(move || Ok(Arc::new(SledTurns::open(&folder, 1 << 24)?) as Arc<dyn TurnStore>));
         let mut config = RepliesConfig {
@@ -98,6 +118,7 @@ impl Stage {
             orchestrator,
             memory,
             sessions: Arc::default(),
+            runs: Arc::default(),
             inbox: inbox.clone(),
             scorer: None,
             board: board.clone(),
@@ -156,6 +177,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         consent: None,
         engram: Default::default(),
         quality_gate: None,
+        steps: Default::default(),
         grammar: None,
         not_enforced: Vec::new(),
         one_tool_call: false,

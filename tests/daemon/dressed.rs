@@ -120,6 +120,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         sampling: Sampling::default(),
         thinking: Thinking::Off,
         generations: vec![generation],
+        steps: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
         examples: 0,

@@ -79,3 +79,43 @@ async fn an_overlay_wins_at_once_and_a_bad_one_changes_nothing() {
     fs::remove_file(overlay.join("default.yaml")).unwrap();
     until(&daemon, "Hello!", |plan| plan["pipeline_version"] == before["pipeline_version"]).await;
 }
+
+/// A program of steps, answered by the model: its record adds up, and none of its hidden text is told.
+#[tokio::test]
+async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
+    let state = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let folder = state.path().join("pipelines");
+    fs::create_dir_all(&folder).unwrap();
+    let program = "name: relay\nversion: 1\nfollow_model: true\nsteps:\n  \
+        - generate: {name: plan, system: You plan., instruction: 'Say in a few words how to answer.', max_tokens: 24}\n  \
+        - generate: {instruction: 'Answer by this. {{plan}}', max_tokens: 40}\n";
+    fs::write(folder.join("relay.yaml"), program).unwrap();
+    let daemon = Daemon::launch_with(state, &[], &[]);
+    daemon.ready().await;
+    let ask = |chimere: Value| {
+        json!({
+            "messages": [{ "role": "user", "content": "What is 17 + 25?" }], "temperature": 0, "chimere": chimere
+        })
+    };
+    let (status, reply) = daemon.post("/v1/chat/completions", &ask(json!({ "route": "relay" }))).await;
+    assert_eq!(status, 200, "{reply}");
+    let own = &reply["x_chimere"];
+    let steps = own["trace"].as_array().unwrap();
+    let names: Vec<(&Value, &Value)> = steps.iter().map(|step| (&step["name"], &step["visible"])).collect();
+    assert_eq!(names, [(&json!("plan"), &json!(false)), (&json!("answer"), &json!(true))], "{own}");
+    // The answer's tokens are the usage, the others are beside it.
+    for field in ["prompt_tokens", "completion_tokens"] {
+        assert_eq!((&steps[1][field], &steps[0][field]), (&reply["usage"][field], &own["usage"][field]), "{reply}");
+        assert!(steps[0][field].as_u64().unwrap() > 0);
+    }
+    let (_, page) = daemon.get("/v1/memory/turns?limit=5").await;
+    let turn = &page["data"][0];
+    let hidden = turn["steps"][0]["text"].as_str().unwrap();
+    assert!(!hidden.is_empty() && !reply.to_string().contains("\"text\""), "{turn}");
+    assert_eq!(turn["messages"].as_array().unwrap().last().unwrap()["content"], "What is 17 + 25?");
+    let (_, alone) = daemon.post("/v1/chat/completions", &ask(json!({ "route": "relay", "steps": "none" }))).await;
+    assert_eq!(alone["x_chimere"]["trace"].as_array().unwrap().len(), 1, "{alone}");
+    assert!(alone["x_chimere"].get("usage").is_none());
+    let (_, runs) = daemon.get("/v1/runs").await;
+    assert_eq!(runs["data"], json!([]));
+}

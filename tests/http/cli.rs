@@ -1,4 +1,4 @@
-//! `chimere chat` as a process, against the door.
+//! `chimere chat` and `chimere pipeline` as processes, against the door.
 
 use std::process::{Output, Stdio};
 
@@ -9,8 +9,12 @@ use tokio::process::Command;
 use crate::{PATIENCE, server};
 
 async fn chat(url: &str, arguments: &[&str], input: Option<&str>) -> Output {
+    chimere("chat", url, arguments, input).await
+}
+
+async fn chimere(what: &str, url: &str, arguments: &[&str], input: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chimere"));
-    command.arg("chat").args(["--url", url]).args(arguments).env_remove("CHIMERE_KEY").env_remove("CHIMERE_URL");
+    command.arg(what).args(["--url", url]).args(arguments).env_remove("CHIMERE_KEY").env_remove("CHIMERE_URL");
     // No configuration of the developer's own may reach a test.
     command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -45,6 +49,35 @@ async fn a_question_is_answered_from_an_argument_and_from_standard_input() {
     let cut = chat(&url, &["--max-tokens", "2", "fast 9"], None).await;
     assert_eq!(text(&cut.stdout), "tok0 tok1 \n");
     assert!(text(&cut.stderr).contains("cut at its limit"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_file_is_checked_and_its_route_is_asked() {
+    let server = server().await;
+    let url = server.url("");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("garden.yaml");
+    let path = file.to_str().unwrap();
+    let check = async |body: &str| {
+        std::fs::write(&file, format!("name: garden\nversion: 1\nfollow_model: true\n{body}")).unwrap();
+        chimere("pipeline", &url, &["check", path], None).await
+    };
+    let good = check("steps: [{generate: {name: plan, max_tokens: 90}}, {generate: {}}, {judge: {}}]\n").await;
+    let said = text(&good.stdout);
+    assert_eq!(good.status.code(), Some(0), "{good:?}");
+    for words in ["garden: version 1, 3 steps", "generate, hidden, at most 90 tokens", "at most 90 hidden tokens"] {
+        assert!(said.contains(words), "{said}");
+    }
+    let bad = check("steps: [{retrieve: {}}, {generate: {}}]\n").await;
+    assert_eq!(bad.status.code(), Some(65), "{bad:?}");
+    assert!(text(&bad.stderr).contains("steps [0] is `retrieve`, which needs an index of documents"), "{bad:?}");
+    assert_eq!(chimere("pipeline", &url, &["check", "nowhere.yaml"], None).await.status.code(), Some(66));
+    let schema: Value = serde_json::from_slice(&chimere("pipeline", &url, &["schema"], None).await.stdout).unwrap();
+    assert!(schema["properties"]["steps"].is_object());
+    let asked = chimere("pipeline", &url, &["run", "code", "hello", "--trace"], None).await;
+    let said = text(&asked.stdout);
+    assert!(said.starts_with("you said hello\n") && said.contains("answer           generate  done"), "{said}");
+    assert_eq!(server.fake.requests.lock().unwrap().pop().unwrap().route.as_deref(), Some("code"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

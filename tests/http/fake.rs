@@ -10,11 +10,12 @@ use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
     AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish, NightCommand, PlanSummary,
-    Principal, ReplyEvent, ReplyInput, ReplyRequest, Scope, Service, ServiceError, Session, SessionAt, SessionUse,
-    ShownPrompt, TokenPieces, TurnFilter,
+    Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt,
+    SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter,
 };
 use chimere::turn::{
-    FinishReason, Generation, Message, Quality, QualityOutcome, Role, Tier, Timings, ToolCall, Turn, TurnId, Usage,
+    FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
+    Turn, TurnId, Usage,
 };
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -47,8 +48,27 @@ pub struct Fake {
     pub forgets: Mutex<Vec<TurnFilter>>,
     pub nights: Mutex<Vec<NightCommand>>,
     pub wishes: Mutex<Vec<(ModelWish, bool)>>,
+    /// Runs that were cancelled.
+    pub ended: Mutex<Vec<TurnId>>,
     /// Sessions that were saved: for whom, under which name, where, and whether in the place of another.
     pub saved: Mutex<Vec<(String, String, SessionAt, bool)>>,
+}
+
+/// A run under way.
+fn run_of(principal: &str) -> RunSummary {
+    RunSummary {
+        id: TurnId(format!("turn-{principal}")),
+        principal: principal.to_owned(),
+        route: "code".to_owned(),
+        model: "fake-1".to_owned(),
+        began_ms: 1_700_000_000_000,
+        step: 1,
+        steps: 2,
+        kind: "generate".to_owned(),
+        name: "architect".to_owned(),
+        generations_max: 2,
+        tokens_max: 600,
+    }
 }
 
 /// What one choice says.
@@ -91,6 +111,7 @@ fn script(order: &str, seed: u64) -> Script {
             script.answer = words("this will break");
             script.failure = Some(ServiceError::Internal("the engine stopped".to_owned()));
         }
+        "cancelled" => script.failure = Some(ServiceError::Cancelled("the reply was cancelled".to_owned())),
         "think" => {
             script.thinking = words("let me see ");
             script.answer = words("forty two");
@@ -165,6 +186,24 @@ impl Reply {
             created_unix_s: 1_700_000_000,
         };
         to.send(started).await.ok()?;
+        let step = StepRecord {
+            kind: "generate".to_owned(),
+            name: "answer".to_owned(),
+            outcome: StepOutcome::Done,
+            model: Some("fake-1".to_owned()),
+            prompt_tokens: 5 * self.request.choices + 8,
+            completion_tokens: 9,
+            took_ms: 1,
+            visible: true,
+            decided: None,
+            because: None,
+            text: "what no client sees".to_owned(),
+        };
+        if self.request.steps == StepsWish::Events {
+            let (kind, name) = (step.kind.clone(), step.name.clone());
+            to.send(ReplyEvent::Step(Box::new(StepEvent::Began { kind, name }))).await.ok()?;
+            to.send(ReplyEvent::Step(Box::new(StepEvent::Ended(step.told())))).await.ok()?;
+        }
         if self.order == "fail-queued" {
             to.send(ReplyEvent::Queued).await.ok()?;
             return to.send(ReplyEvent::Failed(ServiceError::Internal("the engine stopped".to_owned()))).await.ok();
@@ -177,7 +216,7 @@ impl Reply {
             usage.thinking_tokens += generation.usage.thinking_tokens;
             generations.push(generation);
         }
-        to.send(ReplyEvent::Done { usage, generations }).await.ok()
+        to.send(ReplyEvent::Done { usage, generations, steps: vec![step] }).await.ok()
     }
 
     async fn choice(&self, choice: u32, to: &mpsc::Sender<ReplyEvent>) -> Option<Generation> {
@@ -421,6 +460,19 @@ impl Service for Fake {
         let count = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).count();
         self.forgets.lock().unwrap().push(filter);
         Box::pin(async move { Ok(count) })
+    }
+
+    fn runs(&self, principal: Option<&str>) -> Vec<RunSummary> {
+        // Everybody has one of the same name.
+        let own = RunSummary { id: TurnId("fake-1".to_owned()), ..run_of(principal.unwrap_or("owner")) };
+        let all = ["owner", "other"].map(run_of).into_iter().chain([own]);
+        all.filter(|run| principal.is_none_or(|own| own == run.principal)).collect()
+    }
+
+    fn cancel_run(&self, principal: Option<&str>, id: &TurnId) -> Result<(), ServiceError> {
+        let there = self.runs(principal).into_iter().any(|run| run.id == *id);
+        let none = || ServiceError::NotFound(format!("no run {} is under way", id.0));
+        there.then(|| self.ended.lock().unwrap().push(id.clone())).ok_or_else(none)
     }
 
     fn sessions(&self, principal: String) -> BoxFuture<'_, Result<Vec<Session>, ServiceError>> {

@@ -18,6 +18,7 @@ mod lint;
 mod memory;
 mod observe;
 mod page;
+mod runs;
 mod sessions;
 mod stream;
 mod timing;

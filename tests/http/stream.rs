@@ -44,6 +44,33 @@ fn text(chunks: &[Value], choice: u64, field: &str) -> String {
         .collect()
 }
 
+/// Whoever asks hears of each step, in a chunk that any client of the API can read.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_are_told_as_they_happen_where_that_is_asked_for() {
+    let server = server().await;
+    for (chimere, told) in [(json!({}), 0), (json!({"steps": "program"}), 0), (json!({"steps": "events"}), 2)] {
+        let chunks = chunks(&server.chat("think", json!({"stream": true, "chimere": chimere})).await);
+        let steps: Vec<&Value> = chunks.iter().filter(|chunk| chunk["x_chimere"]["step"].is_object()).collect();
+        assert_eq!(steps.len(), told, "{chunks:?}");
+        for (chunk, state) in steps.iter().zip(["began", "ended"]) {
+            let silent = json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": null}]);
+            assert_eq!(chunk["choices"], silent, "never empty: clients read the first");
+            let step = &chunk["x_chimere"]["step"];
+            assert_eq!((&step["state"], &step["kind"]), (&json!(state), &json!("generate")));
+            assert!(step.get("text").is_none(), "{step}");
+        }
+        let own = &chunks.last().unwrap()["x_chimere"];
+        assert_eq!((&own["trace"][0]["name"], own["trace"][0].get("text")), (&json!("answer"), None));
+        // Beside the usage of the answer.
+        assert_eq!(
+            own["usage"]["total_tokens"],
+            own["usage"]["prompt_tokens"].as_u64().unwrap() + own["usage"]["completion_tokens"].as_u64().unwrap()
+        );
+    }
+    let refused = server.chat("think", json!({"chimere": {"steps": "some"}})).await;
+    assert_eq!((refused.status, refused.error()["param"].as_str()), (400, Some("chimere.steps")));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn chunks_come_in_openais_order() {
     let server = server().await;

@@ -27,6 +27,7 @@ pub fn turn(index: usize) -> Turn {
         sampling: Sampling::default(),
         thinking: Thinking::Off,
         generations: Vec::new(),
+        steps: Vec::new(),
         feedback: Vec::new(),
         verdict: None,
         examples: 0,

@@ -20,7 +20,7 @@ use crate::optimise::random::Random;
 use crate::optimise::tpe::Tpe;
 use crate::optimise::{Settings, demonstrate, instruct, overlay};
 use crate::pipeline::{Pipeline, PipelineSet, Provenance, Source, Wishes, plan};
-use crate::service::{EngramWish, SamplingOverrides, ServiceError};
+use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
 use crate::store::files::write_durable;
 use crate::turn::{Message, Thinking};
 
@@ -380,6 +380,7 @@ impl Search<'_> {
             tools: item.tools.clone(),
             engram: EngramWish::Off,
             quality_gate: Some(false),
+            steps: StepsWish::None,
             max_tokens_default: item.max_tokens,
             ..Wishes::default()
         };

@@ -214,6 +214,7 @@ fn expected(told: &Told) -> Heard {
             ReplyEvent::Queued
             | ReplyEvent::ToolBegin { .. }
             | ReplyEvent::ToolArguments { .. }
+            | ReplyEvent::Step(_)
             | ReplyEvent::Done { .. } => {}
         }
     }
@@ -323,7 +324,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         told.events.push(ReplyEvent::ChoiceFinished { choice, reason, tool_calls });
     }
     let generations = (0..choices).map(|choice| generation(choice, String::new())).collect();
-    told.events.push(ReplyEvent::Done { usage: Usage::default(), generations });
+    told.events.push(ReplyEvent::Done { usage: Usage::default(), generations, steps: Vec::new() });
     told
 }
 

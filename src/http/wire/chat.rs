@@ -17,7 +17,7 @@ use crate::http::limits::{HttpLimits, MESSAGES_MAX, TOOLS_MAX};
 use crate::http::sessions::SESSION_NAME;
 use crate::http::table::{Name, Param, Rule, Shape, TEXT, Table};
 use crate::pipeline::TABLES_MAX;
-use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest};
+use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest, StepsWish};
 use crate::turn::{EngramChoice, PromptEnd, PromptForm, Tier};
 
 pub(crate) const MESSAGES: Param = Param::new(
@@ -126,6 +126,11 @@ const EXTENSION: &[Param] = &[
     CONSENT,
     ENGRAM,
     Param::new("quality_gate", Shape::Bool, "Judge the answer before the reply ends, and try a poor one again."),
+    Param::new(
+        "steps",
+        Shape::Word(&["program", "events", "none"]),
+        "`events`: a stream tells of the steps of the route as they happen; `none`: the answer alone.",
+    ),
 ];
 
 #[derive(Debug, Deserialize)]
@@ -163,6 +168,8 @@ pub(crate) struct Extension {
     pub(crate) engram: Option<RawEngram>,
     /// Judge the answer before the reply ends, and try a poor one again; absent: as the route does.
     pub(crate) quality_gate: Option<bool>,
+    /// The steps of the route; absent: as its file has them.
+    pub(crate) steps: Option<StepsWish>,
 }
 
 /// Engram tables, as a client asks for them.
@@ -272,6 +279,7 @@ pub(crate) fn request(
         consent: extension.consent,
         engram: RawEngram::wish(extension.engram),
         quality_gate: extension.quality_gate,
+        steps: extension.steps.unwrap_or_default(),
         grammar: None,
         not_enforced: Vec::new(),
         prompt_logprobs: false,

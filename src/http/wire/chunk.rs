@@ -11,8 +11,8 @@ use super::reply::{
 };
 use crate::engine::protocol::{Channel, PromptToken};
 use crate::http::error::ApiError;
-use crate::service::{Logprob, ReplyEvent, ServiceError};
-use crate::turn::{FinishReason, Generation, ToolCall, Usage};
+use crate::service::{Logprob, ReplyEvent, ServiceError, StepEvent};
+use crate::turn::{FinishReason, Generation, StepRecord, ToolCall, Usage};
 
 /// Stands between an answer that was shown and the better one, as Markdown.
 pub(crate) const REVISED: &str = "\n\n---\n\n**Revised answer**\n\n";
@@ -91,7 +91,8 @@ impl ChunkWriter {
                     progress.reason = Some(reason);
                 }
             }
-            ReplyEvent::Done { usage, generations } => return self.finish(&usage, &generations, out),
+            ReplyEvent::Step(event) => self.step(&event, out),
+            ReplyEvent::Done { usage, generations, steps } => return self.finish(&usage, &generations, &steps, out),
             ReplyEvent::Failed(error) => return self.fail(error.into(), out),
         }
         Next::More
@@ -202,7 +203,19 @@ impl ChunkWriter {
         }
     }
 
-    fn finish(&mut self, totals: &Usage, generations: &[Generation], out: &mut Vec<u8>) -> Next {
+    /// A step, in a chunk that says nothing of any choice.
+    fn step(&self, event: &StepEvent, out: &mut Vec<u8>) {
+        if self.kind == Kind::Chat {
+            self.open(0, out);
+            out.extend_from_slice(b",\"delta\":{}");
+            self.close(None, None, out);
+            out.extend_from_slice(b",\"x_chimere\":");
+            json_into(&json!({"step": event}), out);
+            end(&self.form, out);
+        }
+    }
+
+    fn finish(&mut self, totals: &Usage, generations: &[Generation], steps: &[StepRecord], out: &mut Vec<u8>) -> Next {
         let mut reasons = Vec::with_capacity(self.choices.len());
         for (index, progress) in self.choices.iter().enumerate() {
             match finish_reason(progress.reason, generations.get(index)) {
@@ -213,7 +226,7 @@ impl ChunkWriter {
         let Some(head) = &self.head else {
             return self.fail(ApiError::internal("the reply ended before it began"), out);
         };
-        let extension = extension(&head.plan, generations, &self.form);
+        let extension = extension(&head.plan, generations, steps, &self.form);
         let last = reasons.len().saturating_sub(1);
         for (choice, reason) in (0u32..).zip(&reasons) {
             self.open(choice, out);

@@ -9,7 +9,7 @@ use crate::engine::protocol::{PromptToken, TokenLogprob};
 use crate::http::error::ApiError;
 use crate::http::reply::Whole;
 use crate::service::{Logprob, PlanSummary};
-use crate::turn::{FinishReason, Generation, Quality, ToolCall, Usage};
+use crate::turn::{FinishReason, Generation, HiddenUsage, Quality, StepRecord, ToolCall, Usage};
 
 /// What stands at the head of a reply and of each of its chunks.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub(crate) fn usage(usage: &Usage) -> Value {
 }
 
 /// Where the reply came from: the plan, and what repeats it.
-pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], form: &Form) -> Value {
+pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &[StepRecord], form: &Form) -> Value {
     #[derive(Serialize)]
     struct Extension<'a> {
         #[serde(flatten)]
@@ -84,6 +84,12 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], form: &F
         engram: Vec<&'a crate::turn::EngramUse>,
         #[serde(skip_serializing_if = "Option::is_none")]
         quality: Option<Quality>,
+        /// How the answer came to be, step by step.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        trace: Vec<StepRecord>,
+        /// Tokens beside those of `usage`, where there were any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage: Option<HiddenUsage>,
     }
     let extension = Extension {
         plan,
@@ -96,6 +102,8 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], form: &F
             let (because, verdicts) = (q.because.clone(), q.verdicts.clone());
             Quality { because, verdicts, others: Vec::new(), ..**q }
         }),
+        trace: steps.iter().map(StepRecord::told).collect(),
+        usage: Some(HiddenUsage::of(steps, generations)).filter(|hidden| hidden.total_tokens > 0),
     };
     serde_json::to_value(extension).unwrap_or(Value::Null)
 }
@@ -239,6 +247,6 @@ fn whole(reply: &Whole, form: &Form, prefix: &str, object: &str, choices: Vec<Va
         "system_fingerprint": head.fingerprint,
         "choices": choices,
         "usage": usage(&reply.usage),
-        "x_chimere": extension(&head.plan, &reply.generations, form),
+        "x_chimere": extension(&head.plan, &reply.generations, &reply.steps, form),
     })
 }

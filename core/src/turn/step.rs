@@ -1,0 +1,128 @@
+//! The steps of a reply: as they are planned, and what is kept of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Generation, QualityGate, Sampling, Thinking};
+
+/// One step of a reply, as it is planned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Of its program alone.
+    pub name: String,
+    #[serde(flatten)]
+    pub work: Work,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// The visible generation, under the terms of the plan.
+    Answer {
+        /// What follows the conversation; empty = nothing.
+        instruction: String,
+    },
+    /// A hidden generation.
+    Draft(Box<Draft>),
+    /// Judges the answer; a poor one is tried again.
+    Judge(QualityGate),
+}
+
+impl Work {
+    /// The name of its kind, as a pipeline file writes it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Work::Answer { .. } | Work::Draft(_) => "generate",
+            Work::Judge(_) => "judge",
+        }
+    }
+}
+
+/// The terms of a hidden generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Draft {
+    /// The whole system message; empty = none.
+    pub system: String,
+    /// What follows the conversation. `{{name}}` stands for the text of an earlier hidden step.
+    pub instruction: String,
+    pub sampling: Sampling,
+    pub thinking: Thinking,
+    pub max_tokens: u32,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepOutcome {
+    Done,
+    /// There was nothing for it to do.
+    Skipped,
+    /// It could not decide, and left everything as it was.
+    Abstained,
+    Failed,
+    /// Somebody or something ended the reply.
+    Stopped,
+}
+
+impl StepOutcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            StepOutcome::Done => "done",
+            StepOutcome::Skipped => "skipped",
+            StepOutcome::Abstained => "abstained",
+            StepOutcome::Failed => "failed",
+            StepOutcome::Stopped => "stopped",
+        }
+    }
+}
+
+/// What is kept of one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    pub kind: String,
+    pub name: String,
+    pub outcome: StepOutcome,
+    /// Who generated; absent: nobody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tokens of its generations: each choice is counted, and each attempt. The judge's own tokens are not.
+    pub prompt_tokens: u32,
+    pub completion_tokens: u32,
+    pub took_ms: u64,
+    /// The client saw its text.
+    pub visible: bool,
+    /// What it decided, and why, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// What a hidden step wrote. A client is not told of it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+}
+
+impl StepRecord {
+    /// What a client is told of it.
+    pub fn told(&self) -> StepRecord {
+        StepRecord { text: String::new(), ..self.clone() }
+    }
+}
+
+/// Tokens of a reply that its client does not see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HiddenUsage {
+    pub prompt_tokens: u32,
+    pub completion_tokens: u32,
+    pub total_tokens: u32,
+}
+
+impl HiddenUsage {
+    /// Everything that the steps generated, less the answers that stand.
+    pub fn of(steps: &[StepRecord], answers: &[Generation]) -> HiddenUsage {
+        let all = |of: fn(&StepRecord) -> u32| steps.iter().map(of).sum::<u32>();
+        let seen = |of: fn(&Generation) -> u32| answers.iter().map(of).sum::<u32>();
+        let prompt_tokens = all(|s| s.prompt_tokens).saturating_sub(seen(|g| g.usage.prompt_tokens));
+        let completion_tokens = all(|s| s.completion_tokens).saturating_sub(seen(|g| g.usage.completion_tokens));
+        HiddenUsage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+    }
+}

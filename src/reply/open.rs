@@ -1,0 +1,130 @@
+//! What comes before the first step of a reply: the engine that answers, the session, the plan.
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::budget::Budget;
+use super::choice::Choice;
+use super::record::Opening;
+use super::run::{Asked, ReplyRun, record};
+use super::session::Held;
+use super::sink::Sink;
+use super::stops::Stops;
+use super::{Replies, new_turn_id};
+use crate::engine::grammar::Grammar;
+use crate::engine::protocol::Prompt;
+use crate::pipeline::cost;
+use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, ServiceError, StepsWish};
+use crate::toolcall::Format;
+use crate::turn::{Step, Work};
+
+/// A reply that is ready to run, and what its client is told first.
+pub(super) async fn open(
+    replies: &Replies,
+    mut request: ReplyRequest,
+    client: mpsc::Sender<ReplyEvent>,
+    began: Instant,
+) -> Result<(ReplyRun<'_>, ReplyEvent), ServiceError> {
+    let seat = replies.seat(request.model.as_deref()).await?;
+    let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
+    let session = replies.resume(&mut request).await?;
+    let now_ms = replies.clock.now_ms();
+    let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
+    if seat.serving() {
+        // An engine that has just started is waited for with its adapters: the base model is not what was being served.
+        let served = replies.board.served_within(replies.config.get().start_timeout).await;
+        opening.generation = served.choose(&opening.conversation_key(&request));
+    }
+    let plan;
+    (plan, opening.examples) = replies.terms(&mut request, &seat).await?;
+    let form = request.grammar.as_ref().map(|grammar| match grammar {
+        Grammar::Json(_) => "response_format",
+        Grammar::Calls(_) => "tools",
+    });
+    let seed = plan.sampling.seed.unwrap_or(0);
+    let logprobs = plan.sampling.logprobs.is_some();
+    let format = Format::named(&hosted.calls).unwrap_or(Format::generic());
+    let mut choices: Vec<Choice> = (0..request.choices)
+        .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format))
+        .collect();
+    choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
+    if request.prompt_logprobs {
+        choices.iter_mut().for_each(Choice::tell_every_token);
+    }
+    let config = replies.config.get();
+    let started = ReplyEvent::Started {
+        plan: PlanSummary {
+            turn: opening.id.clone(),
+            route: plan.route.clone(),
+            because: plan.because.clone(),
+            tier: plan.tier,
+            pipeline_version: plan.pipeline_version.clone(),
+            adapter_revision: opening.generation,
+            examples: opening.examples.clone(),
+            session: session.as_ref().map(Held::told),
+            not_enforced: request.not_enforced,
+        },
+        model: model.clone(),
+        fingerprint: fingerprint(&hosted.model_hash),
+        created_unix_s: replies.clock.now_ms() / 1_000,
+    };
+    let worst = cost(&plan, request.choices);
+    let (registered, cancelled) = replies.runs.enter(RunSummary {
+        id: opening.id.clone(),
+        principal: opening.principal.clone(),
+        route: plan.route.clone(),
+        model: model.clone(),
+        began_ms: now_ms,
+        step: 0,
+        steps: plan.steps.len(),
+        kind: String::new(),
+        name: String::new(),
+        generations_max: worst.generations,
+        tokens_max: worst.tokens,
+    });
+    let stops = Stops {
+        cancelled,
+        client: client.clone(),
+        cut: replies.cut.clone(),
+        seat,
+        deadline: began + config.reply_timeout,
+        limit_s: config.reply_timeout.as_secs(),
+    };
+    let run = ReplyRun {
+        replies,
+        stops: stops.into(),
+        sink: Sink { client, stall: config.client_stall_timeout, opening: None, behind: Vec::new(), queued: false },
+        budget: Budget::new(worst),
+        registered,
+        asked: Asked {
+            prompt: match request.input {
+                ReplyInput::Text(text) => Some(Prompt::Text(text)),
+                ReplyInput::Marked(text) => Some(Prompt::Marked(text)),
+                ReplyInput::Ids(ids) => Some(Prompt::Ids(ids)),
+                ReplyInput::Chat { .. } => None,
+            },
+            grammar: request.grammar,
+            prompt_logprobs: request.prompt_logprobs,
+            streamed: request.streamed,
+            step_events: request.steps == StepsWish::Events,
+        },
+        opening,
+        plan,
+        hosted,
+        model,
+        session,
+        choices,
+        answered: false,
+        under_way: None,
+        judgement: None,
+        trace: Vec::new(),
+        record: record(&Step { name: String::new(), work: Work::Answer { instruction: String::new() } }),
+    };
+    Ok((run, started))
+}
+
+/// Tells one set of weights from another, as OpenAI's field of that name does.
+fn fingerprint(model_hash: &str) -> String {
+    let hash: String = model_hash.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+    format!("fp_{hash}")
+}
