@@ -75,11 +75,13 @@ trap - EXIT
 point ../lib/chimere/current/bin/chimere "$destdir$prefix/bin/chimere"
 point ../lib/chimere/current/share/chimere "$destdir$prefix/share/chimere"
 point ../../lib/chimere/current/share/doc/chimere "$destdir$prefix/share/doc/chimere"
-# The one before stays for the daemon that runs it, and so does any other that still runs.
+# The one before stays for the daemon that runs it, and so does any other that still runs. Processes come and go, and some
+# show no program: that `ls` fails says nothing.
+running=$(ls -l /proc/[0-9]*/exe 2>/dev/null || true)
 for old in "$releases"/*/; do
   old=${old%/}
   case $(basename "$old") in current | "$(basename "$release")" | "${before:-none}") continue ;; esac
-  if ! ls -l /proc/[0-9]*/exe 2>/dev/null | grep -qF -- "-> $(realpath "$old")/bin/chimere"; then rm -rf "$old"; fi
+  if ! grep -qF -- "-> $(realpath "$old")/bin/chimere" <<< "$running"; then rm -rf "$old"; fi
 done
 
 sed "s#^ExecStart=/usr/bin/chimere #ExecStart=$prefix/bin/chimere #" "$here/share/chimere/systemd/chimere.service" > "$unit.new"

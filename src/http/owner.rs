@@ -1,6 +1,7 @@
 //! Who sits at the other end of a loopback connection. Without a key a client on this machine is the owner, and a
 //! machine may have several users. The system's table of sockets says whose the other end is.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -43,9 +44,38 @@ fn own_uid() -> Option<u32> {
 }
 
 fn look_up(proc: &Path, ends: &Ends) -> User {
-    let table = if ends.peer.is_ipv4() { "net/tcp" } else { "net/tcp6" };
-    let Ok(text) = std::fs::read_to_string(proc.join(table)) else { return User::Untold };
-    user_of(&text, ends)
+    let Ends { peer, local } = *ends;
+    let of_four = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let plain = Ends { peer: of_four(peer), local: of_four(local) };
+    if plain.peer.is_ipv6() {
+        return in_table(&proc.join("net/tcp6"), &plain);
+    }
+    let found = in_table(&proc.join("net/tcp"), &plain);
+    if found != User::Gone {
+        return found;
+    }
+    // Many programs reach an address of IPv4 by a socket of IPv6. A system without IPv6 has no table of those.
+    match in_table(&proc.join("net/tcp6"), &Ends { peer: of_six(peer), local: of_six(local) }) {
+        User::Untold => found,
+        user => user,
+    }
+}
+
+fn in_table(table: &Path, ends: &Ends) -> User {
+    match std::fs::read_to_string(table) {
+        Ok(text) => user_of(&text, ends),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => User::Untold,
+        // Whoever takes away all files that a process may open does not become the owner by it.
+        Err(_) => User::Gone,
+    }
+}
+
+/// The address as a socket of IPv6 has it.
+fn of_six(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), address.port()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 /// The owner of the socket whose own end is our peer. A socket that its program has closed has no inode, and the table
@@ -107,17 +137,25 @@ mod tests {
         assert_eq!(user_of(&table(1_000, 9), &ends("127.0.0.1:40001", "127.0.0.1:8377")), User::Gone);
         assert_eq!(user_of("", &asked), User::Gone);
         assert_eq!(look_up(Path::new("/nowhere"), &asked), User::Untold);
+        // What can be found and not read, for want of files to open or whatever else.
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("net/tcp")).unwrap();
+        assert_eq!(look_up(dir.path(), &asked), User::Gone);
     }
 
     #[test]
     fn a_connection_of_this_process_is_its_users() {
-        for place in ["127.0.0.1:0", "[::1]:0"] {
+        for (place, by_six) in [("127.0.0.1:0", false), ("127.0.0.1:0", true), ("[::1]:0", false), ("[::]:0", false)] {
             let Ok(listener) = std::net::TcpListener::bind(place) else { continue };
-            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut at = listener.local_addr().unwrap();
+            if place == "[::]:0" {
+                at.set_ip([127, 0, 0, 1].into());
+            }
+            let Ok(client) = std::net::TcpStream::connect(if by_six { of_six(at) } else { at }) else { continue };
             let (server, peer) = listener.accept().unwrap();
             let ends = Ends { peer, local: server.local_addr().unwrap() };
             let found = look_up(Path::new("/proc"), &ends);
-            assert!(found == User::Untold || Some(found) == own_uid().map(User::Is), "{found:?}");
+            assert!(found == User::Untold || Some(found) == own_uid().map(User::Is), "{place} {by_six}: {found:?}");
             let peer = Peer::default();
             assert!(peer.may_own(LoopbackOwner::SameUser, &ends) && !peer.may_own(LoopbackOwner::Never, &ends));
             drop(client);

@@ -71,6 +71,11 @@ impl Choice {
         (self.unshown, self.every_token) = (None, true);
     }
 
+    /// The answer is calls, or JSON of a form.
+    pub(super) fn has_form(&mut self) {
+        self.tools = self.tools.take().map(ToolCallParser::calls_first);
+    }
+
     /// One event of the engine; what the client sees of it goes to `out`.
     pub(super) fn take(&mut self, event: FromEngine, out: &mut Vec<ReplyEvent>) -> Result<(), ServiceError> {
         match event {

@@ -48,6 +48,9 @@ pub(super) async fn open(
         .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format))
         .collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
+    if matches!(&request.grammar, Some(Grammar::Calls(calls)) if calls.answer.is_some()) {
+        choices.iter_mut().for_each(Choice::has_form);
+    }
     if request.prompt_logprobs {
         choices.iter_mut().for_each(Choice::tell_every_token);
     }

@@ -121,7 +121,7 @@ impl ChangeLock {
 }
 
 /// Locks the file, waiting at most `patience` for who holds it; whether it could be had.
-fn locked(file: &File, patience: Duration) -> io::Result<bool> {
+pub(super) fn locked(file: &File, patience: Duration) -> io::Result<bool> {
     let began = Instant::now();
     loop {
         match file.try_lock() {

@@ -5,13 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +17,14 @@ use super::forgotten::Forgotten;
 use super::sled_files::{
     self, Act, BLOB_HEAD_BYTES, Segment, blob, blob_number, blob_path, change, damage, page, segment_at,
 };
-use super::sled_turns::{COUNTS_KEY, HEAD_BYTES, SledTurns, body_of, is_turn, named_turn, unpack};
+use super::sled_turns::{COUNTS_KEY, HEAD_BYTES, LOCK_PATIENCE, SledTurns, body_of, is_turn, named_turn, unpack};
 use super::{StoreError, TURNS_FORMAT, TurnCounts, files};
 use crate::turn::TurnId;
 
-/// Longest time that a salvage may take.
-const SALVAGE_TIMEOUT: Duration = Duration::from_secs(1_800);
-const SALVAGE_POLL: Duration = Duration::from_millis(10);
+mod apart;
+
+pub use apart::{rebuild_and_tell, rebuild_apart};
+
 /// Most lost turns that are named.
 const NAMED_MAX: usize = 100;
 const REPORT_BYTES_MAX: u64 = 1 << 20;
@@ -105,12 +104,16 @@ pub fn open(folder: &Path, bytes_max: u64, rebuild: Rebuild<'_>) -> Result<SledT
     if !folder.exists() && rebuilt.join(REPORT).exists() {
         fs::rename(&rebuilt, folder).map_err(StoreError::from_io)?;
     }
-    let why = match damage(folder).map_err(StoreError::from_io)? {
-        Some(why) => why,
-        None => match guarded(folder, bytes_max) {
-            Err(StoreError::Broken(why)) => why,
-            opened => return opened,
-        },
+    let held = hold(folder)?;
+    let (why, _held) = match damage(folder).map_err(StoreError::from_io)? {
+        Some(why) => (why, held),
+        None => {
+            drop(held);
+            match guarded(folder, bytes_max) {
+                Err(StoreError::Broken(why)) => (why, None),
+                opened => return opened,
+            }
+        }
     };
     tracing::warn!(why, "the turn log is damaged: what is sound in it is taken into a new one");
     remove(&rebuilt).map_err(StoreError::from_io)?;
@@ -123,6 +126,18 @@ pub fn open(folder: &Path, bytes_max: u64, rebuild: Rebuild<'_>) -> Result<SledT
     let told = salvage.told();
     tracing::error!(lost = ?salvage.lost, "{told}");
     guarded(folder, bytes_max)
+}
+
+/// sled's own lock. While an earlier opening is not closed, it writes yet, and nothing can be said of its files.
+fn hold(folder: &Path) -> Result<Option<File>, StoreError> {
+    let db = match File::options().read(true).write(true).open(folder.join("db")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(StoreError::from_io)?,
+    };
+    match files::locked(&db, LOCK_PATIENCE).map_err(StoreError::from_io)? {
+        true => Ok(Some(db)),
+        false => Err(StoreError::Disk("the log is still open from before".to_owned())),
+    }
 }
 
 /// sled panics at some files that it cannot read.
@@ -143,58 +158,6 @@ fn exchange(folder: &Path, rebuilt: &Path, salvage: &Salvage) -> io::Result<()> 
     fs::rename(folder, beside(folder, "damaged"))?;
     fs::rename(rebuilt, folder)?;
     File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// As `rebuild`, by `program salvage` in a process of its own: whatever these files make of it, the daemon goes on.
-pub fn rebuild_apart(program: &Path, from: &Path, to: &Path, bytes_max: u64) -> Result<Salvage, StoreError> {
-    let mut child = Command::new(program)
-        .arg("salvage")
-        .args([from, to])
-        .arg(bytes_max.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| StoreError::Disk(format!("{} cannot be started: {error}", program.display())))?;
-    let began = Instant::now();
-    let status = loop {
-        match child.try_wait().map_err(StoreError::from_io)? {
-            Some(status) => break status,
-            None if began.elapsed() > SALVAGE_TIMEOUT => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(StoreError::Broken("it could not be read in half an hour".to_owned()));
-            }
-            None => std::thread::sleep(SALVAGE_POLL),
-        }
-    };
-    let mut said = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        // It ended, and what it says fits in a pipe.
-        stdout.take(REPORT_BYTES_MAX).read_to_string(&mut said).map_err(StoreError::from_io)?;
-    }
-    match serde_json::from_str(&said) {
-        Ok(Outcome::Done(salvage)) => Ok(salvage),
-        Ok(Outcome::Disk(why)) => Err(StoreError::Disk(why)),
-        Err(_) => Err(StoreError::Broken(format!("the process that reads it ended with {status}"))),
-    }
-}
-
-/// What the process apart says.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Done(Salvage),
-    /// No fault of the old log.
-    Disk(String),
-}
-
-/// The process apart: one line for `rebuild_apart`.
-pub fn rebuild_and_tell(from: &Path, to: &Path, bytes_max: u64) -> String {
-    let outcome = match rebuild(from, to, bytes_max) {
-        Ok(salvage) => Outcome::Done(salvage),
-        Err(error) => Outcome::Disk(error.to_string()),
-    };
-    serde_json::to_string(&outcome).unwrap_or_default()
 }
 
 /// Makes a log at `to` of the sound records of the one at `from`, the newest turns first until it is full.

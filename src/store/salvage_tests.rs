@@ -260,3 +260,44 @@ fn what_nothing_can_be_made_of_is_set_aside() {
     assert!(matches!(open(&folder, BYTES_MAX, &full), Err(StoreError::Disk(_))));
     assert!(open(&folder, BYTES_MAX, &rebuild).is_ok());
 }
+
+#[test]
+fn a_salvage_that_is_ended_from_outside_is_tried_again_and_loses_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("turns");
+    let turns = lived(&folder);
+    fs::write(folder.join("conf"), "no").unwrap();
+    let by = |script: &str| {
+        let program = dir.path().join("program");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        open(&folder, BYTES_MAX, &|from, to, bytes_max| rebuild_apart(&program, from, to, bytes_max))
+    };
+    for signal in ["TERM", "KILL", "INT"] {
+        let error = by(&format!("kill -{signal} $$")).err().expect("it was ended");
+        assert!(matches!(&error, StoreError::Disk(why) if why.contains("was ended")), "{signal}: {error}");
+        assert!(folder.join("db").exists() && !beside(&folder, "damaged").exists(), "{signal}");
+    }
+    let log = open(&folder, BYTES_MAX, &rebuild).unwrap();
+    assert_eq!(log.counts().unwrap().turns, turns.len() as u64);
+    drop(log);
+    // One that fails by itself will fail again.
+    fs::write(folder.join("conf"), "no").unwrap();
+    assert!(by("exit 101").unwrap().salvaged().unwrap().set_aside);
+}
+
+#[test]
+fn a_log_that_is_still_open_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("turns");
+    let turns = lived(&folder);
+    let log = SledTurns::open(&folder, BYTES_MAX).unwrap();
+    fs::write(folder.join("conf"), "no").unwrap();
+    assert!(matches!(open(&folder, BYTES_MAX, &rebuild), Err(StoreError::Disk(why)) if why.contains("still open")));
+    log.append(&turn("turn-new", "p")).unwrap();
+    log.flush_now().unwrap();
+    drop(log);
+    let log = open(&folder, BYTES_MAX, &rebuild).unwrap();
+    assert_eq!(log.counts().unwrap().turns, turns.len() as u64 + 1);
+}

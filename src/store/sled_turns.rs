@@ -38,7 +38,7 @@ pub(super) use restore::named_turn;
 pub(super) const HEAD_BYTES: usize = 9;
 /// Memory of sled's page cache, bytes.
 const CACHE_BYTES: u64 = 32 << 20;
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// Stands in a feedback's key between the turn's id and the rest; no id contains it.
 const FEEDBACK_MARK: u8 = b'/';

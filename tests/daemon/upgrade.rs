@@ -179,3 +179,33 @@ async fn an_update_under_load_breaks_no_reply_and_each_daemon_keeps_to_its_versi
     let left = fs::read_dir(root.join("usr/local/lib/chimere")).unwrap().count();
     assert_eq!(left, 3, "`current`, the release before and this one");
 }
+
+#[test]
+fn a_release_stays_while_it_runs_however_many_come_after_it() {
+    let (folder, project) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+    // Of these releases only the program counts.
+    let (release, root) = (folder.path().join("release"), folder.path().join("root"));
+    for part in ["bin", "share/doc/chimere", "share/chimere/systemd"] {
+        fs::create_dir_all(release.join(part)).unwrap();
+    }
+    symlink(env!("CARGO_BIN_EXE_chimere"), release.join("bin/chimere")).unwrap();
+    fs::copy(project.join("deploy/install.sh"), release.join("install.sh")).unwrap();
+    for file in ["chimere.service", "chimere.sysusers", "config.toml"] {
+        fs::copy(project.join("systemd").join(file), release.join("share/chimere/systemd").join(file)).unwrap();
+    }
+    let releases = || fs::read_dir(root.join("usr/local/lib/chimere")).unwrap().count();
+    install(&release, &root);
+    let own = fs::canonicalize(root.join("usr/local/bin/chimere")).unwrap();
+    // It waits for a template on its standard input.
+    let mut command = Command::new(&own);
+    let mut running = command.args(["engine", "--vet"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    install(&release, &root);
+    install(&release, &root);
+    let (there, left) = (own.exists(), releases());
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert!(there, "{} was taken away under its process", own.display());
+    assert_eq!(left, 4, "`current`, the one that runs, the one before and the last");
+    install(&release, &root);
+    assert!(!own.exists() && releases() == 3, "nobody runs it any more");
+}

@@ -1,6 +1,10 @@
 //! Tools for chat templates that know none. The system text describes them, with the way to call them. Calls and their
 //! results in the history become text. Nothing is left out silently.
 
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::Formatter;
 use serde_json::{Map, Value, json};
 
 use super::protocol::ChatInput;
@@ -22,6 +26,8 @@ pub struct ToolWays {
     /// The template shows the tools of a request, and the calls of a history.
     pub shows_tools: bool,
     pub shows_calls: bool,
+    /// It puts the arguments of a past call between its own words as text, and takes no object.
+    pub arguments_as_text: bool,
 }
 
 impl ToolWays {
@@ -36,18 +42,25 @@ impl ToolWays {
         };
         let tool = json!({"type": "function", "function": {"name": PROBE, "description": "d",
             "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "d"}}, "required": ["a"]}}});
-        // A template that refuses the probe is taken at its word when a request comes.
-        let shows = |messages: Value, tools: Value, prompt: bool| {
+        let render = |messages: Value, tools: Value, prompt: bool| {
             let context = json!({"messages": messages, "tools": tools, "add_generation_prompt": prompt,
                 "bos_token": "", "eos_token": ""});
-            template
-                .is_none_or(|template| template.render(context, "2026-01-01").map_or(true, |text| text.contains(PROBE)))
+            template.map(|template| template.render(context, "2026-01-01").ok())
         };
+        // A template that refuses the probe is taken at its word when a request comes.
+        let shows = |shown: &Option<Option<String>>| !matches!(shown, Some(Some(text)) if !text.contains(PROBE));
+        let called = |arguments: Value| render(json!([user, call(arguments)]), Value::Null, false);
+        let arguments = json!({"a": "x"});
+        let (by_object, by_text) = (called(arguments.clone()), called(as_python(&arguments).into()));
+        let says = |shown: &Option<Option<String>>, what: &str| matches!(shown, Some(Some(text)) if text.contains(PROBE) && text.contains(what));
+        // What it makes of an object is an error, or Python's own way to write one, which no model was trained on.
+        let takes_no_object = matches!(by_object, Some(None)) || says(&by_object, "{'a': 'x'}");
         ToolWays {
             format: found.unwrap_or(Format::generic()),
             known: found.is_some(),
-            shows_tools: shows(json!([user]), json!([tool]), true),
-            shows_calls: shows(json!([user, call(json!({"a": "x"}))]), Value::Null, false),
+            shows_tools: shows(&render(json!([user]), json!([tool]), true)),
+            shows_calls: shows(&by_object),
+            arguments_as_text: takes_no_object && says(&by_text, "{\"a\": \"x\"}"),
         }
     }
 
@@ -73,12 +86,17 @@ impl ToolWays {
         let rewrites =
             !self.shows_calls && chat.messages.iter().any(|m| !m.tool_calls.is_empty() || m.role == Role::Tool);
         let describes = !self.shows_tools && !chat.tools.is_empty();
-        if !rewrites && !describes {
+        let writes = !rewrites && self.arguments_as_text && chat.messages.iter().any(|m| !m.tool_calls.is_empty());
+        if !rewrites && !describes && !writes {
             return None;
         }
         let mut own = chat.clone();
         if rewrites {
             own.messages = self.as_text(&chat.messages);
+        }
+        if writes {
+            let calls = own.messages.iter_mut().flat_map(|message| &mut message.tool_calls);
+            calls.for_each(|call| call.arguments = as_python(&call.arguments).into());
         }
         if describes {
             let text = self.describe(&chat.tools);
@@ -137,10 +155,37 @@ impl ToolWays {
     }
 }
 
+/// JSON as Python writes it, with a blank behind each comma and colon: models were trained on that.
+fn as_python(value: &Value) -> String {
+    let mut bytes = Vec::new();
+    let mut out = serde_json::Serializer::with_formatter(&mut bytes, Spaced);
+    match value.serialize(&mut out) {
+        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => value.to_string(),
+    }
+}
+
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tokenizer::tests::qwen;
     use super::*;
+    use crate::engine::prompt::render;
     use crate::toolcall::parse;
     use crate::turn::ToolCall;
 
@@ -174,5 +219,30 @@ mod tests {
         assert!(knows.shows_tools && knows.shows_calls && knows.prepare(&chat).is_none());
         let plain = ChatInput { messages: vec![Message::new(Role::User, "go")], ..ChatInput::default() };
         assert!(ways.prepare(&plain).is_none());
+    }
+
+    #[test]
+    fn arguments_are_text_for_templates_that_take_no_object() {
+        let call = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name + '=' }}CALL{% endfor %}{% endfor %}";
+        let mut message = Message::new(Role::Assistant, "");
+        let arguments = json!({"x": [1, "two"], "y": {"z": null}});
+        message.tool_calls = vec![ToolCall { id: "c".into(), name: "f".into(), arguments }];
+        let chat = ChatInput { messages: vec![Message::new(Role::User, "go"), message], ..ChatInput::default() };
+        let text = "gof={\"x\": [1, \"two\"], \"y\": {\"z\": null}}";
+        for (way, as_text) in [
+            ("{{ '' + c.function.arguments }}", true),
+            ("{{ c.function.arguments }}", true),
+            ("{{ c.function.arguments|tojson }}", false),
+            ("{{ c.function.arguments if c.function.arguments is string else c.function.arguments|tojson }}", false),
+        ] {
+            let vocab = qwen();
+            let template = ChatTemplate::load(&call.replace("CALL", way)).unwrap();
+            let ways = ToolWays::of(&vocab, Some(&template));
+            assert_eq!((ways.arguments_as_text, ways.shows_calls), (as_text, true), "{way}");
+            let own = ways.prepare(&chat);
+            assert_eq!(own.is_some(), as_text, "{way}");
+            let prompt = render(&vocab, &template, own.as_ref().unwrap_or(&chat)).unwrap();
+            assert_eq!(prompt.text, text, "{way}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Map;
 
 use super::DEPTH_MAX;
-use super::literal::Literal;
+use super::literal::{self, Literal};
 use super::shape::{Balance, Call, End, Functions, Reading};
 
 /// How a family writes such calls.
@@ -30,7 +30,7 @@ pub(super) fn read(form: &Code, text: &str, ended: bool, functions: &Functions, 
             Some(End::Never) => return Reading::Text,
             _ => return more,
         },
-        _ => match text[from..].find(form.close) {
+        _ => match closed(&text[from..], form.close) {
             Some(at) => from + at,
             None => return more,
         },
@@ -39,12 +39,20 @@ pub(super) fn read(form: &Code, text: &str, ended: bool, functions: &Functions, 
         "" => in_brackets(&text[from..to], functions),
         call => in_braces(&text[from..to], call, functions).map(|call| vec![call]),
     };
-    match calls {
-        Some(calls) => Reading::Calls(calls, to),
-        // The closing mark may stand inside a string.
-        None if !form.call.is_empty() => more,
-        None => Reading::Text,
+    calls.map_or(Reading::Text, |calls| Reading::Calls(calls, to))
+}
+
+/// Where the closing mark stands; one inside a string is none.
+fn closed(text: &str, close: &str) -> Option<usize> {
+    let (mut from, mut quotes) = (0, 0);
+    for (at, _) in text.match_indices(close) {
+        quotes += text[from..at].matches(literal::QUOTE).count();
+        if quotes % 2 == 0 {
+            return Some(at);
+        }
+        from = at;
     }
+    None
 }
 
 /// Whether `body` names a function, or may come to.

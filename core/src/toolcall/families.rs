@@ -30,12 +30,12 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
     (
         "deepseek-dsml",
         "",
-        "</think>\n\n<｜DSML｜function_calls>\n{% for c in calls %}<｜DSML｜invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v|tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n{% endfor %}</｜DSML｜function_calls>",
+        "{% set d = '｜DSML｜' %}</think>\n\n<{{ d }}function_calls>\n{% for c in calls %}<{{ d }}invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<{{ d }}parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v|tojson }}</{{ d }}parameter>\n{% endfor %}</{{ d }}invoke>\n{% endfor %}</{{ d }}function_calls>",
     ),
     (
         "deepseek-dsml-4",
         "",
-        "<｜DSML｜tool_calls>\n{% for c in calls %}<｜DSML｜invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v|tojson }}</｜DSML｜parameter>\n{% endfor %}</｜DSML｜invoke>\n{% endfor %}</｜DSML｜tool_calls>",
+        "{% set d = '｜DSML｜' %}<{{ d }}tool_calls>\n{% for c in calls %}<{{ d }}invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments|items %}<{{ d }}parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">{{ v if v is string else v|tojson }}</{{ d }}parameter>\n{% endfor %}</{{ d }}invoke>\n{% endfor %}</{{ d }}tool_calls>",
     ),
     (
         "kimi",
@@ -120,7 +120,7 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
     (
         "gigachat",
         "single",
-        "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"{{ calls[0].function.name }}\", \"arguments\": {{ calls[0].function.arguments|tojson }}}<|message_sep|>\n\n",
+        "{% set m = {'role': 'function call'} %}<|message_sep|>\n\n{{ m.role }}<|role_sep|>\n{\"name\": \"{{ calls[0].function.name }}\", \"arguments\": {{ calls[0].function.arguments|tojson }}}<|message_sep|>\n\n",
     ),
     (
         "functools",
@@ -220,4 +220,22 @@ fn calls_in_the_history_of_every_family_are_read_back() {
     }
     let all: std::collections::BTreeSet<&str> = Format::all().map(|format| format.name).collect();
     assert_eq!(families, all, "every family has its template here");
+}
+
+#[test]
+fn a_closing_mark_inside_a_string_closes_nothing_and_text_between_marks_is_told_at_once() {
+    let gemma = Format::named("gemma").unwrap();
+    let call = "<|tool_call>call:g{s:<|\"|>a <tool_call|> b<|\"|>}<tool_call|>";
+    assert_eq!(read_in_any_cut(gemma, call), [("g".to_owned(), json!({"s": "a <tool_call|> b"}))]);
+    let mut parser = ToolCallParser::new(&tools(), gemma);
+    let text = "<|tool_call>call:g{no such thing}<tool_call|> and so on";
+    let told: String = parser
+        .push(Channel::Answer, text)
+        .iter()
+        .map(|piece| match piece {
+            Piece::Content(_, text) => text.as_str(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, text);
 }

@@ -361,8 +361,6 @@ const HARMONY: Named = Named {
 
 /// What tells a family by its template, the surest signs first.
 static SIGNS: &[(&str, &str)] = &[
-    ("<｜DSML｜function_calls>", "deepseek-dsml"),
-    ("<｜DSML｜", "deepseek-dsml-4"),
     ("<|tool_call_argument_begin|>", "kimi"),
     ("<minimax:tool_call>", "minimax"),
     ("<seed:tool_call>", "seed"),
@@ -378,6 +376,7 @@ static SIGNS: &[(&str, &str)] = &[
     ("<tool_calls>", "apriel"),
     ("<|function_call|>", "gigachat"),
     ("function call<|role_sep|>", "gigachat"),
+    ("'role': 'function call'", "gigachat"),
     ("functools[", "functools"),
     ("<use_mcp_tool>", "mcp"),
     ("<|tool_list_start|>", "lfm"),
@@ -395,7 +394,12 @@ impl Format {
     /// The family that a template's source shows; `has` says whether the vocabulary has such a special token. `None`:
     /// no sign of any.
     pub fn of(template: &str, has: &dyn Fn(&str) -> bool) -> Option<&'static Format> {
-        if template.contains("<｜tool▁calls▁begin｜>") && !template.contains("<｜DSML｜") {
+        // These templates put their marks together from parts.
+        if template.contains("｜DSML｜") {
+            let third = template.contains("function_calls>");
+            return Format::named(if third { "deepseek-dsml" } else { "deepseek-dsml-4" });
+        }
+        if template.contains("<｜tool▁calls▁begin｜>") {
             return Format::named(if template.contains("```json") { "deepseek-r1" } else { "deepseek" });
         }
         let sign = SIGNS.iter().find(|(sign, _)| template.contains(sign)).map(|(_, name)| *name);
@@ -413,6 +417,8 @@ impl Format {
         match name {
             "deepseek-r1" => "<｜tool▁calls▁begin｜>```json",
             "deepseek" => "<｜tool▁calls▁begin｜>",
+            "deepseek-dsml" => "｜DSML｜ function_calls>",
+            "deepseek-dsml-4" => "｜DSML｜",
             _ => SIGNS.iter().find(|(_, own)| *own == name).map_or("", |(sign, _)| sign),
         }
     }

@@ -8,7 +8,7 @@ use super::tags::Tags;
 
 impl Shape {
     /// The marks that open it.
-    pub(super) fn openings(&self) -> [&'static str; 2] {
+    pub(crate) fn openings(&self) -> [&'static str; 2] {
         match self {
             Shape::Tags(tags) => [tags.open, tags.function],
             Shape::Json(json) => [json.open, ""],

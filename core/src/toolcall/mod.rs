@@ -90,6 +90,8 @@ pub struct ToolCallParser {
     /// Their texts, where somebody wants them.
     texts: Option<Vec<String>>,
     read_bytes: usize,
+    /// Behind text of the answer there are no calls.
+    calls_first: bool,
     /// Makes the ids of this reply unlike those of others.
     prefix: u64,
 }
@@ -107,6 +109,7 @@ impl ToolCallParser {
             calls: 0,
             texts: None,
             read_bytes: 0,
+            calls_first: false,
             // Without random numbers, ids are still unique within the reply.
             prefix: getrandom::u64().unwrap_or_default(),
         }
@@ -115,6 +118,11 @@ impl ToolCallParser {
     /// One that keeps what it read as calls.
     pub fn keeping_texts(tools: &[Value], format: &'static Format) -> ToolCallParser {
         ToolCallParser { texts: Some(Vec::new()), ..ToolCallParser::new(tools, format) }
+    }
+
+    /// For an answer that is calls or JSON of a form: a mark in a string of that JSON opens nothing.
+    pub fn calls_first(self) -> ToolCallParser {
+        ToolCallParser { calls_first: true, ..self }
     }
 
     /// What was read as this call, and those behind it in the same marks.
@@ -143,7 +151,7 @@ impl ToolCallParser {
         }
         // Calls that end the thought, where nothing came behind it.
         for (text, calls) in std::mem::take(&mut self.in_thought) {
-            match answer.is_silent() {
+            match answer.is_silent() && self.calls as usize + calls.len() <= CALLS_MAX as usize {
                 true => calls.into_iter().for_each(|call| self.give(call, &mut thought)),
                 false => content(&mut thought, Channel::Thinking, text),
             }
@@ -216,14 +224,16 @@ impl ToolCallParser {
         }
     }
 
-    /// Something follows the calls at the end of the thought: they are text.
+    /// Something follows the calls at the end of the thought: they are text, and so is what an answer cuts off.
     fn release(&mut self, pieces: &mut Vec<Piece>) {
         self.in_thought.drain(..).for_each(|(text, _)| content(pieces, Channel::Thinking, text));
+        content(pieces, Channel::Thinking, self.thinking.rest());
     }
 
     /// Reads a call as far as this reply may still have some.
     fn read(&mut self, stream: &mut Stream, ended: bool) -> Reading {
-        if self.calls >= CALLS_MAX || self.read_bytes >= READ_BYTES_MAX {
+        let spoken = self.calls_first && stream.has_spoken();
+        if spoken || self.calls >= CALLS_MAX || self.read_bytes >= READ_BYTES_MAX {
             return Reading::Text;
         }
         let (body, new, balance) = stream.body();

@@ -71,6 +71,10 @@ impl Stream {
         !self.spoke && !self.called
     }
 
+    pub(super) fn has_spoken(&self) -> bool {
+        self.spoke
+    }
+
     pub(super) fn undecided(&self) -> usize {
         self.text.len() - self.at
     }

@@ -290,8 +290,8 @@ impl<'a> Reader<'a> {
             match mark {
                 Mark::Parameter => {
                     let line = text[..at].trim_end_matches([' ', '\t']).ends_with('\n') || !self.tags.lines;
-                    let name =
-                        text[behind..].split_once(self.tags.parameter_head_end).map_or("", |(name, _)| name.trim());
+                    let head = &text[behind..text.floor_char_boundary(behind + HEAD_BYTES_MAX)];
+                    let name = head.split_once(self.tags.parameter_head_end).map_or("", |(name, _)| name.trim());
                     if implied.is_none() && line && parameters + functions + calls == 0 && new(name.trim_matches('"')) {
                         implied = Some(at);
                     }
@@ -333,7 +333,11 @@ impl<'a> Reader<'a> {
 
     /// The value of which its own closing tag is missing.
     fn fall_back(&mut self, implied: Option<usize>, nested: Option<(usize, usize)>, last: usize) -> &'a str {
+        let text = self.rest;
+        let blank = |from: usize, to: usize| text.get(from..to).is_some_and(|between| between.trim().is_empty());
         match (implied, nested) {
+            // It was closed right before the other parameter: what looked like a tag in it was text.
+            (Some(next), Some((at, behind))) if blank(behind, next) => self.end(at, behind),
             (Some(at), _) => self.end(at, at),
             (None, Some((at, behind))) => self.end(at, behind),
             (None, None) => self.end(last, last),

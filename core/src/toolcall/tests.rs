@@ -204,6 +204,12 @@ fn a_call_in_a_thought_is_one_only_where_the_reply_ends_with_it() {
         names(&[(Thinking, "hm <tool_call>{\"name\":"), (Answer, "x")]),
         owned("", "hm <tool_call>{\"name\":", "x")
     );
+    // What the thought still holds is told before the answer, not at its end.
+    for held in ["hm ", "hm <", "hm <tool_call>{\"name\":"] {
+        let pieces = told(&[(Thinking, held), (Answer, "x"), (Answer, "y")]);
+        assert_eq!(pieces, [Piece::Content(Thinking, held.into()), Piece::Content(Answer, "xy".into())]);
+    }
+    assert_eq!(names(&[(Thinking, &a.repeat(CALLS_MAX as usize + 2))]).0.split(' ').count(), CALLS_MAX as usize);
 }
 
 /// What a model writes, the text that remains, and the calls.
@@ -243,6 +249,8 @@ fn what_is_certain_is_read_and_nothing_else() {
         (tagged(&[("s", one)]), "", f(json!({ "s": one }))),
         (tagged(&[("s", "see <parameter=x> there")]), "", f(json!({"s": "see <parameter=x> there"}))),
         (tagged(&[("s", "<function=f>\n<parameter=i>\n1\n</parameter>\n</function>")]), "", f(json!({"s": "<function=f>\n<parameter=i>\n1\n</parameter>\n</function>"}))),
+        (tagged(&[("s", "see <parameter=x> there"), ("i", "7")]), "", f(json!({"s": "see <parameter=x> there", "i": 7}))),
+        (tagged(&[("s", "a <parameter=x>\n\n<parameter=y> b"), ("i", "7"), ("n", "1")]), "", f(json!({"s": "a <parameter=x>\n\n<parameter=y> b", "i": 7, "n": 1}))),
         // JSON: a bracket too few or too many, a fence, a list, several values, other quotes.
         ("<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}</tool_call>".into(), "", f(json!({"i": 1}))),
         ("<tool_call>{\"name\": \"f\", \"arguments\": {\"i\": 1}}}</tool_call>".into(), "", f(json!({"i": 1}))),
@@ -288,6 +296,22 @@ fn arguments_take_the_types_that_references_and_alternatives_give() {
     let text =
         "<tool_call>\n<function=plan>\n<parameter=s>\n{\"kind\": \"week\"}\n</parameter>\n</function>\n</tool_call>";
     assert_eq!(parse(text, &tools).1[0].arguments, json!({"s": "{\"kind\": \"week\"}"}));
+}
+
+#[test]
+fn a_mark_in_an_answer_of_a_form_opens_nothing() {
+    let answer = "{\"s\": \"so <function=g></function> it is\"}";
+    let read = |text: &str| {
+        let mut parser = ToolCallParser::new(&tools(), &QWEN_TAGS).calls_first();
+        let mut pieces: Vec<Piece> =
+            text.split_inclusive(' ').flat_map(|piece| parser.push(Channel::Answer, piece)).collect();
+        pieces.extend(parser.finish());
+        let (text, calls) = collect(&pieces);
+        (text, calls.len())
+    };
+    assert_eq!(read(answer), (answer.to_owned(), 0));
+    assert_eq!(read("\n<function=g>\n</function>\n<tool_call>{\"name\": \"f\"}</tool_call>"), (String::new(), 2));
+    assert_eq!(parse(answer, &tools()).1.len(), 1, "where any text may stand before a call");
 }
 
 #[test]

@@ -19,8 +19,9 @@ pub(crate) struct RawMessage {
     #[serde(default)]
     content: Value,
     name: Option<String>,
-    #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
+    /// Another name of it. Servers write both, and clients send both back.
+    reasoning: Option<Value>,
     tool_calls: Option<Vec<RawCall>>,
     tool_call_id: Option<String>,
     /// Only null passes: sound and the calls of the old API are not read.
@@ -88,7 +89,7 @@ fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, Ap
     Ok(Message {
         role,
         content,
-        reasoning_content: raw.reasoning_content,
+        reasoning_content: raw.reasoning_content.or_else(|| Some(raw.reasoning?.as_str()?.to_owned())),
         tool_calls: tool_calls
             .into_iter()
             .enumerate()
@@ -204,12 +205,17 @@ mod tests {
             {"role": "user", "content": "q", "id": 7, "metadata": {"a": 1}},
             {"role": "assistant", "content": "a", "provider_specific_fields": null, "annotations": [{"a": 1}],
                 "audio": null, "function_call": null, "refusal": null, "parsed": null, "id": "msg-1",
-                "tool_calls": [call]},
+                "reasoning": "hm", "reasoning_content": "hm", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": null, "artifact": [1], "status": "success"},
         ]))
         .unwrap();
         assert_eq!((read[0].content.as_str(), read[1].content.as_str(), read[2].content.as_str()), ("q", "a", ""));
         assert_eq!(read[1].tool_calls[0].name, "f");
+        assert_eq!(read[1].reasoning_content.as_deref(), Some("hm"));
+        for (reasoning, thought) in [(json!("so"), Some("so")), (json!({"effort": "low"}), None), (json!(null), None)] {
+            let read = of(json!([{"role": "assistant", "content": "a", "reasoning": reasoning}])).unwrap();
+            assert_eq!(read[0].reasoning_content.as_deref(), thought);
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use super::super::vocab::Vocab;
 
+/// Before the name of a function in a header.
+const RECIPIENT: &str = "to=functions.";
 /// Bytes of a header; more is no header.
 const HEADER_BYTES_MAX: usize = 512;
 
@@ -70,7 +72,7 @@ impl Harmony {
             let header = std::mem::take(header);
             self.header = None;
             return match header {
-                header if header.contains("to=functions.") => Step::Call(header + &vocab.name(id)),
+                header if header.contains(RECIPIENT) => Step::Call(call_head(&header)),
                 header if header.contains("analysis") => Step::Thought,
                 _ => Step::Answer,
             };
@@ -84,5 +86,39 @@ impl Harmony {
             self.header = None;
         }
         Step::Silent
+    }
+}
+
+/// The head of a call as its reader knows it. A model names the function in either part of the header, and on any channel.
+fn call_head(header: &str) -> String {
+    let name = header.split_once(RECIPIENT).map_or("", |(_, behind)| behind);
+    let end = name.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(name.len());
+    format!("<|channel|>commentary {RECIPIENT}{}<|message|>", &name[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::protocol::Channel;
+    use crate::toolcall::{Format, ToolCallParser, collect};
+
+    #[test]
+    fn a_call_is_read_whatever_its_header_says_beside_the_name() {
+        let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+        for header in [
+            "<|channel|>commentary to=functions.find <|constrain|>json",
+            "<|channel|>analysis to=functions.find code",
+            "<|start|>assistant to=functions.find<|channel|>commentary json",
+            "<|start|>assistant<|channel|>analysis to=functions.find <|constrain|>json",
+        ] {
+            let mut parser = ToolCallParser::new(&[tool("find"), tool("json")], Format::named("harmony").unwrap());
+            let mut pieces = parser.push(Channel::Answer, &(call_head(header) + "{\"n\": 1}"));
+            pieces.extend(parser.finish());
+            let (text, calls) = collect(&pieces);
+            assert_eq!((text.as_str(), calls.len()), ("", 1), "{header}");
+            assert_eq!((calls[0].name.as_str(), &calls[0].arguments), ("find", &json!({"n": 1})), "{header}");
+        }
     }
 }

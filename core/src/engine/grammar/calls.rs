@@ -18,6 +18,8 @@ const CALLS_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Marks {
     shape: &'static Shape,
+    /// What its format reads as the beginning of a call.
+    openings: Vec<&'static str>,
     /// The prompt begins the first call.
     begun: bool,
     /// Special tokens that stand in the marks of its format, the longest first.
@@ -27,7 +29,8 @@ pub(super) struct Marks {
 /// Without a model: JSON between marks of text.
 impl Default for Marks {
     fn default() -> Marks {
-        Marks { shape: Format::generic().first(), begun: false, tokens: Vec::new() }
+        let format = Format::generic();
+        Marks { shape: format.first(), openings: openings(format), begun: false, tokens: Vec::new() }
     }
 }
 
@@ -42,7 +45,7 @@ impl Marks {
             .map(|(id, text)| (text, id))
             .collect();
         tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-        Marks { shape: format.first(), begun: !format.begun.is_empty(), tokens }
+        Marks { shape: format.first(), openings: openings(format), begun: !format.begun.is_empty(), tokens }
     }
 
     /// The token that opens a call, where it is one.
@@ -75,6 +78,10 @@ impl Marks {
     }
 }
 
+fn openings(format: &Format) -> Vec<&'static str> {
+    format.shapes.iter().flat_map(Shape::openings).filter(|mark| !mark.is_empty()).collect()
+}
+
 /// The grammar in Lark's notation.
 pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError> {
     let mut text = match (calls.required, &calls.answer) {
@@ -86,10 +93,10 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
             let why = "it has no token for tool calls, so `strict` needs a `tool_choice` that forces a call";
             return Err(GrammarError::Vocabulary(why.to_owned()));
         }
-        // Text that spells the mark with other tokens would be read as a call.
+        // Text that spells a mark with other tokens would be read as a call that nothing held to its schema.
         (false, None) => {
-            let mark = escaped(marks.shape.mark());
-            format!("start: TEXT? calls?\nTEXT: /(?s:.+)/ & ~/(?s:.*){mark}(?s:.*)/\n")
+            let marks = marks.openings.iter().map(|mark| escaped(mark)).collect::<Vec<_>>().join("|");
+            format!("start: TEXT? calls?\nTEXT: /(?s:.+)/ & ~/(?s:.*)({marks})(?s:.*)/\n")
         }
     };
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();

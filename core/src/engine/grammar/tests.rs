@@ -241,6 +241,10 @@ fn a_free_choice_is_text_calls_or_the_answer_that_was_asked_for() {
         assert_eq!(takes(&free, false, good), !good.contains("<think>"), "{good}");
     }
     assert!(!takes(&free, false, &ADD.replace("\"a\": 1", "\"a\": 1.5")));
+    // What the reader takes for a call although no mark of one is around it.
+    let unheld = "So: <function=add>\n<parameter=a>\nmany\n</parameter>\n</function>";
+    assert!(!takes(&free, false, unheld) && !takes(&free, true, unheld));
+    assert!(takes(&free, true, "So: <function> and <parameter=a>"));
     let answer = calls(false, false, Some(json!({"type": "object", "properties": {"x": {"type": "null"}}})));
     assert!(takes(&answer, false, r#"{"x": null}"#));
     assert!(takes(&answer, false, ADD));

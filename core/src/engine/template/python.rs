@@ -62,7 +62,7 @@ fn charge(written: u64, looks: u64) -> Result<Bounds, Error> {
 }
 
 /// Refuses a text of `bytes` before it is made.
-fn would_make(bytes: Option<u64>) -> Result<(), Error> {
+pub(super) fn would_make(bytes: Option<u64>) -> Result<(), Error> {
     let bounds = charge(0, 1)?;
     match bytes {
         Some(bytes) if bytes <= bounds.value_bytes_max => Ok(()),

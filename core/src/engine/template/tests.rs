@@ -256,3 +256,12 @@ fn three_hundred_damaged_templates_are_judged() {
     println!("{refused} refused, {taken} still usable");
     assert!(refused >= 100 && taken >= 20, "{refused} refused, {taken} taken");
 }
+
+/// Each field of a format may say the same text, which may be a long one: the size is looked at while it is made.
+#[test]
+fn a_format_makes_no_more_than_any_other_operator() {
+    let source = format!("{{{{ '{}' % {{'a': text}} }}}}", "%(a)s".repeat(900));
+    let template = ChatTemplate::load(&source).unwrap();
+    let found = template.render(json!({"text": "x".repeat(32 << 20)}), "");
+    assert!(matches!(found, Err(TemplateError::Limit(_))), "{:?}", found.map(|text| text.len()));
+}

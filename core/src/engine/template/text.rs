@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::json::python_float;
+use super::python::would_make;
 use super::{CUT_MARK, MARK};
 
 /// Nesting of a value that can be written.
@@ -137,6 +138,7 @@ fn fields(format: &str, list: &[Value], named: &Value) -> Result<String, Error> 
             None => next.next().cloned().ok_or_else(|| wrong("not enough arguments for the format"))?,
         };
         field.write(&value, &mut out)?;
+        would_make(Some(out.len() as u64))?;
     }
     Err(wrong("the format has too many fields"))
 }

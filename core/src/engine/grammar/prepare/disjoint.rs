@@ -1,5 +1,7 @@
 //! Whether two schemas can hold for one value.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::references::References;
@@ -135,8 +137,10 @@ fn types(schema: &Map<String, Value>) -> Vec<&str> {
             None => super::TYPES.to_vec(),
         },
     };
-    let both = named.contains(&"number") && !named.contains(&"integer");
-    named.into_iter().chain(both.then_some("integer")).collect()
+    let both = named.contains(&"number").then_some("integer");
+    // A schema may say the same type any number of times.
+    let named: BTreeSet<&str> = named.into_iter().chain(both).collect();
+    named.into_iter().collect()
 }
 
 fn kinds_of(value: &Value) -> &'static [&'static str] {

@@ -73,7 +73,7 @@ pub(super) fn inexact(number: &Number) -> Option<String> {
 /// Why multiples of a number cannot be told by their digits: the library counts in 32 bits.
 fn step(number: &Number) -> Option<String> {
     let sized = decimal(number).filter(|(coefficient, places)| {
-        *places <= 9 && coefficient * 10 + 9 * 10u64.pow(*places) <= u64::from(u32::MAX)
+        *places <= 9 && u128::from(*coefficient) * 10 + 9 * 10u128.pow(*places) <= u128::from(u32::MAX)
     });
     let same = sized.is_some_and(|own| number.as_f64().and_then(decimal_of_double) == Some(own));
     (!same).then(|| format!("multiples of {number} cannot be enforced: it has too many digits"))

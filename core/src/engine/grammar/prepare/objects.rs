@@ -1,5 +1,7 @@
 //! Keywords of objects.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{Node, Preparer, below, patterns};
@@ -181,7 +183,7 @@ fn required_of(node: &Node<'_>) -> u64 {
 
 /// The names that must be there, each once.
 fn required(node: &Node<'_>) -> Result<Vec<String>, GrammarError> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut known) = (Vec::new(), HashSet::new());
     match node.map.get("required") {
         // In older drafts a switch of one property, which says nothing of the object.
         None | Some(Value::Bool(_)) => {}
@@ -190,7 +192,7 @@ fn required(node: &Node<'_>) -> Result<Vec<String>, GrammarError> {
                 let Some(name) = name.as_str() else {
                     return Err(node.fault("required", "each name must be a text"));
                 };
-                if !names.iter().any(|known| known == name) {
+                if known.insert(name) {
                     names.push(name.to_owned());
                 }
             }

@@ -131,6 +131,9 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         (json!({"propertyNames": {"maxLength": 3}}), "#/propertyNames", "enum"),
         (json!({"multipleOf": 1e-9}), "#/multipleOf", "too many digits"),
         (json!({"multipleOf": 0.07}), "#/multipleOf", "too many digits"),
+        (json!({"multipleOf": 2e18}), "#/multipleOf", "too many digits"),
+        (json!({"multipleOf": 18446744073709551615u64}), "#/multipleOf", "too many digits"),
+        (json!({"multipleOf": 1.5e300}), "#/multipleOf", "too many digits"),
         (json!({"const": 1e30}), "#/const", "64 bits"),
         (json!({"enum": [[{"a": "\u{1}"}]]}), "#/enum", "control"),
         (json!({"maximum": 18446744073709551616.0}), "#/maximum", "64 bits"),
@@ -187,6 +190,11 @@ fn work_is_bounded() {
         .collect();
     let started = std::time::Instant::now();
     let _ = prepare(&json!({"properties": nested}), true);
+    // As many names as a schema has room for, and a type said again and again.
+    let names: Vec<String> = (0..30_000).map(|n| format!("n{n}")).collect();
+    let _ = prepare(&json!({"required": names}), true);
+    let said = |kind: &str| json!({"type": vec![kind; 10_000]});
+    let _ = prepare(&json!({"oneOf": [said("string"), said("null")]}), true);
     let many: Vec<Value> = (0..300)
         .map(|_| json!({"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#"}]}}, "required": ["a"]}))
         .collect();
