@@ -215,6 +215,25 @@ fn damage_anywhere_costs_what_is_damaged_alone() {
 }
 
 #[test]
+fn a_damaged_blob_is_seen_whether_its_page_was_replaced_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    lived(dir.path());
+    let blobs: Vec<PathBuf> = files_of(&dir.path().join("blobs"));
+    assert!(!blobs.is_empty());
+    let named: HashSet<i64> = Found::read(dir.path(), Forgotten::read(dir.path())).unwrap().blobs;
+    for path in blobs {
+        let bytes = fs::read(&path).unwrap();
+        let number: i64 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let mut damaged = bytes.clone();
+        damaged[bytes.len() / 2] ^= 1;
+        fs::write(&path, damaged).unwrap();
+        assert_eq!(damage(dir.path()).unwrap().is_some(), named.contains(&number), "{}", path.display());
+        fs::write(&path, bytes).unwrap();
+    }
+    assert_eq!(damage(dir.path()).unwrap(), None);
+}
+
+#[test]
 #[ignore = "200 damaged logs: minutes"]
 fn two_hundred_corruptions_cost_what_is_damaged_alone() {
     corruptions(0..200);
