@@ -142,6 +142,7 @@ impl Replies {
         let mut wishes = Wishes {
             tier: request.tier,
             thinking: request.thinking,
+            thought: request.thought,
             prompt: std::mem::take(&mut request.prompt),
             sampling: std::mem::take(&mut request.sampling),
             max_tokens: request.max_tokens,

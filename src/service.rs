@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use crate::turn::{
-    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, Tier, ToolCall, Turn,
+    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, ThoughtPolicy, Tier, ToolCall, Turn,
     TurnId, Usage, Vote,
 };
 
@@ -131,6 +131,8 @@ pub struct ReplyRequest {
     pub route: Option<String>,
     pub tier: Option<Tier>,
     pub thinking: Option<Thinking>,
+    /// What the model's certainty changes in its thought, instead of what the pipeline says; one without a rule: nothing.
+    pub thought: Option<ThoughtPolicy>,
     pub prompt: PromptForm,
     pub sampling: SamplingOverrides,
     pub max_tokens: Option<u32>,

@@ -2,11 +2,13 @@
 //! kept. Plain data: no behaviour beyond construction and small queries.
 
 mod step;
+mod thought;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use step::{Draft, HiddenUsage, Step, StepOutcome, StepRecord, Work};
+pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 
 /// Identifier of a turn: time-ordered, unguessable, shown to clients as `turn-…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -267,6 +269,8 @@ pub struct Plan {
     pub tools: Vec<Value>,
     pub sampling: Sampling,
     pub thinking: Thinking,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought: Option<ThoughtPolicy>,
     pub max_tokens: u32,
     pub stop: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -297,6 +301,9 @@ pub struct Generation {
     pub timings: Timings,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramUse>,
+    /// Where the plan had a policy for the thought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought: Option<ThoughtUse>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Where the plan had a quality gate: this generation is the attempt that was kept.

@@ -6,6 +6,7 @@ mod judge;
 mod quality;
 mod retrieval;
 mod scorer;
+mod thought;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +48,8 @@ enum What {
     Quality(quality::Args),
     /// Gain of verified exchanges as examples: accuracy without and with them, on the same items
     Retrieval(retrieval::Args),
+    /// What a thought is worth: accuracy against tokens, under fixed budgets and under thoughts that end when certain
+    Thought(thought::Args),
 }
 
 #[derive(clap::Args)]
@@ -148,6 +151,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Scorer(args) => scorer::run(args),
         What::Quality(args) => quality::run(args),
         What::Retrieval(args) => retrieval::run(args),
+        What::Thought(args) => thought::run(args),
     }
 }
 

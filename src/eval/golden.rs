@@ -15,7 +15,7 @@ use crate::engine::process::Running;
 use crate::engine::protocol::{Channel, ChatInput, Command, Event, Generate, Prompt};
 use crate::simulate::pool::open;
 use crate::toolcall;
-use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking};
+use crate::turn::{EngramChoice, EngramUse, FinishReason, Message, Sampling, Thinking, ThoughtPolicy, ThoughtUse};
 
 /// Items of one file.
 pub const ITEMS_MAX: usize = 100_000;
@@ -94,6 +94,8 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramUse>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub thought_use: Option<ThoughtUse>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -125,6 +127,8 @@ impl Score {
 #[derive(Clone, Debug, Default)]
 pub struct Exam {
     pub thinking: Thinking,
+    /// What the model's certainty changes in its thought.
+    pub thought: Option<ThoughtPolicy>,
     /// Requests under way at once.
     pub parallel: usize,
     /// Tables mixed into the replies.
@@ -173,8 +177,8 @@ pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
         ..ChatInput::default()
     };
     let sampling = Sampling { temperature: exam.temperature, seed: Some(id), ..Sampling::default() };
-    let engram = exam.engram.clone();
-    Generate { id, thinking, engram, ..Generate::new(Prompt::Chat(chat), sampling, item.max_tokens) }
+    let (engram, thought) = (exam.engram.clone(), exam.thought);
+    Generate { id, thinking, thought, engram, ..Generate::new(Prompt::Chat(chat), sampling, item.max_tokens) }
 }
 
 impl Outcome {
@@ -191,6 +195,7 @@ impl Outcome {
             tokens: 0,
             answer_tokens: 0,
             engram: None,
+            thought_use: None,
             error: None,
         }
     }
@@ -205,12 +210,13 @@ impl Outcome {
                 }
                 false
             }
-            Event::Finished { reason, text, usage, engram, .. } => {
+            Event::Finished { reason, text, usage, engram, thought, .. } => {
                 self.reply.push_str(&text);
                 self.finish_reason = Some(reason);
                 self.tokens = usage.completion_tokens;
                 self.answer_tokens = usage.completion_tokens.saturating_sub(usage.thinking_tokens);
                 self.engram = engram.map(|told| *told);
+                self.thought_use = thought;
                 true
             }
             Event::Failed { message, .. } => {

@@ -31,6 +31,7 @@ fn turn() -> Turn {
         usage: Usage::default(),
         timings: Timings::default(),
         engram: None,
+        thought: None,
         error: None,
         quality: None,
     };

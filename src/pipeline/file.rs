@@ -9,7 +9,7 @@ use crate::engine::defaults::ThinkingBudget;
 use crate::engine::protocol::{Hosted, STOPS_MAX};
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::intent::Rules;
-use crate::turn::{EngramChoice, Message, Retrieve, Role, Sampling, Tier};
+use crate::turn::{EngramChoice, Message, Retrieve, Role, Sampling, ThoughtPolicy, Tier};
 
 /// Largest pipeline file, bytes.
 pub const FILE_BYTES_MAX: u64 = 256 << 10;
@@ -103,6 +103,7 @@ struct RawPipeline {
     demonstrations: Vec<Demonstration>,
     sampling: Option<Sampling>,
     thinking: Option<ThinkingBudget>,
+    thought: Option<ThoughtPolicy>,
     max_tokens: Option<u32>,
     #[serde(default)]
     stop: Vec<String>,
@@ -139,6 +140,8 @@ pub struct Pipeline {
     pub sampling: Sampling,
     /// Absent: as the template does by itself.
     pub thinking: Option<ThinkingBudget>,
+    /// What the model's certainty changes in its thought; absent: nothing.
+    pub thought: Option<ThoughtPolicy>,
     pub max_tokens: Option<u32>,
     /// Present: the served model's own defaults stand for what the file leaves out.
     pub left: Option<Left>,
@@ -181,6 +184,9 @@ impl Pipeline {
         }
         if raw.demonstrations.len() > DEMONSTRATIONS_MAX {
             return invalid("demonstrations", format!("holds more than {DEMONSTRATIONS_MAX} entries"));
+        }
+        if let Some(Err(message)) = raw.thought.map(ThoughtPolicy::check) {
+            return invalid("thought", message);
         }
         if raw.max_tokens == Some(0) {
             return invalid("max_tokens", "is 0: no reply could be given".to_owned());
@@ -279,6 +285,7 @@ impl RawPipeline {
             demonstrations: self.demonstrations.into_iter().flat_map(pair).collect(),
             sampling: self.sampling.unwrap_or_default(),
             thinking: self.thinking,
+            thought: self.thought,
             max_tokens: self.max_tokens,
             stop: self.stop,
             engram: self.engram.map(|e| EngramChoice {
@@ -327,6 +334,22 @@ mod tests {
             assert!(error.starts_with("code.yaml: quality_gate "), "{error}");
         }
         assert!(gated("{below: 2}").unwrap_err().to_string().contains("below"));
+    }
+
+    #[test]
+    fn a_policy_for_the_thought_is_read_and_held_to_its_ranges() {
+        let of = |policy: &str| Pipeline::parse(&format!("{GOOD}thought: {policy}\n"), "code.yaml", "code", false);
+        let forcing = of("{budget_forcing: {certainty_min: 0.95}}").unwrap().thought.unwrap().budget_forcing.unwrap();
+        assert_eq!((forcing.certainty_min, forcing.tokens, forcing.tokens_min), (0.95, 8, 16));
+        for wrong in [
+            "{budget_forcing: {certainty_min: 1.5}}",
+            "{budget_forcing: {certainty_min: 0.9, tokens: 0}}",
+            "{reflection_suppression: {certainty_min: -1}}",
+        ] {
+            let error = of(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("code.yaml: thought "), "{error}");
+        }
+        assert!(of("{certain: 1}").unwrap_err().to_string().contains("certain"));
     }
 
     fn message(text: &str) -> String {

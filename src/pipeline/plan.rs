@@ -14,7 +14,7 @@ use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
 use crate::turn::{
-    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, Tier, Work,
+    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy, Tier, Work,
 };
 
 /// Tables that one reply may use, and bytes of its passages together.
@@ -26,6 +26,8 @@ const PASSAGE_BYTES_MAX: usize = 256 << 10;
 pub struct Wishes {
     pub tier: Option<Tier>,
     pub thinking: Option<Thinking>,
+    /// One without a rule: none, whatever the pipeline says.
+    pub thought: Option<ThoughtPolicy>,
     pub prompt: PromptForm,
     pub sampling: SamplingOverrides,
     pub max_tokens: Option<u32>,
@@ -85,6 +87,7 @@ pub fn plan(
         tools: wishes.tools,
         sampling,
         thinking,
+        thought: wishes.thought.or(pipeline.thought).filter(|policy| *policy != ThoughtPolicy::default()),
         max_tokens,
         stop,
         engram: match wishes.engram {
@@ -165,6 +168,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         tools: Vec::new(),
         sampling: overridden(Sampling::default(), wishes.sampling),
         thinking: Thinking::Off,
+        thought: None,
         max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default),
         stop: wishes.stop,
         engram: match wishes.engram {
@@ -227,6 +231,9 @@ fn finish(plan: Plan) -> Result<Plan, ServiceError> {
     }
     if plan.stop.iter().any(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
         return invalid("stop", format!("stop strings must have 1 to {STOP_BYTES_MAX} bytes"));
+    }
+    if let Some(Err(message)) = plan.thought.map(ThoughtPolicy::check) {
+        return invalid("chimere.thought", message);
     }
     if let Some(engram) = &plan.engram
         && let Err(message) = check_engram(&engram.tables, Some(engram.lambda_max), &engram.passages)

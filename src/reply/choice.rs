@@ -49,6 +49,7 @@ impl Choice {
                 usage: Usage::default(),
                 timings: Timings::default(),
                 engram: None,
+                thought: None,
                 error: None,
                 quality: None,
             },
@@ -91,8 +92,9 @@ impl Choice {
                 self.finish(FinishReason::Error, text, usage, timings, &mut Vec::new());
                 return Err(ServiceError::Internal("the engine failed while it generated".to_owned()));
             }
-            FromEngine::Event(Event::Finished { reason, text, usage, timings, engram, .. }) => {
+            FromEngine::Event(Event::Finished { reason, text, usage, timings, engram, thought, .. }) => {
                 self.generation.engram = engram.map(|told| *told);
+                self.generation.thought = thought;
                 self.finish(reason, text, usage, timings, out);
             }
             FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(self.failure(kind, message)),

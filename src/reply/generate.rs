@@ -150,6 +150,7 @@ impl ReplyRun<'_> {
         Generate {
             stop: plan.stop.clone(),
             engram: plan.engram.clone(),
+            thought: plan.thought,
             ..self.bare(prompt, sampling, plan.thinking, plan.max_tokens)
         }
     }

@@ -128,6 +128,7 @@ mod tests {
             route: None,
             tier: None,
             thinking: None,
+            thought: None,
             prompt: Default::default(),
             sampling: SamplingOverrides::default(),
             max_tokens: None,

@@ -187,7 +187,7 @@ mod tests {
     fn finished_by(reason: FinishReason) -> Event {
         let (usage, timings) = (Usage::default(), Timings::default());
         let (text, stop, engram) = (String::new(), None, None);
-        Event::Finished { id: 1, reason, text, stop, usage, timings, engram }
+        Event::Finished { id: 1, reason, text, stop, usage, timings, engram, thought: None }
     }
 
     #[test]

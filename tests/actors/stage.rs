@@ -169,6 +169,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         route: None,
         tier: None,
         thinking: None,
+        thought: None,
         prompt: Default::default(),
         sampling: SamplingOverrides::default(),
         max_tokens: None,

@@ -94,6 +94,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         usage: Usage::default(),
         timings: Timings::default(),
         engram: None,
+        thought: None,
         error: None,
         quality: None,
     };

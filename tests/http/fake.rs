@@ -295,6 +295,7 @@ impl Reply {
             },
             timings: Timings { queued_ms: 0.1, prefill_ms: 1.0, decode_ms: 2.0 },
             engram: None,
+            thought: None,
             quality: None,
             error: None,
         };

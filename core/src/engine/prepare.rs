@@ -19,6 +19,7 @@ use super::tables::Tables;
 use super::template::{ChatTemplate, TemplateError};
 use super::tool_prompt::ToolWays;
 use super::vocab::Vocab;
+use crate::turn::ThoughtPolicy;
 
 /// Tokens that one `Tokenize` lists: more would not fit a frame.
 const PIECES_MAX: usize = 1 << 20;
@@ -103,11 +104,12 @@ impl Preparer {
             thinking: request.thinking,
             ignore_end: request.ignore_end,
         };
-        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?.calling(
-            self.vocab.as_ref(),
-            &tools,
-            self.ways.format,
-        );
+        if let Some(Err(message)) = request.thought.map(ThoughtPolicy::check) {
+            return Err(Refusal::invalid(format!("thought: {message}")));
+        }
+        let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?
+            .calling(self.vocab.as_ref(), &tools, self.ways.format)
+            .watching(self.vocab.as_ref(), request.thought)?;
         let engram = request.engram.map(|choice| self.tables.choose(&choice, &ids)).transpose()?;
         Ok(Prepared {
             id: request.id,

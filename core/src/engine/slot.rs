@@ -196,7 +196,7 @@ impl Slot {
     /// Which row it needs of a step that gives it one, on a backend that finds the largest logits.
     pub(super) fn row(&self) -> Rows {
         match (self.sampler.needs_likeliest(), &self.constraint) {
-            (Some(temperature), None) => Rows::Likeliest { temperature },
+            (Some(temperature), None) if !self.control.watches() => Rows::Likeliest { temperature },
             _ => Rows::Last,
         }
     }
@@ -318,7 +318,7 @@ impl Slot {
         let mut fetched = Vec::new();
         let row = match row {
             Row::Whole(row) => row,
-            Row::Likely(largest, whole) if proposal.is_none() => {
+            Row::Likely(largest, whole) if proposal.is_none() && !self.control.watches() => {
                 return self.sampler.sample_likely(largest, |row| Ok(whole(row)?));
             }
             Row::Likely(_, whole) => {
@@ -326,6 +326,7 @@ impl Slot {
                 &mut fetched
             }
         };
+        self.control.saw(row);
         if let Some(constraint) = &mut self.constraint {
             constraint.mask(channel, row).map_err(|e| Unchosen(FailureKind::Form, e.to_string()))?;
         }
@@ -363,7 +364,8 @@ impl Slot {
         };
         let Finish { reason, text, stop } = end;
         let engram = self.engram.as_ref().map(|e| Box::new(e.report()));
-        Event::Finished { id: self.id, reason, text, stop, usage, timings, engram }
+        let thought = self.control.thought();
+        Event::Finished { id: self.id, reason, text, stop, usage, timings, engram, thought }
     }
 }
 

@@ -368,6 +368,7 @@ fn generation(index: u32, content: String) -> Generation {
         usage: Usage::default(),
         timings: Timings::default(),
         engram: None,
+        thought: None,
         error: None,
         quality: None,
     }

@@ -18,7 +18,7 @@ use crate::http::sessions::SESSION_NAME;
 use crate::http::table::{Name, Param, Rule, Shape, TEXT, Table};
 use crate::pipeline::TABLES_MAX;
 use crate::service::{EngramWish, Principal, ReplyInput, ReplyRequest, StepsWish};
-use crate::turn::{EngramChoice, PromptEnd, PromptForm, Tier};
+use crate::turn::{EngramChoice, PromptEnd, PromptForm, THOUGHT_TOKENS_MAX, ThoughtPolicy, Tier};
 
 pub(crate) const MESSAGES: Param = Param::new(
     "messages",
@@ -114,6 +114,33 @@ pub(crate) const ENGRAM: Param = Param::new(
     "`false`, or the tables to mix in.",
 );
 
+const CERTAINTY: Param =
+    Param::new("certainty_min", Shape::Number { min: 0.0, max: 1.0 }, "Certainty that it takes.").required();
+const THOUGHT_TOKENS: Shape = Shape::Whole { min: 0, max: THOUGHT_TOKENS_MAX as i128 };
+const THOUGHT: Param = Param::new(
+    "thought",
+    Shape::Either(&[
+        Shape::Bool,
+        Shape::Object(&[
+            Param::new(
+                "budget_forcing",
+                Shape::Object(&[
+                    CERTAINTY,
+                    Param::new("tokens", THOUGHT_TOKENS, "For so many tokens in a row.").default("8"),
+                    Param::new("tokens_min", THOUGHT_TOKENS, "Not before so many.").default("16"),
+                ]),
+                "Ends the thought before its budget once the model is certain.",
+            ),
+            Param::new(
+                "reflection_suppression",
+                Shape::Object(&[CERTAINTY]),
+                "Forbids words that begin the thought again while the model is certain.",
+            ),
+        ]),
+    ]),
+    "`false`, or what the model's certainty changes in its thought; absent or `true`: as the route does.",
+);
+
 const EXTENSION: &[Param] = &[
     Param::new("route", Shape::Name(&NAME), "A route by name, instead of the cascade's choice."),
     Param::new("tier", Shape::Word(&["fast", "quality", "ultra"]), ""),
@@ -125,6 +152,7 @@ const EXTENSION: &[Param] = &[
     ),
     CONSENT,
     ENGRAM,
+    THOUGHT,
     Param::new("quality_gate", Shape::Bool, "Judge the answer before the reply ends, and try a poor one again."),
     Param::new(
         "steps",
@@ -170,6 +198,26 @@ pub(crate) struct Extension {
     pub(crate) quality_gate: Option<bool>,
     /// The steps of the route; absent: as its file has them.
     pub(crate) steps: Option<StepsWish>,
+    /// `false`, or what the model's certainty changes in its thought.
+    pub(crate) thought: Option<RawThought>,
+}
+
+/// A policy for the thought, as a client asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum RawThought {
+    Switch(bool),
+    Use(ThoughtPolicy),
+}
+
+impl RawThought {
+    fn wish(self) -> Option<ThoughtPolicy> {
+        match self {
+            RawThought::Switch(true) => None,
+            RawThought::Switch(false) => Some(ThoughtPolicy::default()),
+            RawThought::Use(policy) => Some(policy),
+        }
+    }
 }
 
 /// Engram tables, as a client asks for them.
@@ -271,6 +319,7 @@ pub(crate) fn request(
         route: extension.route,
         tier: extension.tier,
         thinking,
+        thought: extension.thought.and_then(RawThought::wish),
         prompt: PromptForm::default(),
         sampling: common.sampling,
         max_tokens: common.max_tokens,

@@ -82,6 +82,9 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
         /// What Engram tables did, choice by choice, where any was asked for.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         engram: Vec<&'a crate::turn::EngramUse>,
+        /// What the policy for the thought did, choice by choice, where there was one.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        thought: Vec<crate::turn::ThoughtUse>,
         #[serde(skip_serializing_if = "Option::is_none")]
         quality: Option<Quality>,
         /// How the answer came to be, step by step.
@@ -97,6 +100,7 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
         ignored: &form.ignored,
         timings: generations.first().map(|g| g.timings),
         engram: generations.iter().filter_map(|g| g.engram.as_ref()).collect(),
+        thought: generations.iter().filter_map(|g| g.thought).collect(),
         quality: generations.iter().find_map(|g| g.quality.as_ref()).map(|q| {
             // What was not kept is in the Turn.
             let (because, verdicts) = (q.because.clone(), q.verdicts.clone());

@@ -5,6 +5,7 @@
 //! The thought is what lies between the model's marks for it, `<think>` and `</think>` for instance. The marks themselves are not shown, nor the newlines
 //! next to them. Stop strings are looked for in the answer only.
 
+mod certainty;
 pub mod engram;
 mod harmony;
 pub(crate) mod stop;
@@ -17,7 +18,8 @@ use super::protocol::{Channel, STOP_BYTES_MAX, STOPS_MAX};
 use super::thought::ThoughtMarks;
 use super::vocab::{Vocab, VocabError};
 use crate::toolcall::{Format, Piece, ToolCallParser};
-use crate::turn::{FinishReason, Thinking};
+use crate::turn::{FinishReason, Thinking, ThoughtEnd, ThoughtPolicy, ThoughtUse};
+use certainty::Watch;
 use harmony::{Harmony, Step};
 use serde_json::Value;
 use stop::{Found, StopMatcher};
@@ -77,6 +79,8 @@ pub struct ReplyControl {
     channel: Channel,
     marks: Option<ThoughtMarks>,
     budget: ThinkingBudget,
+    /// Where the model's certainty decides something.
+    watch: Option<Box<Watch>>,
     utf8: Utf8Assembler,
     stops: StopMatcher,
     /// Tells calls from text, where there are stop strings: those apply to text alone.
@@ -110,6 +114,7 @@ impl ReplyControl {
             channel: Channel::Answer,
             marks,
             budget: ThinkingBudget::new(vocab, marks, limits.thinking, limits.max_tokens)?,
+            watch: None,
             utf8: Utf8Assembler::default(),
             stops: StopMatcher::new(limits.stop),
             calls: None,
@@ -140,6 +145,32 @@ impl ReplyControl {
             self.calls = Some(Box::new(ToolCallParser::keeping_texts(tools, format)));
         }
         self
+    }
+
+    /// The model's certainty decides how far its thought goes.
+    pub fn watching(mut self, vocab: &dyn Vocab, policy: Option<ThoughtPolicy>) -> Result<ReplyControl, ControlError> {
+        let watch = policy.filter(|_| self.marks.is_some()).map(|policy| Watch::new(vocab, policy)).transpose()?;
+        self.watch = watch.map(Box::new);
+        Ok(self)
+    }
+
+    /// The next token needs its whole row, for [`ReplyControl::saw`].
+    pub fn watches(&self) -> bool {
+        self.watch.is_some() && self.channel == Channel::Thinking && self.forced().is_none()
+    }
+
+    /// Takes the model's own row for the next token where the reply is watched, and forbids what its policy does.
+    pub fn saw(&mut self, logits: &mut [f32]) {
+        if self.watches()
+            && let Some(watch) = &mut self.watch
+        {
+            watch.saw(logits);
+        }
+    }
+
+    /// What the policy for the thought did, where there is one.
+    pub fn thought(&self) -> Option<ThoughtUse> {
+        self.watch.as_ref().map(|watch| watch.report())
     }
 
     /// Where the next token belongs.
@@ -176,6 +207,7 @@ impl ReplyControl {
             return Advance { channel, text, forced, finish };
         }
         let (mut text, stop) = self.read(vocab, id);
+        self.watch_token(vocab, id, channel, forced);
         if self.channel == Channel::Thinking && !self.utf8.unfinished() {
             self.budget.enforce(self.thought && !self.newlines.is_empty());
         }
@@ -188,6 +220,29 @@ impl ReplyControl {
             None
         };
         Advance { channel, text, forced, finish }
+    }
+
+    /// Tells the watch of a token that came on `channel`.
+    fn watch_token(&mut self, vocab: &dyn Vocab, id: u32, channel: Channel, forced: bool) {
+        let Some(watch) = &mut self.watch else { return };
+        match (channel, self.channel) {
+            (Channel::Thinking, Channel::Thinking) => {
+                watch.took(&vocab.bytes(id));
+                if watch.ends() {
+                    self.budget.end_early();
+                }
+            }
+            (Channel::Thinking, Channel::Answer) => {
+                let by = match (forced, self.budget.ended_early()) {
+                    (true, true) => ThoughtEnd::Certain,
+                    (true, false) => ThoughtEnd::Budget,
+                    (false, _) => ThoughtEnd::Model,
+                };
+                watch.ended(by);
+            }
+            (Channel::Answer, Channel::Thinking) => watch.begin(),
+            (Channel::Answer, Channel::Answer) => {}
+        }
     }
 
     /// Ends the reply where it is (cancelled, context full): what had been held back comes out.

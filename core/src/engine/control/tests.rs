@@ -265,3 +265,47 @@ fn bad_limits_are_refused() {
     assert!(refused(limits(&vec!["x".to_owned(); STOPS_MAX + 1])).contains("17 stop strings"));
     assert!(refused(ReplyLimits { max_tokens: 0, ..limits(&[]) }).contains("max_tokens"));
 }
+
+/// A row in which the byte `b` of [`Bytes`] has everything, or nothing is likelier than anything else.
+fn row(sure: Option<u8>) -> Vec<f32> {
+    let mut row = vec![if sure.is_some() { f32::NEG_INFINITY } else { 0.0 }; 259];
+    if let Some(b) = sure {
+        row[usize::from(b) + 3] = 5.0;
+    }
+    row
+}
+
+#[test]
+fn a_certain_thought_ends_by_the_forced_mark_and_says_so() {
+    use crate::turn::BudgetForcing;
+    let vocab = Bytes(Vec::new());
+    let forcing = BudgetForcing { certainty_min: 0.9, tokens: 3, tokens_min: 4 };
+    let policy = ThoughtPolicy { budget_forcing: Some(forcing), reflection_suppression: None };
+    let thinking = Thinking::On { budget_tokens: 20 };
+    for (sure, certain_from, ended) in [(true, 4, ThoughtEnd::Certain), (false, 20, ThoughtEnd::Budget)] {
+        let limits = ReplyLimits { thinking, ..limits(&[]) };
+        let mut control = ReplyControl::new(&vocab, limits, true).unwrap().watching(&vocab, Some(policy)).unwrap();
+        let mut thought = 0;
+        while control.forced().is_none() {
+            assert!(control.watches());
+            control.saw(&mut row(sure.then_some(b'a')));
+            control.push(&vocab, u32::from(b'a') + 3);
+            thought += 1;
+        }
+        assert_eq!(thought, certain_from, "sure: {sure}");
+        while let Some(id) = control.forced() {
+            assert!(control.push(&vocab, id).forced && !control.watches());
+        }
+        assert_eq!((control.channel(), control.thought().unwrap().ended), (Channel::Answer, Some(ended)));
+        assert!(!control.watches(), "an answer is not watched");
+    }
+}
+
+#[test]
+fn without_a_policy_nothing_is_watched_and_a_row_stays_as_it_is() {
+    let vocab = Bytes(Vec::new());
+    let mut control = ReplyControl::new(&vocab, limits(&[]), true).unwrap().watching(&vocab, None).unwrap();
+    let mut seen = row(Some(b'a'));
+    control.saw(&mut seen);
+    assert_eq!((control.watches(), control.thought(), seen), (false, None, row(Some(b'a'))));
+}

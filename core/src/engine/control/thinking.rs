@@ -14,6 +14,8 @@ pub(super) struct ThinkingBudget {
     /// Tokens of thought allowed; `None`: as many as the reply.
     limit: Option<u32>,
     spent: u32,
+    /// The thought ends before its budget is spent.
+    early: bool,
     /// `"\n"`, which ends the last line of a thought.
     line: Vec<u32>,
     /// The closing mark and the empty line after it.
@@ -41,7 +43,7 @@ impl ThinkingBudget {
                 Some(budget_tokens.min(max_tokens.saturating_sub(kept)))
             }
         };
-        Ok(ThinkingBudget { limit, spent: 0, line, close, queue: VecDeque::new() })
+        Ok(ThinkingBudget { limit, spent: 0, early: false, line, close, queue: VecDeque::new() })
     }
 
     /// The token that must come next instead of a sampled one.
@@ -68,10 +70,21 @@ impl ThinkingBudget {
         self.spent
     }
 
+    /// The thought is to end where it can, whatever is left of its budget.
+    pub(super) fn end_early(&mut self) {
+        self.early = true;
+    }
+
+    /// The thought has ended. → whether early; the next one has its own end.
+    pub(super) fn ended_early(&mut self) -> bool {
+        std::mem::take(&mut self.early)
+    }
+
     /// Called while a thought is open and no character is unfinished: queues its end once the budget is
     /// spent. `at_line_start`: the thought has text and ends with a newline.
     pub(super) fn enforce(&mut self, at_line_start: bool) {
-        if self.queue.is_empty() && self.limit.is_some_and(|limit| self.spent >= limit) {
+        let spent = self.limit.is_some_and(|limit| self.spent >= limit);
+        if self.queue.is_empty() && (spent || self.early) {
             let line = if at_line_start { &[][..] } else { &self.line };
             self.queue.extend(line.iter().chain(&self.close));
         }

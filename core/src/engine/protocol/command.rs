@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::RequestId;
 use crate::engine::adapter::Sides;
 use crate::engine::grammar::Grammar;
-use crate::turn::{EngramChoice, Message, Sampling, Thinking};
+use crate::turn::{EngramChoice, Message, Sampling, Thinking, ThoughtPolicy};
 
 /// What the reply starts from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub struct Generate {
     /// At most `STOPS_MAX` strings; the reply ends before the first that occurs in its answer.
     pub stop: Vec<String>,
     pub thinking: Thinking,
+    /// What the model's certainty changes in its thought; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought: Option<ThoughtPolicy>,
     /// Go on past the end-of-reply tokens (benchmarks).
     #[serde(default)]
     pub ignore_end: bool,
@@ -118,6 +121,7 @@ impl Generate {
             max_tokens,
             stop: Vec::new(),
             thinking: Thinking::Template,
+            thought: None,
             ignore_end: false,
             adapter: None,
             background: false,

@@ -7,7 +7,7 @@ use crate::engine::adapter::AdapterFacts;
 use crate::engine::backend::{ModelInfo, Offloaded};
 use crate::engine::defaults::ModelDefaults;
 use crate::engine::grammar::FormStats;
-use crate::turn::{EngramUse, FinishReason, Timings, Usage};
+use crate::turn::{EngramUse, FinishReason, ThoughtUse, Timings, Usage};
 
 /// What one row got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -183,6 +183,9 @@ pub enum Event {
         /// What tables did, where the request asked for any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engram: Option<Box<EngramUse>>,
+        /// What the policy for the thought did, where the request had one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        thought: Option<ThoughtUse>,
     },
     /// The last event of a request or question that failed, started or not.
     Failed {

@@ -167,6 +167,20 @@ impl Sampler {
     }
 }
 
+/// Sum of the weights of a row at temperature 1 (the likeliest token has the weight 1), and the entropy of its
+/// distribution in nats. `None` where no logit is finite.
+pub fn entropy(logits: &[f32], weights: &mut Vec<f32>) -> Option<(f64, f64)> {
+    let max = cut::max(logits);
+    if !max.is_finite() {
+        return None;
+    }
+    let total = cut::weigh(logits, max, 1.0, weights);
+    // H = ln Z − Σ w·(l − max) / Z; a weight of 0 adds nothing, whatever its logit.
+    let distance = |(&l, &w): (&f32, &f32)| if w > 0.0 { f64::from(w) * f64::from(l - max) } else { 0.0 };
+    let mean = logits.iter().zip(weights.iter()).map(distance).sum::<f64>() / total;
+    Some((total, total.ln() - mean))
+}
+
 /// The largest logit and the lowest id that has it.
 fn likeliest(logits: &[f32]) -> Result<(f32, u32), SamplerError> {
     let max = cut::max(logits);
