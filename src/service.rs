@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use crate::turn::{
-    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, ThoughtPolicy, Tier, ToolCall, Turn,
-    TurnId, Usage, Vote,
+    EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, ThoughtPolicy, Tier,
+    ToolCall, Turn, TurnId, Usage, Vote,
 };
 
 pub use error::ServiceError;
