@@ -93,20 +93,7 @@ mod tests {
 
     fn outcome(id: &str, passed: bool) -> Outcome {
         let (family, domain, reply) = ("f".to_owned(), "d".to_owned(), "4".to_owned());
-        let (thought, engram, error) = (String::new(), None, None);
-        Outcome {
-            id: id.to_owned(),
-            family,
-            domain,
-            passed,
-            thought,
-            reply,
-            finish_reason: None,
-            tokens: 1,
-            answer_tokens: 1,
-            engram,
-            error,
-        }
+        Outcome { id: id.to_owned(), family, domain, passed, reply, tokens: 1, answer_tokens: 1, ..Outcome::default() }
     }
 
     fn judged(id: &str, p: f32, verdict: u8) -> Judged {
