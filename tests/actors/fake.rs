@@ -441,7 +441,16 @@ impl Child {
         let engram = request.engram.as_ref().map(|choice| {
             Box::new(EngramUse { tables: choice.tables.clone(), hits: TABLES_HITS, mixed: 1, ..EngramUse::default() })
         });
-        self.say(&Event::Finished { id, reason, text: String::new(), stop: None, usage, timings, engram });
+        self.say(&Event::Finished {
+            id,
+            reason,
+            text: String::new(),
+            stop: None,
+            usage,
+            timings,
+            engram,
+            thought: None,
+        });
         self.out.flush().unwrap();
     }
 }
