@@ -1,6 +1,7 @@
 //! What forms allow and refuse, token by token, over a vocabulary of one token a byte.
 
 mod faithful;
+mod multiples;
 mod written;
 
 use std::sync::Arc;
