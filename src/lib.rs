@@ -44,4 +44,4 @@ pub mod store;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;
-pub use chimere_core::{engine, gguf, program, toolcall, training, turn};
+pub use chimere_core::{engine, gguf, program, toolcall, training, turn, whole};

@@ -8,7 +8,7 @@
 //! - [`schema`]: what a JSON Schema says of a value's kind; [`toolcall`]: calls out of the text of a reply.
 //! - [`program`]: this program, as what its children are.
 //! - [`training`]: pairs in, adapter out.
-//! - [`turn`]: the records that travel between the parts.
+//! - [`turn`]: the records that travel between the parts; [`whole`]: numbers in them that 64 bits do not hold.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ pub mod schema;
 pub mod toolcall;
 pub mod training;
 pub mod turn;
+pub mod whole;
 
 /// Root of the source tree, where the fixtures of the tests are.
 #[cfg(test)]

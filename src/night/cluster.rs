@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::dataset::Row;
 use super::likeness::{GRAM_WORDS, asked, grams, grams_in_order, words};
 use crate::turn::Message;
+use crate::whole;
 
 /// Fewer pairs are no cluster.
 const PAIRS_MIN: usize = 4;
@@ -69,7 +70,7 @@ impl Cluster {
 
 /// Everything that a pair teaches to say.
 fn taught(reply: &Message) -> String {
-    let calls = reply.tool_calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
+    let calls = reply.tool_calls.iter().map(|call| format!("{} {}", call.name, whole::written(&call.arguments)));
     let said = [reply.reasoning_content.clone().unwrap_or_default(), reply.content.clone()];
     said.into_iter().chain(calls).collect::<Vec<_>>().join("\n")
 }

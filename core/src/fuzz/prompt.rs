@@ -12,6 +12,7 @@ use crate::engine::prompt::{PromptError, render, thought_and_content};
 use crate::engine::protocol::ChatInput;
 use crate::engine::template::{CUT_MARK, ChatTemplate, MARK, TemplateError};
 use crate::turn::{Message, Role};
+use crate::whole;
 
 /// Shows every message where it stands.
 const ANY: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
@@ -55,8 +56,8 @@ pub fn check(data: &[u8]) {
 
 /// Nothing that a system or a user said is missing, no mark is left, and the prompt ends where the reply goes on.
 fn whole(chat: &ChatInput, text: &str) {
-    assert!(!text.contains([MARK, CUT_MARK]), "{text:?}");
-    let plain = |content: &str| content.replace([MARK, CUT_MARK], "").trim().to_owned();
+    assert!(!text.contains([MARK, CUT_MARK, whole::MARK]), "{text:?}");
+    let plain = |content: &str| content.replace([MARK, CUT_MARK, whole::MARK], "").trim().to_owned();
     for message in chat.messages.iter().filter(|m| matches!(m.role, Role::System | Role::User)) {
         let said = plain(&message.content);
         assert!(text.contains(&said), "{said:?} is missing in {text:?}");

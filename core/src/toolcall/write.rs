@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::formats::{Format, Shape};
 use super::json::Json;
 use super::tags::Tags;
+use crate::whole;
 
 /// A function's name and its arguments.
 pub type CallRef<'a> = (&'a str, &'a Map<String, Value>);
@@ -54,7 +55,7 @@ fn joined(calls: &[CallRef<'_>], one: impl Fn(&CallRef<'_>) -> String) -> String
 }
 
 fn json(arguments: &Map<String, Value>) -> String {
-    Value::Object(arguments.clone()).to_string()
+    whole::written_object(arguments)
 }
 
 fn object(form: &Json, (name, arguments): &CallRef<'_>) -> String {
@@ -68,8 +69,9 @@ fn object(form: &Json, (name, arguments): &CallRef<'_>) -> String {
 fn tagged(tags: &Tags, (name, arguments): &CallRef<'_>) -> String {
     let line = if tags.lines { "\n" } else { "" };
     let one = |(key, value): (&String, &Value)| {
-        let head = tags.parameter_head(key, value.is_string());
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = value.as_str().filter(|text| whole::digits(text).is_none());
+        let head = tags.parameter_head(key, text.is_some());
+        let value = text.map_or_else(|| whole::written(value), str::to_owned);
         format!("{head}{value}{line}{}\n", tags.parameter_end)
     };
     let parameters: String = arguments.iter().map(one).collect();

@@ -7,6 +7,7 @@ use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
 use crate::turn::{Message, Role, ToolCall};
+use crate::whole;
 
 /// Under this name the text of arguments is kept that are no JSON.
 const CUT_OFF: &str = "arguments";
@@ -160,7 +161,7 @@ fn tool_call(raw: RawCall, at: &str, limits: &HttpLimits) -> Result<ToolCall, Ap
             return Err(ApiError::param(format!("{at}.function.arguments"), message).code("json_too_deep"));
         }
         // A call that was cut off, as agents send back what they got: its text is kept as an argument of its own.
-        Value::String(text) => serde_json::from_str(&text).unwrap_or_else(|_| json!({ CUT_OFF: text })),
+        Value::String(text) => whole::read(&text).unwrap_or_else(|_| json!({ CUT_OFF: text })),
         Value::Null => Value::Object(serde_json::Map::new()),
         value => value,
     };
@@ -249,6 +250,13 @@ mod tests {
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "write", "arguments": cut}}]},
             {"role": "tool", "tool_call_id": "c", "content": "error"}]));
         assert_eq!(read.unwrap()[1].tool_calls[0].arguments, json!({"arguments": cut}));
+    }
+
+    #[test]
+    fn long_whole_numbers_keep_their_digits() {
+        let own = r#"{"id":123456789012345678901234567890,"less":-9223372036854775809,"text":"18446744073709551616"}"#;
+        let read = of(json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": own}}]}]));
+        assert_eq!(sent(&read.unwrap()[0])["tool_calls"][0]["function"]["arguments"], own);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::http::error::ApiError;
 use crate::http::reply::Whole;
 use crate::service::{Logprob, PlanSummary};
 use crate::turn::{FinishReason, Generation, HiddenUsage, Quality, StepRecord, ToolCall, Usage};
+use crate::whole;
 
 /// What stands at the head of a reply and of each of its chunks.
 #[derive(Clone, Debug)]
@@ -192,7 +193,7 @@ pub(crate) fn tool_call(call: &ToolCall) -> Value {
     json!({
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments.to_string()},
+        "function": {"name": call.name, "arguments": whole::written(&call.arguments)},
     })
 }
 

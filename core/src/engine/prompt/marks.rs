@@ -9,9 +9,13 @@ use super::{PromptError, Rendered};
 use crate::engine::template::{CUT_MARK, MARK};
 use crate::engine::thought::ThoughtMarks;
 use crate::engine::vocab::{Strips, TokenKind, Vocab};
+use crate::whole;
 
 /// Stands where a reply goes on with the last message.
 pub(super) const CUT: char = CUT_MARK;
+
+/// Marks of ours, which are in no prompt.
+const OWN: [char; 3] = [MARK, CUT, whole::MARK];
 
 /// The special tokens of a vocabulary, to be found in text.
 pub(super) struct Specials {
@@ -29,7 +33,7 @@ pub(super) struct Specials {
 impl Specials {
     pub(super) fn of(vocab: &dyn Vocab) -> Result<Specials, PromptError> {
         // A mark cannot be put inside one character: such a token is never taken from a template's text.
-        let usable = |text: &str| text.chars().count() > 1 && !text.contains([MARK, CUT]);
+        let usable = |text: &str| text.chars().count() > 1 && !text.contains(OWN);
         let (ids, texts): (Vec<u32>, Vec<String>) = vocab.specials().into_iter().filter(|(_, t)| usable(t)).unzip();
         let search = |kind| {
             let built = AhoCorasick::builder().match_kind(kind).build(&texts);
@@ -47,7 +51,7 @@ impl Specials {
 
     /// `text` in which no special token, nor a part of one at either end, is whole.
     pub(super) fn defuse(&self, text: &str) -> String {
-        let text = text.replace([MARK, CUT], "");
+        let text = text.replace(OWN, "");
         let mut marks: BTreeSet<usize> = BTreeSet::new();
         let behind_first = |at: usize| at + text[at..].chars().next().map_or(0, char::len_utf8);
         marks.extend(self.all.find_overlapping_iter(&text).map(|found| behind_first(found.start())));
@@ -78,6 +82,7 @@ impl Specials {
     /// A copy of `value` with every string and key defused.
     pub(super) fn defuse_all(&self, value: &Value) -> Value {
         match value {
+            Value::String(text) if whole::digits(text).is_some() => value.clone(),
             Value::String(text) => Value::String(self.defuse(text)),
             Value::Array(items) => items.iter().map(|v| self.defuse_all(v)).collect(),
             Value::Object(map) => {
@@ -91,7 +96,7 @@ impl Specials {
     pub(super) fn tokenise(&self, vocab: &dyn Vocab, text: &str) -> Result<Rendered, PromptError> {
         let thought = ThoughtMarks::of(vocab);
         let (open, close) = (thought.map(|marks| marks.open), thought.map(|marks| marks.close));
-        let mut prompt = Rendered { text: text.replace([MARK, CUT], ""), ids: Vec::new(), thinking_open: false };
+        let mut prompt = Rendered { text: text.replace(OWN, ""), ids: Vec::new(), thinking_open: false };
         let (mut at, mut before) = (0, Strips::default());
         for found in self.longest.find_iter(text) {
             let id = self.ids[found.pattern().as_usize()];
@@ -115,7 +120,7 @@ impl Specials {
 fn between(text: &str, behind_one: bool, before_one: bool) -> String {
     // What C calls white space.
     let space = |c: char| c.is_ascii_whitespace() || c == '\u{b}';
-    let text = text.replace([MARK, CUT], "");
+    let text = text.replace(OWN, "");
     let text = if behind_one { text.trim_start_matches(space) } else { &text };
     let text = if before_one { text.trim_end_matches(space) } else { text };
     text.to_owned()

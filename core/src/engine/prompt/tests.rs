@@ -364,6 +364,24 @@ fn no_mark_is_left_by_any_way_of_writing() {
 }
 
 #[test]
+fn long_whole_numbers_of_a_past_call_keep_their_digits() {
+    let mut call = Message::new(Role::Assistant, "");
+    let arguments = crate::whole::read("{\"n\": -123456789012345678901234567890, \"m\": [18446744073709551616]}").unwrap();
+    call.tool_calls = vec![ToolCall { id: "c".into(), name: "f".into(), arguments }];
+    let ask = |source: &str| {
+        let source = format!("{{% set x = messages[1].tool_calls[0].function.arguments %}}{source}");
+        let messages = vec![Message::new(Role::User, "x"), call.clone()];
+        text_of(&source, ChatInput { messages, ..user("x") }).unwrap()
+    };
+    assert_eq!(ask("{{ x.n }}"), "-123456789012345678901234567890");
+    assert_eq!(ask("{{ x.n is number and x.n is not string }}"), "True");
+    assert_eq!(ask("{{ x|tojson }}"), "{\"n\": -123456789012345678901234567890, \"m\": [18446744073709551616]}");
+    assert_eq!(ask("{{ x|string }}"), "{'n': -123456789012345678901234567890, 'm': [18446744073709551616]}");
+    // A user's own text is no number.
+    assert_eq!(text_of("{{ messages[0].content is string }}", user("\u{fdd2}18446744073709551616")).unwrap(), "True");
+}
+
+#[test]
 fn the_other_template_is_for_tools() {
     let template = ChatTemplate::load("plain").unwrap().with_tool_use(Some(ChatTemplate::load("tools").unwrap()));
     let with = |tools: Vec<Value>| render(&qwen(), &template, &ChatInput { tools, ..user("x") }).unwrap().text;

@@ -6,6 +6,7 @@ use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
 use super::{CUT_MARK, MARK};
+use crate::whole;
 
 /// Nesting of a value that can be written.
 const DEPTH_MAX: usize = 100;
@@ -40,7 +41,9 @@ pub(super) fn filter(value: &Value, indent: Option<usize>, kwargs: &Kwargs, byte
     let ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     kwargs.assert_all_used()?;
-    let json = serde_json::to_value(value).map_err(|e| bad(&e.to_string()))?;
+    // Over text, which has whole numbers of any length.
+    let text = serde_json::to_string(value).map_err(|e| bad(&e.to_string()))?;
+    let json = whole::read(&text).map_err(|e| bad(&e.to_string()))?;
     let mut out = String::new();
     let style = Style { item, key, indent, ascii, sorted, bytes_max };
     write(&json, &style, 0, &mut out).map_err(bad)?;
@@ -59,7 +62,10 @@ fn write(json: &Json, style: &Style, depth: usize, out: &mut String) -> Result<(
             Some(f) => out.push_str(&python_float(f)),
             None => out.push_str(&n.to_string()),
         },
-        Json::String(text) => write_text(text, style.ascii, out),
+        Json::String(text) => match whole::digits(text) {
+            Some(digits) => out.push_str(digits),
+            None => write_text(text, style.ascii, out),
+        },
         Json::Array(items) => {
             let items: Vec<_> = items.iter().map(|v| (None, v)).collect();
             write_items(&items, ('[', ']'), style, depth, out)?;

@@ -19,9 +19,11 @@ use std::thread;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
+use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
 use super::protocol::ChatInput;
+use crate::whole;
 pub use scan::SOURCE_BYTES_MAX;
 pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_TIMEOUT, vet, vet_apart};
 
@@ -140,7 +142,7 @@ impl ChatTemplate {
             python::start(output_bytes_max, 4 * output_bytes_max);
             let template = env.get_template(NAME).map_err(|e| TemplateError::Failed(explain(&e)))?;
             let mut out = Limited { bytes: Vec::new(), limit: output_bytes_max as usize, full: false };
-            let done = template.render_captured_to(Value::from(Serde(&context)), &mut out).map(drop);
+            let done = template.render_captured_to(Value::from(Serde(Shown(&context))), &mut out).map(drop);
             if out.full {
                 let (bytes, limit) = (out.bytes.len() + 1, out.limit);
                 return Err(TemplateError::TooLarge { what: "output", bytes, limit });
@@ -183,6 +185,23 @@ fn explain(error: &minijinja::Error) -> String {
     match error.line() {
         Some(line) => format!("line {line}: {what}"),
         None => what,
+    }
+}
+
+/// JSON as a template sees it: a whole number that is kept as text is a number where the engine has such.
+struct Shown<'a>(&'a Json);
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Json::String(text) => match whole::digits(text).and_then(|digits| digits.parse().ok()) {
+                Some(number) => to.serialize_i128(number),
+                None => to.serialize_str(text),
+            },
+            Json::Array(items) => to.collect_seq(items.iter().map(Shown)),
+            Json::Object(map) => to.collect_map(map.iter().map(|(key, value)| (key, Shown(value)))),
+            plain => plain.serialize(to),
+        }
     }
 }
 
