@@ -101,8 +101,9 @@ impl Stream {
             if let Some(closer) = closers.iter().find(|closer| rest.starts_with(**closer)) {
                 return Next::Dropped(closer.len());
             }
-            if !ended && closers.iter().any(|closer| may_become(rest, closer)) {
-                return Next::Nothing;
+            if closers.iter().any(|closer| may_become(rest, closer)) {
+                // A reply that was cut at its limit ends within it.
+                return if ended { Next::Dropped(rest.len()) } else { Next::Nothing };
             }
             if rest.starts_with(['{', '[']) && format.shapes.iter().any(Shape::is_bare) {
                 self.mark = Some(1);

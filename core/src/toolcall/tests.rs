@@ -159,6 +159,20 @@ fn a_call_after_a_malformed_one_is_found() {
 }
 
 #[test]
+fn a_closing_tag_that_is_cut_off_behind_a_call_is_no_text() {
+    let json = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"i\": 1}}\n</tool_call>";
+    for call in [tagged(&[("i", "1")]).as_str(), json] {
+        let (whole, _) = call.rsplit_once("</tool_call>").unwrap();
+        for tail in ["", "</tool_call", "</tool_call>\n</tool_call", "</tool_call>\n</", "</tool_call>"] {
+            let (rest, calls) = read(&format!("{whole}{tail}"));
+            assert_eq!((rest.as_str(), calls.len(), &calls[0].1["i"]), ("", 1, &json!(1)), "{whole}{tail}");
+        }
+        let (rest, _) = read(&format!("{whole}</tool_call>\n</tool_cart>"));
+        assert_eq!(rest, "</tool_cart>", "{whole}");
+    }
+}
+
+#[test]
 fn a_whole_call_without_its_closing_tag_is_taken_at_the_end() {
     let (rest, calls) = read("x<tool_call>\n<function=f>\n<parameter=i>\n1\n</parameter>\n</function>\n");
     assert_eq!((rest.as_str(), &calls[0].1), ("x", &json!({"i": 1})));
