@@ -1,10 +1,15 @@
 //! `chimere quantize`: writes a model file anew with smaller tensor types.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use chimere::engine::defaults::carried;
+use chimere::engine::load::model_hash;
+use chimere::gguf::Gguf;
 use chimere::quantize::{Choice, Summary, requantize};
 use chimere_ffi::DType;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,12 +48,29 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     )
     .with_context(|| format!("quantising {}", args.input.display()))?;
     bar.finish_and_clear();
+    let defaults = keep_defaults(&args)?;
     if args.json {
         print_json(&summary)
     } else {
-        print_text(&summary)
+        print_text(&summary);
+        defaults.iter().for_each(|told| say!("{told}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the weights are asked with goes along, in a file beside the new ones. → what to say of it.
+fn keep_defaults(args: &Args) -> anyhow::Result<Option<String>> {
+    let hash = |path: &Path| anyhow::Ok(model_hash(path, &Gguf::open(path)?)?);
+    let Some(text) = carried(&args.input, &hash(&args.input)?, &hash(&args.output)?) else { return Ok(None) };
+    let beside = args.output.with_extension("defaults.json");
+    let shown = beside.display();
+    match File::create_new(&beside).and_then(|mut file| file.write_all(text.as_bytes())) {
+        Ok(()) => Ok(Some(format!("its defaults are in {shown}"))),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Ok(Some(format!("{shown} was there before and is as it was: it holds if it names the new hash")))
+        }
+        Err(error) => Err(error).with_context(|| format!("writing {shown}")),
+    }
 }
 
 /// Tensors written of each type.

@@ -94,6 +94,14 @@ impl ModelDefaults {
     }
 }
 
+/// The file of defaults that `path` has, for the same weights in other types: `to` is their hash, `from` the one of `path`.
+pub fn carried(path: &Path, from: &str, to: &str) -> Option<String> {
+    let beside = read(&path.with_extension("defaults.json")).ok().flatten();
+    let texts = beside.as_deref().into_iter().chain([NANO]);
+    let own = texts.into_iter().find(|text| matches!(chosen(text, "", from), Ok(Some(_))))?;
+    Some(own.replace(from, to))
+}
+
 fn read(path: &Path) -> Result<Option<String>, String> {
     let file = match fs::File::open(path) {
         Ok(file) => file,
@@ -254,6 +262,10 @@ mod tests {
             assert_eq!(found.routes["code"].thinking.map(|t| t.of(Tier::Quality)), Some(384));
             assert_eq!(found.routes.len(), 5);
         }
+        // The same weights in other types take them along.
+        let carried = carried(Path::new("/nowhere/x.gguf"), &hash, "new").unwrap();
+        let read = chosen(&carried, "x", "new").unwrap().unwrap();
+        assert_eq!((read.max_tokens, read.routes.len()), (Some(1_024), 5));
         // Its numbers are for no other weights, and neither are its texts.
         let other = ModelDefaults::of(path, &gguf, "qwen35moe", "another");
         assert_eq!((other.source.as_str(), other.routes.len()), ("family qwen", 0));
