@@ -182,6 +182,7 @@ impl Daemon {
             fleet: cast.fleet.clone(),
             examples,
             pipelines,
+            failpoint: config.failpoint.clone(),
             config: Live::new(config.replies.clone()),
             append_timeout: Live::new(config.memory.append_timeout),
             clock: clock.clone(),

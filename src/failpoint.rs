@@ -42,6 +42,8 @@ enum Break {
     Fail,
     /// The thread stands still for `HOLD`: time to kill one of the daemon's children there.
     Hold,
+    /// A fault of the program: the step panics.
+    Panic,
 }
 
 const HOLD: Duration = Duration::from_millis(1_500);
@@ -49,11 +51,13 @@ const HOLD: Duration = Duration::from_millis(1_500);
 const EVERY: &str = "every";
 
 impl Failpoint {
-    /// `NAME` parks there, `NAME=full` fails there, `NAME=hold` waits there a moment; `every` is every point.
+    /// `NAME` parks there, `NAME=full` fails there, `NAME=hold` waits there a moment, `NAME=panic` panics;
+    /// `every` is every point.
     pub fn parse(text: &str) -> Failpoint {
         Failpoint(Some(match text.split_once('=') {
             Some((name, "full")) => (name.to_owned(), Break::Fail),
             Some((name, "hold")) => (name.to_owned(), Break::Hold),
+            Some((name, "panic")) => (name.to_owned(), Break::Panic),
             _ => (text.to_owned(), Break::Park),
         }))
     }
@@ -68,6 +72,7 @@ impl Failpoint {
                     std::thread::sleep(HOLD);
                     Ok(())
                 }
+                Break::Panic => std::panic::panic_any(format!("failpoint {name}")),
                 Break::Park => loop {
                     tracing::warn!(name, "failpoint reached");
                     std::thread::park();

@@ -40,6 +40,7 @@ use crate::config::{Live, RepliesConfig};
 use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
 use crate::engram::learned::{NAME, own_name};
+use crate::failpoint::Failpoint;
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
 use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, SESSION_NAMES, ServiceError, is_session_name};
@@ -81,6 +82,8 @@ pub struct Replies {
     /// Longest wait for a Turn to be flushed.
     pub append_timeout: Live<Duration>,
     pub clock: Clock,
+    /// `reply.judge`: before the quality gate asks its judge.
+    pub failpoint: Failpoint,
     /// One permit for each reply under way.
     pub permits: Arc<Semaphore>,
     /// No new replies.

@@ -321,6 +321,14 @@ fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
         assert_eq!(memory.send_within(List(TurnFilter::default()), PATIENCE).await.unwrap().unwrap().len(), 1);
         let survey = Survey { filter: TurnFilter::default(), seen: 0, take: |seen: &mut u32, _| *seen += 1 };
         assert_eq!(memory.send_within(survey, PATIENCE).await.unwrap().unwrap(), 1);
+        // And so does a look at a canary, which reads no more than it asks for.
+        for n in 2..=9 {
+            memory.send_within(Append(turn(&format!("turn-{n}"))), PATIENCE).await.unwrap().unwrap();
+        }
+        let filter = TurnFilter { after: Some(TurnId("turn-2".to_owned())), limit: Some(5), ..TurnFilter::default() };
+        let look = Survey { filter, seen: Vec::new(), take: |seen: &mut Vec<String>, turn| seen.push(turn.id.0) };
+        let seen = memory.send_within(look, PATIENCE).await.unwrap().unwrap();
+        assert_eq!(seen, ["turn-3", "turn-4", "turn-5", "turn-6", "turn-7"]);
         wanted.iter().for_each(CancellationToken::cancel);
         sleep(Duration::from_millis(200)).await;
         let before = read.load(Ordering::SeqCst);

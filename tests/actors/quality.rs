@@ -108,6 +108,21 @@ fn without_a_verdict_the_first_answer_stands_and_says_why() {
 }
 
 #[test]
+fn a_fault_of_the_gate_costs_the_second_opinion_and_not_the_turn() {
+    run(async {
+        let mut stage = judged(JUDGE);
+        stage.breaks_at("reply.judge=panic");
+        let events = collect(stage.replies.start(gated("plain")).await.unwrap()).await;
+        assert!(matches!(events.last(), Some(ReplyEvent::Done { .. })), "{events:?}");
+        let turn = stage.turns(1).await.remove(0);
+        assert_eq!((turn.generations[0].content.as_str(), turn.generations[0].quality.as_ref()), ("w0 w1 w2 ", None));
+        // The place of the reply is free again, and the daemon goes on.
+        collect(stage.replies.start(chat("plain")).await.unwrap()).await;
+        stage.turns(2).await;
+    });
+}
+
+#[test]
 fn a_second_attempt_that_never_comes_leaves_the_first_answer() {
     run(async {
         // The judge is ready before: its start takes none of the reply's time.

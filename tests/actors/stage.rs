@@ -11,6 +11,7 @@ use chimere::actors::scorer::{Inbox, JudgeEngine, JudgeSettings, Scorer, ScorerP
 use chimere::actors::supervisor::{Budget, Place, supervise};
 use chimere::clock::Clock;
 use chimere::config::{Live, RepliesConfig};
+use chimere::failpoint::Failpoint;
 use chimere::pipeline::Sources;
 use chimere::reply::Replies;
 use chimere::scoring::{Form, Reading};
@@ -78,6 +79,11 @@ impl Stage {
         }
     }
 
+    /// Breaks replies at a point.
+    pub fn breaks_at(&mut self, point: &str) {
+        Arc::get_mut(&mut self.replies).expect("no reply is under way").failpoint = Failpoint::parse(point);
+    }
+
     pub fn build(
         spec: EngineSpec,
         change: impl FnOnce(&mut RepliesConfig),
@@ -129,6 +135,7 @@ impl Stage {
             config: Live::new(config),
             append_timeout: Live::new(PATIENCE),
             clock: Clock::wall(),
+            failpoint: Failpoint::default(),
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });

@@ -105,6 +105,7 @@ impl Trial<'_, '_> {
 
     async fn judge(&self, answer: &Generation) -> Result<Judgement, String> {
         let scorer = self.run.replies.scorer.as_ref().ok_or("there is no judge")?;
+        self.run.replies.failpoint.pass("reply.judge").map_err(|error| error.to_string())?;
         let within = self.deadline.saturating_duration_since(Instant::now());
         let ask = JudgeAnswer {
             messages: self.run.plan.messages.clone(),
