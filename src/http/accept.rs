@@ -16,6 +16,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -25,7 +26,7 @@ use super::error::ApiError;
 use super::limits::HttpLimits;
 use super::metrics;
 use super::owner::Peer;
-use super::watch::{Activity, Overdue, WatchedBody, WatchedStream};
+use super::watch::{Activity, Overdue, WatchedBody};
 use crate::config::Live;
 
 /// Pause after a failed accept (out of file descriptors), so that the loop does not spin.
@@ -114,7 +115,9 @@ async fn connection(
     // Tokens are small writes that must not wait for one another.
     let _ = stream.set_nodelay(true);
     let (ends, whose) = (Ends { peer, local }, Peer::default());
-    let io = TokioIo::new(Dressed::new(WatchedStream { inner: stream, activity: Arc::clone(&activity) }));
+    let arrived = Arc::clone(&activity);
+    let watched = InspectReader::new(stream, move |bytes| if !bytes.is_empty() { arrived.bytes_arrived() });
+    let io = TokioIo::new(Dressed::new(watched));
     let service = hyper::service::service_fn({
         let activity = Arc::clone(&activity);
         move |request| answer(router.clone(), request, (ends, whose.clone()), Arc::clone(&activity))

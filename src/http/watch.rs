@@ -2,7 +2,6 @@
 //! They are enforced from outside hyper, for HTTP/1 and HTTP/2 alike. The socket tells when bytes arrive, the service
 //! when a request is under way, the response body when the client takes something.
 
-use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,8 +10,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::limits::HttpLimits;
@@ -74,7 +71,8 @@ impl Activity {
         self.admitted.load(Ordering::SeqCst) == 0
     }
 
-    fn bytes_arrived(&self) {
+    /// Something was read from the socket.
+    pub(crate) fn bytes_arrived(&self) {
         if self.is_idle() && !self.multiplexed.load(Ordering::SeqCst) {
             let _ = self.header_since_ms.compare_exchange(0, now_ms(), Ordering::SeqCst, Ordering::SeqCst);
         }
@@ -203,48 +201,5 @@ impl HttpBody for WatchedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-/// A socket that reports when bytes arrive.
-pub(crate) struct WatchedStream {
-    pub(crate) inner: TcpStream,
-    pub(crate) activity: Arc<Activity>,
-}
-
-impl AsyncRead for WatchedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.activity.bytes_arrived();
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for WatchedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
     }
 }
