@@ -151,6 +151,11 @@ pub fn forms(now: &FormStats, before: &FormStats) {
     }
 }
 
+/// A form that no engine has seen: the schema was refused before.
+pub fn form_refused() {
+    counter!(FORMS, "outcome" => "refused", "cache" => "miss").increment(1);
+}
+
 pub fn turn_appended() {
     counter!(TURNS_APPENDED).increment(1);
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::tools::{Choice, Tools};
 use crate::engine::grammar::{Calls, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare};
 use crate::http::error::ApiError;
+use crate::meters;
 
 /// Longest name of a schema, bytes (OpenAI's limit).
 const NAME_BYTES_MAX: usize = 64;
@@ -41,7 +42,10 @@ pub(crate) struct Asked {
 impl Asked {
     /// Makes a schema ready. Places in it are told with the parameter where it stands.
     fn prepare(&mut self, schema: &Value, strict: bool, param: &str) -> Result<Value, ApiError> {
-        let wrong = |e: GrammarError| ApiError::param(param, e.to_string());
+        let wrong = |e: GrammarError| {
+            meters::form_refused();
+            ApiError::param(param, e.to_string())
+        };
         check_schema(schema).map_err(wrong)?;
         let Prepared { schema, not_enforced, .. } = prepare(schema, strict).map_err(wrong)?;
         let own = not_enforced.into_iter().map(|n| NotEnforced { path: format!("{param}{}", n.path), ..n });
