@@ -11,6 +11,7 @@ use crate::engine::validate::EMBEDS;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
+use crate::store::files::places;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -58,10 +59,12 @@ impl Config {
 /// `night.yaml` and the exams.
 fn night(config: &Config) -> Result<String, String> {
     let schedule = Schedule::load(&config.night_folders()).map_err(|error| error.to_string())?;
-    let missing: Vec<_> = [("golden", &config.night.golden), ("slice", &config.night.slice)]
+    let missing: Vec<String> = [("golden", &config.night.golden), ("slice", &config.night.slice)]
         .into_iter()
-        .filter(|(_, path)| path.is_err())
-        .map(|(name, _)| name)
+        .filter_map(|(name, path)| match path.as_ref().err()?.as_slice() {
+            [named] => Some(format!("{name} in {}", places(std::slice::from_ref(named)))),
+            _ => Some(name.to_owned()),
+        })
         .collect();
     let exams = if missing.is_empty() { String::new() } else { format!("; exams not found: {}", missing.join(", ")) };
     let jobs: Vec<_> = schedule.jobs.iter().map(|(job, entry)| format!("{} `{}`", job.name(), entry.pattern)).collect();

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use super::{Config, ENV_PREFIX, SYSTEM_FILE};
 use crate::eval::golden;
+use crate::gguf;
 
 const MODEL_FILE: &str = "nano.gguf";
 
@@ -140,9 +141,13 @@ impl Environment {
     /// folders.
     pub(super) fn find_model(&self, named: Option<PathBuf>) -> Result<PathBuf, Vec<PathBuf>> {
         if let Some(path) = named {
-            // What is wrong with a folder is said by whoever opens it.
-            let path = crate::gguf::located(&path).unwrap_or(path);
-            return if path.exists() { Ok(path) } else { Err(vec![path]) };
+            return match gguf::located(&path) {
+                Ok(path) if !path.exists() => Err(vec![path]),
+                Err(gguf::Error::NoModel { path }) => Err(vec![path.join("*.gguf")]),
+                Ok(path) => Ok(path),
+                // What else is wrong with a folder is said by whoever opens it.
+                Err(_) => Ok(path),
+            };
         }
         let places: Vec<PathBuf> =
             self.data_dirs().iter().flat_map(|dir| [dir.join(MODEL_FILE), dir.join("nano").join(MODEL_FILE)]).collect();

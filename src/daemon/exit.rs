@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use crate::http::MetricsError;
 use crate::keys::KeyError;
 use crate::pipeline::PipelineError;
-use crate::store::files::{LockError, why_not};
+use crate::store::files::{LockError, places};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    #[error("no model file: looked for {}; name one with --model or model.path", list(.0))]
+    #[error("no model file: looked for {}; name one with --model or model.path", places(.0))]
     NoModel(Vec<PathBuf>),
     #[error("the model cannot be hosted: {0}")]
     BadModel(String),
@@ -51,12 +51,4 @@ impl DaemonError {
             DaemonError::Open(_) | DaemonError::Keys(_) | DaemonError::Pipelines(_) => 78, // EX_CONFIG
         }
     }
-}
-
-fn list(paths: &[PathBuf]) -> String {
-    let shown = |path: &PathBuf| match why_not(path) {
-        Some(why) => format!("{} (which {why})", path.display()),
-        None => path.display().to_string(),
-    };
-    paths.iter().map(shown).collect::<Vec<_>>().join(", ")
 }

@@ -56,6 +56,15 @@ pub fn why_not(path: &Path) -> Option<String> {
     why_not_under(path, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
+/// Places where a file was looked for, each with why it cannot be had.
+pub fn places(paths: &[PathBuf]) -> String {
+    let shown = |path: &PathBuf| match why_not(path) {
+        Some(why) => format!("{} (which {why})", path.display()),
+        None => path.display().to_string(),
+    };
+    paths.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
 fn why_not_under(path: &Path, mounts: &str) -> Option<String> {
     let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let why = match fs::metadata(path) {

@@ -216,7 +216,7 @@ fn what_was_wrong_is_said_with_what_to_do() {
         (serve(&empty), 74, vec![empty.as_str(), "--state-dir"]),
         (serve("/proc/nowhere"), 74, vec!["/proc/nowhere", "--state-dir"]),
         (serve(none), 69, vec![listen.as_str(), "--listen"]),
-        (words("serve --model /proc"), 65, vec!["the folder /proc holds no model file (.gguf)"]),
+        (words("serve --model /proc"), 66, vec!["looked for /proc/*.gguf"]),
         (words("memory list --state-dir /proc/nowhere"), 66, vec!["/proc/nowhere", "--state-dir"]),
         (words("memory list --since yesterday"), 64, vec!["2026-01-31"]),
         (words("night status --url http://[::1"), 64, vec!["http://[::1 is no address", "HOST:PORT"]),

@@ -18,7 +18,7 @@ use crate::night::phase::{Candidate, Run};
 use crate::night::report::Answered;
 use crate::night::schedule::Schedule;
 use crate::night::stats::{Paired, Z_ONE_SIDED_95, Z_TWO_SIDED_95, items_needed};
-use crate::store::files::{create_private_dir, read_bounded, write_durable};
+use crate::store::files::{create_private_dir, places, read_bounded, write_durable};
 
 pub const FORMAT: u32 = 1;
 const FILE: &str = "gate.json";
@@ -239,9 +239,9 @@ pub(super) async fn open(path: &ExamPath, items_max: usize, seed: u64) -> Result
             let path = path.clone();
             blocking(move || exam::read(&path, items_max, seed)).await?
         }
-        Err(places) => {
-            let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-            Err(format!("no exam: set night.golden and night.slice, or put them in one of {}", places.join(", ")))
+        Err(paths) => {
+            let places = places(paths);
+            Err(format!("no exam: set night.golden and night.slice, or put them in one of {places}"))
         }
     }
 }
