@@ -12,6 +12,8 @@ mod bench;
 mod by_library;
 mod by_the_clock;
 mod card;
+#[path = "../gguf_malformed/cases.rs"]
+mod cases;
 mod catastrophes;
 mod chat;
 mod cli;
@@ -22,6 +24,7 @@ mod dressed;
 mod embedder;
 mod engram;
 mod form;
+mod families;
 mod frames;
 mod full_disk;
 mod hostile;
@@ -50,6 +53,9 @@ mod pipelines;
 mod poison;
 mod prefixes;
 mod quality;
+#[allow(dead_code)]
+#[path = "../gguf_malformed/raw.rs"]
+mod raw;
 mod reload;
 mod repl;
 mod resident;

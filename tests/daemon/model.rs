@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use chimere::gguf::Gguf;
 use serde_json::{Value, json};
 
+use crate::cases;
 use crate::harness::{Daemon, PATIENCE, chimere, kill, model, sse};
 use crate::night;
 
@@ -127,6 +128,9 @@ async fn the_model_is_changed_and_changed_back_under_streams_and_none_is_lost() 
         (&json!("nano"), &json!(null), &json!(true))
     );
     assert_ne!(hash().await, first);
+    // What nano is asked with went along, under the new hash.
+    let defaults = fs::read_to_string(requantised.with_extension("defaults.json")).unwrap();
+    assert!(defaults.contains(hash().await.as_str().unwrap()), "{defaults}");
     // What came in line behind the change is answered as soon as it is over, tokens of a text too.
     let tokens = json!({ "content": "Hello" });
     let (swapped, tokens) = tokio::join!(swap(&daemon, &mini), daemon.post("/tokenize", &tokens));
@@ -227,6 +231,23 @@ async fn what_cannot_be_hosted_leaves_the_model_that_serves() {
     let shown = daemon.get(PATH).await.1;
     assert_eq!((&shown["model"], &shown["last"]), (&json!("nano"), &json!(null)), "{shown}");
     assert!(!path("model.json").exists());
+}
+
+/// One file of the corpus for each way to be wrong.
+#[tokio::test]
+async fn no_malformed_file_takes_the_place_of_the_model() {
+    let daemon = patient().await;
+    let engines = daemon.engines();
+    let path = daemon.state.path().join("odd.gguf");
+    let mut reasons = std::collections::HashSet::new();
+    for case in cases::all().into_iter().filter(|case| reasons.insert(case.reason)) {
+        fs::write(&path, &case.bytes).unwrap();
+        let (status, answer) = change(&daemon, &json!({ "path": path })).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        let known = message.contains(case.reason) || message.contains("is no model file (GGUF)");
+        assert!(status == 400 && known, "{}: {answer}, not \"{}\"", case.name, case.reason);
+    }
+    assert_eq!((served(&daemon).await.as_str(), daemon.engines()), ("nano", engines));
 }
 
 /// The engine of the new file is killed as soon as it is there, again and again.

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
+use chimere::engine::load::{CardOptions, Kind, LoadOptions, load};
+use chimere::engine::validate::validate;
 use chimere::gguf::Gguf;
 
 /// Files of the corpus, at least.
@@ -50,6 +52,32 @@ fn every_malformed_file_is_refused_with_its_reason() {
     let grown = peak_bytes().saturating_sub(before);
     println!("{} files, {} reasons, {} MiB", distinct.len(), reasons.len(), grown >> 20);
     assert!(grown < MEMORY_MAX, "{grown} bytes");
+}
+
+/// `check` and a change of the model judge by the one, a start by the other.
+#[test]
+fn every_malformed_file_is_judged_and_started_with_the_same_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.gguf");
+    let options = LoadOptions {
+        backend: Kind::Auto,
+        threads: 1,
+        context_tokens: 256,
+        sequences_max: 1,
+        prediction: false,
+        exact: true,
+        cache: Default::default(),
+        card: CardOptions { spared: true, ..CardOptions::default() },
+        vet_with: None,
+    };
+    for case in cases::all() {
+        fs::write(&path, &case.bytes).unwrap();
+        let judged = validate(&path, &options, 0).map(|_| ()).map_err(|error| error.to_string());
+        let started = load(&path, &options, &mut |_| {}).map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(judged, started, "{}", case.name);
+        let error = judged.expect_err(&case.name);
+        assert!(error.contains(case.reason), "{}: {error:?}, not \"{}\"", case.name, case.reason);
+    }
 }
 
 #[test]

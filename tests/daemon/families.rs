@@ -1,0 +1,106 @@
+//! Calls in the forms of other families than nano's, over HTTP: nano's weights under the family's template are held to its
+//! form, what they write is read back, streamed or not, no stop string cuts it, and it comes back as history.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, sse};
+use crate::model::changed;
+
+const CHAT: &str = "/v1/chat/completions";
+/// Bytes of nano's template, and how it begins.
+const TEMPLATE_BYTES: usize = 7_756;
+const BEGINNING: &str = "{%- set image_count";
+
+/// A conversation in nano's marks whose calls are written as a family writes them.
+fn template(calls: &str) -> String {
+    let source = format!(
+        "{{% if tools %}}<|im_start|>system\n{{{{ tools|tojson }}}}<|im_end|>\n{{% endif %}}{{% for m in messages %}}\
+         <|im_start|>{{{{ 'user' if m.role == 'tool' else m.role }}}}\n{{{{ m.content or '' }}}}{{% if m.tool_calls %}}\
+         {{% for c in m.tool_calls %}}{calls}{{% endfor %}}{{% endif %}}<|im_end|>\n{{% endfor %}}\
+         {{% if add_generation_prompt %}}<|im_start|>assistant\n{{% endif %}}"
+    );
+    let filler = "-".repeat(TEMPLATE_BYTES - source.len() - "{##}".len());
+    format!("{source}{{#{filler}#}}")
+}
+
+/// Families with a word of their marks and a call of theirs.
+const FAMILIES: [(&str, &str, &str); 3] = [
+    ("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments|tojson }}"),
+    (
+        "glm",
+        "<arg_key>",
+        "<tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments|items %}<arg_key>{{ k }}</arg_key>\n\
+         <arg_value>{{ v if v is string else v|tojson }}</arg_value>\n{% endfor %}</tool_call>\n",
+    ),
+    (
+        "nemotron",
+        "<TOOLCALL>",
+        "<TOOLCALL>[{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}}]</TOOLCALL>",
+    ),
+];
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "strict": true,
+        "parameters": {"type": "object", "additionalProperties": false, "required": ["city", "days"], "properties": {
+            "city": {"type": "string", "enum": ["Paris", "Rome"]}, "days": {"type": "integer", "enum": [1, 7]}}}}}])
+}
+
+/// Stops stand in every call: in its marks, its names and its values.
+fn asked(messages: &Value) -> Value {
+    json!({"messages": messages, "tools": tools(), "tool_choice": "required", "parallel_tool_calls": false,
+        "temperature": 0, "max_tokens": 200, "stop": ["\n", "\"", "city", "<"]})
+}
+
+/// The only call of a reply, checked, and the text beside it.
+fn call(message: &Value) -> Value {
+    let [call] = message["tool_calls"].as_array().unwrap().as_slice() else { panic!("{message}") };
+    assert_eq!((&call["function"]["name"], &message["content"]), (&json!("get_weather"), &Value::Null), "{message}");
+    serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap()
+}
+
+async fn streamed(daemon: &Daemon, mut body: Value) -> (String, String, Value) {
+    body["stream"] = json!(true);
+    let sent = reqwest::Client::new().post(format!("{}{CHAT}", daemon.url)).json(&body).send().await.unwrap();
+    let events = sse(&sent.text().await.unwrap());
+    let delta = |path: &str| {
+        let told = events.iter().filter_map(|e| e["choices"][0]["delta"].pointer(path)?.as_str());
+        told.collect::<String>()
+    };
+    let reason = events.iter().find_map(|e| e["choices"][0]["finish_reason"].as_str()).unwrap();
+    let arguments = serde_json::from_str(&delta("/tool_calls/0/function/arguments"));
+    (delta("/tool_calls/0/function/name"), reason.to_owned() + &delta("/content"), arguments.unwrap())
+}
+
+#[tokio::test]
+async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut() {
+    for (name, mark, calls) in FAMILIES {
+        let state = Arc::new(tempfile::tempdir().unwrap());
+        let file = state.path().join("family.gguf");
+        let file = changed(&file, "tokenizer.chat_template", BEGINNING, &template(calls));
+        let daemon = Daemon::launch_with(state, &["--model", file.to_str().unwrap()], &[]);
+        daemon.ready().await;
+        let mut messages = json!([{"role": "user", "content": "What is the weather in Rome?"}]);
+        let (status, reply) = daemon.post(CHAT, &asked(&messages)).await;
+        assert_eq!(status, 200, "{name}: {reply}");
+        let choice = &reply["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {reply}");
+        let arguments = call(&choice["message"]);
+        assert!(["Paris", "Rome"].contains(&arguments["city"].as_str().unwrap()), "{name}: {reply}");
+        assert!([json!(1), json!(7)].contains(&arguments["days"]), "{name}: {reply}");
+
+        let told = streamed(&daemon, asked(&messages)).await;
+        assert_eq!(told, ("get_weather".to_owned(), "tool_calls".to_owned(), arguments.clone()), "{name}");
+
+        let id = choice["message"]["tool_calls"][0]["id"].clone();
+        let history = messages.as_array_mut().unwrap();
+        history.push(choice["message"].clone());
+        history.push(json!({"role": "tool", "tool_call_id": id, "content": "Sunny."}));
+        let shown = daemon.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await.1;
+        let prompt = shown["prompt"].as_str().unwrap_or_else(|| panic!("{name}: {shown}"));
+        assert!(prompt.contains(mark) && prompt.contains(arguments["city"].as_str().unwrap()), "{name}: {prompt}");
+        let (status, reply) = daemon.post(CHAT, &json!({"messages": messages, "tools": tools(), "max_tokens": 8})).await;
+        assert_eq!(status, 200, "{name}: {reply}");
+    }
+}
