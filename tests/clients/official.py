@@ -30,6 +30,12 @@ REFUSED = {
         "create_with_all_params_overload_1": "asks for `suffix` and the best of several",
         "create_with_all_params_overload_2": "asks for `suffix` and the best of several",
     },
+    # Vectors come as the base64 that the client asks for by itself; its strict reading then takes them for no lists.
+    "test_embeddings.py": {
+        f"{kind}_create[{mode}]": "the client refuses its own base64 where it reads strictly"
+        for kind in ("method", "raw_response", "streaming_response")
+        for mode in ("strict", "aiohttp")
+    },
     "test_models.py": {
         f"{kind}_delete": "asks for a model to be deleted" for kind in ("method", "raw_response", "streaming_response")
     },
@@ -66,8 +72,8 @@ def main():
     found = list(outcomes(unpacked(folder), folder / "official.xml"))
     wrong = []
     for path, name, passed in found:
-        bare = name.split("[")[0].removeprefix("test_")
-        refused = any(bare.endswith(end) for end in REFUSED.get(path, {}))
+        bare = name.split("[")[0]
+        refused = any(bare.endswith(end) or name.endswith(end) for end in REFUSED.get(path, {}))
         if passed == refused:
             wrong.append(f"{path}: {name} {'passed, and is listed as refused' if passed else 'failed'}")
     version = importlib.metadata.version("openai")

@@ -1,14 +1,20 @@
 """instructor: structured answers in each of its modes, whole and in parts, and lists of them."""
 
 import unittest
-from typing import Iterable
 
 import instructor
 import openai
+from pydantic import BaseModel, Field
 
 from shared import KEY, MODEL, URL, City
 
 ASK = [{"role": "user", "content": "Tell me of Paris, the capital of France, where two million people live."}]
+
+
+class Cities(BaseModel):
+    """Cities. A small model ends no list by itself."""
+
+    cities: list[City] = Field(min_length=1, max_length=2)
 
 
 def client(mode):
@@ -39,8 +45,8 @@ class Instructor(unittest.TestCase):
         self.assertIsNotNone(last.name)
 
     def test_list(self):
-        found = self.ask(instructor.Mode.TOOLS, response_model=Iterable[City], max_tokens=600)
-        self.assertTrue(all(isinstance(city, City) for city in found))
+        found = self.ask(instructor.Mode.TOOLS, response_model=Cities, max_tokens=600)
+        self.assertTrue(found.cities and all(isinstance(city, City) for city in found.cities))
 
 
 if __name__ == "__main__":

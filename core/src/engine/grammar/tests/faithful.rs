@@ -305,12 +305,10 @@ pub(super) fn walked(random: &mut Random, constraint: &mut crate::engine::gramma
     Some(String::from_utf8(text).unwrap())
 }
 
-/// A blank to `\s` by the standard of patterns, and none to the validator.
-const ODD_BLANK: char = '\u{205f}';
-
-/// Numbers that neither 64 bits nor a double hold mean something else to every reader: such answers are passed over.
+/// Numbers that neither 64 bits nor a double hold mean something else to every reader: such answers are passed over. So are
+/// those with blanks beyond ASCII, some of which (U+205F, U+3000) are none to the validator's `\s`.
 pub(super) fn readable(text: &str) -> Option<Value> {
-    if text.contains(ODD_BLANK) {
+    if text.contains(|c: char| c.is_whitespace() && !c.is_ascii()) {
         return None;
     }
     let (mut in_text, mut escaped) = (false, false);
