@@ -9,7 +9,7 @@
 //! - [`optimise`]: instructions and demonstrations of a route, searched on exams.
 //! - [`simulate`]: weeks that are made up, to see what the nights make of them.
 //! - [`store`]: what is kept on disk; the only user of sled.
-//! - [`toolcall`]: tool calls out of the text of a reply.
+//! - [`toolcall`]: tool calls out of the text of a reply; [`tools`]: what a model may have done inside one.
 //! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
 //! - [`embed`]: texts as vectors, and the index of verified exchanges.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
@@ -41,6 +41,7 @@ pub mod scoring;
 pub mod service;
 pub mod simulate;
 pub mod store;
+pub mod tools;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;

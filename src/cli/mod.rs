@@ -28,6 +28,7 @@ mod salvage;
 mod serve;
 mod session;
 mod simulate;
+mod tools;
 mod top;
 mod train;
 
@@ -61,6 +62,8 @@ enum Cmd {
     Model(model::Args),
     /// Routes and their prompts: list, reset
     Pipeline(pipeline::Args),
+    /// Built-in tools: list them, run one
+    Tools(tools::Args),
     /// Talk to the daemon
     Chat(chat::Args),
     /// Watch a running daemon: load, speed, latency, the night
@@ -122,6 +125,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Rollback(args) => night::roll_back(args),
         Cmd::Model(args) => model::run(args),
         Cmd::Pipeline(args) => pipeline::run(args),
+        Cmd::Tools(args) => tools::run(args),
         Cmd::Chat(args) => chat::run(args),
         Cmd::Top(args) => top::run(args),
         Cmd::Check(args) => check::run(args),

@@ -42,6 +42,7 @@ mod sessions;
 mod sse;
 mod table;
 mod text;
+mod tools;
 mod unique;
 mod watch;
 mod wire;

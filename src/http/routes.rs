@@ -24,7 +24,9 @@ use super::limits::HttpLimits;
 use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
-use super::{body, chat, completions, embeddings, memory, models, openapi, operate, page, runs, sessions, text, wire};
+use super::{
+    body, chat, completions, embeddings, memory, models, openapi, operate, page, runs, sessions, text, tools, wire,
+};
 use crate::config::Live;
 use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};
 
@@ -95,6 +97,7 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/status", METRICS, Nothing, operate::status),
     route!("GET" "/v1/models", CHAT, Nothing, models::list),
     route!("GET" "/v1/models/{*id}", CHAT, Nothing, models::get),
+    route!("GET" "/v1/tools", CHAT, Nothing, tools::list),
     route!("POST" "/v1/chat/completions", CHAT, Json(wire::chat::TABLE), chat::create),
     route!("POST" "/v1/completions", CHAT, Json(wire::completion::TABLE), completions::create),
     route!("POST" "/v1/embeddings", CHAT, Json(wire::embedding::EMBEDDINGS), embeddings::create),

@@ -66,6 +66,7 @@ mod simulate;
 mod soak;
 mod storm;
 mod swaps;
+mod tools;
 mod train;
 mod upgrade;
 mod weigh;

@@ -10,6 +10,18 @@ use crate::lint::lint;
 use crate::server;
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_tools_are_listed_with_what_they_take() {
+    let server = server().await;
+    let listed = server.get("/v1/tools").await.json();
+    let tools = listed["data"].as_array().unwrap();
+    assert_eq!((&listed["object"], &tools[0]["id"]), (&json!("list"), &json!("calculate")));
+    assert_eq!((&tools[0]["state"], &tools[0]["taints"]), (&json!("ready"), &json!(false)));
+    assert_eq!(tools[0]["parameters"]["required"], json!(["expression"]));
+    let kept = tools.iter().find(|tool| tool["id"] == "search_web").unwrap();
+    assert_eq!((&kept["state"], &kept["needs"]), (&json!("not_built"), &json!("a search of the web")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn health_follows_the_model() {
     let server = server().await;
     assert_eq!(server.get("/health").await.json(), json!({"status": "ok"}));

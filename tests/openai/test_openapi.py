@@ -126,6 +126,7 @@ class Document(unittest.TestCase):
         model = self.check("GET", "/v1/models")["data"][0]["id"]
         self.check("GET", f"/v1/models/{model}", template="/v1/models/{id}")
         self.check("GET", "/v1/models/nano-embed", template="/v1/models/{id}")
+        self.assertEqual(self.check("GET", "/v1/tools")["data"][0]["id"], "calculate")
         self.check("POST", "/v1/embeddings", {"input": ["a", "b"]})
         self.check("POST", "/v1/embeddings", {"input": "a", "encoding_format": "base64", "dimensions": 96})
         self.check("POST", "/v1/rerank", {"query": "a", "documents": ["b", {"text": "a"}], "return_documents": True})
