@@ -116,7 +116,11 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let (ends, whose) = (Ends { peer, local }, Peer::default());
     let arrived = Arc::clone(&activity);
-    let watched = InspectReader::new(stream, move |bytes| if !bytes.is_empty() { arrived.bytes_arrived() });
+    let watched = InspectReader::new(stream, move |bytes| {
+        if !bytes.is_empty() {
+            arrived.bytes_arrived()
+        }
+    });
     let io = TokioIo::new(Dressed::new(watched));
     let service = hyper::service::service_fn({
         let activity = Arc::clone(&activity);

@@ -23,8 +23,8 @@ mod dressed;
 #[cfg(feature = "llama")]
 mod embedder;
 mod engram;
-mod form;
 mod families;
+mod form;
 mod frames;
 mod full_disk;
 mod hostile;

@@ -366,7 +366,8 @@ fn no_mark_is_left_by_any_way_of_writing() {
 #[test]
 fn long_whole_numbers_of_a_past_call_keep_their_digits() {
     let mut call = Message::new(Role::Assistant, "");
-    let arguments = crate::whole::read("{\"n\": -123456789012345678901234567890, \"m\": [18446744073709551616]}").unwrap();
+    let arguments =
+        crate::whole::read("{\"n\": -123456789012345678901234567890, \"m\": [18446744073709551616]}").unwrap();
     call.tool_calls = vec![ToolCall { id: "c".into(), name: "f".into(), arguments }];
     let ask = |source: &str| {
         let source = format!("{{% set x = messages[1].tool_calls[0].function.arguments %}}{source}");

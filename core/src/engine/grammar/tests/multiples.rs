@@ -11,7 +11,7 @@ pub(super) struct MultipleOf {
 }
 
 impl MultipleOf {
-    pub(super) fn new(step: &Value, location: Location) -> Box<dyn Keyword> {
+    pub(super) fn keyword(step: &Value, location: Location) -> Box<dyn Keyword> {
         let Value::Number(step) = step else { panic!("no number: {step}") };
         Box::new(MultipleOf { step: step.clone(), location })
     }
