@@ -72,6 +72,8 @@ impl Failpoint {
                     std::thread::sleep(HOLD);
                     Ok(())
                 }
+                // Only where somebody asked for it by name, in a test.
+                #[allow(clippy::panic)]
                 Break::Panic => std::panic::panic_any(format!("failpoint {name}")),
                 Break::Park => loop {
                     tracing::warn!(name, "failpoint reached");
