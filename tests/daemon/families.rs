@@ -1,7 +1,5 @@
-//! Calls in the forms of other families than nano's, over HTTP: nano's weights under the family's template are held to its
-//! form, what they write is read back, streamed or not, no stop string cuts it, and it comes back as history.
-
-use std::sync::Arc;
+//! Calls in the forms of other families than nano's, over HTTP. nano's weights under a family's template are held to its
+//! form. What they write is read back, streamed or not. No stop string cuts it, and it comes back as history.
 
 use serde_json::{Value, json};
 
@@ -75,12 +73,12 @@ async fn streamed(daemon: &Daemon, mut body: Value) -> (String, String, Value) {
 
 #[tokio::test]
 async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut() {
+    let daemon = Daemon::start(&[]).await;
     for (name, mark, calls) in FAMILIES {
-        let state = Arc::new(tempfile::tempdir().unwrap());
-        let file = state.path().join("family.gguf");
+        let file = daemon.state.path().join(format!("{name}.gguf"));
         let file = changed(&file, "tokenizer.chat_template", BEGINNING, &template(calls));
-        let daemon = Daemon::launch_with(state, &["--model", file.to_str().unwrap()], &[]);
-        daemon.ready().await;
+        let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+        assert_eq!(status, 200, "{name}: {swapped}");
         let mut messages = json!([{"role": "user", "content": "What is the weather in Rome?"}]);
         let (status, reply) = daemon.post(CHAT, &asked(&messages)).await;
         assert_eq!(status, 200, "{name}: {reply}");
