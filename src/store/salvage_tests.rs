@@ -293,7 +293,8 @@ fn a_salvage_that_is_ended_from_outside_is_tried_again_and_loses_nothing() {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
         open(&folder, BYTES_MAX, &|from, to, bytes_max| rebuild_apart(&program, from, to, bytes_max))
     };
-    for signal in ["TERM", "KILL", "INT"] {
+    // Whoever starts a test in the background may have it ignore the others.
+    for signal in ["TERM", "KILL"] {
         let error = by(&format!("kill -{signal} $$")).err().expect("it was ended");
         assert!(matches!(&error, StoreError::Disk(why) if why.contains("was ended")), "{signal}: {error}");
         assert!(folder.join("db").exists() && !beside(&folder, "damaged").exists(), "{signal}");

@@ -79,7 +79,7 @@ impl Watch {
         }
         let suppresses =
             self.policy.reflection_suppression.is_some_and(|s| self.certainty >= f64::from(s.certainty_min));
-        if suppresses && self.sentence_starts {
+        if suppresses && self.sentence_starts && !self.restarts.is_empty() {
             for &id in &self.restarts {
                 if let Some(logit) = logits.get_mut(id as usize) {
                     *logit = f32::NEG_INFINITY;
