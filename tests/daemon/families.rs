@@ -98,8 +98,7 @@ async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut(
         let shown = daemon.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await.1;
         let prompt = shown["prompt"].as_str().unwrap_or_else(|| panic!("{name}: {shown}"));
         assert!(prompt.contains(mark) && prompt.contains(arguments["city"].as_str().unwrap()), "{name}: {prompt}");
-        let (status, reply) =
-            daemon.post(CHAT, &json!({"messages": messages, "tools": tools(), "max_tokens": 8})).await;
+        let (status, reply) = daemon.post(CHAT, &asked(&messages)).await;
         assert_eq!(status, 200, "{name}: {reply}");
     }
 }
