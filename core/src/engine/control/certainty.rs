@@ -1,5 +1,5 @@
-//! How certain the model is of what it thinks, and what follows: a thought that has become certain ends before its
-//! budget, and words that would begin it again are forbidden meanwhile.
+//! How certain the model is of what it thinks, and what follows from it. A thought that has become certain ends before
+//! its budget. Words that would begin it again are forbidden meanwhile.
 //!
 //! Certainty C = 0.625·p + 0.375·(1 − H / ln V): p is the probability of the likeliest token, H the entropy of all V
 //! tokens, both from the model's own logits at temperature 1, as means over the last [`WINDOW_TOKENS`] sampled tokens of
