@@ -230,8 +230,8 @@ mod tests {
         watch.took(b" So");
         assert!(!row(&mut watch, true), "within a sentence");
         watch.took(b"\n");
-        (0..32).for_each(|_| _ = row(&mut watch, false));
+        // C of three sure tokens and an unsure one is (3 + 0.625 / 3) / 4 = 0.80.
         assert!(!row(&mut watch, false), "no longer certain");
-        assert_eq!(watch.report().suppressed, 1 + 15);
+        assert_eq!(watch.report().suppressed, 1);
     }
 }
