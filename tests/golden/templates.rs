@@ -90,7 +90,10 @@ fn told(source: &str) -> Result<String, String> {
             let opening = template.render(context(json!([user]), true), "2026-01-02")?;
             let whole = template.render(context(json!([user, reply]), false), "2026-01-02")?;
             let same = whole.bytes().zip(opening.bytes()).take_while(|(a, b)| a == b).count();
-            Ok::<String, TemplateError>(whole[whole.floor_char_boundary(same)..].to_owned())
+            let same = whole.floor_char_boundary(same);
+            // The opening may begin with the same letters of another mark: a mark is not cut.
+            let mark = whole[..same].rfind('<').filter(|at| !whole[*at..same].contains('>'));
+            Ok::<String, TemplateError>(whole[mark.unwrap_or(same)..].to_owned())
         };
         let text = match render(false).or_else(|_| render(true)) {
             Ok(text) => text,
