@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chimere::actors::inference::Ask;
 use chimere::engine::protocol::Channel;
 use chimere::service::{ReplyEvent, ReplyInput, ReplyRequest, ServiceError, StepEvent, StepsWish};
 use chimere::turn::{FinishReason, Message, PromptEnd, PromptForm, Role, StepOutcome, StepRecord, Turn};
@@ -218,6 +219,8 @@ fn whatever_befalls_a_hidden_step_leaves_one_turn_or_is_a_refusal() {
         // A client that leaves in a hidden step.
         let mut events = stage.replies.start(on("first", "hang")).await.unwrap();
         while timeout(PATIENCE, events.recv()).await.unwrap().unwrap() != ReplyEvent::Queued {}
+        // What the engine says later comes behind its word that the step began.
+        stage.replies.inference.send_within(Ask::Detokenize { ids: vec![104] }, PATIENCE).await.unwrap().unwrap();
         drop(events);
         let turn = stage.turns(3).await.remove(2);
         assert_eq!((turn.steps[0].outcome, turn.steps[0].prompt_tokens), (StepOutcome::Stopped, 3));
