@@ -1,6 +1,6 @@
 """Tables of seven nights from the results of `effect.week`.
 
-usage: python3 -m effect.seven RUN...    keeps the runs under results/week/ (exam outcomes as hexadecimal bits) and prints the tables
+usage: python3 -m effect.seven RUN...    keeps the runs packed under results/week/ (exam outcomes as hexadecimal bits), prints the tables
        python3 -m effect.seven           the tables again from results/week/
 Intervals: 95 %, bootstrap over items and seeds, paired with the base model.
 """
@@ -11,36 +11,40 @@ import sys
 
 import numpy as np
 
+from tasks.packed import unpacked, write
+
 from .table import interval, lines, outcomes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEEP = os.path.join(HERE, "results", "week")
+FACTS = os.path.join(KEEP, "facts.json.gz")
+
+
+def kept(n):
+    """The file of run N."""
+    return os.path.join(KEEP, f"run{n}.jsonl.gz")
 
 
 def keep(runs):
     os.makedirs(KEEP, exist_ok=True)
     for n, d in enumerate(runs):
-        with open(os.path.join(KEEP, f"run{n + 1}.jsonl"), "w", encoding="utf-8") as f:
-            for r in lines(os.path.join(d, "week.jsonl")):
-                for k in ("exam", "right"):
-                    if k in r:
-                        r[k] = np.packbits(np.array(list(r[k])) == "1").tobytes().hex()
-                f.write(json.dumps(r, separators=(",", ":")) + "\n")
+        rows = lines(os.path.join(d, "week.jsonl"))
+        for r in rows:
+            for k in ("exam", "right"):
+                if k in r:
+                    r[k] = np.packbits(np.array(list(r[k])) == "1").tobytes().hex()
+        write(kept(n + 1), "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in rows))
     # What was asked is the same in all runs, or their tables could not stand side by side.
     facts = []
     for d in runs:
         with open(os.path.join(d, "week.json")) as f:
             facts.append({k: v for k, v in json.load(f).items() if k != "days"})
     assert all(other == facts[0] for other in facts), "the runs asked different things"
-    with open(os.path.join(KEEP, "facts.json"), "w") as out:
-        json.dump(facts[0], out, separators=(",", ":"))
-        out.write("\n")
+    write(FACTS, json.dumps(facts[0], separators=(",", ":")) + "\n")
 
 
 def load(n):
-    with open(os.path.join(KEEP, "facts.json")) as f:
-        facts = json.load(f)
-    return facts, lines(os.path.join(KEEP, f"run{n}.jsonl"))
+    return json.loads(unpacked(FACTS)), lines(kept(n))
 
 
 def table(facts, rows):
@@ -93,7 +97,7 @@ def main():
     if sys.argv[1:]:
         keep(sys.argv[1:])
     n, runs = 1, []
-    while os.path.exists(os.path.join(KEEP, f"run{n}.jsonl")):
+    while os.path.exists(kept(n)):
         facts, rows = load(n)
         runs.append((facts, rows))
         print("\n".join(table(facts, rows)), "\n")

@@ -3,7 +3,7 @@
 usage: python3 -m effect.table RUN... [--keep results]    RUN: a folder with results.jsonl and facts.json of `effect.run`
        python3 -m effect.table                            the tables again from results/
 `--keep` writes results/arms.jsonl (graded arms, exam outcomes as hexadecimal bits), results/curves.tsv (tuning loss by step, mean over
-seeds) and results/facts.json. Intervals: 95 %, bootstrap over items and seeds, paired with the base model.
+seeds) and results/facts.json, each packed (.gz). Intervals: 95 %, bootstrap over items and seeds, paired with the base model.
 """
 import argparse
 import collections
@@ -12,14 +12,15 @@ import os
 
 import numpy as np
 
+from tasks.packed import unpacked, write
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEY = ("method", "target", "data", "lr", "sigma", "n", "frozen_a", "rank", "rows", "step")
 DRAWS = 2000
 
 
 def lines(path):
-    with open(path, encoding="utf-8") as f:
-        return [json.loads(line) for line in f]
+    return [json.loads(line) for line in unpacked(path).splitlines()]
 
 
 def keep(runs, where):
@@ -28,25 +29,23 @@ def keep(runs, where):
     rows = [r for d in runs for r in lines(os.path.join(d, "results.jsonl"))]
     with open(os.path.join(runs[0], "facts.json")) as f:
         facts = json.load(f)
-    seen_base = False
-    with open(os.path.join(where, "arms.jsonl"), "w", encoding="utf-8") as f:
-        for r in rows:
-            if "exam" in r and not (r["method"] == "base" and seen_base):
-                seen_base |= r["method"] == "base"
-                bits = np.array(list(r["exam"])) == "1"
-                f.write(json.dumps({**r, "exam": np.packbits(bits).tobytes().hex()}, separators=(",", ":")) + "\n")
+    seen_base, arms = False, []
+    for r in rows:
+        if "exam" in r and not (r["method"] == "base" and seen_base):
+            seen_base |= r["method"] == "base"
+            bits = np.array(list(r["exam"])) == "1"
+            arms.append(json.dumps({**r, "exam": np.packbits(bits).tobytes().hex()}, separators=(",", ":")) + "\n")
+    write(os.path.join(where, "arms.jsonl.gz"), "".join(arms))
     curve = collections.defaultdict(list)
     for r in rows:
         if r["method"] != "base":
             curve[(*(r[k] for k in KEY[:-1]), r["steps"], r["step"])].append((r["tune"], r["token_forwards"], r["first_layer"]))
-    with open(os.path.join(where, "curves.tsv"), "w", encoding="utf-8") as f:
-        f.write("\t".join([*KEY[:-1], "steps", "step", "seeds", "tune_loss", "token_forwards", "first_layer"]) + "\n")
-        for k in sorted(curve, key=str):
-            v = curve[k]
-            f.write("\t".join(map(str, [*k, len(v), round(float(np.mean([x[0] for x in v])), 5), round(float(np.mean([x[1] for x in v]))), v[0][2]])) + "\n")
-    with open(os.path.join(where, "facts.json"), "w") as f:
-        json.dump(facts, f, separators=(",", ":"))
-        f.write("\n")
+    points = [[*KEY[:-1], "steps", "step", "seeds", "tune_loss", "token_forwards", "first_layer"]]
+    for k in sorted(curve, key=str):
+        v = curve[k]
+        points.append([*k, len(v), round(float(np.mean([x[0] for x in v])), 5), round(float(np.mean([x[1] for x in v]))), v[0][2]])
+    write(os.path.join(where, "curves.tsv.gz"), "".join("\t".join(map(str, row)) + "\n" for row in points))
+    write(os.path.join(where, "facts.json.gz"), json.dumps(facts, separators=(",", ":")) + "\n")
 
 
 def outcomes(r, n):
@@ -62,11 +61,10 @@ def interval(gain, rng):
 
 def table(where):
     """Markdown lines of the graded arms, and (key, gain [seeds, items]) for other uses."""
-    with open(os.path.join(where, "facts.json")) as f:
-        facts = json.load(f)
+    facts = json.loads(unpacked(os.path.join(where, "facts.json.gz")))
     families = [f for _, f in facts["exam"]]
     absent, n, rng = np.array([f in facts["absent"] for f in families]), len(families), np.random.default_rng(0)
-    rows = lines(os.path.join(where, "arms.jsonl"))
+    rows = lines(os.path.join(where, "arms.jsonl.gz"))
     base = next(r for r in rows if r["method"] == "base")
     b, groups = outcomes(base, n), collections.defaultdict(list)
     for r in rows:
@@ -104,8 +102,7 @@ def plot(where, path):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    with open(os.path.join(where, "curves.tsv"), encoding="utf-8") as f:
-        head, *rows = [line.rstrip("\n").split("\t") for line in f]
+    head, *rows = [line.split("\t") for line in unpacked(os.path.join(where, "curves.tsv.gz")).decode().splitlines()]
     rows = [dict(zip(head, r)) for r in rows]
     curves = collections.defaultdict(list)
     for r in rows:

@@ -1,6 +1,6 @@
 """Reduces the public source sets to the few facts that the generators ask about.
 
-Run once as `python3 -m tasks distil --corpus DIR`; the results are small JSON files in
+Run once as `python3 -m tasks distil --corpus DIR`; the results are small packed JSON files in
 `facts/`, kept in the repository so that exams and training data can be made anywhere.
 Only sets whose licence allows redistribution with attribution are read
 (see facts/README.md).
@@ -11,6 +11,8 @@ import json
 import os
 import re
 import unicodedata
+
+from .packed import write
 
 FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "facts")
 
@@ -173,10 +175,10 @@ def shell(corpus):
 
 
 def run(corpus):
-    """Writes every table to facts/NAME.json, one row a line."""
+    """Writes every table to facts/NAME.json.gz, one row a line."""
     os.makedirs(FACTS, exist_ok=True)
     for make in (countries, exercises, techniques, attack_tools, exploited, words, shell):
         rows = make(corpus)
-        with open(os.path.join(FACTS, make.__name__ + ".json"), "w", encoding="utf-8") as f:
-            f.write("[\n" + ",\n".join(json.dumps(r, ensure_ascii=False, separators=(",", ":")) for r in rows) + "\n]\n")
+        lines = ",\n".join(json.dumps(r, ensure_ascii=False, separators=(",", ":")) for r in rows)
+        write(os.path.join(FACTS, make.__name__ + ".json.gz"), "[\n" + lines + "\n]\n")
         print(make.__name__, len(rows))

@@ -1,12 +1,12 @@
 """The frozen exams: made once, no item twice, pinned by hash in MANIFEST.json."""
 
 import collections
-import gzip
 import hashlib
 import json
 import os
 
 from .core import DOMAINS, SPLITS, generate
+from .packed import unpacked, write
 
 EXAM_SEED = 2026
 TRAIN_SAMPLE = 150_000
@@ -60,9 +60,9 @@ def freeze(where, n):
     manifest = {"format": 1, "seed": EXAM_SEED, "exams": {}}
     exams = _clean(n)
     for split, items in exams.items():
-        data = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n" for i in items).encode()
-        with open(os.path.join(where, split + ".jsonl.gz"), "wb") as f:
-            f.write(gzip.compress(data, 9, mtime=0))
+        text = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n" for i in items)
+        write(os.path.join(where, split + ".jsonl.gz"), text)
+        data = text.encode()
         manifest["exams"][split] = {
             "file": split + ".jsonl.gz", "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "items": len(items),
             "by_domain": dict(sorted(collections.Counter(i["domain"] for i in items).items())),
@@ -72,13 +72,6 @@ def freeze(where, n):
     with open(os.path.join(where, "MANIFEST.json"), "w", encoding="utf-8") as f:
         json.dump(manifest, f, indent=1)
         f.write("\n")
-
-
-def unpacked(path):
-    """The bytes of a file, unpacked where it is gzip."""
-    with open(path, "rb") as f:
-        data = f.read()
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 def items(path):

@@ -5,7 +5,6 @@ usage: python3 -m traffic.make            the file again (same seed, same bytes)
 """
 import argparse
 import collections
-import gzip
 import hashlib
 import json
 import os
@@ -15,8 +14,9 @@ import sys
 import tasks
 from tasks import names, reading
 from tasks.core import DOMAINS, FAMILIES, SPLITS, entities
-from tasks.exam import load as exam, prompt_key
+from tasks.exam import items as exam_items, load as exam, prompt_key
 from tasks.leaks import Index, prompt_of
+from tasks.packed import pack
 
 from .fresh import fresh_wordings
 
@@ -93,14 +93,12 @@ def week_items():
 
 def packed(items):
     """The file's bytes: JSON lines, gzip without name and time."""
-    data = "".join(json.dumps(i, ensure_ascii=False, separators=(",", ":")) + "\n" for i in items).encode()
-    return gzip.compress(data, 9, mtime=0)
+    return pack("".join(json.dumps(i, ensure_ascii=False, separators=(",", ":")) + "\n" for i in items))
 
 
 def read():
     """The items of the shipped file."""
-    with gzip.open(FILE, "rt", encoding="utf-8") as f:
-        return [json.loads(line) for line in f]
+    return exam_items(FILE)
 
 
 def problems(items, data):

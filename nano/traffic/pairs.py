@@ -3,9 +3,10 @@
 usage: python3 -m traffic.pairs [--nights 0,1] [--most 240] > pairs.jsonl
 """
 import argparse
-import gzip
 import json
 import os
+
+from tasks.exam import items
 
 FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "week.jsonl.gz")
 
@@ -23,7 +24,6 @@ if __name__ == "__main__":
     args.add_argument("--most", type=int, default=1 << 30)
     args = args.parse_args()
     nights = {int(n) for n in args.nights.split(",")}
-    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-        chosen = [item for item in map(json.loads, lines) if item["night"] in nights]
+    chosen = [item for item in items(FILE) if item["night"] in nights]
     for item in chosen[:args.most]:
         print(json.dumps(pair(item), ensure_ascii=False))

@@ -1,6 +1,7 @@
 //! The gate judged by what it lets through: single rules, and whole nights resampled from paired outcomes.
 
 use super::*;
+use std::io::BufRead;
 
 /// A reproducible stream of numbers in 0 … 1 (SplitMix64).
 struct Random(u64);
@@ -79,8 +80,9 @@ fn two_hundred_resampled_nights_go_as_they_should() {
 /// and candidate changed over, and with each item's two answers in any order.
 #[test]
 fn nights_drawn_from_real_ones_go_as_they_should() {
-    let text = include_str!("../../nano/week/nights.jsonl");
-    let lived: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let nights = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/week/nights.jsonl.gz");
+    let lines = crate::simulate::pool::open(nights.as_ref()).unwrap().lines();
+    let lived: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     let mut random = Random(11);
     for night in lived.iter().filter(|night| night["traffic"] == "domains in turn").take(2) {
         let exam = |name: &str| -> Vec<(usize, u32)> {

@@ -161,6 +161,7 @@ mod tests {
     use super::*;
     use crate::turn::ToolCall;
     use serde_json::json;
+    use std::io::BufRead;
 
     fn shown(parts: &[PromptPart]) -> String {
         parts
@@ -207,11 +208,14 @@ mod tests {
         assert!(text.ends_with("user\n[<tool_response>]\n3 <|step|>\n[</tool_response>][<|im_end|>]\n"), "{text}");
     }
 
-    /// What the judge was trained on is written by `python3 -m prm.form` (nano/prm/cases.jsonl).
+    /// What the judge was trained on is written by `python3 -m prm.form | gzip -9n` (nano/prm/cases.jsonl.gz).
     #[test]
     fn the_training_side_makes_the_same_prompts() {
-        for line in include_str!("../../nano/prm/cases.jsonl").lines() {
-            let case: Value = serde_json::from_str(line).unwrap();
+        let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/nano/prm/cases.jsonl.gz");
+        let mut seen = 0;
+        for line in crate::simulate::pool::open(cases.as_ref()).unwrap().lines() {
+            let case: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            seen += 1;
             let messages: Vec<Message> = serde_json::from_value(case["messages"].clone()).unwrap();
             let tools: Vec<Value> = serde_json::from_value(case["tools"].clone()).unwrap();
             let calls: Vec<ToolCall> = serde_json::from_value(case["calls"].clone()).unwrap();
@@ -220,6 +224,7 @@ mod tests {
             let parts = judged(&question(&messages, &tools, Limits::USUAL), &steps, steps.len() - 1, Limits::USUAL);
             assert_eq!(serde_json::to_value(parts).unwrap(), case["parts"]);
         }
+        assert_eq!(seen, 7);
     }
 
     #[test]

@@ -7,8 +7,9 @@ import tempfile
 import unittest
 
 from tasks import DOMAINS, SPLITS, check, generate
-from tasks.exam import load, prompt_key, unpacked, verify
+from tasks.exam import load, prompt_key, verify
 from tasks.leaks import Index, prompt_of, records, report, scan
+from tasks.packed import unpacked
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "golden")
 
