@@ -133,6 +133,8 @@ pub struct ReplyRequest {
     pub thinking: Option<Thinking>,
     /// What the model's certainty changes in its thought, instead of what the pipeline says; one without a rule: nothing.
     pub thought: Option<ThoughtPolicy>,
+    /// The parameters by which the client asks for that.
+    pub thought_parameters: Vec<&'static str>,
     pub prompt: PromptForm,
     pub sampling: SamplingOverrides,
     pub max_tokens: Option<u32>,
@@ -177,6 +179,9 @@ pub struct PlanSummary {
     /// Keywords of the request's schemas that were left to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_enforced: Vec<NotEnforced>,
+    /// Parameters of the thought that do nothing on this model.
+    #[serde(skip)]
+    pub without_effect: Vec<&'static str>,
 }
 
 /// The session that a reply belongs to.

@@ -10,6 +10,7 @@ use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
 use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::toolcall::{Format, Piece, ToolCallParser};
 use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
+use crate::whole;
 
 /// A choice under way.
 pub(super) struct Choice {
@@ -174,7 +175,7 @@ impl Choice {
                 Piece::End { .. } => {
                     if let Some((id, name, arguments)) = self.call.take() {
                         // The parser gives whole objects only; anything else would be kept as the text it is.
-                        let arguments = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
+                        let arguments = whole::read(&arguments).unwrap_or(Value::String(arguments));
                         self.generation.tool_calls.push(ToolCall { id, name, arguments });
                     }
                 }
@@ -182,10 +183,10 @@ impl Choice {
         }
     }
 
-    /// Text that the tool parser still holds back.
-    fn flush(&mut self, out: &mut Vec<ReplyEvent>) {
+    /// Text that the tool parser still holds back. `cut`: the reply reached a limit.
+    fn flush(&mut self, cut: bool, out: &mut Vec<ReplyEvent>) {
         if let Some(parser) = &mut self.tools {
-            let pieces = parser.finish();
+            let pieces = if cut { parser.cut() } else { parser.finish() };
             self.pieces(pieces, out);
         }
     }
@@ -200,7 +201,7 @@ impl Choice {
         out: &mut Vec<ReplyEvent>,
     ) {
         self.text(self.channel, rest, out);
-        self.flush(out);
+        self.flush(reason == FinishReason::Length, out);
         self.finished = true;
         let called = reason == FinishReason::Stop && !self.generation.tool_calls.is_empty();
         let reason = if called { FinishReason::ToolCalls } else { reason };
@@ -228,7 +229,7 @@ impl Choice {
     /// Nothing more will come of it.
     pub(super) fn break_off(&mut self, reason: FinishReason, error: Option<&str>) {
         if !self.finished {
-            self.flush(&mut Vec::new());
+            self.flush(false, &mut Vec::new());
             self.finished = true;
             self.generation.finish_reason = reason;
             self.generation.error = error.map(str::to_owned);

@@ -54,6 +54,8 @@ pub(super) async fn open(
     if request.prompt_logprobs {
         choices.iter_mut().for_each(Choice::tell_every_token);
     }
+    let steers = |name: &&'static str| hosted.steered_by.iter().any(|own| own == name);
+    let without_effect = request.thought_parameters.iter().copied().filter(|name| !steers(name)).collect();
     let config = replies.config.get();
     let started = ReplyEvent::Started {
         plan: PlanSummary {
@@ -66,6 +68,7 @@ pub(super) async fn open(
             examples: opening.examples.clone(),
             session: session.as_ref().map(Held::told),
             not_enforced: request.not_enforced,
+            without_effect,
         },
         model: model.clone(),
         fingerprint: fingerprint(&hosted.model_hash),

@@ -129,6 +129,7 @@ mod tests {
             tier: None,
             thinking: None,
             thought: None,
+            thought_parameters: Vec::new(),
             prompt: Default::default(),
             sampling: SamplingOverrides::default(),
             max_tokens: None,

@@ -511,6 +511,7 @@ fn hosted() -> Hosted {
         tokenizer_hash: "07".repeat(32),
         template_hash: "t".to_owned(),
         thinks: true,
+        steered_by: Vec::new(),
         chats: true,
         calls: "qwen-tags".to_owned(),
         load_ms: 1,

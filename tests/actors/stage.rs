@@ -177,6 +177,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         tier: None,
         thinking: None,
         thought: None,
+        thought_parameters: Vec::new(),
         prompt: Default::default(),
         sampling: SamplingOverrides::default(),
         max_tokens: None,

@@ -178,6 +178,11 @@ impl Reply {
             examples: Vec::new(),
             session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
             not_enforced: self.request.not_enforced.clone(),
+            // As a model without thoughts says.
+            without_effect: match self.order.as_str() {
+                "thoughtless" => self.request.thought_parameters.clone(),
+                _ => Vec::new(),
+            },
         };
         let started = ReplyEvent::Started {
             plan,
@@ -362,6 +367,7 @@ impl Service for Fake {
             template_hash: "00".to_owned(),
             tokenizer_hash: "07".repeat(32),
             thinks: true,
+            steered_by: Vec::new(),
             chats: true,
             calls: "qwen-tags".to_owned(),
             load_ms: 1,

@@ -189,10 +189,25 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         template_hash,
         tokenizer_hash: hex(&fingerprint(vocab.as_ref())),
         thinks: ThoughtMarks::of(vocab.as_ref()).is_some(),
+        steered_by: steered_by(vocab.as_ref(), template.as_ref()),
         chats: template.is_some(),
         load_ms: began.elapsed().as_millis() as u64,
     };
     Ok(Loaded { backend, vocab, template, hosted, base, vet_with: options.vet_with.clone(), keeper: None })
+}
+
+/// The parameters that change a reply's thought: by the tokens around it, or by variables of the template.
+fn steered_by(vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> Vec<String> {
+    let bounded = super::control::bounds_thought(vocab);
+    let asks = |name: &str| template.is_some_and(|template| template.asks_for(name));
+    let switched = bounded || ["enable_thinking", "thinking", "thinking_budget"].into_iter().any(asks);
+    let parameters = [
+        ("reasoning_effort", switched || asks("reasoning_effort")),
+        ("enable_thinking", switched),
+        ("thinking_budget", switched),
+        ("chimere.thought", ThoughtMarks::of(vocab).is_some()),
+    ];
+    parameters.into_iter().filter(|(_, steers)| *steers).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// A native model's tokenizer and chat template, without its weights. `vet_with` as in [`LoadOptions`].
@@ -343,4 +358,29 @@ fn hash(files: &Files, gguf: &Gguf) -> std::io::Result<String> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::protocol::ChatInput;
+    use crate::gguf::Layout;
+
+    #[test]
+    fn the_files_template_for_tools_is_used_where_there_are_tools_and_it_is_good() {
+        for (tool_use, expected) in [("tools {{ tools|length }}", "tools 1"), ("{% if %}", "plain")] {
+            let mut layout = Layout::new();
+            layout.set(TOOL_TEMPLATE, tool_use).unwrap();
+            let header = layout.header();
+            let gguf = Gguf::read(header.as_slice(), header.len() as u64).unwrap();
+            let template = chat_template("plain", &gguf, None).unwrap();
+            let shown = |tools: Vec<serde_json::Value>| {
+                let chat = ChatInput { tools: tools.clone(), ..ChatInput::default() };
+                template.of(&chat).render(json!({"tools": tools}), "").unwrap()
+            };
+            assert_eq!((shown(Vec::new()).as_str(), shown(vec![json!({})]).as_str()), ("plain", expected));
+        }
+    }
 }

@@ -108,7 +108,8 @@ impl Preparer {
             return Err(Refusal::invalid(format!("thought: {message}")));
         }
         let control = ReplyControl::new(self.vocab.as_ref(), limits, thinking_open)?
-            .calling(self.vocab.as_ref(), &tools, self.ways.format)
+            .behind(self.vocab.as_ref(), &ids)
+            .calling(self.vocab.as_ref(), &tools, self.ways.format, self.ways.known)
             .watching(self.vocab.as_ref(), request.thought)?;
         let engram = request.engram.map(|choice| self.tables.choose(&choice, &ids)).transpose()?;
         Ok(Prepared {

@@ -3,7 +3,7 @@
 use super::vocab::Vocab;
 
 /// What opens a thought and what closes it, in several families.
-const MARKS: [(&str, &str); 7] = [
+pub(crate) const MARKS: [(&str, &str); 7] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),

@@ -32,8 +32,7 @@ pub struct ToolWays {
 
 impl ToolWays {
     pub fn of(vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> ToolWays {
-        let source = vocab.template().unwrap_or_default();
-        let found = Format::of(&source, &|mark| vocab.special(mark).is_some());
+        let found = Format::of_vocab(vocab);
         let user = json!({"role": "user", "content": "x"});
         let call = |arguments: Value| {
             let function = json!({"name": PROBE, "arguments": arguments});

@@ -228,6 +228,8 @@ static OTHERS: &[Format] = &[
         shapes: &[
             Shape::Named(Named { begin: "<|channel|>commentary", ..HARMONY }),
             Shape::Named(Named { begin: "<|start|>assistant", ..HARMONY }),
+            // Behind what the prompt began.
+            Shape::Named(Named { begin: "to=functions.", ..HARMONY }),
         ],
         closers: &["<|call|>", "<|end|>", "<|return|>"],
         ..PLAIN
@@ -331,6 +333,16 @@ static OTHERS: &[Format] = &[
         ..PLAIN
     },
     Format {
+        name: "smollm",
+        shapes: &[
+            Shape::Json(HERMES),
+            // In Python, where the request gave its tools in that way.
+            Shape::Code(Code { open: "<code>", close: "</code>", call: "" }),
+        ],
+        closers: &["</tool_call>", "</code>"],
+        ..PLAIN
+    },
+    Format {
         name: "lfm",
         shapes: &[
             Shape::Json(Json { open: "<|tool_call_start|>", close: "<|tool_call_end|>", list: true, ..JSON }),
@@ -382,6 +394,7 @@ static SIGNS: &[(&str, &str)] = &[
     ("<|tool_list_start|>", "lfm"),
     ("<|tool_call_start|>", "lfm"),
     (">>>all", "functionary"),
+    ("python_tools", "smollm"),
     ("<|tool_call|>", "granite"),
     ("<parameter=", "qwen-tags"),
     ("<tool_call>", "hermes"),
@@ -446,8 +459,12 @@ impl Format {
 
     /// The way of a hosted model: its family's, or the one that a generic tool prompt asks for.
     pub fn of_model(vocab: &dyn Vocab) -> &'static Format {
-        let template = vocab.template().unwrap_or_default();
-        Format::of(&template, &|mark| vocab.special(mark).is_some()).unwrap_or(&HERMES_JSON)
+        Format::of_vocab(vocab).unwrap_or(Format::generic())
+    }
+
+    /// That of its family, where it has one.
+    pub fn of_vocab(vocab: &dyn Vocab) -> Option<&'static Format> {
+        Format::of(&vocab.template().unwrap_or_default(), &|mark| vocab.special(mark).is_some())
     }
 }
 

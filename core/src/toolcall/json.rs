@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::shape::{Balance, Call, End, Functions, Reading, SPACE_BYTES_MAX, is_name, may_become, surplus, value};
+use crate::whole;
 
 /// How a family writes calls as JSON.
 #[derive(Debug, PartialEq)]
@@ -110,13 +111,20 @@ fn call_of(value: Value, functions: &Functions) -> Option<Call> {
     Some(Call { name, arguments: arguments_of(given.unwrap_or_default())? })
 }
 
+fn object(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(map) => Some(map),
+        _ => None,
+    }
+}
+
 /// Arguments as an object, also where it is written as a string.
 pub(super) fn arguments_of(value: Value) -> Option<Map<String, Value>> {
     match value {
         Value::Null => Some(Map::new()),
         Value::Object(map) => Some(map),
         Value::String(text) if text.trim().is_empty() => Some(Map::new()),
-        Value::String(text) => serde_json::from_str(&text).ok(),
+        Value::String(text) => object(whole::read(&text).ok()?),
         _ => None,
     }
 }

@@ -1,9 +1,10 @@
 //! One value as models write it: JSON, or what is near to it. Python's words and quotes, keys without quotes, a comma too
 //! many, and quotes that are tokens of their own.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::DEPTH_MAX;
+use crate::whole;
 
 /// Some families put a token of their own around strings.
 pub(super) const QUOTE: &str = "<|\"|>";
@@ -107,7 +108,7 @@ impl<'a> Literal<'a> {
             "true" | "True" => Value::Bool(true),
             "false" | "False" => Value::Bool(false),
             "null" | "None" | "none" => Value::Null,
-            number => Value::Number(serde_json::from_str::<Number>(number).ok()?),
+            number => whole::read(number).ok().filter(is_number)?,
         };
         self.rest = rest;
         Some(value)
@@ -153,6 +154,11 @@ impl<'a> Literal<'a> {
         }
         None
     }
+}
+
+/// Also one that is kept as its digits.
+fn is_number(value: &Value) -> bool {
+    value.is_number() || value.as_str().is_some_and(|text| whole::digits(text).is_some())
 }
 
 /// `digits` hexadecimal digits.

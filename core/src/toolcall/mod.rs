@@ -19,6 +19,8 @@ mod code;
 #[cfg(test)]
 mod families;
 mod formats;
+#[cfg(test)]
+mod histories;
 mod json;
 mod literal;
 mod marks;
@@ -42,6 +44,7 @@ pub use write::CallRef;
 
 use crate::engine::protocol::Channel;
 use crate::turn::ToolCall;
+use crate::whole;
 use shape::{Call, Functions, Reading, SPACE_BYTES_MAX};
 use stream::{Marks, Next, Stream};
 
@@ -166,6 +169,13 @@ impl ToolCallParser {
         thought
     }
 
+    /// The reply was cut at a limit: the same, but the mark of a call with nothing behind it, whole or half, is no text.
+    pub fn cut(&mut self) -> Vec<Piece> {
+        self.answer.cut(&self.marks);
+        self.thinking.cut(&self.marks);
+        self.finish()
+    }
+
     /// Calls given so far.
     pub fn calls(&self) -> u32 {
         self.calls
@@ -282,7 +292,7 @@ impl ToolCallParser {
             Ids::Nine => format!("{:07x}{index:02}", self.prefix & 0xfff_ffff),
             Ids::Numbered => format!("functions.{}:{index}", call.name),
         };
-        let delta = Value::Object(call.arguments).to_string();
+        let delta = whole::written_object(&call.arguments);
         pieces.push(Piece::Begin { index, id, name: call.name });
         pieces.push(Piece::Arguments { index, delta });
         pieces.push(Piece::End { index });
@@ -334,7 +344,7 @@ pub fn collect(pieces: &[Piece]) -> (String, Vec<ToolCall>) {
             }
             Piece::Arguments { delta, .. } => {
                 if let Some(call) = calls.last_mut() {
-                    call.arguments = serde_json::from_str(delta).unwrap_or(Value::Object(Map::new()));
+                    call.arguments = whole::read(delta).unwrap_or(Value::Object(Map::new()));
                 }
             }
             Piece::End { .. } => {}

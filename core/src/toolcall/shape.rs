@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::literal;
 use crate::schema::Schema;
+use crate::whole;
 
 /// Bytes of a function's or parameter's name.
 const NAME_BYTES_MAX: usize = 256;
@@ -147,7 +148,7 @@ impl Balance {
 
 /// The JSON value that `text` is, with up to two closing brackets more if it is `unclosed`.
 pub(super) fn value(text: &str, unclosed: bool) -> Option<Value> {
-    let read = |text: &str| serde_json::from_str(text).ok().or_else(|| literal::whole(text));
+    let read = |text: &str| whole::read(text).ok().or_else(|| literal::whole(text));
     if !unclosed {
         return read(text);
     }

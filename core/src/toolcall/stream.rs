@@ -179,6 +179,19 @@ impl Stream {
         before.to_owned() + &text[..end]
     }
 
+    /// The text was cut off: a mark at its end that nothing follows is dropped.
+    pub(super) fn cut(&mut self, marks: &Marks) {
+        let rest = self.text[self.at..].trim_end();
+        if self.mark.is_some_and(|mark| rest.len() > mark) {
+            return;
+        }
+        let begun = marks.begun(rest);
+        if begun > 0 {
+            self.text.truncate(self.at + rest.len() - begun);
+            self.mark = None;
+        }
+    }
+
     /// What was held back, at the end of the reply.
     pub(super) fn rest(&mut self) -> String {
         let undecided = self.undecided();
@@ -206,9 +219,25 @@ impl Marks {
         Marks { texts, search }
     }
 
+    /// Bytes at the end of `text` that are a mark or begin one, and no word.
+    fn begun(&self, text: &str) -> usize {
+        let begins = |at: &usize| self.texts.iter().any(|mark| mark.starts_with(&text[*at..]));
+        let places = text.char_indices().rev().take_while(|(at, _)| text.len() - at <= self.longest());
+        places
+            .filter(|(_, c)| !c.is_alphanumeric())
+            .map(|(at, _)| at)
+            .filter(begins)
+            .last()
+            .map_or(0, |at| text.len() - at)
+    }
+
+    fn longest(&self) -> usize {
+        self.texts.iter().map(|mark| mark.len()).max().unwrap_or(1)
+    }
+
     /// Bytes at the end of `text` that may be the beginning of a mark.
     fn held(&self, text: &str) -> usize {
-        let longest = self.texts.iter().map(|mark| mark.len()).max().unwrap_or(1).min(text.len() + 1);
+        let longest = self.longest().min(text.len() + 1);
         let may = |n: &usize| {
             let at = text.len() - n;
             text.is_char_boundary(at) && self.texts.iter().any(|mark| may_become(&text[at..], mark))

@@ -89,7 +89,65 @@ fn what_does_not_fit_its_type_stays_a_string() {
     let (_, calls) = read(&tagged(&[("i", "9223372036854775808"), ("any", "-7")]));
     assert_eq!(calls[0].1, json!({"i": 9223372036854775808u64, "any": -7}));
     let (_, calls) = read(&tagged(&[("i", "-100000000000000000000000")]));
-    assert_eq!(calls[0].1, json!({"i": -1e23}));
+    assert_eq!(whole::written(&calls[0].1), r#"{"i":-100000000000000000000000}"#);
+}
+
+#[test]
+fn whole_numbers_of_any_length_keep_their_digits() {
+    let arguments = r#"{"i":18446744073709551616,"o":{"k":[-9223372036854775809]},"n":123456789012345678901234567890}"#;
+    let nested = serde_json::Value::from(arguments);
+    for text in [
+        format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>"),
+        format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {nested}}}\n</tool_call>"),
+        format!("<tool_call>\n{{'name': 'f', 'arguments': {arguments}}}\n</tool_call>"),
+        tagged(&[
+            ("i", "18446744073709551616"),
+            ("o", "{\"k\":[-9223372036854775809]}"),
+            ("n", "123456789012345678901234567890"),
+        ]),
+    ] {
+        let pieces = run(&[&text]);
+        let told = pieces.iter().find_map(|piece| match piece {
+            Piece::Arguments { delta, .. } => Some(delta.as_str()),
+            _ => None,
+        });
+        assert_eq!(told, Some(arguments), "{text}");
+        assert_eq!(whole::written(&read(&text).1[0].1), arguments, "{text}");
+    }
+}
+
+/// The text of a reply that was cut at its limit, pushed whole and in single characters.
+fn cut(format: &'static Format, text: &str) -> String {
+    let single: Vec<&str> = text.split_inclusive(|_: char| true).collect();
+    let [whole, single] = [vec![text], single].map(|parts| {
+        let mut parser = ToolCallParser::new(&tools(), format);
+        let mut pieces: Vec<Piece> = parts.iter().flat_map(|p| parser.push(Channel::Answer, p)).collect();
+        pieces.extend(parser.cut());
+        collect(&pieces).0
+    });
+    assert_eq!(whole, single, "{text}");
+    whole
+}
+
+#[test]
+fn a_mark_that_a_limit_cut_is_no_text() {
+    for format in Format::all().filter(|format| format.begun.is_empty()) {
+        let marks = format.shapes.iter().flat_map(Shape::openings);
+        for mark in marks.filter(|mark| mark.starts_with(|first: char| !first.is_alphanumeric())) {
+            for end in (1..=mark.len()).filter(|end| mark.is_char_boundary(*end)) {
+                let text = format!("I look. {}", &mark[..end]);
+                assert_eq!(cut(format, &text).trim_end(), "I look.", "{}: {text}", format.name);
+            }
+        }
+    }
+    // The beginning of a word is one.
+    assert_eq!(cut(Format::named("functools").unwrap(), "I look up func"), "I look up func");
+    let call = tagged(&[("i", "1")]);
+    assert_eq!(cut(&QWEN_TAGS, &format!("{call}\n<tool_")), "");
+    // What is more than a mark, or ended by the model itself, is what it wrote.
+    assert_eq!(cut(&QWEN_TAGS, "<tool_call>\n<function=f>"), "<tool_call>\n<function=f>");
+    assert_eq!(cut(&QWEN_TAGS, "a < b"), "a < b");
+    assert_eq!(read("a <tool_").0, "a <tool_");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::{Number, Value};
 
 use super::literal;
 use crate::schema::{Kinds, Schema};
+use crate::whole;
 
 /// Reads a value of one kind.
 type Reader = fn(&str) -> Option<Value>;
@@ -24,7 +25,7 @@ pub(super) fn typed(text: &str, schema: Option<Schema<'_>>) -> Value {
         (Kinds::NULL, |t| matches!(t, "null" | "None").then_some(Value::Null)),
         (Kinds::BOOLEAN, boolean),
         (Kinds::FRACTION, fraction),
-        (Kinds::INTEGER, |t| integer(t).map(Value::Number)),
+        (Kinds::INTEGER, integer),
         (Kinds::ARRAY, |t| structured(t).filter(Value::is_array)),
         (Kinds::OBJECT, |t| structured(t).filter(Value::is_object)),
     ];
@@ -41,7 +42,7 @@ fn is_written(option: &Value, text: &str) -> bool {
 }
 
 fn structured(text: &str) -> Option<Value> {
-    serde_json::from_str(text).ok().or_else(|| literal::whole(text))
+    whole::read(text).ok().or_else(|| literal::whole(text))
 }
 
 fn boolean(text: &str) -> Option<Value> {
@@ -53,22 +54,23 @@ fn boolean(text: &str) -> Option<Value> {
 }
 
 fn fraction(text: &str) -> Option<Value> {
-    match serde_json::from_str(text) {
-        Ok(Value::Number(n)) => Some(Value::Number(n)),
+    match whole::read(text) {
+        Ok(number @ Value::Number(_)) => Some(number),
+        Ok(Value::String(_)) => long(text),
         _ => Number::from_f64(text.parse().ok()?).map(Value::Number),
     }
 }
 
-fn integer(text: &str) -> Option<Number> {
-    let whole = text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
-    whole.ok().or_else(|| whole_float(text)).or_else(|| long_integer(text))
+fn integer(text: &str) -> Option<Value> {
+    let small = text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
+    small.ok().or_else(|| whole_float(text)).map(Value::Number).or_else(|| long(text))
 }
 
-/// An integer beyond those of the machine: the nearest number, as in any JSON.
-fn long_integer(text: &str) -> Option<Number> {
+/// An integer beyond those of the machine, with its digits.
+fn long(text: &str) -> Option<Value> {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    whole.then(|| serde_json::from_str(text).ok()).flatten()
+    let is_whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    is_whole.then(|| whole::read(text).ok()).flatten()
 }
 
 /// `3.0` where an integer is wanted.

@@ -276,9 +276,16 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     let extension = raw.chimere.unwrap_or_default();
     let arguments = TemplateArguments::read(raw.chat_template_kwargs)?;
     let thinking = thinking(raw.reasoning_effort, raw.enable_thinking, raw.thinking_budget, &arguments)?;
+    let said = [
+        ("reasoning_effort", raw.reasoning_effort.is_some()),
+        ("enable_thinking", raw.enable_thinking.is_some()),
+        ("thinking_budget", raw.thinking_budget.is_some()),
+        ("chimere.thought", extension.thought.is_some()),
+    ];
+    let thought_parameters = said.into_iter().filter(|(_, said)| *said).map(|(name, _)| name).collect();
     let tools = tools(raw.tools, raw.tool_choice, limits)?;
     let one_tool_call = raw.parallel_tool_calls == Some(false);
-    let asked = grammar(&tools, schema, one_tool_call)?;
+    let asked = grammar(&tools, schema, raw.parallel_tool_calls)?;
     let messages = messages(raw.messages, limits)?;
     let go_on = raw.continue_final_message.or(arguments.continue_final_message);
     let end = template::end(&messages, go_on, raw.add_generation_prompt.or(arguments.add_generation_prompt))?;
@@ -298,7 +305,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     };
     let request = request(principal, input, raw.model, common, extension, thinking);
     let Asked { grammar, not_enforced } = asked;
-    Ok((ReplyRequest { grammar, not_enforced, one_tool_call, prompt, ..request }, form))
+    Ok((ReplyRequest { grammar, not_enforced, one_tool_call, prompt, thought_parameters, ..request }, form))
 }
 
 /// Puts the checked parts together.
@@ -320,6 +327,7 @@ pub(crate) fn request(
         tier: extension.tier,
         thinking,
         thought: extension.thought.and_then(RawThought::wish),
+        thought_parameters: Vec::new(),
         prompt: PromptForm::default(),
         sampling: common.sampling,
         max_tokens: common.max_tokens,

@@ -100,8 +100,8 @@ pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<AnswerSche
 }
 
 /// What the answer must be: calls where the choice forces one, the schema's JSON where one was given, and calls with
-/// the arguments that a `strict` function asks for. `single`: no second call.
-pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, single: bool) -> Result<Asked, ApiError> {
+/// the arguments that a `strict` function asks for. `parallel`: whether several calls are wished, where that was said.
+pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Option<bool>) -> Result<Asked, ApiError> {
     let mut asked = Asked::default();
     let answer = match schema {
         Some(AnswerSchema { schema, strict, param }) => Some(asked.prepare(&schema, strict, param)?),
@@ -130,8 +130,9 @@ pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, single: bool)
         };
         functions.push(Function { name, parameters, strict });
     }
-    let (required, single) = (forced.is_some(), single || forced.flatten().is_some());
-    let calls = Calls { functions, required, single, answer: answer.filter(|_| !required) };
+    let (required, named) = (forced.is_some(), forced.flatten().is_some());
+    let (single, several) = (parallel == Some(false) || named, parallel == Some(true));
+    let calls = Calls { functions, required, single, several, answer: answer.filter(|_| !required) };
     Ok(Asked { grammar: Some(Grammar::Calls(calls)), ..asked })
 }
 
@@ -143,7 +144,7 @@ mod tests {
 
     fn asked(value: Value) -> Result<Asked, ApiError> {
         let tools = tools(None, None, &HttpLimits::default())?;
-        grammar(&tools, schema(Some(crate::http::body::typed(value)?))?, false)
+        grammar(&tools, schema(Some(crate::http::body::typed(value)?))?, None)
     }
 
     fn format(value: Value) -> Result<Option<Value>, ApiError> {
@@ -209,7 +210,7 @@ mod tests {
             let function = json!({"name": "f", "strict": strict, "parameters": unique});
             let list = vec![json!({"type": "function", "function": function})];
             let tools = tools(Some(list), Some(json!("required")), &HttpLimits::default()).unwrap();
-            grammar(&tools, None, false)
+            grammar(&tools, None, None)
         };
         assert_eq!(forced(true).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
         let path = "tools[0].function.parameters#/properties/a~1b/uniqueItems";
@@ -223,7 +224,7 @@ mod tests {
             let list = Some(vec![tool("f", strict), tool("g", false)]);
             let tools = tools(list, choice, &HttpLimits::default()).unwrap();
             let schema = schema.map(|schema| AnswerSchema { schema, strict: true, param: "" });
-            grammar(&tools, schema, single).unwrap().grammar
+            grammar(&tools, schema, single.then_some(false)).unwrap().grammar
         };
         let calls = |made: Option<Grammar>| match made {
             Some(Grammar::Calls(calls)) => {
@@ -243,6 +244,6 @@ mod tests {
         assert_eq!(calls(made(true, Some(named), None, false)), ("g".to_owned(), true, true, None));
         let far = json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": {"$ref": "x"}}});
         let tools = tools(Some(vec![far]), None, &HttpLimits::default()).unwrap();
-        assert_eq!(grammar(&tools, None, false).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
+        assert_eq!(grammar(&tools, None, None).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
     }
 }

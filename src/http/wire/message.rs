@@ -1,5 +1,7 @@
 //! Chat messages as OpenAI's clients send them, read into `turn::Message`.
 
+use std::collections::VecDeque;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -32,8 +34,7 @@ pub(crate) struct RawMessage {
 
 #[derive(Debug, Deserialize)]
 struct RawCall {
-    #[serde(default)]
-    id: String,
+    id: Option<String>,
     #[serde(rename = "type", default)]
     kind: Option<String>,
     function: RawFunction,
@@ -54,10 +55,32 @@ pub(crate) fn messages(raw: Vec<RawMessage>, limits: &HttpLimits) -> Result<Vec<
     if raw.len() > limits.messages_max {
         return Err(ApiError::param("messages", format!("`messages` has more than {} messages", limits.messages_max)));
     }
-    raw.into_iter().enumerate().map(|(at, raw)| message(raw, &format!("messages[{at}]"), limits)).collect()
+    let mut ids = Ids::default();
+    raw.into_iter().enumerate().map(|(at, raw)| message(raw, &format!("messages[{at}]"), &mut ids, limits)).collect()
 }
 
-fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, ApiError> {
+/// Ids for calls that were sent without one, and the same for their results, which come in the order of the calls.
+#[derive(Default)]
+struct Ids {
+    made: usize,
+    unanswered: VecDeque<String>,
+}
+
+impl Ids {
+    /// Nine letters and digits: some templates take no other.
+    fn make(&mut self) -> String {
+        self.made += 1;
+        let id = format!("call{:05}", self.made);
+        self.unanswered.push_back(id.clone());
+        id
+    }
+
+    fn answered(&mut self) -> Option<String> {
+        self.unanswered.pop_front()
+    }
+}
+
+fn message(raw: RawMessage, at: &str, ids: &mut Ids, limits: &HttpLimits) -> Result<Message, ApiError> {
     for (field, value) in [("audio", &raw.audio), ("function_call", &raw.function_call)] {
         if value.is_some() {
             return Err(ApiError::unsupported(format!("{at}.{field}"), format!("`{field}` is not supported")));
@@ -77,7 +100,12 @@ fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, Ap
     if role != Role::Assistant && !tool_calls.is_empty() {
         return Err(ApiError::param(format!("{at}.tool_calls"), "only the assistant calls tools"));
     }
-    if role == Role::Tool && raw.tool_call_id.is_none() {
+    let tool_call_id = match (role, raw.tool_call_id) {
+        (Role::Tool, Some(id)) if !id.is_empty() => Some(id),
+        (Role::Tool, unnamed) => ids.answered().or(unnamed),
+        (_, other) => other,
+    };
+    if role == Role::Tool && tool_call_id.is_none() {
         return Err(ApiError::param(format!("{at}.tool_call_id"), "a tool's message must name the call it answers"));
     }
     // A tool that gave nothing; an answer of calls alone.
@@ -94,9 +122,12 @@ fn message(raw: RawMessage, at: &str, limits: &HttpLimits) -> Result<Message, Ap
         tool_calls: tool_calls
             .into_iter()
             .enumerate()
-            .map(|(i, call)| tool_call(call, &format!("{at}.tool_calls[{i}]"), limits))
+            .map(|(i, call)| {
+                let id = call.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| ids.make());
+                tool_call(call, id, &format!("{at}.tool_calls[{i}]"), limits)
+            })
             .collect::<Result<_, _>>()?,
-        tool_call_id: raw.tool_call_id,
+        tool_call_id,
         name: raw.name,
     })
 }
@@ -147,7 +178,7 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
     Ok(text)
 }
 
-fn tool_call(raw: RawCall, at: &str, limits: &HttpLimits) -> Result<ToolCall, ApiError> {
+fn tool_call(raw: RawCall, id: String, at: &str, limits: &HttpLimits) -> Result<ToolCall, ApiError> {
     if raw.kind.as_deref().is_some_and(|kind| kind != "function") {
         return Err(ApiError::param(format!("{at}.type"), "only calls of type `function` exist"));
     }
@@ -168,7 +199,7 @@ fn tool_call(raw: RawCall, at: &str, limits: &HttpLimits) -> Result<ToolCall, Ap
     if !arguments.is_object() {
         return Err(wrong());
     }
-    Ok(ToolCall { id: raw.id, name: raw.function.name, arguments })
+    Ok(ToolCall { id, name: raw.function.name, arguments })
 }
 
 #[cfg(test)]
@@ -217,6 +248,22 @@ mod tests {
             let read = of(json!([{"role": "assistant", "content": "a", "reasoning": reasoning}])).unwrap();
             assert_eq!(read[0].reasoning_content.as_deref(), thought);
         }
+    }
+
+    #[test]
+    fn calls_and_results_without_an_id_belong_together_in_their_order() {
+        let call = |id: Value, name: &str| json!({"id": id, "type": "function", "function": {"name": name}});
+        let mut bare = call(json!(""), "h");
+        bare.as_object_mut().unwrap().remove("id");
+        let calls = [call(json!(null), "f"), call(json!("own"), "g"), bare, call(json!(""), "k")];
+        let results = [json!(null), json!("own"), json!(""), json!(null)];
+        let mut sent = vec![json!({"role": "assistant", "content": null, "tool_calls": calls})];
+        sent.extend(results.iter().map(|id| json!({"role": "tool", "tool_call_id": id, "content": "x"})));
+        let read = of(json!(sent)).unwrap();
+        let ids: Vec<&str> = read[0].tool_calls.iter().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids, ["call00001", "own", "call00002", "call00003"]);
+        let answered: Vec<&str> = read[1..].iter().map(|m| m.tool_call_id.as_deref().unwrap()).collect();
+        assert_eq!(answered, ids);
     }
 
     #[test]

@@ -76,8 +76,8 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
         #[serde(flatten)]
         plan: &'a PlanSummary,
         seeds: Vec<u64>,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")]
-        ignored: &'a [&'static str],
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        ignored: Vec<&'static str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         timings: Option<crate::turn::Timings>,
         /// What Engram tables did, choice by choice, where any was asked for.
@@ -98,7 +98,7 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
     let extension = Extension {
         plan,
         seeds: generations.iter().map(|g| g.seed).collect(),
-        ignored: &form.ignored,
+        ignored: form.ignored.iter().chain(&plan.without_effect).copied().collect(),
         timings: generations.first().map(|g| g.timings),
         engram: generations.iter().filter_map(|g| g.engram.as_ref()).collect(),
         thought: generations.iter().filter_map(|g| g.thought).collect(),

@@ -8,48 +8,28 @@
 mod certainty;
 pub mod engram;
 mod harmony;
+mod limits;
+mod spelled;
 pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
 mod thinking;
 mod utf8;
 
-use super::protocol::{Channel, STOP_BYTES_MAX, STOPS_MAX};
+use super::protocol::Channel;
 use super::thought::ThoughtMarks;
-use super::vocab::{Vocab, VocabError};
+use super::vocab::Vocab;
 use crate::toolcall::{Format, Piece, ToolCallParser};
-use crate::turn::{FinishReason, Thinking, ThoughtEnd, ThoughtPolicy, ThoughtUse};
+use crate::turn::{FinishReason, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 use certainty::Watch;
 use harmony::{Harmony, Step};
+use limits::check_stops;
+pub use limits::{ControlError, ReplyLimits};
 use serde_json::Value;
+use spelled::Spelled;
 use stop::{Found, StopMatcher};
 use thinking::ThinkingBudget;
 use utf8::Utf8Assembler;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    #[error("{found} stop strings are over the limit of {STOPS_MAX}")]
-    Stops { found: usize },
-    #[error("a stop string is empty: leave it out")]
-    EmptyStop,
-    #[error("a stop string of {found} bytes is over the limit of {STOP_BYTES_MAX}")]
-    LongStop { found: usize },
-    #[error("max_tokens is 0: ask for at least one")]
-    NoTokens,
-    #[error(transparent)]
-    Vocab(#[from] VocabError),
-}
-
-/// What bounds a reply.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplyLimits<'a> {
-    /// Tokens of thought and answer together, what the context has room for included.
-    pub max_tokens: u32,
-    pub stop: &'a [String],
-    pub thinking: Thinking,
-    /// Go on past the end-of-reply tokens.
-    pub ignore_end: bool,
-}
 
 /// What one token led to.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,12 +63,18 @@ pub struct ReplyControl {
     watch: Option<Box<Watch>>,
     utf8: Utf8Assembler,
     stops: StopMatcher,
-    /// Tells calls from text, where there are stop strings: those apply to text alone.
+    /// Tells calls from text where stop strings apply to text alone, or a repeated call ends the reply.
     calls: Option<Box<ToolCallParser>>,
+    /// A call that is word for word one before it ends the reply.
+    ends_at_repeat: bool,
+    /// It came.
+    repeated: bool,
     /// Special tokens that are marks of calls, and their texts: shown where the reply may call.
     shown: Vec<(u32, String)>,
     /// Where replies come in channels.
     harmony: Option<Harmony>,
+    /// Where the marks of a thought are no tokens.
+    spelled: Option<Spelled>,
     /// At the start of a thought, or of an answer after one: newlines are not shown.
     skip_newlines: bool,
     /// Newlines at the end of the thought so far, shown only if more of it follows.
@@ -100,6 +86,11 @@ pub struct ReplyControl {
     tokens: u32,
     max_tokens: u32,
     ignore_end: bool,
+}
+
+/// Whether a thought has an end that can be forced.
+pub fn bounds_thought(vocab: &dyn Vocab) -> bool {
+    ThoughtMarks::of(vocab).is_some() || Harmony::of(vocab).is_some() || Spelled::of(vocab).is_some()
 }
 
 impl ReplyControl {
@@ -118,8 +109,11 @@ impl ReplyControl {
             utf8: Utf8Assembler::default(),
             stops: StopMatcher::new(limits.stop),
             calls: None,
+            ends_at_repeat: false,
+            repeated: false,
             shown: Vec::new(),
             harmony: Harmony::of(vocab),
+            spelled: Spelled::of(vocab),
             skip_newlines: false,
             newlines: String::new(),
             heading: "",
@@ -134,15 +128,34 @@ impl ReplyControl {
         Ok(control)
     }
 
-    /// The reply may call these tools: the marks of calls are shown, and no stop string cuts a call.
-    pub fn calling(mut self, vocab: &dyn Vocab, tools: &[Value], format: &'static Format) -> ReplyControl {
+    /// The reply may call these tools: the marks of calls are shown, and no stop string cuts a call. `trained`: the
+    /// model knows when to stop calling; another one often writes a call again and again, which ends its reply.
+    pub fn calling(
+        mut self,
+        vocab: &dyn Vocab,
+        tools: &[Value],
+        format: &'static Format,
+        trained: bool,
+    ) -> ReplyControl {
         if !tools.is_empty() {
             let silent = |id: &u32| vocab.bytes(*id).is_empty();
             let marks = vocab.specials().into_iter().filter(|(id, _)| silent(id) && !vocab.ends().contains(id));
             self.shown = marks.filter(|(_, text)| format.literals().any(|mark| mark.contains(text.as_str()))).collect();
         }
-        if !tools.is_empty() && !self.stops.is_empty() {
+        self.ends_at_repeat = !trained;
+        if !tools.is_empty() && (!self.stops.is_empty() || !trained) {
             self.calls = Some(Box::new(ToolCallParser::keeping_texts(tools, format)));
+        }
+        self
+    }
+
+    /// The tokens of the prompt, which may have begun the first message of channels, or a thought that is spelled.
+    pub fn behind(mut self, vocab: &dyn Vocab, prompt: &[u32]) -> ReplyControl {
+        if let Some(harmony) = &mut self.harmony {
+            harmony.behind(vocab, prompt);
+        }
+        if self.spelled.as_mut().is_some_and(|spelled| spelled.behind(vocab, prompt)) {
+            self.open_thought();
         }
         self
     }
@@ -213,6 +226,8 @@ impl ReplyControl {
         }
         let finish = if stop.is_some() {
             Some(Finish { reason: FinishReason::Stop, text: String::new(), stop })
+        } else if self.repeated {
+            Some(Finish { reason: FinishReason::Stop, text: String::new(), stop: None })
         } else if self.tokens >= self.max_tokens {
             text += &self.last_of_thought();
             Some(self.finish(FinishReason::Length))
@@ -249,7 +264,9 @@ impl ReplyControl {
     pub fn finish(&mut self, reason: FinishReason) -> Finish {
         let mut text = String::new();
         if self.channel == Channel::Answer {
-            let rest = self.utf8.flush();
+            let held = self.harmony.as_mut().map(Harmony::rest).unwrap_or_default();
+            let rest = held + &self.spelled_rest();
+            let rest = skip_newlines(&mut self.skip_newlines, &rest).to_owned();
             let mut found = self.answer(&rest);
             if let (None, Some(calls)) = (&found.stop, &mut self.calls) {
                 let pieces = calls.finish();
@@ -268,7 +285,18 @@ impl ReplyControl {
     fn read(&mut self, vocab: &dyn Vocab, id: u32) -> (String, Option<String>) {
         if let Some(harmony) = &mut self.harmony {
             match harmony.step(vocab, id) {
-                Step::Text => {}
+                Step::Text(held) if held.is_empty() => {}
+                Step::Text(held) => {
+                    let (before, stop) = self.say(&held);
+                    let (text, stop) = match stop {
+                        Some(stop) => (String::new(), Some(stop)),
+                        None => {
+                            let text = self.utf8.push(&self.bytes(vocab, id));
+                            self.say(&text)
+                        }
+                    };
+                    return (before + &text, stop);
+                }
                 Step::Silent => return self.ends_message(id),
                 Step::Thought => {
                     self.open_thought();
@@ -284,25 +312,29 @@ impl ReplyControl {
         }
         match (self.channel, self.marks) {
             (Channel::Answer, Some(marks)) if id == marks.open => {
-                let rest = self.finish(FinishReason::Stop).text;
-                self.open_thought();
-                (rest, None)
+                let Finish { text, stop, .. } = self.finish(FinishReason::Stop);
+                if stop.is_none() {
+                    self.open_thought();
+                }
+                (text, stop)
             }
             (Channel::Thinking, Some(marks)) if id == marks.close => {
                 let rest = self.utf8.flush();
-                let rest = self.show_thought(&rest);
-                self.newlines.clear();
-                self.channel = Channel::Answer;
-                self.skip_newlines = true;
-                (rest, None)
+                (self.end_thought(&rest), None)
             }
-            (Channel::Thinking, _) => {
+            (channel, _) => {
                 let text = self.utf8.push(&self.bytes(vocab, id));
-                (self.show_thought(&text), None)
-            }
-            (Channel::Answer, _) => {
-                let text = self.utf8.push(&self.bytes(vocab, id));
-                self.say(&text)
+                let text = self.spelled.as_mut().map_or(text.clone(), |spelled| spelled.push(&text));
+                let thinks = self.spelled.as_ref().map_or(channel == Channel::Thinking, Spelled::thinks);
+                match (channel, thinks) {
+                    (Channel::Thinking, true) => (self.show_thought(&text), None),
+                    (Channel::Thinking, false) => (self.end_thought(&text), None),
+                    (Channel::Answer, false) => self.say(&text),
+                    (Channel::Answer, true) => {
+                        self.open_thought();
+                        (String::new(), None)
+                    }
+                }
             }
         }
     }
@@ -319,6 +351,15 @@ impl ReplyControl {
             true => (self.close_thought(), None),
             false => (String::new(), None),
         }
+    }
+
+    /// The last text of a thought behind which the answer begins.
+    fn end_thought(&mut self, rest: &str) -> String {
+        let rest = self.show_thought(rest);
+        self.newlines.clear();
+        self.channel = Channel::Answer;
+        self.skip_newlines = true;
+        rest
     }
 
     /// The rest of a thought that ends here, where one is open.
@@ -346,7 +387,7 @@ impl ReplyControl {
         self.pieces(pieces)
     }
 
-    /// Calls go through as they were written, text up to the first stop string.
+    /// Calls go through as they were written up to a repeated one, text up to the first stop string.
     fn pieces(&mut self, pieces: Vec<Piece>) -> Found {
         let mut shown = String::new();
         for piece in pieces {
@@ -360,7 +401,13 @@ impl ReplyControl {
                 }
                 Piece::Begin { index, .. } => {
                     shown += &self.stops.flush();
-                    shown += self.calls.as_ref().map_or("", |calls| calls.text_of(index));
+                    let text = |index| self.calls.as_ref().map_or("", |calls| calls.text_of(index));
+                    let own = text(index);
+                    if self.ends_at_repeat && !own.is_empty() && (0..index).any(|before| text(before) == own) {
+                        self.repeated = true;
+                        return Found { text: shown, stop: None };
+                    }
+                    shown += own;
                 }
                 Piece::Arguments { .. } | Piece::End { .. } => {}
             }
@@ -407,10 +454,19 @@ impl ReplyControl {
     fn last_of_thought(&mut self) -> String {
         match self.channel {
             Channel::Thinking => {
-                let rest = self.utf8.flush();
+                let rest = self.spelled_rest();
                 self.show_thought(&rest)
             }
             Channel::Answer => String::new(),
+        }
+    }
+
+    /// What is held back of a reply that ends.
+    fn spelled_rest(&mut self) -> String {
+        let rest = self.utf8.flush();
+        match &mut self.spelled {
+            Some(spelled) => spelled.push(&rest) + &spelled.rest(),
+            None => rest,
         }
     }
 }
@@ -423,15 +479,4 @@ fn skip_newlines<'a>(skip: &mut bool, text: &'a str) -> &'a str {
     let rest = text.trim_start_matches('\n');
     *skip = rest.is_empty();
     rest
-}
-
-fn check_stops(stops: &[String]) -> Result<(), ControlError> {
-    if stops.len() > STOPS_MAX {
-        return Err(ControlError::Stops { found: stops.len() });
-    }
-    match stops.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
-        Some(stop) if stop.is_empty() => Err(ControlError::EmptyStop),
-        Some(stop) => Err(ControlError::LongStop { found: stop.len() }),
-        None => Ok(()),
-    }
 }

@@ -1,7 +1,9 @@
 //! Whole replies through the control, on a vocabulary whose tokens are given as byte strings.
 
-use super::super::vocab::TokenKind;
+use super::super::protocol::{STOP_BYTES_MAX, STOPS_MAX};
+use super::super::vocab::{TokenKind, VocabError};
 use super::*;
+use crate::turn::Thinking;
 
 const END: u32 = 0;
 const OPEN: u32 = 1;
@@ -48,15 +50,82 @@ impl Vocab for Bytes {
     }
 }
 
-/// A reply that may call `f`, whole, a token a byte.
-fn calling(text: &str, stop: &str) -> (String, Option<Finish>) {
+/// A token a byte, then marks.
+pub(super) struct Marked {
+    pub(super) marks: Vec<&'static str>,
+    pub(super) ends: Vec<u32>,
+    pub(super) template: Option<String>,
+}
+
+impl Marked {
+    pub(super) fn ids(&self, text: &str) -> Vec<u32> {
+        let (mut ids, mut rest) = (Vec::new(), text.as_bytes());
+        while let Some(first) = rest.first() {
+            let mark = self.marks.iter().position(|mark| rest.starts_with(mark.as_bytes()));
+            ids.push(mark.map_or(u32::from(*first), |at| 256 + at as u32));
+            rest = &rest[mark.map_or(1, |at| self.marks[at].len())..];
+        }
+        ids
+    }
+}
+
+impl Vocab for Marked {
+    fn len(&self) -> usize {
+        256 + self.marks.len()
+    }
+    fn encode(&self, text: &str, _: bool, ids: &mut Vec<u32>) -> Result<(), VocabError> {
+        ids.extend(text.bytes().map(u32::from));
+        Ok(())
+    }
+    fn bytes(&self, id: u32) -> Vec<u8> {
+        u8::try_from(id).map_or_else(|_| Vec::new(), |byte| vec![byte])
+    }
+    fn name(&self, id: u32) -> String {
+        u8::try_from(id).map_or_else(|_| self.marks[id as usize - 256].to_owned(), |byte| char::from(byte).to_string())
+    }
+    fn kind(&self, id: u32) -> TokenKind {
+        if id < 256 { TokenKind::Normal } else { TokenKind::Control }
+    }
+    fn special(&self, text: &str) -> Option<u32> {
+        self.marks.iter().position(|mark| *mark == text).map(|at| 256 + at as u32)
+    }
+    fn specials(&self) -> Vec<(u32, String)> {
+        (256..).zip(self.marks.iter().map(|mark| (*mark).to_owned())).collect()
+    }
+    fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+    fn bos(&self) -> Option<u32> {
+        None
+    }
+    fn template(&self) -> Option<String> {
+        self.template.clone()
+    }
+}
+
+#[test]
+fn thoughts_in_the_marks_of_every_family_are_told_apart() {
+    for (open, close) in crate::engine::thought::MARKS {
+        let vocab = Marked { marks: vec!["<end>", open, close], ends: vec![256], template: None };
+        let limits = ReplyLimits { max_tokens: 100, stop: &[], thinking: Thinking::Template, ignore_end: false };
+        let mut control = ReplyControl::new(&vocab, limits, false).unwrap();
+        let mut said = [String::new(), String::new()];
+        for id in vocab.ids(&format!("{open}hm\n{close}\n\nso<end>")) {
+            let advance = control.push(&vocab, id);
+            said[usize::from(advance.channel == Channel::Answer)] += &advance.text;
+        }
+        assert_eq!(said, ["hm", "so"], "{open}");
+    }
+}
+
+/// A reply that may call `f`, whole, a token a byte. `trained`: the model was taught calls.
+fn calling(text: &str, stops: &[String], trained: bool) -> (String, Option<Finish>) {
     let tools = [
         serde_json::json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}}),
     ];
     let vocab = Bytes(Vec::new());
-    let stops = [stop.to_owned()];
-    let control = ReplyControl::new(&vocab, limits(&stops), false).unwrap();
-    let mut control = control.calling(&vocab, &tools, &crate::toolcall::QWEN_TAGS);
+    let control = ReplyControl::new(&vocab, limits(stops), false).unwrap();
+    let mut control = control.calling(&vocab, &tools, &crate::toolcall::QWEN_TAGS, trained);
     let mut shown = String::new();
     for byte in text.bytes() {
         let advance = control.push(&vocab, u32::from(byte) + 3);
@@ -82,8 +151,27 @@ fn stop_strings_end_the_text_and_never_cut_a_call() {
         ("one\ntwo".to_owned(), "\n", "one".to_owned(), true),
         ("<tool_call> is a mark\nx".to_owned(), "\n", "<tool_call> is a mark".to_owned(), true),
     ] {
-        let (found, finish) = calling(&text, stop);
+        let (found, finish) = calling(&text, &[stop.to_owned()], true);
         assert_eq!((found, finish.unwrap().stop.is_some()), (shown, stopped), "{text:?}");
+    }
+}
+
+#[test]
+fn a_call_that_an_untaught_model_repeats_ends_the_reply() {
+    let call = |s: &str| format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"s\": \"{s}\"}}}}\n</tool_call>");
+    let (one, other) = (call("a"), call("b"));
+    for (text, trained, shown, ended) in [
+        (format!("{one}\n{one}\n{one}"), false, one.clone(), true),
+        (format!("So: {one}\n{other}\n{other}\n{one}"), false, format!("So:{one}{other}"), true),
+        (format!("{one}\n{other}\n{one}"), false, format!("{one}{other}"), true),
+        (format!("{one}\n{other}"), false, format!("{one}{other}"), false),
+        (format!("{one}\n{one}"), true, format!("{one}\n{one}"), false),
+    ] {
+        let (found, finish) = calling(&format!("{text}\nand more"), &[], trained);
+        let finish = finish.unwrap();
+        let rest = if trained { "\nand more" } else { "and more" };
+        let shown = if ended { shown } else { shown + rest };
+        assert_eq!((found, finish.reason, finish.stop), (shown, FinishReason::Stop, None), "{text:?}");
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use super::super::thought::ThoughtMarks;
 use super::super::vocab::{Vocab, VocabError};
+use super::harmony::Harmony;
+use super::spelled::Spelled;
 use crate::turn::Thinking;
 
 /// A quarter of the reply, and at most this, is kept for the answer however large the budget is.
@@ -18,7 +20,7 @@ pub(super) struct ThinkingBudget {
     early: bool,
     /// `"\n"`, which ends the last line of a thought.
     line: Vec<u32>,
-    /// The closing mark and the empty line after it.
+    /// The closing mark and the empty line after it; where replies come in channels, up to the answer.
     close: Vec<u32>,
     /// What must come next.
     queue: VecDeque<u32>,
@@ -31,10 +33,23 @@ impl ThinkingBudget {
         thinking: Thinking,
         max_tokens: u32,
     ) -> Result<ThinkingBudget, VocabError> {
-        let Some(marks) = marks else { return Ok(ThinkingBudget::default()) };
-        let (mut line, mut close) = (Vec::new(), vec![marks.close]);
-        vocab.encode_further("\n", &mut line)?;
-        vocab.encode_further("\n\n", &mut close)?;
+        let mut line = Vec::new();
+        let close = match (marks, Harmony::close(vocab)?) {
+            (Some(marks), _) => {
+                let mut close = vec![marks.close];
+                vocab.encode_further("\n", &mut line)?;
+                vocab.encode_further("\n\n", &mut close)?;
+                close
+            }
+            (None, Some(close)) => close,
+            (None, None) => {
+                let Some(spelled) = Spelled::of(vocab) else { return Ok(ThinkingBudget::default()) };
+                let mut close = Vec::new();
+                vocab.encode_further("\n", &mut line)?;
+                vocab.encode_further(&format!("{}\n\n", spelled.close()), &mut close)?;
+                close
+            }
+        };
         let limit = match thinking {
             Thinking::Template => None,
             Thinking::Off => Some(0),

@@ -11,6 +11,7 @@ use super::*;
 use crate::engine::protocol::Channel;
 use crate::engine::vocab::{TokenKind, Vocab, VocabError};
 use crate::toolcall::{Format, Piece, ToolCallParser, collect};
+use crate::whole;
 
 /// One token a byte, an end, then special tokens.
 struct Marked {
@@ -128,6 +129,11 @@ fn property() -> impl Strategy<Value = (Value, Value)> {
     prop_oneof![
         text.prop_map(|s| (json!({"type": "string"}), json!(s))),
         any::<i32>().prop_map(|n| (json!({"type": "integer"}), json!(n))),
+        // Numbers that a double does not hold.
+        any::<i64>().prop_map(|n| (json!({"type": "integer"}), json!(n))),
+        prop::sample::select(vec!["18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"])
+            .prop_map(|n| (json!({"type": "integer"}), whole::read(n).unwrap())),
+        Just((json!({"const": 9007199254740993i64}), json!(9007199254740993i64))),
         (-1e6f64..1e6).prop_map(|n| (json!({"type": "number"}), json!(n))),
         any::<bool>().prop_map(|b| (json!({"type": "boolean"}), json!(b))),
         prop::collection::vec(any::<i16>(), 0..3).prop_map(|a| (json!({"type": "array", "items": {"type": "integer"}}), json!(a))),
@@ -181,7 +187,7 @@ fn agrees(
         .map(|f| json!({"type": "function", "function": {"name": f.name, "parameters": f.parameters}}))
         .collect();
     let many = if format.first().mark().is_empty() { 1 } else { called.len() };
-    let grammar = Grammar::Calls(Calls { functions, required: true, single: false, answer: None });
+    let grammar = Grammar::Calls(Calls { functions, required: true, single: false, several: false, answer: None });
     let vocab = Arc::new(model(format, tokens));
     let mut compiler = Compiler::new(Arc::clone(&vocab) as Arc<dyn Vocab>, None);
     let written: Vec<(&str, &Map<String, Value>)> =

@@ -22,6 +22,8 @@ pub(super) struct Marks {
     openings: Vec<&'static str>,
     /// The prompt begins the first call.
     begun: bool,
+    /// The model was taught calls.
+    trained: bool,
     /// Special tokens that stand in the marks of its format, the longest first.
     tokens: Vec<(String, u32)>,
 }
@@ -30,7 +32,7 @@ pub(super) struct Marks {
 impl Default for Marks {
     fn default() -> Marks {
         let format = Format::generic();
-        Marks { shape: format.first(), openings: openings(format), begun: false, tokens: Vec::new() }
+        Marks { shape: format.first(), openings: openings(format), begun: false, trained: true, tokens: Vec::new() }
     }
 }
 
@@ -45,7 +47,8 @@ impl Marks {
             .map(|(id, text)| (text, id))
             .collect();
         tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-        Marks { shape: format.first(), openings: openings(format), begun: !format.begun.is_empty(), tokens }
+        let (shape, begun) = (format.first(), !format.begun.is_empty());
+        Marks { shape, openings: openings(format), begun, trained: Format::of_vocab(vocab).is_some(), tokens }
     }
 
     /// The token that opens a call, where it is one.
@@ -100,7 +103,9 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
         }
     };
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();
-    let more = if calls.single { 0 } else { CALLS_MAX - 1 };
+    // A model that was never taught when to stop would call until its limit.
+    let single = calls.single || calls.required && !calls.several && !marks.trained;
+    let more = if single { 0 } else { CALLS_MAX - 1 };
     text += &format!("item: {}\n", names.join(" | "));
     text += &around(marks, more);
     for (at, function) in calls.functions.iter().enumerate() {

@@ -57,6 +57,9 @@ pub struct Calls {
     pub required: bool,
     /// One call at most.
     pub single: bool,
+    /// The request itself asks for several. A model that was never taught calls makes one of a form otherwise.
+    #[serde(default)]
+    pub several: bool,
     /// What an answer without a call must be; absent: any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,

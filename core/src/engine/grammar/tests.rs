@@ -193,7 +193,8 @@ fn calls(required: bool, single: bool, answer: Option<Value>) -> Grammar {
     let say = json!({"type": "object", "required": ["text"], "properties": {
         "text": {"type": "string"}, "tone": {"type": "string", "enum": ["low", "high"]}}});
     let function = |name: &str, parameters| Function { name: name.to_owned(), parameters, strict: true };
-    Grammar::Calls(Calls { functions: vec![function("add", add), function("say", say)], required, single, answer })
+    let functions = vec![function("add", add), function("say", say)];
+    Grammar::Calls(Calls { functions, required, single, several: !single, answer })
 }
 
 const ADD: &str = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 2}}\n</tool_call>";
@@ -215,6 +216,17 @@ fn a_forced_call_is_a_call() {
 }
 
 #[test]
+fn a_model_that_was_never_taught_calls_makes_one_unless_several_are_wished() {
+    let Grammar::Calls(own) = calls(true, false, None) else { unreachable!() };
+    let unsaid = Grammar::Calls(Calls { several: false, ..own.clone() });
+    let two = format!("{ADD}\n{ADD}");
+    assert!(takes(&unsaid, false, ADD) && !takes(&unsaid, false, &two));
+    assert!(takes(&Grammar::Calls(own), false, &two));
+    // A family's model ends by itself.
+    assert!(takes(&unsaid, true, &format!("{ADD_TAGS}\n{ADD_TAGS}")));
+}
+
+#[test]
 fn a_model_of_tags_calls_by_tags() {
     let forced = calls(true, false, None);
     assert!(takes(&forced, true, ADD_TAGS));
@@ -231,7 +243,7 @@ fn a_model_of_tags_calls_by_tags() {
     // A value that could be read in two ways is written as JSON.
     let parameters = json!({"type": "object", "properties": {"x": {"type": ["string", "integer"]}}, "required": ["x"]});
     let functions = vec![Function { name: "f".to_owned(), parameters, strict: true }];
-    let either = Grammar::Calls(Calls { functions, required: true, single: true, answer: None });
+    let either = Grammar::Calls(Calls { functions, required: true, single: true, several: false, answer: None });
     assert!(takes(&either, true, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"7\"}}\n</tool_call>"));
 }
 
@@ -340,7 +352,13 @@ fn integers_beyond_doubles_are_exact() {
     }
     let parameters = json!({"type": "object", "properties": {"id": {"const": odd}}, "required": ["id"]});
     let functions = vec![Function { name: "f".to_owned(), parameters, strict: true }];
-    let call = Grammar::Calls(Calls { functions, required: true, single: true, answer: Some(json!({"const": odd})) });
+    let call = Grammar::Calls(Calls {
+        functions,
+        required: true,
+        single: true,
+        several: false,
+        answer: Some(json!({"const": odd})),
+    });
     let said = |id: &str| format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"id\": {id}}}}}\n</tool_call>");
     for tags in [true, false] {
         assert!(takes(&call, tags, &said("9007199254740993")));

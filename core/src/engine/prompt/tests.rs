@@ -189,6 +189,14 @@ fn a_beginning_token_is_put_once() {
     }
 }
 
+#[test]
+fn templates_are_told_the_tokens_around_a_text() {
+    let source = ChatTemplate::load("{{ bos_token }}|{{ eos_token }}|{{ messages[0].content }}").unwrap();
+    let vocab = Beginning(qwen());
+    let prompt = render(&vocab, &source, &user("x")).unwrap();
+    assert_eq!(prompt.text, format!("<|endoftext|>|{}|x", vocab.name(vocab.end().unwrap())));
+}
+
 /// A vocabulary whose prompts begin with `<|endoftext|>`.
 struct Beginning(Bpe);
 

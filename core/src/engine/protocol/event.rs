@@ -79,6 +79,9 @@ pub struct Hosted {
     pub tokenizer_hash: String,
     /// The model marks thoughts with `<think>` tokens.
     pub thinks: bool,
+    /// The parameters of a request that change its thought.
+    #[serde(default)]
+    pub steered_by: Vec<String>,
     /// How it writes calls: a name of `toolcall`'s table.
     #[serde(default)]
     pub calls: String,

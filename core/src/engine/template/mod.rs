@@ -4,6 +4,7 @@
 //! it is given.
 
 mod json;
+mod lists;
 mod python;
 mod scan;
 #[cfg(test)]

@@ -381,6 +381,8 @@ pub(super) fn furnish(env: &mut Environment<'static>) {
     env.add_filter("__times", times);
     env.add_filter("tojson", |value: &Value, indent: Option<usize>, kwargs: Kwargs| -> Result<Value, Error> {
         let bounds = charge(0, 1)?;
+        // A namespace may hold itself.
+        size(value, 0, &mut 0, bounds)?;
         let text = json::filter(value, indent, &kwargs, bounds.value_bytes_max)?;
         Ok(Value::from_safe_string(text))
     });

@@ -12,7 +12,7 @@
 //!
 //! `{% generation %}` tags, which only mark text for training, become `{% if true %}`.
 
-use super::TemplateError;
+use super::{TemplateError, lists};
 
 /// Largest source, bytes.
 pub const SOURCE_BYTES_MAX: usize = 128 << 10;
@@ -25,7 +25,7 @@ const OPERATORS_MAX: usize = 400;
 
 /// One piece of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Token<'a> {
+pub(super) enum Token<'a> {
     Text,
     Word(&'a str),
     Sign(&'a str),
@@ -33,21 +33,24 @@ enum Token<'a> {
 
 /// A token with its place in the source and the brackets open around it.
 #[derive(Clone, Copy, Debug)]
-struct Placed<'a> {
-    token: Token<'a>,
-    start: usize,
-    end: usize,
-    depth: usize,
+pub(super) struct Placed<'a> {
+    pub(super) token: Token<'a>,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) depth: usize,
 }
 
 /// A tag: `{{ … }}` or `{% … %}`.
-struct Tag<'a> {
+pub(super) struct Tag<'a> {
     statement: bool,
-    tokens: Vec<Placed<'a>>,
+    pub(super) tokens: Vec<Placed<'a>>,
     /// Where the inside ends, and the mark that ends it (`-%}` …).
     inside_end: usize,
     close: &'a str,
 }
+
+/// A replacement: from, to, text.
+pub(super) type Edit = (usize, usize, String);
 
 /// A body that repeats or is captured, with the place of its check in the output.
 struct Body {
@@ -133,7 +136,7 @@ impl<'a> Scanner<'a> {
             Some(Placed { token: Token::Word(name), .. }) if tag.statement => *name,
             _ => "",
         };
-        let mut body = None;
+        let (mut body, changes) = (None, lists::changes(self.source, &tag));
         match name {
             "include" | "import" | "from" | "extends" | "block" | "autoescape" => {
                 return refuse(line, format!("\"{name}\" is not for chat templates"));
@@ -142,6 +145,7 @@ impl<'a> Scanner<'a> {
                 let word = tag.tokens[0];
                 edits.push((word.start, word.end, if name == "generation" { "if true" } else { "endif" }.to_owned()));
             }
+            "set" | "do" if changes.is_some() => edits.extend(changes.into_iter().flatten()),
             "set" => bind(&tag, |t| t == Token::Sign("="), |_| false, &mut edits),
             "for" => {
                 let stops = |t| matches!(t, Token::Word("if" | "recursive"));
@@ -192,8 +196,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Copies source with replacements (start, end, text) applied.
-    fn copy(&mut self, start: usize, end: usize, mut edits: Vec<(usize, usize, String)>) {
+    /// Copies source with replacements applied.
+    fn copy(&mut self, start: usize, end: usize, mut edits: Vec<Edit>) {
         edits.sort_by_key(|(from, to, _)| (*from, *to));
         let mut at = start;
         for (from, to, text) in edits {
@@ -315,7 +319,7 @@ fn bind<'a>(
     tag: &Tag<'a>,
     starts: impl Fn(Token<'a>) -> bool,
     stops: impl Fn(Token<'a>) -> bool,
-    edits: &mut Vec<(usize, usize, String)>,
+    edits: &mut Vec<Edit>,
 ) {
     let mut outer = tag.tokens.iter().filter(|t| t.depth == 0);
     let Some(start) = outer.find(|t| starts(t.token)).map(|t| t.end) else { return };
@@ -346,7 +350,7 @@ fn arguments<'a>(tag: &Tag<'a>, depth: usize) -> Vec<&'a str> {
 
 /// Replaces multiplications, and `%` behind a text in quotes, by filters, which bind as tightly: `a * b` becomes
 /// `a|__times(b)`. What stands to the right is taken whole, with its attributes, brackets and filters.
-fn times(tag: &Tag<'_>) -> Result<Vec<(usize, usize, String)>, &'static str> {
+fn times(tag: &Tag<'_>) -> Result<Vec<Edit>, &'static str> {
     let mut edits = Vec::new();
     for (i, sign) in tag.tokens.iter().enumerate() {
         let before = i.checked_sub(1).map(|b| tag.tokens[b].token);

@@ -34,6 +34,25 @@ fn qwen_is_rendered_byte_for_byte() {
     }
 }
 
+#[test]
+fn lists_of_a_namespace_change_as_in_python() {
+    let fill = "{% set n = namespace(x=[]) %}{% macro m(v) %}{% set _ = n.x.append(v) %}{% endmacro %}\
+        {% for i in range(3) %}{{ m('a' * i) }}{% endfor %}{% do n.x.extend([7, n.x|length]) %}";
+    for (end, expected) in [
+        ("{{ n.x }}", "['', 'a', 'aa', 7, 3]"),
+        ("{% set a = n.x.pop(0) %}{% set b = n.x.pop() %}{{ a }}-{{ b }} {{ n.x|tojson }}", "-3 [\"a\", \"aa\", 7]"),
+        ("{% for i in range(5) %}{% do n.x.pop(-1) %}{% endfor %}{{ 'some' if n.x else 'none' }}", "none"),
+        ("{% for i in range(3) %}{% do n.x.append(i) if i else 0 %}{% endfor %}", ""),
+    ] {
+        let template = ChatTemplate::load(&format!("{fill}{end}"));
+        match template.and_then(|template| template.render(json!({}), "")) {
+            Ok(text) => assert_eq!(text, expected, "{end}"),
+            // What is more than a change of a list is none.
+            Err(error) => assert!(expected.is_empty(), "{end}: {error}"),
+        }
+    }
+}
+
 /// Templates that would exhaust stack, memory or time, by the way they do it.
 fn attacks() -> Vec<(&'static str, String)> {
     let chain = |unit: &str, n: usize| format!("{{{{ {}1 }}}}", unit.repeat(n));
@@ -75,6 +94,10 @@ fn attacks() -> Vec<(&'static str, String)> {
         ("method width", "{{ 'a'.center(900000000) }}".into()),
         ("nested value", "{% set n = namespace(x=[]) %}{% for i in range(90000) %}{% set n.x = [n.x] %}{% endfor %}".into()),
         ("growing list", "{% set n = namespace(x=[], s='a' * 60000) %}{% for i in range(90000) %}{% set n.x = n.x + [n.s ~ i] %}{% endfor %}".into()),
+        ("appending", "{% set n = namespace(x=[], s='a' * 60000) %}{% for i in range(90000) %}{% set _ = n.x.append(n.s ~ i) %}{% endfor %}".into()),
+        ("a list within itself", doubling("{% do n.x.append(n.x) %}").replace("x='aaaaaaaaaaaaaaaa'", "x=[1]")),
+        ("a namespace within its list", doubling("{% do n.x.append(n) %}").replace("x='aaaaaaaaaaaaaaaa'", "x=[1]").replace("n.x }}", "n.x|tojson }}")),
+        ("a namespace within itself", "{% set n = namespace() %}{% set n.x = n %}{{ n|tojson }}".into()),
         ("captured text", format!("{{% set x %}}{{% for i in range(90000) %}}{}{{% endfor %}}{{% endset %}}", "long ".repeat(9_000))),
         ("text of a macro", format!("{{% macro m() %}}{}{{% endmacro %}}{{% set x %}}{{% for i in range(90000) %}}{{{{ m() }}}}{{% endfor %}}{{% endset %}}", "long ".repeat(9_000))),
         ("nested doubling", format!("{}{}", "{% for a in [a ~ a ~ 'aaaaaaaaaaa'] %}".repeat(60), "{% endfor %}".repeat(60))),

@@ -154,6 +154,20 @@ fn broken_vocabularies_are_refused() {
 }
 
 #[test]
+fn the_files_own_ends_of_a_text_are_told_to_templates_whether_put_there_or_not() {
+    for (asked, put) in [(Some(false), None), (Some(true), Some(3)), (None, None)] {
+        let mut layout = Vectors::read(FAMILIES[0]).layout();
+        layout.set("tokenizer.ggml.bos_token_id", 3u32).unwrap();
+        layout.set("tokenizer.ggml.eos_token_id", 5u32).unwrap();
+        if let Some(asked) = asked {
+            layout.set("tokenizer.ggml.add_bos_token", asked).unwrap();
+        }
+        let bpe = load(&layout).unwrap();
+        assert_eq!((bpe.bos(), bpe.begin(), bpe.end()), (put, Some(3), Some(5)), "{asked:?}");
+    }
+}
+
+#[test]
 fn too_long_a_text_is_refused() {
     let text = "a".repeat(TEXT_BYTES_MAX + 1);
     assert!(matches!(qwen().encode(&text, true, &mut Vec::new()), Err(VocabError::TooLong { .. })));

@@ -188,16 +188,15 @@ fn work_is_bounded() {
             (format!("p{n}"), json!({"anyOf": [{"$ref": "#"}, {"$ref": format!("#/properties/p{n}/anyOf/0")}, {}]}))
         })
         .collect();
-    let started = std::time::Instant::now();
-    let _ = prepare(&json!({"properties": nested}), true);
+    let told = |schema: Value| prepare(&schema, true).map(|_| ()).map_err(|error| error.to_string());
+    assert_eq!(told(json!({"properties": nested})), Ok(()));
     // As many names as a schema has room for, and a type said again and again.
     let names: Vec<String> = (0..30_000).map(|n| format!("n{n}")).collect();
-    let _ = prepare(&json!({"required": names}), true);
+    assert_eq!(told(json!({"required": names})), Ok(()));
     let said = |kind: &str| json!({"type": vec![kind; 10_000]});
-    let _ = prepare(&json!({"oneOf": [said("string"), said("null")]}), true);
+    assert_eq!(told(json!({"oneOf": [said("string"), said("null")]})), Ok(()));
     let many: Vec<Value> = (0..300)
         .map(|_| json!({"type": "object", "properties": {"a": {"anyOf": [{"$ref": "#"}]}}, "required": ["a"]}))
         .collect();
-    let _ = prepare(&json!({"oneOf": many}), true);
-    assert!(started.elapsed().as_secs() < 10);
+    assert!(told(json!({"oneOf": many})).unwrap_err().contains("alternatives 0 and 1 may hold together"));
 }
