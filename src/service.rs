@@ -181,7 +181,7 @@ pub struct PlanSummary {
     pub not_enforced: Vec<NotEnforced>,
     /// Parameters of the thought that do nothing on this model.
     #[serde(skip)]
-    pub without_effect: Vec<&'static str>,
+    pub without_effect: Box<[&'static str]>,
 }
 
 /// The session that a reply belongs to.

@@ -180,8 +180,8 @@ impl Reply {
             not_enforced: self.request.not_enforced.clone(),
             // As a model without thoughts says.
             without_effect: match self.order.as_str() {
-                "thoughtless" => self.request.thought_parameters.clone(),
-                _ => Vec::new(),
+                "thoughtless" => self.request.thought_parameters.clone().into(),
+                _ => Box::default(),
             },
         };
         let started = ReplyEvent::Started {

@@ -279,7 +279,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         examples: Vec::new(),
         session: None,
         not_enforced: Vec::new(),
-        without_effect: Vec::new(),
+        without_effect: Box::default(),
     };
     told.events.push(ReplyEvent::Started {
         plan,

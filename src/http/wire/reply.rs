@@ -98,7 +98,7 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
     let extension = Extension {
         plan,
         seeds: generations.iter().map(|g| g.seed).collect(),
-        ignored: form.ignored.iter().chain(&plan.without_effect).copied().collect(),
+        ignored: form.ignored.iter().chain(plan.without_effect.iter()).copied().collect(),
         timings: generations.first().map(|g| g.timings),
         engram: generations.iter().filter_map(|g| g.engram.as_ref()).collect(),
         thought: generations.iter().filter_map(|g| g.thought).collect(),
