@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use id::{first_turn_id, new_turn_id};
 pub use registry::Runs;
 pub use seat::refused;
-pub use session::{UnderWay, said};
+pub use session::UnderWay;
 
 use crate::actors::inference::{Board, Fleet, Inference, Pass};
 use crate::actors::link::Link;

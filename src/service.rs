@@ -6,6 +6,7 @@ mod error;
 mod night;
 mod steps;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
@@ -281,6 +282,14 @@ pub struct TurnFilter {
     pub limit: Option<usize>,
     /// Continue after this turn.
     pub after: Option<TurnId>,
+}
+
+/// What a forgetting reaches: what passes a filter, and what came of turns that went on with such a one.
+#[derive(Clone, Debug, Default)]
+pub struct Forgetting {
+    pub filter: TurnFilter,
+    /// They stay in the log, without the words of the forgotten.
+    pub followers: BTreeSet<TurnId>,
 }
 
 /// A conversation under a name: the turn that it has come to. What was said is that turn's.

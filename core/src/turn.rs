@@ -424,6 +424,9 @@ pub struct Turn {
     /// The reply goes on with the last message, which is the assistant's and was the client's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continued: bool,
+    /// Earlier messages of the conversation were forgotten: the record has neither them nor the prompt that was read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redacted: bool,
     pub route: String,
     pub tier: Tier,
     pub pipeline_version: String,
@@ -454,8 +457,31 @@ pub struct Turn {
 }
 
 impl Turn {
+    /// How many messages stand in front of the conversation: the system's text and the examples.
+    pub fn head(&self) -> usize {
+        let system = self.messages.iter().take_while(|m| m.role == Role::System).count();
+        (system + self.examples as usize).min(self.messages.len())
+    }
+
     /// What was said, without the system's text and without examples.
     pub fn conversation(&self) -> impl Iterator<Item = &Message> {
-        self.messages.iter().filter(|m| m.role != Role::System).skip(self.examples as usize)
+        self.messages[self.head()..].iter().filter(|m| m.role != Role::System)
+    }
+
+    /// What was said up to the end of the turn with one of its answers, as a client would send it: without the system's
+    /// text and without examples.
+    pub fn said(mut self, choice: usize) -> Vec<Message> {
+        let mut messages = self.messages.split_off(self.head());
+        messages.retain(|m| m.role != Role::System);
+        let Some(answer) = self.generations.into_iter().nth(choice) else { return messages };
+        // What the reply went on with is a part of what was said.
+        let begun = messages.pop_if(|last| self.continued && last.role == Role::Assistant);
+        let begun = begun.map(|begun| begun.content).unwrap_or_default();
+        messages.push(Message {
+            reasoning_content: Some(answer.thinking).filter(|thought| !thought.is_empty()),
+            tool_calls: answer.tool_calls,
+            ..Message::new(Role::Assistant, begun + &answer.content)
+        });
+        messages
     }
 }

@@ -94,6 +94,11 @@ pub struct Survey<T: Send + 'static> {
 #[rtype(result = "Result<usize, MemoryError>")]
 pub struct Forget(pub TurnFilter);
 
+/// The turns that a forgetting leaves without its words: they went on with one that passes.
+#[derive(Message)]
+#[rtype(result = "Result<Vec<TurnId>, MemoryError>")]
+pub struct Followers(pub TurnFilter);
+
 #[derive(Message)]
 #[rtype(result = "Value")]
 pub struct MemoryStatus;
@@ -419,6 +424,25 @@ impl<T: Send + 'static> Handler<Survey<T>> for Memory {
         Box::pin(async move {
             pieces(from, lists, filter, CancellationToken::new(), |turn| take(&mut seen, turn)).await?;
             Ok(seen)
+        })
+    }
+}
+
+impl Handler<Followers> for Memory {
+    type Result = ResponseFuture<Result<Vec<TurnId>, MemoryError>>;
+
+    fn handle(&mut self, Followers(filter): Followers, context: &mut Self::Context) -> Self::Result {
+        let (log, me) = (self.log.clone(), context.address());
+        Box::pin(async move {
+            let (mut log, mut found, mut rest) = (log.map_err(MemoryError::Stopped)?, Vec::new(), Some(filter));
+            while let Some(filter) = rest {
+                let (mut next, wanted) = (filter.clone(), move |log: &dyn TurnStore| log.followers_piece(&filter));
+                let (same, piece) = tell(&me, blocking(log, wanted).await)?;
+                (log, next.after) = (same, piece.next);
+                found.extend(piece.value);
+                rest = next.after.is_some().then_some(next);
+            }
+            Ok(found)
         })
     }
 }

@@ -38,7 +38,7 @@ use crate::night::generation::{Generations, Pointer};
 use crate::night::phase::{Action, Event, Job, Order, Outcome, Phase, phase};
 use crate::night::record::{Handled, Past, Record};
 use crate::night::schedule::{Conditions, Due, Schedule};
-use crate::service::{NightCommand, ServiceError, TurnFilter};
+use crate::service::{Forgetting, NightCommand, ServiceError};
 use work::{Work, Worked};
 
 /// How often the Scheduler looks at the clock, and of these beats how many for a look at the canary's turns.
@@ -64,7 +64,7 @@ pub struct ScheduleChanged;
 /// Turns are about to be forgotten: what was learned from them is not learned from again. → pairs that went.
 #[derive(Message)]
 #[rtype(result = "Result<usize, String>")]
-pub struct ForgetPairs(pub TurnFilter);
+pub struct ForgetPairs(pub Forgetting);
 
 /// Time has passed.
 #[derive(Message)]
@@ -351,10 +351,10 @@ impl Handler<ScheduleChanged> for Scheduler {
 impl Handler<ForgetPairs> for Scheduler {
     type Result = ResponseActFuture<Self, Result<usize, String>>;
 
-    fn handle(&mut self, ForgetPairs(filter): ForgetPairs, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, ForgetPairs(wanted): ForgetPairs, _: &mut Self::Context) -> Self::Result {
         let current = self.record.run.as_ref().map(|run| run.order.id.clone());
         let desk = self.desk.clone();
-        let forgotten = desk::blocking(move || desk.forget_pairs(&filter, current.as_deref()));
+        let forgotten = desk::blocking(move || desk.forget_pairs(&wanted, current.as_deref()));
         Box::pin(wrap_future::<_, Self>(forgotten).map(|forgotten, this, _| {
             let (gone, of_this_run) = forgotten??;
             if of_this_run {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Daemon, fleet, pause, sessions, vectors};
 use crate::actors::inference::{Ask, InferenceError};
 use crate::actors::link::{Link, LinkError};
-use crate::actors::memory::{AddFeedback, Forget, Get, ListFor, MemoryError, MemoryStatus};
+use crate::actors::memory::{AddFeedback, Followers, Forget, Get, ListFor, MemoryError, MemoryStatus};
 use crate::actors::orchestrator::OrchestratorStatus;
 use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
@@ -19,9 +19,9 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
-    NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt,
-    ShownPrompt, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, Forgetting, FurtherModel,
+    ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session,
+    SessionAt, ShownPrompt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -219,8 +219,11 @@ impl Service for Daemon {
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
         let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
         Box::pin(async move {
+            let followers = self.cast.memory.send_within(Followers(filter.clone()), within).await;
+            let followers = followers.map_err(|error| link(&error))?.map_err(memory)?.into_iter().collect();
             // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
-            let pairs = self.cast.scheduler.send_within(ForgetPairs(filter.clone()), within).await;
+            let wanted = Forgetting { filter: filter.clone(), followers };
+            let pairs = self.cast.scheduler.send_within(ForgetPairs(wanted), within).await;
             pairs.map_err(|error| link(&error))?.map_err(ServiceError::Internal)?;
             self.forget_examples(filter.clone()).await?;
             self.forget_prefixes(filter.principal.clone()).await?;

@@ -7,7 +7,6 @@ use actix::Message as Asked;
 use super::Daemon;
 use super::face::{link, memory};
 use crate::actors::memory::{DeleteSession, Memory, MemoryError, Resume, SaveSession, Sessions};
-use crate::reply::said;
 use crate::service::{SESSION_NAMES, ServiceError, Session, SessionAt, is_session_name};
 use crate::store::StoreError;
 use crate::turn::Message;
@@ -47,7 +46,7 @@ pub(super) async fn show(
 ) -> Result<(Session, Vec<Message>), ServiceError> {
     named(&name)?;
     match ask(daemon, Resume { principal, name: name.clone(), begins: false }).await {
-        Ok(Some((session, turn))) => Ok((session, said(turn))),
+        Ok(Some((session, turn))) => Ok((session, turn.said(0))),
         Ok(None) => Err(none(name)),
         Err(error) => Err(error),
     }

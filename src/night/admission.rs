@@ -67,6 +67,7 @@ pub enum Refusal {
     Tainted,
     Formed,
     UnknownPrincipal,
+    Redacted,
     NoChat,
     Internal,
     InExam,
@@ -94,6 +95,7 @@ impl Refusal {
             Refusal::Tainted => "text of tools or files took part",
             Refusal::Formed => "its form was enforced",
             Refusal::UnknownPrincipal => "its principal has no key any more",
+            Refusal::Redacted => "earlier messages of its conversation were forgotten",
             Refusal::NoChat => "no chat",
             Refusal::Internal => "a prompt of the daemon itself, or a forgery of one",
             Refusal::NoSignal => "nobody said that it is right",
@@ -143,6 +145,7 @@ impl Admission<'_> {
         refuse(turn.formed, Refusal::Formed)?;
         refuse(!self.principals.known.contains(&turn.principal), Refusal::UnknownPrincipal)?;
         let ends_with_user = turn.messages.last().is_some_and(|m| m.role == Role::User);
+        refuse(turn.redacted, Refusal::Redacted)?;
         refuse(turn.prompt_ids.is_empty() || turn.pipeline_version == "none" || !ends_with_user, Refusal::NoChat)?;
         let said = asked(turn.conversation());
         refuse(INTERNAL.iter().any(|mark| said.contains(mark)), Refusal::Internal)?;

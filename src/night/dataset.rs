@@ -9,7 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::inspect::hex;
-use crate::service::TurnFilter;
+use crate::service::{Forgetting, TurnFilter};
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 use crate::turn::{Message, Thinking, TurnId};
 
@@ -53,8 +53,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Whether forgetting by this filter forgets the pair.
-    pub fn passes(&self, filter: &TurnFilter) -> bool {
+    /// Whether a forgetting forgets the pair.
+    pub fn is_reached(&self, Forgetting { filter, followers }: &Forgetting) -> bool {
+        followers.contains(&self.turn) || self.passes(filter)
+    }
+
+    fn passes(&self, filter: &TurnFilter) -> bool {
         filter.turn.as_ref().is_none_or(|id| *id == self.turn)
             && filter.principal.as_ref().is_none_or(|p| *p == self.principal)
             && filter.conversation.as_ref().is_none_or(|c| *c == self.conversation)
@@ -105,9 +109,9 @@ pub fn read(run_dir: &Path) -> io::Result<Option<(Vec<Row>, String)>> {
 }
 
 /// Drops what the filter forgets from the pairs of a run; returns how many went.
-pub fn forget(run_dir: &Path, filter: &TurnFilter) -> io::Result<usize> {
+pub fn forget(run_dir: &Path, wanted: &Forgetting) -> io::Result<usize> {
     let Some((rows, _)) = read(run_dir)? else { return Ok(0) };
-    let kept: Vec<&Row> = rows.iter().filter(|row| !row.origin.passes(filter)).collect();
+    let kept: Vec<&Row> = rows.iter().filter(|row| !row.origin.is_reached(wanted)).collect();
     let gone = rows.len() - kept.len();
     if gone > 0 {
         write_durable(&run_dir.join(FILE), &lines(&kept)?)?;
@@ -156,7 +160,7 @@ pub(super) mod tests {
         let of = |change: fn(&mut TurnFilter)| {
             let mut filter = TurnFilter::default();
             change(&mut filter);
-            forget(dir.path(), &filter).unwrap()
+            forget(dir.path(), &Forgetting { filter, ..Forgetting::default() }).unwrap()
         };
         assert_eq!(of(|f| f.turn = Some(TurnId("turn-0005".into()))), 1);
         assert_eq!(of(|f| f.conversation = Some("c0".into())), 2);

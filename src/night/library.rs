@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::dataset::{self, Row};
 use super::inspect::hex;
-use crate::service::TurnFilter;
+use crate::service::Forgetting;
 use crate::store::files::{read_bounded, write_durable};
 use crate::training::recipe::Random;
 
@@ -182,12 +182,12 @@ impl Library {
         self.write(&pairs)
     }
 
-    /// Drops what the filter forgets; returns how many pairs went.
-    pub fn forget(&self, filter: &TurnFilter) -> Result<usize, LibraryError> {
+    /// Drops what a forgetting reaches; returns how many pairs went.
+    pub fn forget(&self, wanted: &Forgetting) -> Result<usize, LibraryError> {
         let _alone = self.alone();
         let mut pairs = self.read()?;
         let before = pairs.0.len();
-        pairs.0.retain(|kept| !kept.row.origin.passes(filter));
+        pairs.0.retain(|kept| !kept.row.origin.is_reached(wanted));
         let gone = before - pairs.0.len();
         if gone > 0 {
             self.write(&pairs)?;
@@ -221,6 +221,7 @@ impl Library {
 mod tests {
     use super::*;
     use crate::night::dataset::tests::row;
+    use crate::service::TurnFilter;
     use crate::turn::TurnId;
 
     fn rows(range: std::ops::Range<usize>) -> Vec<Row> {
@@ -302,9 +303,11 @@ mod tests {
         let library = Library::new(dir.path());
         library.file("a", rows(0..4), Judged::Promoted(1), &nobody()).unwrap();
         let one = TurnFilter { turn: Some(TurnId("turn-0002".into())), ..TurnFilter::default() };
-        assert_eq!((library.forget(&one).unwrap(), library.forget(&one).unwrap()), (1, 0));
+        // Of another turn went on a pair that stays in the log without its words.
+        let one = Forgetting { filter: one, followers: [TurnId("turn-0003".into())].into() };
+        assert_eq!((library.forget(&one).unwrap(), library.forget(&one).unwrap()), (2, 0));
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
-        assert!(!text.contains("turn-0002") && library.load().unwrap().0.len() == 3);
+        assert!(!text.contains("turn-0002") && library.load().unwrap().0.len() == 2);
         std::fs::write(dir.path().join(FILE), text.replace("Answer 1", "Answer 7")).unwrap();
         assert!(library.load().unwrap_err().to_string().contains("checksum"));
         std::fs::write(dir.path().join(FILE), "{\"format\":9,\"rows\":0,\"sha256\":\"\"}\n").unwrap();

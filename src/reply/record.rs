@@ -78,6 +78,7 @@ impl Opening {
             // What somebody else began is not what the model would have said either.
             formed: self.formed || plan.prompt.end == PromptEnd::Within,
             continued: plan.prompt.end == PromptEnd::Within,
+            redacted: false,
             route: plan.route,
             tier: plan.tier,
             pipeline_version: plan.pipeline_version,

@@ -8,7 +8,7 @@ use super::Replies;
 use crate::actors::memory::{MemoryError, Resume};
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
 use crate::store::StoreError;
-use crate::turn::{Message, Role, Turn, TurnId};
+use crate::turn::{Role, TurnId};
 
 /// Sessions, by principal and name, that a reply is under way in: at most one for each reply.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Replies {
         let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;
         request.conversation.get_or_insert(name);
         if let (Some((session, turn)), ReplyInput::Chat { messages, .. }) = (found, &mut request.input) {
-            let said = said(turn);
+            let said = turn.said(0);
             (held.created_ms, held.messages) = (Some(session.created_ms), said.len());
             // The system's text is the request's own affair; it stays in front.
             let own = messages.iter().take_while(|m| m.role == Role::System).count();
@@ -79,21 +79,6 @@ impl Replies {
         }
         Ok(Some(held))
     }
-}
-
-/// What was said up to the end of a turn, as a client would send it: without the system's text and without examples.
-pub fn said(turn: Turn) -> Vec<Message> {
-    let mut messages: Vec<Message> = turn.conversation().cloned().collect();
-    let Some(answer) = turn.generations.into_iter().next() else { return messages };
-    // What the reply went on with is a part of what was said.
-    let begun = messages.pop_if(|last| turn.continued && last.role == Role::Assistant);
-    let begun = begun.map(|begun| begun.content).unwrap_or_default();
-    messages.push(Message {
-        reasoning_content: Some(answer.thinking).filter(|thought| !thought.is_empty()),
-        tool_calls: answer.tool_calls,
-        ..Message::new(Role::Assistant, begun + &answer.content)
-    });
-    messages
 }
 
 fn busy(name: &str) -> ServiceError {

@@ -14,6 +14,7 @@ pub(super) fn turn(id: &str, principal: &str) -> Turn {
         taint: false,
         formed: false,
         continued: false,
+        redacted: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

@@ -4,6 +4,8 @@
 pub mod files;
 mod flusher;
 mod forgotten;
+mod links;
+mod record;
 pub mod salvage;
 mod sessions;
 mod sled_files;
@@ -18,7 +20,7 @@ pub use salvage::Salvage;
 pub use sled_turns::SledTurns;
 
 /// Version of the turn log's format on disk.
-pub const TURNS_FORMAT: u8 = 1;
+pub const TURNS_FORMAT: u8 = 2;
 /// Version of the `Turn` record itself.
 pub const TURN_VERSION: u32 = 1;
 /// Turns one listing returns where the filter names no limit.
@@ -79,8 +81,8 @@ pub struct Piece<T> {
     pub next: Option<TurnId>,
 }
 
-/// The turn log. Written once, never edited: feedback and judgement are kept beside a turn and joined when it is
-/// read.
+/// The turn log. Written once, and edited only by forgetting: feedback and judgement are kept beside a turn and joined
+/// when it is read. Turns of one conversation keep its text once.
 /// Everything here may block on the disk, except `flush`.
 pub trait TurnStore: Send + Sync + 'static {
     /// Adds a turn; an id that is there already is left as it is. When the log is over its limit the oldest
@@ -109,8 +111,12 @@ pub trait TurnStore: Send + Sync + 'static {
     /// Turns in the order of time, at most `limit` or `LIST_LIMIT`, of the next `PIECE_TURNS`.
     fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError>;
 
-    /// Removes those that pass of the next `PIECE_TURNS`, and their feedback; how many turns. `limit` is not read. The last
-    /// piece also removes the sessions that had come to a turn that is gone.
+    /// Of the next `PIECE_TURNS`: the turns that went on with one that passes. A forgetting leaves them without its words.
+    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError>;
+
+    /// Removes those that pass of the next `PIECE_TURNS`, and their feedback; how many turns. `limit` is not read. Turns
+    /// that went on with one of them stay, `redacted`. The last piece also removes the sessions that had come to a turn
+    /// that is gone.
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError>;
 
     /// As `list_piece`, to the end of the log or the limit.
@@ -180,5 +186,7 @@ pub(crate) fn passes(filter: &TurnFilter, turn: &Turn) -> bool {
 
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod links_tests;
 #[cfg(test)]
 mod tests;

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::forgotten::Forgotten;
+use super::record::{HEAD_BYTES, body_of, is_format, unpack};
 use super::sled_files::{
     self, Act, BLOB_HEAD_BYTES, Segment, blob, blob_number, blob_path, change, damage, page, segment_at,
 };
-use super::sled_turns::{COUNTS_KEY, HEAD_BYTES, LOCK_PATIENCE, SledTurns, body_of, is_turn, named_turn, unpack};
-use super::{StoreError, TURNS_FORMAT, TurnCounts, files};
+use super::sled_turns::{COUNTS_KEY, LOCK_PATIENCE, SledTurns, is_turn, named_turn};
+use super::{StoreError, TurnCounts, files};
 use crate::turn::TurnId;
 
 mod apart;
@@ -187,6 +188,7 @@ pub fn rebuild(from: &Path, to: &Path, bytes_max: u64) -> Result<Salvage, StoreE
     salvage.turns_lost = found.counts.map_or(0, |counts| counts.turns.saturating_sub(salvage.turns));
     salvage.turns_lost = salvage.turns_lost.max(lost.len() as u64);
     salvage.lost = lost.into_iter().take(NAMED_MAX).cloned().collect();
+    log.link_all()?;
     log.flush_now()?;
     Ok(salvage)
 }
@@ -404,7 +406,7 @@ impl Found {
         while let Some(begins) = find(bytes, from) {
             from = begins + 1;
             let start = begins - HEAD_BYTES;
-            if bytes[start] != TURNS_FORMAT {
+            if !is_format(bytes[start]) {
                 continue;
             }
             let mut values =

@@ -3,7 +3,8 @@
 
 use sled::Tree;
 
-use super::sled_turns::{disk, pack, unpack};
+use super::record::{pack, unpack};
+use super::sled_turns::disk;
 use super::{SESSIONS_MAX, StoreError};
 use crate::service::Session;
 

@@ -3,10 +3,10 @@
 //! - turn id → record; turn id, `/`, time and a serial → feedback;
 //! - `!counts` → size of the log;
 //! - `!judged/` and turn id → judgement; `!unscored/` and turn id → nothing, while the turn has none;
-//! - `!corrected/`, turn id, `/` and the correction's hash → the judgement of that correction.
+//! - `!corrected/`, turn id, `/` and the correction's hash → the judgement of that correction;
+//! - `!said/`, `!follows/` → which turns go on with which (`chain`).
 //!
-//! A record is a format byte, 8 bytes of the SHA-256 of the rest, JSON. Ids sort by time, and so do keys; a turn's
-//! feedback follows it.
+//! A record is as `record` says. Ids sort by time, and so do keys; a turn's feedback follows it.
 //!
 //! One lock covers every change, which is one batch with the counts in it: after a crash they still agree. Readers
 //! take no lock. There are no sled transactions and no `flush_async` (see `flusher`): a burst of them hung.
@@ -17,12 +17,11 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use sled::{Batch, Db, Tree};
 
 use super::flusher::Flusher;
+use super::record::{pack, unpack};
 use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
 use super::{
@@ -31,11 +30,13 @@ use super::{
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
+mod chain;
 mod restore;
 
 pub(super) use restore::named_turn;
 
-pub(super) const HEAD_BYTES: usize = 9;
+use chain::{Change, Seen};
+
 /// Memory of sled's page cache, bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -51,6 +52,10 @@ const CORRECTED_PREFIX: &str = "!corrected/";
 /// Bytes of a correction's SHA-256 in its key.
 const CORRECTION_BYTES: usize = 16;
 const UNSCORED_PREFIX: &str = "!unscored/";
+/// In this format every turn was whole.
+const UNLINKED_FORMAT: u8 = 1;
+/// In `meta` while the turns of a log of that format are linked.
+const LINKING: &str = "linking";
 
 /// Opens the database, waiting at most `patience` for its lock: as long as what a killed daemon was about to start is not
 /// yet a program of its own, it holds the lock. One daemon has the folder (`StateLock`), so nobody else keeps it.
@@ -101,6 +106,10 @@ impl SledTurns {
         let meta = db.open_tree("meta").map_err(disk)?;
         match meta.get("format").map_err(disk)? {
             Some(found) if *found == [TURNS_FORMAT] => {}
+            Some(found) if *found == [UNLINKED_FORMAT] => {
+                meta.insert(LINKING, &[]).map_err(disk)?;
+                meta.insert("format", &[TURNS_FORMAT]).map_err(disk)?;
+            }
             Some(found) => return Err(StoreError::Format { found: format!("{found:?}") }),
             None => drop(meta.insert("format", &[TURNS_FORMAT]).map_err(disk)?),
         }
@@ -111,7 +120,13 @@ impl SledTurns {
         let db = Arc::new(db);
         let flusher = Flusher::start(&db).map_err(|error| StoreError::Disk(error.to_string()))?;
         let state = Mutex::new(State { counts, serial: 0 });
-        Ok(SledTurns { folder: folder.to_owned(), db, flusher, log, sessions, state, bytes_max })
+        let turns = SledTurns { folder: folder.to_owned(), db, flusher, log, sessions, state, bytes_max };
+        if meta.contains_key(LINKING).map_err(disk)? {
+            tracing::info!("the turn log is of an earlier version: turns of one conversation now share its text");
+            turns.link_all()?;
+            meta.remove(LINKING).map_err(disk)?;
+        }
+        Ok(turns)
     }
 
     /// A panic while the lock was held left at worst the counts a little off.
@@ -120,30 +135,27 @@ impl SledTurns {
     }
 
     /// Applies a change together with the counts that hold after it.
-    fn apply(&self, state: &mut State, mut batch: Batch, counts: TurnCounts) -> Result<(), StoreError> {
+    fn apply(&self, state: &mut State, Change { mut batch, counts }: Change) -> Result<(), StoreError> {
         batch.insert(COUNTS_KEY, pack(&counts)?);
         self.log.apply_batch(batch).map_err(disk)?;
         state.counts = counts;
         Ok(())
     }
 
-    /// Removes a turn and its feedback.
-    fn remove(&self, state: &mut State, id: &[u8]) -> Result<bool, StoreError> {
-        let Some(old) = self.log.get(id).map_err(disk)? else { return Ok(false) };
-        let mut batch = Batch::default();
-        batch.remove(id);
-        batch.remove(beside(JUDGED_PREFIX, id));
-        batch.remove(beside(UNSCORED_PREFIX, id));
+    /// Removes a turn and what is kept beside it.
+    fn take_out(&self, change: &mut Change, id: &[u8], record: &[u8]) -> Result<(), StoreError> {
+        self.unlink(&mut change.batch, id, record)?;
+        change.batch.remove(id);
+        change.batch.remove(beside(JUDGED_PREFIX, id));
+        change.batch.remove(beside(UNSCORED_PREFIX, id));
         let corrected = self.log.scan_prefix(prefix(&beside(CORRECTED_PREFIX, id))).keys();
         for key in self.log.scan_prefix(prefix(id)).keys().chain(corrected) {
-            batch.remove(key.map_err(disk)?);
+            change.batch.remove(key.map_err(disk)?);
         }
-        let counts = TurnCounts {
-            turns: state.counts.turns.saturating_sub(1),
-            bytes: state.counts.bytes.saturating_sub(old.len() as u64 + self.feedback_bytes(id)?),
-        };
-        self.apply(state, batch, counts)?;
-        Ok(true)
+        let counts = &mut change.counts;
+        counts.turns = counts.turns.saturating_sub(1);
+        counts.bytes = counts.bytes.saturating_sub(record.len() as u64 + self.feedback_bytes(id)?);
+        Ok(())
     }
 
     /// Is the turn that a session has come to still kept.
@@ -158,15 +170,19 @@ impl SledTurns {
     fn drop_oldest(&self, state: &mut State) -> Result<u64, StoreError> {
         let mut dropped = 0;
         while state.counts.bytes > self.bytes_max {
-            let oldest = self.log.range(FIRST_TURN..).keys().find(|key| key.as_ref().is_ok_and(|key| is_turn(key)));
-            let Some(oldest) = oldest.transpose().map_err(disk)? else { break };
-            dropped += u64::from(self.remove(state, &oldest)?);
+            let oldest = self.log.range(FIRST_TURN..).find(|entry| entry.as_ref().is_ok_and(|(key, _)| is_turn(key)));
+            let Some((id, record)) = oldest.transpose().map_err(disk)? else { break };
+            let mut change = Change::new(state);
+            self.keep_followers(&mut change, &id)?;
+            self.take_out(&mut change, &id, &record)?;
+            self.apply(state, change)?;
+            dropped += 1;
         }
         Ok(dropped)
     }
 
-    fn read(&self, id: &[u8], record: &[u8]) -> Result<Turn, StoreError> {
-        let mut turn: Turn = unpack(id, record)?;
+    fn read(&self, id: &[u8], record: &[u8], seen: &mut Seen) -> Result<Turn, StoreError> {
+        let mut turn = self.whole(id, record, seen)?;
         for vote in self.log.scan_prefix(prefix(id)).values() {
             let mut feedback: Feedback = unpack(id, &vote.map_err(disk)?)?;
             if let Some(correction) = &feedback.correction
@@ -206,10 +222,38 @@ impl SledTurns {
         Ok(None)
     }
 
+    /// The next turns that a forgetting takes. Where nothing is asked of a record it is not read: a damaged one is forgotten
+    /// too.
+    fn chosen(&self, filter: &TurnFilter) -> Result<Piece<Vec<Vec<u8>>>, StoreError> {
+        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
+        let (mut value, mut seen) = (Vec::new(), Seen::default());
+        let next = match &filter.turn {
+            Some(id) => {
+                let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
+                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
+                value.extend(passes.then(|| id.0.clone().into_bytes()));
+                None
+            }
+            None => self.walk(filter.after.as_ref(), |key, record| {
+                if unread || self.passing(filter, key, record, &mut seen)?.is_some() {
+                    value.push(key.to_vec());
+                }
+                Ok(true)
+            })?,
+        };
+        Ok(Piece { value, next })
+    }
+
     /// The turn, where it passes. A damaged record is reported and passed over: one bad page must not hide the rest
     /// of the log.
-    fn passing(&self, filter: &TurnFilter, key: &[u8], record: &[u8]) -> Result<Option<Turn>, StoreError> {
-        match self.read(key, record) {
+    fn passing(
+        &self,
+        filter: &TurnFilter,
+        key: &[u8],
+        record: &[u8],
+        seen: &mut Seen,
+    ) -> Result<Option<Turn>, StoreError> {
+        match self.read(key, record, seen) {
             Ok(turn) => Ok(Some(turn).filter(|turn| passes(filter, turn))),
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::error!(%error, "turn passed over");
@@ -222,23 +266,24 @@ impl SledTurns {
 
 impl TurnStore for SledTurns {
     fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
-        let record = pack(turn)?;
-        let bytes = record.len() as u64;
-        if bytes > self.bytes_max {
-            return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
-        }
         let mut state = self.state();
         if self.log.contains_key(&turn.id.0).map_err(disk)? {
             return Ok(0);
         }
-        let mut batch = Batch::default();
-        batch.insert(turn.id.0.as_bytes(), record);
-        match &turn.judgement {
-            Some(judgement) => batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
-            None => batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
+        let (record, base) = self.folded(turn)?;
+        let bytes = record.len() as u64;
+        if bytes > self.bytes_max {
+            return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
         }
-        let counts = TurnCounts { turns: state.counts.turns + 1, bytes: state.counts.bytes + bytes };
-        self.apply(&mut state, batch, counts)?;
+        let mut change = Change::new(&state);
+        change.batch.insert(turn.id.0.as_bytes(), record);
+        match &turn.judgement {
+            Some(judgement) => change.batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
+            None => change.batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
+        }
+        self.link(&mut change.batch, turn, base.as_ref());
+        (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
+        self.apply(&mut state, change)?;
         self.drop_oldest(&mut state)
     }
 
@@ -254,10 +299,10 @@ impl TurnStore for SledTurns {
         let key = format!("{}/{:016x}{:08x}", id.0, feedback.time_ms, state.serial);
         let record = pack(feedback)?;
         // What is too much now makes room at the next turn.
-        let counts = TurnCounts { bytes: state.counts.bytes + record.len() as u64, ..state.counts };
-        let mut batch = Batch::default();
-        batch.insert(key.as_bytes(), record);
-        self.apply(&mut state, batch, counts)
+        let mut change = Change::new(&state);
+        change.counts.bytes += record.len() as u64;
+        change.batch.insert(key.as_bytes(), record);
+        self.apply(&mut state, change)
     }
 
     fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
@@ -314,7 +359,7 @@ impl TurnStore for SledTurns {
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
         let record = if is_turn(id.0.as_bytes()) { self.log.get(&id.0).map_err(disk)? } else { None };
-        record.map(|record| self.read(id.0.as_bytes(), &record)).transpose()
+        record.map(|record| self.read(id.0.as_bytes(), &record, &mut Seen::default())).transpose()
     }
 
     fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
@@ -326,39 +371,25 @@ impl TurnStore for SledTurns {
             let found = self.get(id)?.filter(|turn| passes(filter, turn));
             return Ok(Piece { value: found.into_iter().collect(), next: None });
         }
-        let mut value = Vec::new();
+        let (mut value, mut seen) = (Vec::new(), Seen::default());
         let next = self.walk(filter.after.as_ref(), |key, record| {
-            value.extend(self.passing(filter, key, record)?);
+            value.extend(self.passing(filter, key, record, &mut seen)?);
             Ok(value.len() < limit)
         })?;
         Ok(Piece { value, next })
     }
 
-    /// Where nothing is asked of a record it is not read: a damaged one is forgotten too.
+    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
+        let Piece { value, next } = self.chosen(filter)?;
+        Ok(Piece { value: self.followers_of(&value)?, next })
+    }
+
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
-        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
-        let mut chosen = Vec::new();
-        let next = match &filter.turn {
-            Some(id) => {
-                let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
-                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
-                chosen.extend(passes.then(|| id.0.clone().into_bytes()));
-                None
-            }
-            None => self.walk(filter.after.as_ref(), |key, record| {
-                if unread || self.passing(filter, key, record)?.is_some() {
-                    chosen.push(key.to_vec());
-                }
-                Ok(true)
-            })?,
-        };
+        let Piece { value: chosen, next } = self.chosen(filter)?;
         // Before anything is gone, so that nothing of it can come back.
         salvage::discard_damaged(&self.folder).map_err(StoreError::from_io)?;
         forgotten::add(&self.folder, chosen.iter().map(Vec::as_slice)).map_err(StoreError::from_io)?;
-        let mut value = 0;
-        for id in chosen {
-            value += usize::from(self.remove(&mut self.state(), &id)?);
-        }
+        let value = self.forget_all(chosen)?;
         if next.is_none() {
             self.sessions.retain(|session| self.there(session))?;
         }
@@ -445,32 +476,6 @@ fn corrected(id: &[u8], correction: &str) -> Vec<u8> {
 /// Keys of a turn's feedback begin with this.
 fn prefix(id: &[u8]) -> Vec<u8> {
     [id, &[FEEDBACK_MARK]].concat()
-}
-
-pub(super) fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
-    let mut record = vec![TURNS_FORMAT; HEAD_BYTES];
-    serde_json::to_writer(&mut record, value).map_err(|error| StoreError::Disk(error.to_string()))?;
-    let sum = Sha256::digest(&record[HEAD_BYTES..]);
-    record[1..HEAD_BYTES].copy_from_slice(&sum[..HEAD_BYTES - 1]);
-    Ok(record)
-}
-
-pub(super) fn unpack<T: DeserializeOwned>(id: &[u8], record: &[u8]) -> Result<T, StoreError> {
-    let damaged = |why: String| StoreError::Damaged { id: String::from_utf8_lossy(id).into_owned(), why };
-    let body = body_of(record).map_err(damaged)?;
-    serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))
-}
-
-/// What a record says, where its checksum holds.
-pub(super) fn body_of(record: &[u8]) -> Result<&[u8], String> {
-    let (head, body) = record.split_at_checked(HEAD_BYTES).ok_or("the record is cut short")?;
-    if head[0] != TURNS_FORMAT {
-        return Err(format!("the record has format {}", head[0]));
-    }
-    if Sha256::digest(body)[..HEAD_BYTES - 1] != head[1..] {
-        return Err("the checksum is wrong".to_owned());
-    }
-    Ok(body)
 }
 
 pub(super) fn disk(error: sled::Error) -> StoreError {

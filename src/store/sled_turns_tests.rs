@@ -4,6 +4,33 @@ use super::super::fixture::turn;
 use super::*;
 use crate::turn::{ChoiceJudgement, Vote};
 
+impl SledTurns {
+    /// All that is written, whatever its key.
+    pub(in crate::store) fn records(&self) -> Vec<Vec<u8>> {
+        self.log.iter().map(|entry| entry.unwrap().1.to_vec()).collect()
+    }
+
+    /// The log as it was before turns were linked.
+    pub(in crate::store) fn write_unlinked(&self, turns: &[Turn]) {
+        let mut counts = TurnCounts::default();
+        for turn in turns {
+            let mut record = pack(turn).unwrap();
+            record[0] = UNLINKED_FORMAT;
+            (counts.turns, counts.bytes) = (counts.turns + 1, counts.bytes + record.len() as u64);
+            self.log.insert(&turn.id.0, record).unwrap();
+            self.log.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]).unwrap();
+        }
+        self.log.insert(COUNTS_KEY, pack(&counts).unwrap()).unwrap();
+        self.db.open_tree("meta").unwrap().insert("format", &[UNLINKED_FORMAT]).unwrap();
+    }
+
+    pub(in crate::store) fn damage_record(&self, id: &TurnId) {
+        let mut record = self.log.get(&id.0).unwrap().unwrap().to_vec();
+        *record.last_mut().unwrap() ^= 1;
+        self.log.insert(&id.0, record).unwrap();
+    }
+}
+
 fn vote(time_ms: i64) -> Feedback {
     Feedback { time_ms, principal: "p".to_owned(), vote: Some(Vote::Up), correction: None, judgement: None }
 }

@@ -13,7 +13,7 @@ use chimere::night::inspect::hash_file;
 use chimere::night::library::{Library, Status};
 use chimere::night::phase::Job;
 use chimere::reply::new_turn_id;
-use chimere::service::{NightCommand, ReplyEvent, Scope, TurnFilter};
+use chimere::service::{Forgetting, NightCommand, ReplyEvent, Scope, TurnFilter};
 use chimere::turn::{Feedback, Message, Role, Turn, Vote};
 use serde_json::{Value, json};
 
@@ -182,6 +182,7 @@ fn what_is_forgotten_is_not_learned_from_again() {
         let report = night.learn().await;
         let first = night.dataset(&report)[0].origin.turn.clone();
         let filter = TurnFilter { turn: Some(first.clone()), ..TurnFilter::default() };
+        let filter = Forgetting { filter, ..Forgetting::default() };
         let gone = night.scheduler.send_within(ForgetPairs(filter), PATIENCE).await.unwrap().unwrap();
         assert_eq!(gone, 2, "in the library and in the run's dataset");
         assert!(night.dataset(&report).iter().all(|row| row.origin.turn != first));
@@ -208,6 +209,7 @@ fn a_stop_and_forgetting_end_the_trainer_and_a_failure_is_told() {
         let id = night.begin_learning().await;
         night.until(training).await;
         let mine = TurnFilter { principal: Some("owner".into()), ..TurnFilter::default() };
+        let mine = Forgetting { filter: mine, ..Forgetting::default() };
         assert!(night.scheduler.send_within(ForgetPairs(mine), PATIENCE).await.unwrap().unwrap() >= 50);
         assert!(night.report(&id).await["outcome"]["stopped"].is_object());
         std::fs::remove_file(state.path().join("slow")).unwrap();

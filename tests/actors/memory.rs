@@ -99,6 +99,7 @@ fn turn(id: &str) -> Box<Turn> {
         taint: false,
         formed: false,
         continued: false,
+        redacted: false,
         route: "default".to_owned(),
         tier: Tier::Fast,
         pipeline_version: "1".to_owned(),

@@ -108,6 +108,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         taint: false,
         formed: false,
         continued: false,
+        redacted: false,
         route: "default".to_owned(),
         tier: Tier::Quality,
         pipeline_version: "1".to_owned(),

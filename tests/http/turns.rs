@@ -14,6 +14,7 @@ pub fn turn(index: usize) -> Turn {
         taint: false,
         formed: false,
         continued: false,
+        redacted: false,
         route: "default".to_owned(),
         tier: Tier::Fast,
         pipeline_version: "1".to_owned(),

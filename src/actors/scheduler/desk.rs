@@ -23,7 +23,7 @@ use crate::failpoint::Failpoint;
 use crate::night::dataset;
 use crate::night::library::Library;
 use crate::night::schedule::{Schedule, ScheduleError};
-use crate::service::TurnFilter;
+use crate::service::Forgetting;
 use crate::store::files::read_bounded;
 use crate::training::Step;
 
@@ -104,10 +104,10 @@ impl Desk {
 
     /// Drops the pairs of turns that are forgotten, from the library and from every run's dataset; says how many went
     /// and whether the run under way had some of them.
-    pub fn forget_pairs(&self, filter: &TurnFilter, current: Option<&str>) -> Result<(usize, bool), String> {
-        let mut gone = self.library.forget(filter).map_err(|error| error.to_string())?;
+    pub fn forget_pairs(&self, wanted: &Forgetting, current: Option<&str>) -> Result<(usize, bool), String> {
+        let mut gone = self.library.forget(wanted).map_err(|error| error.to_string())?;
         let mut of_current = false;
-        let forget = |run: std::fs::DirEntry| dataset::forget(&run.path(), filter);
+        let forget = |run: std::fs::DirEntry| dataset::forget(&run.path(), wanted);
         let runs = match std::fs::read_dir(self.state_dir.join("runs")) {
             Ok(runs) => runs,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((gone, false)),

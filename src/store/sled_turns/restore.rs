@@ -1,10 +1,8 @@
 //! What a salvage does to a log: records are put back as they were written.
 
-use sled::Batch;
-
 use super::{
-    CORRECTED_PREFIX, COUNTS_KEY, FEEDBACK_MARK, JUDGED_PREFIX, SledTurns, StoreError, TurnCounts, UNSCORED_PREFIX,
-    beside, disk, unpack,
+    CORRECTED_PREFIX, COUNTS_KEY, Change, FEEDBACK_MARK, JUDGED_PREFIX, SledTurns, StoreError, TurnCounts,
+    UNSCORED_PREFIX, beside, disk, unpack,
 };
 use crate::service::Session;
 
@@ -28,6 +26,7 @@ impl SledTurns {
         records: Vec<(Vec<u8>, Vec<u8>)>,
     ) -> Result<bool, StoreError> {
         let mut state = self.state();
+        let mut change = Change::new(&state);
         let of_turn = records.iter().filter(|(key, _)| key.first() != COUNTS_KEY.first());
         let bytes = turn.len() as u64 + of_turn.map(|(_, record)| record.len() as u64).sum::<u64>();
         let counts = TurnCounts { turns: state.counts.turns + 1, bytes: state.counts.bytes + bytes };
@@ -35,7 +34,8 @@ impl SledTurns {
             return Ok(false);
         }
         let judged = beside(JUDGED_PREFIX, id.as_bytes());
-        let mut batch = Batch::default();
+        change.counts = counts;
+        let batch = &mut change.batch;
         batch.insert(id.as_bytes(), turn);
         if !records.iter().any(|(key, _)| *key == judged) {
             batch.insert(beside(UNSCORED_PREFIX, id.as_bytes()), &[]);
@@ -43,7 +43,7 @@ impl SledTurns {
         for (key, record) in records {
             batch.insert(key, record);
         }
-        self.apply(&mut state, batch, counts)?;
+        self.apply(&mut state, change)?;
         Ok(true)
     }
 

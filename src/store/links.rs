@@ -1,0 +1,129 @@
+//! What turns of one conversation share. A turn goes on with an earlier one of its principal where its conversation begins
+//! with that one's and an answer of it. It is then kept without them (`fold`) and read with them (`unfold`).
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::record::Base;
+use crate::turn::{Message, Role, Turn};
+
+/// Keys of places in conversations begin with this.
+const SAID_PREFIX: &str = "!said/";
+/// Bytes of a place's SHA-256 in its key.
+const PLACE_BYTES: usize = 16;
+
+/// A message as far as clients send it back: they may leave its thought out.
+#[derive(Serialize)]
+struct Place<'a> {
+    role: Role,
+    content: &'a str,
+    calls: Vec<(&'a str, &'a str, &'a serde_json::Value)>,
+    of: (&'a Option<String>, &'a Option<String>),
+}
+
+/// The keys of the places behind each assistant's message of a conversation, the last first. A turn whose answer has come
+/// to a place is found under its key.
+pub(super) fn places(principal: &str, said: &[Message]) -> Vec<Vec<u8>> {
+    let mut digest = Sha256::new_with_prefix(principal.as_bytes());
+    let mut keys = Vec::new();
+    for message in said {
+        let place = Place {
+            role: message.role,
+            content: &message.content,
+            calls: message.tool_calls.iter().map(|c| (c.id.as_str(), c.name.as_str(), &c.arguments)).collect(),
+            of: (&message.tool_call_id, &message.name),
+        };
+        digest.update([0]);
+        // A message has no map whose keys are no strings: it can be written.
+        digest.update(serde_json::to_vec(&place).unwrap_or_default());
+        if message.role == Role::Assistant {
+            let digits: String = digest.clone().finalize()[..PLACE_BYTES].iter().map(|b| format!("{b:02x}")).collect();
+            keys.push([SAID_PREFIX, &digits].concat().into_bytes());
+        }
+    }
+    keys.reverse();
+    keys
+}
+
+/// The places that a turn's answers have come to.
+pub(super) fn ends(turn: &Turn) -> Vec<Vec<u8>> {
+    if !is_plain(turn) {
+        return Vec::new();
+    }
+    let end = |choice| places(&turn.principal, &turn.clone().said(choice)).into_iter().next();
+    (0..turn.generations.len()).filter_map(end).collect()
+}
+
+/// The places that a turn may go on from, the last first.
+pub(super) fn begins(turn: &Turn) -> Vec<Vec<u8>> {
+    if is_plain(turn) { places(&turn.principal, &turn.messages[turn.head()..]) } else { Vec::new() }
+}
+
+/// Only those that have the system's text in front are linked.
+fn is_plain(turn: &Turn) -> bool {
+    turn.messages[turn.head()..].iter().all(|m| m.role != Role::System)
+}
+
+/// Messages, and whether the last has its thought, that a turn shares with `of` and an answer of it.
+fn shared(turn: &Turn, of: &Turn, choice: usize) -> Option<(usize, bool)> {
+    let said = of.clone().said(choice);
+    let (answer, before) = said.split_last()?;
+    let (theirs, _) = turn.messages[turn.head()..].split_at_checked(said.len())?;
+    let (their_answer, their_before) = theirs.split_last()?;
+    let bare = || Message { reasoning_content: None, ..answer.clone() };
+    let same = turn.principal == of.principal && before == their_before;
+    let thought = their_answer.reasoning_content.is_some();
+    let same = same && (their_answer == answer || !thought && *their_answer == bare());
+    same.then_some((said.len(), thought))
+}
+
+/// The turn without what it shares with an answer of `of`; `None`: it does not go on with it.
+pub(super) fn fold(turn: &Turn, of: &Turn, choice: usize) -> Option<(Turn, Base)> {
+    let (messages, thought) = shared(turn, of, choice)?;
+    let (head, said) = turn.messages.split_at(turn.head());
+    let same_head = *head == of.messages[..of.head()] && turn.examples == of.examples;
+    let prompt_tokens = turn.prompt_ids.iter().zip(&of.prompt_ids).take_while(|(a, b)| a == b).count();
+    let base = Base { turn: of.id.clone(), choice, thought, head: same_head, prompt_tokens };
+    let own_head = if same_head { &[] } else { head };
+    let folded = Turn {
+        messages: [own_head, &said[messages..]].concat(),
+        prompt_ids: turn.prompt_ids[prompt_tokens..].to_vec(),
+        ..turn.clone()
+    };
+    Some((folded, base))
+}
+
+/// How many of a folded turn's own messages stand in front of its conversation.
+pub(super) fn own_head(folded: &Turn, base: Option<&Base>) -> usize {
+    if base.is_some_and(|base| base.head) { 0 } else { folded.head() }
+}
+
+/// The turn with what it shares with `of`. Where that turn is lost, the rest of it stays.
+pub(super) fn unfold(mut turn: Turn, base: Option<Base>, of: Option<Turn>) -> Turn {
+    let Some(base) = base else { return turn };
+    let Some(mut of) = of else {
+        let examples = if base.head { 0 } else { turn.examples };
+        return Turn { prompt_ids: Vec::new(), redacted: true, examples, ..turn };
+    };
+    let said = turn.messages.split_off(own_head(&turn, Some(&base)));
+    if base.head {
+        turn.messages = of.messages[..of.head()].to_vec();
+    }
+    match of.prompt_ids.get(..base.prompt_tokens) {
+        Some(ids) if !turn.redacted => drop(turn.prompt_ids.splice(..0, ids.iter().copied())),
+        _ => turn.prompt_ids.clear(),
+    }
+    of.prompt_ids.clear();
+    turn.messages.extend(said_before(of, &base));
+    turn.messages.extend(said);
+    turn
+}
+
+/// What was said before a turn that goes on with `of`.
+pub(super) fn said_before(of: Turn, base: &Base) -> Vec<Message> {
+    let mut said = of.said(base.choice);
+    if let Some(answer) = said.last_mut().filter(|_| !base.thought) {
+        answer.reasoning_content = None;
+    }
+    said
+}

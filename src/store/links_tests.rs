@@ -1,0 +1,199 @@
+//! Turns of one conversation: their text is kept once, read whole, and forgotten in all of them.
+
+use super::fixture::turn;
+use super::record::pack;
+use super::*;
+use crate::turn::{FinishReason, Generation, Message, Role, Timings, Usage};
+
+fn answer(content: &str, thinking: &str) -> Generation {
+    Generation {
+        index: 0,
+        content: content.to_owned(),
+        thinking: thinking.to_owned(),
+        tool_calls: Vec::new(),
+        thinking_ids: Vec::new(),
+        reply_ids: vec![7; 3],
+        seed: 1,
+        finish_reason: FinishReason::Stop,
+        usage: Usage::default(),
+        timings: Timings::default(),
+        engram: None,
+        thought: None,
+        error: None,
+        quality: None,
+    }
+}
+
+/// Words of question or answer number `n`; no other number's are in them.
+fn words(what: &str, n: usize) -> String {
+    format!("<{what}{n}> ").repeat(12)
+}
+
+/// The turn that goes on with what was said so far.
+fn next(n: usize, said: &[Message]) -> Turn {
+    let system = Message::new(Role::System, "Be brief.".repeat(20));
+    let asked = Message::new(Role::User, words("q", n));
+    Turn {
+        messages: [&[system], said, &[asked]].concat(),
+        prompt_ids: (0..said.len() as u32 * 40 + 40).collect(),
+        generations: vec![answer(&words("a", n), "A thought."), answer("Another.", "")],
+        ..turn(&format!("turn-{n:05}"), "p")
+    }
+}
+
+/// A conversation; `thoughts`: the client sends the thoughts of the answers back, as a session does.
+fn conversation(turns: usize, thoughts: bool) -> Vec<Turn> {
+    let (mut all, mut said) = (Vec::new(), Vec::new());
+    for n in 0..turns {
+        let turn = next(n, &said);
+        said = turn.clone().said(0);
+        if !thoughts {
+            said.iter_mut().for_each(|message| message.reasoning_content = None);
+        }
+        all.push(turn);
+    }
+    all
+}
+
+fn log_of(turns: &[Turn]) -> (tempfile::TempDir, SledTurns) {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 26).unwrap();
+    turns.iter().for_each(|turn| drop(log.append(turn).unwrap()));
+    (dir, log)
+}
+
+fn only(n: usize) -> TurnFilter {
+    TurnFilter { turn: Some(TurnId(format!("turn-{n:05}"))), ..TurnFilter::default() }
+}
+
+fn written(log: &SledTurns) -> u64 {
+    log.counts().unwrap().bytes
+}
+
+#[test]
+fn a_conversation_of_two_hundred_turns_costs_its_text_once() {
+    for thoughts in [true, false] {
+        let turns = conversation(200, thoughts);
+        let (_dir, log) = log_of(&turns);
+        let whole: u64 = turns.iter().map(|turn| pack(turn).unwrap().len() as u64).sum();
+        let first = pack(&turns[0]).unwrap().len() as u64;
+        assert!(written(&log) < 200 * (first + 200), "{} of {whole} bytes", written(&log));
+        assert!(written(&log) * 10 < whole);
+        assert_eq!(log.list(&TurnFilter::default()).unwrap(), turns);
+        assert_eq!(log.get(&turns[199].id).unwrap().as_ref(), turns.last());
+    }
+}
+
+#[test]
+fn other_people_other_words_and_other_answers_share_nothing_that_differs() {
+    let said = next(0, &[]).said(0);
+    let other_answer = next(0, &[]).said(1);
+    let mut edited = said.clone();
+    edited[0].content.push('!');
+    let mut late = said.clone();
+    late.push(Message::new(Role::System, "From now on in French."));
+    let more = [(1, said.clone(), "q"), (2, other_answer, "p"), (3, edited, "p"), (4, late, "p"), (5, said, "p")];
+    let mut turns = vec![next(0, &[])];
+    turns.extend(more.into_iter().map(|(n, said, who)| Turn { principal: who.to_owned(), ..next(n, &said) }));
+    // Examples differ from turn to turn; the system's text too.
+    turns[5].messages.splice(1..1, [Message::new(Role::User, "e"), Message::new(Role::Assistant, "f")]);
+    turns[5].examples = 2;
+    let (_dir, log) = log_of(&turns);
+    assert_eq!(log.list(&TurnFilter::default()).unwrap(), turns);
+    let followers = log.followers_piece(&only(0)).unwrap().value;
+    assert_eq!(followers.iter().map(|id| id.0.as_str()).collect::<Vec<_>>(), ["turn-00002", "turn-00005"]);
+}
+
+/// Nothing on disk holds what was forgotten, and the rest of the conversation is as it was.
+fn demand_without(log: &SledTurns, turns: &[Turn], gone: &[usize]) {
+    for (n, before) in turns.iter().enumerate().filter(|(n, _)| !gone.contains(n)) {
+        let now = log.get(&before.id).unwrap().unwrap();
+        let text = serde_json::to_string(&now).unwrap();
+        for part in 0..turns.len() {
+            let there = text.contains(&words("q", part)) && (part == n || text.contains(&words("a", part)));
+            assert_eq!(there, part <= n && !gone.contains(&part), "words of {part} in turn {n} without {gone:?}");
+        }
+        let later = gone.iter().any(|gone| *gone < n);
+        assert_eq!((now.redacted, now.prompt_ids.is_empty()), (later, later), "turn {n} without {gone:?}");
+        assert_eq!(now.generations, before.generations);
+    }
+    for entry in log.records() {
+        let text = String::from_utf8_lossy(&entry).into_owned();
+        assert!(gone.iter().all(|n| !text.contains(&words("q", *n)) && !text.contains(&words("a", *n))));
+    }
+}
+
+#[test]
+fn what_is_forgotten_is_forgotten_in_the_turns_behind_it() {
+    let turns = conversation(8, true);
+    for gone in [vec![0], vec![3], vec![7], vec![0, 1], vec![2, 5], vec![1, 3, 4], (0..7).collect()] {
+        let (_dir, log) = log_of(&turns);
+        for n in &gone {
+            let followers = log.followers_piece(&only(*n)).unwrap().value.len();
+            assert_eq!(followers, 7 - n);
+            assert_eq!(log.forget(&only(*n)).unwrap(), 1);
+        }
+        demand_without(&log, &turns, &gone);
+    }
+    // The order does not matter, nor does one stroke.
+    let (_dir, log) = log_of(&turns);
+    for n in [5, 2] {
+        log.forget(&only(n)).unwrap();
+    }
+    demand_without(&log, &turns, &[2, 5]);
+    let (_dir, log) = log_of(&turns);
+    assert_eq!(log.forget(&TurnFilter::default()).unwrap(), 8);
+    assert_eq!((log.counts().unwrap(), log.records().len()), (TurnCounts::default(), 1), "only the counts are left");
+}
+
+#[test]
+fn a_conversation_goes_on_without_what_was_forgotten() {
+    let turns = conversation(4, true);
+    let (_dir, log) = log_of(&turns);
+    log.forget(&only(1)).unwrap();
+    let said = log.get(&turns[3].id).unwrap().unwrap().said(0);
+    let more = next(9, &said);
+    log.append(&more).unwrap();
+    assert_eq!(log.get(&more.id).unwrap().unwrap(), more);
+    assert_eq!(log.followers_piece(&only(3)).unwrap().value, [more.id]);
+}
+
+#[test]
+fn the_oldest_go_and_those_behind_them_stay_whole() {
+    let turns = conversation(30, false);
+    let (_dir, log) = log_of(&turns);
+    let all = written(&log);
+    drop(log);
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), all / 2).unwrap();
+    let dropped: u64 = turns.iter().map(|turn| log.append(turn).unwrap()).sum();
+    assert!(dropped > 0 && written(&log) <= all / 2);
+    assert_eq!(log.list(&TurnFilter::default()).unwrap(), turns[dropped as usize..]);
+}
+
+/// A log of the format before, as that version wrote it: each turn whole.
+#[test]
+fn an_older_log_is_linked_when_it_is_opened() {
+    let turns = conversation(20, true);
+    let dir = tempfile::tempdir().unwrap();
+    SledTurns::open(dir.path(), 1 << 26).unwrap().write_unlinked(&turns);
+    let log = SledTurns::open(dir.path(), 1 << 26).unwrap();
+    assert_eq!(log.list(&TurnFilter::default()).unwrap(), turns);
+    let (_dir, linked) = log_of(&turns);
+    assert_eq!(log.counts().unwrap(), linked.counts().unwrap());
+    log.forget(&only(4)).unwrap();
+    demand_without(&log, &turns, &[4]);
+}
+
+#[test]
+fn a_lost_turn_costs_its_own_words_alone() {
+    let turns = conversation(3, true);
+    let (_dir, log) = log_of(&turns);
+    log.damage_record(&turns[1].id);
+    let last = log.get(&turns[2].id).unwrap().unwrap();
+    assert!(last.redacted && last.prompt_ids.is_empty());
+    assert_eq!(last.messages, turns[2].messages[turns[2].messages.len() - 1..]);
+    assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 2);
+    assert_eq!(log.forget(&only(1)).unwrap(), 1, "what cannot be read can be forgotten");
+    assert!(log.get(&turns[2].id).unwrap().unwrap().redacted);
+}
