@@ -172,6 +172,30 @@ async fn nobody_reaches_a_session_of_somebody_else() {
     assert_eq!(anew["x_chimere"]["session"]["messages"], 0);
 }
 
+/// What was said in a forgotten turn is gone from the later turns of the conversation, and the conversation goes on.
+#[tokio::test]
+async fn a_forgotten_turn_leaves_a_session_that_goes_on_without_its_words() {
+    let home = Home::new().await;
+    let anna = home.anna.as_str();
+    let mut turns = Vec::new();
+    for question in ["What is 17 + 25?", "Is a quokka a bird?", "And 9 * 7?"] {
+        let reply = home.ask(anna, Some("trip"), json!([user(question)])).await;
+        turns.push(reply["x_chimere"]["turn"].as_str().unwrap().to_owned());
+    }
+    let forgotten = home.delete(anna, &format!("/v1/memory/turns?turn={}", turns[1])).await.1;
+    assert_eq!(forgotten["turns"], 1);
+    let said = home.said(anna, "trip").await;
+    let questions: Vec<_> = said.iter().filter(|m| m["role"] == "user").map(|m| m["content"].clone()).collect();
+    assert_eq!((questions, said.len()), (vec![json!("What is 17 + 25?"), json!("And 9 * 7?")], 4));
+    let (_, kept) = home.get(anna, "/v1/memory/turns").await;
+    assert!(!kept.to_string().contains("quokka"), "{kept}");
+    let kept = kept["data"].as_array().unwrap();
+    let redacted: Vec<_> = kept.iter().map(|turn| turn["redacted"].as_bool().unwrap_or(false)).collect();
+    assert_eq!((redacted, &kept[1]["prompt_ids"]), (vec![false, true], &json!([])));
+    let on = home.ask(anna, Some("trip"), json!([user("And 3 + 4?")])).await;
+    assert_eq!(on["x_chimere"]["session"]["messages"], 4);
+}
+
 #[tokio::test]
 async fn one_reply_at_a_time_and_what_breaks_off_leaves_the_session_where_it_was() {
     let home = Home::new().await;
