@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::TurnStore;
 use super::super::fixture::turn;
-use super::super::sled_turns::pack;
+use super::super::record::pack;
 use super::*;
 use crate::service::{Session, TurnFilter};
 use crate::turn::{ChoiceJudgement, Feedback, Judgement, Turn, Vote};
@@ -116,7 +116,7 @@ fn sound_in(folder: &Path, turns: &[Turn]) -> BTreeMap<String, bool> {
     let mut heads: HashMap<[u8; HEAD_BYTES], Vec<(usize, usize)>> = HashMap::new();
     for (file, bytes) in contents.iter().enumerate() {
         for (at, window) in bytes.windows(HEAD_BYTES + 1).enumerate() {
-            if window[0] == TURNS_FORMAT && window[HEAD_BYTES] == b'{' {
+            if is_format(window[0]) && window[HEAD_BYTES] == b'{' {
                 heads.entry(window[..HEAD_BYTES].try_into().unwrap()).or_default().push((file, at));
             }
         }
