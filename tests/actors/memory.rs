@@ -62,6 +62,9 @@ impl TurnStore for Flaky {
     fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
         self.inner.list_piece(filter)
     }
+    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
+        self.inner.followers_piece(filter)
+    }
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
         self.inner.forget_piece(filter)
     }
@@ -269,6 +272,9 @@ impl TurnStore for Reading {
             Some(_) => Ok(Piece { value: Vec::new(), next: Some(TurnId("turn-1".to_owned())) }),
             None => self.inner.list_piece(filter),
         }
+    }
+    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
+        self.inner.followers_piece(filter)
     }
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
         self.inner.forget_piece(filter)
