@@ -101,6 +101,7 @@ template <int WARPS> __device__ __forceinline__ void fall_all(const EachArgs& a)
     const Expert& e = shared ? a.shared : a.routed;
     // What is read before the wait was written before the kernel that has to be waited for began.
     float v = warp == 0 ? before(a, t, blockIdx.x) : 0.0f;
+    open_books(a.routed.down_packing, a.shared.down_packing);
     after_previous();
     if (blockIdx.x == 0 && t == 0 && threadIdx.x < 2) a.arrived[threadIdx.x] = 0;
     u32 picked = a.chosen[t * a.used + min(threadIdx.x % 32, a.used - 1)];

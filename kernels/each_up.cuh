@@ -100,6 +100,7 @@ template <class P> __device__ __forceinline__ void rise_shared(const EachArgs& a
     const u8* const tiles[2] = {a.shared.gate + from, a.shared.up + from};
     P held[2] = {};
     hold_pair(tiles, blocks, held);
+    open_books(a.shared.gate_packing, F32);
     const WarpHalves own = own_halves<P>(a);
     after_previous();
     if (a.norm.squares.at) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
@@ -128,6 +129,7 @@ template <class P, bool MANY>
 __device__ __forceinline__ void rise(const EachArgs& a, u32 tile, u32 t, u32 place, EachScratch& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     P held[2] = {};
+    open_books(a.routed.gate_packing, F32);
     bool normed = a.norm.squares.at;
     const WarpHalves own = own_halves<P>(a);
     after_previous();

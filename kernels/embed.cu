@@ -3,6 +3,7 @@
 #include "embed.cuh"
 
 KERNEL(__launch_bounds__(256) embed, EmbedArgs) {
+    open_books(a.packing, F32);
     after_previous();
     u32 row = a.tokens[blockIdx.x];
     for (u32 k = threadIdx.x; k < a.inputs; k += 256)

@@ -91,6 +91,7 @@ __device__ __forceinline__ void up_rows(const ExpertsArgs& a, const u8* matrix, 
 template <int NT, bool ONE, bool JOINED>
 __device__ __forceinline__ void up(const ExpertsArgs& a, const Work& w, Scratch<NT>& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    open_books(w.packing, w.up_packing);
     for (u32 first = 0; first < w.count; first += 8 * NT) {
         __syncthreads();
         if (threadIdx.x < 8 * NT) {
@@ -159,6 +160,7 @@ template <class P, int NT> __device__ __forceinline__ void down(const ExpertsArg
     u32 lane = threadIdx.x % 32, tile = 8 * blockIdx.x + threadIdx.x / 32, blocks = w.width / P::INPUTS;
     const u8* rows = w.down + (u64)tile * blocks * P::BYTES;
     bool mine = tile * 16 < a.inputs;
+    open_books(w.packing, F32);
     for (u32 first = 0; first < w.count; first += 8 * NT) {
         __syncthreads();
         if (threadIdx.x < 8 * NT) pair[threadIdx.x] = pair_at(a, w, first + threadIdx.x);
@@ -225,6 +227,7 @@ __device__ __forceinline__ void down_rows(const ExpertsArgs& a, const u8* matrix
 KERNEL(__launch_bounds__(512) experts_down_each, ExpertsArgs) {
     __shared__ float sums[16][16];
     u32 e = threadIdx.x / 32, t = blockIdx.y;
+    open_books(a.routed.down_packing, a.shared.down_packing);
     after_previous();
     bool shared = e == a.used;
     u32 expert = shared ? 0 : a.chosen[(u64)t * a.used + e];

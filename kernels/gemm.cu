@@ -11,6 +11,7 @@ __device__ __forceinline__ void wide(const MatmulArgs& a, const Segment& s, Stag
     u32 tile = 8 * (blockIdx.x - s.unit) + threadIdx.x / 32, count = min(a.tokens - first, (u32)WIDE_TOKENS);
     bool mine = 16 * tile < s.rows;
     if (threadIdx.x < WIDE_TOKENS) token[threadIdx.x] = first + min(threadIdx.x, count - 1);
+    open_books(s.packing, F32);
     __syncthreads();
     wait_previous();
     const u8* rows = s.weights + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;

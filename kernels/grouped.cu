@@ -120,6 +120,7 @@ template <bool DOWN, bool JOINED> __device__ __forceinline__ void grouped(const 
         pair[threadIdx.x] = p;
         token[threadIdx.x] = w.shared ? p - a.tokens * a.used : p / a.used;
     }
+    open_books(w.packing, DOWN ? w.packing : w.up_packing);
     __syncthreads();
     if constexpr (DOWN) {
 #define GROUP_DOWN(P) return group_down<P>(a, w, m, pair)

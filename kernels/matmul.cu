@@ -72,6 +72,7 @@ __device__ __forceinline__ void split(const MatmulArgs& a, Unit unit, Scratch<NT
     const int AHEAD = P::INPUTS < 256 ? 4 * DEEP : DEEP;
     P held[AHEAD] = {};
     hold(rows(unit), warp, blocks, held);
+    open_books(unit.of(a).packing, F32);
     // What is added to, of the few tokens where waiting for it would show.
     auto before = [&](u32 turn) {
         const float* out = NT == 1 && a.add ? Joined<NT, ONE>(turn).to(a, unit, first, 0) : nullptr;

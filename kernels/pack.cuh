@@ -5,16 +5,17 @@
 // of row g + 8·(r & 1), inputs 32t + 8j + 4·(r >> 1) + b in byte b. Values are exact: value = A·code + B per row and
 // sub-block, with A and B from the file's own scales; a lane's eight inputs have the same ones. Twin: ffi/src/kernels/pack.rs.
 //
-// bytes of a block (offsets in order): nibbles w (per lane: two words a step, low nibbles even r, high ones odd r; Q5:
-// whole codes), fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8; of 16 values each: per g and
-// half of a step, which is lanes j < 2 or j > 1), halves d and dmin (per g: row g low, row g + 8 high).
+// bytes of a block (offsets in order): codes w (nibbles, per lane: two words a step, low nibbles even r, high ones odd r;
+// or pairs, see `Pairs`), fifth and sixth bits h, scales sc and mins mn (per g: row g, then row g + 8; of 16 values each: per g
+// and half of a step, which is lanes j < 2 or j > 1), halves d and dmin (per g: row g low, row g + 8 high).
+// Those whose codes name values of a table or a codebook: named.cuh.
 #pragma once
 #include "packings.cuh"
 
-// How a packing holds its codes: bytes of a lane's operands, their nibbles, pairs of five bits, or operands as they are.
+// How a packing holds its codes: bytes of a lane's operands, their nibbles, operands as they are, or in a way of its own.
 #define CODE_BYTES 0
 #define NIBBLES 1
-#define FIVES 2
+#define OWN 2
 #define OPERANDS 3
 
 // Scaled weights as halves are this many times what they are, so that small ones keep their bits; 256 and more would overflow.
@@ -23,12 +24,12 @@
 // What the sums of a packing's products are multiplied by.
 template <class P> __device__ __forceinline__ float unit_of() { return P::FORM == OPERANDS ? 1.0f : 1.0f / WEIGHT_UNIT; }
 
-// A and B of rows g and g + 8 in one sub-block.
+// A and B of rows g and g + 8 in one sub-block, for codes from which OFFSET was taken.
 struct Scale {
     float a[2], b[2];
 };
 
-// The same as halves, row g low: of WEIGHT_UNIT times the weights, B for codes from which OFFSET was taken.
+// The same as halves, row g low: of WEIGHT_UNIT times the weights.
 struct Pair {
     u32 a, b;
 };
@@ -74,6 +75,16 @@ __device__ __forceinline__ Pair pair_of(const Scale& s) {
     return {pack_halves(WEIGHT_UNIT * s.a[0], WEIGHT_UNIT * s.a[1]), pack_halves(WEIGHT_UNIT * s.b[0], WEIGHT_UNIT * s.b[1])};
 }
 
+// Of signed bytes: A = unit·d·scale, as floats and, of a d that has its unit already, as halves.
+__device__ __forceinline__ Scale scale_of_bytes(u32 d, float unit, const uint4& sc, int t) {
+    Scale s;
+    for (int r = 0; r < 2; r++) s.a[r] = unit * half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t), s.b[r] = 0;
+    return s;
+}
+__device__ __forceinline__ u32 pair_of_bytes(u32 d, const uint4& sc, int t) {
+    return mul_halves(d, byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4));
+}
+
 // Q4_K.
 struct PackQ4 {
     static const int INPUTS = 256, BYTES = 2368, OFFSET = 0, SIGNED = 0, FORM = NIBBLES;
@@ -87,7 +98,6 @@ struct PackQ4 {
         dm = load_word(p + 2336 + lane / 4 * 4);
     }
     __device__ __forceinline__ u32 word(int t, int m) const { return word_of(w[t / 2], t % 2 * 2 + m); }
-    __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
     __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
         for (int r = 0; r < 2; r++) {
@@ -103,69 +113,48 @@ struct PackQ4 {
     }
 };
 
-// IQ3_S: values −15, −13 … 15 as codes 0 … 15.
-struct PackIQ3 {
-    static const int INPUTS = 256, BYTES = 2208, OFFSET = 8, SIGNED = 0, FORM = NIBBLES;
-    uint4 w[4], sc;
-    u32 d;
-    __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 4; i++) w[i] = load_once(p + i * 512 + lane * 16);
-        sc = load_once(p + 2048 + lane / 4 * 16);
-        d = load_word(p + 2176 + lane / 4 * 4);
+// Codes of B bits in pairs as operands hold them, 16 pairs of two steps in B words: as many pairs a word as find room from bit 0
+// of both halves on; where that leaves one pair, its bit b is bit 15 of word b.
+template <int B, int OFFSET> struct Pairs {
+    static const int EACH = 16 / B;
+    uint4 w[B];
+    __device__ __forceinline__ void load_pairs(const u8* p, int lane) {
+        for (int i = 0; i < B; i++) w[i] = load_once(p + i * 512 + lane * 16);
     }
-    __device__ __forceinline__ u32 word(int t, int m) const { return word_of(w[t / 2], t % 2 * 2 + m); }
-    __device__ __forceinline__ void codes(int t, u32 a[4]) const { nibbles(w, t, a); }
-    __device__ __forceinline__ Scale scale(int t) const {
-        Scale s;
-        for (int r = 0; r < 2; r++) {
-            float f = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t);
-            s.a[r] = 2.0f * f;
-            s.b[r] = -15.0f * f;
-        }
-        return s;
+    // Pair `at` of step t, less OFFSET: where its bits lie higher, that many times smaller.
+    __device__ __forceinline__ u32 pair_of_codes(int t, int at) const {
+        const u32 BOTH = 0x00010001u, REACH = 10 / B * B;
+        u32 q = t % 2 * 8 + at, u = t / 2;
+        if (q == B * EACH) return sub_halves(last_pair(u), UNDER_1024 + BOTH * OFFSET);
+        u32 v = word_of(w[q / EACH], u), bit = q % EACH * B;
+        if (bit >= REACH) v >>= REACH, bit -= REACH;
+        u32 under = masked_or(v, (BOTH << B) - BOTH << bit, UNDER_1024);
+        if (bit == 0) return sub_halves(under, UNDER_1024 + BOTH * OFFSET);
+        return fma_halves(under, BOTH * (15 - bit << 10), BOTH * (0x8000 + (25 - bit << 10) + (OFFSET << bit)));
     }
-    __device__ __forceinline__ Pair pair(int t) const {
-        u32 scale = byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4);
-        return {mul_halves(mul_halves(d, HALF_512), scale), mul_halves(mul_halves(d, HALF_256), scale)};
+    __device__ __forceinline__ u32 last_pair(int u) const {
+        u32 under = UNDER_1024;
+#pragma unroll
+        for (int b = 0; b < B; b++) under = masked_or(word_of(w[b], u) >> (15 - b), 0x00010001u << b, under);
+        return under;
+    }
+    __device__ __forceinline__ void exact(int t, u32 x[2][4]) const {
+#pragma unroll
+        for (int at = 0; at < 8; at++) x[at / 4][at % 4] = pair_of_codes(t, at);
     }
 };
 
-// Q5_K: codes in pairs as operands hold them, 16 pairs of two steps in five words: three pairs a word, at bits 0, 5 and 10
-// of both halves, and bit b of the last pair at bit 15 of word b.
-struct PackQ5 {
-    static const int INPUTS = 256, BYTES = 2880, OFFSET = 0, SIGNED = 0, FORM = FIVES;
-    uint4 w[5], sc, mn;
+// Q5_K.
+struct PackQ5 : Pairs<5, 0> {
+    static const int INPUTS = 256, BYTES = 2880, OFFSET = 0, SIGNED = 0, FORM = OWN;
+    uint4 sc, mn;
     u32 d, dm;
     __device__ __forceinline__ void load(const u8* p, int lane) {
-        for (int i = 0; i < 5; i++) w[i] = load_once(p + i * 512 + lane * 16);
+        load_pairs(p, lane);
         sc = load_once(p + 2560 + lane / 4 * 16);
         mn = load_once(p + 2688 + lane / 4 * 16);
         d = load_word(p + 2816 + lane / 4 * 4);
         dm = load_word(p + 2848 + lane / 4 * 4);
-    }
-    // Pair 4·m + r of step t as exact halves.
-    __device__ __forceinline__ u32 pair_of_codes(int t, int at) const {
-        const u32 CODE = 0x001f001fu, SHARE = 0x28002800u, BACK = 0xd000d000u;  // 1/32, −32
-        int q = t % 2 * 8 + at, u = t / 2;
-        if (q == 15) return sub_halves(last_pair(u, UNDER_1024), UNDER_1024);
-        u32 v = word_of(w[q / 3], u);
-        if (q % 3 == 1) return fma_halves(masked_or(v, CODE << 5, UNDER_1024), SHARE, BACK);
-        return sub_halves(masked_or(q % 3 == 0 ? v : v >> 10, CODE, UNDER_1024), UNDER_1024);
-    }
-    __device__ __forceinline__ u32 last_pair(int u, u32 under) const {
-#pragma unroll
-        for (int b = 0; b < 5; b++) under = masked_or(word_of(w[b], u) >> (15 - b), 0x00010001u << b, under);
-        return under;
-    }
-    __device__ __forceinline__ void codes(int t, u32 a[4]) const {
-        for (int r = 0; r < 4; r++) {
-            a[r] = 0;
-            for (int odd = 0; odd < 2; odd++) {
-                int q = t % 2 * 8 + r / 2 * 4 + r % 2 + 2 * odd;
-                u32 pair = q == 15 ? last_pair(t / 2, 0) : word_of(w[q / 3], t / 2) >> (5 * (q % 3)) & 0x001f001fu;
-                a[r] |= pair << (8 * odd);
-            }
-        }
     }
     __device__ __forceinline__ Scale scale(int t) const {
         Scale s;
@@ -198,21 +187,11 @@ struct PackQ6 {
         u32 bits = word_of(h[t / 4], t % 4);
         for (int r = 0; r < 4; r++) a[r] |= (r < 2 ? bits << (4 - 2 * r) : bits >> (2 * r - 4)) & 0x30303030u;
     }
-    __device__ __forceinline__ Scale scale(int t) const {
-        Scale s;
-        for (int r = 0; r < 2; r++) {
-            s.a[r] = half_to_float((u16)(d >> (16 * r))) * signed_byte_of(sc, 8 * r + t);
-            s.b[r] = -32.0f * s.a[r];
-        }
-        return s;
-    }
-    __device__ __forceinline__ Pair pair(int t) const {
-        u32 scale = byte_pair<true>(word_of(sc, t / 4), word_of(sc, 2 + t / 4), t % 4);
-        return {mul_halves(mul_halves(d, HALF_256), scale), 0};
-    }
+    __device__ __forceinline__ Scale scale(int t) const { return scale_of_bytes(d, 1.0f, sc, t); }
+    __device__ __forceinline__ Pair pair(int t) const { return {pair_of_bytes(mul_halves(d, HALF_256), sc, t), 0}; }
 };
 
-// Any block format of 32 values: signed bytes, A and B as floats (per g: A of g, A of g + 8; then the same of B).
+// Any other block format of 32 values: signed bytes, A and B as floats (per g: A of g, A of g + 8; then the same of B).
 struct PackB8 {
     static const int INPUTS = 32, BYTES = 640, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
     uint4 w;
@@ -235,34 +214,67 @@ struct PackB8 {
     __device__ __forceinline__ Pair pair(int t) const { return pair_of(scale(t)); }
 };
 
-// Any block format of 256 values: signed bytes, 16 scales and mins a row, d and −dmin as floats (as in B8).
-struct PackK8 {
-    static const int INPUTS = 256, BYTES = 4736, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
-    const u8* w;  // read step by step: this layout is for what has no denser one
-    uint4 sc, mn;
-    float d[2], dm[2];
+// Q8_0: signed bytes and a half for each 32.
+struct PackQ8 {
+    static const int INPUTS = 32, BYTES = 544, OFFSET = 0, SIGNED = 1, FORM = CODE_BYTES;
+    uint4 w;
+    u32 d;
     __device__ __forceinline__ void load(const u8* p, int lane) {
-        w = p + lane * 16;
-        sc = load_once(p + 4096 + lane / 2 * 16);
-        mn = load_once(p + 4352 + lane / 2 * 16);
-        for (int r = 0; r < 2; r++) {
-            d[r] = __uint_as_float(load_word(p + 4608 + lane / 4 * 8 + 4 * r));
-            dm[r] = __uint_as_float(load_word(p + 4672 + lane / 4 * 8 + 4 * r));
-        }
+        w = load_once(p + lane * 16);
+        d = load_word(p + 512 + lane / 4 * 4);
     }
-    __device__ __forceinline__ void codes(int t, u32 a[4]) const {
-        uint4 v = *(const uint4*)(w + t * 512);
-        for (int r = 0; r < 4; r++) a[r] = word_of(v, r);
+    __device__ __forceinline__ void codes(int, u32 a[4]) const {
+        for (int r = 0; r < 4; r++) a[r] = word_of(w, r);
+    }
+    __device__ __forceinline__ Scale scale(int) const {
+        return {{half_to_float((u16)d), half_to_float((u16)(d >> 16))}, {0, 0}};
+    }
+    __device__ __forceinline__ Pair pair(int) const { return {mul_halves(d, HALF_256), 0}; }
+};
+
+// Q3_K: codes 0 to 7 of values from −4 on, a signed byte for each 16.
+struct PackQ3 : Pairs<3, 4> {
+    static const int INPUTS = 256, BYTES = 1824, OFFSET = 4, SIGNED = 0, FORM = OWN;
+    uint4 sc;
+    u32 d;
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        load_pairs(p, lane);
+        sc = load_once(p + 1536 + lane / 2 * 16);
+        d = load_word(p + 1792 + lane / 4 * 4);
+    }
+    __device__ __forceinline__ Scale scale(int t) const { return scale_of_bytes(d, 1.0f, sc, t); }
+    __device__ __forceinline__ Pair pair(int t) const { return {pair_of_bytes(mul_halves(d, HALF_256), sc, t), 0}; }
+};
+
+// Nibble t of both rows as exact halves: four steps a word, those of row g in the low half.
+__device__ __forceinline__ u32 nibble_pair(u32 low, u32 high, int t) {
+    return sub_halves(masked_or((t < 4 ? low : high) >> (t % 4 * 4), 0x000f000fu, UNDER_1024), UNDER_1024);
+}
+
+// Q2_K: a scale and a least value of four bits each for each 16 (x and y the scales, z and w the least values).
+struct PackQ2 : Pairs<2, 0> {
+    static const int INPUTS = 256, BYTES = 1344, OFFSET = 0, SIGNED = 0, FORM = OWN;
+    uint4 sc;
+    u32 d, dm;
+    __device__ __forceinline__ void load(const u8* p, int lane) {
+        load_pairs(p, lane);
+        sc = load_once(p + 1024 + lane / 2 * 16);
+        d = load_word(p + 1280 + lane / 4 * 4);
+        dm = load_word(p + 1312 + lane / 4 * 4);
     }
     __device__ __forceinline__ Scale scale(int t) const {
+        u32 by = nibble_pair(sc.x, sc.y, t), least = nibble_pair(sc.z, sc.w, t);
         Scale s;
         for (int r = 0; r < 2; r++) {
-            s.a[r] = d[r] * signed_byte_of(sc, 8 * r + t);
-            s.b[r] = dm[r] * (float)byte_of(mn, 8 * r + t);
+            s.a[r] = half_to_float((u16)(d >> (16 * r))) * half_to_float((u16)(by >> (16 * r)));
+            s.b[r] = -half_to_float((u16)(dm >> (16 * r))) * half_to_float((u16)(least >> (16 * r)));
         }
         return s;
     }
-    __device__ __forceinline__ Pair pair(int t) const { return pair_of(scale(t)); }
+    __device__ __forceinline__ Pair pair(int t) const {
+        return {mul_halves(mul_halves(d, HALF_256), nibble_pair(sc.x, sc.y, t)),
+                mul_halves(mul_halves(dm, HALF_256 ^ HALF_SIGNS), nibble_pair(sc.z, sc.w, t))};
+    }
 };
 
 // Sixteen bits each, rounded to a half if they are of bfloat16: word r of w[m] has inputs 8j + 4·m + {0, 2} or, of the upper
@@ -301,9 +313,8 @@ template <class P> __device__ __forceinline__ void half_codes(const P& pack, int
             x[m][2] = sub_halves(masked_or(odd, LOW, UNDER_1024), UNDER_1024 + OFFSET);
             x[m][3] = fma_halves(masked_or(odd, HIGH, UNDER_1024), SHARE, BACK);
         }
-    } else if constexpr (P::FORM == FIVES) {
-#pragma unroll
-        for (int at = 0; at < 8; at++) x[at / 4][at % 4] = pack.pair_of_codes(t, at);
+    } else if constexpr (P::FORM == OWN) {
+        pack.exact(t, x);
     } else {
         u32 code[4];
         pack.codes(t, code);
@@ -334,7 +345,7 @@ template <class P> __device__ __forceinline__ void operands(const P& pack, int t
     }
 }
 
-// Codes of one step, the value of one of them, for the kernel that reads single rows.
+// Value `input` of a row, for the kernel that reads single rows.
 template <class P> __device__ __forceinline__ float packed_value(const u8* weights, u32 cols, u32 row, u32 input) {
     u32 g = row % 8, upper = row / 8 % 2, k = input % P::INPUTS, t = k / 32;
     u64 block = (u64)(row / 16) * (cols / P::INPUTS) + input / P::INPUTS;
@@ -343,17 +354,20 @@ template <class P> __device__ __forceinline__ float packed_value(const u8* weigh
     if constexpr (P::FORM == OPERANDS) {
         return pack.value(k, upper);
     } else {
-        u32 a[4] = {0, 0, 0, 0};
+        u32 found = 0;
         Scale s = {{0, 0}, {0, 0}};
         // Constant indices keep the block in registers.
 #pragma unroll
         for (u32 step = 0; step < P::INPUTS / 32; step++)
             if (step == t) {
-                pack.codes((int)step, a);
+                u32 x[2][4];
+                half_codes(pack, (int)step, x);
+#pragma unroll
+                for (u32 i = 0; i < 8; i++)
+                    if (i == k / 4 % 2 * 4 + k % 2 * 2 + upper) found = x[i / 4][i % 4];
                 s = pack.scale((int)step);
             }
-        u32 r = k / 4 % 2 * 2 + upper, word = r == 0 ? a[0] : r == 1 ? a[1] : r == 2 ? a[2] : a[3];
-        float code = (float)(i8)(word >> (8 * (k % 4)) & 255);
+        float code = half_to_float((u16)(found >> (k % 4 / 2 * 16)));
         return upper == 0 ? s.a[0] * code + s.b[0] : s.a[1] * code + s.b[1];
     }
 }

@@ -4,7 +4,7 @@
 // that. Which warp sums which part differs between the kernels, the order does not: a row's number is the same at
 // every batch size.
 #pragma once
-#include "pack.cuh"
+#include "named.cuh"
 
 #define PARTS 8
 

@@ -19,7 +19,7 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 ARCHITECTURES = "sm_80,sm_86,sm_89,sm_90,sm_100,sm_120"
 # Packings compiled in together, as bits: the floats, K-quants and IQ3_S of most large models; everything.
-SETS = "0x7f,0x7ff"
+SETS = "0x7f,0x7ffff"
 SHARED_BYTES_MAX = 99 << 10
 SPILLED_BYTES_MAX = 128
 # Held to fewer registers than they would take, because more blocks on a processor gain more than the local memory

@@ -9,9 +9,6 @@
 use super::grids;
 use crate::DType;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use grids::IQ3_S;
-
 /// The facts of a quantised type in the common form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Format {

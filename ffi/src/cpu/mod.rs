@@ -15,7 +15,7 @@ mod gdn;
 mod gdn_chunk;
 mod gdn_step;
 mod gemm;
-mod grids;
+pub(crate) mod grids;
 #[cfg(target_arch = "x86_64")]
 mod ints;
 pub mod isa;

@@ -11,9 +11,10 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 20] = [
+const HEADERS: [(&CStr, &str); 22] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
+    (c"books.cuh", include_str!("../../../kernels/books.cuh")),
     (c"cache.cuh", include_str!("../../../kernels/cache.cuh")),
     (c"choose.cuh", include_str!("../../../kernels/choose.cuh")),
     (c"common.cuh", include_str!("../../../kernels/common.cuh")),
@@ -25,6 +26,7 @@ const HEADERS: [(&CStr, &str); 20] = [
     (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),
     (c"lora.cuh", include_str!("../../../kernels/lora.cuh")),
     (c"matmul.cuh", include_str!("../../../kernels/matmul.cuh")),
+    (c"named.cuh", include_str!("../../../kernels/named.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),
     (c"pack.cuh", include_str!("../../../kernels/pack.cuh")),
     (c"packings.cuh", include_str!("../../../kernels/packings.cuh")),
@@ -60,7 +62,7 @@ pub(super) const FILES: [(&str, &str); 18] = [
 const CACHED_OBJECTS_MAX: usize = 128;
 
 /// Every packing, as bits.
-pub const PACKINGS: u32 = 0x7ff;
+pub const PACKINGS: u32 = 0x7ffff;
 
 /// Where compiled kernels lie.
 #[derive(Clone, Copy, Debug, Default)]
@@ -291,7 +293,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("chimere-shipped-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         for (file, source) in FILES {
-            for (arch, packings) in [("sm_80", 0x7f), ("sm_80", 0x7ff), ("sm_86", 0x7ff), ("sm_90", 0x7f)] {
+            for (arch, packings) in [("sm_80", 0x7f), ("sm_80", 0x7ffff), ("sm_86", 0x7ffff), ("sm_90", 0x7f)] {
                 let text = format!("{file} {arch} {packings:x}");
                 std::fs::write(dir.join(object_name(file, source, arch, packings)), text).unwrap();
             }
@@ -300,10 +302,10 @@ mod tests {
         let first =
             |card, packings| shipped(&dir, card, packings).map(|o| String::from_utf8(o.code[0].clone()).unwrap());
         assert_eq!(first((8, 0), 0x67).as_deref(), Some("embed.cu sm_80 7f"));
-        assert_eq!(first((8, 0), 0x87).as_deref(), Some("embed.cu sm_80 7ff"));
-        assert_eq!(first((8, 9), 0x07).as_deref(), Some("embed.cu sm_86 7ff"));
+        assert_eq!(first((8, 0), 0x87).as_deref(), Some("embed.cu sm_80 7ffff"));
+        assert_eq!(first((8, 9), 0x07).as_deref(), Some("embed.cu sm_86 7ffff"));
         assert_eq!(first((9, 0), 0x07).as_deref(), Some("embed.cu sm_90 7f"));
-        assert_eq!(first((9, 0), 0x100), None);
+        assert_eq!(first((9, 0), 0x80), None);
         assert_eq!(first((12, 0), 0x07), None);
         assert_eq!(shipped_architectures(&dir), [80, 86, 90]);
         assert!(shipped_architectures(Path::new("/nonexistent")).is_empty());

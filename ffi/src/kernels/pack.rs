@@ -1,9 +1,9 @@
-//! How weights lie on the device: the twin of `kernels/pack.cuh`, which describes the layouts. Every type of the file
-//! format goes into one of eight, with its exact values. Floats of 32 bits, and rows that are no whole blocks, stay as
-//! they are.
+//! How weights lie on the device: the twin of `kernels/pack.cuh` and `named.cuh`, which describe the layouts. Every type of
+//! the file format goes into one of these, with its exact values. Floats of 32 bits, and rows that are no whole blocks, stay
+//! as they are.
 
+mod booked;
 mod halves;
-mod iq3;
 #[cfg(test)]
 mod tests;
 mod tiles;
@@ -23,22 +23,31 @@ pub enum Packing {
     F16 = 1,
     BF16 = 2,
     Q4 = 3,
-    Iq3 = 4,
+    Iq3S = 4,
     Q5 = 5,
     Q6 = 6,
-    /// Any other type in blocks of 32.
+    /// Any other type in blocks of 32, and such types in rows that are no whole blocks of 256.
     B8 = 7,
-    /// Any other type in blocks of 256.
-    K8 = 8,
+    /// IQ2_XXS, IQ2_XS and IQ2_S.
+    Iq2 = 8,
     /// Halves, and bfloat16, in tiles.
     H16 = 9,
     G16 = 10,
+    Iq3Xxs = 11,
+    Iq4Xs = 12,
+    Iq4Nl = 13,
+    Q40 = 14,
+    Mx4 = 15,
+    Q8 = 16,
+    Q3 = 17,
+    Q2 = 18,
 }
 
 impl Packing {
     /// Of rows of so many values.
     pub fn of(dtype: DType, cols: usize) -> Packing {
         let tiles = cols.is_multiple_of(Packing::H16.inputs());
+        let wide = cols.is_multiple_of(Packing::Q40.inputs());
         match dtype {
             DType::F32 => Packing::F32,
             DType::F16 if tiles => Packing::H16,
@@ -46,11 +55,19 @@ impl Packing {
             DType::F16 => Packing::F16,
             DType::BF16 => Packing::BF16,
             DType::Q4_K => Packing::Q4,
-            DType::IQ3_S => Packing::Iq3,
             DType::Q5_K => Packing::Q5,
             DType::Q6_K => Packing::Q6,
-            other if other.block_len() == 32 => Packing::B8,
-            _ => Packing::K8,
+            DType::Q3_K => Packing::Q3,
+            DType::Q2_K => Packing::Q2,
+            DType::Q8_0 => Packing::Q8,
+            DType::IQ3_S => Packing::Iq3S,
+            DType::IQ3_XXS => Packing::Iq3Xxs,
+            DType::IQ4_XS => Packing::Iq4Xs,
+            DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => Packing::Iq2,
+            DType::IQ4_NL if wide => Packing::Iq4Nl,
+            DType::Q4_0 if wide => Packing::Q40,
+            DType::MXFP4 if wide => Packing::Mx4,
+            _ => Packing::B8,
         }
     }
 
@@ -67,7 +84,7 @@ impl Packing {
     pub fn inputs(self) -> usize {
         match self {
             Packing::F32 | Packing::F16 | Packing::BF16 => 1,
-            Packing::B8 | Packing::H16 | Packing::G16 => 32,
+            Packing::B8 | Packing::Q8 | Packing::H16 | Packing::G16 => 32,
             _ => 256,
         }
     }
@@ -78,11 +95,18 @@ impl Packing {
             Packing::F32 => 4,
             Packing::F16 | Packing::BF16 => 2,
             Packing::Q4 => 2_368,
-            Packing::Iq3 => 2_208,
             Packing::Q5 => 2_880,
             Packing::Q6 => 3_360,
+            Packing::Q3 => 1_824,
+            Packing::Q2 => 1_344,
+            Packing::Iq3S => 1_760,
+            Packing::Iq3Xxs => 1_632,
+            Packing::Iq2 => 2_336,
+            Packing::Iq4Xs => 2_208,
+            Packing::Iq4Nl | Packing::Q40 => 2_304,
+            Packing::Mx4 => 2_176,
+            Packing::Q8 => 544,
             Packing::B8 => 640,
-            Packing::K8 => 4_736,
             Packing::H16 | Packing::G16 => 1_024,
         }
     }
@@ -104,10 +128,18 @@ impl Packing {
             // 20·2^-13·code − 155·2^-12: centred on 15.5.
             Packing::Q5 => [vec![20; 128], vec![155; 128], half(0x0800), half(0x0c00)].concat(),
             Packing::Q4 => [vec![40; 128], vec![150; 128], half(0x0800), half(0x0c00)].concat(),
-            Packing::Iq3 => [vec![20; 128], half(0x0800)].concat(),
             Packing::Q6 => [vec![10; 256], half(0x0800)].concat(),
+            Packing::Q3 => [vec![20; 256], half(0x1000)].concat(),
+            // 10·2^-9·code − 15·2^-9: centred on 1.5.
+            Packing::Q2 => [[[0xaa; 8], [0xff; 8]].concat().repeat(16), half(0x1800), half(0x1800)].concat(),
+            Packing::Iq3S | Packing::Iq3Xxs => [vec![0xaa; 64], half(0x0800)].concat(),
+            Packing::Iq2 => [vec![10; 256], half(0x1128)].concat(),
+            Packing::Iq4Xs => [vec![1; 128], half(0x0d68)].concat(),
+            Packing::Iq4Nl => half(0x0d68).repeat(8),
+            Packing::Q40 => half(0x1ce1).repeat(8),
+            Packing::Mx4 => vec![120; 128],
+            Packing::Q8 => half(0x0ceb),
             Packing::B8 => [floats(3e-4), floats(0.0)].concat(),
-            Packing::K8 => [vec![1; 256], vec![0; 256], floats(3e-4), floats(0.0)].concat(),
         }
     }
 
@@ -168,6 +200,7 @@ impl Rows {
     /// no place there is left out.
     pub fn pack(&self, rows: &[u8], out: &mut [u8]) {
         match &self.format {
+            Some(_) if matches!(self.packing, Packing::Iq3S | Packing::Iq3Xxs) => booked::pack(self, rows, out),
             Some(format) => tiles::pack(Tiles { rows: self, format, bytes: rows, out }),
             None if self.packing.is_float() => out.iter_mut().zip(rows).for_each(|(to, from)| *to = *from),
             None => halves::pack(rows, self.row_bytes, out),

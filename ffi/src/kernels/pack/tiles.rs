@@ -24,9 +24,7 @@ pub(super) trait Read {
 
 /// Packs with the best instructions that the processor has.
 pub(super) fn pack(tiles: Tiles<'_>) {
-    if let Some(tiles) = super::iq3::pack(tiles) {
-        wide(tiles);
-    }
+    wide(tiles);
 }
 
 impl Wide for Tiles<'_> {
@@ -52,9 +50,7 @@ impl Read for AnyType<'_> {
     fn read(&self, raw: &[u8], block: &mut Block) {
         block.read(self.rows.dtype, raw);
         match self.rows.packing {
-            // Odd values from −15 on, of which the file has magnitudes and signs.
-            Packing::Iq3 => block.code.iter_mut().for_each(|c| *c ^= 8 ^ (7 * (*c >> 3 & 1))),
-            Packing::B8 | Packing::K8 => {
+            Packing::B8 | Packing::Q8 => {
                 let codes = &mut block.code[..self.format.block];
                 match self.format.table {
                     Some(_) => codes.iter_mut().for_each(|c| *c = self.values[usize::from(*c & 15)]),
@@ -104,15 +100,25 @@ fn take(
     block: &mut Block,
     out: &mut [u8],
 ) {
-    let size = of.dtype.block_bytes();
-    let Some(raw) = rows.get(r * of.row_bytes + b * size..).and_then(|raw| raw.get(..size)) else {
+    let (size, count) = (of.dtype.block_bytes(), of.packing.inputs() / format.block);
+    let Some(raw) = rows.get(r * of.row_bytes + b * count * size..).and_then(|raw| raw.get(..count * size)) else {
         // Beyond the last row.
         *block = Block::ZERO;
         return;
     };
-    reader.read(raw, block);
+    if count == 1 {
+        reader.read(raw, block);
+        put_scales(format, of.packing, out, r, block);
+    } else {
+        // Several blocks of the file side by side.
+        let mut part = Block::ZERO;
+        for (t, raw) in raw.chunks_exact(size).enumerate() {
+            reader.read(raw, &mut part);
+            block.code[32 * t..][..32].copy_from_slice(&part.code[..32]);
+            put_part_scale(of.packing, out, (r, t), raw);
+        }
+    }
     by_operand(&mut block.code);
-    put_scales(format, of.packing, out, r, block);
 }
 
 /// Every 32 codes as the operands of a step take them: the first four of each lane's eight, then the other four.
@@ -133,14 +139,14 @@ fn by_operand(codes: &mut [u8; 256]) {
 fn put_codes(packing: Packing, out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
     match packing {
         Packing::F32 | Packing::F16 | Packing::BF16 | Packing::H16 | Packing::G16 => {}
-        Packing::B8 => put_bytes(out, g, &low[..32], &high[..32]),
-        Packing::K8 => {
-            for (t, out) in out.chunks_exact_mut(512).take(8).enumerate() {
-                put_bytes(out, g, &low[32 * t..][..32], &high[32 * t..][..32]);
-            }
-        }
-        Packing::Q4 | Packing::Iq3 => put_nibbles(out, g, low, high),
-        Packing::Q5 => put_fives(out, g, low, high),
+        // Packed from the file's own bits (`booked`).
+        Packing::Iq3S | Packing::Iq3Xxs => {}
+        Packing::B8 | Packing::Q8 => put_bytes(out, g, &low[..32], &high[..32]),
+        Packing::Q4 => put_nibbles(out, g, low, high),
+        Packing::Iq2 | Packing::Iq4Xs | Packing::Iq4Nl | Packing::Q40 | Packing::Mx4 => put_names(out, g, low, high),
+        Packing::Q5 => put_pairs::<5>(out, g, low, high),
+        Packing::Q3 => put_pairs::<3>(out, g, low, high),
+        Packing::Q2 => put_pairs::<2>(out, g, low, high),
         Packing::Q6 => {
             put_nibbles(out, g, low, high);
             for (part, out) in out[2048..].chunks_exact_mut(512).take(2).enumerate() {
@@ -186,22 +192,42 @@ fn put_nibbles(out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
     }
 }
 
-/// Codes of five bits: 16 pairs of two steps in five words, three pairs a word and bit `b` of the last one at the top of
-/// word `b`. The four times two steps of a block side by side, by half-words.
+/// Names of values: two steps a line, four codes of the first row and then four of the second in a word.
 #[inline(always)]
-fn put_fives(out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
+fn put_names(out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
+    let lines = low.as_chunks::<64>().0.iter().zip(high.as_chunks::<64>().0);
+    for ((low, high), out) in lines.zip(out.chunks_exact_mut(512)) {
+        let mut words = [0; 64];
+        let both = low.as_chunks::<4>().0.iter().zip(high.as_chunks::<4>().0);
+        for (word, (a, b)) in words.as_chunks_mut::<4>().0.iter_mut().zip(both) {
+            let two = |codes: &[u8; 4], i: usize| codes[i] & 15 | codes[i + 1] << 4;
+            *word = [two(a, 0), two(a, 2), two(b, 0), two(b, 2)];
+        }
+        put_line(out, g, &words);
+    }
+}
+
+/// Codes of B bits: 16 pairs of two steps in B words, as many pairs a word as find room; where that leaves one, its bit `b` is
+/// at the top of word `b`. The four times two steps of a block side by side, by half-words.
+#[inline(always)]
+fn put_pairs<const B: usize>(out: &mut [u8], g: usize, low: &[u8; 256], high: &[u8; 256]) {
+    let (each, mask) = (16 / B, (1 << B) - 1);
     let mut pairs = [[0; 32]; 16];
     for (operand, four) in pairs.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         let rows = [operand_of(low, operand), operand_of(high, operand)];
         for (upper, row) in rows.iter().enumerate() {
-            (four[upper], four[2 + upper]) = (halves(row, |two| two & 31), halves(row, |two| two >> 8));
+            (four[upper], four[2 + upper]) = (halves(row, |two| two & mask), halves(row, |two| two >> 8));
         }
     }
-    for (w, out) in out.chunks_exact_mut(512).take(5).enumerate() {
+    for (w, out) in out.chunks_exact_mut(512).take(B).enumerate() {
         let mut words = [0; 64];
         for (i, two) in words.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-            let three = pairs[3 * w][i] | pairs[3 * w + 1][i] << 5 | pairs[3 * w + 2][i] << 10;
-            *two = (three | (pairs[15][i] >> w & 1) << 15).to_le_bytes();
+            let last = if B * each < 16 { (pairs[15][i] >> w & 1) << 15 } else { 0 };
+            let mut word = last;
+            for n in 0..each {
+                word |= pairs[each * w + n][i] << (B * n);
+            }
+            *two = word.to_le_bytes();
         }
         put_line(out, g, &words);
     }
@@ -252,6 +278,22 @@ fn by_halves(of_steps: &[u8; 16]) -> [[u8; 8]; 2] {
     std::array::from_fn(|half| std::array::from_fn(|t| of_steps[2 * t + half]))
 }
 
+/// Two nibbles a byte, the first one lower.
+#[inline(always)]
+fn by_nibbles(of_steps: &[u8; 8]) -> [u8; 4] {
+    std::array::from_fn(|i| of_steps[2 * i] | of_steps[2 * i + 1] << 4)
+}
+
+/// Puts the scale of block `t` of the file among those of row `r`: a half, or an exponent.
+#[inline(always)]
+fn put_part_scale(packing: Packing, out: &mut [u8], (r, t): (usize, usize), raw: &[u8]) {
+    let (g, upper) = (r % 8, r / 8);
+    match packing {
+        Packing::Mx4 => out[2048 + 16 * g + 8 * upper + t] = raw[0],
+        _ => out[2048 + 32 * g + 4 * t + 2 * upper..][..2].copy_from_slice(&raw[..2]),
+    }
+}
+
 /// Puts the scales of row `r`.
 #[inline(always)]
 fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block: &Block) {
@@ -263,6 +305,9 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
     let mins = if format.mins { half::f16::from_bits(block.dmin).to_f32() } else { 0.0 };
     match packing {
         Packing::F32 | Packing::F16 | Packing::BF16 | Packing::H16 | Packing::G16 => {}
+        Packing::Iq3S | Packing::Iq3Xxs => {}
+        // As each of their blocks is read.
+        Packing::Iq4Nl | Packing::Q40 | Packing::Mx4 => {}
         Packing::Q4 | Packing::Q5 => {
             let at = if packing == Packing::Q4 { 2048 } else { 2560 };
             bytes(at + 16 * g + 8 * upper, &scales[..8]);
@@ -270,30 +315,40 @@ fn put_scales(format: &Format, packing: Packing, out: &mut [u8], r: usize, block
             bytes(half(at + 256), &block.d.to_le_bytes());
             bytes(half(at + 288), &block.dmin.to_le_bytes());
         }
-        Packing::Iq3 => {
+        Packing::Iq4Xs => {
             bytes(2048 + 16 * g + 8 * upper, &scales[..8]);
             bytes(half(2176), &block.d.to_le_bytes());
         }
-        Packing::Q6 => {
-            for (half, of_half) in by_halves(&scales).iter().enumerate() {
-                bytes(3072 + 32 * g + 16 * half + 8 * upper, of_half);
+        Packing::Q6 | Packing::Q3 | Packing::Iq2 => {
+            let at = match packing {
+                Packing::Q6 => 3072,
+                Packing::Q3 => 1536,
+                _ => 2048,
+            };
+            // IQ2_XXS has one for 32.
+            let each = if format.sub == 32 { std::array::from_fn(|i| scales[i / 2]) } else { scales };
+            for (half, of_half) in by_halves(&each).iter().enumerate() {
+                bytes(at + 32 * g + 16 * half + 8 * upper, of_half);
             }
-            bytes(half(3328), &block.d.to_le_bytes());
+            bytes(half(at + 256), &block.d.to_le_bytes());
         }
+        Packing::Q2 => {
+            let (scales, least) = (by_halves(&scales), by_halves(&block.min));
+            for half in 0..2 {
+                for (part, of_steps) in [(0, &scales[half]), (8, &least[half])] {
+                    let four = by_nibbles(of_steps);
+                    let at = 1024 + 32 * g + 16 * half + part + 2 * upper;
+                    bytes(at, &four[..2]);
+                    bytes(at + 4, &four[2..]);
+                }
+            }
+            bytes(half(1280), &block.d.to_le_bytes());
+            bytes(half(1312), &block.dmin.to_le_bytes());
+        }
+        Packing::Q8 => bytes(half(512), &block.d.to_le_bytes()),
         Packing::B8 => {
             bytes(float(512), &format.scale(block.d).to_le_bytes());
             bytes(float(576), &mins.to_le_bytes());
-        }
-        Packing::K8 => {
-            let sub =
-                |s: &[u8; 16]| std::array::from_fn::<u8, 16, _>(|i| if format.sub == 32 { s[i / 2] } else { s[i] });
-            let (scales, least) = (by_halves(&sub(&scales)), by_halves(&sub(&block.min)));
-            for half in 0..2 {
-                bytes(4096 + 32 * g + 16 * half + 8 * upper, &scales[half]);
-                bytes(4352 + 32 * g + 16 * half + 8 * upper, &least[half]);
-            }
-            bytes(float(4608), &format.scale(block.d).to_le_bytes());
-            bytes(float(4672), &(-mins).to_le_bytes());
         }
     }
 }
