@@ -74,6 +74,9 @@ enum What {
     Synthetic {
         #[arg(long, default_value_t = 40)]
         layers: u32,
+        /// Of the experts, and of what is dense
+        #[arg(long, num_args = 2, default_values = ["IQ3_S", "Q5_K"])]
+        types: Vec<String>,
         /// Compare so many tokens fed whole with the same fed in pieces, in place of rates
         #[arg(long)]
         pieces: Option<usize>,
@@ -160,8 +163,10 @@ fn run(cli: Cli) -> Outcome {
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
-        What::Synthetic { layers, pieces: count, adapter, plan } => {
-            let (header, len) = Qwen35Moe::slice_of_35b(layers, TYPES).build()?.header();
+        What::Synthetic { layers, types, pieces: count, adapter, plan } => {
+            let named = |name: &String| DType::from_name(name).ok_or_else(|| format!("no type is called {name}"));
+            let (experts, dense) = (named(&types[0])?, named(&types[1])?);
+            let (header, len) = Qwen35Moe::slice_of_35b(layers, Types { experts, dense, ..TYPES }).build()?.header();
             let gguf = Gguf::read(&header[..], len)?;
             let options = hosting(&plan, cli.cache);
             let began = Instant::now();

@@ -4,6 +4,7 @@ mod adapters;
 mod cache;
 mod odd;
 mod offload;
+mod plan;
 mod rows;
 
 use super::*;
