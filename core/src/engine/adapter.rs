@@ -48,7 +48,7 @@ pub const TARGETS: [&str; 15] = [
     "ffn_down_exps",
 ];
 /// The output matrix, which an adapter may change where the file has one of its own.
-pub const HEAD: &str = "output.weight";
+pub use super::model::weights::HEAD;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {

@@ -145,7 +145,7 @@ impl Cuda {
         tracing::info!(%placement, context = sizes.context, kernels = device.facts().kernels, "placement");
         let from_file = matches!(source, Source::File(_));
         let file_bytes = from_file.then(|| gguf.tensors().iter().map(|t| t.bytes()).sum());
-        let mut uploader = Uploader::new(&device, source, options.threads, sizes.split);
+        let mut uploader = Uploader::new(&device, source, options.threads, &sizes);
         let weights = Weights::load(&hp, gguf, &mut uploader, progress).map_err(refused)?;
         // The memory that bytes went through is given back, once they are there.
         drop(uploader);

@@ -50,6 +50,8 @@ pub(super) struct Sizes {
     pub(super) adapters: usize,
     /// How the experts are divided between card and host; absent: all lie on the card.
     pub(super) split: Option<Split>,
+    /// Bytes of the embedding where it lies in the host's memory; 0: it lies on the card.
+    pub(super) host_embedding: u64,
 }
 
 impl Sizes {
@@ -75,6 +77,7 @@ impl Sizes {
             inner: hp.moe.width.max(hp.moe.shared_width),
             adapters,
             split: None,
+            host_embedding: 0,
         }
     }
 
@@ -99,6 +102,8 @@ pub struct Placement {
     pub slots: u64,
     /// Experts whose home is the host's memory, pinned there; no part of the total.
     pub host: u64,
+    /// The embedding where it lies in the host's memory, pinned too; 0: it is among the weights.
+    pub host_embedding: u64,
     /// Experts of a layer: all, those that stay on the card, and the slots for the others.
     pub experts_a_layer: usize,
     pub resident_a_layer: usize,
@@ -127,10 +132,11 @@ impl Placement {
         let split = sizes.split.unwrap_or(Split { kept: count, slots: 0 });
         let share = |n: usize| experts / count as u64 * n as u64;
         Placement {
-            weights: dense + share(split.held()),
+            weights: dense - sizes.host_embedding + share(split.held()),
             experts: share(split.kept),
             slots: share(split.slots),
             host: share(count - split.kept),
+            host_embedding: sizes.host_embedding,
             experts_a_layer: count,
             resident_a_layer: split.kept,
             slots_a_layer: split.slots,
@@ -167,6 +173,9 @@ impl fmt::Display for Placement {
             gib(self.scratch),
             gib(self.free)
         )?;
+        if self.host_embedding > 0 {
+            write!(f, "; the embedding lies in {:.2} GiB of the host's memory", gib(self.host_embedding))?;
+        }
         if self.host == 0 {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use super::adapters::standard_bytes;
 use super::memory::{Placement, Sizes};
 use super::offload::{Split, pinned_max, split, table_bytes};
-use super::weights::packed_bytes;
+use super::weights::{own_embedding_bytes, packed_bytes};
 use super::{ADAPTERS, CONTEXT_TOKENS_MIN, CudaOptions, ROWS_MAX, SHORT_ROWS_MAX, read};
 use crate::engine::backend::BackendError;
 use crate::engine::model::{HParams, ModelError};
@@ -36,7 +36,14 @@ pub(super) fn place(
     }
 }
 
-/// Everything on the card. Where nobody said how long a context must be, it is cut to what fits. The error: what is needed
+/// Bytes of the embedding, if it may leave the card: the head does not share it, and the memory that may be pinned has room
+/// for it beside `others`.
+fn movable(gguf: &Gguf, options: &CudaOptions, others: u64) -> u64 {
+    let bytes = own_embedding_bytes(gguf);
+    if bytes + others <= pinned_max(options) { bytes } else { 0 }
+}
+
+/// Everything on the card, but the embedding where room is short. Where nobody said how long a context must be, it is cut to what fits. The error: what is needed
 /// at least.
 fn resident(
     limit: u64,
@@ -44,14 +51,23 @@ fn resident(
     (gguf, hp): (&Gguf, &HParams),
     options: &CudaOptions,
 ) -> Result<(Sizes, Placement), Box<Placement>> {
+    let away = movable(gguf, options, 0);
     let mut options = options.clone();
     let free_choice = options.context_tokens == 0;
     let (plenty, least) = ADAPTERS;
     let none = if options.adapters { least } else { 0 };
-    let tries = [(ROWS_MAX, plenty), (SHORT_ROWS_MAX, plenty), (SHORT_ROWS_MAX, least), (SHORT_ROWS_MAX, none)];
+    // What is given up first costs least.
+    let tries = [
+        (0, ROWS_MAX, plenty),
+        (away, ROWS_MAX, plenty),
+        (away, SHORT_ROWS_MAX, plenty),
+        (away, SHORT_ROWS_MAX, least),
+        (away, SHORT_ROWS_MAX, none),
+    ];
     loop {
-        let placed = tries.map(|(rows, adapters)| {
+        let placed = tries.map(|(host_embedding, rows, adapters)| {
             let sizes = Sizes::new(hp, &options, rows, adapters * standard_bytes(gguf));
+            let sizes = Sizes { host_embedding, ..sizes };
             (sizes, Placement::new(hp, &sizes, bytes, limit))
         });
         if let Some(found) = placed.iter().find(|(_, placement)| placement.total() <= limit) {
@@ -73,7 +89,8 @@ fn divided(
     options: &CudaOptions,
     needed: &Placement,
 ) -> Result<(Sizes, Placement), BackendError> {
-    let (count, pinned) = (hp.moe.experts, pinned_max(options));
+    let (count, host_embedding) = (hp.moe.experts, movable(gguf, options, bytes.0));
+    let pinned = pinned_max(options) - host_embedding;
     let least = Split { kept: 0, slots: hp.moe.used.min(count - 1) };
     let mut options = options.clone();
     let free_choice = options.context_tokens == 0;
@@ -84,7 +101,7 @@ fn divided(
     let percent = |split: &Split| split.held() as u64 * 100 / count as u64;
     loop {
         let placed = [ROWS_MAX, SHORT_ROWS_MAX].map(|rows| {
-            let sizes = Sizes { split: Some(least), ..Sizes::new(hp, &options, rows, adapters) };
+            let sizes = Sizes { split: Some(least), host_embedding, ..Sizes::new(hp, &options, rows, adapters) };
             let tables = table_bytes(gguf, count);
             let beside = Placement::new(hp, &sizes, (0, bytes.1), limit).total() + tables;
             let found = limit.checked_sub(beside).and_then(|room| split(bytes.0, count, room, pinned));

@@ -11,10 +11,11 @@ use chimere_ffi::kernels::load::{Loader, Matrices};
 use chimere_ffi::kernels::matmul::Weight;
 use chimere_ffi::kernels::{Packing, fill};
 
+use super::memory::Sizes;
 use super::offload::{Split, is_experts};
 use crate::engine::model::HParams;
 use crate::engine::model::ModelError;
-use crate::engine::model::weights::{Format, Mixer, Packer, Tensor, Weights};
+use crate::engine::model::weights::{EMBEDDING, Format, HEAD, Mixer, Packer, Tensor, Weights};
 use crate::gguf::{Gguf, TensorInfo};
 
 /// The weights as this backend holds them.
@@ -73,6 +74,8 @@ pub(super) struct Uploader<'a> {
     threads: usize,
     /// Absent: every expert lies on the card.
     split: Option<Split>,
+    /// The embedding lies in the host's memory.
+    host_embedding: bool,
     /// Absent: values are not from a file.
     loader: Option<Loader>,
     ahead: file::Ahead,
@@ -89,17 +92,25 @@ fn packing_of(t: &TensorInfo) -> Packing {
     }
 }
 
+/// Bytes of a tensor once packed.
+fn bytes_of(t: &TensorInfo) -> u64 {
+    let dims = t.dims();
+    let rows = dims.get(1).copied().unwrap_or(1) as usize;
+    let count = dims.get(2).copied().unwrap_or(1);
+    packing_of(t).bytes(rows, t.row_len() as usize) as u64 * count
+}
+
 /// Bytes that the tensors which are loaded take once packed: routed experts, and everything else.
 pub(super) fn packed_bytes(file: &Gguf, hp: &HParams) -> (u64, u64) {
-    let one = |t: &TensorInfo| {
-        let dims = t.dims();
-        let rows = dims.get(1).copied().unwrap_or(1) as usize;
-        let count = dims.get(2).copied().unwrap_or(1);
-        packing_of(t).bytes(rows, t.row_len() as usize) as u64 * count
-    };
     let used = file.tensors().iter().filter(|t| hp.reads(&t.name));
     let (experts, dense): (Vec<_>, Vec<_>) = used.partition(|t| is_experts(t));
-    (experts.into_iter().map(one).sum(), dense.into_iter().map(one).sum())
+    (experts.into_iter().map(bytes_of).sum(), dense.into_iter().map(bytes_of).sum())
+}
+
+/// Bytes of an embedding that the head does not share: single rows of it are read, so it may lie in the host's memory.
+pub(super) fn own_embedding_bytes(file: &Gguf) -> u64 {
+    let own = file.find(EMBEDDING).filter(|_| file.find(HEAD).is_some());
+    own.map_or(0, bytes_of)
 }
 
 /// One bit for each packing among the tensors which are loaded; floats are always among them.
@@ -122,12 +133,14 @@ fn checked(t: &Tensor<'_>) -> Result<(Packing, usize), ModelError> {
 }
 
 impl<'a> Uploader<'a> {
-    pub(super) fn new(device: &'a Device, source: Source<'a>, threads: usize, split: Option<Split>) -> Uploader<'a> {
+    pub(super) fn new(device: &'a Device, source: Source<'a>, threads: usize, sizes: &Sizes) -> Uploader<'a> {
         let loader = matches!(source, Source::File(_)).then(|| Loader::new(device, threads));
         if let Some(reason) = loader.as_ref().and_then(Loader::unpinned) {
             tracing::warn!(%reason, "no memory is pinned for loading, which takes longer");
         }
-        Uploader { device, source, threads, split, loader, ahead: file::Ahead::default(), embedding: None, seed: 1 }
+        let (split, host_embedding) = (sizes.split, sizes.host_embedding > 0);
+        let ahead = file::Ahead::default();
+        Uploader { device, source, threads, split, host_embedding, loader, ahead, embedding: None, seed: 1 }
     }
 
     fn bytes(&mut self, t: &Tensor<'_>) -> Result<Vec<u8>, ModelError> {
@@ -176,7 +189,9 @@ impl<'a> Uploader<'a> {
     /// `count` matrices, one after the other.
     fn upload(&mut self, t: &Tensor<'_>, count: usize) -> Result<(Buffer, Packing, usize), ModelError> {
         let (packing, each) = checked(t)?;
-        let buffer = self.device.allocate(each * count).map_err(|e| unusable(t, e))?;
+        let on_host = self.host_embedding && t.name == EMBEDDING;
+        let make = if on_host { Device::pinned } else { Device::allocate };
+        let buffer = make(self.device, each * count).map_err(|e| unusable(t, e))?;
         if !self.made(t, count, &buffer)? {
             self.load(t, 0..count, &buffer)?;
         }

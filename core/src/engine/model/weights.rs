@@ -11,6 +11,10 @@ use std::ops::Range;
 /// The tensor in which some converters write gate and up of the experts together.
 pub const FUSED_GATE_UP: &str = "ffn_gate_up_exps";
 
+/// The table of rows that tokens begin as; and what makes logits, which the table does too where the file lacks it.
+pub const EMBEDDING: &str = "token_embd.weight";
+pub const HEAD: &str = "output.weight";
+
 /// One tensor of the file, its shape already checked.
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
@@ -199,10 +203,10 @@ impl<F: Format> Weights<F> {
         let bytes_total = read.map(|t| t.bytes()).sum::<u64>().max(1);
         let mut r = Reader { file, packer, progress, bytes_done: 0, bytes_total };
         let (d, v) = (hp.width, hp.vocab);
-        let embedding = r.table("token_embd.weight", d, v)?;
+        let embedding = r.table(EMBEDDING, d, v)?;
         let layers = (0..hp.layers.len()).map(|i| r.layer(hp, i, hp.layers[i])).collect::<Result<_, _>>()?;
         let output_norm = r.vector("output_norm.weight", d)?;
-        let head = if r.has("output.weight") { "output.weight" } else { "token_embd.weight" };
+        let head = if r.has(HEAD) { HEAD } else { EMBEDDING };
         let head = r.matrix(head, d, v)?;
         let mtp = hp.mtp.map(|i| r.mtp(hp, i)).transpose()?;
         (r.progress)(1.0);
