@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// Bytes that a thread reads at least.
@@ -27,6 +27,8 @@ pub fn read(file: &File, from: u64, bytes: &mut [u8], threads: usize) -> io::Res
 /// What the system was asked to read in advance, so that it is asked once for each byte.
 #[derive(Debug, Default)]
 pub struct Ahead {
+    /// Of which file.
+    of: Option<RawFd>,
     asked: Range<u64>,
 }
 
@@ -34,6 +36,10 @@ impl Ahead {
     /// Says that `from..to` is read now, and what follows soon. What the system cannot use it ignores.
     pub fn expect(&mut self, file: &File, from: u64, to: u64) {
         let wanted = to.saturating_add(AHEAD_BYTES);
+        let descriptor = file.as_raw_fd();
+        if self.of.replace(descriptor) != Some(descriptor) {
+            self.asked = 0..0;
+        }
         // Asked for by halves: the system looks at every page that is named.
         let known = self.asked.contains(&from) || self.asked.end == from;
         if known && self.asked.end >= wanted - AHEAD_BYTES / 2 {
@@ -45,7 +51,7 @@ impl Ahead {
             return;
         };
         // SAFETY: the descriptor is open, and no memory is given away.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_WILLNEED) };
+        unsafe { libc::posix_fadvise(descriptor, start, len, libc::POSIX_FADV_WILLNEED) };
     }
 }
 
@@ -79,6 +85,9 @@ mod tests {
         assert_eq!(ahead.asked.end, 775 * MIB);
         ahead.expect(&file, MIB, 2 * MIB);
         assert_eq!(ahead.asked, MIB..514 * MIB, "a place before");
+        let other = tempfile::tempfile().unwrap();
+        ahead.expect(&other, 2 * MIB, 3 * MIB);
+        assert_eq!(ahead.asked, 2 * MIB..515 * MIB, "nothing is known of another file");
         ahead.expect(&file, u64::MAX, u64::MAX);
     }
 }

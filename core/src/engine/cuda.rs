@@ -17,7 +17,6 @@ mod tests;
 mod weights;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ use super::model::stages::{self, Stage};
 use super::model::state::{Input, Part, Slots};
 use super::model::weights::Weights;
 use super::model::{HParams, ModelError};
-use crate::gguf::Gguf;
+use crate::gguf::{Files, Gguf};
 use adapters::{Adapters, Held, Touched};
 use memory::{Memory, Sequence, Sizes, States};
 use offload::Tier;
@@ -113,16 +112,15 @@ fn unusable(error: GpuError) -> BackendError {
 }
 
 impl Cuda {
-    /// Loads the model file at `path` onto the first card.
+    /// Loads the model at `path`, in one file or several, onto the first card.
     pub fn load(path: &Path, options: &CudaOptions, progress: &mut dyn FnMut(f32)) -> Result<Cuda, BackendError> {
         let cannot = |e: &dyn std::fmt::Display| BackendError::Load(format!("{}: {e}", path.display()));
-        let file = File::open(path).map_err(|e| cannot(&e))?;
-        let gguf = Gguf::read_file(&file, path).map_err(|e| cannot(&e))?;
+        let (gguf, files) = Files::open(path).map_err(|e| cannot(&e))?;
         // What cannot be hosted here is said before a card is looked for.
         let hp = read(&gguf, options).map_err(|e| cannot(&e))?;
         let device = device(&gguf, &hp, options)?;
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        Cuda::on(device, &gguf, Source::File(&file), &stem, options, progress)
+        Cuda::on(device, &gguf, Source::Files(&files), &stem, options, progress)
     }
 
     /// A model of this header with random weights, made on the first card.
@@ -143,7 +141,7 @@ impl Cuda {
         let hp = read(gguf, options).map_err(refused)?;
         let (sizes, placement) = place(device.free_bytes().map_err(unusable)?, gguf, &hp, options)?;
         tracing::info!(%placement, context = sizes.context, kernels = device.facts().kernels, "placement");
-        let from_file = matches!(source, Source::File(_));
+        let from_file = matches!(source, Source::Files(_));
         let file_bytes = from_file.then(|| gguf.tensors().iter().map(|t| t.bytes()).sum());
         let mut uploader = Uploader::new(&device, source, options.threads, &sizes);
         let weights = Weights::load(&hp, gguf, &mut uploader, progress).map_err(refused)?;

@@ -87,10 +87,16 @@ impl Files {
         Map::joined(self.parts.iter().map(|part| (part.start, &part.file)))
     }
 
+    /// The file that has byte `at` among the bytes of all, and the byte's place there. A tensor lies in one file.
+    pub fn place(&self, at: u64) -> io::Result<(&File, u64)> {
+        let part = self.parts.iter().rev().find(|part| part.start <= at).ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok((&part.file, at - part.start))
+    }
+
     /// Fills `bytes` from position `at` among the bytes of all, which must lie in one part.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        let part = self.parts.iter().rev().find(|part| part.start <= at).ok_or(io::ErrorKind::UnexpectedEof)?;
-        part.file.read_exact_at(bytes, at - part.start)
+        let (file, at) = self.place(at)?;
+        file.read_exact_at(bytes, at)
     }
 
     /// The header of each file, magic to padding.

@@ -7,7 +7,7 @@ use chimere::engine::adapter::{self, BaseModel};
 use chimere::engine::cuda::bench::{Plan, run as measure};
 use chimere::engine::cuda::{self, Cuda, CudaOptions, Placement};
 use chimere::engine::load::model_hash;
-use chimere::gguf::Gguf;
+use chimere::gguf::{Files, Gguf};
 use chimere::gguf::synthetic::Qwen35Moe;
 use chimere_ffi::KvType;
 
@@ -67,7 +67,7 @@ fn plan_of(args: &Args, options: &CudaOptions) -> anyhow::Result<Placement> {
     anyhow::ensure!(options.memory_bytes_max > 0, "--plan needs the size of the card: --vram-max 16GiB");
     match header(args)? {
         Some(gguf) => Ok(cuda::plan(&gguf, options)?),
-        None => Ok(cuda::plan(&Gguf::open(&args.model.path()?)?, options)?),
+        None => Ok(cuda::plan(&Files::open(&args.model.path()?)?.0, options)?),
     }
 }
 
@@ -90,7 +90,7 @@ fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<(Cuda, f64)> {
     let path = args.model.path()?;
     let (mut cuda, seconds) = timed(|told| Ok(Cuda::load(&path, options, told)?))?;
     if let Some(file) = &args.model.adapter {
-        let gguf = Gguf::open(&path)?;
+        let (gguf, _) = Files::open(&path)?;
         let base = BaseModel::new(&gguf, &model_hash(&path, &gguf)?);
         cuda.always(&adapter::read(file, &base)?.0)?;
     }

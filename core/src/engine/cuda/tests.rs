@@ -35,9 +35,8 @@ fn cuda(path: &Path) -> Cuda {
 }
 
 fn with(path: &Path, options: &CudaOptions) -> Cuda {
-    let file = File::open(path).unwrap();
-    let gguf = Gguf::read_file(&file, path).unwrap();
-    Cuda::on(device(), &gguf, Source::File(&file), "tiny", options, &mut |_| {}).unwrap()
+    let (gguf, files) = Files::open(path).unwrap();
+    Cuda::on(device(), &gguf, Source::Files(&files), "tiny", options, &mut |_| {}).unwrap()
 }
 
 fn cpu(path: &Path) -> Cpu {

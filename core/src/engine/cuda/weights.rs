@@ -1,6 +1,5 @@
 //! What the device holds of the file's tensors: matrices packed for its kernels, everything else as floats.
 
-use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use super::offload::{Split, is_experts};
 use crate::engine::model::HParams;
 use crate::engine::model::ModelError;
 use crate::engine::model::weights::{EMBEDDING, Format, HEAD, Mixer, Packer, Tensor, Weights};
-use crate::gguf::{Gguf, TensorInfo};
+use crate::gguf::{Files, Gguf, TensorInfo};
 
 /// The weights as this backend holds them.
 #[derive(Debug)]
@@ -62,7 +61,7 @@ pub(super) struct Experts {
 
 /// Where the values come from.
 pub(super) enum Source<'a> {
-    File(&'a File),
+    Files(&'a Files),
     /// Random ones, made on the device.
     Random,
 }
@@ -134,7 +133,7 @@ fn checked(t: &Tensor<'_>) -> Result<(Packing, usize), ModelError> {
 
 impl<'a> Uploader<'a> {
     pub(super) fn new(device: &'a Device, source: Source<'a>, threads: usize, sizes: &Sizes) -> Uploader<'a> {
-        let loader = matches!(source, Source::File(_)).then(|| Loader::new(device, threads));
+        let loader = matches!(source, Source::Files(_)).then(|| Loader::new(device, threads));
         if let Some(reason) = loader.as_ref().and_then(Loader::unpinned) {
             tracing::warn!(%reason, "no memory is pinned for loading, which takes longer");
         }
@@ -146,10 +145,11 @@ impl<'a> Uploader<'a> {
     fn bytes(&mut self, t: &Tensor<'_>) -> Result<Vec<u8>, ModelError> {
         let len = usize::try_from(t.range.end - t.range.start).map_err(|e| unusable(t, e))?;
         match self.source {
-            Source::File(file) => {
+            Source::Files(files) => {
                 let mut bytes = vec![0; len];
-                file::read(file, t.range.start, &mut bytes, self.threads).map_err(|e| unusable(t, e))?;
-                self.ahead.expect(file, t.range.start, t.range.end);
+                let (file, from) = files.place(t.range.start).map_err(|e| unusable(t, e))?;
+                file::read(file, from, &mut bytes, self.threads).map_err(|e| unusable(t, e))?;
+                self.ahead.expect(file, from, from + len as u64);
                 Ok(bytes)
             }
             Source::Random => Ok(Vec::new()),
@@ -159,7 +159,7 @@ impl<'a> Uploader<'a> {
     fn floats(&mut self, t: &Tensor<'_>) -> Result<Vec<f32>, ModelError> {
         let mut out = vec![0.0; t.cols * t.rows];
         match self.source {
-            Source::File(_) => dequantize(t.dtype, &self.bytes(t)?, &mut out).map_err(|e| unusable(t, e))?,
+            Source::Files(_) => dequantize(t.dtype, &self.bytes(t)?, &mut out).map_err(|e| unusable(t, e))?,
             Source::Random => self.random(t.name, &mut out),
         }
         Ok(out)
@@ -228,19 +228,20 @@ impl<'a> Uploader<'a> {
                 let seed = self.next_seed();
                 fill::weights(self.device, buffer, packing, seed).map_err(|e| unusable(t, e))?;
             }
-            Source::File(_) => return Ok(false),
+            Source::Files(_) => return Ok(false),
         }
         Ok(true)
     }
 
     /// Packs some of a tensor's matrices into a buffer.
     fn load(&mut self, t: &Tensor<'_>, which: Range<usize>, buffer: &Buffer) -> Result<(), ModelError> {
-        let (Source::File(file), Some(loader)) = (&self.source, &mut self.loader) else { return Ok(()) };
+        let (Source::Files(files), Some(loader)) = (&self.source, &mut self.loader) else { return Ok(()) };
         let wanted = t.dtype.row_bytes(t.cols).and_then(|bytes| bytes.checked_mul(t.rows)?.checked_mul(t.experts));
         if wanted.is_none_or(|wanted| wanted as u64 != t.pieces().iter().map(|p| p.end - p.start).sum::<u64>()) {
             return Err(unusable(t, "its size is not that of its shape"));
         }
-        let from = t.range.start + t.stride * which.start as u64;
+        let (file, start) = files.place(t.range.start).map_err(|e| unusable(t, e))?;
+        let from = start + t.stride * which.start as u64;
         let of = Matrices { dtype: t.dtype, rows: t.rows, cols: t.cols, count: which.len(), from, stride: t.stride };
         if of.count == 0 {
             return Ok(());

@@ -1,7 +1,10 @@
 //! Files that are not as most are: one tensor of another type, gate and up in one tensor, positions beyond those of the
 //! training. All of them are computed on the card.
 
+use std::path::PathBuf;
+
 use super::*;
+use crate::gguf::Layout;
 #[cfg(feature = "llama")]
 use crate::engine::cuda::supported::slower_layers;
 
@@ -19,6 +22,43 @@ fn gate_and_up_in_one_tensor_are_the_same_matrices() {
     assert!(logits(&mut cuda(&fused.path), &tokens, 0) == wanted);
     let [apart, fused] = [&apart, &fused].map(|f| logits(&mut cpu(&f.path), &tokens, 0));
     assert!(apart == fused, "on the processor");
+}
+
+/// Writes the model at `path` again as two files beside it; the first of them.
+fn halves(path: &Path) -> PathBuf {
+    let (gguf, files) = Files::open(path).unwrap();
+    let name = |no: usize| path.with_file_name(format!("half-{no:05}-of-00002.gguf"));
+    for (no, tensors) in (0_u32..).zip(gguf.tensors().chunks(gguf.tensors().len().div_ceil(2))) {
+        let mut layout = Layout::new();
+        if no == 0 {
+            gguf.metadata().for_each(|(key, value)| layout.set(key, value.clone()).unwrap());
+        }
+        layout.set("split.no", no).unwrap();
+        layout.set("split.count", 2_u32).unwrap();
+        tensors.iter().for_each(|t| layout.tensor(&t.name, t.dtype, t.dims()).unwrap());
+        let mut writer = layout.create(&name(no as usize + 1)).unwrap();
+        for t in tensors {
+            let mut bytes = vec![0; t.bytes() as usize];
+            files.read_at(&mut bytes, t.range.start).unwrap();
+            writer.write(&t.name, &bytes).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+    name(1)
+}
+
+#[test]
+fn a_model_in_two_files_has_the_bits_of_one() {
+    let file = Tiny::default().write();
+    let tokens = Random(17).tokens(40);
+    let wanted = logits(&mut cuda(&file.path), &tokens, 0);
+    let first = halves(&file.path);
+    assert!(logits(&mut cuda(&first), &tokens, 0) == wanted);
+    let second = first.with_file_name("half-00002-of-00002.gguf");
+    assert!(logits(&mut cuda(&second), &tokens, 0) == wanted, "by the name of another part");
+    std::fs::remove_file(&second).unwrap();
+    let lost = Cuda::load(&first, &options(), &mut |_| {}).err().unwrap().to_string();
+    assert!(lost.contains("half-00002-of-00002.gguf"), "{lost}");
 }
 
 #[cfg(feature = "llama")]
@@ -52,9 +92,8 @@ fn an_odd_tensor_costs_its_own_layer_at_most() {
 #[test]
 fn floats_beside_packed_weights_of_one_expert_are_refused() {
     let file = Tiny { odd: vec![("blk.1.ffn_up_exps", DType::F16)], ..Tiny::default() }.write();
-    let read = File::open(&file.path).unwrap();
-    let gguf = Gguf::read_file(&read, &file.path).unwrap();
-    let refused = Cuda::on(device(), &gguf, Source::File(&read), "tiny", &options(), &mut |_| {}).err().unwrap();
+    let (gguf, files) = Files::open(&file.path).unwrap();
+    let refused = Cuda::on(device(), &gguf, Source::Files(&files), "tiny", &options(), &mut |_| {}).err().unwrap();
     let refused = refused.to_string();
     assert!(refused.contains("blk.1.ffn_gate_exps.weight") && refused.contains("--backend cpu"), "{refused}");
 }
