@@ -7,8 +7,8 @@ use chimere::engine::adapter::{self, BaseModel};
 use chimere::engine::cuda::bench::{Plan, run as measure};
 use chimere::engine::cuda::{self, Cuda, CudaOptions, Placement};
 use chimere::engine::load::model_hash;
-use chimere::gguf::{Files, Gguf};
 use chimere::gguf::synthetic::Qwen35Moe;
+use chimere::gguf::{Files, Gguf};
 use chimere_ffi::KvType;
 
 use super::{Args, types};

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::gguf::Layout;
 #[cfg(feature = "llama")]
 use crate::engine::cuda::supported::slower_layers;
+use crate::gguf::Layout;
 
 /// Why layers are slower, of the trunk and the prediction block.
 #[cfg(feature = "llama")]
