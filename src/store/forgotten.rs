@@ -7,10 +7,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::turn::TurnId;
+
 /// A list above this is not read, and no longer complete; bytes.
 const BYTES_MAX: u64 = 256 << 20;
 /// Digits of the checksum behind each id.
 const SUM_DIGITS: usize = 8;
+/// Behind the id of a turn that is kept without what others of its conversation said; no id holds it.
+const REDACTED_MARK: char = '~';
 
 fn path(folder: &Path) -> PathBuf {
     folder.join("forgotten")
@@ -39,6 +43,12 @@ pub(super) fn add<'a>(folder: &Path, ids: impl Iterator<Item = &'a [u8]>) -> io:
     };
     file.write_all(lines.as_bytes())?;
     file.sync_data()
+}
+
+/// The turns that stay without the words of forgotten ones: their records of before must not come back.
+pub(super) fn add_redacted(folder: &Path, ids: &[TurnId]) -> io::Result<()> {
+    let marked: Vec<String> = ids.iter().map(|id| format!("{}{REDACTED_MARK}", id.0)).collect();
+    add(folder, marked.iter().map(String::as_bytes))
 }
 
 /// The forgotten turns of a log.
@@ -73,6 +83,11 @@ impl Forgotten {
     /// Every turn that was ever forgotten is among them.
     pub(super) fn complete(&self) -> bool {
         self.complete
+    }
+
+    /// Its records of before are forgotten.
+    pub(super) fn redacted(&self, id: &str) -> bool {
+        self.ids.contains(&format!("{id}{REDACTED_MARK}"))
     }
 
     pub(super) fn holds(&self, id: &str) -> bool {

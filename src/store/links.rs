@@ -64,26 +64,28 @@ fn is_plain(turn: &Turn) -> bool {
     turn.messages[turn.head()..].iter().all(|m| m.role != Role::System)
 }
 
-/// Messages, and whether the last has its thought, that a turn shares with `of` and an answer of it.
-fn shared(turn: &Turn, of: &Turn, choice: usize) -> Option<(usize, bool)> {
+/// How many messages a turn shares with `of` and an answer of it, and how many of them, from the first on, are without
+/// their thoughts: clients leave thoughts of earlier questions out.
+fn shared(turn: &Turn, of: &Turn, choice: usize) -> Option<(usize, usize)> {
     let said = of.clone().said(choice);
-    let (answer, before) = said.split_last()?;
-    let (theirs, _) = turn.messages[turn.head()..].split_at_checked(said.len())?;
-    let (their_answer, their_before) = theirs.split_last()?;
-    let bare = || Message { reasoning_content: None, ..answer.clone() };
-    let same = turn.principal == of.principal && before == their_before;
-    let thought = their_answer.reasoning_content.is_some();
-    let same = same && (their_answer == answer || !thought && *their_answer == bare());
-    same.then_some((said.len(), thought))
+    let theirs = turn.messages[turn.head()..].get(..said.len()).filter(|_| choice < of.generations.len())?;
+    let pairs = || said.iter().zip(theirs);
+    let bare = pairs().rposition(|(ours, theirs)| ours != theirs).map_or(0, |last| last + 1);
+    let same = |(ours, theirs): (&Message, &Message)| *theirs == without_thought(ours.clone());
+    (turn.principal == of.principal && pairs().take(bare).all(same)).then_some((said.len(), bare))
+}
+
+fn without_thought(message: Message) -> Message {
+    Message { reasoning_content: None, ..message }
 }
 
 /// The turn without what it shares with an answer of `of`; `None`: it does not go on with it.
 pub(super) fn fold(turn: &Turn, of: &Turn, choice: usize) -> Option<(Turn, Base)> {
-    let (messages, thought) = shared(turn, of, choice)?;
+    let (messages, bare) = shared(turn, of, choice)?;
     let (head, said) = turn.messages.split_at(turn.head());
     let same_head = *head == of.messages[..of.head()] && turn.examples == of.examples;
     let prompt_tokens = turn.prompt_ids.iter().zip(&of.prompt_ids).take_while(|(a, b)| a == b).count();
-    let base = Base { turn: of.id.clone(), choice, thought, head: same_head, prompt_tokens };
+    let base = Base { turn: of.id.clone(), choice, bare, head: same_head, prompt_tokens };
     let own_head = if same_head { &[] } else { head };
     let folded = Turn {
         messages: [own_head, &said[messages..]].concat(),
@@ -106,14 +108,16 @@ pub(super) fn unfold(mut turn: Turn, base: Option<Base>, of: Option<Turn>) -> Tu
         return Turn { prompt_ids: Vec::new(), redacted: true, examples, ..turn };
     };
     let said = turn.messages.split_off(own_head(&turn, Some(&base)));
+    let conversation = of.messages.split_off(of.head());
+    let head = std::mem::replace(&mut of.messages, conversation);
     if base.head {
-        turn.messages = of.messages[..of.head()].to_vec();
+        (turn.messages, turn.examples) = (head, of.examples);
     }
     match of.prompt_ids.get(..base.prompt_tokens) {
         Some(ids) if !turn.redacted => drop(turn.prompt_ids.splice(..0, ids.iter().copied())),
         _ => turn.prompt_ids.clear(),
     }
-    of.prompt_ids.clear();
+    of.examples = 0;
     turn.messages.extend(said_before(of, &base));
     turn.messages.extend(said);
     turn
@@ -122,8 +126,30 @@ pub(super) fn unfold(mut turn: Turn, base: Option<Base>, of: Option<Turn>) -> Tu
 /// What was said before a turn that goes on with `of`.
 pub(super) fn said_before(of: Turn, base: &Base) -> Vec<Message> {
     let mut said = of.said(base.choice);
-    if let Some(answer) = said.last_mut().filter(|_| !base.thought) {
-        answer.reasoning_content = None;
+    for message in said.iter_mut().take(base.bare) {
+        message.reasoning_content = None;
     }
     said
+}
+
+/// Takes out of a turn what it cannot have any more, since turns before it were forgotten: what of its own hangs on their
+/// calls, the prompt that was read, and hidden texts.
+pub(super) fn redact(turn: &mut Turn, mut said: Vec<Message>, before: Vec<Message>, orphan: bool) {
+    if orphan {
+        said.drain(..said.iter().take_while(|message| message.role == Role::Tool).count());
+    }
+    // What the reply went on with is another's answer now.
+    turn.continued &= !said.is_empty();
+    turn.messages.truncate(turn.head());
+    turn.messages.extend(before);
+    let answered = said.first().is_some_and(|message| message.role == Role::Tool);
+    if !answered && let Some(last) = turn.messages.last_mut() {
+        last.tool_calls.clear();
+    }
+    turn.messages.extend(said);
+    (turn.prompt_ids, turn.redacted) = (Vec::new(), true);
+    turn.steps.iter_mut().for_each(|step| step.text.clear());
+    for quality in turn.generations.iter_mut().filter_map(|generation| generation.quality.as_mut()) {
+        quality.others.clear();
+    }
 }

@@ -41,15 +41,25 @@ fn next(n: usize, said: &[Message]) -> Turn {
     }
 }
 
-/// A conversation; `thoughts`: the client sends the thoughts of the answers back, as a session does.
-fn conversation(turns: usize, thoughts: bool) -> Vec<Turn> {
+/// Which thoughts a client sends back: all as a session does, none, or that of the last answer.
+#[derive(Clone, Copy, PartialEq)]
+enum Thoughts {
+    All,
+    None,
+    Last,
+}
+
+fn conversation(turns: usize, thoughts: Thoughts) -> Vec<Turn> {
     let (mut all, mut said) = (Vec::new(), Vec::new());
     for n in 0..turns {
         let turn = next(n, &said);
         said = turn.clone().said(0);
-        if !thoughts {
-            said.iter_mut().for_each(|message| message.reasoning_content = None);
-        }
+        let kept = match thoughts {
+            Thoughts::All => 0,
+            Thoughts::None => said.len(),
+            Thoughts::Last => said.len() - 1,
+        };
+        said.iter_mut().take(kept).for_each(|message| message.reasoning_content = None);
         all.push(turn);
     }
     all
@@ -72,7 +82,7 @@ fn written(log: &SledTurns) -> u64 {
 
 #[test]
 fn a_conversation_of_two_hundred_turns_costs_its_text_once() {
-    for thoughts in [true, false] {
+    for thoughts in [Thoughts::All, Thoughts::None, Thoughts::Last] {
         let turns = conversation(200, thoughts);
         let (_dir, log) = log_of(&turns);
         let whole: u64 = turns.iter().map(|turn| pack(turn).unwrap().len() as u64).sum();
@@ -125,7 +135,7 @@ fn demand_without(log: &SledTurns, turns: &[Turn], gone: &[usize]) {
 
 #[test]
 fn what_is_forgotten_is_forgotten_in_the_turns_behind_it() {
-    let turns = conversation(8, true);
+    let turns = conversation(8, Thoughts::All);
     for gone in [vec![0], vec![3], vec![7], vec![0, 1], vec![2, 5], vec![1, 3, 4], (0..7).collect()] {
         let (_dir, log) = log_of(&turns);
         for n in &gone {
@@ -148,7 +158,7 @@ fn what_is_forgotten_is_forgotten_in_the_turns_behind_it() {
 
 #[test]
 fn a_conversation_goes_on_without_what_was_forgotten() {
-    let turns = conversation(4, true);
+    let turns = conversation(4, Thoughts::All);
     let (_dir, log) = log_of(&turns);
     log.forget(&only(1)).unwrap();
     let said = log.get(&turns[3].id).unwrap().unwrap().said(0);
@@ -160,7 +170,7 @@ fn a_conversation_goes_on_without_what_was_forgotten() {
 
 #[test]
 fn the_oldest_go_and_those_behind_them_stay_whole() {
-    let turns = conversation(30, false);
+    let turns = conversation(30, Thoughts::None);
     let (_dir, log) = log_of(&turns);
     let all = written(&log);
     drop(log);
@@ -174,7 +184,7 @@ fn the_oldest_go_and_those_behind_them_stay_whole() {
 /// A log of the format before, as that version wrote it: each turn whole.
 #[test]
 fn an_older_log_is_linked_when_it_is_opened() {
-    let turns = conversation(20, true);
+    let turns = conversation(20, Thoughts::Last);
     let dir = tempfile::tempdir().unwrap();
     SledTurns::open(dir.path(), 1 << 26).unwrap().write_unlinked(&turns);
     let log = SledTurns::open(dir.path(), 1 << 26).unwrap();
@@ -187,13 +197,71 @@ fn an_older_log_is_linked_when_it_is_opened() {
 
 #[test]
 fn a_lost_turn_costs_its_own_words_alone() {
-    let turns = conversation(3, true);
+    let turns = conversation(4, Thoughts::All);
     let (_dir, log) = log_of(&turns);
     log.damage_record(&turns[1].id);
-    let last = log.get(&turns[2].id).unwrap().unwrap();
-    assert!(last.redacted && last.prompt_ids.is_empty());
-    assert_eq!(last.messages, turns[2].messages[turns[2].messages.len() - 1..]);
-    assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 2);
+    // The loss is seen in all that stand behind it, however far.
+    for n in [2, 3] {
+        let now = log.get(&turns[n].id).unwrap().unwrap();
+        assert!(now.redacted && now.prompt_ids.is_empty());
+        let left = turns[n].messages.len() - turns[2].messages.len() + 1;
+        assert_eq!(now.messages, turns[n].messages[turns[n].messages.len() - left..]);
+    }
+    assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 3);
     assert_eq!(log.forget(&only(1)).unwrap(), 1, "what cannot be read can be forgotten");
     assert!(log.get(&turns[2].id).unwrap().unwrap().redacted);
+}
+
+/// A question, a call, its result and an answer are two turns; without one of them no half of the call is left.
+#[test]
+fn no_half_of_a_call_is_left() {
+    use crate::turn::ToolCall;
+    let call = ToolCall { id: "call-1".into(), name: "find".into(), arguments: serde_json::json!({}) };
+    let mut asks = next(0, &[]);
+    asks.generations = vec![Generation { tool_calls: vec![call], ..answer("", "") }];
+    let mut answers = next(1, &asks.clone().said(0));
+    let result = Message { tool_call_id: Some("call-1".into()), ..Message::new(Role::Tool, "found") };
+    *answers.messages.last_mut().unwrap() = result;
+    let more = next(2, &answers.clone().said(0));
+    let turns = [asks, answers, more];
+    let left = |gone: usize| {
+        let (_dir, log) = log_of(&turns);
+        log.forget(&only(gone)).unwrap();
+        let messages = log.get(&turns[2].id).unwrap().unwrap().messages;
+        messages.iter().skip(1).map(|m| (m.role, m.tool_calls.len())).collect::<Vec<_>>()
+    };
+    let (user, assistant) = ((Role::User, 0), (Role::Assistant, 0));
+    assert_eq!(left(0), [assistant, user], "without question and call the result says nothing");
+    assert_eq!(left(1), [user, assistant, user]);
+}
+
+/// Whoever forgets a long conversation does not write what is about to go anew, and nobody waits for it.
+#[test]
+fn a_long_conversation_is_forgotten_in_one_stroke() {
+    let turns = conversation(3 * PIECE_TURNS, Thoughts::None);
+    let (_dir, log) = log_of(&turns);
+    let all = TurnFilter { conversation: Some("c".into()), ..TurnFilter::default() };
+    assert_eq!(log.forget_piece(&all).unwrap().value, turns.len(), "the first piece takes those behind it along");
+    assert_eq!(log.counts().unwrap(), TurnCounts::default());
+}
+
+/// A turn that a thousand go on with is dropped without a thousand copies of it.
+#[test]
+fn a_dropped_turn_is_not_multiplied() {
+    let mut first = next(0, &[]);
+    first.messages[1].content = "long ".repeat(2_000);
+    let said = first.clone().said(0);
+    let forks: Vec<Turn> = (1..50).map(|n| next(n, &said)).collect();
+    let (_dir, log) = log_of(&[&[first.clone()], &forks[..]].concat());
+    let bytes_max = written(&log);
+    drop(log);
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), bytes_max).unwrap();
+    [&[first], &forks[..]].concat().iter().for_each(|turn| assert_eq!(log.append(turn).unwrap(), 0));
+    let dropped = log.append(&next(60, &[])).unwrap();
+    assert!(dropped <= 4, "{dropped} were dropped for one");
+    assert!(written(&log) <= bytes_max);
+    let last = log.get(&forks[48].id).unwrap().unwrap();
+    assert_eq!(last, forks[48], "the newest stays whole");
+    assert!(log.get(&forks[20].id).unwrap().unwrap().redacted);
 }

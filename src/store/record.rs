@@ -12,14 +12,16 @@ pub(super) const HEAD_BYTES: usize = 9;
 /// The oldest format that is read. In format 1 every turn was written whole.
 const FORMAT_MIN: u8 = 1;
 
+const BASE_BEGINS: &[u8] = b",\"base\":{\"turn\":";
+
 /// What a turn goes on with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Base {
     pub(super) turn: TurnId,
     /// Which of that turn's answers is behind its conversation.
     pub(super) choice: usize,
-    /// The answer stands there with its thought.
-    pub(super) thought: bool,
+    /// So many of the messages that it shares, from the first on, stand there without their thoughts.
+    pub(super) bare: usize,
     /// What is in front of the conversation, the system's text and the examples, is that turn's.
     pub(super) head: bool,
     /// So many tokens at the prompt's beginning are those of that turn's prompt.
@@ -45,8 +47,13 @@ pub(super) fn unpack_turn(id: &[u8], record: &[u8]) -> Result<(Turn, Option<Base
     }
     let damaged = damaged(id);
     let body = body_of(record).map_err(&damaged)?;
-    let read = serde_json::from_slice(body).and_then(|turn| Ok((turn, serde_json::from_slice::<Named>(body)?.base)));
-    read.map_err(|error| damaged(error.to_string()))
+    let turn = serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))?;
+    // It is written last; no text holds these bytes, since its quotes are escaped.
+    if !body.windows(BASE_BEGINS.len()).rev().any(|window| window == BASE_BEGINS) {
+        return Ok((turn, None));
+    }
+    let named: Named = serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))?;
+    Ok((turn, named.base))
 }
 
 pub(super) fn pack<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {

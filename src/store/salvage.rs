@@ -29,6 +29,8 @@ pub use apart::{rebuild_and_tell, rebuild_apart};
 /// Most lost turns that are named.
 const NAMED_MAX: usize = 100;
 const REPORT_BYTES_MAX: u64 = 1 << 20;
+/// In the record of a turn that is kept without forgotten words.
+const REDACTED: &[u8] = b",\"redacted\":true,";
 /// Every turn's record begins so behind its head.
 const TURN_BEGINS: &[u8] = b"{\"version\":";
 
@@ -161,11 +163,11 @@ fn exchange(folder: &Path, rebuilt: &Path, salvage: &Salvage) -> io::Result<()> 
     File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Makes a log at `to` of the sound records of the one at `from`, the newest turns first until it is full.
+/// Makes a log at `to` of the sound records of the one at `from`; where that is too much, the oldest turns go.
 pub fn rebuild(from: &Path, to: &Path, bytes_max: u64) -> Result<Salvage, StoreError> {
     let found = Found::read(from, Forgotten::read(from)).map_err(StoreError::from_io)?;
     let source = Source { folder: from, db: File::open(from.join("db")).ok() };
-    let log = SledTurns::open(to, bytes_max)?;
+    let mut log = SledTurns::open(to, u64::MAX)?;
     let mut salvage = Salvage::default();
     for (id, turn) in found.turns.iter().rev() {
         let of_turn = found.of_turn.get(id);
@@ -189,6 +191,7 @@ pub fn rebuild(from: &Path, to: &Path, bytes_max: u64) -> Result<Salvage, StoreE
     salvage.turns_lost = salvage.turns_lost.max(lost.len() as u64);
     salvage.lost = lost.into_iter().take(NAMED_MAX).cloned().collect();
     log.link_all()?;
+    salvage.turns -= log.limit(bytes_max)?;
     log.flush_now()?;
     Ok(salvage)
 }
@@ -225,6 +228,8 @@ impl Source<'_> {
 #[derive(Default)]
 struct Found {
     turns: BTreeMap<String, Place>,
+    /// Copies that need not be a turn's last, and whether they are without forgotten words.
+    maybe_turns: HashMap<String, (Place, bool)>,
     /// By turn: feedback and judgements under their keys.
     of_turn: HashMap<String, BTreeMap<Vec<u8>, Place>>,
     sessions: BTreeMap<Vec<u8>, Place>,
@@ -375,7 +380,11 @@ impl Found {
         if (self.forgotten.complete() || !sound)
             && let Some(id) = turn_id(record)
         {
-            self.turns.insert(id.0, place);
+            let redacted = record.windows(REDACTED.len()).any(|window| window == REDACTED);
+            let known = self.maybe_turns.get(&id.0).is_some_and(|(_, known)| *known);
+            if redacted || !known && !self.forgotten.redacted(&id.0) {
+                self.maybe_turns.insert(id.0, (place, redacted));
+            }
         }
     }
 
@@ -389,11 +398,15 @@ impl Found {
                 Some(place) if key.contains(&0) => drop(self.sessions.insert(key, place)),
                 Some(place) if is_turn(&key) => {
                     if let Some(id) = named_turn(&key) {
-                        self.turns.entry(id.to_owned()).or_insert(place);
+                        self.turns.insert(id.to_owned(), place);
                     }
                 }
                 _ => {}
             }
+        }
+        // A record may have been written anew, in full or without forgotten words: what a page holds at last counts.
+        for (id, (place, _)) in std::mem::take(&mut self.maybe_turns) {
+            self.turns.entry(id).or_insert(place);
         }
         for (key, place) in std::mem::take(&mut self.maybe_sessions) {
             self.sessions.entry(key).or_insert(place);

@@ -91,6 +91,8 @@ struct State {
     counts: TurnCounts,
     /// Tells apart two votes of the same millisecond.
     serial: u32,
+    /// Turns appended last, whole.
+    seen: Seen,
 }
 
 impl SledTurns {
@@ -119,7 +121,7 @@ impl SledTurns {
         let sessions = Sessions::new(db.open_tree("sessions").map_err(disk)?);
         let db = Arc::new(db);
         let flusher = Flusher::start(&db).map_err(|error| StoreError::Disk(error.to_string()))?;
-        let state = Mutex::new(State { counts, serial: 0 });
+        let state = Mutex::new(State { counts, serial: 0, seen: Seen::default() });
         let turns = SledTurns { folder: folder.to_owned(), db, flusher, log, sessions, state, bytes_max };
         if meta.contains_key(LINKING).map_err(disk)? {
             tracing::info!("the turn log is of an earlier version: turns of one conversation now share its text");
@@ -142,9 +144,11 @@ impl SledTurns {
         Ok(())
     }
 
-    /// Removes a turn and what is kept beside it.
-    fn take_out(&self, change: &mut Change, id: &[u8], record: &[u8]) -> Result<(), StoreError> {
-        self.unlink(&mut change.batch, id, record)?;
+    /// Removes a turn and what is kept beside it; `turn`: it whole, where it can be read.
+    fn take_out(&self, change: &mut Change, id: &[u8], record: &[u8], turn: Option<&Turn>) -> Result<(), StoreError> {
+        if let Some(turn) = turn {
+            self.unlink(&mut change.batch, turn, None);
+        }
         change.batch.remove(id);
         change.batch.remove(beside(JUDGED_PREFIX, id));
         change.batch.remove(beside(UNSCORED_PREFIX, id));
@@ -172,9 +176,9 @@ impl SledTurns {
         while state.counts.bytes > self.bytes_max {
             let oldest = self.log.range(FIRST_TURN..).find(|entry| entry.as_ref().is_ok_and(|(key, _)| is_turn(key)));
             let Some((id, record)) = oldest.transpose().map_err(disk)? else { break };
+            state.seen = Seen::default();
             let mut change = Change::new(state);
-            self.keep_followers(&mut change, &id)?;
-            self.take_out(&mut change, &id, &record)?;
+            self.drop_one(&mut change, &id, &record)?;
             self.apply(state, change)?;
             dropped += 1;
         }
@@ -222,28 +226,6 @@ impl SledTurns {
         Ok(None)
     }
 
-    /// The next turns that a forgetting takes. Where nothing is asked of a record it is not read: a damaged one is forgotten
-    /// too.
-    fn chosen(&self, filter: &TurnFilter) -> Result<Piece<Vec<Vec<u8>>>, StoreError> {
-        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
-        let (mut value, mut seen) = (Vec::new(), Seen::default());
-        let next = match &filter.turn {
-            Some(id) => {
-                let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
-                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
-                value.extend(passes.then(|| id.0.clone().into_bytes()));
-                None
-            }
-            None => self.walk(filter.after.as_ref(), |key, record| {
-                if unread || self.passing(filter, key, record, &mut seen)?.is_some() {
-                    value.push(key.to_vec());
-                }
-                Ok(true)
-            })?,
-        };
-        Ok(Piece { value, next })
-    }
-
     /// The turn, where it passes. A damaged record is reported and passed over: one bad page must not hide the rest
     /// of the log.
     fn passing(
@@ -253,8 +235,10 @@ impl SledTurns {
         record: &[u8],
         seen: &mut Seen,
     ) -> Result<Option<Turn>, StoreError> {
-        match self.read(key, record, seen) {
-            Ok(turn) => Ok(Some(turn).filter(|turn| passes(filter, turn))),
+        let passing = |turn: &Turn| passes(filter, turn);
+        let read = unpack::<Turn>(key, record).map(|turn| passing(&turn).then(|| self.read(key, record, seen)));
+        match read.and_then(Option::transpose) {
+            Ok(turn) => Ok(turn),
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::error!(%error, "turn passed over");
                 Ok(None)
@@ -270,7 +254,7 @@ impl TurnStore for SledTurns {
         if self.log.contains_key(&turn.id.0).map_err(disk)? {
             return Ok(0);
         }
-        let (record, base) = self.folded(turn)?;
+        let (record, base) = self.folded(turn, &mut state.seen)?;
         let bytes = record.len() as u64;
         if bytes > self.bytes_max {
             return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
@@ -284,6 +268,7 @@ impl TurnStore for SledTurns {
         self.link(&mut change.batch, turn, base.as_ref());
         (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
         self.apply(&mut state, change)?;
+        state.seen.keep(turn);
         self.drop_oldest(&mut state)
     }
 
@@ -385,10 +370,20 @@ impl TurnStore for SledTurns {
     }
 
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
-        let Piece { value: chosen, next } = self.chosen(filter)?;
+        let Piece { value: mut chosen, next } = self.chosen(filter)?;
+        if filter.turn.is_none() {
+            // What goes anyway is not written anew before.
+            for id in self.followers_of(&chosen)? {
+                let record = self.log.get(&id.0).map_err(disk)?;
+                let all = TurnFilter { after: None, ..filter.clone() };
+                let goes = |record: sled::IVec| self.of_filter(&all, id.0.as_bytes(), &record);
+                chosen.extend(record.is_some_and(goes).then(|| id.0.into_bytes()));
+            }
+        }
         // Before anything is gone, so that nothing of it can come back.
         salvage::discard_damaged(&self.folder).map_err(StoreError::from_io)?;
         forgotten::add(&self.folder, chosen.iter().map(Vec::as_slice)).map_err(StoreError::from_io)?;
+        forgotten::add_redacted(&self.folder, &self.followers_of(&chosen)?).map_err(StoreError::from_io)?;
         let value = self.forget_all(chosen)?;
         if next.is_none() {
             self.sessions.retain(|session| self.there(session))?;

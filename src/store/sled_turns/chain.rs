@@ -1,5 +1,5 @@
 //! Turns that go on with one another: each is kept without what an earlier one has (`links`). Two kinds of keys find them:
-//! `!said/` and a place's digest → the turn that came to it last; `!follows/`, a turn's id, `/` and a later one's → nothing.
+//! `!said/`, a place's digest, `/` and the id of a turn that came to it → nothing; `!follows/`, a turn's id, `/` and a later one's → nothing.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -7,13 +7,18 @@ use std::rc::Rc;
 use sled::Batch;
 
 use super::{SledTurns, State, TurnCounts, beside, disk, is_turn, prefix};
-use crate::store::record::{Base, pack_turn, unpack_turn};
-use crate::store::{StoreError, links};
+use crate::service::TurnFilter;
+use crate::store::record::{Base, pack_turn, unpack, unpack_turn};
+use crate::store::{Piece, StoreError, TurnStore, links, passes};
 use crate::turn::{Turn, TurnId};
 
 const FOLLOWS_PREFIX: &str = "!follows/";
-/// Turns of one place that are compared before a turn is written whole.
+/// Turns that are compared before a turn is written whole.
 const CANDIDATES_MAX: usize = 8;
+/// A turn that is dropped leaves those that go on with it whole as long as that takes at most this part of the log's limit.
+const HEIRS_PART: u64 = 64;
+/// Looks at a chain that another thread may be writing anew.
+const LOOKS: usize = 3;
 /// Whole turns that a listing keeps in hand.
 const SEEN_MAX: usize = 8;
 
@@ -26,7 +31,7 @@ impl Seen {
         self.0.iter().find(|turn| turn.id == *id).cloned()
     }
 
-    fn keep(&mut self, turn: &Turn) {
+    pub(super) fn keep(&mut self, turn: &Turn) {
         self.0.truncate(SEEN_MAX - 1);
         self.0.push_front(turn.clone());
     }
@@ -48,29 +53,43 @@ impl Change {
     }
 }
 
-/// A turn that a forgetting comes to, and what stands before it then.
+/// A turn that a forgetting comes to.
 struct Visit {
     id: Vec<u8>,
+    /// What it went on with, whole.
+    was: Option<Rc<Turn>>,
+    /// What it goes on with now, and which answer of that where its record does not name it.
     before: Option<Rc<Turn>>,
-    /// Which answer of `before` it goes on with, where that is not the turn that its record names.
     answer: Option<Base>,
+    /// The turn before it is forgotten.
+    orphan: bool,
 }
 
 impl SledTurns {
     /// The turn of a record, as it was appended.
     pub(super) fn whole(&self, id: &[u8], record: &[u8], seen: &mut Seen) -> Result<Turn, StoreError> {
-        let (turn, base) = unpack_turn(id, record)?;
+        let (mut turn, mut base) = unpack_turn(id, record)?;
         if base.is_none() {
             return Ok(turn);
         }
-        let (earlier, known, lost) = self.earlier(&turn, base.clone(), seen)?;
-        if lost && let Some(now) = self.log.get(id).map_err(disk)?.filter(|now| now != record) {
-            // It was written anew between two looks.
-            return self.whole(id, &now, seen);
-        }
+        let mut looks = 1;
+        let (earlier, known, lost) = loop {
+            let found = self.earlier(&turn, base.clone(), seen)?;
+            if !found.2 || looks == LOOKS {
+                break found;
+            }
+            looks += 1;
+            if let Some(now) = self.log.get(id).map_err(disk)? {
+                (turn, base) = unpack_turn(id, &now)?;
+            }
+        };
         let of = earlier.into_iter().rev().fold(known, |of, (turn, base)| Some(links::unfold(turn, base, of)));
-        let turn = links::unfold(turn, base, of);
-        seen.keep(&turn);
+        turn = links::unfold(turn, base, of);
+        if lost {
+            (turn.redacted, turn.prompt_ids) = (true, Vec::new());
+        } else {
+            seen.keep(&turn);
+        }
         Ok(turn)
     }
 
@@ -110,21 +129,26 @@ impl SledTurns {
     }
 
     /// A turn's record, without what an earlier turn has.
-    pub(super) fn folded(&self, turn: &Turn) -> Result<(Vec<u8>, Option<Base>), StoreError> {
+    pub(super) fn folded(&self, turn: &Turn, seen: &mut Seen) -> Result<(Vec<u8>, Option<Base>), StoreError> {
         let mut candidates = 0;
         for place in links::begins(turn) {
-            let Some(id) = self.log.get(&place).map_err(disk)?.filter(|id| **id < *turn.id.0.as_bytes()) else {
-                continue;
-            };
-            if let Some(of) = self.sound(&id, &mut Seen::default())?
-                && let Some((folded, base)) =
-                    (0..of.generations.len()).find_map(|choice| links::fold(turn, &of, choice))
-            {
-                return Ok((pack_turn(&folded, Some(&base))?, Some(base)));
-            }
-            candidates += 1;
-            if candidates == CANDIDATES_MAX {
-                break;
+            let begins = prefix(&place);
+            for key in self.log.scan_prefix(&begins).keys().rev().take(CANDIDATES_MAX) {
+                let key = key.map_err(disk)?;
+                let id = &key[begins.len()..];
+                if id >= turn.id.0.as_bytes() {
+                    continue;
+                }
+                if let Some(of) = self.sound(id, seen)?
+                    && let Some((folded, base)) =
+                        (0..of.generations.len()).find_map(|choice| links::fold(turn, &of, choice))
+                {
+                    return Ok((pack_turn(&folded, Some(&base))?, Some(base)));
+                }
+                candidates += 1;
+                if candidates == CANDIDATES_MAX {
+                    return Ok((pack_turn(turn, None)?, None));
+                }
             }
         }
         Ok((pack_turn(turn, None)?, None))
@@ -133,26 +157,47 @@ impl SledTurns {
     /// Makes a turn's links known.
     pub(super) fn link(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
         for place in links::ends(turn) {
-            batch.insert(place, turn.id.0.as_bytes());
+            batch.insert(follower(&place, turn.id.0.as_bytes()), &[]);
         }
         if let Some(base) = base {
-            batch.insert(follower(base.turn.0.as_bytes(), turn.id.0.as_bytes()), &[]);
+            batch.insert(follows(base.turn.0.as_bytes(), turn.id.0.as_bytes()), &[]);
         }
     }
 
     /// Takes away what makes a turn found.
-    pub(super) fn unlink(&self, batch: &mut Batch, id: &[u8], record: &[u8]) -> Result<(), StoreError> {
-        let Ok((_, base)) = unpack_turn(id, record) else { return Ok(()) };
+    fn unlink(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
+        for place in links::ends(turn) {
+            batch.remove(follower(&place, turn.id.0.as_bytes()));
+        }
         if let Some(base) = base {
-            batch.remove(follower(base.turn.0.as_bytes(), id));
+            batch.remove(follows(base.turn.0.as_bytes(), turn.id.0.as_bytes()));
         }
-        let Some(turn) = self.sound(id, &mut Seen::default())? else { return Ok(()) };
-        for place in links::ends(&turn) {
-            if self.log.get(&place).map_err(disk)?.is_some_and(|at| *at == *id) {
-                batch.remove(place);
+    }
+
+    /// The next turns that a forgetting takes. Where nothing is asked of a record it is not read: a damaged one is forgotten
+    /// too.
+    pub(super) fn chosen(&self, filter: &TurnFilter) -> Result<Piece<Vec<Vec<u8>>>, StoreError> {
+        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
+        let mut value = Vec::new();
+        let next = match &filter.turn {
+            Some(id) => {
+                let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
+                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
+                value.extend(passes.then(|| id.0.clone().into_bytes()));
+                None
             }
-        }
-        Ok(())
+            None => self.walk(filter.after.as_ref(), |key, record| {
+                value.extend(self.of_filter(filter, key, record).then(|| key.to_vec()));
+                Ok(true)
+            })?,
+        };
+        Ok(Piece { value, next })
+    }
+
+    /// Whether a forgetting takes a turn. Who said it, when and where stands in its own record.
+    pub(super) fn of_filter(&self, filter: &TurnFilter, key: &[u8], record: &[u8]) -> bool {
+        let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
+        unread || unpack::<Turn>(key, record).is_ok_and(|turn| passes(filter, &turn))
     }
 
     /// The turns that go on with a turn.
@@ -168,48 +213,59 @@ impl SledTurns {
         while let Some(id) = next.pop() {
             next.extend(self.followers(&id)?.into_iter().filter(|id| found.insert(id.clone())));
         }
+        let chosen: BTreeSet<&Vec<u8>> = chosen.iter().collect();
         let left = found.into_iter().filter(|id| !chosen.contains(id));
         Ok(left.map(|id| TurnId(String::from_utf8_lossy(&id).into_owned())).collect())
     }
 
-    /// Before a turn is dropped for want of room: those that go on with it are written without it.
-    pub(super) fn keep_followers(&self, change: &mut Change, id: &[u8]) -> Result<(), StoreError> {
-        for later in self.followers(id)? {
-            change.batch.remove(follower(id, &later));
-            let Some(record) = self.log.get(&later).map_err(disk)? else { continue };
-            let Some(turn) = self.sound(&later, &mut Seen::default())? else { continue };
+    /// Drops a turn for want of room. Those that go on with it are written whole, the newest first, as far as there is
+    /// room for that.
+    pub(super) fn drop_one(&self, change: &mut Change, id: &[u8], record: &[u8]) -> Result<(), StoreError> {
+        let mut room = (self.bytes_max / HEIRS_PART).max(record.len() as u64);
+        let mut seen = Seen::default();
+        for later in self.followers(id)?.into_iter().rev() {
+            change.batch.remove(follows(id, &later));
+            let Some(old) = self.log.get(&later).map_err(disk)? else { continue };
+            let Some(turn) = self.sound(&later, &mut seen)? else { continue };
             let whole = pack_turn(&turn, None)?;
-            change.resize(record.len(), whole.len());
+            let more = whole.len().saturating_sub(old.len()) as u64;
+            if more > room {
+                continue;
+            }
+            room -= more;
+            change.resize(old.len(), whole.len());
             change.batch.insert(later, whole);
         }
-        Ok(())
+        let turn = self.sound(id, &mut seen)?;
+        self.take_out(change, id, record, turn.as_ref())
     }
 
     /// Takes turns out of the log. Those that go on with them stay, without their words.
     pub(super) fn forget_all(&self, mut chosen: Vec<Vec<u8>>) -> Result<usize, StoreError> {
         let mut state = self.state();
+        state.seen = Seen::default();
         let mut change = Change::new(&state);
-        let (mut seen, mut gone) = (BTreeSet::new(), 0);
+        let (mut done, mut gone) = (BTreeSet::new(), 0);
         chosen.sort_unstable();
         for first in &chosen {
-            let mut visits = vec![Visit { id: first.clone(), before: self.before(first)?, answer: None }];
+            let was = self.before(first)?;
+            let mut visits = vec![Visit { id: first.clone(), before: was.clone(), was, answer: None, orphan: false }];
             while let Some(visit) = visits.pop() {
-                let Some(record) = self.log.get(&visit.id).map_err(disk)? else { continue };
-                if !seen.insert(visit.id.clone()) {
+                let Some(record) = self.log.get(&visit.id).map_err(disk)?.filter(|_| done.insert(visit.id.clone()))
+                else {
                     continue;
-                }
-                let followers = self.followers(&visit.id)?;
-                let (before, answer) = match chosen.binary_search(&visit.id).is_ok() {
-                    true => {
-                        self.take_out(&mut change, &visit.id, &record)?;
-                        gone += 1;
-                        let named = unpack_turn(&visit.id, &record).ok().and_then(|(_, base)| base);
-                        (visit.before, visit.answer.or(named))
-                    }
-                    false => (self.redact(&mut change, &visit, &record)?.map(Rc::new), None),
                 };
-                let next = |id| Visit { id, before: before.clone(), answer: answer.clone() };
-                visits.extend(followers.into_iter().map(next));
+                let followers = self.followers(&visit.id)?;
+                let orphan = chosen.binary_search(&visit.id).is_ok();
+                let next = if orphan {
+                    gone += 1;
+                    self.forget_one(&mut change, visit, &record)?
+                } else {
+                    self.redact(&mut change, visit, &record)?
+                };
+                let (was, before, answer) = next;
+                let visit = |id| Visit { id, was: was.clone(), before: before.clone(), answer: answer.clone(), orphan };
+                visits.extend(followers.into_iter().map(visit));
             }
         }
         self.apply(&mut state, change)?;
@@ -224,30 +280,37 @@ impl SledTurns {
         Ok(self.sound(base.turn.0.as_bytes(), &mut Seen::default())?.map(Rc::new))
     }
 
-    /// Writes a turn behind what stands before it now, without the prompt that was read; how it is whole.
-    fn redact(&self, change: &mut Change, visit: &Visit, record: &[u8]) -> Result<Option<Turn>, StoreError> {
-        let (Ok((folded, Some(named))), Some(mut turn)) =
-            (unpack_turn(&visit.id, record), self.sound(&visit.id, &mut Seen::default())?)
-        else {
-            return Ok(None);
+    /// Takes a turn out; what those that go on with it went on with and go on with now.
+    fn forget_one(&self, change: &mut Change, visit: Visit, record: &[u8]) -> Result<Next, StoreError> {
+        let Ok((folded, named)) = unpack_turn(&visit.id, record) else {
+            self.take_out(change, &visit.id, record, None)?;
+            return Ok((None, visit.before, visit.answer));
         };
-        self.unlink(&mut change.batch, &visit.id, record)?;
-        let head = turn.head();
-        let own = folded.messages.len() - links::own_head(&folded, Some(&named));
-        let said = turn.messages.split_off(turn.messages.len() - own);
-        turn.messages.truncate(head);
-        let answer = visit.answer.as_ref().unwrap_or(&named);
-        if let Some(before) = &visit.before {
-            turn.messages.extend(links::said_before(before.as_ref().clone(), answer));
+        let whole = links::unfold(folded, named.clone(), visit.was.as_deref().cloned());
+        self.take_out(change, &visit.id, record, Some(&whole))?;
+        if let Some(base) = &named {
+            change.batch.remove(follows(base.turn.0.as_bytes(), &visit.id));
         }
-        turn.messages.extend(said);
-        (turn.prompt_ids, turn.redacted) = (Vec::new(), true);
-        let linked = visit.before.as_deref().and_then(|before| links::fold(&turn, before, answer.choice)).unzip();
+        Ok((Some(Rc::new(whole)), visit.before, visit.answer.or(named)))
+    }
+
+    /// Writes a turn behind what stands before it now, without the prompt that was read.
+    fn redact(&self, change: &mut Change, visit: Visit, record: &[u8]) -> Result<Next, StoreError> {
+        let Ok((folded, Some(named))) = unpack_turn(&visit.id, record) else { return Ok((None, None, None)) };
+        let own = folded.messages[links::own_head(&folded, Some(&named))..].to_vec();
+        let whole = links::unfold(folded, Some(named.clone()), visit.was.as_deref().cloned());
+        self.unlink(&mut change.batch, &whole, Some(&named));
+        let answer = visit.answer.as_ref().unwrap_or(&named);
+        let before = visit.before.as_deref();
+        let said = before.map_or_else(Vec::new, |before| links::said_before(before.clone(), answer));
+        let mut turn = whole.clone();
+        links::redact(&mut turn, own, said, visit.orphan);
+        let linked = before.and_then(|before| links::fold(&turn, before, answer.choice)).unzip();
         let written = pack_turn(linked.0.as_ref().unwrap_or(&turn), linked.1.as_ref())?;
         change.resize(record.len(), written.len());
         change.batch.insert(visit.id.as_slice(), written);
         self.link(&mut change.batch, &turn, linked.1.as_ref());
-        Ok(Some(turn))
+        Ok((Some(Rc::new(whole)), Some(Rc::new(turn)), None))
     }
 
     /// Links all turns, of a log that was written before there were links or that was made of a damaged one.
@@ -266,7 +329,7 @@ impl SledTurns {
             let base = match named {
                 Some(base) => Some(base),
                 None => {
-                    let (folded, base) = self.folded(&turn)?;
+                    let (folded, base) = self.folded(&turn, &mut seen)?;
                     change.resize(record.len(), folded.len());
                     change.batch.insert(&id, folded);
                     base
@@ -279,6 +342,13 @@ impl SledTurns {
     }
 }
 
-fn follower(id: &[u8], later: &[u8]) -> Vec<u8> {
-    [&prefix(&beside(FOLLOWS_PREFIX, id)), later].concat()
+/// What those that go on with a turn went on with, what they go on with now, and which answer of that.
+type Next = (Option<Rc<Turn>>, Option<Rc<Turn>>, Option<Base>);
+
+fn follows(id: &[u8], later: &[u8]) -> Vec<u8> {
+    follower(&beside(FOLLOWS_PREFIX, id), later)
+}
+
+fn follower(key: &[u8], later: &[u8]) -> Vec<u8> {
+    [&prefix(key), later].concat()
 }

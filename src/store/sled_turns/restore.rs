@@ -57,6 +57,13 @@ impl SledTurns {
         Ok(there)
     }
 
+    /// Sets the limit, and drops what is over it; how many turns.
+    pub(in crate::store) fn limit(&mut self, bytes_max: u64) -> Result<u64, StoreError> {
+        self.bytes_max = bytes_max;
+        let mut state = self.state();
+        self.drop_oldest(&mut state)
+    }
+
     pub(in crate::store) fn flush_now(&self) -> Result<(), StoreError> {
         self.db.flush().map(drop).map_err(disk)
     }
