@@ -13,6 +13,7 @@ mod constraint;
 mod counts;
 mod desk;
 mod prepare;
+mod reachable;
 #[cfg(test)]
 mod tests;
 mod vet;
