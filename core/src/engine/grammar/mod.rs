@@ -195,5 +195,8 @@ fn walk(value: &Value, reads: Reads, levels: usize, properties: &mut usize) -> R
 /// A message about a schema, in one line of bounded length.
 fn shortened(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    line[..line.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned()
+    if line.len() <= MESSAGE_BYTES_MAX {
+        return line;
+    }
+    format!("{}…", &line[..line.floor_char_boundary(MESSAGE_BYTES_MAX - "…".len())])
 }
