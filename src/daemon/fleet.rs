@@ -102,8 +102,7 @@ impl Models {
                 [] => "the configuration names none (models.files)".to_owned(),
                 names => format!("the further models are {}", names.join(", ")),
             };
-            let served =
-                self.hosted_as(name).then_some("; it is the served model, which stays loaded").unwrap_or_default();
+            let served = if self.hosted_as(name) { "; it is the served model, which stays loaded" } else { "" };
             let name: String = name.chars().take(128).collect();
             ServiceError::NoSuchModel(format!("there is no further model `{name}`: {known}{served}"))
         })
