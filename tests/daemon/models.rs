@@ -140,7 +140,8 @@ async fn models_take_turns_on_one_place_and_by_hand() {
     assert!(shown.contains("further    a (unloaded") && shown.contains("further    b (ready"), "{shown}");
     let unknown = command(&daemon, &["load", "c"]).await;
     assert!(
-        !unknown.status.success() && text(&unknown.stderr).contains("no further model `c`: `a`, `b`"),
+        !unknown.status.success()
+            && text(&unknown.stderr).contains("no further model `c`: the further models are `a`, `b`"),
         "{unknown:?}"
     );
     let (status, both) = daemon.post("/v1/admin/model", &json!({ "load": "a", "unload": "b" })).await;
