@@ -51,7 +51,7 @@ use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
-use crate::night::generation::Generations;
+use crate::night::generation::learned;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::Replies;
@@ -373,8 +373,7 @@ fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
 
 /// Whether adapters are put on the served model: the night makes them, or made one that is served.
 fn adapters_wanted(config: &Config) -> bool {
-    let learned = || Generations::open(&config.state_dir).and_then(|generations| generations.learned());
-    config.night.enabled || learned().unwrap_or(false)
+    config.night.enabled || learned(&config.state_dir).unwrap_or(false)
 }
 
 /// What an engine of this configuration is started with, beside its model.

@@ -189,8 +189,12 @@ impl Replies {
         }
         if let Some(unknown) = engram.tables.iter().find(|name| engram.required && !may(name)) {
             let known: Vec<&str> = shelf.tables.iter().map(|t| t.name.as_str()).filter(|n| may(&(*n).into())).collect();
+            let known = match known.as_slice() {
+                [] => "this model has none".to_owned(),
+                known => format!("the tables are {}", known.join(", ")),
+            };
             return Err(ServiceError::Invalid {
-                message: format!("there is no engram table `{unknown}`: the tables are {}", known.join(", ")),
+                message: format!("there is no engram table `{unknown}`: {known}"),
                 param: Some("chimere.engram.tables".to_owned()),
             });
         }

@@ -15,6 +15,17 @@ pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, Thou
 #[serde(transparent)]
 pub struct TurnId(pub String);
 
+/// What the id of a reply begins with in the place of its turn's `turn-`.
+const REPLY_PREFIXES: [&str; 2] = ["chatcmpl-", "cmpl-"];
+
+impl TurnId {
+    /// The turn that a client means: by its own id, or by the id of its reply.
+    pub fn named(id: &str) -> TurnId {
+        let of_reply = REPLY_PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix));
+        TurnId(of_reply.map_or_else(|| id.to_owned(), |rest| format!("turn-{rest}")))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {

@@ -86,7 +86,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let question = if !typed.is_empty() {
         Some(typed)
     } else if !std::io::stdin().is_terminal() {
-        Some(read_input()?)
+        match command::piped(&read_input()?).map_err(|message| coded(EX_USAGE, message))? {
+            Some(question) => Some(question),
+            None => return Ok(ExitCode::SUCCESS),
+        }
     } else {
         None
     };
