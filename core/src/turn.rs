@@ -7,7 +7,9 @@ mod thought;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use step::{Draft, HiddenUsage, Step, StepOutcome, StepRecord, Work};
+pub use step::{
+    CallOutcome, CallRecord, Draft, HiddenUsage, Step, StepOutcome, StepRecord, ToolLimits, ToolLoop, Work,
+};
 pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 
 /// Identifier of a turn: time-ordered, unguessable, shown to clients as `turn-…`.
@@ -494,5 +496,10 @@ impl Turn {
             ..Message::new(Role::Assistant, begun + &answer.content)
         });
         messages
+    }
+
+    /// The answer stands on what built-in tools said: its words alone do not show where they come from.
+    pub fn called_tools(&self) -> bool {
+        self.steps.iter().any(|step| !step.calls.is_empty())
     }
 }

@@ -7,6 +7,7 @@ mod quality;
 mod retrieval;
 mod scorer;
 mod thought;
+mod tools;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,6 +51,8 @@ enum What {
     Retrieval(retrieval::Args),
     /// What a thought is worth: accuracy against tokens, under fixed budgets and under thoughts that end when certain
     Thought(thought::Args),
+    /// What built-in tools are worth: accuracy without them, with them offered, and with a call that has to be made
+    Tools(tools::Args),
 }
 
 #[derive(clap::Args)]
@@ -152,6 +155,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Quality(args) => quality::run(args),
         What::Retrieval(args) => retrieval::run(args),
         What::Thought(args) => thought::run(args),
+        What::Tools(args) => tools::run(args),
     }
 }
 

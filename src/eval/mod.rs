@@ -10,3 +10,4 @@ pub mod perplexity;
 pub mod quality;
 pub mod retrieval;
 pub mod scorer;
+pub mod tools;

@@ -2,6 +2,7 @@
 //!
 //! - `file`: one YAML file and its checks; `yaml` reads it within bounds.
 //! - `program`: the steps of a file and the most that they cost.
+//! - `tool_loop`: the step that calls built-in tools.
 //! - `set`: all of them, with the overlay and the cascade.
 //! - `plan`: makes a request's plan from a pipeline and the client's parameters.
 //! - `watch`: tells when files change.
@@ -10,6 +11,7 @@ mod file;
 mod plan;
 mod program;
 mod set;
+mod tool_loop;
 mod watch;
 pub mod yaml;
 
