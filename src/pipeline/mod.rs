@@ -1,6 +1,6 @@
 //! Pipelines: data that shapes the answers of a route.
 //!
-//! - `file`: one YAML file and its checks; `yaml` reads it within bounds.
+//! - `file`: one YAML file and its checks; `yaml` reads it within bounds, `words` the lists of its rules.
 //! - `program`: the steps of a file and the most that they cost.
 //! - `set`: all of them, with the overlay and the cascade.
 //! - `plan`: makes a request's plan from a pipeline and the client's parameters.
@@ -11,12 +11,13 @@ mod plan;
 mod program;
 mod set;
 mod watch;
+mod words;
 pub mod yaml;
 
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};
 pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
 pub use program::{Cost, HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, cost, fill};
-pub use set::{DEFAULT_ROUTE, PipelineSet, Source, Sources};
+pub use set::{DEFAULT_ROUTE, PipelineSet, Routing, Source, Sources};
 pub use watch::Watch;
 
 /// The JSON Schema of a pipeline file, for editors.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Pipeline;
 use super::file::{FILE_BYTES_MAX, PipelineError};
-use crate::intent::{Cascade, Choice};
+use crate::intent::{Cascade, Choice, Reading, Rules};
 use crate::store::files::read_bounded;
 use crate::turn::{Message, Role};
 
@@ -44,6 +44,13 @@ pub struct Source {
     pub overlay: bool,
 }
 
+/// The route of a conversation and what the rules made of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routing {
+    pub choice: Choice,
+    pub reading: Reading,
+}
+
 pub struct PipelineSet {
     pipelines: BTreeMap<String, Pipeline>,
     cascade: Cascade,
@@ -61,8 +68,7 @@ impl PipelineSet {
         if !pipelines.contains_key(DEFAULT_ROUTE) {
             return Err(PipelineError::NoDefault);
         }
-        let rules = pipelines.values().filter(|p| p.name != DEFAULT_ROUTE).map(|p| p.rules.clone()).collect();
-        let cascade = Cascade::new(rules).map_err(|error| PipelineError::Cascade(error.to_string()))?;
+        let cascade = Cascade::new(rules_of(&pipelines)).map_err(|error| PipelineError::Cascade(error.to_string()))?;
         Ok(PipelineSet { pipelines, cascade, sources: files.into_values().map(|file| file.place).collect() })
     }
 
@@ -90,14 +96,30 @@ impl PipelineSet {
         self.pipelines.values()
     }
 
+    /// The rules of every route but the default one.
+    pub fn rules(&self) -> Vec<Rules> {
+        rules_of(&self.pipelines)
+    }
+
     /// The route of a conversation: its last user message decides, or else the few before it.
     pub fn route(&self, messages: &[Message]) -> Choice {
+        self.read(messages).choice
+    }
+
+    /// The same with the evidence for every route.
+    pub fn read(&self, messages: &[Message]) -> Routing {
         let users = messages.iter().rev().filter(|m| m.role == Role::User).map(|m| m.content.as_str());
-        self.cascade.choose(users.take(1 + EARLIER_MESSAGES_MAX)).unwrap_or_else(|| Choice {
+        let reading = self.cascade.read(users.take(1 + EARLIER_MESSAGES_MAX));
+        let choice = reading.choice().unwrap_or_else(|| Choice {
             route: DEFAULT_ROUTE.to_owned(),
             because: "no rule of another route matched".to_owned(),
-        })
+        });
+        Routing { choice, reading }
     }
+}
+
+fn rules_of(pipelines: &BTreeMap<String, Pipeline>) -> Vec<Rules> {
+    pipelines.values().filter(|p| p.name != DEFAULT_ROUTE).map(|p| p.rules.clone()).collect()
 }
 
 type Files = BTreeMap<String, (String, String)>;
@@ -167,6 +189,37 @@ mod tests {
             ("Explain SQL injection", "cyber"),
             ("Is CVE-2021-44228 still exploited?", "cyber"),
             ("Summarise these sources and cite them.", "research"),
+        ] {
+            assert_eq!(routed(text), route, "{text}");
+        }
+    }
+
+    /// The set that the words were chosen with: a change of them that costs it is seen.
+    #[test]
+    fn the_prompts_of_development_take_their_routes() {
+        let set = PipelineSet::load(&Sources::default()).unwrap();
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/pipelines/routing/dev.jsonl.gz"));
+        let known = set.all().map(|p| p.name.as_str()).collect();
+        let prompts = crate::eval::routing::read(path, &known).unwrap();
+        let wrong: Vec<String> = prompts
+            .iter()
+            .filter_map(|prompt| {
+                let choice = set.route(&[Message::new(Role::User, &*prompt.text)]);
+                (choice.route != prompt.route).then(|| format!("{}: {choice:?}", prompt.id))
+            })
+            .collect();
+        assert!(wrong.len() * 50 <= prompts.len(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn pasted_text_shows_its_route() {
+        for (text, route) in [
+            ("Traceback (most recent call last):\n  File \"a\", line 3, in <module>\nKeyError: 'x'", "code"),
+            ("thread 'main' panicked\nerror[E0382]: borrow of moved value", "code"),
+            ("SELECT *\n  FROM orders\n  LEFT JOIN customers", "code"),
+            ("Jan 3 10:00:01 host sshd[311]: Failed password for root from 10.0.0.7", "cyber"),
+            ("10.0.0.7 - - [03/Jan] \"GET /wp-login.php HTTP/1.1\" 404", "cyber"),
+            ("Return-Path: <a@example.com>\nDKIM-Signature: v=1\nSubject: invoice", "cyber"),
         ] {
             assert_eq!(routed(text), route, "{text}");
         }
