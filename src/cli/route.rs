@@ -1,4 +1,4 @@
-//! `chimere route "text"`: which route the rules give a text, and why. It reads the pipeline files itself; no daemon runs.
+//! `chimere route "text"`: which route a text takes, and why. It reads the pipeline files itself; no daemon runs.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -31,12 +31,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = if args.text == "-" { from_input()? } else { args.text };
     let routing = set.read(&[Message::new(Role::User, text)]);
     if args.json {
-        let Routing { choice, reading } = &routing;
         say!(
             "{:#}",
             json!({
-                "route": choice.route, "because": choice.because, "scores": reading.scores, "unsure": reading.unsure(),
-                "would_vote": !reading.unsure().is_empty(),
+                "route": routing.choice.route, "because": routing.choice.because, "scores": routing.reading.scores,
+                "guess": routing.guess, "unsure": routing.unsure(), "would_vote": !routing.unsure().is_empty(),
             })
         );
     } else {
@@ -62,14 +61,17 @@ fn from_input() -> anyhow::Result<String> {
 }
 
 fn print(routing: &Routing) {
-    let Routing { choice, reading } = routing;
+    let Routing { choice, reading, guess } = routing;
     say!("{}: {}", choice.route, choice.because);
-    for score in reading.scores.iter().filter(|score| score.pieces > 0.0) {
-        say!("  {:<12} {:>5.1}  {}", score.route, score.pieces, score.because);
+    for score in reading.scores.iter().filter(|score| score.pieces > 0) {
+        say!("  rules  {:<12} {:>3}    {}", score.route, score.pieces, score.because);
     }
-    let unsure = reading.unsure();
+    for one in guess {
+        say!("  guess  {:<12} {:>3.0} %", one.route, one.probability * 100.0);
+    }
+    let unsure = routing.unsure();
     match unsure.is_empty() {
-        true => say!("no vote: no other route is within one piece of evidence"),
-        false => say!("within one piece of evidence: {}", unsure.join(", ")),
+        true => say!("sure: it would not vote"),
+        false => say!("unsure, it would vote between {}", unsure.join(", ")),
     }
 }

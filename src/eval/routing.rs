@@ -1,5 +1,5 @@
-//! Does a request take the right route? Labelled prompts, the rules with and without file types, and the model's vote where
-//! the rules are unsure. Macro-F1 by language with bootstrap intervals, and the confusion matrix.
+//! Does a request take the right route? Labelled prompts, the rules with and without file types, with the guess, and with a
+//! model's vote. Macro-F1 by language with bootstrap intervals, and the confusion matrix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -8,10 +8,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::gain::Gain;
-use crate::intent::{Cascade, Reading, Rules};
+use crate::intent::{Cascade, Rules};
 use crate::optimise::random::Random;
-use crate::pipeline::DEFAULT_ROUTE;
+use crate::pipeline::{DEFAULT_ROUTE, PipelineSet};
 use crate::simulate::pool::open;
+use crate::turn::{Message, Role};
 
 /// Prompts of one file.
 pub const PROMPTS_MAX: usize = 100_000;
@@ -81,23 +82,37 @@ pub struct Routed {
     pub language: String,
     pub route: String,
     pub taken: String,
-    /// Routes within one piece of evidence of the best, where there are several.
+    /// Routes between which it is unsure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsure: Vec<String>,
 }
 
-/// Asks the rules for every prompt.
-pub fn route(cascade: &Cascade, prompts: &[Prompt]) -> Vec<Routed> {
-    prompts.iter().map(|prompt| routed(prompt, &cascade.read([prompt.text.as_str()]))).collect()
+/// The route of every prompt by the rules alone.
+pub fn by_rules(cascade: &Cascade, prompts: &[Prompt]) -> Vec<Routed> {
+    let routed = |prompt: &Prompt| {
+        let reading = cascade.read(&prompt.text);
+        let taken = reading.choice().map_or_else(|| DEFAULT_ROUTE.to_owned(), |choice| choice.route);
+        routed(prompt, taken, &reading.unsure())
+    };
+    prompts.iter().map(routed).collect()
 }
 
-fn routed(prompt: &Prompt, reading: &Reading) -> Routed {
+/// The route of every prompt as a request takes it.
+pub fn as_shipped(set: &PipelineSet, prompts: &[Prompt]) -> Vec<Routed> {
+    let routed = |prompt: &Prompt| {
+        let routing = set.read(&[Message::new(Role::User, &*prompt.text)]);
+        routed(prompt, routing.choice.route.clone(), &routing.unsure())
+    };
+    prompts.iter().map(routed).collect()
+}
+
+fn routed(prompt: &Prompt, taken: String, unsure: &[&str]) -> Routed {
     Routed {
         id: prompt.id.clone(),
         language: prompt.language.clone(),
         route: prompt.route.clone(),
-        taken: reading.choice().map_or_else(|| DEFAULT_ROUTE.to_owned(), |choice| choice.route),
-        unsure: reading.unsure().into_iter().map(str::to_owned).collect(),
+        taken,
+        unsure: unsure.iter().map(|&name| name.to_owned()).collect(),
     }
 }
 
@@ -246,7 +261,7 @@ mod tests {
             text: "see main.rs".to_owned(),
         };
         let taken =
-            |rules: Vec<Rules>| route(&Cascade::new(rules).unwrap(), std::slice::from_ref(&prompt)).remove(0).taken;
+            |rules: Vec<Rules>| by_rules(&Cascade::new(rules).unwrap(), std::slice::from_ref(&prompt)).remove(0).taken;
         assert_eq!(taken(vec![rules.clone()]), "code");
         assert_eq!(taken(words_alone(&[rules])), "default");
     }

@@ -1,24 +1,21 @@
-//! The rule cascade: pieces of evidence for every route, from words and file types. The route with the most wins, ties go
-//! to the higher priority, no evidence to the default route.
+//! The rules: pieces of evidence for every route, from words and file types. The route with the most wins, ties go to the
+//! higher priority.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde::Serialize;
 
-use super::fold::fold;
+use super::fold::{ends_of, fold};
 
-/// Text looked at, bytes: a question stands before or behind what was pasted.
-pub const TEXT_BYTES_MAX: usize = 64 << 10;
-/// Of them, those of its end.
-const TAIL_BYTES: usize = 16 << 10;
-/// Words looked at: where so many were found, more change nothing.
+/// Of a text, its beginning and its end: a question stands before or behind what was pasted.
+const HEAD_BYTES: usize = 16 << 10;
+const TAIL_BYTES: usize = 8 << 10;
+/// Finds looked at: where there are so many, more change nothing.
 const MATCHES_MAX: usize = 4_096;
-/// Points of a piece of evidence, which is a word.
-pub const PIECE: i32 = 2;
-const HINT: i32 = 1;
-/// A sure word or a file name.
-const SURE: i32 = 3 * PIECE;
+/// Pieces of evidence of a file name; a word is one.
+const FILE: u32 = 3;
 /// Longest file extension, characters.
 const EXTENSION_CHARS_MAX: usize = 12;
 /// Shortest stem of a word with `*`, characters.
@@ -31,14 +28,7 @@ pub struct Rules {
     pub route: String,
     /// Breaks ties; larger wins.
     pub priority: i32,
-    /// A piece of evidence each.
     pub words: Vec<String>,
-    /// Three pieces each, as a file name.
-    pub sure: Vec<String>,
-    /// Half a piece each.
-    pub hints: Vec<String>,
-    /// Each takes a piece away; words inside one count nothing.
-    pub against: Vec<String>,
     /// File extensions without the dot.
     pub extensions: Vec<String>,
     /// Pieces needed.
@@ -60,11 +50,8 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Score {
     pub route: String,
-    /// Evidence; a word is one piece.
-    pub pieces: f64,
+    pub pieces: u32,
     pub because: String,
-    #[serde(skip)]
-    points: i32,
 }
 
 /// What the rules make of a text: every route, the best first.
@@ -84,7 +71,7 @@ impl Reading {
     /// The routes that lie within one piece of evidence of the best, with it; none where only one has evidence.
     pub fn unsure(&self) -> Vec<&str> {
         let Some(best) = self.scores.first().filter(|_| self.decided) else { return Vec::new() };
-        let near = |score: &&Score| score.points > 0 && best.points - score.points <= PIECE;
+        let near = |score: &&Score| score.pieces > 0 && best.pieces.saturating_sub(score.pieces) <= 1;
         let names: Vec<&str> = self.scores.iter().filter(near).map(|score| score.route.as_str()).collect();
         if names.len() > 1 { names } else { Vec::new() }
     }
@@ -95,7 +82,6 @@ struct Word {
     rule: usize,
     /// As the pipeline file has it.
     written: String,
-    points: i32,
     /// Whether the match must begin and end at a word's border.
     borders: (bool, bool),
 }
@@ -135,15 +121,13 @@ impl Cascade {
         for (rule, of) in rules.iter().enumerate() {
             // A word that two languages share counts once.
             let mut known = BTreeSet::new();
-            for (list, points) in [(&of.sure, SURE), (&of.words, PIECE), (&of.hints, HINT), (&of.against, -PIECE)] {
-                for written in list {
-                    let (plain, borders) = stem(written);
-                    let mut text = String::new();
-                    fold(plain, &mut text);
-                    if known.insert((text.clone(), borders)) {
-                        words.push(Word { rule, written: written.clone(), points, borders });
-                        texts.push(text);
-                    }
+            for written in &of.words {
+                let (plain, borders) = stem(written);
+                let mut text = String::new();
+                fold(plain, &mut text);
+                if known.insert((text.clone(), borders)) {
+                    words.push(Word { rule, written: written.clone(), borders });
+                    texts.push(text);
                 }
             }
             for extension in &of.extensions {
@@ -154,21 +138,8 @@ impl Cascade {
         Ok(Cascade { rules, automaton, words, extensions })
     }
 
-    /// Picks a route for texts in order of weight: the first text that gives evidence decides. Without any, the reading
-    /// of the first text.
-    pub fn read<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Reading {
-        let mut first = None;
-        for text in texts {
-            let reading = self.read_one(text);
-            if reading.decided {
-                return reading;
-            }
-            first.get_or_insert(reading);
-        }
-        first.unwrap_or_default()
-    }
-
-    fn read_one(&self, text: &str) -> Reading {
+    /// The evidence of a text.
+    pub fn read(&self, text: &str) -> Reading {
         let text = shortened(text);
         let mut found: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.rules.len()];
         for word in self.words_of(&text) {
@@ -182,18 +153,15 @@ impl Cascade {
         }
         let mut order: Vec<(usize, Score)> =
             (0..self.rules.len()).map(|rule| (rule, self.score(rule, &found[rule], &files[rule]))).collect();
-        let enough = |rule: usize, points: i32| {
-            let needed = self.rules[rule].evidence_min.clamp(1, i32::MAX as u32 / 4) as i32 * PIECE;
-            points >= needed
-        };
+        let enough = |rule: usize, pieces: u32| pieces >= self.rules[rule].evidence_min.max(1);
         // Those with the evidence that they need first; of equals the higher priority, then the earlier in the alphabet.
         order.sort_by(|(a, left), (b, right)| {
             let key = |rule: usize, score: &Score| {
-                (!enough(rule, score.points), -score.points, -i64::from(self.rules[rule].priority))
+                (!enough(rule, score.pieces), Reverse(score.pieces), Reverse(self.rules[rule].priority))
             };
             key(*a, left).cmp(&key(*b, right)).then_with(|| left.route.cmp(&right.route))
         });
-        let decided = order.first().is_some_and(|(rule, score)| enough(*rule, score.points));
+        let decided = order.first().is_some_and(|(rule, score)| enough(*rule, score.pieces));
         Reading { scores: order.into_iter().map(|(_, score)| score).collect(), decided }
     }
 
@@ -220,44 +188,30 @@ impl Cascade {
     }
 
     fn score(&self, rule: usize, words: &BTreeSet<usize>, files: &BTreeSet<&str>) -> Score {
-        let points: i32 = words.iter().map(|&word| self.words[word].points).sum();
-        let points = (points + SURE * files.len() as i32).max(0);
-        Score {
-            route: self.rules[rule].route.clone(),
-            pieces: f64::from(points) / f64::from(PIECE),
-            because: self.because(words, files),
-            points,
-        }
+        let pieces = words.len() as u32 + FILE * files.len() as u32;
+        Score { route: self.rules[rule].route.clone(), pieces, because: self.because(words, files) }
     }
 
-    /// The evidence in words that show no more of the user's text than the pipeline file itself does, the strongest
-    /// first: words stand in that order.
+    /// The evidence in words that show no more of the user's text than the pipeline file itself does.
     fn because(&self, words: &BTreeSet<usize>, files: &BTreeSet<&str>) -> String {
         let mut parts: Vec<String> = files.iter().map(|extension| format!("a .{extension} file")).collect();
-        let quoted = |&word: &usize| format!("`{}`", self.words[word].written);
-        parts.extend(words.iter().filter(|&&word| self.words[word].points > 0).map(quoted));
+        parts.extend(words.iter().map(|&word| format!("`{}`", self.words[word].written)));
         let more = parts.len().saturating_sub(4);
         parts.truncate(4);
-        let mut list = parts.join(", ");
-        if more > 0 {
-            list += &format!(" and {more} more");
-        }
-        let against: Vec<String> = words.iter().filter(|&&word| self.words[word].points < 0).map(quoted).collect();
-        if against.is_empty() { list } else { format!("{list} (less {})", against.join(", ")) }
+        let list = parts.join(", ");
+        if more > 0 { format!("{list} and {more} more") } else { list }
     }
 }
 
 /// The text as the rules read it: folded, and of a long one its beginning and its end.
 fn shortened(text: &str) -> String {
     let mut out = String::new();
-    if text.len() <= TEXT_BYTES_MAX {
-        fold(text, &mut out);
-        return out;
+    for part in ends_of(text, HEAD_BYTES, TAIL_BYTES) {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        fold(part, &mut out);
     }
-    let end = text.floor_char_boundary(TEXT_BYTES_MAX - TAIL_BYTES);
-    fold(&text[..end], &mut out);
-    out.push(' ');
-    fold(&text[text.ceil_char_boundary(text.len() - TAIL_BYTES)..], &mut out);
     out
 }
 
@@ -315,16 +269,11 @@ mod tests {
     }
 
     fn choice(cascade: &Cascade, text: &str) -> Option<Choice> {
-        cascade.read([text]).choice()
+        cascade.read(text).choice()
     }
 
     fn route(text: &str) -> Option<String> {
         choice(&cascade(), text).map(|c| c.route)
-    }
-
-    /// Pieces of evidence of the only route.
-    fn pieces(rules: &Rules, text: &str) -> f64 {
-        Cascade::new(vec![rules.clone()]).unwrap().read([text]).scores[0].pieces
     }
 
     #[test]
@@ -358,51 +307,31 @@ mod tests {
     }
 
     #[test]
-    fn each_list_has_its_weight_and_a_word_in_two_languages_counts_once() {
-        let rules = Rules {
-            sure: list(&["it-sicherheit"]),
-            hints: list(&["virus", "link"]),
-            against: list(&["flu"]),
-            ..rules("cyber", &["malware", "malware", "MALWÄRE"], &["pcap"])
+    fn a_word_counts_once_and_not_inside_a_longer_one_of_its_route() {
+        let pieces = |words: &[&str], text: &str| {
+            Cascade::new(vec![rules("code", words, &[])]).unwrap().read(text).scores[0].pieces
         };
-        for (text, expected) in [
-            ("malware, malware", 1.0),
-            ("a virus", 0.5),
-            ("a virus behind a link", 1.0),
-            ("IT-Sicherheit", 3.0),
-            ("x.pcap with malware", 4.0),
-            ("malware of the flu", 0.0),
-            ("a flu virus", 0.0),
+        for (words, text, expected) in [
+            (&["malware", "malware", "MALWÄRE"][..], "malware, malware", 1),
+            (&["source code", "code"], "source code", 1),
+            (&["source code", "code"], "source code and code", 2),
+            (&["*knie*", "*schmerz*"], "Knieschmerzen", 2),
         ] {
-            assert_eq!(pieces(&rules, text), expected, "{text}");
+            assert_eq!(pieces(words, text), expected, "{text}");
         }
-        let cascade = Cascade::new(vec![rules]).unwrap();
-        assert_eq!(choice(&cascade, "a virus"), None, "half a piece is not enough");
-        let because = choice(&cascade, "malware, IT-Sicherheit and flu").unwrap().because;
-        assert_eq!(because, "`it-sicherheit`, `malware` (less `flu`)");
-    }
-
-    #[test]
-    fn a_word_inside_a_longer_one_of_its_route_counts_nothing() {
-        let rules = Rules { against: list(&["dress code"]), ..rules("code", &["source code", "code"], &[]) };
-        for (text, expected) in [("source code", 1.0), ("source code and code", 2.0), ("code: dress code", 0.0)] {
-            assert_eq!(pieces(&rules, text), expected, "{text}");
-        }
-        let beside = self::rules("kine", &["*knie*", "*schmerz*"], &[]);
-        assert_eq!(pieces(&beside, "Knieschmerzen"), 2.0);
     }
 
     #[test]
     fn every_route_has_a_score_and_those_near_the_best_are_told() {
         let cascade = cascade();
-        let reading = cascade.read(["a rust function for the knee"]);
-        let scores: Vec<(&str, f64)> = reading.scores.iter().map(|s| (s.route.as_str(), s.pieces)).collect();
-        assert_eq!(scores, [("code", 2.0), ("kine", 1.0), ("cyber", 0.0)]);
+        let reading = cascade.read("a rust function for the knee");
+        let scores: Vec<(&str, u32)> = reading.scores.iter().map(|s| (s.route.as_str(), s.pieces)).collect();
+        assert_eq!(scores, [("code", 2), ("kine", 1), ("cyber", 0)]);
         assert_eq!(reading.unsure(), ["code", "kine"]);
-        assert!(cascade.read(["a rust function"]).unsure().is_empty(), "the others have no evidence");
-        assert!(cascade.read(["a rust function, a stack trace and a knee"]).unsure().is_empty());
-        assert!(cascade.read(["hello"]).unsure().is_empty());
-        assert_eq!(cascade.read(["hello"]).scores.len(), 3);
+        assert!(cascade.read("a rust function").unsure().is_empty(), "the others have no evidence");
+        assert!(cascade.read("a rust function, a stack trace and a knee").unsure().is_empty());
+        assert!(cascade.read("hello").unsure().is_empty());
+        assert_eq!(cascade.read("hello").scores.len(), 3);
     }
 
     #[test]
@@ -414,12 +343,6 @@ mod tests {
         for none in ["it costs 3.5", "www.example.com", "end. rs", "main.rsx", "...rs"] {
             assert_eq!(route(none), None, "{none}");
         }
-    }
-
-    #[test]
-    fn the_first_text_with_evidence_decides() {
-        let choice = cascade().read(["and then?", "about my knee", "in rust"]).choice().unwrap();
-        assert_eq!(choice.route, "kine");
     }
 
     #[test]
@@ -445,12 +368,12 @@ mod tests {
 
     #[test]
     fn of_a_long_text_the_beginning_and_the_end_are_read() {
-        let long = "é".repeat(TEXT_BYTES_MAX);
+        let long = "é".repeat(HEAD_BYTES);
         assert_eq!(route(&format!("rust {long}")).as_deref(), Some("code"));
         assert_eq!(route(&format!("{long} rust")).as_deref(), Some("code"));
         assert_eq!(route(&format!("{long} rust {long}")), None);
         assert_eq!(route(&format!("a{long} rust")).as_deref(), Some("code"), "cut between characters");
-        assert!(shortened(&long).len() <= TEXT_BYTES_MAX);
+        assert!(shortened(&long).len() <= HEAD_BYTES + TAIL_BYTES);
     }
 
     /// Whatever the text: the automaton passes once over it, no more than `MATCHES_MAX` of its finds are kept, and each

@@ -1,5 +1,13 @@
 //! Text as rules compare it: without case and accents, and with single spaces.
 
+/// The beginning and the end of a text, cut between characters, or the whole where it is no longer than both.
+pub fn ends_of(text: &str, head: usize, tail: usize) -> Vec<&str> {
+    if text.len() <= head + tail {
+        return vec![text];
+    }
+    vec![&text[..text.floor_char_boundary(head)], &text[text.ceil_char_boundary(text.len() - tail)..]]
+}
+
 /// Appends `text` folded: small letters, `é` as `e`, `ß` as `ss`, one space for a run of space, `'` for every apostrophe.
 pub fn fold(text: &str, out: &mut String) {
     out.reserve(text.len());
@@ -51,6 +59,13 @@ fn letter(c: char, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_ends_of_a_text_are_cut_between_characters() {
+        assert_eq!(ends_of("abcdef", 3, 3), ["abcdef"]);
+        assert_eq!(ends_of("abcdefg", 3, 3), ["abc", "efg"]);
+        assert_eq!(ends_of("éééé", 3, 3), ["é", "é"]);
+    }
 
     #[test]
     fn case_accents_and_space_make_no_difference() {

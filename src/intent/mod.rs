@@ -1,12 +1,15 @@
 //! Intent: which route a request takes. The rules of a route (words, phrases, file types) stand in its pipeline file,
-//! `pipelines/*.yaml`. The time is linear in the text.
+//! `pipelines/*.yaml`. Where none speaks, what the text reads like decides. The time is linear in the text.
 //!
 //! - `fold`: text without case and accents.
-//! - `cascade`: evidence for each route, and the choice.
-//! - `vote`: the model asked where the rules are unsure.
+//! - `cascade`: the rules: evidence for each route.
+//! - `guess`: what a text reads like, learned from examples.
+//! - `vote`: the model asked where both are unsure.
 
 mod cascade;
 mod fold;
+pub mod guess;
 pub mod vote;
 
-pub use cascade::{Cascade, CascadeError, Choice, PIECE, Reading, Rules, Score, TEXT_BYTES_MAX, check_word};
+pub use cascade::{Cascade, CascadeError, Choice, Reading, Rules, Score, check_word};
+pub use guess::{Guess, Likeness};

@@ -3,13 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::program::{JUDGE, Program, ProgramStep, ProgramWork, RawGate, RawStep};
-use super::words::Words;
 use super::yaml::{self, YamlError};
 use crate::embed::index::{EXAMPLE_TOKENS_MAX, EXAMPLES_PER_REPLY_MAX};
 use crate::engine::defaults::ThinkingBudget;
 use crate::engine::protocol::{Hosted, STOPS_MAX};
 use crate::engram::blend::LAMBDA_DEFAULT;
-use crate::intent::Rules;
+use crate::intent::{Rules, check_word};
 use crate::turn::{EngramChoice, Message, Retrieve, Role, Sampling, ThoughtPolicy, Tier};
 
 /// Largest pipeline file, bytes.
@@ -17,6 +16,7 @@ pub const FILE_BYTES_MAX: u64 = 256 << 10;
 /// Most YAML nodes of a file: aliases cannot make a small file large.
 const NODES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 32;
+const WORDS_MAX: usize = 2_000;
 const DEMONSTRATIONS_MAX: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -31,6 +31,8 @@ pub enum PipelineError {
     NoDefault,
     #[error("{0}")]
     Cascade(String),
+    #[error("{0}")]
+    Examples(String),
 }
 
 /// What decides that a request takes this route.
@@ -39,29 +41,12 @@ pub enum PipelineError {
 struct Match {
     /// Breaks ties between routes; larger wins.
     priority: i32,
-    /// Words or phrases: a piece of evidence each.
-    words: Words,
-    /// Those that say it alone: three pieces.
-    sure: Words,
-    /// Those that say it beside others: half a piece.
-    hints: Words,
-    /// Those that say another thing: each takes a piece away.
-    against: Words,
-    /// File extensions without the dot: three pieces each.
+    /// Words or phrases, compared without case and accents; `*` at an end stands for the rest of a word.
+    words: Vec<String>,
+    /// File extensions without the dot.
     extensions: Vec<String>,
-    /// Pieces of evidence that it takes.
+    /// How many different words it takes; a file name counts for three.
     evidence_min: Option<u32>,
-}
-
-impl Match {
-    fn lists(&self) -> [(&'static str, &Words); 4] {
-        [
-            ("match.words", &self.words),
-            ("match.sure", &self.sure),
-            ("match.hints", &self.hints),
-            ("match.against", &self.against),
-        ]
-    }
 }
 
 /// An example exchange put before the conversation.
@@ -184,9 +169,12 @@ impl Pipeline {
         if raw.name.is_empty() || !raw.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
             return invalid("name", "may hold a-z, 0-9 and _ only".to_owned());
         }
-        for (field, words) in raw.matching.lists() {
-            if let Err(message) = words.check() {
-                return invalid(field, message);
+        if raw.matching.words.len() > WORDS_MAX {
+            return invalid("match.words", format!("holds more than {WORDS_MAX} entries"));
+        }
+        for word in &raw.matching.words {
+            if let Err(why) = check_word(word) {
+                return invalid("match.words", format!("holds {word:?}: {why}"));
             }
         }
         if let Some(e) = raw.matching.extensions.iter().find(|e| !e.chars().all(|c| c.is_ascii_alphanumeric())) {
@@ -286,10 +274,7 @@ impl RawPipeline {
             rules: Rules {
                 route: self.name.clone(),
                 priority: self.matching.priority,
-                words: self.matching.words.0,
-                sure: self.matching.sure.0,
-                hints: self.matching.hints.0,
-                against: self.matching.against.0,
+                words: self.matching.words,
                 extensions: self.matching.extensions,
                 evidence_min: self.matching.evidence_min.unwrap_or(1),
             },

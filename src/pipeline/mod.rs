@@ -1,6 +1,6 @@
 //! Pipelines: data that shapes the answers of a route.
 //!
-//! - `file`: one YAML file and its checks; `yaml` reads it within bounds, `words` the lists of its rules.
+//! - `file`: one YAML file and its checks; `yaml` reads it within bounds.
 //! - `program`: the steps of a file and the most that they cost.
 //! - `set`: all of them, with the overlay and the cascade.
 //! - `plan`: makes a request's plan from a pipeline and the client's parameters.
@@ -11,7 +11,6 @@ mod plan;
 mod program;
 mod set;
 mod watch;
-mod words;
 pub mod yaml;
 
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};

@@ -1,4 +1,5 @@
-//! `chimere eval routing`: the routes of labelled prompts by the rules, and by the model's vote where they are unsure.
+//! `chimere eval routing`: the routes of labelled prompts by the rules, with the guess, and with a model's vote where both are
+//! unsure.
 
 mod voting;
 
@@ -11,7 +12,9 @@ use std::time::Instant;
 use anyhow::Context;
 use chimere::engine::load::Kind;
 use chimere::eval::routing::{self, ALL, Arm, Figure, Prompt, Voted};
-use chimere::intent::Cascade;
+use chimere::intent::{Cascade, Guess};
+use chimere::simulate::pool::open;
+use chimere::turn::{Message, Role};
 use serde_json::json;
 
 use super::super::exit::say;
@@ -19,7 +22,9 @@ use super::super::model_args::ModelArgs;
 use super::super::route::pipelines;
 use super::super::serve::Place;
 
-/// Text that the rules are timed on, and how often.
+/// Name of the arm that requests take.
+const SHIPPED: &str = "with the guess";
+/// Text that routing is timed on, and how often.
 const SPEED_BYTES: usize = 100_000;
 const SPEED_RUNS: usize = 101;
 
@@ -30,10 +35,13 @@ pub(super) struct Args {
     /// Labelled prompts (JSONL, plain or gzip): id, language, route, text
     #[arg(long, value_name = "FILE", default_value = "pipelines/routing/prompts.jsonl.gz")]
     prompts: PathBuf,
+    /// Fit the guess to these examples instead of the shipped ones (`# ROUTE LANGUAGE WEIGHT` and lines, plain or gzip)
+    #[arg(long, value_name = "FILE")]
+    examples: Option<PathBuf>,
     /// Write the route of every prompt (JSONL)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Ask the model too where the rules are unsure
+    /// Ask the model too where rules and guess are unsure
     #[arg(long)]
     vote: bool,
     #[command(flatten)]
@@ -47,24 +55,35 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let set = pipelines(args.place)?;
+    let mut set = pipelines(args.place)?;
+    if let Some(path) = &args.examples {
+        let examples = open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        set = set.with_guess(Guess::of(examples).with_context(|| path.display().to_string())?);
+    }
     let known: BTreeSet<&str> = set.all().map(|pipeline| pipeline.name.as_str()).collect();
     let prompts = routing::read(&args.prompts, &known)?;
     let rules = set.rules();
-    let words = routing::route(&Cascade::new(routing::words_alone(&rules))?, &prompts);
+    let words = routing::by_rules(&Cascade::new(routing::words_alone(&rules))?, &prompts);
     let cascade = Cascade::new(rules)?;
-    let files = routing::route(&cascade, &prompts);
+    let shipped = routing::as_shipped(&set, &prompts);
     if let Some(path) = &args.out {
-        let lines: Vec<String> = files.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        let lines: Vec<String> = shipped.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
         std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let ms = rules_ms(&cascade, &prompts);
-    let mut arms = vec![("words alone", Arm::of(&words)), ("with file types", Arm::of(&files))];
+    let text = long_text(&prompts);
+    let rules_ms = median_ms(|| cascade.read(black_box(&text)));
+    let asked = [Message::new(Role::User, text)];
+    let route_ms = median_ms(|| set.read(black_box(&asked)));
+    let mut arms = vec![
+        ("words alone", Arm::of(&words)),
+        ("with file types", Arm::of(&routing::by_rules(&cascade, &prompts))),
+        (SHIPPED, Arm::of(&shipped)),
+    ];
     let mut voted = None;
     if args.vote {
         let loaded = args.model.load(args.backend, 1, false)?;
         let hash = loaded.hosted.model_hash.clone();
-        let (routed, gain) = voting::vote(loaded, &set, &prompts, &files)?;
+        let (routed, gain) = voting::vote(loaded, &set, &prompts, &shipped)?;
         arms.push(("with the vote", Arm::of(&routed)));
         voted = Some((hash, gain));
     }
@@ -77,13 +96,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!(
             "{:#}",
             json!({
-                "prompts": args.prompts, "arms": arms, "rules_ms": ms, "rules_bytes": SPEED_BYTES, "vote": vote,
+                "prompts": args.prompts, "arms": arms, "rules_ms": rules_ms, "route_ms": route_ms, "text_bytes": SPEED_BYTES, "vote": vote,
             })
         );
     } else {
         arms.iter().for_each(|(name, arm)| print(name, arm));
-        print_confusion(&arms[1].1, &known);
-        say!("rules on {} KB of text: {ms:.3} ms", SPEED_BYTES / 1_000);
+        arms.iter().filter(|(name, _)| *name == SHIPPED).for_each(|(_, arm)| print_confusion(arm, &known));
+        say!("a route for {} KB of text: {route_ms:.3} ms, of it rules {rules_ms:.3} ms", SPEED_BYTES / 1_000);
         if let Some((_, gain)) = &voted {
             print_vote(gain);
         }
@@ -91,8 +110,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Median time of the rules on a text made of all prompts, of `SPEED_BYTES`.
-fn rules_ms(cascade: &Cascade, prompts: &[Prompt]) -> f64 {
+/// All prompts, again and again, of `SPEED_BYTES`.
+fn long_text(prompts: &[Prompt]) -> String {
     let mut text = String::new();
     for prompt in prompts.iter().cycle() {
         text += &prompt.text;
@@ -102,10 +121,14 @@ fn rules_ms(cascade: &Cascade, prompts: &[Prompt]) -> f64 {
         }
     }
     text.truncate(text.floor_char_boundary(SPEED_BYTES));
+    text
+}
+
+fn median_ms<T>(work: impl Fn() -> T) -> f64 {
     let mut times: Vec<f64> = (0..SPEED_RUNS)
         .map(|_| {
             let began = Instant::now();
-            black_box(cascade.read([black_box(text.as_str())]));
+            black_box(work());
             began.elapsed().as_secs_f64() * 1_000.0
         })
         .collect();
