@@ -51,12 +51,13 @@ use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::meters;
-use crate::night::generation::Generations;
+use crate::night::generation::learned;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
 use crate::reply::Replies;
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, StoreError, TurnStore, salvage};
+use crate::tools::Toolbox;
 
 /// Longest wait for the state folder: what is left of a daemon that was killed a moment ago.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -81,6 +82,7 @@ struct Common {
     examples: Arc<Examples>,
     pipelines: Arc<Pipelines>,
     clock: Clock,
+    toolbox: Arc<Toolbox>,
 }
 
 /// The actors' links.
@@ -161,7 +163,8 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let clock = config.clock_offset.clone().map_or_else(Clock::wall, Clock::moved_by);
     let embedding = embedder::open(&config);
     let examples = Arc::new(tables::examples(&config, embedding.embedder));
-    let common = Common { board, examples, pipelines, clock };
+    let toolbox = Arc::new(Toolbox::new(crate::program::own()?, clock.clone()));
+    let common = Common { board, examples, pipelines, clock, toolbox };
     let cast = Cast { embedder: embedding.engine, ..cast(&config, &spec, &common, &exhausted)? };
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
@@ -169,12 +172,13 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
 
 impl Daemon {
     fn new(config: Config, flags: Flags, log: LogFilter, cast: Cast, common: Common, keys: KeyRing) -> Arc<Self> {
-        let Common { board, examples, pipelines, clock } = common;
+        let Common { board, examples, pipelines, clock, toolbox } = common;
         let replies = Arc::new(Replies {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
             memory: cast.memory.clone(),
             sessions: Arc::default(),
+            withheld: Arc::default(),
             runs: Arc::default(),
             inbox: cast.inbox.clone(),
             scorer: Some(cast.scorer.clone()),
@@ -186,6 +190,7 @@ impl Daemon {
             config: Live::new(config.replies.clone()),
             append_timeout: Live::new(config.memory.append_timeout),
             clock: clock.clone(),
+            toolbox,
             permits: Arc::new(Semaphore::new(config.replies.requests_max)),
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
@@ -373,8 +378,7 @@ fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
 
 /// Whether adapters are put on the served model: the night makes them, or made one that is served.
 fn adapters_wanted(config: &Config) -> bool {
-    let learned = || Generations::open(&config.state_dir).and_then(|generations| generations.learned());
-    config.night.enabled || learned().unwrap_or(false)
+    config.night.enabled || learned(&config.state_dir).unwrap_or(false)
 }
 
 /// What an engine of this configuration is started with, beside its model.

@@ -37,6 +37,7 @@ const ROUTES: &str = "chimere_routes_total";
 const ROUTE_FALLBACKS: &str = "chimere_route_fallbacks_total";
 const RETRIEVALS: &str = "chimere_retrievals_total";
 const STEPS: &str = "chimere_steps_total";
+const TOOL_CALLS: &str = "chimere_tool_calls_total";
 const HIDDEN_TOKENS: &str = "chimere_hidden_tokens_total";
 const RELOADS: &str = "chimere_reloads_total";
 
@@ -77,6 +78,7 @@ pub fn describe() {
     describe_counter!(ROUTES, Unit::Count, "Chats by route.");
     describe_counter!(ROUTE_FALLBACKS, Unit::Count, "Plans made by the default route because the Orchestrator failed.");
     describe_counter!(RETRIEVALS, Unit::Count, "Searches for examples of a reply, by what came of them.");
+    describe_counter!(TOOL_CALLS, Unit::Count, "Calls of built-in tools, by tool and by what came of them.");
     describe_counter!(STEPS, Unit::Count, "Steps of replies, by kind and by what came of them.");
     describe_counter!(HIDDEN_TOKENS, Unit::Count, "Tokens of steps that no client sees, by direction.");
     describe_counter!(RELOADS, Unit::Count, "Reloads of a file, by what and whether it was accepted.");
@@ -197,6 +199,10 @@ pub fn retrieval(outcome: &'static str) {
 
 pub fn step(kind: &str, outcome: &'static str) {
     counter!(STEPS, "kind" => kind.to_owned(), "outcome" => outcome).increment(1);
+}
+
+pub fn tool_call(tool: &str, outcome: &'static str) {
+    counter!(TOOL_CALLS, "tool" => tool.to_owned(), "outcome" => outcome).increment(1);
 }
 
 pub fn hidden_tokens(usage: HiddenUsage) {

@@ -18,6 +18,7 @@ mod session;
 mod sink;
 mod steps;
 mod stops;
+mod withheld;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub use id::{first_turn_id, new_turn_id};
 pub use registry::Runs;
 pub use seat::refused;
 pub use session::UnderWay;
+pub use withheld::Withheld;
 
 use crate::actors::inference::{Board, Fleet, Inference, Pass};
 use crate::actors::link::Link;
@@ -44,6 +46,7 @@ use crate::failpoint::Failpoint;
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
 use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, SESSION_NAMES, ServiceError, is_session_name};
+use crate::tools::Toolbox;
 use crate::turn::Plan;
 
 /// Events on their way to the client.
@@ -65,6 +68,8 @@ pub struct Replies {
     pub memory: Link<Memory>,
     /// The sessions that a reply is under way in.
     pub sessions: Arc<UnderWay>,
+    /// Calls of built-in tools that clients were not told of.
+    pub withheld: Arc<Withheld>,
     /// The replies under way.
     pub runs: Arc<Runs>,
     /// Where kept turns wait for their verdict.
@@ -82,6 +87,8 @@ pub struct Replies {
     /// Longest wait for a Turn to be flushed.
     pub append_timeout: Live<Duration>,
     pub clock: Clock,
+    /// The built-in tools.
+    pub toolbox: Arc<Toolbox>,
     /// `reply.judge`: before the quality gate asks its judge.
     pub failpoint: Failpoint,
     /// One permit for each reply under way.
@@ -151,6 +158,7 @@ impl Replies {
             max_tokens: request.max_tokens,
             stop: std::mem::take(&mut request.stop),
             tools: Vec::new(),
+            built_in: request.built_in.take(),
             engram: std::mem::take(&mut request.engram),
             quality_gate: request.quality_gate,
             steps: request.steps,
@@ -189,8 +197,12 @@ impl Replies {
         }
         if let Some(unknown) = engram.tables.iter().find(|name| engram.required && !may(name)) {
             let known: Vec<&str> = shelf.tables.iter().map(|t| t.name.as_str()).filter(|n| may(&(*n).into())).collect();
+            let known = match known.as_slice() {
+                [] => "this model has none".to_owned(),
+                known => format!("the tables are {}", known.join(", ")),
+            };
             return Err(ServiceError::Invalid {
-                message: format!("there is no engram table `{unknown}`: the tables are {}", known.join(", ")),
+                message: format!("there is no engram table `{unknown}`: {known}"),
                 param: Some("chimere.engram.tables".to_owned()),
             });
         }

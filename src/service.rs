@@ -155,6 +155,8 @@ pub struct ReplyRequest {
     pub not_enforced: Vec<NotEnforced>,
     /// Logprobs also of the prompt's tokens, and of the token that ends the reply.
     pub prompt_logprobs: bool,
+    /// Built-in tools that the answer may call; absent: those of the route.
+    pub built_in: Option<Vec<String>>,
     /// Of the calls that a choice makes the first counts alone.
     pub one_tool_call: bool,
     /// The client shows text as it comes: what was told cannot be taken back.

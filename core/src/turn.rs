@@ -7,13 +7,26 @@ mod thought;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use step::{Draft, HiddenUsage, Step, StepOutcome, StepRecord, Work};
+pub use step::{
+    CallOutcome, CallRecord, Draft, HiddenUsage, Step, StepOutcome, StepRecord, ToolLimits, ToolLoop, Work,
+};
 pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 
 /// Identifier of a turn: time-ordered, unguessable, shown to clients as `turn-…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TurnId(pub String);
+
+/// What the id of a reply begins with in the place of its turn's `turn-`.
+const REPLY_PREFIXES: [&str; 2] = ["chatcmpl-", "cmpl-"];
+
+impl TurnId {
+    /// The turn that a client means: by its own id, or by the id of its reply.
+    pub fn named(id: &str) -> TurnId {
+        let of_reply = REPLY_PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix));
+        TurnId(of_reply.map_or_else(|| id.to_owned(), |rest| format!("turn-{rest}")))
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -483,5 +496,10 @@ impl Turn {
             ..Message::new(Role::Assistant, begun + &answer.content)
         });
         messages
+    }
+
+    /// The answer stands on what built-in tools said: its words alone do not show where they come from.
+    pub fn called_tools(&self) -> bool {
+        self.steps.iter().any(|step| !step.calls.is_empty())
     }
 }

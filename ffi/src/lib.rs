@@ -1,6 +1,7 @@
 //! The only `unsafe` code of Chimère, behind safe interfaces: read-only file maps, CPU kernels with
 //! run-time dispatch, ggml's quantised formats, libllama and CUDA. Each `unsafe` block says why it is sound.
 
+pub mod access;
 pub mod cache;
 pub mod cpu;
 pub mod dtype;

@@ -2,6 +2,7 @@
 //! read, writing stops and serving goes on. The log is reopened after a while. The log is opened and read away from the
 //! actor's thread: sled may hang, and it panics at some damage.
 
+mod listing;
 mod sessions;
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::meters;
 use crate::service::TurnFilter;
-use crate::store::{StoreError, TurnStore, rest_of_list};
+use crate::store::{StoreError, TurnStore};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 pub use sessions::{AppendTo, DeleteSession, Resume, SaveSession, Sessions};
@@ -75,7 +76,7 @@ pub struct Get(pub TurnId);
 #[rtype(result = "Result<Vec<Turn>, MemoryError>")]
 pub struct List(pub TurnFilter);
 
-/// As `List`, for a client: when it leaves, the token is cancelled, and no further piece is read.
+/// As `List`, for a client, at a low priority: when it leaves, the token is cancelled, and no further piece is read.
 #[derive(Message)]
 #[rtype(result = "Result<Vec<Turn>, MemoryError>")]
 pub struct ListFor(pub TurnFilter, pub CancellationToken);
@@ -257,14 +258,22 @@ async fn blocking<T: Send + 'static>(
     log: Arc<Held>,
     work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<(Arc<Held>, T), StoreError> {
-    let done = tokio::task::spawn_blocking(move || {
-        let value = work(log.get()?)?;
-        Ok((log, value))
-    });
-    let late = |_| StoreError::Disk(format!("no answer within {DISK_TIMEOUT_MS} ms"));
-    let done = timeout(Duration::from_millis(DISK_TIMEOUT_MS), done).await.map_err(late)?;
+    let done = tokio::task::spawn_blocking(move || done(log, work));
     // sled panics where it reads what it did not write.
-    done.map_err(|error| StoreError::Broken(error.to_string()))?
+    within(async { done.await.map_err(|error| StoreError::Broken(error.to_string()))? }).await
+}
+
+fn done<T>(
+    log: Arc<Held>,
+    work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError>,
+) -> Result<(Arc<Held>, T), StoreError> {
+    let value = work(log.get()?)?;
+    Ok((log, value))
+}
+
+async fn within<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| StoreError::Disk(format!("no answer within {DISK_TIMEOUT_MS} ms"));
+    timeout(Duration::from_millis(DISK_TIMEOUT_MS), work).await.map_err(late)?
 }
 
 impl Actor for Memory {
@@ -356,75 +365,6 @@ impl Handler<Get> for Memory {
 
     fn handle(&mut self, Get(id): Get, context: &mut Self::Context) -> Self::Result {
         self.read(context, move |log| log.get(&id))
-    }
-}
-
-/// Reads a listing piece by piece, each a job of its own, so that listings take turns.
-async fn pieces(
-    (log, me): (Result<Arc<Held>, String>, Addr<Memory>),
-    lists: Arc<Semaphore>,
-    filter: TurnFilter,
-    wanted: CancellationToken,
-    mut take: impl FnMut(Turn),
-) -> Result<(), MemoryError> {
-    let mut log = log.map_err(MemoryError::Stopped)?;
-    let mut rest = Some(filter);
-    while let Some(filter) = rest {
-        let _place = tokio::select! {
-            place = lists.acquire() => place,
-            () = wanted.cancelled() => return Ok(()),
-        };
-        let (asked, read) = (filter.clone(), move |log: &dyn TurnStore| log.list_piece(&filter));
-        let (same, piece) = tell(&me, blocking(log, read).await)?;
-        (log, rest) = (same, rest_of_list(asked, &piece));
-        piece.value.into_iter().for_each(&mut take);
-    }
-    Ok(())
-}
-
-impl Memory {
-    fn list(
-        &self,
-        context: &Context<Self>,
-        lists: &Arc<Semaphore>,
-        filter: TurnFilter,
-        wanted: CancellationToken,
-    ) -> ResponseFuture<Result<Vec<Turn>, MemoryError>> {
-        let (from, lists) = ((self.log.clone(), context.address()), lists.clone());
-        Box::pin(async move {
-            let mut turns = Vec::new();
-            pieces(from, lists, filter, wanted, |turn| turns.push(turn)).await?;
-            Ok(turns)
-        })
-    }
-}
-
-impl Handler<List> for Memory {
-    type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
-
-    fn handle(&mut self, List(filter): List, context: &mut Self::Context) -> Self::Result {
-        self.list(context, &self.own_lists, filter, CancellationToken::new())
-    }
-}
-
-impl Handler<ListFor> for Memory {
-    type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
-
-    fn handle(&mut self, ListFor(filter, wanted): ListFor, context: &mut Self::Context) -> Self::Result {
-        self.list(context, &self.lists, filter, wanted)
-    }
-}
-
-impl<T: Send + 'static> Handler<Survey<T>> for Memory {
-    type Result = ResponseFuture<Result<T, MemoryError>>;
-
-    fn handle(&mut self, survey: Survey<T>, context: &mut Self::Context) -> Self::Result {
-        let (from, lists) = ((self.log.clone(), context.address()), self.own_lists.clone());
-        let Survey { filter, mut seen, take } = survey;
-        Box::pin(async move {
-            pieces(from, lists, filter, CancellationToken::new(), |turn| take(&mut seen, turn)).await?;
-            Ok(seen)
-        })
     }
 }
 

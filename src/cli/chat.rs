@@ -50,6 +50,9 @@ pub struct Args {
     /// Model to ask, by name [default: the served one]
     #[arg(long)]
     model: Option<String>,
+    /// Built-in tools that answers may call, by name: `calculate,date_time` [default: those of the route]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    tools: Vec<String>,
     /// Thought: auto, on, off or a number of tokens
     #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Think>())]
     think: Think,
@@ -81,12 +84,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     session.remembered = args.session;
     session.route = args.route;
     session.model = args.model;
+    session.tools = args.tools;
     session.think = args.think;
     let typed = args.message.join(" ");
     let question = if !typed.is_empty() {
         Some(typed)
     } else if !std::io::stdin().is_terminal() {
-        Some(read_input()?)
+        match command::piped(&read_input()?).map_err(|message| coded(EX_USAGE, message))? {
+            Some(question) => Some(question),
+            None => return Ok(ExitCode::SUCCESS),
+        }
     } else {
         None
     };

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use chimere_ffi::access::may_fill;
 use chimere_ffi::gpu::{compiler_version, first_card, shipped_architectures};
 
 use chimere::config::check::Finding;
@@ -15,7 +16,6 @@ use chimere::daemon::embedder;
 use chimere::daemon::validate::judge;
 use chimere::engine::machine::available_bytes;
 use chimere::gguf::Gguf;
-use chimere::store::files::create_private_dir;
 
 use super::check::{all_good, print_findings};
 use super::exit::{EX_UNAVAILABLE, say};
@@ -112,19 +112,31 @@ fn memory_of(flags: &Flags, program: &Path) -> Finding {
     found("memory", needed <= free, message)
 }
 
+/// Nothing is written: a daemon may live there, or none may ever.
 fn state(folder: &Path) -> Finding {
-    let probe = folder.join(".doctor");
-    let tried = create_private_dir(folder)
-        .and_then(|()| fs::write(&probe, b""))
-        .and_then(|()| fs::remove_file(&probe))
-        .and_then(|()| fs::metadata(folder));
     let shown = folder.display();
-    match tried {
+    let no = |path: &Path, error: std::io::Error| {
+        found("state", false, format!("{shown} cannot be written: {}: {error}", path.display()))
+    };
+    match fs::metadata(folder) {
+        Ok(meta) if !meta.is_dir() => found("state", false, format!("{shown} is no folder")),
         Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
             found("state", false, format!("{shown} is open to other users of this machine: chmod 700 {shown}"))
         }
-        Ok(_) => found("state", true, format!("{shown} can be written")),
-        Err(error) => found("state", false, format!("{shown} cannot be written: {error}")),
+        Ok(_) => match may_fill(folder) {
+            Ok(()) => found("state", true, format!("{shown} can be written")),
+            Err(error) => no(folder, error),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // It is made in the nearest folder that there is.
+            let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+            let above = whole.ancestors().skip(1).find(|above| above.exists()).unwrap_or(Path::new("/"));
+            match may_fill(above) {
+                Ok(()) => found("state", true, format!("{shown} is not there yet; the first start makes it")),
+                Err(error) => no(above, error),
+            }
+        }
+        Err(error) => no(folder, error),
     }
 }
 

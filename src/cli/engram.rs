@@ -319,8 +319,9 @@ fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Res
 
 fn scan(config: &Config) -> anyhow::Result<Shelf> {
     let shipped = config.model.as_ref().ok().and_then(|m| m.parent()).map(|folder| folder.join(DIR));
-    let signatures = seal(config)?;
-    Ok(Shelf::scan(shipped.as_deref(), &config.state_dir.join(DIR), Some(&signatures)))
+    // Without a key nothing is signed yet.
+    let signatures = Seal::look(&config.state_dir.join(KEY_FILE))?;
+    Ok(Shelf::scan(shipped.as_deref(), &config.state_dir.join(DIR), signatures.as_ref()))
 }
 
 /// A file, or a table by its name.
@@ -330,7 +331,9 @@ fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
     }
     let name = table.to_string_lossy();
     let known = scan(config)?.tables.into_iter().find(|t| t.name == name);
-    Ok(known.with_context(|| format!("there is no file and no table `{name}`"))?.path)
+    let missing =
+        || format!("there is no file and no table `{name}`: `chimere engram list` shows those that there are");
+    Ok(known.with_context(missing)?.path)
 }
 
 fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> anyhow::Result<()> {

@@ -5,8 +5,10 @@ mod golden;
 mod judge;
 mod quality;
 mod retrieval;
+mod routing;
 mod scorer;
 mod thought;
+mod tools;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
+    /// Routes of labelled prompts: macro-F1 by language, and the confusion matrix
+    Routing(routing::Args),
     /// Write the logits of a token sequence: little-endian i32 in, row-major f32 out, a row a position
     Logits(LogitsArgs),
     /// Perplexity and bits per byte of a text
@@ -50,6 +54,8 @@ enum What {
     Retrieval(retrieval::Args),
     /// What a thought is worth: accuracy against tokens, under fixed budgets and under thoughts that end when certain
     Thought(thought::Args),
+    /// What built-in tools are worth: accuracy without them, with them offered, and with a call that has to be made
+    Tools(tools::Args),
 }
 
 #[derive(clap::Args)]
@@ -144,6 +150,7 @@ struct AgreeArgs {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
+        What::Routing(args) => routing::run(args),
         What::Logits(args) => logits(args),
         What::Perplexity(args) => score(args),
         What::Agree(args) => compare(args),
@@ -152,6 +159,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Quality(args) => quality::run(args),
         What::Retrieval(args) => retrieval::run(args),
         What::Thought(args) => thought::run(args),
+        What::Tools(args) => tools::run(args),
     }
 }
 

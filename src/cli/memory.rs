@@ -45,8 +45,8 @@ enum Cmd {
         #[command(flatten)]
         which: Which,
         /// Most turns to print
-        #[arg(long, default_value_t = 100)]
-        limit: usize,
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+        limit: u64,
         /// Whole turns, as JSON lines
         #[arg(long)]
         json: bool,
@@ -75,7 +75,7 @@ enum Cmd {
 /// Which turns; all given conditions must hold
 #[derive(clap::Args, Default)]
 struct Which {
-    /// Only this turn
+    /// Only this turn, by its id or that of the reply
     #[arg(long, value_name = "ID")]
     turn: Option<String>,
     /// Only turns of this key or owner
@@ -92,7 +92,7 @@ struct Which {
 impl Which {
     fn filter(self) -> TurnFilter {
         TurnFilter {
-            turn: self.turn.map(TurnId),
+            turn: self.turn.as_deref().map(TurnId::named),
             principal: self.principal,
             conversation: self.conversation,
             since_ms: self.since,
@@ -123,7 +123,7 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
     match command {
         Cmd::List { which, limit, json } => {
             let mut out = io::stdout().lock();
-            log.each(which.filter(), Some(limit), &mut |turn| {
+            log.each(which.filter(), usize::try_from(limit).ok(), &mut |turn| {
                 if json { line(&mut out, turn) } else { Ok(writeln!(out, "{}", summary(turn))?) }
             })
             .await

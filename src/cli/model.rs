@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::client::{Client, Where, printable};
-use super::exit::{EX_DATAERR, coded, say};
+use super::exit::{EX_DATAERR, coded, note, say};
 use super::night::with_client;
 use super::serve::Place;
 
@@ -108,6 +108,9 @@ async fn change(client: &Client, body: &Value, detach: bool) -> anyhow::Result<(
     }
     let (model, file, before) = (word(&shown["model"]), word(&shown["file"]), word(&shown["before"]));
     say!("{model} is served from {file}; `chimere model back` goes back to {before}");
+    if let Some(why) = shown["defaults"]["unused"].as_str() {
+        note!("chimere: {}", printable(why));
+    }
     Ok(())
 }
 
@@ -138,6 +141,9 @@ fn text(shown: &Value) -> String {
     for (name, key) in [("file", "file"), ("model", "model"), ("before", "before"), ("configured", "configured")] {
         lines.push(format!("{name:<10} {}", word(&shown[key])));
     }
+    let (source, unused) = (&shown["defaults"]["source"], &shown["defaults"]["unused"]);
+    let unused = unused.as_str().map(|why| format!("; {}", printable(why))).unwrap_or_default();
+    lines.push(format!("{:<10} {}{unused}", "defaults", word(source)));
     let change = &shown["change"];
     if !change.is_null() {
         lines.push(format!("{:<10} {} ({})", "change", word(&change["to"]), word(&change["phase"])));

@@ -116,6 +116,12 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
     for step in &pipeline.program.steps {
         let what = match &step.work {
             ProgramWork::Answer(_) => "generate, visible".to_owned(),
+            ProgramWork::Tools(_, allowed, limits) => format!(
+                "tools, visible: {}; at most {} calls in {} rounds",
+                allowed.join(", "),
+                limits.calls,
+                limits.rounds
+            ),
             ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {tokens} tokens"),
             ProgramWork::Judge(gated) => format!("judge, at most {} more answers", gated.gate.retries),
         };

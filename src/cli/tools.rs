@@ -65,13 +65,13 @@ fn call(name: &str, arguments: &str, deadline: Duration) -> anyhow::Result<ExitC
     let result = result.map_err(|error| {
         let code = match error {
             ToolError::Unknown(_) | ToolError::Arguments(_) | ToolError::Refused(_) => EX_DATAERR,
-            ToolError::NotBuilt { .. } => EX_UNAVAILABLE,
+            ToolError::NotBuilt { .. } | ToolError::Effects(_) => EX_UNAVAILABLE,
             ToolError::Late(_) => EX_TEMPFAIL,
             ToolError::Failed(_) => EX_SOFTWARE,
         };
         coded(code, error.to_string())
     })?;
-    say!("{result}");
+    say!("{}", result.text);
     Ok(ExitCode::SUCCESS)
 }
 

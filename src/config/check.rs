@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::{Config, Environment, Flags};
 use crate::daemon::choice::served_file;
 use crate::daemon::validate::judge;
-use crate::engine::validate::EMBEDS;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
@@ -16,7 +15,7 @@ use crate::store::files::places;
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `model`, `judge`, `embedder`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `model`, `further`, `judge`, `embedder`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -43,16 +42,22 @@ impl Config {
             said += &format!("; variables that mean nothing: {}", config.unknown_variables.join(", "));
         }
         let keys = KeyRing::load(&config.state_dir);
-        vec![
+        let further =
+            |(path, names): (_, &Vec<String>)| finding("further", further(&config, Path::new(path), names, program));
+        let mut findings = vec![
             finding("config", Ok::<_, String>(said)),
             finding("pipelines", pipelines(&config)),
             finding("night", night(&config)),
             finding("model", model(&config, program)),
+        ];
+        findings.extend(config.models.files.iter().map(further));
+        findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
             finding("keys", keys.map(|ring| format!("{} keys", ring.entries().len()))),
-        ]
+        ]);
+        findings
     }
 }
 
@@ -81,11 +86,24 @@ fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> 
 }
 
 fn model(config: &Config, program: Option<&Path>) -> Result<String, String> {
-    let path = &served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())?;
+    let path = served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())?;
+    file(config, &path, program)
+}
+
+/// A further model, with the names that requests give it.
+fn further(config: &Config, path: &Path, names: &[String], program: Option<&Path>) -> Result<String, String> {
+    let named = |said: String| format!("{}: {said}", names.join(", "));
+    file(config, path, program).map(named).map_err(named)
+}
+
+/// The judgement of a model file. A file of defaults that a start would pass over is a mistake of somebody's.
+fn file(config: &Config, path: &Path, program: Option<&Path>) -> Result<String, String> {
     let shown = path.display().to_string();
     match judge(config, path, program, 0) {
-        Ok(judged) if judged.embedding_only => Err(format!("{shown}: {EMBEDS}")),
-        Ok(judged) => Ok(format!("{shown}: {judged}")),
+        Ok(judged) => match &judged.defaults_unused {
+            Some(why) => Err(format!("{shown}: {judged}; but {why}")),
+            None => Ok(format!("{shown}: {judged}")),
+        },
         Err(why) if why.contains(&shown) => Err(why),
         Err(why) => Err(format!("{shown}: {why}")),
     }
@@ -136,5 +154,48 @@ mod tests {
         assert!(good("").contains(&("pipelines", false)));
         fs::write(overlay.join("night.yaml"), "version: 1\njobs: {}\n").unwrap();
         assert!(good("").contains(&("night", false)));
+    }
+
+    /// Of every model file that the configuration names, and of what lies beside it, a start would say the same.
+    #[test]
+    fn further_models_and_files_of_defaults_are_judged_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = Environment { home: Some(dir.path().to_owned()), cores: 2, ..Environment::default() };
+        let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano");
+        let file = |name: &str| dir.path().join(name).display().to_string();
+        fs::copy(nano.join("nano.gguf"), file("own.gguf")).unwrap();
+        fs::write(file("own.defaults.json"), r#"{"model_hash": "another"}"#).unwrap();
+        fs::write(file("text.gguf"), "no model").unwrap();
+        let embed = nano.join("nano-embed.gguf").display().to_string();
+        let prm = nano.join("nano-prm.gguf").display().to_string();
+        let (own, none, text) = (file("own.gguf"), file("none.gguf"), file("text.gguf"));
+        let config = file("c.toml");
+        let models = format!("a = '{none}', b = '{none}', c = '{embed}', d = '{text}', e = '{own}', f = '{prm}'");
+        fs::write(&config, format!("[model]\npath = '{own}'\n[models]\nfiles = {{ {models} }}")).unwrap();
+        let flags = Flags { config: Some(config.into()), ..Flags::default() };
+        let findings = Config::check_in(&flags, &env, None);
+        let of = |what: &str, begins: &str| {
+            let found = findings.iter().find(|found| found.what == what && found.message.starts_with(begins));
+            let found = found.unwrap_or_else(|| panic!("{what} {begins}: {findings:#?}"));
+            assert!(!found.good, "{}", found.message);
+            found.message.clone()
+        };
+        for (what, begins, why) in [
+            ("model", own.as_str(), "own.defaults.json is passed over: its `model_hash` is that of other weights"),
+            ("further", "a, b: ", "No such file"),
+            ("further", "c: ", "it is an embedding model and writes no text: name it as `embed.model`"),
+            ("further", "d: ", "not a GGUF file"),
+            ("further", "e: ", "own.defaults.json is passed over"),
+            ("further", "f: ", "of the type `adapter`; name the model that it is for"),
+        ] {
+            let message = of(what, begins);
+            assert!(message.contains(why), "{message}");
+        }
+        let embedder = findings.iter().find(|found| found.what == "embedder").unwrap();
+        let wanted = format!("{} is not there: put one there, or name another file", file("nano-embed.gguf"));
+        assert!(embedder.message.contains(&wanted), "{}", embedder.message);
+        fs::remove_file(file("own.defaults.json")).unwrap();
+        let found = Config::check_in(&flags, &env, None);
+        assert!(found.iter().any(|found| found.what == "further" && found.good && found.message.starts_with("e: ")));
     }
 }

@@ -77,8 +77,13 @@ pub fn served_file(config: &Config) -> Result<PathBuf, Vec<PathBuf>> {
 /// A path says the same from every folder, and of what was installed also after an update: each release lies in a folder
 /// of its own, to which `current` leads.
 pub(super) fn whole(path: &Path) -> PathBuf {
-    let path = path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
+    let path = whole_here(path);
     of_any_release(&path).unwrap_or(path)
+}
+
+/// A path that says the same from every folder, until an update.
+pub(super) fn whole_here(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 /// `…/lib/chimere/RELEASE/share/…` with `current` for the release, where that has such a file.
@@ -91,6 +96,21 @@ fn of_any_release(path: &Path) -> Option<PathBuf> {
     current.push("current");
     current.extend(&parts[at + 3..]);
     current.is_file().then_some(current)
+}
+
+/// The file that `path` means to a daemon that serves from the release of `configured`: another one may be `current` by now.
+pub(super) fn of_own_release(path: &Path, configured: &Path) -> PathBuf {
+    let current: Vec<_> = path.components().collect();
+    let own: Vec<_> = configured.components().collect();
+    let at = current.windows(4).position(|four| {
+        let names: Vec<_> = four.iter().map(|part| part.as_os_str()).collect();
+        names == ["lib", "chimere", "current", "share"]
+    });
+    let Some(at) = at.filter(|at| own.get(..at + 2) == Some(&current[..at + 2]) && own.len() > at + 2) else {
+        return path.to_owned();
+    };
+    let file: PathBuf = own[..at + 3].iter().chain(&current[at + 3..]).collect();
+    if file.is_file() { file } else { path.to_owned() }
 }
 
 #[cfg(test)]
@@ -128,5 +148,10 @@ mod tests {
         std::os::unix::fs::symlink("1.1-b", &current).unwrap();
         let choice = Choice::in_force(dir.path(), &file("1.1-b")).expect("the configuration is the same");
         assert_eq!(choice.before.canonicalize().unwrap(), file("1.1-b"));
+        // A daemon of the release before, which runs on, means its own file by that.
+        assert_eq!(of_own_release(&choice.before, &file("1.0-a")), file("1.0-a"));
+        assert_eq!(of_own_release(&choice.path, &file("1.0-a")), choice.path, "a file of nobody's release");
+        let gone = root.join("current/share/chimere/gone.gguf");
+        assert_eq!(of_own_release(&gone, &file("1.0-a")), gone);
     }
 }

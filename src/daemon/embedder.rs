@@ -72,7 +72,13 @@ pub(super) fn open(config: &Config) -> Embedding {
 /// The file that was named, or the one beside the model.
 pub fn file(config: &Config) -> Result<PathBuf, String> {
     let beside = || config.model.as_ref().ok().map(|model| model.with_file_name(FILE)).filter(|path| path.is_file());
-    let none = || format!("no embedding model: put {FILE} beside the model, or name one (`embed.model`)");
+    let none = || {
+        let looked = match config.model.as_ref().map(|model| model.with_file_name(FILE)) {
+            Ok(place) => format!("{} is not there: put one there", place.display()),
+            Err(_) => format!("there is no model beside which {FILE} could lie: name a model (`model.path`)"),
+        };
+        format!("no embedding model: {looked}, or name another file (`embed.model`, CHIMERE_EMBED_MODEL)")
+    };
     config.embed.model.clone().or_else(beside).ok_or_else(none)
 }
 

@@ -226,6 +226,7 @@ impl Service for Daemon {
             let pairs = self.cast.scheduler.send_within(ForgetPairs(wanted), within).await;
             pairs.map_err(|error| link(&error))?.map_err(ServiceError::Internal)?;
             self.forget_examples(filter.clone()).await?;
+            self.replies.withheld.forget(filter.principal.as_deref());
             self.forget_prefixes(filter.principal.clone()).await?;
             let forgotten = self.cast.memory.send_within(Forget(filter.clone()), within).await;
             let forgotten = forgotten.map_err(|error| link(&error))?.map_err(memory)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::model::Models;
+use super::model::{Models, hindrance};
 use super::{DaemonError, engine_spec};
 use crate::actors::inference::{Berth, Fleet, FleetLimits};
 use crate::actors::supervisor::{Budget, Place};
@@ -21,6 +21,11 @@ pub(super) fn fleet(config: &Config, place: &Place, budget: Budget) -> Result<Fl
     let models = &config.models;
     let limits = FleetLimits { loaded_max: models.loaded_max, idle: models.idle_unload, wait: models.load_wait };
     let spec = |(file, names): (&std::path::PathBuf, &Vec<String>)| {
+        // It may be there by the time that somebody asks for it.
+        if let Some(why) = hindrance(file) {
+            let file = file.display();
+            tracing::warn!(model = names[0], "the further model cannot be loaded as it is: {file} {why}");
+        }
         let mut spec = engine_spec(config, file.clone())?;
         spec.args = theirs(spec.args);
         Ok((names.clone(), spec))
@@ -93,9 +98,13 @@ impl Models {
         let found = self.fleet.find(name).cloned();
         found.ok_or_else(|| {
             let names: Vec<String> = listed(&self.fleet).into_iter().map(|model| format!("`{}`", model.name)).collect();
-            let known = if names.is_empty() { "models.files names none".to_owned() } else { names.join(", ") };
+            let known = match names.as_slice() {
+                [] => "the configuration names none (models.files)".to_owned(),
+                names => format!("the further models are {}", names.join(", ")),
+            };
+            let served = if self.hosted_as(name) { "; it is the served model, which stays loaded" } else { "" };
             let name: String = name.chars().take(128).collect();
-            ServiceError::NoSuchModel(format!("there is no further model `{name}`: {known}"))
+            ServiceError::NoSuchModel(format!("there is no further model `{name}`: {known}{served}"))
         })
     }
 }

@@ -2,6 +2,7 @@
 //! starts with the other file. Once that file has proved itself, the choice is written down and requests go on. What
 //! cannot be hosted is not chosen, and the file before serves on; so it does after a kill at any moment.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
-use super::choice::{Choice, whole};
+use super::choice::{Choice, of_own_release, whole, whole_here};
 use super::face::link;
 use super::{Cast, DaemonError, engine_spec, fleet, validate};
 use crate::actors::inference::{Board, EngineSpec, EngineState, Fleet, Host, HostError, Inference};
@@ -19,7 +20,6 @@ use crate::actors::scheduler::{Hold, HoldNight, Scheduler};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::protocol::Hosted;
-use crate::engine::validate::EMBEDS;
 use crate::gguf::{Error, Gguf, MAGIC, located};
 use crate::meters;
 use crate::service::{ModelWish, ServiceError};
@@ -85,6 +85,11 @@ impl Models {
         self.config.model.as_deref().unwrap_or(Path::new(""))
     }
 
+    /// Whether the served model is called so.
+    pub(super) fn hosted_as(&self, name: &str) -> bool {
+        self.board.hosted().is_some_and(|hosted| hosted.model.name == name)
+    }
+
     fn before(&self) -> Option<PathBuf> {
         Choice::in_force(&self.config.state_dir, self.configured()).map(|choice| choice.before)
     }
@@ -106,6 +111,7 @@ impl Models {
             "file": self.board.file().map(|file| whole(&file)),
             "model": hosted.as_ref().map(|hosted| &hosted.model.name),
             "model_hash": hosted.as_ref().map(|hosted| &hosted.model_hash),
+            "defaults": hosted.as_ref().map(|hosted| defaults(hosted)),
             "configured": whole(self.configured()),
             "before": self.before(),
             "change": change,
@@ -128,7 +134,7 @@ impl Models {
             ModelWish::Load(name) => return self.load(&name, wait).await,
             ModelWish::Unload(name) => return self.unload(&name, wait).await,
             ModelWish::Before => match self.before() {
-                Some(path) => path,
+                Some(path) => of_own_release(&path, &whole_here(self.configured())),
                 None => return conflict("no other model was served before: name a file".to_owned()),
             },
         };
@@ -162,7 +168,6 @@ impl Models {
             let file = vet(&path)?;
             let program = crate::program::own().map_err(|error| ServiceError::Internal(error.to_string()))?;
             match validate::judge(&config, &file, Some(&program), freed_bytes) {
-                Ok(judged) if judged.embedding_only => Err(refused(&path, EMBEDS)),
                 Ok(_) => Ok(file),
                 Err(why) => Err(refused(&path, &told(&why))),
             }
@@ -268,7 +273,12 @@ fn refused(path: &Path, why: &str) -> ServiceError {
     invalid(format!("`{}` cannot be hosted: {why}; the model before serves on", path.display()))
 }
 
-/// The model's first file. Of what is no model file nothing is told but that.
+/// Where the numbers come from that the model is asked with, and why not from the file beside it.
+fn defaults(hosted: &Hosted) -> Value {
+    json!({ "source": hosted.defaults.source, "unused": hosted.defaults.unused })
+}
+
+/// The model's first file. Of what is no model file it is told what stands in the way, and nothing of what it holds.
 fn vet(path: &Path) -> Result<PathBuf, ServiceError> {
     if !path.is_absolute() {
         return Err(invalid("`path` must begin with `/`: the daemon has a folder of its own".to_owned()));
@@ -283,11 +293,30 @@ fn vet(path: &Path) -> Result<PathBuf, ServiceError> {
             Err(refused(path, &told(&error.to_string())))
         }
         _ => {
-            // What else lies there is nobody's business; that the daemon may not read it is the owner's.
-            let regular = std::fs::metadata(path).map_or(true, |there| there.is_file());
-            let why = why_not(path).filter(|_| regular).map_or(String::new(), |why| format!(": it {why}"));
-            Err(invalid(format!("`{}` is no model file (GGUF) that the daemon can read{why}", path.display())))
+            let why = hindrance(path).unwrap_or_else(|| "is no GGUF file".to_owned());
+            Err(invalid(format!("`{}` is no model file (GGUF) that the daemon can read: it {why}", path.display())))
         }
+    }
+}
+
+/// What stands in the way of a model at `path`, as the end of a sentence; `None`: it begins as one.
+pub(super) fn hindrance(path: &Path) -> Option<String> {
+    let file = match located(path) {
+        Ok(file) => file,
+        Err(Error::NoModel { .. }) => return Some("is a folder without a model file (.gguf)".to_owned()),
+        Err(Error::SeveralModels { found, names, .. }) => {
+            return Some(format!("is a folder of {found} models ({names}): name one of them"));
+        }
+        Err(Error::Read { source, .. }) => return Some(format!("is a folder that cannot be read: {source}")),
+        Err(error) => return Some(format!("cannot be used: {error}")),
+    };
+    let absent = std::fs::symlink_metadata(&file).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    match why_not(&file) {
+        Some(why) if absent => Some(format!("does not exist: {why}")),
+        Some(why) => Some(why),
+        None if absent => Some("does not exist".to_owned()),
+        None if !file.exists() => Some("is a link to what does not exist".to_owned()),
+        None => (!begins_as_model(&file)).then(|| "is no GGUF file".to_owned()),
     }
 }
 
@@ -308,6 +337,7 @@ pub(super) fn first_spec(config: &Config, configured: PathBuf) -> Result<EngineS
     match Choice::in_force(&config.state_dir, &configured).map(|choice| choice.path) {
         Some(path) if path != whole(&configured) => {
             tracing::info!(file = %path.display(), "a model that was chosen in the place of the configured one");
+            let path = of_own_release(&path, &whole_here(&configured));
             Ok(EngineSpec { instead: Some(Arc::new(spec)), ..engine_spec(config, path)? })
         }
         _ => Ok(spec),

@@ -9,15 +9,16 @@ use clap::ValueEnum;
 
 use crate::config::Config;
 use crate::engine::load::{Kind, LoadOptions};
-use crate::engine::validate::{Judged, validate, validate_apart};
+use crate::engine::validate::{EMBEDS, Judged, validate, validate_apart};
 
-/// Judges the file at `path` as an engine of this configuration would. `program`: ours, to be started for it; absent: it is
+/// Judges the file at `path` as an engine of this configuration would that is to serve it. `program`: ours, to be started for it; absent: it is
 /// judged in this process. `freed_bytes`: memory that will be free before the model is loaded.
 pub fn judge(config: &Config, path: &Path, program: Option<&Path>, freed_bytes: u64) -> Result<Judged, String> {
-    match program {
-        Some(program) => validate_apart(program, super::engine_args(config), path, freed_bytes),
-        None => here(config, path, freed_bytes),
-    }
+    let judged = match program {
+        Some(program) => validate_apart(program, super::engine_args(config), path, freed_bytes)?,
+        None => here(config, path, freed_bytes)?,
+    };
+    if judged.embedding_only { Err(EMBEDS.to_owned()) } else { Ok(judged) }
 }
 
 fn here(config: &Config, path: &Path, freed_bytes: u64) -> Result<Judged, String> {

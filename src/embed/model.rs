@@ -17,7 +17,7 @@ use crate::gguf::Gguf;
 
 /// File beside the model that is taken where none is named.
 pub const FILE: &str = "nano-embed.gguf";
-pub const ARCHITECTURE: &str = "static-embedding";
+pub const ARCHITECTURE: &str = crate::engine::embedder::TABLE;
 const TENSOR: &str = "token_embd.weight";
 /// Largest file, and longest vector.
 const FILE_BYTES_MAX: u64 = 1 << 30;

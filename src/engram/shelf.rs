@@ -60,8 +60,8 @@ impl Shelf {
     /// The tables of an installation; without its key none of its own is served.
     pub fn of_installation(state_dir: &Path, shipped: Option<&Path>) -> Shelf {
         let key = state_dir.join(KEY_FILE);
-        let (signatures, refused) = match Seal::open(&key) {
-            Ok(signatures) => (Some(signatures), None),
+        let (signatures, refused) = match Seal::look(&key) {
+            Ok(signatures) => (signatures, None),
             Err(error) => (None, Some(Refused { path: key, message: error.to_string() })),
         };
         let mut shelf = Shelf::scan(shipped, &state_dir.join(DIR), signatures.as_ref());

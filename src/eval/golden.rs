@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::check::Check;
+use crate::engine::grammar::Grammar;
 use crate::engine::process::Running;
 use crate::engine::protocol::{Channel, ChatInput, Command, Event, Generate, Prompt};
 use crate::simulate::pool::open;
@@ -133,6 +134,8 @@ pub struct Exam {
     pub parallel: usize,
     /// Tables mixed into the replies.
     pub engram: Option<EngramChoice>,
+    /// What the reply must be; absent: any text.
+    pub grammar: Option<Grammar>,
     /// 0 = greedy; otherwise the items' numbers are the seeds.
     pub temperature: f32,
 }
@@ -177,8 +180,8 @@ pub fn ask(id: u64, item: &Item, exam: &Exam) -> Generate {
         ..ChatInput::default()
     };
     let sampling = Sampling { temperature: exam.temperature, seed: Some(id), ..Sampling::default() };
-    let (engram, thought) = (exam.engram.clone(), exam.thought);
-    Generate { id, thinking, thought, engram, ..Generate::new(Prompt::Chat(chat), sampling, item.max_tokens) }
+    let (engram, thought, grammar) = (exam.engram.clone(), exam.thought, exam.grammar.clone());
+    Generate { id, thinking, thought, engram, grammar, ..Generate::new(Prompt::Chat(chat), sampling, item.max_tokens) }
 }
 
 impl Outcome {

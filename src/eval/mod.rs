@@ -9,4 +9,6 @@ pub mod logits;
 pub mod perplexity;
 pub mod quality;
 pub mod retrieval;
+pub mod routing;
 pub mod scorer;
+pub mod tools;

@@ -28,7 +28,7 @@ pub(super) const FEEDBACK: Table = Table {
         "FeedbackRequest",
         "A vote, a correction, or both.",
         &[&[
-            Param::new("turn", TEXT, "Its id.").required(),
+            Param::new("turn", TEXT, "Its id, or that of the reply.").required(),
             Param::new("vote", Shape::Word(&["up", "down"]), ""),
             Param::new("correction", Shape::Text { min: 0, max: CORRECTION_CHARS_MAX }, "A better answer."),
         ]],
@@ -36,7 +36,7 @@ pub(super) const FEEDBACK: Table = Table {
 };
 
 const WHICH: &[Param] = &[
-    Param::new("turn", TEXT, "One turn, by its id."),
+    Param::new("turn", TEXT, "One turn, by its id or that of the reply."),
     Param::new("conversation", TEXT, ""),
     Param::new("since_ms", Shape::Whole { min: i64::MIN as i128, max: i64::MAX as i128 }, "Unix milliseconds."),
     Param::new("principal", TEXT, "Another than one's own needs the scope `admin`."),
@@ -48,7 +48,7 @@ pub(super) const LIST: Table = Table::new(
     &[
         WHICH,
         AFTER,
-        &[Param::new("limit", Shape::Whole { min: 0, max: PAGE_TURNS_MAX as i128 }, "Turns of a page.").default("100")],
+        &[Param::new("limit", Shape::Whole { min: 1, max: PAGE_TURNS_MAX as i128 }, "Turns of a page.").default("100")],
     ],
 );
 pub(super) const EXPORT: Table = Table::new("", "", &[WHICH, AFTER]);
@@ -57,7 +57,8 @@ pub(super) const FORGET: Table =
 
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     let (map, _) = body::checked(&call.body, &FEEDBACK, &call.limits)?;
-    let request: FeedbackRequest = body::typed(Value::Object(map))?;
+    let mut request: FeedbackRequest = body::typed(Value::Object(map))?;
+    request.turn = TurnId::named(&request.turn.0);
     let turn = request.turn.clone();
     call.door.service.feedback(call.principal, request).await?;
     Ok(reply::json(&json!({"object": "feedback", "turn": turn, "recorded": true})))
@@ -88,12 +89,12 @@ impl Wanted {
             _ => Some(own),
         };
         Ok(TurnFilter {
-            turn: self.turn,
+            turn: self.turn.map(|id| TurnId::named(&id.0)),
             principal,
             conversation: self.conversation,
             since_ms: self.since_ms,
             limit: self.limit,
-            after: self.after,
+            after: self.after.map(|id| TurnId::named(&id.0)),
         })
     }
 }

@@ -9,9 +9,6 @@ use super::routes::Call;
 use crate::service::{RunSummary, Scope};
 use crate::turn::TurnId;
 
-/// Prefixes that a reply's own id has in the place of the turn's.
-const REPLY_PREFIXES: [&str; 2] = ["chatcmpl-", "cmpl-"];
-
 /// Whose runs this call may see; `None`: everybody's.
 fn whose(call: &Call) -> Option<&str> {
     (!call.principal.may(Scope::Admin)).then_some(call.principal.name.as_str())
@@ -19,9 +16,7 @@ fn whose(call: &Call) -> Option<&str> {
 
 /// The run that the path names, by its turn's id or by the reply's.
 fn named(call: &Call) -> TurnId {
-    let id = call.id.as_deref().unwrap_or_default();
-    let of_reply = REPLY_PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix));
-    TurnId(of_reply.map_or_else(|| id.to_owned(), |rest| format!("turn-{rest}")))
+    TurnId::named(call.id.as_deref().unwrap_or_default())
 }
 
 fn object(run: &RunSummary) -> Value {

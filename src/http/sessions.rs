@@ -27,7 +27,11 @@ pub(super) const SAVE: Table = Table {
         "`turn` or `from`, not both.",
         &[&[
             Param::new("name", Shape::Name(&SESSION_NAME), "").required(),
-            Param::new("turn", TEXT, "A turn of one's own, after which the session goes on."),
+            Param::new(
+                "turn",
+                TEXT,
+                "A turn of one's own, by its id or that of the reply, after which the session goes on.",
+            ),
             Param::new("from", Shape::Name(&SESSION_NAME), "Another session."),
             Param::new("replace", Shape::Bool, "Move a session of that name; else it is 409.").default("false"),
         ]],
@@ -66,7 +70,7 @@ pub(crate) async fn save(call: Call) -> Result<Response, ApiError> {
     let (map, _) = body::checked(&call.body, &SAVE, &call.limits)?;
     let wanted: Wanted = body::typed(Value::Object(map))?;
     let at = match (wanted.turn, wanted.from) {
-        (Some(turn), None) => SessionAt::Turn(turn),
+        (Some(turn), None) => SessionAt::Turn(TurnId::named(&turn.0)),
         (None, Some(from)) => SessionAt::Session(from),
         _ => {
             let message = "say where the session is to stand: a `turn` of yours, or `from`, another session";

@@ -66,6 +66,7 @@ pub enum Refusal {
     NoConsent,
     Tainted,
     Formed,
+    Called,
     UnknownPrincipal,
     Redacted,
     NoChat,
@@ -94,6 +95,7 @@ impl Refusal {
             Refusal::NoConsent => "no consent",
             Refusal::Tainted => "text of tools or files took part",
             Refusal::Formed => "its form was enforced",
+            Refusal::Called => "it stands on results of built-in tools",
             Refusal::UnknownPrincipal => "its principal has no key any more",
             Refusal::Redacted => "earlier messages of its conversation were forgotten",
             Refusal::NoChat => "no chat",
@@ -143,6 +145,7 @@ impl Admission<'_> {
         refuse(!turn.consent, Refusal::NoConsent)?;
         refuse(turn.taint, Refusal::Tainted)?;
         refuse(turn.formed, Refusal::Formed)?;
+        refuse(turn.called_tools(), Refusal::Called)?;
         refuse(!self.principals.known.contains(&turn.principal), Refusal::UnknownPrincipal)?;
         let ends_with_user = turn.messages.last().is_some_and(|m| m.role == Role::User);
         refuse(turn.redacted, Refusal::Redacted)?;

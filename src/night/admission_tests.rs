@@ -1,8 +1,10 @@
 //! Every rule of admission by itself, and the rules of the set.
 
+use serde_json::json;
+
 use super::*;
 use crate::night::dataset::tests::row;
-use crate::turn::{ChoiceJudgement, Sampling, Tier, Timings, ToolCall, TurnId, Usage};
+use crate::turn::{ChoiceJudgement, Sampling, StepRecord, Tier, Timings, ToolCall, TurnId, Usage};
 
 fn judgement(verdict: u8) -> Judgement {
     let choice = ChoiceJudgement { index: 0, verdict, p: 0.6, thought_steps: 0, steps: vec![0.6] };
@@ -104,6 +106,15 @@ fn a_confirmed_reply_becomes_a_pair_with_its_origin() {
     assert_eq!((origin.run.as_str(), origin.question), ("r", key("what is 17 + 25")));
 }
 
+/// A step whose answer stands on a calculation.
+fn called() -> StepRecord {
+    let call =
+        json!({"name": "calculate", "arguments": {}, "outcome": "done", "result": "4", "bytes": 1, "took_ms": 1});
+    let step = json!({"kind": "tools", "name": "answer", "outcome": "done", "prompt_tokens": 1, "completion_tokens": 1,
+        "took_ms": 1, "visible": true, "calls": [call]});
+    serde_json::from_value(step).unwrap()
+}
+
 #[test]
 fn each_rule_refuses_what_it_is_for() {
     let ask = |text: &str| vec![Message::new(Role::User, text)];
@@ -111,6 +122,7 @@ fn each_rule_refuses_what_it_is_for() {
         (Refusal::NoConsent, Box::new(|t| t.consent = false)),
         (Refusal::Tainted, Box::new(|t| t.taint = true)),
         (Refusal::Formed, Box::new(|t| t.formed = true)),
+        (Refusal::Called, Box::new(|t| t.steps = vec![called()])),
         (Refusal::UnknownPrincipal, Box::new(|t| t.principal = "stranger".to_owned())),
         (Refusal::UnknownPrincipal, Box::new(|t| t.principal = String::new())),
         (Refusal::NoChat, Box::new(|t| t.pipeline_version = "none".to_owned())),

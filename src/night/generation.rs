@@ -21,6 +21,7 @@ pub const ADAPTER: &str = "adapter.gguf";
 const MANIFEST: &str = "manifest.json";
 const SIGNATURE: &str = "manifest.sig";
 const ASIDE: &str = ".new-";
+const POINTER: &str = "served.json";
 
 #[derive(Debug, thiserror::Error)]
 pub enum GenerationError {
@@ -63,7 +64,7 @@ impl Generations {
                 fs::remove_dir_all(entry.path())?;
             }
         }
-        Ok(Generations { folder, pointer: state_dir.join("served.json"), seal })
+        Ok(Generations { folder, pointer: state_dir.join(POINTER), seal })
     }
 
     fn dir(&self, generation: u64) -> PathBuf {
@@ -183,11 +184,6 @@ impl Generations {
         Ok(self.file()?.and_then(|file| file.of(base_hash)))
     }
 
-    /// Whether a learned generation answers, on any base model.
-    pub fn learned(&self) -> Result<bool, GenerationError> {
-        Ok(self.file()?.is_some_and(|file| file.named().any(|number| number > 0)))
-    }
-
     /// Replaces the pointer of a base model in one step; those of other models stay.
     pub fn point(&self, base_hash: &str, pointer: &Pointer) -> Result<(), GenerationError> {
         // What cannot be read is replaced: it names nothing.
@@ -249,6 +245,12 @@ impl Generations {
         sync_dir(&self.folder)?;
         Ok(old)
     }
+}
+
+/// Whether a learned generation answers, on any base model; nothing is made for that.
+pub fn learned(state_dir: &Path) -> Result<bool, GenerationError> {
+    let file = PointerFile::read(&state_dir.join(POINTER))?;
+    Ok(file.is_some_and(|file| file.named().any(|number| number > 0)))
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -122,7 +122,7 @@ fn a_pointer_waits_while_another_base_model_serves() {
     assert_eq!(place.generations.pointer(other).unwrap(), Some(own));
     assert_eq!(place.generations.servable(BASE).0.champion, 2);
     assert_eq!(place.generations.pointer("a third").unwrap(), None);
-    assert!(place.generations.learned().unwrap());
+    assert!(learned(place.dir.path()).unwrap());
 }
 
 #[test]

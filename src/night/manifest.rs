@@ -103,13 +103,19 @@ pub struct Seal {
 impl Seal {
     /// Reads the key at `path`, or makes one (0600) where there is none.
     pub fn open(path: &Path) -> Result<Seal, ManifestError> {
+        if let Some(seal) = Seal::look(path)? {
+            return Ok(seal);
+        }
+        let mut seed = [0u8; 32];
+        getrandom::fill(&mut seed).map_err(|_| ManifestError::Random)?;
+        write_durable(path, format!("{KEY_HEAD}{}\n", hex(&seed)).as_bytes())?;
+        Ok(Seal { key: SigningKey::from_bytes(&seed) })
+    }
+
+    /// The key in the file, if there is one; nothing is written.
+    pub fn look(path: &Path) -> Result<Option<Seal>, ManifestError> {
         let name = || path.display().to_string();
-        let Some(text) = read_bounded(path, 1_024)? else {
-            let mut seed = [0u8; 32];
-            getrandom::fill(&mut seed).map_err(|_| ManifestError::Random)?;
-            write_durable(path, format!("{KEY_HEAD}{}\n", hex(&seed)).as_bytes())?;
-            return Ok(Seal { key: SigningKey::from_bytes(&seed) });
-        };
+        let Some(text) = read_bounded(path, 1_024)? else { return Ok(None) };
         if std::fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
             return Err(ManifestError::Exposed(name()));
         }
@@ -120,7 +126,7 @@ impl Seal {
             let pair = std::str::from_utf8(pair).unwrap_or_default();
             *byte = u8::from_str_radix(pair, 16).map_err(|_| ManifestError::Key(name()))?;
         }
-        Ok(Seal { key: SigningKey::from_bytes(&seed) })
+        Ok(Some(Seal { key: SigningKey::from_bytes(&seed) }))
     }
 
     /// The bytes of a manifest file and of its signature file. The same manifest gives the same bytes.

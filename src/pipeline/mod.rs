@@ -2,6 +2,7 @@
 //!
 //! - `file`: one YAML file and its checks; `yaml` reads it within bounds.
 //! - `program`: the steps of a file and the most that they cost.
+//! - `tool_loop`: the step that calls built-in tools.
 //! - `set`: all of them, with the overlay and the cascade.
 //! - `plan`: makes a request's plan from a pipeline and the client's parameters.
 //! - `watch`: tells when files change.
@@ -10,13 +11,14 @@ mod file;
 mod plan;
 mod program;
 mod set;
+mod tool_loop;
 mod watch;
 pub mod yaml;
 
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};
 pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
 pub use program::{Cost, HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, cost, fill};
-pub use set::{DEFAULT_ROUTE, PipelineSet, Source, Sources};
+pub use set::{DEFAULT_ROUTE, PipelineSet, Routing, Source, Sources};
 pub use watch::Watch;
 
 /// The JSON Schema of a pipeline file, for editors.

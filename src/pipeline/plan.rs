@@ -14,7 +14,8 @@ use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
 use crate::turn::{
-    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy, Tier, Work,
+    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy, Tier,
+    ToolLimits, ToolLoop, Work,
 };
 
 /// Tables that one reply may use, and bytes of its passages together.
@@ -33,6 +34,8 @@ pub struct Wishes {
     pub max_tokens: Option<u32>,
     pub stop: Vec<String>,
     pub tools: Vec<Value>,
+    /// Built-in tools that the answer may call; absent: those of the program.
+    pub built_in: Option<Vec<String>>,
     pub engram: EngramWish,
     pub quality_gate: Option<bool>,
     pub steps: StepsWish,
@@ -55,10 +58,11 @@ pub fn plan(
         StepsWish::None => &Program::default(),
         StepsWish::Program | StepsWish::Events => &pipeline.program,
     };
-    if program.instructs() && wishes.prompt.end != PromptEnd::Opened {
+    let tools = built_in(program, &wishes)?;
+    if (program.instructs() || tools.is_some()) && wishes.prompt.end != PromptEnd::Opened {
         let message = format!(
             "the route `{}` works in steps, which ask something behind the conversation: a reply that goes on with the \
-             last message needs `chimere.steps: \"none\"`",
+             last message needs `chimere.steps: \"none\"`, and no built-in tools",
             pipeline.name
         );
         return Err(ServiceError::Invalid { message, param: Some("chimere.steps".to_owned()) });
@@ -74,7 +78,7 @@ pub fn plan(
         StepsWish::None => None,
         StepsWish::Program | StepsWish::Events => gate(program, tier, wishes.quality_gate),
     };
-    let steps = steps(pipeline, program, &messages, &sampling, tier, gate);
+    let steps = steps(pipeline, program, &messages, &sampling, tier, tools, gate);
     let mut stop = wishes.stop;
     stop.extend(pipeline.stop.iter().cloned());
     finish(Plan {
@@ -115,6 +119,25 @@ fn thinking(pipeline: &Pipeline, own: &Terms, tier: Tier, max_tokens: u32) -> Th
     }
 }
 
+/// The built-in tools of a reply and how far it may go with them: what the request says, or else the program.
+fn built_in(program: &Program, wishes: &Wishes) -> Result<Option<(Vec<String>, ToolLimits)>, ServiceError> {
+    let own = program.steps.iter().find_map(|step| match &step.work {
+        ProgramWork::Tools(_, allowed, limits) => Some((allowed, *limits)),
+        _ => None,
+    });
+    let limits = own.map(|(_, limits)| limits).unwrap_or_default();
+    let offered = wishes.built_in.as_ref().or(own.map(|(allowed, _)| allowed));
+    let Some(offered) = offered.filter(|names| !names.is_empty()) else { return Ok(None) };
+    let named = wishes.tools.iter().filter_map(|tool| tool["function"]["name"].as_str());
+    for (at, name) in named.enumerate() {
+        if offered.iter().any(|own| own == name) {
+            let message = format!("`{name}` is the name of a built-in tool that this reply may call: rename yours");
+            return Err(ServiceError::Invalid { message, param: Some(format!("tools[{at}].function.name")) });
+        }
+    }
+    Ok(Some((offered.clone(), limits)))
+}
+
 /// The program's steps for one reply.
 fn steps(
     pipeline: &Pipeline,
@@ -122,11 +145,16 @@ fn steps(
     messages: &[Message],
     sampling: &Sampling,
     tier: Tier,
+    tools: Option<(Vec<String>, ToolLimits)>,
     gate: Option<QualityGate>,
 ) -> Vec<Step> {
+    let answer = |instruction: &String| match tools.clone() {
+        Some((offered, limits)) => Work::Tools(ToolLoop { instruction: instruction.clone(), offered, limits }),
+        None => Work::Answer { instruction: instruction.clone() },
+    };
     let planned = program.steps.iter().filter_map(|step| {
         let work = match &step.work {
-            ProgramWork::Answer(own) => Work::Answer { instruction: own.instruction.clone() },
+            ProgramWork::Answer(own) | ProgramWork::Tools(own, ..) => answer(&own.instruction),
             ProgramWork::Draft(own, max_tokens) => Work::Draft(Box::new(Draft {
                 system: system_text(own.system.as_deref().unwrap_or(&pipeline.system), messages),
                 instruction: own.instruction.clone(),

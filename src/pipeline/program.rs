@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::plan::check_sampling;
-use crate::turn::{Plan, QualityGate, Sampling, Tier, Work};
+use super::tool_loop::RawTools;
+use crate::turn::{Plan, QualityGate, Sampling, Tier, ToolLimits, Work};
 
 pub const STEPS_MAX: usize = 16;
 /// Tokens that the hidden generations of a program may come to together.
@@ -28,7 +29,7 @@ pub(super) const JUDGE: &str = "judge";
 pub(super) enum RawStep {
     Generate(RawGenerate),
     Judge(RawGate),
-    Tools(IgnoredAny),
+    Tools(RawTools),
     Retrieve(IgnoredAny),
     Web(IgnoredAny),
     TreeSearch(IgnoredAny),
@@ -104,6 +105,8 @@ pub struct ProgramStep {
 pub enum ProgramWork {
     /// The visible one.
     Answer(Terms),
+    /// The same, where it may call these built-in tools.
+    Tools(Terms, Vec<String>, ToolLimits),
     /// A hidden one of at most so many tokens.
     Draft(Terms, u32),
     Judge(Gated),
@@ -139,7 +142,7 @@ impl Program {
     /// The terms of the visible generation.
     pub fn answer(&self) -> Option<&Terms> {
         self.steps.iter().find_map(|step| match &step.work {
-            ProgramWork::Answer(terms) => Some(terms),
+            ProgramWork::Answer(terms) | ProgramWork::Tools(terms, ..) => Some(terms),
             _ => None,
         })
     }
@@ -151,7 +154,8 @@ impl Program {
         })
     }
 
-    /// Tokens that its hidden generations come to at most, without what a judge sends back.
+    /// Tokens that its hidden generations come to at most, without what a judge sends back or tools are
+    /// called by.
     pub fn hidden_tokens(&self) -> u64 {
         let of = |step: &ProgramStep| match step.work {
             ProgramWork::Draft(_, tokens) => u64::from(tokens),
@@ -163,7 +167,7 @@ impl Program {
     /// It asks something behind the conversation: the last word cannot be the assistant's own.
     pub fn instructs(&self) -> bool {
         let instructs = |step: &ProgramStep| match &step.work {
-            ProgramWork::Answer(terms) => !terms.instruction.is_empty(),
+            ProgramWork::Answer(terms) | ProgramWork::Tools(terms, ..) => !terms.instruction.is_empty(),
             ProgramWork::Draft(..) => true,
             ProgramWork::Judge(_) => false,
         };
@@ -175,8 +179,8 @@ impl Program {
         if raw.is_empty() || raw.len() > STEPS_MAX {
             return Err(format!("holds {} steps, but must hold 1 to {STEPS_MAX}", raw.len()));
         }
-        let last = raw.iter().rposition(|step| matches!(step, RawStep::Generate(_)));
-        let last = last.ok_or("hold no `generate`: nothing would be answered")?;
+        let last = raw.iter().rposition(|step| matches!(step, RawStep::Generate(_) | RawStep::Tools(_)));
+        let last = last.ok_or("hold no `generate` or `tools`: nothing would be answered")?;
         let mut program = Program { steps: Vec::with_capacity(raw.len()) };
         for (at, step) in raw.into_iter().enumerate() {
             let step = program.step(step, at, last).map_err(|message| format!("[{at}] {message}"))?;
@@ -200,7 +204,19 @@ impl Program {
                 Err("is `judge` before the answer: only the answer can be judged, so it comes last".to_owned())
             }
             RawStep::Judge(raw) => Ok(ProgramStep { name: JUDGE.to_owned(), work: ProgramWork::Judge(raw.checked()?) }),
-            RawStep::Tools(_) => not_built("tools", "built-in tools"),
+            RawStep::Tools(_) if at < last => {
+                Err("is `tools` before the answer: the answer itself calls the tools, so it comes last".to_owned())
+            }
+            RawStep::Tools(raw) => {
+                let (allowed, limits) = raw.checked()?;
+                let step = self.generate(raw.answer, at, last)?;
+                match step.work {
+                    ProgramWork::Answer(terms) => {
+                        Ok(ProgramStep { work: ProgramWork::Tools(terms, allowed, limits), ..step })
+                    }
+                    work => Ok(ProgramStep { work, ..step }),
+                }
+            }
             RawStep::Retrieve(_) => not_built("retrieve", "an index of documents"),
             RawStep::Web(_) => not_built("web", "a search of the web"),
             RawStep::TreeSearch(_) => not_built("tree_search", "forks of a generation"),
@@ -290,6 +306,7 @@ pub fn cost(plan: &Plan, choices: u32) -> Cost {
     plan.steps.iter().fold(Cost::default(), |cost, step| {
         let (generations, tokens) = match &step.work {
             Work::Answer { .. } => (choices, plan.max_tokens),
+            Work::Tools(tools) => (tools.limits.rounds + 1, plan.max_tokens),
             Work::Draft(draft) => (1, draft.max_tokens),
             Work::Judge(gate) => (gate.retries, plan.max_tokens),
         };
@@ -359,6 +376,15 @@ mod tests {
             ("steps: [{generate: {max_tokens: 16385}}, {generate: {}}]\n", "16385 hidden tokens"),
             ("steps: [{generate: {sampling: {temperature: 9}}}]\n", "temperature is 9"),
             ("steps: [{generate: {judge: 1}}]\n", "judge"),
+            ("steps: [{tools: {}}]\n", "[0] allows no tool"),
+            ("steps: [{tools: {allow: [abacus]}}]\n", "there is no tool \"abacus\""),
+            ("steps: [{tools: {allow: [search_web]}}]\n", "needs a search of the web"),
+            ("steps: [{tools: {allow: [calculate, calculate]}}]\n", "`calculate` twice"),
+            ("steps: [{tools: {allow: [calculate], rounds: 9}}]\n", "has rounds 9, but it must be 1 to 8"),
+            ("steps: [{tools: {allow: [calculate], calls: 0}}]\n", "has calls 0"),
+            ("steps: [{tools: {allow: [calculate], timeout_ms: 1}}]\n", "has timeout_ms 1"),
+            ("steps: [{tools: {allow: [calculate], answer: {hidden: true}}}]\n", "[0] is hidden"),
+            ("steps: [{tools: {allow: [calculate]}}, {generate: {}}]\n", "[0] is `tools` before the answer"),
             ("steps: [{retrieve: {k: 3}}, {generate: {}}]\n", "`retrieve`, which needs an index of documents"),
             ("steps: [{web: {}}, {generate: {}}]\n", "`web`, which needs a search of the web"),
             ("steps: [{tree_search: {}}]\n", "no `generate`"),
@@ -405,7 +431,8 @@ mod tests {
             retrieve: {k: 1, min_score: 0.5, tokens_max: 9}\nsampling: {temperature: 0, top_p: 1, top_k: 1, min_p: 0, \
             repetition_penalty: 1, frequency_penalty: 0, presence_penalty: 0, penalty_window_tokens: 1, seed: 1, logprobs: 1}\n\
             steps:\n  - generate: {name: n, hidden: true, system: s, instruction: i, tier: ultra, thinking_tokens: 0, \
-            max_tokens: 9, sampling: {top_k: 1}}\n  - generate: {}\n  - judge: {verdict_max: 1, retries: 1, \
+            max_tokens: 9, sampling: {top_k: 1}}\n  - tools: {allow: [calculate], rounds: 2, calls: 3, timeout_ms: 500, \
+            answer: {name: n2}}\n  - judge: {verdict_max: 1, retries: 1, \
             timeout_ms: 100, tiers: [ultra]}\n";
         Pipeline::parse(all, "a.yaml", "a", false).unwrap();
         let shipped = PipelineSet::texts(&Sources::default()).unwrap();

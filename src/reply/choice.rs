@@ -9,7 +9,7 @@ use crate::actors::inference::FromEngine;
 use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
 use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::toolcall::{Format, Piece, ToolCallParser};
-use crate::turn::{FinishReason, Generation, Timings, ToolCall, Usage};
+use crate::turn::{FinishReason, Generation, Message, Role, Timings, ToolCall, Usage};
 use crate::whole;
 
 /// A choice under way.
@@ -32,6 +32,15 @@ pub(super) struct Choice {
     pub(super) one_call: bool,
     /// The call being written: id, name, arguments so far.
     call: Option<(String, String, String)>,
+    /// Names of the tools whose calls the client is not told of.
+    pub(super) built_in: Vec<String>,
+    /// Their calls in this generation.
+    called: Vec<ToolCall>,
+    /// Where this generation begins in thought and content, and whether that is still to be marked.
+    begins: [usize; 2],
+    parted: [bool; 2],
+    /// Another generation follows one that ends with such calls.
+    pub(super) goes_on: bool,
 }
 
 impl Choice {
@@ -65,7 +74,45 @@ impl Choice {
             tools: (!tools.is_empty()).then(|| ToolCallParser::new(tools, format)),
             one_call: false,
             call: None,
+            built_in: Vec::new(),
+            called: Vec::new(),
+            begins: [0, 0],
+            parted: [false, false],
+            goes_on: false,
         }
+    }
+
+    /// The next generation of the same answer begins; what was said stands.
+    pub(super) fn go_on(&mut self, tools: &[Value], format: &'static Format) {
+        let Generation { thinking, content, .. } = &self.generation;
+        self.begins = [thinking.len(), content.len()];
+        self.parted = [!thinking.is_empty(), !content.is_empty()];
+        self.tools = Some(ToolCallParser::new(tools, format));
+        self.unshown = self.unshown.take().map(|_| Default::default());
+        (self.started, self.finished, self.channel) = (false, false, Channel::Answer);
+    }
+
+    /// The calls of built-in tools that this generation made, and what it thought and said beside them.
+    pub(super) fn take_built_in(&mut self) -> Message {
+        let Generation { thinking, content, .. } = &self.generation;
+        let [thought, said] = self.begins;
+        let thought = thinking[thought..].trim();
+        Message {
+            reasoning_content: Some(thought.to_owned()).filter(|thought| !thought.is_empty()),
+            tool_calls: std::mem::take(&mut self.called),
+            ..Message::new(Role::Assistant, content[said..].trim())
+        }
+    }
+
+    /// It ended with calls of built-in tools alone, whose results it waits for.
+    fn pauses(&self, reason: FinishReason) -> bool {
+        let alone = self.generation.tool_calls.is_empty() && !self.called.is_empty();
+        self.goes_on && alone && reason == FinishReason::Stop
+    }
+
+    /// Nothing follows: the client has been told of the end.
+    pub(super) fn complete(&self) -> bool {
+        self.finished && !self.pauses(self.generation.finish_reason)
     }
 
     /// Logprobs of all tokens, as they come: those whose text is not shown as well.
@@ -109,8 +156,9 @@ impl Choice {
 
     fn start(&mut self, prompt_ids: Vec<u32>, cached_tokens: u32, seed: u64) {
         self.started = true;
-        self.generation.usage.prompt_tokens = prompt_ids.len() as u32;
-        self.generation.usage.cached_tokens = cached_tokens;
+        self.generation.thinking_ids.clear();
+        self.generation.reply_ids.clear();
+        self.generation.usage = Usage { prompt_tokens: prompt_ids.len() as u32, cached_tokens, ..Usage::default() };
         self.generation.seed = seed;
         self.prompt_ids = prompt_ids;
     }
@@ -145,13 +193,17 @@ impl Choice {
         self.pieces(pieces, out);
     }
 
-    fn show(&mut self, channel: Channel, text: String, out: &mut Vec<ReplyEvent>) {
-        match channel {
-            Channel::Thinking => self.generation.thinking.push_str(&text),
-            Channel::Answer => self.generation.content.push_str(&text),
+    fn show(&mut self, channel: Channel, mut text: String, out: &mut Vec<ReplyEvent>) {
+        let logprobs = self.unshown.as_mut().map(|u| u[channel as usize].shown(&text)).unwrap_or_default();
+        let (said, at) = match channel {
+            Channel::Thinking => (&mut self.generation.thinking, 0),
+            Channel::Answer => (&mut self.generation.content, 1),
+        };
+        if !text.is_empty() && std::mem::take(&mut self.parted[at]) {
+            text.insert_str(0, if said.ends_with('\n') { "\n" } else { "\n\n" });
         }
+        said.push_str(&text);
         if !text.is_empty() {
-            let logprobs = self.unshown.as_mut().map(|u| u[channel as usize].shown(&text)).unwrap_or_default();
             out.push(ReplyEvent::Delta { choice: self.generation.index, channel, text, logprobs });
         }
     }
@@ -162,21 +214,28 @@ impl Choice {
             match piece {
                 Piece::Content(channel, text) => self.show(channel, text, out),
                 Piece::Begin { index: 1.., .. } | Piece::Arguments { index: 1.., .. } if self.one_call => {}
-                Piece::Begin { index, id, name } => {
+                Piece::Begin { id, name, .. } => {
                     self.call = Some((id.clone(), name.clone(), String::new()));
-                    out.push(ReplyEvent::ToolBegin { choice, call: index, id, name });
-                }
-                Piece::Arguments { index, delta } => {
-                    if let Some((_, _, arguments)) = &mut self.call {
-                        arguments.push_str(&delta);
+                    if !self.built_in.contains(&name) {
+                        let call = self.generation.tool_calls.len() as u32;
+                        out.push(ReplyEvent::ToolBegin { choice, call, id, name });
                     }
-                    out.push(ReplyEvent::ToolArguments { choice, call: index, delta });
+                }
+                Piece::Arguments { delta, .. } => {
+                    let Some((_, name, arguments)) = &mut self.call else { continue };
+                    arguments.push_str(&delta);
+                    if !self.built_in.contains(name) {
+                        let call = self.generation.tool_calls.len() as u32;
+                        out.push(ReplyEvent::ToolArguments { choice, call, delta });
+                    }
                 }
                 Piece::End { .. } => {
                     if let Some((id, name, arguments)) = self.call.take() {
                         // The parser gives whole objects only; anything else would be kept as the text it is.
                         let arguments = whole::read(&arguments).unwrap_or(Value::String(arguments));
-                        self.generation.tool_calls.push(ToolCall { id, name, arguments });
+                        let built_in = self.built_in.contains(&name);
+                        let calls = if built_in { &mut self.called } else { &mut self.generation.tool_calls };
+                        calls.push(ToolCall { id, name, arguments });
                     }
                 }
             }
@@ -208,11 +267,10 @@ impl Choice {
         self.generation.usage = usage;
         self.generation.timings = timings;
         self.generation.finish_reason = reason;
-        out.push(ReplyEvent::ChoiceFinished {
-            choice: self.generation.index,
-            reason,
-            tool_calls: self.generation.tool_calls.clone(),
-        });
+        if !self.pauses(reason) {
+            let (choice, tool_calls) = (self.generation.index, self.generation.tool_calls.clone());
+            out.push(ReplyEvent::ChoiceFinished { choice, reason, tool_calls });
+        }
     }
 
     fn failure(&self, kind: FailureKind, message: String) -> ServiceError {

@@ -16,7 +16,7 @@ use crate::engine::protocol::Prompt;
 use crate::pipeline::cost;
 use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, ServiceError, StepsWish};
 use crate::toolcall::Format;
-use crate::turn::{Step, Work};
+use crate::turn::{Plan, Step, Work};
 
 /// A reply that is ready to run, and what its client is told first.
 pub(super) async fn open(
@@ -37,6 +37,7 @@ pub(super) async fn open(
     }
     let plan;
     (plan, opening.examples) = replies.terms(&mut request, &seat).await?;
+    let offered = tools_of(&plan, request.choices)?;
     let form = request.grammar.as_ref().map(|grammar| match grammar {
         Grammar::Json(_) => "response_format",
         Grammar::Calls(_) => "tools",
@@ -48,6 +49,7 @@ pub(super) async fn open(
         .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format))
         .collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
+    choices.iter_mut().for_each(|choice| choice.built_in.clone_from(&offered));
     if matches!(&request.grammar, Some(Grammar::Calls(calls)) if calls.answer.is_some()) {
         choices.iter_mut().for_each(Choice::has_form);
     }
@@ -127,6 +129,19 @@ pub(super) async fn open(
         record: record(&Step { name: String::new(), work: Work::Answer { instruction: String::new() } }),
     };
     Ok((run, started))
+}
+
+/// The built-in tools that an answer may call. They are called for one answer alone.
+fn tools_of(plan: &Plan, choices: u32) -> Result<Vec<String>, ServiceError> {
+    let offered = plan.steps.iter().find_map(|step| match &step.work {
+        Work::Tools(terms) => Some(terms.offered.clone()),
+        _ => None,
+    });
+    if offered.is_some() && choices != 1 {
+        let message = "built-in tools are called for one answer: n must be 1, or `chimere.tools` empty";
+        return Err(ServiceError::Invalid { message: message.to_owned(), param: Some("n".to_owned()) });
+    }
+    Ok(offered.unwrap_or_default())
 }
 
 /// Tells one set of weights from another, as OpenAI's field of that name does.

@@ -8,7 +8,7 @@ use super::{Replies, check, unavailable};
 use crate::actors::inference::Ask;
 use crate::engine::protocol::{Event, FailureKind};
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
-use crate::turn::{Plan, Thinking};
+use crate::turn::{Plan, Thinking, Work};
 
 /// Longest wait for the engine's answer.
 const PROMPT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -23,7 +23,9 @@ impl Replies {
         if !matches!(request.input, ReplyInput::Chat { .. }) {
             return Err(ServiceError::Internal("only a chat has a prompt of its own".to_owned()));
         }
-        let chat = chat_input(&plan, plan.messages.clone(), self.clock.date());
+        let mut messages = plan.messages.clone();
+        self.withheld.put_back(&request.principal.name, &mut messages);
+        let chat = chat_input(&plan, messages, self.clock.date());
         let answer = seat.inference.send_within(Ask::ApplyTemplate { chat }, PROMPT_TIMEOUT).await;
         let retry_after_s = seat.board.retry_after_s();
         let failed = |error: String| unavailable(&error, retry_after_s);
@@ -41,6 +43,22 @@ impl Replies {
         }
     }
 
+    /// Shows the model the built-in tools that it may call.
+    fn define_tools(&self, plan: &mut Plan) -> Result<(), ServiceError> {
+        let offered = plan.steps.iter().filter_map(|step| match &step.work {
+            Work::Tools(terms) => Some(&terms.offered),
+            _ => None,
+        });
+        for name in offered.flatten() {
+            let tool = self.toolbox.named(name).map_err(|error| ServiceError::Invalid {
+                message: error.to_string(),
+                param: Some("chimere.tools".to_owned()),
+            })?;
+            plan.tools.push(tool.definition());
+        }
+        Ok(())
+    }
+
     /// The plan of a request for the model that will answer it, and the examples put into it.
     pub(super) async fn terms(
         &self,
@@ -48,6 +66,7 @@ impl Replies {
         seat: &Seat,
     ) -> Result<(Plan, Vec<ShownExample>), ServiceError> {
         let mut plan = self.plan(request, &seat.hosted).await?;
+        self.define_tools(&mut plan)?;
         self.limit_tables(&mut plan, &seat.board, &request.principal.name)?;
         let examples = self.show_examples(&mut plan, &seat.hosted, &request.principal.name).await;
         if !seat.hosted.thinks {

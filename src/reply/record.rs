@@ -74,7 +74,9 @@ impl Opening {
             principal: self.principal,
             consent: self.consent,
             // Passages are texts from elsewhere that shaped the answer.
-            taint: tainted(&messages) || plan.engram.is_some_and(|engram| !engram.passages.is_empty()),
+            taint: tainted(&messages)
+                || steps.iter().flat_map(|step| &step.calls).any(|call| call.taints)
+                || plan.engram.is_some_and(|engram| !engram.passages.is_empty()),
             // What somebody else began is not what the model would have said either.
             formed: self.formed || plan.prompt.end == PromptEnd::Within,
             continued: plan.prompt.end == PromptEnd::Within,
@@ -143,6 +145,7 @@ mod tests {
             grammar: None,
             not_enforced: Vec::new(),
             one_tool_call: false,
+            built_in: None,
             prompt_logprobs: false,
             streamed: false,
         }

@@ -22,7 +22,7 @@ use crate::engine::protocol::{Hosted, Prompt};
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
 use crate::toolcall::Format;
-use crate::turn::{HiddenUsage, Judgement, Plan, Step, StepOutcome, StepRecord, Turn};
+use crate::turn::{HiddenUsage, Judgement, Message, Plan, Step, StepOutcome, StepRecord, Turn};
 
 /// What a request says of its answer beside the plan.
 pub(super) struct Asked {
@@ -133,6 +133,13 @@ impl ReplyRun<'_> {
         self.trace.push(ended);
     }
 
+    /// The plan's conversation, with the built-in calls that its client was not told of.
+    pub(super) fn said(&self) -> Vec<Message> {
+        let mut messages = self.plan.messages.clone();
+        self.replies.withheld.put_back(&self.opening.principal, &mut messages);
+        messages
+    }
+
     /// How the model writes its calls.
     pub(super) fn format(&self) -> &'static Format {
         Format::named(&self.hosted.calls).unwrap_or(Format::generic())
@@ -200,6 +207,7 @@ pub(super) fn record(step: &Step) -> StepRecord {
         decided: None,
         because: None,
         text: String::new(),
+        calls: Vec::new(),
     }
 }
 

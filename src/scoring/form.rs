@@ -74,7 +74,9 @@ pub enum FormError {
     Same,
     #[error("the judge's model has no chat template: set judge.form to `text`, or name a model that has one")]
     NoTemplate,
-    #[error("the judge's model makes embeddings and writes no text: name one that writes its labels (scorer.model)")]
+    #[error(
+        "the judge's model is an embedding model and writes no text: name one that writes its labels (scorer.model)"
+    )]
     Wordless,
 }
 

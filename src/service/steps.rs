@@ -1,8 +1,9 @@
 //! What the server sees of the steps of a reply: the wish of a request, the news of a step, a reply under way.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::turn::{StepRecord, TurnId};
+use crate::turn::{CallRecord, StepRecord, TurnId};
 
 /// What a request says of the steps of its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -21,7 +22,16 @@ pub enum StepsWish {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum StepEvent {
-    Began { kind: String, name: String },
+    Began {
+        kind: String,
+        name: String,
+    },
+    /// A built-in tool is called, and has answered.
+    Calling {
+        name: String,
+        arguments: Value,
+    },
+    Called(CallRecord),
     Ended(StepRecord),
 }
 

@@ -7,8 +7,10 @@ mod forgotten;
 mod links;
 mod record;
 pub mod salvage;
+mod sectors;
 mod sessions;
 mod sled_files;
+mod sled_snapshot;
 mod sled_turns;
 
 use futures_util::future::BoxFuture;
@@ -51,7 +53,7 @@ pub enum StoreError {
     FeedbackFull(String),
     #[error("there is no session `{0}`: `chimere session list` shows those that there are")]
     NoSession(String),
-    #[error("there is a session `{0}` already: choose another name, or say that it may be replaced")]
+    #[error("there is a session `{0}` already: choose another name, or move it with `replace: true` (`--replace`)")]
     SessionExists(String),
     #[error("there are {SESSIONS_MAX} named sessions, and no more are kept: delete one that is not needed")]
     SessionsFull,

@@ -26,6 +26,9 @@ mod apart;
 
 pub use apart::{rebuild_and_tell, rebuild_apart};
 
+const DAMAGED: &str = "damaged";
+/// Folders of damaged logs that are kept; for more the oldest is removed, which is said.
+const DAMAGED_MAX: usize = 3;
 /// Most lost turns that are named.
 const NAMED_MAX: usize = 100;
 const REPORT_BYTES_MAX: u64 = 1 << 20;
@@ -48,8 +51,14 @@ pub struct Salvage {
     pub turns_lost: u64,
     /// Ids of such turns, where something else still names them; at most 100.
     pub lost: Vec<String>,
-    /// Nothing could be read: the old files lie where they were set aside.
+    /// Nothing could be read of it.
     pub set_aside: bool,
+    /// The folder in which the damaged files lie, until something is forgotten.
+    #[serde(default)]
+    pub damaged: PathBuf,
+    /// Folders of earlier damaged logs that made room for it.
+    #[serde(default)]
+    pub removed: Vec<PathBuf>,
 }
 
 impl Salvage {
@@ -64,7 +73,17 @@ impl Salvage {
             (false, 0) => "no turn that it names is missing".to_owned(),
             (false, lost) => format!("{lost} turns are lost"),
         };
-        format!("the turn log was damaged ({}): {kept}, {lost}", self.damage)
+        let folders =
+            |folders: &[PathBuf]| folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
+        let lies = match self.damaged.as_os_str().is_empty() {
+            true => String::new(),
+            false => format!("; the damaged files lie in {}", folders(std::slice::from_ref(&self.damaged))),
+        };
+        let removed = match self.removed.as_slice() {
+            [] => String::new(),
+            removed => format!("; at most {DAMAGED_MAX} such folders are kept, and {} was removed", folders(removed)),
+        };
+        format!("the turn log was damaged ({}): {kept}, {lost}{lies}{removed}", self.damage)
     }
 }
 
@@ -90,7 +109,30 @@ fn beside(folder: &Path, what: &str) -> PathBuf {
 
 /// Removes what is left of damaged logs: what is forgotten may be in it.
 pub(super) fn discard_damaged(folder: &Path) -> io::Result<()> {
-    remove(&beside(folder, "damaged"))
+    damaged(folder)?.into_values().try_for_each(|folder| remove(&folder))
+}
+
+/// The folders of damaged logs, `turns.damaged`, `turns.damaged.2` and so on, in the order in which they were set aside.
+fn damaged(folder: &Path) -> io::Result<BTreeMap<u32, PathBuf>> {
+    let first = beside(folder, DAMAGED);
+    let (Some(above), Some(name)) = (first.parent(), first.file_name().and_then(|name| name.to_str())) else {
+        return Ok(BTreeMap::new());
+    };
+    let entries = match fs::read_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above }) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        entries => entries?,
+    };
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        let path = entry?.path();
+        let number = match path.file_name().and_then(|own| own.to_str()).and_then(|own| own.strip_prefix(name)) {
+            Some("") => Some(1),
+            Some(rest) => rest.strip_prefix('.').and_then(|number| number.parse().ok()),
+            None => None,
+        };
+        found.extend(number.map(|number| (number, path)));
+    }
+    Ok(found)
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
@@ -125,7 +167,7 @@ pub fn open(folder: &Path, bytes_max: u64, rebuild: Rebuild<'_>) -> Result<SledT
         Err(error @ StoreError::Disk(_)) => return Err(error),
         Err(error) => Salvage { damage: format!("{why}; {error}"), set_aside: true, ..Salvage::default() },
     };
-    exchange(folder, &rebuilt, &salvage).map_err(StoreError::from_io)?;
+    let salvage = exchange(folder, &rebuilt, salvage).map_err(StoreError::from_io)?;
     let told = salvage.told();
     tracing::error!(lost = ?salvage.lost, "{told}");
     guarded(folder, bytes_max)
@@ -150,17 +192,27 @@ fn guarded(folder: &Path, bytes_max: u64) -> Result<SledTurns, StoreError> {
 }
 
 /// The new log takes the place of the old one.
-fn exchange(folder: &Path, rebuilt: &Path, salvage: &Salvage) -> io::Result<()> {
+fn exchange(folder: &Path, rebuilt: &Path, mut salvage: Salvage) -> io::Result<Salvage> {
     if salvage.set_aside {
         remove(rebuilt)?;
         files::create_private_dir(rebuilt)?;
     }
-    let report = serde_json::to_vec(salvage).map_err(io::Error::other)?;
+    let mut before = damaged(folder)?;
+    let number = before.last_key_value().map_or(1, |(last, _)| last.saturating_add(1));
+    salvage.damaged = match number {
+        1 => beside(folder, DAMAGED),
+        number => beside(folder, &format!("{DAMAGED}.{number}")),
+    };
+    while before.len() >= DAMAGED_MAX {
+        salvage.removed.extend(before.pop_first().map(|(_, oldest)| oldest));
+    }
+    let report = serde_json::to_vec(&salvage).map_err(io::Error::other)?;
     files::write_durable(&rebuilt.join(REPORT), &report)?;
-    discard_damaged(folder)?;
-    fs::rename(folder, beside(folder, "damaged"))?;
+    salvage.removed.iter().try_for_each(|oldest| remove(oldest))?;
+    fs::rename(folder, &salvage.damaged)?;
     fs::rename(rebuilt, folder)?;
-    File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()
+    File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(salvage)
 }
 
 /// Makes a log at `to` of the sound records of the one at `from`; where that is too much, the oldest turns go.
@@ -292,6 +344,10 @@ impl Found {
         }
         for gap in &segment.gaps {
             self.carve(&segment.bytes[gap.clone()], None, segment.place + gap.start as u64);
+        }
+        let older = segment.older.clone();
+        if self.forgotten.complete() {
+            self.carve(&segment.bytes[older.clone()], None, segment.place + older.start as u64);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::TurnStore;
 use super::super::fixture::turn;
 use super::super::record::pack;
+use super::super::sectors;
 use super::*;
 use crate::service::{Session, TurnFilter};
 use crate::turn::{ChoiceJudgement, Feedback, Judgement, Turn, Vote};
@@ -186,7 +187,7 @@ fn corruption(whole: &Path, folder: &Path, turns: &[Turn], seed: u64) -> Outcome
     outcome
 }
 
-fn corruptions(seeds: Range<u64>) {
+fn corruptions(seeds: impl Iterator<Item = u64>) {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     let turns = lived(&whole);
@@ -211,7 +212,69 @@ fn corruptions(seeds: Range<u64>) {
 
 #[test]
 fn damage_anywhere_costs_what_is_damaged_alone() {
-    corruptions(0..12);
+    // The last one leaves of many turns only what a segment held before it was filled again.
+    corruptions((0..12).chain([48]));
+}
+
+/// Cells of the disk that give nothing any more, in the log, in a blob, in the small files.
+#[test]
+fn what_the_disk_cannot_read_costs_what_lies_there_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let turns = lived(&whole);
+    let blob = files_of(&whole.join("blobs")).into_iter().next().unwrap();
+    for (n, (file, at)) in [(whole.join("db"), 0), (whole.join("db"), 64 << 10), (blob, 4_096), (whole.join("conf"), 0)]
+        .into_iter()
+        .enumerate()
+    {
+        let folder = dir.path().join(format!("turns-{n}"));
+        copy(&whole, &folder);
+        let file = folder.join(file.strip_prefix(&whole).unwrap());
+        let mut bytes = fs::read(&file).unwrap();
+        let block = at..bytes.len().min(at + 4_096);
+        bytes[block].fill(0);
+        // What may be kept is what is sound in the rest.
+        fs::write(&file, &bytes).unwrap();
+        let sound = sound_in(&folder, &turns);
+        sectors::LOST.replace(vec![(bytes.len() as u64, at as u64)]);
+        let log = open(&folder, BYTES_MAX, &rebuild);
+        sectors::LOST.replace(Vec::new());
+        let log = log.unwrap();
+        let told = log.salvaged().unwrap();
+        assert!(told.told().contains("damage") && !told.set_aside, "{}", told.told());
+        let list = TurnFilter { limit: Some(1_000), ..TurnFilter::default() };
+        let kept: BTreeSet<String> = log.list(&list).unwrap().into_iter().map(|turn| turn.id.0).collect();
+        let lost: Vec<&String> =
+            sound.iter().filter(|(id, sound)| **sound && !kept.contains(*id)).map(|(id, _)| id).collect();
+        assert!(lost.is_empty(), "{}: {lost:?}", file.display());
+        println!("{} at {at}: {}", file.display(), told.told());
+    }
+}
+
+#[test]
+fn a_second_damage_leaves_the_first_set_aside_log_and_no_removal_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("turns");
+    let mut told = Vec::new();
+    for n in 0..DAMAGED_MAX + 2 {
+        let log = SledTurns::open(&folder, BYTES_MAX).unwrap();
+        log.append(&turn(&format!("turn-{n}"), "p")).unwrap();
+        log.flush_now().unwrap();
+        drop(log);
+        fs::write(folder.join("conf"), "no").unwrap();
+        let log = open(&folder, BYTES_MAX, &rebuild).unwrap();
+        told.push(log.salvaged().unwrap());
+        drop(log);
+    }
+    let names: Vec<String> =
+        told.iter().map(|told| told.damaged.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    assert_eq!(names[..3], ["turns.damaged", "turns.damaged.2", "turns.damaged.3"]);
+    let there: Vec<bool> = told.iter().map(|told| told.damaged.join("db").exists()).collect();
+    assert_eq!(there, [false, false, true, true, true]);
+    assert_eq!(told[3].removed, [told[0].damaged.clone()]);
+    assert!(told[4].told().contains("turns.damaged.2 was removed"), "{}", told[4].told());
+    discard_damaged(&folder).unwrap();
+    assert!(damaged(&folder).unwrap().is_empty() && folder.exists(), "what is forgotten lies nowhere");
 }
 
 #[test]

@@ -6,12 +6,13 @@
 //! segment number, page, body). A message replaces a page or changes one key of it. What is larger than an eighth of a
 //! segment lies in `blobs`, and the message names it. `snap.*` says where the pages are; `conf` is text.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use super::{sectors, sled_snapshot};
 
 pub(super) const SEGMENT_BYTES: usize = 512 << 10;
 const SEGMENT_HEAD_BYTES: usize = 20;
@@ -62,12 +63,22 @@ pub(super) struct Segment {
     pub(super) messages: Vec<Message>,
     /// What is no sound message, in the segment.
     pub(super) gaps: Vec<Range<usize>>,
+    /// Where it ends before it is full: what lies behind, of the time when it was filled before.
+    pub(super) older: Range<usize>,
     pub(super) bytes: Vec<u8>,
     /// How far the messages go without a gap.
     end: usize,
     /// Filled to its end.
     whole: bool,
     fault: Option<&'static str>,
+}
+
+impl Segment {
+    /// One of which nothing can be read.
+    fn unread(place: u64) -> Segment {
+        let (messages, gaps, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        Segment { number: 0, place, messages, gaps, older: 0..0, bytes, end: 0, whole: false, fault: None }
+    }
 }
 
 /// A cursor over bytes that nobody vouches for.
@@ -88,12 +99,16 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    pub(super) fn int64(&mut self) -> Option<i64> {
+        self.take(8).and_then(int64)
+    }
+
+    pub(super) fn byte(&mut self) -> Option<u8> {
         self.take(1).map(|byte| byte[0])
     }
 
     /// A number in sled's variable length.
-    fn number(&mut self) -> Option<u64> {
+    pub(super) fn number(&mut self) -> Option<u64> {
         Some(match self.byte()? {
             first @ 0..=240 => u64::from(first),
             first @ 241..=248 => 240 + 256 * (u64::from(first) - 241) + u64::from(self.byte()?),
@@ -161,6 +176,7 @@ fn segment(place: u64, bytes: Vec<u8>) -> Option<Segment> {
         place,
         messages: Vec::new(),
         gaps: Vec::new(),
+        older: 0..0,
         bytes,
         end: SEGMENT_HEAD_BYTES,
         whole: false,
@@ -199,6 +215,7 @@ fn segment(place: u64, bytes: Vec<u8>) -> Option<Segment> {
         read.gaps.push(at..next);
         at = next;
     }
+    read.older = at.min(read.bytes.len())..read.bytes.len();
     read.whole |= at > messages_end;
     read.number = of.map_or(0, |of| of as i64 * SEGMENT_BYTES as i64);
     Some(read)
@@ -241,8 +258,15 @@ pub(super) fn segments(folder: &Path, mut each: impl FnMut(Segment)) -> io::Resu
 pub(super) fn segment_at(db: &File, place: u64) -> io::Result<Option<Segment>> {
     let left = db.metadata()?.len().saturating_sub(place).min(SEGMENT_BYTES as u64);
     let mut bytes = vec![0; left as usize];
-    db.read_exact_at(&mut bytes, place)?;
-    Ok(segment(place, bytes))
+    let unreadable = sectors::read(db, &mut bytes, place)?;
+    let Some(mut segment) = segment(place, bytes) else {
+        let lost = "a segment cannot be read from the disk";
+        return Ok(unreadable.then(|| Segment { fault: Some(lost), ..Segment::unread(place) }));
+    };
+    if unreadable {
+        segment.fault = Some("a part of the file `db` cannot be read from the disk");
+    }
+    Ok(Some(segment))
 }
 
 /// Keys, whole, and where the value of each lies.
@@ -312,12 +336,16 @@ pub(super) fn blob(path: &Path) -> io::Result<Option<(Vec<u8>, bool)>> {
 }
 
 fn whole(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    match File::open(path) {
-        Ok(file) => file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map(|_| Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if sectors::is_of_the_disk(&error) => return Ok(Some(Vec::new())),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = vec![0; file.metadata()?.len().min(FILE_BYTES_MAX) as usize];
+    // What cannot be read is zeros, and no checksum holds over them.
+    sectors::read(&file, &mut bytes, 0)?;
+    Ok(Some(bytes))
 }
 
 /// What is damaged in the folder, in a few words; `None` where everything that sled would read is sound.
@@ -345,7 +373,7 @@ pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
     if whole(&folder.join("conf"))?.is_none_or(|conf| sealed(&conf).is_none()) {
         return Ok(Some("the file `conf` is damaged or missing".to_owned()));
     }
-    snapshot_fault(folder, log.tip)
+    snapshot_fault(folder, &log)
 }
 
 /// The bytes before a checksum at the end, where it holds.
@@ -354,7 +382,13 @@ fn sealed(bytes: &[u8]) -> Option<&[u8]> {
     (!body.is_empty() && word(sum) == Some(crc32fast::hash(body))).then_some(body)
 }
 
-fn snapshot_fault(folder: &Path, tip: i64) -> io::Result<Option<String>> {
+fn snapshot_fault(folder: &Path, log: &Log) -> io::Result<Option<String>> {
+    let segments: HashSet<i64> = log.segments.iter().map(|(number, _)| *number).collect();
+    // What a page was made of before it was replaced need not be there.
+    let there = |page: u64, message: i64| {
+        segments.contains(&(message - message.rem_euclid(SEGMENT_BYTES as i64)))
+            || log.pages.get(&page).is_some_and(|last| *last > message)
+    };
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if !name.starts_with("snap.") || name.ends_with(".generating") {
@@ -363,12 +397,16 @@ fn snapshot_fault(folder: &Path, tip: i64) -> io::Result<Option<String>> {
         let Some(bytes) = whole(&folder.join(&name))? else { continue };
         // The length before the checksum is not under it.
         let body = bytes.len().checked_sub(12).filter(|length| *length > 0).map(|length| bytes.split_at(length));
-        let stable = body.and_then(|(body, end)| (word(&end[8..]) == Some(crc32fast::hash(body))).then(|| int64(body)));
-        match stable.flatten() {
+        let sound = body.filter(|(body, end)| word(&end[8..]) == Some(crc32fast::hash(body))).map(|(body, _)| body);
+        match sound.and_then(int64) {
             None => return Ok(Some(format!("the file `{name}` is damaged"))),
             // sled keeps it one too high, so that 0 can say `none`.
-            Some(stable) if stable - 1 > tip => return Ok(Some("the end of the log is missing".to_owned())),
-            Some(_) => {}
+            Some(stable) if stable - 1 > log.tip => return Ok(Some("the end of the log is missing".to_owned())),
+            Some(_) => {
+                if sled_snapshot::missing(sound.unwrap_or_default(), there).is_some() {
+                    return Ok(Some("a part of the log is missing".to_owned()));
+                }
+            }
         }
     }
     Ok(None)

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::clock::Clock;
+use crate::turn::CallOutcome;
 
 pub mod calculate;
 mod date_time;
@@ -36,7 +37,8 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("recall", "a memory of facts"),
 ];
 
-type Run = for<'a> fn(&'a Toolbox, Value) -> BoxFuture<'a, Result<String, ToolError>>;
+/// What a tool does with the arguments of one call.
+pub type Run = for<'a> fn(&'a Toolbox, Value) -> BoxFuture<'a, Result<String, ToolError>>;
 
 /// One tool.
 pub struct Tool {
@@ -49,7 +51,7 @@ pub struct Tool {
     pub effects: bool,
     /// Its results are the words of others: what a model makes of them is not learned from.
     pub taints: bool,
-    run: Run,
+    pub run: Run,
 }
 
 impl Tool {
@@ -86,9 +88,25 @@ pub enum ToolError {
     Refused(String),
     #[error("the tool took over {} ms and was ended", .0.as_millis())]
     Late(Duration),
+    #[error("`{0}` changes something, and asking the user first is not built yet")]
+    Effects(String),
     /// A fault of ours.
     #[error("the tool failed: {0}")]
     Failed(String),
+}
+
+impl ToolError {
+    /// Its kind, for the record of the call.
+    pub fn outcome(&self) -> CallOutcome {
+        match self {
+            ToolError::Arguments(_) => CallOutcome::Arguments,
+            ToolError::Late(_) => CallOutcome::Late,
+            ToolError::Failed(_) => CallOutcome::Failed,
+            ToolError::Unknown(_) | ToolError::NotBuilt { .. } | ToolError::Refused(_) | ToolError::Effects(_) => {
+                CallOutcome::Refused
+            }
+        }
+    }
 }
 
 /// At most 64 characters of a model's or client's word.
@@ -97,12 +115,20 @@ fn shown(word: &str) -> String {
 }
 
 fn names() -> String {
-    TOOLS.iter().map(|tool| format!("`{}`", tool.name)).collect::<Vec<_>>().join(", ")
+    names_of(TOOLS)
 }
 
-/// The tool of that name, or why there is none.
+fn names_of(tools: &[Tool]) -> String {
+    tools.iter().map(|tool| format!("`{}`", tool.name)).collect::<Vec<_>>().join(", ")
+}
+
+/// The built-in tool of that name, or why there is none.
 pub fn named(name: &str) -> Result<&'static Tool, ToolError> {
-    if let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) {
+    among(TOOLS, name)
+}
+
+fn among(tools: &'static [Tool], name: &str) -> Result<&'static Tool, ToolError> {
+    if let Some(tool) = tools.iter().find(|tool| tool.name == name) {
         return Ok(tool);
     }
     match RESERVED.iter().find(|(reserved, _)| *reserved == name) {
@@ -111,22 +137,45 @@ pub fn named(name: &str) -> Result<&'static Tool, ToolError> {
     }
 }
 
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// At most `OUTPUT_BYTES_MAX`, and a word where more was cut off.
+    pub text: String,
+    /// Bytes of the whole.
+    pub bytes: usize,
+}
+
 /// What the tools work with.
 pub struct Toolbox {
     /// This very program, for calls that want a process of their own.
     program: PathBuf,
     clock: Clock,
     processes: Semaphore,
+    tools: &'static [Tool],
 }
 
 impl Toolbox {
     pub fn new(program: PathBuf, clock: Clock) -> Self {
-        Toolbox { program, clock, processes: Semaphore::new(PROCESSES_MAX) }
+        Toolbox::of(TOOLS, program, clock)
+    }
+
+    /// With these tools in the place of the built-in ones.
+    pub fn of(tools: &'static [Tool], program: PathBuf, clock: Clock) -> Self {
+        Toolbox { program, clock, processes: Semaphore::new(PROCESSES_MAX), tools }
+    }
+
+    /// The tool of that name, or why a reply cannot have it.
+    pub fn named(&self, name: &str) -> Result<&'static Tool, ToolError> {
+        match among(self.tools, name)? {
+            tool if tool.effects => Err(ToolError::Effects(name.to_owned())),
+            tool => Ok(tool),
+        }
     }
 
     /// Runs the tool of that name with arguments as a model writes them. A call that is dropped is ended.
-    pub async fn run(&self, name: &str, arguments: &str, deadline: Duration) -> Result<String, ToolError> {
-        let tool = named(name)?;
+    pub async fn run(&self, name: &str, arguments: &str, deadline: Duration) -> Result<Output, ToolError> {
+        let tool = self.named(name)?;
         if arguments.len() > ARGUMENTS_BYTES_MAX {
             return Err(ToolError::Arguments(format!("they are more than {ARGUMENTS_BYTES_MAX} bytes")));
         }
@@ -134,7 +183,7 @@ impl Toolbox {
         let value =
             serde_json::from_str(arguments).map_err(|e| ToolError::Arguments(format!("they are no JSON: {e}")))?;
         let output = timeout(deadline, (tool.run)(self, value)).await.map_err(|_| ToolError::Late(deadline))??;
-        Ok(cut(output))
+        Ok(Output { bytes: output.len(), text: cut(output) })
     }
 }
 

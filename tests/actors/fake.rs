@@ -5,6 +5,9 @@
 //! `context` and `busy` are refused. `strange` is answered in a way that nobody understands, `endless` goes on to its
 //! limit, `fail` fails after two tokens, `think` thinks first. `item N` is answered `right` or `wrong`. Anything else
 //! gets three words and stops. Asked to reflect it says `better`; `stubborn` gets the same words again, `slow` nothing.
+//! A last word of the user's that begins with `script: ` holds what is said, generation by generation, parted by ` | `.
+//! There `echo` says the messages, the names of the tools and whether there is a form; `hang`, `crash` and refusals do
+//! what they do elsewhere.
 //! To a last line that ends in `echo` it says the messages that it was sent, as JSON.
 //! A system message `with care` makes it right on thirty items of a hundred more, `carelessly` on ten. With `by heart` it
 //! is right on all below number 1,000 and on few above. Tables that a request names make it right on twenty more; no live
@@ -63,6 +66,8 @@ const FRAIL_REQUESTS: u64 = 10;
 
 pub const MODEL: &str = "scripted";
 const TOKEN_MS: u64 = 2;
+/// Of a script, in one token.
+const PIECE_CHARS: usize = 9;
 
 /// Starts this binary as an engine that follows `script`; `once` names a file whose absence makes it `DIES`
 /// first (and that it then makes).
@@ -151,6 +156,32 @@ fn echoed(prompt: &Prompt) -> Option<String> {
     let Prompt::Chat(chat) = prompt else { return None };
     let wanted = chat.messages.last().is_some_and(|last| last.content.ends_with("echo"));
     wanted.then(|| serde_json::to_string(&chat.messages).unwrap())
+}
+
+/// What a script has for this generation: the assistant has spoken so often since it was given.
+fn scripted(prompt: &Prompt) -> Option<String> {
+    let Prompt::Chat(chat) = prompt else { return None };
+    let at = chat.messages.iter().rposition(|message| message.role == Role::User)?;
+    let replies = chat.messages[at].content.strip_prefix("script: ")?;
+    let spoken = chat.messages[at..].iter().filter(|message| message.role == Role::Assistant).count();
+    Some(replies.split(" | ").nth(spoken).unwrap_or("done").to_owned())
+}
+
+/// A text as no tokenizer would cut it.
+fn pieces(text: &str) -> Vec<String> {
+    let letters: Vec<char> = text.chars().collect();
+    letters.chunks(PIECE_CHARS).map(|piece| piece.iter().collect()).collect()
+}
+
+/// What a generation was given, as JSON.
+fn given(request: &Generate) -> String {
+    let Prompt::Chat(chat) = &request.prompt else { return String::new() };
+    let tools: Vec<&str> = chat.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
+    // The script is what was asked, and a mark in what is told must not be read as a call.
+    let at = chat.messages.iter().rposition(|message| message.role == Role::User).map_or(0, |at| at + 1);
+    let messages = &chat.messages[at..];
+    let told = serde_json::json!({"messages": messages, "tools": tools, "form": request.grammar});
+    told.to_string().replace('<', "\\u003c")
 }
 
 /// What the system message says.
@@ -313,7 +344,7 @@ impl Child {
 
     fn generate(&mut self, request: Generate) {
         self.requests += 1;
-        let (id, prompt) = (request.id, text(&request.prompt));
+        let (id, prompt) = (request.id, scripted(&request.prompt).unwrap_or_else(|| text(&request.prompt)));
         let refuse = |kind| Event::Failed { id, kind, message: format!("{prompt} was asked for") };
         if self.script == TOKENLESS {
             return self.say(&refuse(FailureKind::Internal));
@@ -361,6 +392,16 @@ impl Child {
         for id in self.running.keys().copied().collect::<Vec<_>>() {
             let Some((request, done)) = self.running.get_mut(&id) else { continue };
             let prompt = text(&request.prompt);
+            if let Some(said) = scripted(&request.prompt) {
+                let number = std::mem::replace(done, *done + 1);
+                let pieces = match said.as_str() {
+                    "hang" => continue,
+                    "echo" => vec![given(request)],
+                    said => pieces(said),
+                };
+                self.speak(id, number, &pieces);
+                continue;
+            }
             if matches!(request.prompt, Prompt::Parts(_)) {
                 let (n, bad) = (*done, prompt.contains("w1"));
                 *done += 1;
@@ -419,6 +460,18 @@ impl Child {
                 top: Vec::new(),
             }));
         }
+    }
+
+    /// A piece of what is to be said, or its end.
+    fn speak(&mut self, id: u64, number: u32, pieces: &[String]) {
+        let max_tokens = self.running.get(&id).map_or(0, |(request, _)| request.max_tokens);
+        let Some(piece) = pieces.get(number as usize).filter(|_| number < max_tokens) else {
+            let whole = number as usize == pieces.len();
+            let Some((request, _)) = self.running.remove(&id) else { return };
+            return self.finish(&request, if whole { FinishReason::Stop } else { FinishReason::Length }, number);
+        };
+        let (token, channel, text) = (100 + number, Channel::Answer, piece.clone());
+        self.say(&Event::Token(TokenEvent { id, token, channel, text, forced: false, logprob: None, top: Vec::new() }));
     }
 
     /// A word, the label, and words until somebody cancels.

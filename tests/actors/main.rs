@@ -20,4 +20,5 @@ mod serving;
 mod stage;
 mod steps;
 mod supervisor;
+mod tools;
 mod weigh;

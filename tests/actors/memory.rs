@@ -201,7 +201,8 @@ fn panicking(folder: &Path, openings: u32) -> (OpenStore, Arc<AtomicU32>, Arc<At
     let open: OpenStore = Arc::new(move || {
         assert!(count.fetch_add(1, Ordering::Relaxed) >= openings, "sled does not like this file");
         let inner = SledTurns::open(&folder, 1 << 20)?;
-        Ok(Arc::new(Reading { inner, broken: breaks.clone(), read: Arc::default() }) as Arc<dyn TurnStore>)
+        Ok(Arc::new(Reading { inner, broken: breaks.clone(), read: Arc::default(), nice: Arc::default() })
+            as Arc<dyn TurnStore>)
     });
     (open, opened, broken)
 }
@@ -242,6 +243,15 @@ struct Reading {
     inner: SledTurns,
     broken: Arc<AtomicBool>,
     read: Arc<AtomicU32>,
+    /// Of the threads that read for clients.
+    nice: Arc<AtomicU32>,
+}
+
+/// How low the priority of this thread is.
+fn nice() -> u32 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields = stat.rsplit_once(") ").unwrap().1;
+    fields.split(' ').nth(16).unwrap().parse().unwrap()
 }
 
 impl TurnStore for Reading {
@@ -269,7 +279,10 @@ impl TurnStore for Reading {
         self.read.fetch_add(1, Ordering::SeqCst);
         // Nobody is found, and the log has no end.
         match &filter.principal {
-            Some(_) => Ok(Piece { value: Vec::new(), next: Some(TurnId("turn-1".to_owned())) }),
+            Some(_) => {
+                self.nice.store(nice(), Ordering::SeqCst);
+                Ok(Piece { value: Vec::new(), next: Some(TurnId("turn-1".to_owned())) })
+            }
             None => self.inner.list_piece(filter),
         }
     }
@@ -307,10 +320,12 @@ fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let (folder, read) = (dir.path().to_owned(), Arc::new(AtomicU32::new(0)));
-        let pieces = read.clone();
+        let nice = Arc::new(AtomicU32::new(0));
+        let (pieces, of_readers) = (read.clone(), nice.clone());
         let open: OpenStore = Arc::new(move || {
             let inner = SledTurns::open(&folder, 1 << 20)?;
-            Ok(Arc::new(Reading { inner, broken: Arc::default(), read: pieces.clone() }) as Arc<dyn TurnStore>)
+            let (broken, read, nice) = (Arc::default(), pieces.clone(), of_readers.clone());
+            Ok(Arc::new(Reading { inner, broken, read, nice }) as Arc<dyn TurnStore>)
         });
         let (told, _exhausted) = watch::channel(None);
         let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
@@ -324,6 +339,7 @@ fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
         while read.load(Ordering::SeqCst) < 4 {
             sleep(Duration::from_millis(5)).await;
         }
+        assert_eq!(nice.load(Ordering::SeqCst), 15, "they take no processor from anybody");
         // A night's reading goes between them.
         assert_eq!(memory.send_within(List(TurnFilter::default()), PATIENCE).await.unwrap().unwrap().len(), 1);
         let survey = Survey { filter: TurnFilter::default(), seen: 0, take: |seen: &mut u32, _| *seen += 1 };

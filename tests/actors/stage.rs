@@ -17,6 +17,7 @@ use chimere::reply::Replies;
 use chimere::scoring::{Form, Reading};
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
 use chimere::store::{SledTurns, TurnStore};
+use chimere::tools::Toolbox;
 use chimere::turn::{Message, Role, Turn};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -124,6 +125,7 @@ impl Stage {
             orchestrator,
             memory,
             sessions: Arc::default(),
+            withheld: Arc::default(),
             runs: Arc::default(),
             inbox: inbox.clone(),
             scorer: None,
@@ -135,6 +137,7 @@ impl Stage {
             config: Live::new(config),
             append_timeout: Live::new(PATIENCE),
             clock: Clock::wall(),
+            toolbox: Arc::new(Toolbox::new("/nonexistent".into(), Clock::wall())),
             failpoint: Failpoint::default(),
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
@@ -190,6 +193,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         grammar: None,
         not_enforced: Vec::new(),
         one_tool_call: false,
+        built_in: None,
         prompt_logprobs: false,
         streamed: false,
     }

@@ -174,6 +174,7 @@ fn whoever_asks_hears_of_each_step_behind_the_beginning() {
             ReplyEvent::Step(step) => Some(match &**step {
                 StepEvent::Began { name, .. } => format!("{name} began"),
                 StepEvent::Ended(step) => format!("{} ended {}", step.name, step.text),
+                other => format!("{other:?}"),
             }),
             _ => None,
         });

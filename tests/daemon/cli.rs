@@ -32,16 +32,36 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
         let said: Value = serde_json::from_slice(&run(args).stdout).unwrap();
         said.as_array().unwrap().iter().find(|f| f["what"] == "state").unwrap()["good"].clone()
     };
-    // What the doctor makes is closed to others; what is open is told.
+    // What is open to others, cannot be made or is no folder is told.
     let made = format!("{state}/made");
-    assert_eq!(state_finding(&["doctor", "--state-dir", &made, "--json"]), true);
-    assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(state_finding(&["doctor", "--state-dir", &format!("{made}/deeper"), "--json"]), true);
+    std::fs::create_dir(&made).unwrap();
     std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(state_finding(&["doctor", "--state-dir", &made, "--json"]), false);
+    std::fs::remove_dir(&made).unwrap();
+    for nowhere in ["Cargo.toml", "Cargo.toml/none"] {
+        assert_eq!(state_finding(&["doctor", "--state-dir", nowhere, "--json"]), false, "{nowhere}");
+    }
+    assert_eq!(std::fs::read_dir(state).unwrap().count(), 0, "whoever looks writes nothing");
     let bad = run(&["check", "--state-dir", state, "--model", "Cargo.toml"]);
     assert!(!bad.status.success());
     let said = String::from_utf8_lossy(&bad.stdout);
     assert!(said.lines().any(|line| line.starts_with("BAD") && line.contains("Cargo.toml")), "{said}");
+}
+
+/// A look makes nothing, and takes nothing away from a night that builds a generation.
+#[test]
+fn commands_that_look_leave_the_state_folder_as_it_is() {
+    let state = tempfile::tempdir().unwrap();
+    let half = state.path().join("generations/.new-7");
+    std::fs::create_dir_all(&half).unwrap();
+    let folder = state.path().to_str().unwrap();
+    for command in ["check", "doctor", "engram list", "engram show kine", "keys list"] {
+        let args: Vec<&str> = command.split(' ').chain(["--state-dir", folder]).collect();
+        run(&args);
+        let names: Vec<_> = std::fs::read_dir(state.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(names == ["generations"] && half.is_dir(), "{command}: {names:?}");
+    }
 }
 
 #[test]

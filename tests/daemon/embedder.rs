@@ -126,7 +126,10 @@ async fn a_causal_embedder_embeds_and_does_not_serve() {
     assert!(refused["error"]["message"].as_str().unwrap().contains("256 windows"), "{refused}");
     let told = command(&daemon, &["swap", file.to_str().unwrap()]).await;
     let why = text(&told.stderr);
-    assert!(!told.status.success() && why.contains("it makes embeddings and writes no text"), "{why}");
+    assert!(
+        !told.status.success() && why.contains("it is an embedding model and writes no text: name it as `embed.model`"),
+        "{why}"
+    );
     daemon.chat("Hello").await;
 }
 

@@ -11,6 +11,21 @@ const CHAT: &str = "/v1/chat/completions";
 const TEMPLATE_BYTES: usize = 7_756;
 const BEGINNING: &str = "{%- set image_count";
 
+/// A conversation in nano's marks that shows no tools, nor the calls of a history.
+fn plain() -> String {
+    filled(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+         {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+            .to_owned(),
+    )
+}
+
+/// A source with a comment behind it that makes it as long as nano's.
+fn filled(source: String) -> String {
+    let filler = "-".repeat(TEMPLATE_BYTES - source.len() - "{##}".len());
+    format!("{source}{{#{filler}#}}")
+}
+
 /// A conversation in nano's marks whose calls are written as a family writes them.
 fn template(calls: &str) -> String {
     let source = format!(
@@ -19,8 +34,7 @@ fn template(calls: &str) -> String {
          {{% for c in m.tool_calls %}}{calls}{{% endfor %}}{{% endif %}}<|im_end|>\n{{% endfor %}}\
          {{% if add_generation_prompt %}}<|im_start|>assistant\n{{% endif %}}"
     );
-    let filler = "-".repeat(TEMPLATE_BYTES - source.len() - "{##}".len());
-    format!("{source}{{#{filler}#}}")
+    filled(source)
 }
 
 /// Families with a word of their marks and a call of theirs.
@@ -91,6 +105,17 @@ async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut(
         let told = streamed(&daemon, asked(&messages)).await;
         assert_eq!(told, ("get_weather".to_owned(), "tool_calls".to_owned(), arguments.clone()), "{name}");
 
+        // Cut anywhere in the opening mark, nothing of it is content.
+        for tokens in 1..8 {
+            let mut body = asked(&messages);
+            (body["max_tokens"], body["stop"]) = (json!(tokens), Value::Null);
+            let cut = daemon.post(CHAT, &body).await.1["choices"][0].clone();
+            let content = cut["message"]["content"].as_str().unwrap_or_default();
+            let open = ["[TOOL_CALLS]", "<tool_call>", "<TOOLCALL>"].iter().find(|open| content.starts_with(**open));
+            assert_eq!(cut["finish_reason"], "length", "{name}: {cut}");
+            assert!(content.is_empty() || open.is_some_and(|open| content.len() > open.len()), "{name}: {cut}");
+        }
+
         let id = choice["message"]["tool_calls"][0]["id"].clone();
         let history = messages.as_array_mut().unwrap();
         history.push(choice["message"].clone());
@@ -101,4 +126,43 @@ async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut(
         let (status, reply) = daemon.post(CHAT, &asked(&messages)).await;
         assert_eq!(status, 200, "{name}: {reply}");
     }
+}
+
+#[tokio::test]
+async fn a_model_whose_template_knows_no_tools_is_told_of_them_and_its_forced_calls_end() {
+    let daemon = Daemon::start(&[]).await;
+    let file = changed(&daemon.state.path().join("plain.gguf"), "tokenizer.chat_template", BEGINNING, &plain());
+    let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+    assert_eq!(status, 200, "{swapped}");
+    let mut messages = json!([{"role": "user", "content": "What is the weather in Rome?"}]);
+    let shown = daemon.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await.1;
+    assert!(shown["prompt"].as_str().unwrap().contains("get_weather"), "{shown}");
+    let body = |messages: &Value, parallel: Value| {
+        json!({"messages": messages, "tools": tools(), "tool_choice": "required", "parallel_tool_calls": parallel,
+            "temperature": 0, "max_tokens": 600, "enable_thinking": false})
+    };
+    let mut first = Value::Null;
+    // Where several are wished, none is made twice: there are four.
+    for (parallel, most) in [(Value::Null, 1), (json!(false), 1), (json!(true), 4)] {
+        let (status, reply) = daemon.post(CHAT, &body(&messages, parallel.clone())).await;
+        assert_eq!(status, 200, "{reply}");
+        let choice = &reply["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{parallel}: {reply}");
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        let mut told: Vec<&str> = calls.iter().map(|c| c["function"]["arguments"].as_str().unwrap()).collect();
+        assert!((1..=most).contains(&told.len()), "{parallel}: {reply}");
+        told.sort_unstable();
+        told.dedup();
+        assert_eq!(told.len(), calls.len(), "{parallel}: {reply}");
+        first = choice["message"].clone();
+    }
+    let id = first["tool_calls"][0]["id"].clone();
+    let history = messages.as_array_mut().unwrap();
+    history.push(first);
+    history.push(json!({"role": "tool", "tool_call_id": id, "content": "Sunny."}));
+    let shown = daemon.post("/apply-template", &json!({"messages": messages, "tools": tools()})).await.1;
+    let prompt = shown["prompt"].as_str().unwrap();
+    assert!(prompt.contains("<tool_call>") && prompt.contains("<tool_response>\nSunny."), "{prompt}");
+    let (status, reply) = daemon.post(CHAT, &body(&messages, Value::Null)).await;
+    assert_eq!((status, &reply["choices"][0]["finish_reason"]), (200, &json!("tool_calls")), "{reply}");
 }

@@ -7,6 +7,7 @@ mod harness;
 #[path = "../http/lint.rs"]
 mod lint;
 
+mod agents;
 mod bench;
 #[cfg(feature = "llama")]
 mod by_library;

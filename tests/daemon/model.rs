@@ -174,12 +174,34 @@ async fn what_cannot_be_hosted_leaves_the_model_that_serves() {
     fs::write(path("short.gguf"), &fs::read(model()).unwrap()[..100_000]).unwrap();
     let pipe = std::process::Command::new("mkfifo").arg(path("pipe.gguf")).status().unwrap();
     assert!(pipe.success());
-    // Whatever is there or not, the same words: nothing is told of a file that is no model.
-    for name in ["none.gguf", "folder.gguf", "text.gguf", "pipe.gguf"] {
+    fs::create_dir(path("two")).unwrap();
+    for name in ["two/a.gguf", "two/b.gguf"] {
+        fs::write(path(name), "").unwrap();
+    }
+    std::os::unix::fs::symlink("nowhere", path("link.gguf")).unwrap();
+    // What stands in the way is told, and nothing of what such a file holds.
+    for (name, why) in [
+        ("none.gguf", "does not exist"),
+        ("folder.gguf", "is a folder without a model file (.gguf)"),
+        ("two", "is a folder of 2 models (a.gguf, b.gguf): name one of them"),
+        ("text.gguf", "is no GGUF file"),
+        ("two/a.gguf", "is no GGUF file"),
+        ("pipe.gguf", "is not a file"),
+        ("link.gguf", "is a link to what does not exist"),
+        ("text.gguf/none", "cannot be looked at: Not a directory (os error 20)"),
+    ] {
         let (status, answer) = change(&daemon, &json!({ "path": path(name) })).await;
-        let message = format!("`{}` is no model file (GGUF) that the daemon can read", path(name).display());
+        let message = format!("`{}` is no model file (GGUF) that the daemon can read: it {why}", path(name).display());
         assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{answer}");
         assert_eq!(answer["error"]["param"], "path");
+    }
+    // And by the names of further models, of which there is none.
+    for (name, why) in
+        [("nano", "(models.files); it is the served model, which stays loaded"), ("foo", "(models.files)")]
+    {
+        let (status, answer) = change(&daemon, &json!({ "load": name })).await;
+        let message = format!("there is no further model `{name}`: the configuration names none {why}");
+        assert_eq!((status, &answer["error"]["message"]), (404, &json!(message)), "{answer}");
     }
     for (file, why) in
         [(Path::new("nano/nano.gguf"), "must begin with"), (&model().with_file_name("nano-prm.gguf"), "is no model")]
@@ -199,7 +221,7 @@ async fn what_cannot_be_hosted_leaves_the_model_that_serves() {
     for (file, why) in [
         (path("short.gguf"), "is cut short"),
         (strange, "qwen99moe"),
-        (embeds, ""),
+        (embeds, "it is an embedding model and writes no text: name it as `embed.model`"),
         (
             patched(&path("nan.gguf"), norm + 8, &f32::NAN.to_le_bytes()),
             "value 2 of tensor \"output_norm.weight\" is NaN",

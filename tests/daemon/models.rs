@@ -140,7 +140,8 @@ async fn models_take_turns_on_one_place_and_by_hand() {
     assert!(shown.contains("further    a (unloaded") && shown.contains("further    b (ready"), "{shown}");
     let unknown = command(&daemon, &["load", "c"]).await;
     assert!(
-        !unknown.status.success() && text(&unknown.stderr).contains("no further model `c`: `a`, `b`"),
+        !unknown.status.success()
+            && text(&unknown.stderr).contains("no further model `c`: the further models are `a`, `b`"),
         "{unknown:?}"
     );
     let (status, both) = daemon.post("/v1/admin/model", &json!({ "load": "a", "unload": "b" })).await;
@@ -172,6 +173,19 @@ async fn what_cannot_be_loaded_costs_its_own_requests_alone() {
     assert!(told.contains(r#"chimere_model_loads_total{outcome="failed"} 2"#), "not tried again at once: {told}");
     daemon.chat("What is 17 + 25?").await;
     answered(&daemon, "a").await;
+    // The log says at the start which of them cannot be loaded.
+    let log = daemon.log.lock().unwrap().join("\n");
+    for (file, why) in [(&broken, "is no GGUF file"), (&gone, "does not exist")] {
+        assert!(log.contains(&format!("cannot be loaded as it is: {} {why}", file.display())), "{log}");
+    }
+    let with_table = json!({ "tables": ["kine"] });
+    let asked = json!({ "model": "a", "prompt": "One", "max_tokens": 1, "chimere": { "engram": with_table } });
+    let (status, answer) = daemon.post("/v1/completions", &asked).await;
+    let message = "there is no engram table `kine`: this model has none";
+    assert_eq!((status, &answer["error"]["message"]), (400, &json!(message)), "{answer}");
+    let done = command(&daemon, &["load", "foo"]).await;
+    let told = "there is no further model `foo`: the further models are `a`, `broken`, `gone`";
+    assert!(done.status.code() == Some(65) && text(&done.stderr).contains(told), "{}", text(&done.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::chimere;
+use crate::harness::{Daemon, chimere, sse};
 
 /// Exit code, standard output, standard error.
 fn tools(args: &[&str]) -> (i32, String, String) {
@@ -74,4 +74,50 @@ fn a_hostile_calculation_ends_in_bounded_time() {
     let (code, _, error) = tools(&["run", "calculate", r#"{"expression": "1 << (10^11)"}"#, "--timeout-ms", "1"]);
     assert!(code == 75 && error.contains("over 1 ms"), "{code} {error}");
     assert!(began.elapsed() < Duration::from_secs(300));
+}
+
+/// Inside a reply: nano is made to call, whole and streamed, and no client sees anything of it.
+#[tokio::test]
+async fn a_built_in_call_inside_a_reply_is_run_and_not_told() {
+    let daemon = Daemon::start(&[]).await;
+    let body = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "What is 17% of 230?"}], "temperature": 0,
+            "tool_choice": "required", "chimere": {"tools": ["calculate"], "steps": "events"}});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let (status, whole) = daemon.post("/v1/chat/completions", &body(json!({}))).await;
+    assert_eq!(status, 200, "{whole}");
+    let choice = &whole["choices"][0];
+    assert!(choice["finish_reason"] != "tool_calls" && choice["message"].get("tool_calls").is_none(), "{whole}");
+    let step = &whole["x_chimere"]["trace"][0];
+    let call = &step["calls"][0];
+    assert!(step["kind"] == "tools" && call["name"] == "calculate" && call["result"].is_string(), "{step}");
+
+    let url = format!("{}/v1/chat/completions", daemon.url);
+    let post = reqwest::Client::new().post(url).json(&body(json!({"stream": true})));
+    let chunks = sse(&post.send().await.unwrap().text().await.unwrap());
+    let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
+    assert!(deltas.iter().all(|delta| delta.get("tool_calls").is_none()), "{chunks:?}");
+    let text: String = deltas.iter().filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(text, choice["message"]["content"].as_str().unwrap(), "streamed as whole");
+    let states = chunks.iter().filter_map(|chunk| chunk["x_chimere"]["step"]["state"].as_str());
+    let states: Vec<&str> = states.take(3).collect();
+    assert_eq!(states, ["began", "calling", "called"]);
+
+    let (_, turns) = daemon.get("/v1/memory/turns?limit=5").await;
+    let turn = &turns["data"][0];
+    assert!(turn["taint"] == false && turn["steps"][0]["calls"][0]["name"] == "calculate", "{turn}");
+    let own = json!([{"type": "function", "function": {"name": "calculate", "parameters": {"type": "object"}}}]);
+    for (more, param) in [
+        (json!({"n": 2}), "n"),
+        (json!({"tools": own}), "tools[0].function.name"),
+        (json!({"chimere": {"tools": ["abacus"]}, "tool_choice": "auto"}), "chimere.tools[0]"),
+        (json!({"chimere": {"tools": ["calculate", "calculate"]}}), "chimere.tools[1]"),
+        (json!({"response_format": {"type": "json_object"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function", "function": {"name": "date_time"}}}), "tool_choice"),
+    ] {
+        let (status, error) = daemon.post("/v1/chat/completions", &body(more)).await;
+        assert!(status == 400 && error["error"]["param"] == param, "{param}: {status} {error}");
+    }
 }

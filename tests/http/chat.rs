@@ -73,6 +73,23 @@ async fn tool_calls_and_their_choice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn calls_sent_back_without_an_id_get_one_that_their_results_share() {
+    let server = server().await;
+    let call = json!({"id": null, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let messages = json!([
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": null, "content": "done"}
+    ]);
+    let answer = server.post("/v1/chat/completions", &json!({"messages": messages})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let request = server.fake.requests.lock().unwrap().pop().unwrap();
+    let ReplyInput::Chat { messages, .. } = request.input else { panic!("not a chat") };
+    let id = messages[1].tool_calls[0].id.clone();
+    assert!(!id.is_empty() && messages[2].tool_call_id == Some(id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_the_client_sent_reaches_the_service() {
     let server = server().await;
     let answer = server
@@ -240,6 +257,11 @@ async fn what_has_no_effect_is_accepted_and_named() {
     assert_eq!(server.chat("hello", json!({})).await.json()["x_chimere"].get("ignored"), None);
     let streamed = server.chat("hello", json!({"stream": true, "verbosity": "high"})).await.text;
     assert!(streamed.contains(r#""ignored":["verbosity"]"#), "{streamed}");
+    let thought = json!({"reasoning_effort": "low", "thinking_budget": 9, "chimere": {"thought": false}, "user": "u"});
+    let named = |reply: Value| reply["x_chimere"]["ignored"].clone();
+    assert_eq!(named(server.chat("hello", thought.clone()).await.json()), json!(["user"]));
+    let all = json!(["user", "reasoning_effort", "thinking_budget", "chimere.thought"]);
+    assert_eq!(named(server.chat("thoughtless", thought).await.json()), all);
     let unknown = server.chat("hello", json!({"store_all": true})).await;
     assert_eq!((unknown.status, &unknown.error()["param"]), (400, &json!("store_all")));
 }

@@ -203,6 +203,7 @@ impl Reply {
             decided: None,
             because: None,
             text: "what no client sees".to_owned(),
+            calls: Vec::new(),
         };
         if self.request.steps == StepsWish::Events {
             let (kind, name) = (step.kind.clone(), step.name.clone());

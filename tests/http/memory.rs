@@ -26,7 +26,10 @@ async fn listing_pages_and_keeps_to_the_own_turns() {
     let some =
         of(&server, "GET", "/v1/memory/turns?principal=somebody&conversation=c1&since_ms=100", ADMIN_KEY).await.json();
     assert!(some["data"].as_array().unwrap().iter().all(|t| t["principal"] == "somebody" && t["conversation"] == "c1"));
-    for bad in ["?limit=x", "?nonsense=1", "?since_ms=1.5"] {
+    // A page of nothing would have no last turn, and a client that pages no end.
+    let nothing = of(&server, "GET", "/v1/memory/turns?limit=0", CHAT_KEY).await;
+    assert!(nothing.error()["message"].as_str().unwrap().contains("between 1 and 1000"), "{}", nothing.text);
+    for bad in ["?limit=x", "?limit=0", "?limit=1001", "?nonsense=1", "?since_ms=1.5"] {
         let answer = of(&server, "GET", &format!("/v1/memory/turns{bad}"), CHAT_KEY).await;
         assert_eq!((answer.status, &answer.error()["code"]), (400, &json!("bad_query")), "{bad}");
     }
@@ -51,8 +54,12 @@ async fn forgetting_must_be_meant_and_keeps_to_the_own_turns() {
     let server = server().await;
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns", CHAT_KEY).await.status, 400);
     assert!(server.fake.forgets.lock().unwrap().is_empty());
-    let one = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000004", CHAT_KEY).await.json();
-    assert_eq!(one["turns"], 1);
+    for name in ["turn-000004", "chatcmpl-000004", "cmpl-000004"] {
+        let one = of(&server, "DELETE", &format!("/v1/memory/turns?turn={name}"), CHAT_KEY).await.json();
+        assert_eq!(one["turns"], 1, "{name}");
+        let behind = of(&server, "GET", &format!("/v1/memory/turns?limit=1&after={name}"), ADMIN_KEY).await.json();
+        assert_eq!(behind["data"][0]["id"], "turn-000005", "{name}");
+    }
     let foreign = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000005", CHAT_KEY).await.json();
     assert_eq!(foreign["turns"], 0, "another principal's turn");
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", CHAT_KEY).await.json()["turns"], TURNS / 2);
@@ -70,6 +77,10 @@ async fn feedback_reaches_the_service() {
         (name.as_str(), feedback.turn.0.as_str(), feedback.correction.as_deref()),
         ("owner", "turn-1", Some("4"))
     );
+    // By the id of its reply.
+    let told = server.post("/v1/feedback", &json!({"turn": "chatcmpl-2", "vote": "up"})).await.json();
+    assert_eq!(told["turn"], "turn-2");
+    assert_eq!(server.fake.feedbacks.lock().unwrap().pop().unwrap().1.turn.0, "turn-2");
     assert_eq!(server.post("/v1/feedback", &json!({"turn": "turn-none", "vote": "up"})).await.status, 404);
     for bad in [
         json!({"turn": "t"}),

@@ -28,7 +28,7 @@ async fn a_session_is_told_as_a_chat_request_takes_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn saving_says_where_and_whether_another_may_be_moved() {
     let server = server().await;
-    let saved = server.post("/v1/sessions", &json!({"name": "trip", "turn": "turn-7"})).await.json();
+    let saved = server.post("/v1/sessions", &json!({"name": "trip", "turn": "chatcmpl-7"})).await.json();
     assert_eq!((&saved["object"], &saved["name"]), (&json!("session"), &json!("trip")));
     server.post("/v1/sessions", &json!({"name": "taken", "from": "trip", "replace": true})).await;
     let asked = std::mem::take(&mut *server.fake.saved.lock().unwrap());

@@ -123,6 +123,32 @@ test('a tool is called, its result given, and the answer follows', async () => {
   assert.equal(await page.locator('.results').count(), 0);
 });
 
+test('a call that the daemon ran is a folded line with arguments, result and time', async () => {
+  const page = await browser.page();
+  await page.click('#open-settings');
+  await page.check('#set-built-in');
+  await page.click('#settings [type="submit"]');
+  const given = { expression: '17% of 230' };
+  const called = { state: 'called', name: 'calculate', arguments: given, outcome: 'done', result: '<b>39.1</b>', bytes: 11, took_ms: 12 };
+  const chunk = (delta, more) => `data: ${JSON.stringify({ id: 'chatcmpl-1', choices: [{ index: 0, delta, finish_reason: null }], ...more })}\n\n`;
+  const step = (step) => chunk({}, { x_chimere: { step } });
+  let asked = null;
+  await page.route('**/v1/chat/completions', (route) => {
+    asked = route.request().postDataJSON();
+    route.fulfill({ contentType: 'text/event-stream', body: [
+      step({ state: 'began', kind: 'tools', name: 'answer' }), step({ state: 'calling', name: 'calculate', arguments: given }),
+      step(called), chunk({ content: 'It is 39.1.' }), 'data: [DONE]\n\n'].join('') });
+  });
+  await ask(page, 'What is 17% of 230?');
+  assert.deepEqual(asked.chimere.tools, ['calculate', 'date_time']);
+  assert.equal(asked.chimere.steps, 'events');
+  assert.equal(await page.textContent('.used summary'), 'Used calculate, 12 ms');
+  assert.match(await page.locator('.used pre').first().textContent(), /17% of 230/);
+  assert.equal(await page.locator('.used pre').last().textContent(), '<b>39.1</b>');
+  assert.equal(await page.getAttribute('.used details', 'open'), null, 'it is folded');
+  assert.equal((await bodyOf(page).textContent()).trim(), 'It is 39.1.');
+});
+
 test('an engine killed in the middle of a reply is an error, and the next message works', async () => {
   const page = await browser.page();
   const half = await halfAStory(daemon, page);

@@ -58,6 +58,9 @@ pub struct ModelDefaults {
     pub max_tokens: Option<u32>,
     #[serde(default)]
     pub routes: BTreeMap<String, RouteDefaults>,
+    /// Why the file beside the weights is passed over, if there is one that cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused: Option<String>,
 }
 
 /// A file of defaults as it is written.
@@ -77,19 +80,20 @@ struct Raw {
 }
 
 impl ModelDefaults {
-    /// The defaults of the weights in `path`. A file that cannot be used is passed over, and the log says why.
+    /// The defaults of the weights in `path`. A file that cannot be used is passed over, and `unused` says why.
     pub fn of(path: &Path, gguf: &Gguf, architecture: &str, model_hash: &str) -> ModelDefaults {
         let beside = path.with_extension("defaults.json");
         let name = beside.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        match read(&beside).and_then(|text| text.map(|text| chosen(&text, &name, model_hash)).transpose()) {
+        let why = match read(&beside).and_then(|text| text.map(|text| chosen(&text, &name, model_hash)).transpose()) {
             Ok(Some(Some(defaults))) => return defaults,
-            Ok(Some(None)) => tracing::warn!(file = %beside.display(), "these defaults are for other weights"),
-            Ok(None) => {}
-            Err(why) => tracing::warn!(file = %beside.display(), why, "these defaults cannot be used"),
-        }
+            Ok(Some(None)) => Some(format!("its `model_hash` is that of other weights, of these it is {model_hash}")),
+            Ok(None) => None,
+            Err(why) => Some(why),
+        };
+        let unused = why.map(|why| format!("{} is passed over: {why}; correct or remove it", beside.display()));
         match chosen(NANO, "nano.defaults.json", model_hash) {
-            Ok(Some(defaults)) => defaults,
-            _ => by_file(gguf, architecture),
+            Ok(Some(defaults)) => ModelDefaults { unused, ..defaults },
+            _ => ModelDefaults { unused, ..by_file(gguf, architecture) },
         }
     }
 }
@@ -133,7 +137,7 @@ fn chosen(text: &str, source: &str, model_hash: &str) -> Result<Option<ModelDefa
         return Err("a sampling field is out of its range".to_owned());
     }
     let Raw { sampling, max_tokens, routes, .. } = raw;
-    Ok(Some(ModelDefaults { source: source.to_owned(), sampling, max_tokens, routes }))
+    Ok(Some(ModelDefaults { source: source.to_owned(), sampling, max_tokens, routes, unused: None }))
 }
 
 fn in_range(sampling: &Sampling) -> bool {
@@ -290,7 +294,7 @@ mod tests {
         let good = r#"{"model_hash": "HASH", "sampling": {"temperature": 0.5}, "routes": {"code": {"system": "s"}}}"#;
         let found = of("llama", &[], Some(good));
         assert_eq!((found.source.as_str(), found.sampling.temperature), ("m.defaults.json", 0.5));
-        assert_eq!(found.routes["code"].system, "s");
+        assert_eq!((found.routes["code"].system.as_str(), &found.unused), ("s", &None));
         for bad in [
             good.replace("HASH", "another"),
             good.replace("0.5", "9"),
@@ -299,7 +303,9 @@ mod tests {
             " ".repeat(FILE_BYTES_MAX as usize + 1),
             "{".to_owned(),
         ] {
-            assert_eq!(of("llama", &[], Some(&bad)).source, "family llama", "{bad}");
+            let found = of("llama", &[], Some(&bad));
+            let why = found.unused.unwrap();
+            assert!(found.source == "family llama" && why.contains("m.defaults.json is passed over: "), "{bad}: {why}");
         }
     }
 }

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use crate::gguf::Gguf;
 
+/// The architecture of a table of token vectors, which needs no engine.
+pub const TABLE: &str = "static-embedding";
+
 /// Tokens of a text that are read where nobody says otherwise: the library's buffers grow with the square of them.
 pub const TOKENS_DEFAULT: usize = 2_048;
 

@@ -10,13 +10,12 @@ use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
 use super::cpu::CpuOptions;
 use super::cuda::CudaOptions;
-use super::defaults::ModelDefaults;
 use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
 use super::thought::ThoughtMarks;
 use super::tool_prompt::ToolWays;
-use super::validate::{self, Validated};
+use super::validate::{self, EMBEDS, Validated};
 use super::vocab::{Vocab, fingerprint};
 use crate::gguf::{Files, Gguf};
 use chimere_ffi::{CacheTypes, KvType};
@@ -130,8 +129,12 @@ pub enum LoadError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Model { path: PathBuf, source: super::model::ModelError },
-    #[error("{0} is no model, but goes with one")]
-    NoModel(PathBuf),
+    #[error(
+        "{path} is no model, but goes with one: it says that it is of the type `{kind}`; name the model that it is for"
+    )]
+    NoModel { path: PathBuf, kind: String },
+    #[error("{0}: {EMBEDS}")]
+    Embeds(PathBuf),
     #[error("{0} holds no tensors: it is a vocabulary or a header without its model")]
     NoTensors(PathBuf),
     #[error("{path}: value {at} of tensor \"{tensor}\" is {found}: download or convert the model again")]
@@ -160,7 +163,8 @@ const HASH_SAMPLE_BYTES: u64 = 4096;
 /// Loads a model. `progress` is told 0 … 1.
 pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -> Result<Loaded, LoadError> {
     let began = Instant::now();
-    let Validated { gguf, files, foreign, vocab, template, judged } = validate::opened(path, options, 0)?;
+    let Validated { gguf, files, foreign, vocab, template, defaults, model_hash, judged } =
+        validate::opened(path, options, 0)?;
     let path = files.first();
     let (backend, vocab): Parts = match (options.backend, vocab) {
         (Kind::Cuda, Some(vocab)) => (native_cuda(path, options, progress)?, vocab),
@@ -175,8 +179,10 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         }
     };
     let template_hash = vocab.template().map(|source| hex(&Sha256::digest(source))).unwrap_or_default();
-    let model_hash = hash(&files, &gguf).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let base = BaseModel::new(&gguf, &model_hash);
+    if let Some(why) = &defaults.unused {
+        tracing::warn!(why, "the defaults beside the weights cannot be used");
+    }
     let ways = ToolWays::of(vocab.as_ref(), template.as_ref());
     if template.is_some() {
         tracing::info!("{}", ways.told());
@@ -184,7 +190,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let hosted = Hosted {
         calls: ways.format.name.to_owned(),
         model: backend.info().clone(),
-        defaults: ModelDefaults::of(path, &gguf, &judged.architecture, &model_hash),
+        defaults,
         model_hash,
         template_hash,
         tokenizer_hash: hex(&fingerprint(vocab.as_ref())),
@@ -341,7 +347,7 @@ pub fn model_hash(path: &Path, gguf: &Gguf) -> std::io::Result<String> {
     hash(&files, gguf)
 }
 
-fn hash(files: &Files, gguf: &Gguf) -> std::io::Result<String> {
+pub(super) fn hash(files: &Files, gguf: &Gguf) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     for header in files.headers() {
         hash.update(header?);

@@ -23,7 +23,7 @@ pub enum TableError {
     Engram(#[from] EngramError),
     #[error(transparent)]
     Vocab(#[from] VocabError),
-    #[error("there is no engram table `{name}`: the tables are {known}")]
+    #[error("there is no engram table `{name}`: {known}")]
     Unknown { name: String, known: String },
     #[error("engram: {found} {what} are over the limit of {limit}")]
     TooMany { what: &'static str, found: usize, limit: usize },
@@ -110,8 +110,8 @@ impl Tables {
 
     fn unknown(&self, name: &str) -> TableError {
         let known = match self.tables.is_empty() {
-            true => "none".to_owned(),
-            false => self.tables.keys().cloned().collect::<Vec<_>>().join(", "),
+            true => "none is loaded".to_owned(),
+            false => format!("the tables are {}", self.tables.keys().cloned().collect::<Vec<_>>().join(", ")),
         };
         TableError::Unknown { name: name.chars().take(80).collect(), known }
     }
@@ -145,7 +145,10 @@ mod tests {
         };
         assert_eq!(tables.choose(&choice("kine", true), &[1]).unwrap().report().tables, ["kine"]);
         let error = tables.choose(&choice("none", true), &[1]).unwrap_err().to_string();
-        assert!(error.contains("code, cyber, general, kine"), "{error}");
+        assert!(error.ends_with("the tables are code, cyber, general, kine"), "{error}");
+        let none = tables.vocab.clone();
+        let error = Tables::new(none).choose(&choice("none", true), &[1]).unwrap_err().to_string();
+        assert!(error.ends_with("`none`: none is loaded"), "{error}");
         assert_eq!(tables.choose(&choice("none", false), &[1]).unwrap().report().tables, [""; 0]);
         assert!(tables.choose(&EngramChoice { lambda_max: f32::NAN, ..choice("kine", true) }, &[1]).is_err());
         tables.forget("kine");

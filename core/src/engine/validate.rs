@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::apart;
-use super::load::{Kind, LoadError, LoadOptions, chat_template};
+use super::defaults::ModelDefaults;
+use super::load::{Kind, LoadError, LoadOptions, chat_template, hash};
 use super::machine;
 use super::model;
 use super::template::ChatTemplate;
@@ -27,7 +28,8 @@ const NATIVE_SPARE_BYTES: u64 = 512 << 20;
 const APART_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Why a model is not served though it can be hosted.
-pub const EMBEDS: &str = "it makes embeddings and writes no text";
+pub const EMBEDS: &str =
+    "it is an embedding model and writes no text: name it as `embed.model`, and here a model that writes text";
 
 /// What was found out about a model that can be hosted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +49,8 @@ pub struct Judged {
     pub needs_bytes: u64,
     /// Memory that there was; absent: the system did not say.
     pub available_bytes: Option<u64>,
+    /// Why the file of defaults beside the weights is passed over, if one is.
+    pub defaults_unused: Option<String>,
 }
 
 impl fmt::Display for Judged {
@@ -74,6 +78,8 @@ pub(super) struct Validated {
     /// Absent: the library's, which comes with the weights.
     pub(super) vocab: Option<Arc<dyn Vocab>>,
     pub(super) template: Option<ChatTemplate>,
+    pub(super) defaults: ModelDefaults,
+    pub(super) model_hash: String,
     pub(super) judged: Judged,
 }
 
@@ -111,8 +117,15 @@ pub(super) fn opened(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Re
     let (gguf, files) = Files::open(path).map_err(unreadable)?;
     let architecture = gguf.architecture().map_err(unreadable)?.to_owned();
     // An adapter, an imatrix, a projector.
-    if !matches!(gguf.optional::<&str>("general.type"), Ok(None | Some("model"))) {
-        return Err(LoadError::NoModel(path.to_owned()));
+    match gguf.optional::<&str>("general.type") {
+        Ok(None | Some("model")) => {}
+        kind => {
+            let kind = kind.ok().flatten().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect();
+            return Err(LoadError::NoModel { path: path.to_owned(), kind });
+        }
+    }
+    if architecture == super::embedder::TABLE {
+        return Err(LoadError::Embeds(path.to_owned()));
     }
     if gguf.tensors().is_empty() {
         return Err(LoadError::NoTensors(path.to_owned()));
@@ -129,6 +142,9 @@ pub(super) fn opened(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Re
         true => by_library(&files, &gguf, options, available)?,
     };
     let template = source.map(|source| chat_template(&source, &gguf, options.vet_with.as_deref())).transpose()?;
+    let model_hash =
+        hash(&files, &gguf).map_err(|source| LoadError::Read { path: files.first().to_owned(), source })?;
+    let defaults = ModelDefaults::of(files.first(), &gguf, &architecture, &model_hash);
     let judged = Judged {
         architecture,
         embedding_only: library && super::embedder::embeds(&gguf),
@@ -140,8 +156,9 @@ pub(super) fn opened(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Re
         sequences: options.sequences_max,
         needs_bytes,
         available_bytes: available,
+        defaults_unused: defaults.unused.clone(),
     };
-    Ok(Validated { gguf, files, foreign, vocab, template, judged })
+    Ok(Validated { gguf, files, foreign, vocab, template, defaults, model_hash, judged })
 }
 
 /// A vocabulary, if it is known, the source of a chat template, positions of a sequence, and memory.

@@ -1,6 +1,7 @@
 //! The steps of a reply: as they are planned, and what is kept of them.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Generation, QualityGate, Sampling, Thinking};
 
@@ -24,6 +25,8 @@ pub enum Work {
     },
     /// A hidden generation.
     Draft(Box<Draft>),
+    /// The visible generation, which may call built-in tools before it is complete.
+    Tools(ToolLoop),
     /// Judges the answer; a poor one is tried again.
     Judge(QualityGate),
 }
@@ -33,6 +36,7 @@ impl Work {
     pub fn kind(&self) -> &'static str {
         match self {
             Work::Answer { .. } | Work::Draft(_) => "generate",
+            Work::Tools(_) => "tools",
             Work::Judge(_) => "judge",
         }
     }
@@ -48,6 +52,84 @@ pub struct Draft {
     pub sampling: Sampling,
     pub thinking: Thinking,
     pub max_tokens: u32,
+}
+
+/// The terms of an answer that may call built-in tools.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolLoop {
+    /// What follows the conversation; empty = nothing.
+    pub instruction: String,
+    /// Names of the tools.
+    pub offered: Vec<String>,
+    pub limits: ToolLimits,
+}
+
+/// How far an answer may go with built-in tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolLimits {
+    /// Generations that may call; one more follows without built-in tools.
+    pub rounds: u32,
+    /// Calls of the whole reply.
+    pub calls: u32,
+    /// What one call may take.
+    pub timeout_ms: u64,
+}
+
+impl Default for ToolLimits {
+    fn default() -> Self {
+        ToolLimits { rounds: 4, calls: 8, timeout_ms: 10_000 }
+    }
+}
+
+/// What came of a call of a built-in tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallOutcome {
+    Done,
+    /// Its arguments could not be meant.
+    Arguments,
+    /// What it asked for cannot be had.
+    Refused,
+    /// It took too long.
+    Late,
+    Failed,
+    /// The same call was made before: it was not run again.
+    Repeated,
+    /// It was over a limit, and not run.
+    Limit,
+    /// The reply was ended meanwhile.
+    Stopped,
+}
+
+impl CallOutcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            CallOutcome::Done => "done",
+            CallOutcome::Arguments => "arguments",
+            CallOutcome::Refused => "refused",
+            CallOutcome::Late => "late",
+            CallOutcome::Failed => "failed",
+            CallOutcome::Repeated => "repeated",
+            CallOutcome::Limit => "limit",
+            CallOutcome::Stopped => "stopped",
+        }
+    }
+}
+
+/// One call of a built-in tool, as it was made and answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallRecord {
+    pub name: String,
+    pub arguments: Value,
+    pub outcome: CallOutcome,
+    /// What the model was told.
+    pub result: String,
+    /// Bytes of the result, with what was cut off.
+    pub bytes: usize,
+    pub took_ms: u64,
+    /// The result is the words of others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taints: bool,
 }
 
 /// How a step ended.
@@ -99,6 +181,9 @@ pub struct StepRecord {
     /// What a hidden step wrote. A client is not told of it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
+    /// Calls of built-in tools, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallRecord>,
 }
 
 impl StepRecord {

@@ -16,6 +16,7 @@ use super::{Ask, Board, EngineSpec, EngineState, Inference, InferenceError, Pass
 use crate::actors::link::{Link, LinkError};
 use crate::actors::supervisor::{Budget, Place, supervise};
 use crate::engine::protocol::{Event, Hosted};
+use crate::engine::validate::EMBEDS;
 use crate::meters;
 
 /// An engine that was told to end is killed long before this.
@@ -204,7 +205,7 @@ impl Fleet {
                 meters::model_load("ready");
                 return Ok(hosted);
             }
-            Some(_) => "it makes embeddings and writes no text".to_owned(),
+            Some(_) => EMBEDS.to_owned(),
             None => match berth.board.state() {
                 EngineState::Failed { message, .. } => message,
                 _ => {

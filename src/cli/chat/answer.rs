@@ -8,6 +8,8 @@ use crate::cli::client::{Client, printable};
 
 const DIM: &str = "\u{1b}[2m";
 const PLAIN: &str = "\u{1b}[0m";
+/// Of arguments and of a result in one line.
+const CALL_CHARS_MAX: usize = 120;
 
 /// What is left of an answer once it was printed.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +65,10 @@ struct Printer {
 
 impl Printer {
     fn show(&mut self, event: &Value, answer: &mut Answer, out: &mut impl Write) -> std::io::Result<()> {
+        let step = &event["x_chimere"]["step"];
+        if !step.is_null() {
+            return self.step(step, out);
+        }
         for field in ["usage", "x_chimere"] {
             let value = &event[field];
             if !value.is_null() {
@@ -99,6 +105,20 @@ impl Printer {
         out.flush()
     }
 
+    /// A call that the daemon ran, in a line of its own: for a person.
+    fn step(&mut self, step: &Value, out: &mut impl Write) -> std::io::Result<()> {
+        if step["state"] != "called" || !self.style.thought {
+            return Ok(());
+        }
+        self.leave_thought(out)?;
+        if self.last != '\n' {
+            writeln!(out)?;
+        }
+        writeln!(out, "{DIM}{}{PLAIN}", called(step))?;
+        self.last = '\n';
+        out.flush()
+    }
+
     fn leave_thought(&mut self, out: &mut impl Write) -> std::io::Result<()> {
         if std::mem::take(&mut self.thinking) {
             write!(out, "{PLAIN}")?;
@@ -131,6 +151,19 @@ impl Printer {
     }
 }
 
+/// A call and what came of it, in a line.
+fn called(step: &Value) -> String {
+    let name = printable(step["name"].as_str().unwrap_or("?"));
+    let result = step["result"].as_str().unwrap_or_default();
+    let short = |text: &str| {
+        let line = text.lines().next().unwrap_or_default();
+        let cut: String = line.chars().take(CALL_CHARS_MAX).collect();
+        let more = if cut.len() < text.trim_end().len() { "…" } else { "" };
+        printable(&format!("{cut}{more}"))
+    };
+    format!("[{name} {} → {}, {} ms]", short(&step["arguments"].to_string()), short(result), step["took_ms"])
+}
+
 impl Answer {
     /// The figures of `/stats`.
     pub fn stats(&self) -> String {
@@ -160,5 +193,22 @@ impl Answer {
             text(&self.own["turn"]),
             self.finish_reason.as_deref().unwrap_or("none"),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_a_line_and_long_ones_are_folded() {
+        let step = json!({"state": "called", "name": "calculate", "arguments": {"expression": "17% of 230"},
+            "result": "39.1", "took_ms": 12});
+        assert_eq!(called(&step), "[calculate {\"expression\":\"17% of 230\"} → 39.1, 12 ms]");
+        let long = json!({"name": "a\u{1b}[2J", "arguments": {}, "result": format!("one\ntwo{}", "x".repeat(500))});
+        let line = called(&long);
+        assert!(line.contains("→ one…,") && !line.contains('\u{1b}') && line.len() < 300, "{line}");
     }
 }

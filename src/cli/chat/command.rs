@@ -87,6 +87,30 @@ pub fn parse(line: &str) -> Result<Command, String> {
     })
 }
 
+/// The question in a piped text, without the `/quit` that ends one; `None`: there is nothing but that. What begins with
+/// another command was meant for the prompt.
+pub fn piped(text: &str) -> Result<Option<String>, String> {
+    let leaves = |line: &str| line.starts_with('/') && parse(line) == Ok(Command::Quit);
+    let mut lines: Vec<&str> = text.lines().collect();
+    while lines.last().is_some_and(|line| line.trim().is_empty() || leaves(line)) {
+        if lines.pop().is_some_and(leaves) && lines.iter().all(|line| line.trim().is_empty()) {
+            return Ok(None);
+        }
+    }
+    let first = lines.first().copied().unwrap_or_default();
+    let name = first.split_whitespace().next().unwrap_or_default();
+    let mut of_prompt =
+        ["/help", "/?"].into_iter().chain(HELP.lines().filter_map(|line| line.split_whitespace().next()));
+    let is_command = first.starts_with('/') && of_prompt.any(|known| known == name);
+    if is_command {
+        return Err(format!(
+            "`{name}` is a command of the prompt, and standard input is one question: begin a conversation at a terminal, \
+             use an option (`chimere chat --help`), or give the question as an argument"
+        ));
+    }
+    Ok(Some(lines.join("\n")))
+}
+
 /// Puts lines together to a message.
 #[derive(Debug, Default)]
 pub struct Gather {
@@ -152,6 +176,25 @@ impl Gather {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn piped_text_is_one_question_and_no_command() {
+        for (text, question) in [
+            ("What is 1 + 1?\n", Some("What is 1 + 1?")),
+            ("one\n\n  two\n/quit\n", Some("one\n\n  two")),
+            ("one\n/exit", Some("one")),
+            ("/quit\n", None),
+            ("\n/quit\n\n", None),
+            ("/etc/passwd is a file. Of what?", Some("/etc/passwd is a file. Of what?")),
+            ("say\n/quit\nplease", Some("say\n/quit\nplease")),
+            ("/* a comment */", Some("/* a comment */")),
+        ] {
+            assert_eq!(piped(text).unwrap().as_deref(), question, "{text}");
+        }
+        for text in ["/help", "/new\nWhat is 1 + 1?\n/quit\n", "/think maybe"] {
+            assert!(piped(text).unwrap_err().contains("is a command of the prompt"), "{text}");
+        }
+    }
 
     #[test]
     fn commands_are_read() {

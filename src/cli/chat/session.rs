@@ -29,6 +29,8 @@ pub struct Session {
     pub system: Option<String>,
     pub route: Option<String>,
     pub model: Option<String>,
+    /// Built-in tools that answers may call; empty: those of the route.
+    pub tools: Vec<String>,
     pub think: Think,
     pub messages: Vec<Value>,
     /// Session in which the daemon remembers what was said: only what is new is sent.
@@ -54,6 +56,7 @@ impl Session {
             system: None,
             route: None,
             model: None,
+            tools: Vec::new(),
             think: Think::Auto,
             messages: Vec::new(),
             remembered: None,
@@ -118,6 +121,12 @@ impl Session {
         };
         if let Some(route) = &self.route {
             own["route"] = json!(route);
+        }
+        if !self.tools.is_empty() {
+            own["tools"] = json!(self.tools);
+        }
+        if stream {
+            own["steps"] = json!("events");
         }
         put("chimere", Some(own));
         Value::Object(body)

@@ -71,12 +71,13 @@ export class Answer {
     this.thought = h('details', { class: 'thought', hidden: true }, this.thoughtHead, this.thoughtText);
     this.waiting = h('p', { class: 'waiting' }, 'Waiting for the first words');
     this.body = h('div', { class: 'body' });
+    this.used = h('div', { class: 'calls used' });
     this.calls = h('div', { class: 'calls' });
     this.problem = h('div', { class: 'problem', hidden: true });
     this.meta = h('p', { class: 'meta' });
     this.actionsBar = h('div', { class: 'actions' });
     this.below = h('div');
-    this.node = h('article', { class: 'message answer' }, h('h2', { class: 'sr' }, 'Answer'), this.thought, this.waiting,
+    this.node = h('article', { class: 'message answer' }, h('h2', { class: 'sr' }, 'Answer'), this.thought, this.used, this.waiting,
       this.body, this.calls, this.problem, h('div', { class: 'under' }, this.actionsBar, this.meta), this.below);
   }
 
@@ -91,6 +92,7 @@ export class Answer {
     this.thought.classList.toggle('live', thinking);
     if (this.thoughtText.textContent !== reasoning) this.thoughtText.textContent = reasoning;
     show(this.body, content);
+    this.showUsed(message.used ?? []);
     const state = JSON.stringify([calls, running, last]);
     if (state !== this.callState) this.showCalls(calls, !running && last);
     this.callState = state;
@@ -155,6 +157,19 @@ export class Answer {
       h('button', { type: 'button', class: 'plain', onclick: () => this.actions.askKey() }, 'Enter the key');
     this.problem.replaceChildren(h('p', {}, h('strong', {}, problem.title)), h('p', {}, sentence(problem.message)),
       h('div', { class: 'row' }, key, retry));
+  }
+
+  /** Calls that the daemon ran: a folded line each. */
+  showUsed(used) {
+    const state = JSON.stringify(used);
+    if (state === this.usedState) return;
+    this.usedState = state;
+    this.used.replaceChildren(...used.map(({ name, arguments: given, result, outcome, took_ms: took }) => {
+      const end = outcome === undefined ? '…' : outcome === 'done' ? `, ${took} ms` : `, ${outcome}`;
+      const pre = (what, text) => h('pre', { tabindex: 0, 'aria-label': `${what} of ${name}` }, text);
+      return h('details', {}, h('summary', {}, 'Used ', h('code', {}, name), end),
+        pre('Arguments', JSON.stringify(given, null, 2)), result !== undefined && pre('Result', result));
+    }));
   }
 
   showCalls(calls, answerable) {

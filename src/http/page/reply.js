@@ -1,17 +1,21 @@
 // One reply: what is sent, and how the chunks that come back grow a message.
 //
 // A message is {role: 'user', content}, {role: 'tool', tool_call_id, content}, or
-// {role: 'assistant', content, reasoning, calls: [{id, name, arguments}], meta, problem?, stopped?, vote?, correction?}.
+// {role: 'assistant', content, reasoning, calls: [{id, name, arguments}], meta, used?, problem?, stopped?, vote?,
+// correction?}. `used` are calls that the daemon ran: [{name, arguments, result?, outcome?, took_ms?}].
 
 import { Problem, stream } from './api.js';
+
+/** Tools of the daemon's own that the settings offer. */
+const BUILT_IN = ['calculate', 'date_time'];
 
 /** An answer that has nothing yet. */
 export const emptyReply = () => ({ role: 'assistant', content: '', reasoning: '', calls: [], meta: {} });
 
 /** The request for the reply that follows `messages`. */
 export function requestFor(conversation, messages, settings) {
-  const { instruction, temperature, maxTokens, tools, model, route, tier, thought, learn } = settings;
-  const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id } };
+  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn } = settings;
+  const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id, steps: 'events' } };
   if (instruction.trim()) body.messages.unshift({ role: 'system', content: instruction });
   if (temperature !== null) body.temperature = temperature;
   if (maxTokens !== null) body.max_tokens = maxTokens;
@@ -20,6 +24,7 @@ export function requestFor(conversation, messages, settings) {
   if (thought) body.reasoning_effort = thought;
   if (route) body.chimere.route = route;
   if (tier) body.chimere.tier = tier;
+  if (builtIn) body.chimere.tools = BUILT_IN;
   if (!learn) body.chimere.consent = false;
   return body;
 }
@@ -76,7 +81,8 @@ function grow(message, chunk, clock) {
     if (delta.content || delta.reasoning_content || delta.tool_calls) tick(meta, clock);
   }
   if (chunk.usage) growUsage(meta, chunk.usage);
-  if (chunk.x_chimere) growPlan(meta, chunk.x_chimere);
+  if (chunk.x_chimere?.step) growUsed(message, chunk.x_chimere.step);
+  else if (chunk.x_chimere) growPlan(meta, chunk.x_chimere);
 }
 
 /** A rate to show while the reply grows: pieces are tokens, but for a few. */
@@ -95,6 +101,15 @@ function growCall(calls, { index, id, function: { name, arguments: piece } = {} 
   if (id) call.id = id;
   if (name) call.name = name;
   call.arguments += piece ?? '';
+}
+
+/** A call that the daemon runs, and then what came of it. */
+function growUsed(message, step) {
+  const { state, name, arguments: given, result, outcome, took_ms } = step;
+  const used = message.used ??= [];
+  if (state === 'calling') used.push({ name, arguments: given });
+  const open = state === 'called' && used.find((call) => call.outcome === undefined && call.name === name);
+  if (open) Object.assign(open, { result, outcome, took_ms });
 }
 
 function growUsage(meta, usage) {

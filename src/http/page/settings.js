@@ -11,7 +11,7 @@ const THOUGHTS = ['none', 'low', 'medium', 'high'];
 const TEXT_MAX = 32_000;
 
 /** `null` and '' leave the choice to the route. */
-const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], model: '', route: '', tier: '', thought: '', learn: true };
+const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true };
 
 function read() {
   try {
@@ -23,6 +23,7 @@ function read() {
       temperature: number(found.temperature),
       maxTokens: number(found.maxTokens),
       tools: Array.isArray(found.tools) ? found.tools : [],
+      builtIn: same('builtIn') ? found.builtIn : false,
       model: same('model') ? found.model : '',
       route: same('route') ? found.route : '',
       tier: TIERS.includes(found.tier) ? found.tier : '',
@@ -120,6 +121,7 @@ export function bindDialog(saved) {
         temperature: number(field('temperature').value, 'The temperature', 0, 2, false),
         maxTokens: number(field('max-tokens').value, 'The longest reply', 1, 1_000_000, true),
         tools: tools(field('tools').value),
+        builtIn: field('built-in').checked,
         learn: field('learn').checked,
       });
       key.set(field('key').value.trim(), field('keep').checked);
@@ -131,11 +133,12 @@ export function bindDialog(saved) {
     saved();
   });
   return function open(why = '') {
-    const { instruction, temperature, maxTokens, tools: defined, learn } = current;
+    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn } = current;
     field('instruction').value = instruction;
     field('temperature').value = temperature ?? '';
     field('max-tokens').value = maxTokens ?? '';
     field('tools').value = defined.length ? JSON.stringify(defined, null, 1) : '';
+    field('built-in').checked = builtIn;
     field('learn').checked = learn;
     field('key').value = key.get();
     field('keep').checked = key.kept();

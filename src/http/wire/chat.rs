@@ -8,7 +8,7 @@ use super::message::{RawMessage, messages};
 use super::sampling::{self, Common};
 use super::template::{self, TemplateArguments};
 use super::thinking::{Effort, thinking};
-use super::tools::tools;
+use super::tools::{Choice, built_in, tools};
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::http::body;
@@ -141,6 +141,9 @@ const THOUGHT: Param = Param::new(
     "`false`, or what the model's certainty changes in its thought; absent or `true`: as the route does.",
 );
 
+/// Built-in tools that a request may name.
+const BUILT_IN_MAX: usize = 16;
+
 const EXTENSION: &[Param] = &[
     Param::new("route", Shape::Name(&NAME), "A route by name, instead of the cascade's choice."),
     Param::new("tier", Shape::Word(&["fast", "quality", "ultra"]), ""),
@@ -153,6 +156,11 @@ const EXTENSION: &[Param] = &[
     CONSENT,
     ENGRAM,
     THOUGHT,
+    Param::new(
+        "tools",
+        Shape::List { of: &TEXT, min: 0, max: BUILT_IN_MAX },
+        "Built-in tools that the answer may call, by name, instead of the route's; empty = none.",
+    ),
     Param::new("quality_gate", Shape::Bool, "Judge the answer before the reply ends, and try a poor one again."),
     Param::new(
         "steps",
@@ -196,6 +204,8 @@ pub(crate) struct Extension {
     pub(crate) engram: Option<RawEngram>,
     /// Judge the answer before the reply ends, and try a poor one again; absent: as the route does.
     pub(crate) quality_gate: Option<bool>,
+    /// Built-in tools that the answer may call; absent: those of the route.
+    pub(crate) tools: Option<Vec<String>>,
     /// The steps of the route; absent: as its file has them.
     pub(crate) steps: Option<StepsWish>,
     /// `false`, or what the model's certainty changes in its thought.
@@ -274,6 +284,7 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     common.sampling.logprobs = (raw.logprobs == Some(true)).then(|| raw.top_logprobs.unwrap_or(0));
     let schema = schema(raw.response_format)?;
     let extension = raw.chimere.unwrap_or_default();
+    let built_in = built_in(extension.tools.as_deref(), common.choices)?;
     let arguments = TemplateArguments::read(raw.chat_template_kwargs)?;
     let thinking = thinking(raw.reasoning_effort, raw.enable_thinking, raw.thinking_budget, &arguments)?;
     let said = [
@@ -283,9 +294,10 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
         ("chimere.thought", extension.thought.is_some()),
     ];
     let thought_parameters = said.into_iter().filter(|(_, said)| *said).map(|(name, _)| name).collect();
-    let tools = tools(raw.tools, raw.tool_choice, limits)?;
+    let tools = tools(raw.tools, raw.tool_choice, &built_in, limits)?;
     let one_tool_call = raw.parallel_tool_calls == Some(false);
     let asked = grammar(&tools, schema, raw.parallel_tool_calls)?;
+    let none = tools.choice == Choice::None;
     let messages = messages(raw.messages, limits)?;
     let go_on = raw.continue_final_message.or(arguments.continue_final_message);
     let end = template::end(&messages, go_on, raw.add_generation_prompt.or(arguments.add_generation_prompt))?;
@@ -303,7 +315,11 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
         every_token: false,
         ignored,
     };
-    let request = request(principal, input, raw.model, common, extension, thinking);
+    let mut request = request(principal, input, raw.model, common, extension, thinking);
+    // Whoever wants no call wants none of the route's tools either.
+    if none {
+        request.built_in = Some(Vec::new());
+    }
     let Asked { grammar, not_enforced } = asked;
     Ok((ReplyRequest { grammar, not_enforced, one_tool_call, prompt, thought_parameters, ..request }, form))
 }
@@ -337,6 +353,7 @@ pub(crate) fn request(
         engram: RawEngram::wish(extension.engram),
         quality_gate: extension.quality_gate,
         steps: extension.steps.unwrap_or_default(),
+        built_in: extension.tools,
         grammar: None,
         not_enforced: Vec::new(),
         prompt_logprobs: false,

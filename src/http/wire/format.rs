@@ -114,7 +114,13 @@ pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Opt
         Choice::Function(name) => Some(Some(name.as_str())),
     };
     let named = |tool: &Value| forced.flatten().is_none_or(|only| tool["function"]["name"].as_str() == Some(only));
-    let offered: Vec<(usize, &Value)> = tools.list.iter().enumerate().filter(|(_, tool)| named(tool)).collect();
+    let all = tools.list.iter().chain(&tools.built_in);
+    let offered: Vec<(usize, &Value)> = all.enumerate().filter(|(_, tool)| named(tool)).collect();
+    if forced.is_some() && answer.is_some() && !tools.built_in.is_empty() {
+        let message =
+            "a built-in tool cannot be forced where the answer is held to a form: leave the choice to the model";
+        return Err(ApiError::param("tool_choice", message));
+    }
     let strict = offered.iter().any(|(_, tool)| tool["function"]["strict"] == true);
     if forced.is_none() && !strict && (answer.is_none() || offered.is_empty()) {
         return Ok(Asked { grammar: answer.map(Grammar::Json), ..asked });
@@ -143,7 +149,7 @@ mod tests {
     use crate::http::wire::tools::tools;
 
     fn asked(value: Value) -> Result<Asked, ApiError> {
-        let tools = tools(None, None, &HttpLimits::default())?;
+        let tools = tools(None, None, &[], &HttpLimits::default())?;
         grammar(&tools, schema(Some(crate::http::body::typed(value)?))?, None)
     }
 
@@ -209,7 +215,7 @@ mod tests {
         let forced = |strict: bool| {
             let function = json!({"name": "f", "strict": strict, "parameters": unique});
             let list = vec![json!({"type": "function", "function": function})];
-            let tools = tools(Some(list), Some(json!("required")), &HttpLimits::default()).unwrap();
+            let tools = tools(Some(list), Some(json!("required")), &[], &HttpLimits::default()).unwrap();
             grammar(&tools, None, None)
         };
         assert_eq!(forced(true).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
@@ -222,7 +228,7 @@ mod tests {
         let tool = |name: &str, strict: bool| json!({"type": "function", "function": {"name": name, "strict": strict, "parameters": {"type": "object"}}});
         let made = |strict: bool, choice: Option<Value>, schema: Option<Value>, single: bool| {
             let list = Some(vec![tool("f", strict), tool("g", false)]);
-            let tools = tools(list, choice, &HttpLimits::default()).unwrap();
+            let tools = tools(list, choice, &[], &HttpLimits::default()).unwrap();
             let schema = schema.map(|schema| AnswerSchema { schema, strict: true, param: "" });
             grammar(&tools, schema, single.then_some(false)).unwrap().grammar
         };
@@ -243,7 +249,7 @@ mod tests {
         let named = json!({"type": "function", "function": {"name": "g"}});
         assert_eq!(calls(made(true, Some(named), None, false)), ("g".to_owned(), true, true, None));
         let far = json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": {"$ref": "x"}}});
-        let tools = tools(Some(vec![far]), None, &HttpLimits::default()).unwrap();
+        let tools = tools(Some(vec![far]), None, &[], &HttpLimits::default()).unwrap();
         assert_eq!(grammar(&tools, None, None).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
     }
 }

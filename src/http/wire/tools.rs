@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::http::error::ApiError;
 use crate::http::limits::HttpLimits;
+use crate::tools::Tool;
 
 /// Longest name of a function, bytes (OpenAI's limit).
 const NAME_BYTES_MAX: usize = 64;
@@ -24,12 +25,36 @@ pub(crate) enum Choice {
 /// The tools that the model is shown, and the choice among them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tools {
+    /// The caller's.
     pub(crate) list: Vec<Value>,
+    /// As the request would define them.
+    pub(crate) built_in: Vec<Value>,
     pub(crate) choice: Choice,
 }
 
-/// Checks the tools and `tool_choice`.
-pub(crate) fn tools(tools: Option<Vec<Value>>, choice: Option<Value>, limits: &HttpLimits) -> Result<Tools, ApiError> {
+/// The definitions of the built-in tools that a request names.
+pub(crate) fn built_in(names: Option<&[String]>, choices: u32) -> Result<Vec<Value>, ApiError> {
+    let names = names.unwrap_or_default();
+    if choices > 1 && !names.is_empty() {
+        return Err(ApiError::param("n", "built-in tools are called for one answer: `n` must be 1"));
+    }
+    let definition = |(at, name): (usize, &String)| {
+        let wrong = |message: String| Err(ApiError::param(format!("chimere.tools[{at}]"), message));
+        if names[..at].contains(name) {
+            return wrong(format!("`{name}` is named twice"));
+        }
+        crate::tools::named(name).map(Tool::definition).or_else(|error| wrong(error.to_string()))
+    };
+    names.iter().enumerate().map(definition).collect()
+}
+
+/// Checks the tools and `tool_choice`, which may name a built-in tool of this request.
+pub(crate) fn tools(
+    tools: Option<Vec<Value>>,
+    choice: Option<Value>,
+    built_in: &[Value],
+    limits: &HttpLimits,
+) -> Result<Tools, ApiError> {
     let tools = tools.unwrap_or_default();
     if tools.len() > limits.tools_max {
         return Err(ApiError::param("tools", format!("`tools` has more than {} tools", limits.tools_max)));
@@ -41,11 +66,12 @@ pub(crate) fn tools(tools: Option<Vec<Value>>, choice: Option<Value>, limits: &H
             return Err(ApiError::param(format!("tools[{at}].function.name"), "two tools have this name"));
         }
     }
+    names.extend(built_in.iter().filter_map(|tool| tool["function"]["name"].as_str()));
     let choice = choice.map_or(Ok(Choice::Auto), |choice| chosen(&choice))?;
     let wrong = |message: String| Err(ApiError::param("tool_choice", message));
     match &choice {
-        Choice::None => return Ok(Tools { list: Vec::new(), choice }),
-        Choice::Required if tools.is_empty() => {
+        Choice::None => return Ok(Tools { list: Vec::new(), built_in: Vec::new(), choice }),
+        Choice::Required if names.is_empty() => {
             return wrong("`tool_choice` forces a call, but there are no tools".into());
         }
         Choice::Function(name) if !names.contains(name.as_str()) => {
@@ -53,7 +79,7 @@ pub(crate) fn tools(tools: Option<Vec<Value>>, choice: Option<Value>, limits: &H
         }
         _ => {}
     }
-    Ok(Tools { list: tools, choice })
+    Ok(Tools { list: tools, built_in: built_in.to_vec(), choice })
 }
 
 fn chosen(choice: &Value) -> Result<Choice, ApiError> {
@@ -111,7 +137,7 @@ mod tests {
     fn tools_are_checked_and_choice_applied() {
         let limits = HttpLimits::default();
         let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {}}});
-        let of = |list: &[Value], choice: Option<Value>| tools(Some(list.to_vec()), choice, &limits);
+        let of = |list: &[Value], choice: Option<Value>| tools(Some(list.to_vec()), choice, &[], &limits);
         assert_eq!(of(&[tool("f"), tool("g-1")], None).unwrap().list.len(), 2);
         assert_eq!(of(&[tool("f")], Some(json!("auto"))).unwrap().list.len(), 1);
         assert_eq!(of(&[tool("f")], Some(json!("none"))).unwrap().list.len(), 0);

@@ -14,7 +14,7 @@ pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<
     let prompt = match run.asked.prompt.take() {
         Some(prompt) => prompt,
         None => {
-            let messages = instructed(run.plan.messages.clone(), instruction, &run.trace);
+            let messages = instructed(run.said(), instruction, &run.trace);
             Prompt::Chat(chat_input(&run.plan, messages, run.replies.clock.date()))
         }
     };
@@ -62,7 +62,7 @@ fn conversation(run: &ReplyRun<'_>, system: &str) -> Vec<Message> {
 
 /// The conversation with the step's instruction behind it, and in that the texts of the steps it names. They stand with
 /// what the user said and never in the system message: a text cannot tell the model what to do.
-fn instructed(mut messages: Vec<Message>, instruction: &str, trace: &[StepRecord]) -> Vec<Message> {
+pub(super) fn instructed(mut messages: Vec<Message>, instruction: &str, trace: &[StepRecord]) -> Vec<Message> {
     if instruction.is_empty() {
         return messages;
     }

@@ -67,6 +67,9 @@ fn beside_the_point(run: &ReplyRun<'_>) -> Option<&'static str> {
         // Another attempt would follow the first in a stream, and two JSON texts are none.
         return Some("the answer is held to a form");
     }
+    if run.trace.iter().any(|step| !step.calls.is_empty()) {
+        return Some("the answer stands on results of tools, which the judge is not shown");
+    }
     (run.plan.prompt.end != PromptEnd::Opened).then_some("the answer was begun by the client")
 }
 

@@ -5,6 +5,7 @@
 
 mod generate;
 mod judge;
+mod tools;
 
 use super::run::ReplyRun;
 use super::stops::StepError;
@@ -46,6 +47,7 @@ impl Outcome {
 pub(super) async fn run(run: &mut ReplyRun<'_>, step: &Step) -> Result<Outcome, StepError> {
     match &step.work {
         Work::Answer { instruction } => generate::answer(run, instruction).await,
+        Work::Tools(terms) => tools::run(run, terms).await,
         Work::Draft(draft) => generate::draft(run, draft).await,
         Work::Judge(gate) => judge::run(run, *gate).await,
     }

@@ -269,7 +269,7 @@ impl ReplyControl {
             let rest = skip_newlines(&mut self.skip_newlines, &rest).to_owned();
             let mut found = self.answer(&rest);
             if let (None, Some(calls)) = (&found.stop, &mut self.calls) {
-                let pieces = calls.finish();
+                let pieces = if reason == FinishReason::Length { calls.cut() } else { calls.finish() };
                 let last = self.pieces(pieces);
                 found = Found { text: found.text + &last.text, stop: last.stop };
             }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::compile::guided;
+use super::compile::{guided, pruned};
 use super::prepare::{Prepared, prepare};
 use super::{Calls, Function, GrammarError, wide};
 use crate::engine::vocab::Vocab;
@@ -90,7 +90,7 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
         (false, Some(schema)) => {
-            format!("start: calls | answer\n{}", wide::rules("answer", &prepare(schema, true)?)?)
+            format!("start: calls | answer\n{}", wide::rules("answer", &pruned(prepare(schema, true)?)?)?)
         }
         (false, None) if marks.open().is_none() => {
             let why = "it has no token for tool calls, so `strict` needs a `tool_choice` that forces a call";
@@ -127,7 +127,7 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
 /// The schema of a function's arguments, ready to be enforced.
 fn arguments(function: &Function) -> Result<Prepared, GrammarError> {
     let any = Value::Object(Map::from_iter([("type".to_owned(), Value::from("object"))]));
-    prepare(if function.parameters.is_null() { &any } else { &function.parameters }, function.strict)
+    prepare(if function.parameters.is_null() { &any } else { &function.parameters }, function.strict).and_then(pruned)
 }
 
 /// What stands between tags where it cannot be tags.

@@ -6,13 +6,17 @@ use serde_json::{Map, Value, json};
 
 use super::calls::{self, Marks};
 use super::prepare::{Prepared, prepare};
+use super::reachable::reachable;
 use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened, wide};
+
+/// What may follow a backslash in a text.
+pub(super) const ESCAPES: &str = "nrbtf\\\"";
 
 /// Compiles; also what the step loop needs first, so that a grammar that cannot be followed at all is known here.
 pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<Matcher, GrammarError> {
     grammar.schemas().into_iter().try_for_each(check_schema)?;
     let top = match grammar {
-        Grammar::Json(schema) => json(&prepare(schema, true)?)?,
+        Grammar::Json(schema) => json(&pruned(prepare(schema, true)?)?)?,
         Grammar::Calls(calls) if calls.functions.len() > FUNCTIONS_MAX => {
             return Err(GrammarError::Schema(format!("more than {FUNCTIONS_MAX} functions")));
         }
@@ -24,6 +28,14 @@ pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks)
     }
     matcher.compute_mask().map_err(|e| GrammarError::Schema(in_words(&e.to_string())))?;
     Ok(matcher)
+}
+
+/// Without what an answer could begin and never end.
+pub(super) fn pruned(prepared: Prepared) -> Result<Prepared, GrammarError> {
+    match reachable(&prepared.schema) {
+        Value::Bool(false) => Err(GrammarError::Schema("nothing that can be written satisfies it".to_owned())),
+        schema => Ok(Prepared { schema, ..prepared }),
+    }
 }
 
 fn json(prepared: &Prepared) -> Result<TopLevelGrammar, GrammarError> {
@@ -43,7 +55,7 @@ pub(super) fn guided(schema: &Value) -> Value {
     };
     let terms = json!({
         "whitespace_flexible": false, "item_separator": ", ?", "key_separator": ": ?",
-        "json_allowed_escapes": "nrbtf\\\"",
+        "json_allowed_escapes": ESCAPES,
     });
     own.insert("x-guidance".to_owned(), terms);
     Value::Object(own)

@@ -13,6 +13,7 @@ mod constraint;
 mod counts;
 mod desk;
 mod prepare;
+mod reachable;
 #[cfg(test)]
 mod tests;
 mod vet;
@@ -134,7 +135,7 @@ pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
         return Err(GrammarError::NoObject);
     }
     let mut properties = 0;
-    walk(schema, SCHEMA_DEPTH_MAX, &mut properties)?;
+    walk(schema, Reads::Schema, SCHEMA_DEPTH_MAX, &mut properties)?;
     let bytes = schema.to_string().len();
     match (bytes, properties) {
         (bytes, _) if bytes > SCHEMA_BYTES_MAX => Err(GrammarError::Large { bytes }),
@@ -143,25 +144,48 @@ pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     }
 }
 
+/// What a part of a schema is.
+#[derive(Clone, Copy, PartialEq)]
+enum Reads {
+    Schema,
+    /// Schemas under names of the client's.
+    Named,
+    /// A value, in which no key means anything.
+    Data,
+}
+
+impl Reads {
+    /// What stands under a key.
+    fn under(self, key: &str) -> Reads {
+        match (self, key) {
+            (Reads::Data, _) | (Reads::Schema, "const" | "enum" | "default" | "example" | "examples") => Reads::Data,
+            (Reads::Schema, "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas") => {
+                Reads::Named
+            }
+            _ => Reads::Schema,
+        }
+    }
+}
+
 /// Counts the properties of a schema `levels` deep at most, and looks at its references.
-fn walk(schema: &Value, levels: usize, properties: &mut usize) -> Result<(), GrammarError> {
+fn walk(value: &Value, reads: Reads, levels: usize, properties: &mut usize) -> Result<(), GrammarError> {
     let inner = || levels.checked_sub(1).ok_or(GrammarError::Deep);
-    match schema {
+    match value {
         Value::Array(items) => {
             let inner = inner()?;
-            items.iter().try_for_each(|item| walk(item, inner, properties))
+            items.iter().try_for_each(|item| walk(item, reads, inner, properties))
         }
         Value::Object(map) => {
             let inner = inner()?;
             for (key, value) in map {
-                match (key.as_str(), value) {
-                    ("$ref", Value::String(to)) if !to.starts_with('#') => {
+                match (reads, key.as_str(), value) {
+                    (Reads::Schema, "$ref", Value::String(to)) if !to.starts_with('#') => {
                         return Err(GrammarError::Remote(shortened(to)));
                     }
-                    ("properties" | "patternProperties", Value::Object(own)) => *properties += own.len(),
+                    (Reads::Schema, "properties" | "patternProperties", Value::Object(own)) => *properties += own.len(),
                     _ => {}
                 }
-                walk(value, inner, properties)?;
+                walk(value, reads.under(key), inner, properties)?;
             }
             Ok(())
         }
@@ -172,5 +196,8 @@ fn walk(schema: &Value, levels: usize, properties: &mut usize) -> Result<(), Gra
 /// A message about a schema, in one line of bounded length.
 fn shortened(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    line[..line.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned()
+    if line.len() <= MESSAGE_BYTES_MAX {
+        return line;
+    }
+    format!("{}…", &line[..line.floor_char_boundary(MESSAGE_BYTES_MAX - "…".len())])
 }

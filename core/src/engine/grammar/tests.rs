@@ -411,8 +411,22 @@ fn schemas_beyond_their_limits_are_refused_unread() {
     assert_eq!(check_schema(&json!({"properties": many})), Err(GrammarError::Properties { found: 501 }));
     let long = json!({"description": "x".repeat(SCHEMA_BYTES_MAX)});
     assert!(matches!(check_schema(&long), Err(GrammarError::Large { .. })));
-    let named = json!({"properties": {"$ref": {"type": "string"}}});
-    assert_eq!(check_schema(&named), Ok(()));
+    // A name or a value is no keyword.
+    for good in [
+        json!({"properties": {"$ref": {"type": "string"}}}),
+        json!({"$defs": {"$ref": {"type": "string"}}}),
+        json!({"enum": [{"$ref": "elsewhere"}, {"properties": {"$ref": "x"}}]}),
+        json!({"properties": {"a": {"const": {"$ref": "elsewhere"}, "default": {"$ref": ""}}}}),
+    ] {
+        assert_eq!(check_schema(&good), Ok(()), "{good}");
+    }
+    for bad in [
+        json!({"properties": {"enum": {"$ref": "elsewhere"}}}),
+        json!({"anyOf": [{"items": {"$ref": "elsewhere"}}]}),
+        json!({"$defs": {"const": {"properties": {"properties": {"$ref": "elsewhere"}}}}}),
+    ] {
+        assert_eq!(check_schema(&bad), Err(GrammarError::Remote("elsewhere".to_owned())), "{bad}");
+    }
 }
 
 #[test]

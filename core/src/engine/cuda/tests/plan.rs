@@ -1,10 +1,6 @@
 //! What the memory plan says of files that people download and cards that they own.
 
 use super::*;
-use crate::engine::cuda::plan;
-use crate::gguf::synthetic::{Qwen35Moe, Types};
-
-const GIB: f64 = (1_u64 << 30) as f64;
 
 #[test]
 fn an_embedding_on_the_host_changes_no_bit() {
@@ -33,8 +29,11 @@ fn an_embedding_that_the_head_shares_or_that_may_not_be_pinned_stays() {
     }
 }
 
+#[cfg(feature = "llama")]
 #[test]
 fn the_whole_35b_lies_on_the_cards_that_people_own() {
+    use crate::gguf::synthetic::{Qwen35Moe, Types};
+    const GIB: f64 = (1_u64 << 30) as f64;
     let files = [
         (DType::IQ3_S, 15.5, 32_768, KvType::F16),
         (DType::IQ3_XXS, 16.0, 65_536, KvType::F16),

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub(super) use self::numbers::{SAFE_MAX, integer, is_wide};
+pub(super) use self::numbers::{SAFE_MAX, decimal, integer, is_wide};
 use self::references::References;
 use super::{GrammarError, shortened, wide};
 
@@ -118,6 +118,11 @@ pub fn prepare(schema: &Value, strict: bool) -> Result<Prepared, GrammarError> {
 pub(super) fn fault(path: &str, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
     let path = if keyword.is_empty() { path.to_owned() } else { below(path, keyword) };
     GrammarError::At { path: shortened(&path), reason: shortened(reason.as_ref()) }
+}
+
+/// The pattern of a schema that says nothing else.
+pub(super) fn patterned(schema: &Value) -> Option<&str> {
+    schema.as_object().filter(|map| map.len() == 1)?.get("pattern")?.as_str()
 }
 
 /// The pointer to what stands under `key`.

@@ -80,7 +80,7 @@ fn step(number: &Number) -> Option<String> {
 }
 
 /// A number above 0 as `coefficient · 10^-places`, shortest form.
-fn decimal(number: &Number) -> Option<(u64, u32)> {
+pub(in crate::engine::grammar) fn decimal(number: &Number) -> Option<(u64, u32)> {
     let text = format!("{:e}", number.as_f64()?);
     let (digits, power) = text.split_once('e')?;
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));

@@ -1,0 +1,227 @@
+//! The answer, with the built-in tools that it calls on its way. The model is shown the tools; what it calls is run, and
+//! call and result follow the conversation. Then it goes on, until it calls none or a limit is reached. The last
+//! generation has no built-in tools.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::Outcome;
+use super::generate::instructed;
+use crate::engine::grammar::{Calls, Function, Grammar};
+use crate::engine::protocol::{Generate, Prompt};
+use crate::meters;
+use crate::reply::choice::Choice;
+use crate::reply::generate::{Spec, chat_input};
+use crate::reply::run::ReplyRun;
+use crate::reply::stops::StepError;
+use crate::service::StepEvent;
+use crate::tools::{ToolError, Toolbox};
+use crate::turn::{CallOutcome, CallRecord, FinishReason, Message, Role, StepOutcome, ToolCall, ToolLimits, ToolLoop};
+
+pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outcome, StepError> {
+    let mut messages = instructed(run.said(), &terms.instruction, &run.trace);
+    let asked = messages.len();
+    let mut form = shown(run.asked.grammar.clone(), &run.plan.tools, &terms.offered);
+    let format = run.format();
+    let mut last = false;
+    let mut rounds = 0;
+    let because = loop {
+        generate(run, messages.clone(), &form, &terms.offered, last).await?;
+        let Some(choice) = run.choices.first_mut() else { break None };
+        let (complete, cut) = (choice.complete(), choice.generation.finish_reason == FinishReason::Length);
+        let said = choice.take_built_in();
+        if said.tool_calls.is_empty() {
+            break last.then_some("a limit of the tools was reached");
+        }
+        if last || cut {
+            let left = said.tool_calls.into_iter().map(|call| not_run(call, CallOutcome::Limit, terms.limits));
+            run.record.calls.extend(left);
+            break Some(if cut { "it was cut at its limit" } else { "it called on behind the limit of the tools" });
+        }
+        if !complete {
+            choice.go_on(&run.plan.tools, format);
+        }
+        rounds += 1;
+        last = !answer(run, terms.limits, said, &mut messages).await? || rounds == terms.limits.rounds;
+        if complete {
+            break Some("the caller's own tools are called too");
+        }
+        form = if last { unshown(form, &terms.offered) } else { unforced(form) };
+    };
+    if let Some(choice) = run.choices.first() {
+        let calls = &choice.generation.tool_calls;
+        run.replies.withheld.keep(&run.opening.principal, calls, messages.get(asked..).unwrap_or_default());
+    }
+    run.answered = true;
+    let calls = run.record.calls.len();
+    let decided = (calls > 0).then(|| format!("{calls} calls in {rounds} rounds"));
+    Ok(Outcome { visible: true, decided, because: because.map(str::to_owned), ..Outcome::of(StepOutcome::Done) })
+}
+
+/// One generation of the answer.
+async fn generate(
+    run: &mut ReplyRun<'_>,
+    messages: Vec<Message>,
+    form: &Option<Grammar>,
+    offered: &[String],
+    last: bool,
+) -> Result<(), StepError> {
+    let mut chat = chat_input(&run.plan, messages, run.replies.clock.date());
+    if last {
+        chat.tools.retain(|tool| !offered.iter().any(|name| tool["function"]["name"] == name.as_str()));
+    }
+    let mut choices = std::mem::take(&mut run.choices);
+    for choice in &mut choices {
+        choice.goes_on = !last;
+        if matches!(form, Some(Grammar::Calls(Calls { answer: Some(_), .. }))) {
+            choice.has_form();
+        }
+    }
+    let index = choices.first().map_or(0, |choice: &Choice| choice.generation.index);
+    let request = Generate { grammar: form.clone(), ..run.request(Prompt::Chat(chat), index) };
+    run.choices = run.generate(Spec { requests: vec![request], choices, shown: true }).await?.choices;
+    Ok(())
+}
+
+/// Runs the calls of a generation, side by side, and puts them and their results behind the messages. False: there are
+/// to be no more.
+async fn answer(
+    run: &mut ReplyRun<'_>,
+    limits: ToolLimits,
+    said: Message,
+    messages: &mut Vec<Message>,
+) -> Result<bool, StepError> {
+    let calls = said.tool_calls.clone();
+    messages.push(said);
+    let mut known: Vec<(String, serde_json::Value)> =
+        run.record.calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect();
+    let mut planned = Vec::with_capacity(calls.len());
+    for call in calls {
+        let this = (call.name.clone(), call.arguments.clone());
+        let why_not = if known.contains(&this) {
+            Some(CallOutcome::Repeated)
+        } else {
+            (known.len() >= limits.calls as usize).then_some(CallOutcome::Limit)
+        };
+        known.push(this);
+        tell(run, StepEvent::Calling { name: call.name.clone(), arguments: call.arguments.clone() }).await;
+        planned.push((call, why_not));
+    }
+    let (toolbox, stops) = (run.replies.toolbox.clone(), run.stops.clone());
+    let within = Duration::from_millis(limits.timeout_ms);
+    let work = planned.iter().cloned().map(|(call, why_not)| {
+        let toolbox = &toolbox;
+        async move {
+            match why_not {
+                Some(why) => not_run(call, why, limits),
+                None => run_one(toolbox, call, within).await,
+            }
+        }
+    });
+    let records = tokio::select! {
+        records = join_all(work) => records,
+        stop = stops.wait() => {
+            let ended = planned.into_iter().map(|(call, _)| not_run(call, CallOutcome::Stopped, limits));
+            run.record.calls.extend(ended);
+            return Err(StepError::Stopped(stop));
+        }
+    };
+    let mut more = known.len() < limits.calls as usize;
+    for ((call, why_not), record) in planned.into_iter().zip(records) {
+        more &= why_not.is_none();
+        let result = Message {
+            tool_call_id: Some(call.id),
+            name: Some(call.name),
+            ..Message::new(Role::Tool, record.result.clone())
+        };
+        messages.push(result);
+        meters::tool_call(&record.name, record.outcome.name());
+        tell(run, StepEvent::Called(record.clone())).await;
+        run.record.calls.push(record);
+    }
+    Ok(more)
+}
+
+async fn tell(run: &mut ReplyRun<'_>, event: StepEvent) {
+    if run.asked.step_events {
+        run.sink.step(event).await;
+    }
+}
+
+async fn run_one(toolbox: &Toolbox, call: ToolCall, within: Duration) -> CallRecord {
+    let ToolCall { name, arguments, .. } = call;
+    let began = Instant::now();
+    let ran = AssertUnwindSafe(toolbox.run(&name, &arguments.to_string(), within)).catch_unwind().await;
+    let ran = ran.unwrap_or_else(|_| Err(ToolError::Failed("it panicked".to_owned())));
+    let (outcome, result, bytes) = match ran {
+        Ok(output) => (CallOutcome::Done, output.text, output.bytes),
+        Err(error) => {
+            let words = format!("error: {error}");
+            (error.outcome(), words.clone(), words.len())
+        }
+    };
+    let taints = toolbox.named(&name).is_ok_and(|tool| tool.taints);
+    CallRecord { name, arguments, outcome, result, bytes, took_ms: began.elapsed().as_millis() as u64, taints }
+}
+
+/// The record of a call that was not run to its end, and what the model is told of it.
+fn not_run(call: ToolCall, outcome: CallOutcome, limits: ToolLimits) -> CallRecord {
+    let result = match outcome {
+        CallOutcome::Repeated => {
+            "error: the same call was made before and its result is above: answer with it, no more tools can be called"
+                .to_owned()
+        }
+        CallOutcome::Limit => {
+            format!("error: not run, {} calls are the most: answer with what there is", limits.calls)
+        }
+        _ => String::new(),
+    };
+    let ToolCall { name, arguments, .. } = call;
+    CallRecord { name, arguments, outcome, bytes: result.len(), result, took_ms: 0, taints: false }
+}
+
+/// A form that leaves room for calls of the tools that are offered.
+fn shown(form: Option<Grammar>, tools: &[serde_json::Value], offered: &[String]) -> Option<Grammar> {
+    let functions = tools.iter().filter_map(|tool| {
+        let function = &tool["function"];
+        let name = function["name"].as_str().filter(|name| offered.iter().any(|own| own == name))?.to_owned();
+        Some(Function { name, parameters: function["parameters"].clone(), strict: false })
+    });
+    let mut calls = match form? {
+        Grammar::Json(answer) => {
+            let functions = Vec::new();
+            Calls { functions, required: false, single: false, several: false, answer: Some(answer) }
+        }
+        Grammar::Calls(calls) if calls.required => return Some(Grammar::Calls(calls)),
+        Grammar::Calls(calls) => calls,
+    };
+    for function in functions {
+        if calls.functions.iter().all(|there| there.name != function.name) {
+            calls.functions.push(function);
+        }
+    }
+    Some(Grammar::Calls(calls))
+}
+
+/// A call that had to be made has been made.
+fn unforced(form: Option<Grammar>) -> Option<Grammar> {
+    form.filter(|form| !matches!(form, Grammar::Calls(calls) if calls.required))
+}
+
+/// The form without the built-in tools.
+fn unshown(form: Option<Grammar>, offered: &[String]) -> Option<Grammar> {
+    match unforced(form)? {
+        Grammar::Calls(mut calls) => {
+            calls.functions.retain(|function| !offered.contains(&function.name));
+            match calls.functions.is_empty() {
+                true => calls.answer.map(Grammar::Json),
+                false => Some(Grammar::Calls(calls)),
+            }
+        }
+        json => Some(json),
+    }
+}

@@ -1,0 +1,54 @@
+//! Conversations as agents keep and send them: compacted, without ids, with a call that was cut off, gone on with.
+
+use serde_json::{Value, json};
+
+use crate::harness::Daemon;
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn said(role: &str, content: &str) -> Value {
+    json!({"role": role, "content": content})
+}
+
+fn called(id: Value, arguments: &str) -> Value {
+    let call = json!({"id": id, "type": "function", "function": {"name": "read", "arguments": arguments}});
+    json!({"role": "assistant", "content": null, "tool_calls": [call]})
+}
+
+fn result(id: Value) -> Value {
+    json!({"role": "tool", "tool_call_id": id, "content": "seven apples"})
+}
+
+#[tokio::test]
+async fn histories_of_agents_are_answered_and_shown_whole() {
+    let daemon = Daemon::start(&[]).await;
+    let (system, user) = (said("system", "Be brief."), said("user", "How many apples are there?"));
+    let whole = "{\"path\": \"notes/a\"}";
+    let cut = "{\"path\": \"notes/a\", \"content\": \"def f(";
+    for (what, messages, shown) in [
+        (
+            "no user",
+            vec![system.clone(), called(json!("c1"), whole), result(json!("c1"))],
+            vec!["notes/a", "seven apples"],
+        ),
+        ("a system alone", vec![said("system", "Say yes.")], vec!["Say yes."]),
+        ("a late system", vec![user.clone(), said("developer", "In French."), user.clone()], vec!["In French."]),
+        (
+            "no ids",
+            vec![user.clone(), called(Value::Null, whole), result(Value::Null)],
+            vec!["notes/a", "seven apples"],
+        ),
+        ("a call that was cut off", vec![user.clone(), called(json!("c1"), cut), result(json!("c1"))], vec!["def f("]),
+        ("the answer is begun", vec![user.clone(), said("assistant", "There are")], vec!["There are"]),
+        ("two users", vec![system, user.clone(), user], vec!["How many apples"]),
+    ] {
+        let body = json!({"messages": messages, "max_tokens": 4, "enable_thinking": false});
+        let (status, prompt) = daemon.post("/apply-template", &body).await;
+        assert_eq!(status, 200, "{what}: {prompt}");
+        let text = prompt["prompt"].as_str().unwrap();
+        assert!(shown.iter().all(|part| text.contains(part)), "{what}: {text}");
+        let (status, reply) = daemon.post(CHAT, &body).await;
+        assert_eq!(status, 200, "{what}: {reply}");
+        assert!(reply["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{what}: {reply}");
+    }
+}
