@@ -48,13 +48,13 @@ pub struct Args {
     /// Rounds to count, after one that warms up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Measure layers of the 35B with random weights, too large for any cache. FILE is made if it is missing. `35b` with
-    /// `cuda` alone: all 40 layers, made on the card without a file
+    /// Measure layers of the 35B with random weights, too large for any cache. FILE is made if it is missing. `35b`, or `27b`
+    /// for the dense one, with `cuda` alone: all layers, made on the card without a file
     #[cfg(feature = "llama")]
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     synthetic: Option<PathBuf>,
     #[cfg(feature = "llama")]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=40), requires = "synthetic", help = "Layers of the synthetic model; every fourth is full attention [default: 4, of 35b all]")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), requires = "synthetic", help = "Layers of the synthetic model; every fourth is full attention [default: 4, of 35b and 27b all]")]
     layers: Option<u32>,
     /// Types of its expert matrices and of its other matrices; the output matrix is Q6_K
     #[cfg(feature = "llama")]

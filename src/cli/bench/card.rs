@@ -7,7 +7,7 @@ use chimere::engine::adapter::{self, BaseModel};
 use chimere::engine::cuda::bench::{Plan, run as measure};
 use chimere::engine::cuda::{self, Cuda, CudaOptions, Placement};
 use chimere::engine::load::model_hash;
-use chimere::gguf::synthetic::Qwen35Moe;
+use chimere::gguf::synthetic::{Qwen35Moe, Types};
 use chimere::gguf::{Files, Gguf};
 use chimere_ffi::KvType;
 
@@ -15,9 +15,9 @@ use super::{Args, types};
 use crate::cli::exit::say;
 use crate::cli::model_args::bar;
 
-/// The name of the whole synthetic model.
-const WHOLE: &str = "35b";
-const WHOLE_LAYERS: u32 = 40;
+/// The whole synthetic models: name, layers, and what makes them.
+type Whole = (&'static str, u32, fn(u32, Types) -> Qwen35Moe);
+const WHOLE: [Whole; 2] = [("35b", 40, Qwen35Moe::slice_of_35b), ("27b", 64, Qwen35Moe::slice_of_27b)];
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan {
@@ -71,13 +71,11 @@ fn plan_of(args: &Args, options: &CudaOptions) -> anyhow::Result<Placement> {
     }
 }
 
-/// The header of the whole synthetic model, where that is asked for.
+/// The header of a whole synthetic model, where one is asked for.
 fn header(args: &Args) -> anyhow::Result<Option<Gguf>> {
-    if args.synthetic.as_deref().is_none_or(|name| name.as_os_str() != WHOLE) {
-        return Ok(None);
-    }
-    let layers = args.layers.unwrap_or(WHOLE_LAYERS);
-    let (header, len) = Qwen35Moe::slice_of_35b(layers, types(args)?).build()?.header();
+    let named = |(name, ..): &&Whole| args.synthetic.as_deref().is_some_and(|asked| asked.as_os_str() == *name);
+    let Some((_, layers, make)) = WHOLE.iter().find(named) else { return Ok(None) };
+    let (header, len) = make(args.layers.unwrap_or(*layers), types(args)?).build()?.header();
     Ok(Some(Gguf::read(&header[..], len)?))
 }
 

@@ -66,6 +66,20 @@ impl Qwen35Moe {
         }
     }
 
+    /// As [`Qwen35Moe::slice_of_35b`], of the dense 27B: its feed-forward parts have the type of experts.
+    pub fn slice_of_27b(layers: u32, types: Types) -> Qwen35Moe {
+        Qwen35Moe {
+            width: 5_120,
+            heads: 24,
+            kv_heads: 4,
+            experts: 0,
+            experts_used: 0,
+            expert_width: 17_408,
+            value_heads: 48,
+            ..Qwen35Moe::slice_of_35b(layers, types)
+        }
+    }
+
     /// A model of a few million weights whose rows are whole blocks of every type.
     pub fn small(types: Types) -> Qwen35Moe {
         Qwen35Moe {
