@@ -1,5 +1,8 @@
-//! Turns that go on with one another: each is kept without what an earlier one has (`links`). Two kinds of keys find them:
-//! `!said/`, a place's digest, `/` and the id of a turn that came to it → nothing; `!follows/`, a turn's id, `/` and a later one's → nothing.
+//! Turns that go on with one another: each is kept without what an earlier one has (`links`). Two kinds of keys find them,
+//! each with nothing behind it:
+//!
+//! - `!said/`, a place's digest, `/` and the id of a turn that came to it;
+//! - `!follows/`, a turn's id, `/` and the id of one that goes on with it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
