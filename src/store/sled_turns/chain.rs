@@ -168,7 +168,7 @@ impl SledTurns {
     }
 
     /// Takes away what makes a turn found.
-    fn unlink(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
+    pub(super) fn unlink(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
         for place in links::ends(turn) {
             batch.remove(follower(&place, turn.id.0.as_bytes()));
         }
