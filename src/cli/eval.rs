@@ -5,6 +5,7 @@ mod golden;
 mod judge;
 mod quality;
 mod retrieval;
+mod routing;
 mod scorer;
 mod thought;
 
@@ -34,6 +35,8 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
+    /// Routes of labelled prompts: macro-F1 by language, and the confusion matrix
+    Routing(routing::Args),
     /// Write the logits of a token sequence: little-endian i32 in, row-major f32 out, a row a position
     Logits(LogitsArgs),
     /// Perplexity and bits per byte of a text
@@ -144,6 +147,7 @@ struct AgreeArgs {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
+        What::Routing(args) => routing::run(args),
         What::Logits(args) => logits(args),
         What::Perplexity(args) => score(args),
         What::Agree(args) => compare(args),

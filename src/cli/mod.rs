@@ -24,6 +24,7 @@ mod night;
 mod pipeline;
 #[cfg(feature = "llama")]
 mod quantize;
+mod route;
 mod salvage;
 mod serve;
 mod session;
@@ -50,6 +51,8 @@ enum Cmd {
     Serve(serve::Args),
     /// API keys: add, list, revoke
     Keys(keys::Args),
+    /// Tell which route a text takes, and why
+    Route(route::Args),
     /// Remembered replies: list, export, forget
     Memory(memory::Args),
     /// Named conversations: list, show, save, fork, delete
@@ -119,6 +122,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
     match command {
         Cmd::Serve(args) => serve::run(args),
         Cmd::Keys(args) => keys::run(args),
+        Cmd::Route(args) => route::run(args),
         Cmd::Memory(args) => memory::run(args),
         Cmd::Session(args) => session::run(args),
         Cmd::Night(args) => night::run(args),

@@ -9,4 +9,5 @@ pub mod logits;
 pub mod perplexity;
 pub mod quality;
 pub mod retrieval;
+pub mod routing;
 pub mod scorer;

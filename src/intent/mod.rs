@@ -1,7 +1,15 @@
-//! Intent: which route a request takes. The rules (words, phrases, file types of a route) stand in the pipeline
-//! files, `pipelines/*.yaml`. The time is linear in the text: one pass of an automaton over all words of all routes,
-//! and one over file names.
+//! Intent: which route a request takes. The rules of a route (words, phrases, file types) stand in its pipeline file,
+//! `pipelines/*.yaml`. Where none speaks, what the text reads like decides. The time is linear in the text.
+//!
+//! - `fold`: text without case and accents.
+//! - `cascade`: the rules: evidence for each route.
+//! - `guess`: what a text reads like, learned from examples.
+//! - `vote`: the model asked where both are unsure.
 
 mod cascade;
+mod fold;
+pub mod guess;
+pub mod vote;
 
-pub use cascade::{Cascade, CascadeError, Choice, Rules, TEXT_BYTES_MAX};
+pub use cascade::{Cascade, CascadeError, Choice, Reading, Rules, Score, check_word};
+pub use guess::{Guess, Likeness};

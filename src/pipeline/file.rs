@@ -8,7 +8,7 @@ use crate::embed::index::{EXAMPLE_TOKENS_MAX, EXAMPLES_PER_REPLY_MAX};
 use crate::engine::defaults::ThinkingBudget;
 use crate::engine::protocol::{Hosted, STOPS_MAX};
 use crate::engram::blend::LAMBDA_DEFAULT;
-use crate::intent::Rules;
+use crate::intent::{Rules, check_word};
 use crate::turn::{EngramChoice, Message, Retrieve, Role, Sampling, ThoughtPolicy, Tier};
 
 /// Largest pipeline file, bytes.
@@ -31,6 +31,8 @@ pub enum PipelineError {
     NoDefault,
     #[error("{0}")]
     Cascade(String),
+    #[error("{0}")]
+    Examples(String),
 }
 
 /// What decides that a request takes this route.
@@ -39,7 +41,7 @@ pub enum PipelineError {
 struct Match {
     /// Breaks ties between routes; larger wins.
     priority: i32,
-    /// Words or phrases, compared without case.
+    /// Words or phrases, compared without case and accents; `*` at an end stands for the rest of a word.
     words: Vec<String>,
     /// File extensions without the dot.
     extensions: Vec<String>,
@@ -170,11 +172,10 @@ impl Pipeline {
         if raw.matching.words.len() > WORDS_MAX {
             return invalid("match.words", format!("holds more than {WORDS_MAX} entries"));
         }
-        if let Some(word) = raw.matching.words.iter().find(|w| w.trim().is_empty() || w.trim() != **w) {
-            return invalid(
-                "match.words",
-                format!("holds {word:?}: words must not be empty or begin or end with space"),
-            );
+        for word in &raw.matching.words {
+            if let Err(why) = check_word(word) {
+                return invalid("match.words", format!("holds {word:?}: {why}"));
+            }
         }
         if let Some(e) = raw.matching.extensions.iter().find(|e| !e.chars().all(|c| c.is_ascii_alphanumeric())) {
             return invalid("match.extensions", format!("holds `{e}`: write extensions without the dot"));

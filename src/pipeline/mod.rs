@@ -16,7 +16,7 @@ pub mod yaml;
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};
 pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
 pub use program::{Cost, HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, cost, fill};
-pub use set::{DEFAULT_ROUTE, PipelineSet, Source, Sources};
+pub use set::{DEFAULT_ROUTE, PipelineSet, Routing, Source, Sources};
 pub use watch::Watch;
 
 /// The JSON Schema of a pipeline file, for editors.

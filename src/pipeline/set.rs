@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::Pipeline;
 use super::file::{FILE_BYTES_MAX, PipelineError};
-use crate::intent::{Cascade, Choice};
+use crate::intent::{Cascade, Choice, Guess, Likeness, Reading, Rules, guess};
 use crate::store::files::read_bounded;
 use crate::turn::{Message, Role};
 
@@ -44,9 +45,26 @@ pub struct Source {
     pub overlay: bool,
 }
 
+/// What the rules and the guess make of one text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routing {
+    pub choice: Choice,
+    pub reading: Reading,
+    /// Of the routes of this set.
+    pub guess: Vec<Likeness>,
+}
+
+impl Routing {
+    /// The routes between which it is unsure; none where it is sure.
+    pub fn unsure(&self) -> Vec<&str> {
+        if self.reading.decided { self.reading.unsure() } else { guess::near(&self.guess) }
+    }
+}
+
 pub struct PipelineSet {
     pipelines: BTreeMap<String, Pipeline>,
     cascade: Cascade,
+    guess: Arc<Guess>,
     /// What makes this set different from another, for status and tests.
     pub sources: Vec<String>,
 }
@@ -61,9 +79,9 @@ impl PipelineSet {
         if !pipelines.contains_key(DEFAULT_ROUTE) {
             return Err(PipelineError::NoDefault);
         }
-        let rules = pipelines.values().filter(|p| p.name != DEFAULT_ROUTE).map(|p| p.rules.clone()).collect();
-        let cascade = Cascade::new(rules).map_err(|error| PipelineError::Cascade(error.to_string()))?;
-        Ok(PipelineSet { pipelines, cascade, sources: files.into_values().map(|file| file.place).collect() })
+        let cascade = Cascade::new(rules_of(&pipelines)).map_err(|error| PipelineError::Cascade(error.to_string()))?;
+        let guess = Guess::shipped().map_err(|error| PipelineError::Examples(error.to_string()))?;
+        Ok(PipelineSet { pipelines, cascade, guess, sources: files.into_values().map(|file| file.place).collect() })
     }
 
     /// The file of every route, unread.
@@ -90,14 +108,53 @@ impl PipelineSet {
         self.pipelines.values()
     }
 
+    /// The rules of every route but the default one.
+    pub fn rules(&self) -> Vec<Rules> {
+        rules_of(&self.pipelines)
+    }
+
     /// The route of a conversation: its last user message decides, or else the few before it.
     pub fn route(&self, messages: &[Message]) -> Choice {
-        let users = messages.iter().rev().filter(|m| m.role == Role::User).map(|m| m.content.as_str());
-        self.cascade.choose(users.take(1 + EARLIER_MESSAGES_MAX)).unwrap_or_else(|| Choice {
-            route: DEFAULT_ROUTE.to_owned(),
-            because: "no rule of another route matched".to_owned(),
-        })
+        self.read(messages).choice
     }
+
+    /// The same with what spoke for every route. Of the texts the first that says something decides, or the last message
+    /// where none does.
+    pub fn read(&self, messages: &[Message]) -> Routing {
+        let users = messages.iter().rev().filter(|m| m.role == Role::User).map(|m| m.content.as_str());
+        let mut texts = users.take(1 + EARLIER_MESSAGES_MAX);
+        let last = self.read_text(texts.next().unwrap_or_default());
+        if last.choice.route != DEFAULT_ROUTE {
+            return last;
+        }
+        texts.map(|text| self.read_text(text)).find(|earlier| earlier.choice.route != DEFAULT_ROUTE).unwrap_or(last)
+    }
+
+    /// Rules first: they are the owner's words. Where none speaks, the guess.
+    fn read_text(&self, text: &str) -> Routing {
+        let reading = self.cascade.read(text);
+        let mut guess = self.guess.read(text);
+        guess.retain(|one| self.pipelines.contains_key(&one.route));
+        let choice = reading.choice().or_else(|| {
+            let likely = guess::likely(&guess).filter(|likely| likely.route != DEFAULT_ROUTE)?;
+            let because = format!("reads like the examples of it ({:.0} %)", likely.probability * 100.0);
+            Some(Choice { route: likely.route.clone(), because })
+        });
+        let choice = choice.unwrap_or_else(|| Choice {
+            route: DEFAULT_ROUTE.to_owned(),
+            because: "no rule of another route matched, and it reads like none".to_owned(),
+        });
+        Routing { choice, reading, guess }
+    }
+
+    /// The same set with another guess.
+    pub fn with_guess(self, guess: Guess) -> PipelineSet {
+        PipelineSet { guess: Arc::new(guess), ..self }
+    }
+}
+
+fn rules_of(pipelines: &BTreeMap<String, Pipeline>) -> Vec<Rules> {
+    pipelines.values().filter(|p| p.name != DEFAULT_ROUTE).map(|p| p.rules.clone()).collect()
 }
 
 type Files = BTreeMap<String, (String, String)>;
@@ -173,6 +230,41 @@ mod tests {
     }
 
     #[test]
+    fn questions_in_five_languages_without_a_word_of_the_rules_take_their_routes() {
+        for (text, route) in [
+            ("My loop never stops and the variable is undefined", "code"),
+            ("Comment trier un tableau dans mon programme ?", "code"),
+            ("Jemand hat mein Passwort gestohlen", "cyber"),
+            ("Mi hanno rubato le credenziali, come mi difendo dagli hacker?", "cyber"),
+            ("Me duele la espalda cuando corro", "kine"),
+            ("Quels étirements pour le dos ?", "kine"),
+            ("Welche Studien belegen das?", "research"),
+            ("Riassumi le fonti della letteratura scientifica", "research"),
+            ("Erzähl mir einen Witz über Hunde", "default"),
+            ("Una ricetta con le uova", "default"),
+        ] {
+            assert_eq!(routed(text), route, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_speaks_before_the_guess_and_a_route_that_is_not_there_is_never_guessed() {
+        let shipped = tempfile::tempdir().unwrap();
+        let write = |name: &str, more: &str| {
+            let text = format!("name: {name}\nversion: 1\nfollow_model: true\n{more}");
+            fs::write(shipped.path().join(format!("{name}.yaml")), text).unwrap();
+        };
+        write("default", "");
+        write("garden", "match: {words: ['*knie*']}\n");
+        let set = PipelineSet::load(&Sources { shipped: Some(shipped.path().to_owned()), overlay: None }).unwrap();
+        let read = |text: &str| set.read(&[Message::new(Role::User, text)]);
+        assert_eq!(read("Knieschmerzen beim Laufen").choice.route, "garden");
+        let none = read("Mein Rücken schmerzt");
+        assert_eq!(none.choice.route, "default");
+        assert!(none.guess.iter().all(|one| one.route == "default") && none.unsure().is_empty(), "{none:?}");
+    }
+
+    #[test]
     fn an_overlay_file_replaces_a_shipped_one_and_can_add_a_route() {
         let overlay = tempfile::tempdir().unwrap();
         let thinking = "thinking: {fast_tokens: 0, quality_tokens: 0, ultra_tokens: 0}\n";
@@ -196,7 +288,12 @@ mod tests {
     #[test]
     fn an_earlier_message_decides_where_the_last_says_nothing() {
         let set = PipelineSet::load(&Sources::default()).unwrap();
-        let messages = ["Write a Python function", "and now shorter"].map(|t| Message::new(Role::User, t));
-        assert_eq!(set.route(&messages).route, "code");
+        for (question, then, route) in
+            [("Write a Python function", "and now shorter", "code"), ("Mi fa male la schiena", "ok", "kine")]
+        {
+            let messages = [question, then].map(|text| Message::new(Role::User, text));
+            assert_eq!(set.route(&messages).route, route, "{question}");
+        }
+        assert_eq!(set.route(&[]).route, DEFAULT_ROUTE);
     }
 }

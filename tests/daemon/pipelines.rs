@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, PATIENCE};
+use crate::harness::{Daemon, PATIENCE, chimere};
 
 async fn plan_of(daemon: &Daemon, question: &str) -> Value {
     daemon.chat(question).await["x_chimere"].clone()
@@ -39,13 +39,15 @@ async fn refused(daemon: &Daemon) -> String {
 }
 
 #[tokio::test]
-async fn words_pick_the_route_and_a_request_may_name_one() {
+async fn rules_and_the_guess_pick_the_route_and_a_request_may_name_one() {
     let daemon = Daemon::start(&[]).await;
     for (question, route) in [
         ("Hello!", "default"),
         ("Write a Python function that adds two numbers.", "code"),
         ("Which exercise strengthens the hamstrings?", "kine"),
         ("Which vulnerability does CVE-2021-44228 name?", "cyber"),
+        ("Me duele la espalda cuando corro", "kine"),
+        ("Jemand hat mein Passwort gestohlen", "cyber"),
     ] {
         assert_eq!(plan_of(&daemon, question).await["route"], route, "{question}");
     }
@@ -119,4 +121,45 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
     assert!(alone["x_chimere"].get("usage").is_none());
     let (_, runs) = daemon.get("/v1/runs").await;
     assert_eq!(runs["data"], json!([]));
+}
+
+/// Without a daemon, from the same files: an overlay's route counts there too.
+#[test]
+fn the_command_tells_a_texts_route_with_the_evidence_for_all() {
+    let state = tempfile::tempdir().unwrap();
+    fs::create_dir(state.path().join("pipelines")).unwrap();
+    let garden = "name: garden\nversion: 1\nfollow_model: true\nmatch: {words: [tomato*, tomate]}\n";
+    fs::write(state.path().join("pipelines/garden.yaml"), garden).unwrap();
+    let run = |args: &[&str]| {
+        let output = chimere().args(args).arg("--state-dir").arg(state.path()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, said, _) = run(&["route", "Une TOMATÉ et un script Python", "--json"]);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((code, said["route"].as_str(), said["would_vote"].as_bool()), (Some(0), Some("code"), Some(true)));
+    assert_eq!(said["unsure"], json!(["code", "garden"]));
+    let scores = said["scores"].as_array().unwrap();
+    assert_eq!((scores.len(), &scores[1]["because"]), (5, &json!("`tomate`")), "{said}");
+    assert_eq!(said["guess"].as_array().unwrap().len(), 5, "{said}");
+    let (_, plain, _) = run(&["route", "Hello!"]);
+    assert!(plain.starts_with("default: no rule") && plain.contains("  guess  default"), "{plain}");
+
+    let prompts = state.path().join("prompts.jsonl");
+    let line = |language: &str, route: &str, text: &str| {
+        json!({ "id": text, "language": language, "route": route, "text": text }).to_string()
+    };
+    let lines = [line("en", "garden", "my tomatoes"), line("fr", "default", "Bonjour"), line("fr", "code", "main.rs")];
+    fs::write(&prompts, lines.join("\n")).unwrap();
+    let eval = ["eval", "routing", "--prompts", prompts.to_str().unwrap()];
+    let (code, report, error) = run(&[&eval[..], &["--json"]].concat());
+    assert_eq!(code, Some(0), "{error}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let figure = |arm: &str, language: &str| report["arms"][arm]["figures"][language].clone();
+    assert_eq!(figure("with the guess", "all")["macro_f1"], 1.0);
+    assert_eq!((&figure("words alone", "fr")["right"], &figure("words alone", "en")["right"]), (&json!(1), &json!(1)));
+    assert_eq!(report["arms"]["words alone"]["confusion"]["code"], json!({ "default": 1 }));
+    fs::write(&prompts, line("en", "nowhere", "x")).unwrap();
+    let (code, _, error) = run(&eval);
+    assert!(code != Some(0) && error.contains("there is no route `nowhere`"), "{error}");
 }

@@ -24,7 +24,8 @@ pub fn switch_on(state: &Path) {
 
 /// Asks, and returns what `x_chimere` says of examples.
 pub async fn shown(daemon: &Daemon, key: &str, question: &str) -> Vec<Value> {
-    let body = json!({"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 8});
+    let body = json!({"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 8,
+        "chimere": {"route": "default"}});
     let reply = with_key(daemon, key, "/v1/chat/completions", &body).await;
     reply["x_chimere"]["examples"].as_array().cloned().unwrap_or_default()
 }
@@ -70,11 +71,12 @@ async fn verified_exchanges_are_shown_to_those_they_belong_to() {
     assert!(report.contains("NOTHING TO DO") && report.contains("3 verified exchanges in the index"), "{report}");
     // A question in the middle of a conversation is not helped: the engine has read what came before.
     let later = json!({"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello."},
-        {"role": "user", "content": asked}], "max_tokens": 4});
+        {"role": "user", "content": asked}], "max_tokens": 4, "chimere": {"route": "default"}});
     let reply = with_key(&daemon, ada, "/v1/chat/completions", &later).await;
     assert!(reply["x_chimere"].get("examples").is_none(), "{reply}");
     // Nor one that leaves no room for them.
-    let long = json!({"messages": [{"role": "user", "content": asked}], "max_tokens": 4_000});
+    let long = json!({"messages": [{"role": "user", "content": asked}], "max_tokens": 4_000,
+        "chimere": {"route": "default"}});
     let reply = with_key(&daemon, ada, "/v1/chat/completions", &long).await;
     assert!(reply["x_chimere"].get("examples").is_none(), "{reply}");
     // Forgotten at once, in use and on the disk; the next index does not know it either.

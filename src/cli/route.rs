@@ -1,0 +1,77 @@
+//! `chimere route "text"`: which route a text takes, and why. It reads the pipeline files itself; no daemon runs.
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use chimere::config::Config;
+use chimere::pipeline::{PipelineSet, Routing, Sources};
+use chimere::turn::{Message, Role};
+use serde_json::json;
+
+use super::exit::{EX_CONFIG, EX_DATAERR, coded, say};
+use super::serve::Place;
+
+/// Text read from standard input.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// Tell which route a text takes, why, and what spoke for the others
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// The text; `-` reads standard input
+    text: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let set = pipelines(args.place)?;
+    let text = if args.text == "-" { from_input()? } else { args.text };
+    let routing = set.read(&[Message::new(Role::User, text)]);
+    if args.json {
+        say!(
+            "{:#}",
+            json!({
+                "route": routing.choice.route, "because": routing.choice.because, "scores": routing.reading.scores,
+                "guess": routing.guess, "unsure": routing.unsure(), "would_vote": !routing.unsure().is_empty(),
+            })
+        );
+    } else {
+        print(&routing);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The pipelines that a daemon of this configuration would have.
+pub(super) fn pipelines(place: Place) -> anyhow::Result<PipelineSet> {
+    let config = Config::load(&place.flags())?;
+    let sources = Sources { shipped: config.pipelines.shipped, overlay: Some(config.pipelines.overlay) };
+    PipelineSet::load(&sources).map_err(|error| coded(EX_CONFIG, error.to_string()))
+}
+
+fn from_input() -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    std::io::stdin().take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(coded(EX_DATAERR, format!("standard input has more than {} MiB of text", BYTES_MAX >> 20)));
+    }
+    String::from_utf8(bytes).map_err(|_| coded(EX_DATAERR, "standard input is no UTF-8 text".to_owned()))
+}
+
+fn print(routing: &Routing) {
+    let Routing { choice, reading, guess } = routing;
+    say!("{}: {}", choice.route, choice.because);
+    for score in reading.scores.iter().filter(|score| score.pieces > 0) {
+        say!("  rules  {:<12} {:>3}    {}", score.route, score.pieces, score.because);
+    }
+    for one in guess {
+        say!("  guess  {:<12} {:>3.0} %", one.route, one.probability * 100.0);
+    }
+    let unsure = routing.unsure();
+    match unsure.is_empty() {
+        true => say!("sure: it would not vote"),
+        false => say!("unsure, it would vote between {}", unsure.join(", ")),
+    }
+}
