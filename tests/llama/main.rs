@@ -10,5 +10,6 @@ mod events;
 mod judged;
 mod kept;
 mod models;
+mod native;
 mod split;
 mod vocabulary;

@@ -14,6 +14,8 @@ const WIDTH: u64 = 64;
 /// Inner values of a feed-forward layer: a block of every type.
 const INNER: u64 = 256;
 const F32: DType = DType::F32;
+/// Positions of the training of the stretched model.
+pub(crate) const TRAINED: u32 = 64;
 
 /// Holds off the other tests. An engine hosts one model; several that are loaded at the same moment by one process have
 /// corrupted the library's heap (about one run in thirty of these tests).
@@ -37,13 +39,28 @@ pub(crate) fn make(folder: &Path, architecture: &str) -> PathBuf {
         "bert" => bert(Some(1)), // the mean of all positions
         "bert-bare" => bert(None),
         "bert-rank" => bert(Some(4)),
-        _ => Qwen35Moe::small(Types { experts: F32, dense: F32, embedding: F32, head: Some(F32) }).build(),
+        "qwen35" => Qwen35Moe { experts: 0, ..small() }.build(),
+        "qwen35moe-yarn" => stretched(),
+        _ => small().build(),
     };
     model.unwrap().write(&path, 7, |_, _| {}).unwrap();
     if architecture == "phi-3" {
         renamed(&path, "random llama", "random phi-3");
     }
     path
+}
+
+fn small() -> Qwen35Moe {
+    Qwen35Moe::small(Types { experts: F32, dense: F32, embedding: F32, head: Some(F32) })
+}
+
+/// Trained for 64 positions, and stretched to four times as many.
+fn stretched() -> Result<Synthetic, Error> {
+    let mut m = small().build()?;
+    m.set(".rope.scaling.type", "yarn")?;
+    m.set(".rope.scaling.factor", 4.0_f32)?;
+    m.set(".rope.scaling.original_context_length", TRAINED)?;
+    Ok(m)
 }
 
 /// Puts a name of the same length in the place of a file's.

@@ -27,9 +27,9 @@ pub enum Kind {
     /// Native where there is one, on a card where one serves, else the library.
     #[default]
     Auto,
-    /// Our own forward pass on the CPU (architecture qwen35moe).
+    /// Our own forward pass on the CPU (architectures qwen35moe and qwen35).
     Cpu,
-    /// Our own forward pass on an NVIDIA card (architecture qwen35moe).
+    /// Our own forward pass on an NVIDIA card (architectures qwen35moe and qwen35).
     Cuda,
     /// libllama.
     Llama,

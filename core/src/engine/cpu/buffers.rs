@@ -36,6 +36,10 @@ pub(super) struct Buffers {
     pub(super) weights: Vec<f32>,
     pub(super) probabilities: Vec<f32>,
     pub(super) moe_scratch: MoeScratch,
+    /// Dense: gate and up, and what of them goes to down [T, S].
+    pub(super) gate: Vec<f32>,
+    pub(super) up: Vec<f32>,
+    pub(super) inner: Act,
     /// `[embedding ; hidden]` of the prediction block [T, 2D].
     pub(super) combined: Act,
 }
@@ -64,6 +68,9 @@ impl Buffers {
             weights: Vec::new(),
             probabilities: Vec::new(),
             moe_scratch: MoeScratch::default(),
+            gate: Vec::new(),
+            up: Vec::new(),
+            inner: Act::new(hp.moe.shared_width),
             combined: Act::new(2 * hp.width),
         }
     }

@@ -106,6 +106,7 @@ impl<'a> Run<'a> {
             Stage::MixerOutput(i) => self.mixer_output(i),
             Stage::Route(i) => self.route(i),
             Stage::Experts(i) => self.experts(i),
+            Stage::Dense(i) => self.dense(i),
             Stage::Head => self.head(),
         }
         Ok(())

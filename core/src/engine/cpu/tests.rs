@@ -57,22 +57,24 @@ const PIECES_KL_MAX: f64 = 1e-9;
 
 #[test]
 fn pieces_give_the_numbers_of_the_whole() {
-    let mut cpu = load(Tiny::default());
-    let tokens = Random(1).tokens(210);
-    let whole = logits(&mut cpu, &tokens, 0);
-    assert!(whole.iter().all(|v| v.is_finite()));
-    for step in [1, 7, 100] {
-        let kl = kl_max(&whole, &logits(&mut cpu, &tokens, step));
-        assert!(kl < PIECES_KL_MAX, "steps of {step}: KL {kl:e}");
+    for dense in [false, true] {
+        let mut cpu = load(Tiny { dense, ..Tiny::default() });
+        let tokens = Random(1).tokens(210);
+        let whole = logits(&mut cpu, &tokens, 0);
+        assert!(whole.iter().all(|v| v.is_finite()));
+        for step in [1, 7, 100] {
+            let kl = kl_max(&whole, &logits(&mut cpu, &tokens, step));
+            assert!(kl < PIECES_KL_MAX, "dense: {dense}, steps of {step}: KL {kl:e}");
+        }
+        assert!(whole == logits(&mut cpu, &tokens, 64), "cuts on the grid change no bit");
+        assert!(whole == logits(&mut cpu, &tokens, 128), "cuts on the grid change no bit");
     }
-    assert!(whole == logits(&mut cpu, &tokens, 64), "cuts on the grid change no bit");
-    assert!(whole == logits(&mut cpu, &tokens, 128), "cuts on the grid change no bit");
 }
 
 #[test]
 fn neighbours_change_no_bit() {
-    for dtype in [chimere_ffi::DType::F32, chimere_ffi::DType::Q8_0, chimere_ffi::DType::F16] {
-        let mut cpu = load(Tiny { dtype, ..Tiny::default() });
+    for (dtype, dense) in [(DType::F32, false), (DType::Q8_0, false), (DType::F16, false), (DType::Q8_0, true)] {
+        let mut cpu = load(Tiny { dtype, dense, ..Tiny::default() });
         let mut random = Random(2);
         let tokens = [random.tokens(150), random.tokens(70), random.tokens(9), random.tokens(700)];
         // 700 rows of another sequence before it: the chunk of interest is cut by the bounds of a pass.

@@ -1,7 +1,7 @@
 //! What the CPU makes of the file's tensors: matrices packed for its instruction set, embeddings read in place.
 
 use crate::engine::model::ModelError;
-use crate::engine::model::weights::{Format, Layer, Mixer, Packer, Tensor, Weights};
+use crate::engine::model::weights::{Ffn, Format, Layer, Mixer, Packer, Tensor, Weights};
 use chimere_ffi::DType;
 use chimere_ffi::cpu::{Experts, Forms, Matrix, Pool, dequantize};
 use chimere_ffi::map::Map;
@@ -101,7 +101,7 @@ pub(super) struct LayerForms {
     /// Of the mixer's input and of its output projection.
     pub(super) input: Forms,
     pub(super) output: Forms,
-    /// Of the router, the experts and the shared expert.
+    /// Of the router, the experts and the shared expert, or of what a dense layer has in their place.
     pub(super) ffn: Forms,
 }
 
@@ -111,10 +111,13 @@ impl LayerForms {
             Mixer::Gdn(g) => (Forms::of(&[&g.qkv, &g.gate, &g.alpha, &g.beta]), Forms::of(&[&g.out])),
             Mixer::Attention(a) => (Forms::of(&[&a.q, &a.k, &a.v]), Forms::of(&[&a.out])),
         };
-        let m = &layer.moe;
-        let ffn = Forms::of(&[&m.router, &m.shared_gate, &m.shared_up])
-            | Forms::of_experts(&m.gate)
-            | Forms::of_experts(&m.up);
+        let ffn = match &layer.ffn {
+            Ffn::Moe(m) => {
+                let shared = Forms::of(&[&m.router, &m.shared_gate, &m.shared_up]);
+                shared | Forms::of_experts(&m.gate) | Forms::of_experts(&m.up)
+            }
+            Ffn::Dense(m) => Forms::of(&[&m.gate, &m.up]),
+        };
         LayerForms { input, output, ffn }
     }
 }
@@ -135,8 +138,12 @@ fn layer_bytes(layer: &Layer<Packed>, used: usize) -> usize {
             (a.q.bytes() + a.k.bytes() + a.v.bytes() + a.out.bytes(), a.q_norm.len() + a.k_norm.len())
         }
     };
-    let m = &layer.moe;
-    let routed = (m.gate.bytes() + m.up.bytes() + m.down.bytes()) * used;
-    let shared = m.shared_gate.bytes() + m.shared_up.bytes() + m.shared_down.bytes();
-    mixer + routed + shared + m.router.bytes() + 4 * (vectors + layer.norm.len() + layer.post_norm.len())
+    let ffn = match &layer.ffn {
+        Ffn::Moe(m) => {
+            let routed = (m.gate.bytes() + m.up.bytes() + m.down.bytes()) * used;
+            routed + m.shared_gate.bytes() + m.shared_up.bytes() + m.shared_down.bytes() + m.router.bytes()
+        }
+        Ffn::Dense(m) => m.gate.bytes() + m.up.bytes() + m.down.bytes(),
+    };
+    mixer + ffn + 4 * (vectors + layer.norm.len() + layer.post_norm.len())
 }

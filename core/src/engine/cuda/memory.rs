@@ -130,7 +130,7 @@ impl Placement {
         let (keys, values) = sizes.cache_bytes(hp);
         let count = hp.moe.experts;
         let split = sizes.split.unwrap_or(Split { kept: count, slots: 0 });
-        let share = |n: usize| experts / count as u64 * n as u64;
+        let share = |n: usize| experts / count.max(1) as u64 * n as u64;
         Placement {
             weights: dense - sizes.host_embedding + share(split.held()),
             experts: share(split.kept),

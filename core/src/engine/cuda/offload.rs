@@ -9,7 +9,7 @@ use chimere_ffi::kernels::offload;
 use super::CudaOptions;
 use super::weights::{Experts, OnDevice};
 use crate::engine::backend::Offloaded;
-use crate::engine::model::weights::{Layer, Weights};
+use crate::engine::model::weights::{Layer, Moe, Weights};
 use crate::gguf::{Gguf, TensorInfo};
 
 /// Share of the memory that is available on the host, in percent, that may be pinned where nothing is said.
@@ -89,9 +89,9 @@ pub(super) struct Tier {
 
 impl Tier {
     pub(super) fn new(d: &Device, w: &Weights<OnDevice>, experts: usize, split: Split) -> Result<Tier, GpuError> {
-        let layers: Vec<_> = w.layers.iter().chain(w.mtp.as_ref().map(|m| &m.layer)).collect();
-        let tables = |layer: &&Layer<OnDevice>| {
-            let of = matrices(layer);
+        let layers: Vec<_> = w.layers.iter().chain(w.mtp.as_ref().map(|m| &m.layer)).filter_map(Layer::moe).collect();
+        let tables = |moe: &&Moe<OnDevice>| {
+            let of = matrices(moe);
             let place = |e: usize| of.map(|m| m.home(e, split).unwrap_or_else(|| m.buffer.from(e * m.bytes)));
             let places: Vec<u8> = (0..experts).flat_map(place).flat_map(u64::to_ne_bytes).collect();
             let none = |count: usize| d.buffer(&offload::NONE.to_ne_bytes().repeat(count));
@@ -121,10 +121,10 @@ impl Tier {
     pub(super) fn bring(
         &self,
         d: &Device,
-        (i, layer): (usize, &Layer<OnDevice>),
+        (i, moe): (usize, &Moe<OnDevice>),
         (start, experts, pairs): (&Buffer, usize, usize),
     ) -> Result<(), GpuError> {
-        let (t, of, Split { kept, slots }) = (&self.layers[i], matrices(layer), self.split);
+        let (t, of, Split { kept, slots }) = (&self.layers[i], matrices(moe), self.split);
         let a = offload::Offload {
             start: start.at(),
             places: t.places.at(),
@@ -157,8 +157,8 @@ impl Tier {
     }
 }
 
-fn matrices(layer: &Layer<OnDevice>) -> [&Experts; 3] {
-    [&layer.moe.gate, &layer.moe.up, &layer.moe.down]
+fn matrices(moe: &Moe<OnDevice>) -> [&Experts; 3] {
+    [&moe.gate, &moe.up, &moe.down]
 }
 
 impl Experts {

@@ -89,6 +89,13 @@ fn divided(
     options: &CudaOptions,
     needed: &Placement,
 ) -> Result<(Sizes, Placement), BackendError> {
+    if hp.is_dense() {
+        return Err(BackendError::Device(format!(
+            "with {} sequences of {} tokens the model needs {needed}, and it has no experts that could lie on the host: choose \
+             fewer sequences or a shorter context",
+            needed.sequences, needed.context_tokens
+        )));
+    }
     let (count, host_embedding) = (hp.moe.experts, movable(gguf, options, bytes.0));
     let pinned = pinned_max(options) - host_embedding;
     let least = Split { kept: 0, slots: hp.moe.used.min(count - 1) };

@@ -152,6 +152,7 @@ impl<'a> Run<'a> {
                 }
                 Stage::Route(i) => self.route(i)?,
                 Stage::Experts(i) => self.experts(i)?,
+                Stage::Dense(i) => self.dense(i)?,
             }
             if self.rows == 0 {
                 break;
@@ -249,13 +250,18 @@ impl<'a> Run<'a> {
             Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim, Target::AttentionOut),
         };
         let input = matmul::Input { x: m.mixed.x.at(), halves: m.mixed.halves.at(), inputs, tokens: self.rows };
+        self.add(w, input)?;
+        self.adapt(i, input, &[(target, w, self.x)])
+    }
+
+    /// x += w · input, and of a single row the sums that whoever reads it next normalises it with.
+    fn add(&mut self, w: &Matrix, input: matmul::Input) -> Result<(), GpuError> {
         self.summed = self.fuses() && !w.packing.is_float();
         if self.summed {
             let besides = Besides { add: true, squares: self.squares(), ..Besides::default() };
             return matmul::few(&self.c.device, input, &[(w.weight(), self.x.at())], &besides);
         }
-        self.product(input, &[(w, self.x)], true)?;
-        self.adapt(i, input, &[(target, w, self.x)])
+        self.product(input, &[(w, self.x)], true)
     }
 
     fn narrow(&mut self) -> Result<(), GpuError> {

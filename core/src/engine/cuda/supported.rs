@@ -4,7 +4,7 @@ use chimere_ffi::kernels::{norm, route};
 
 use super::weights::OnDevice;
 use super::{CudaOptions, SHORT_ROWS_MAX};
-use crate::engine::model::weights::Layer;
+use crate::engine::model::weights::{Ffn, Layer};
 use crate::engine::model::{HParams, ModelError};
 
 /// What the kernels need of a model beyond what the architecture allows.
@@ -45,11 +45,15 @@ pub(super) fn supported(hp: &HParams, options: &CudaOptions) -> Result<(), Model
 
 /// The kernels multiply by gate and up of any two packings, but not by one of floats and another of something else.
 pub(super) fn alike_floats(i: usize, layer: &Layer<OnDevice>) -> Result<(), ModelError> {
-    let m = &layer.moe;
-    let pairs = [("exps", m.gate.packing, m.up.packing), ("shexp", m.shared_gate.packing, m.shared_up.packing)];
+    let pairs = match &layer.ffn {
+        Ffn::Moe(m) => {
+            vec![("_exps", m.gate.packing, m.up.packing), ("_shexp", m.shared_gate.packing, m.shared_up.packing)]
+        }
+        Ffn::Dense(m) => vec![("", m.gate.packing, m.up.packing)],
+    };
     match pairs.into_iter().find(|(_, gate, up)| gate != up && (gate.is_float() || up.is_float())) {
         Some((of, gate, _)) => Err(ModelError::Tensor {
-            name: format!("blk.{i}.ffn_{}_{of}.weight", if gate.is_float() { "gate" } else { "up" }),
+            name: format!("blk.{i}.ffn_{}{of}.weight", if gate.is_float() { "gate" } else { "up" }),
             reason: "it is of 32-bit floats and the matrix that it is multiplied with is not, which this backend does not do: \
                      quantise it (`chimere quantize`), or run the file on the processor (engine.backend, --backend cpu)"
                 .into(),
@@ -58,9 +62,13 @@ pub(super) fn alike_floats(i: usize, layer: &Layer<OnDevice>) -> Result<(), Mode
     }
 }
 
-/// What keeps a layer from the fastest kernels for its experts; `None`: nothing.
+/// What keeps a layer from the fastest kernels for its experts, or what it has in their place; `None`: nothing.
 pub(super) fn slower(layer: &Layer<OnDevice>) -> Option<&'static str> {
-    let m = &layer.moe;
+    let m = match &layer.ffn {
+        Ffn::Moe(moe) => moe,
+        Ffn::Dense(m) if m.gate.packing.is_float() => return Some("gate and up of floats"),
+        Ffn::Dense(m) => return (m.gate.packing != m.up.packing).then_some("gate and up of different types"),
+    };
     let routed = [m.gate.packing, m.up.packing, m.down.packing];
     let shared = [m.shared_gate.packing, m.shared_up.packing, m.shared_down.packing];
     if routed.iter().any(|p| p.is_float()) {

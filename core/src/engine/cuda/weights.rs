@@ -14,7 +14,7 @@ use super::memory::Sizes;
 use super::offload::{Split, is_experts};
 use crate::engine::model::HParams;
 use crate::engine::model::ModelError;
-use crate::engine::model::weights::{EMBEDDING, Format, HEAD, Mixer, Packer, Tensor, Weights};
+use crate::engine::model::weights::{EMBEDDING, Ffn, Format, HEAD, Mixer, Packer, Tensor, Weights};
 use crate::gguf::{Files, Gguf, TensorInfo};
 
 /// The weights as this backend holds them.
@@ -304,9 +304,9 @@ impl Packer for Uploader<'_> {
 /// Bytes of weights that one token at batch 1 reads, the prediction block not counted, by the kernels that read them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TokenBytes {
-    /// Matrices that every token goes through, the head among them.
+    /// Matrices that every token goes through, the head among them, but gate and up of a dense model.
     pub(super) dense: u64,
-    /// Gate and up of the experts used, the shared one among them.
+    /// Gate and up of the experts used, the shared one among them, or of the layers without.
     pub(super) up: u64,
     pub(super) down: u64,
     /// Norms, convolutions, a row of the embedding.
@@ -318,11 +318,18 @@ impl TokenBytes {
         let rest = w.output_norm.len() + w.embedding.bytes() / w.embedding.rows;
         let mut sum = TokenBytes { dense: w.head.bytes() as u64, rest: rest as u64, ..TokenBytes::default() };
         for layer in &w.layers {
-            let m = &layer.moe;
             let (mixer, conv) = mixer_bytes(&layer.mixer);
-            sum.dense += (mixer + m.router.bytes()) as u64;
-            sum.up += ((m.gate.bytes + m.up.bytes) * used + m.shared_gate.bytes() + m.shared_up.bytes()) as u64;
-            sum.down += (m.down.bytes * used + m.shared_down.bytes()) as u64;
+            let (dense, up, down) = match &layer.ffn {
+                Ffn::Moe(m) => (
+                    m.router.bytes(),
+                    (m.gate.bytes + m.up.bytes) * used + m.shared_gate.bytes() + m.shared_up.bytes(),
+                    m.down.bytes * used + m.shared_down.bytes(),
+                ),
+                Ffn::Dense(m) => (m.down.bytes(), m.gate.bytes() + m.up.bytes(), 0),
+            };
+            sum.dense += (mixer + dense) as u64;
+            sum.up += up as u64;
+            sum.down += down as u64;
             sum.rest += (conv + layer.norm.len() + layer.post_norm.len()) as u64;
         }
         sum

@@ -1,11 +1,12 @@
 //! The mixture of experts over the rows of a batch, forward and backward. The choice of experts has no gradient; the
-//! weights of the chosen ones have: they are a softmax over the chosen logits.
+//! weights of the chosen ones have: they are a softmax over the chosen logits. The feed-forward part of a dense model is a shared
+//! expert that nothing weighs.
 
 use super::dense::Dense;
 use super::linear::{Changes, Linear, Tools};
 use super::ops::{axpy, dot, sigmoid};
 use crate::engine::model::hparams::MoeParams;
-use crate::engine::model::weights::Moe;
+use crate::engine::model::weights::{Ffn, Moe};
 use chimere_ffi::cpu::{mul_silu, mul_silu_slope, route, silu_mul};
 
 /// What `forward` leaves for `backward`.
@@ -30,30 +31,23 @@ struct Part {
     out: Vec<f32>,
 }
 
+/// Rows of the batch, and the factor of each.
+type Rows = (Vec<usize>, Vec<f32>);
+
 pub(super) struct Layer<'a> {
     pub(super) tools: Tools<'a>,
     pub(super) p: &'a MoeParams,
-    pub(super) w: &'a Moe<Dense>,
+    pub(super) w: &'a Ffn<Dense>,
 }
 
 impl Layer<'_> {
     /// The layer's contribution to the residual stream, of normed rows `n`.
     pub(super) fn forward(&self, n: &[f32]) -> (Vec<f32>, Kept) {
-        let (e, d) = (self.p.experts, self.w.router.inputs());
-        let logits = self.tools.forward(&self.w.router, n);
-        let mut chosen: Vec<(Vec<usize>, Vec<f32>)> = vec![Default::default(); e];
-        let mut shared = (Vec::new(), Vec::new());
-        let (mut experts, mut weights) = (vec![0; self.p.used], vec![0.0; self.p.used]);
-        let mut scratch = Vec::new();
-        for (t, row) in logits.chunks_exact(e + 1).enumerate() {
-            route(&row[..e], &mut experts, &mut weights, &mut scratch);
-            for (expert, weight) in experts.iter().zip(&weights) {
-                chosen[*expert as usize].0.push(t);
-                chosen[*expert as usize].1.push(*weight);
-            }
-            shared.0.push(t);
-            shared.1.push(sigmoid(row[e]));
-        }
+        let d = self.matrices(None)[0].inputs();
+        let (chosen, shared) = match self.w {
+            Ffn::Moe(moe) => self.route(moe, n),
+            Ffn::Dense(_) => (Vec::new(), ((0..n.len() / d).collect(), vec![1.0; n.len() / d])),
+        };
         let shared = self.part(n, d, None, shared);
         let busy = chosen.into_iter().enumerate().filter(|(_, c)| !c.0.is_empty());
         let mut parts: Vec<_> = busy.map(|(expert, rows)| (expert, rows, None)).collect();
@@ -71,14 +65,35 @@ impl Layer<'_> {
         (y, Kept { parts, shared })
     }
 
+    /// Of every expert the rows that chose it, and of the shared one.
+    fn route(&self, moe: &Moe<Dense>, n: &[f32]) -> (Vec<Rows>, Rows) {
+        let e = self.p.experts;
+        let logits = self.tools.forward(&moe.router, n);
+        let mut chosen: Vec<Rows> = vec![Default::default(); e];
+        let mut shared = Rows::default();
+        let (mut experts, mut weights) = (vec![0; self.p.used], vec![0.0; self.p.used]);
+        let mut scratch = Vec::new();
+        for (t, row) in logits.chunks_exact(e + 1).enumerate() {
+            route(&row[..e], &mut experts, &mut weights, &mut scratch);
+            for (expert, weight) in experts.iter().zip(&weights) {
+                chosen[*expert as usize].0.push(t);
+                chosen[*expert as usize].1.push(*weight);
+            }
+            shared.0.push(t);
+            shared.1.push(sigmoid(row[e]));
+        }
+        (chosen, shared)
+    }
+
     fn matrices(&self, expert: Option<usize>) -> [&Linear; 3] {
-        match expert {
-            Some(e) => [&self.w.gate[e], &self.w.up[e], &self.w.down[e]],
-            None => [&self.w.shared_gate, &self.w.shared_up, &self.w.shared_down],
+        match (self.w, expert) {
+            (Ffn::Moe(w), Some(e)) => [&w.gate[e], &w.up[e], &w.down[e]],
+            (Ffn::Moe(w), None) => [&w.shared_gate, &w.shared_up, &w.shared_down],
+            (Ffn::Dense(w), _) => [&w.gate, &w.up, &w.down],
         }
     }
 
-    fn part(&self, n: &[f32], d: usize, expert: Option<usize>, (rows, factors): (Vec<usize>, Vec<f32>)) -> Part {
+    fn part(&self, n: &[f32], d: usize, expert: Option<usize>, (rows, factors): Rows) -> Part {
         let [gate, up, down] = self.matrices(expert);
         let x: Vec<f32> = rows.iter().flat_map(|t| &n[t * d..][..d]).copied().collect();
         let (gate, up) = (self.tools.forward(gate, &x), self.tools.forward(up, &x));
@@ -91,7 +106,7 @@ impl Layer<'_> {
     /// Gradient of the normed rows from that of the contribution.
     pub(super) fn backward(&self, n: &[f32], kept: &Kept, dy: &[f32], grads: &mut Changes) -> Vec<f32> {
         let e = self.p.experts;
-        let d = self.w.router.inputs();
+        let d = self.matrices(None)[0].inputs();
         let mut dn = vec![0.0; n.len()];
         let mut dlogits = vec![0.0; n.len() / d * (e + 1)];
         // Of every row: expert, weight and gradient of the weight.
@@ -114,13 +129,14 @@ impl Layer<'_> {
                 }
             }
         }
+        let Ffn::Moe(moe) = self.w else { return dn };
         for (row, weights) in dlogits.chunks_exact_mut(e + 1).zip(&weights) {
             let mean: f32 = weights.iter().map(|(_, w, dw)| w * dw).sum();
             for (expert, w, dw) in weights {
                 row[*expert] = w * (dw - mean);
             }
         }
-        self.tools.backward(&self.w.router, n, &dlogits, &mut dn, grads);
+        self.tools.backward(&moe.router, n, &dlogits, &mut dn, grads);
         dn
     }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use chimere_ffi::cpu::{Pool, argmax, rms_norm_into, softmax};
 
-use super::model::weights::{Layer, Mixer, Weights};
+use super::model::weights::{Ffn, Layer, Mixer, Weights};
 use super::model::{HParams, ModelError};
 use crate::gguf::Files;
 pub use batch::Batch;
@@ -164,8 +164,10 @@ impl Trunk {
             Mixer::Gdn(w) => [&mut w.qkv, &mut w.gate, &mut w.out].into_iter().for_each(&mut *visit),
             Mixer::Attention(w) => [&mut w.q, &mut w.k, &mut w.v, &mut w.out].into_iter().for_each(&mut *visit),
         }
-        let m = &mut layer.moe;
-        [&mut m.shared_gate, &mut m.shared_up, &mut m.shared_down].into_iter().for_each(visit);
+        match &mut layer.ffn {
+            Ffn::Moe(m) => [&mut m.shared_gate, &mut m.shared_up, &mut m.shared_down].into_iter().for_each(visit),
+            Ffn::Dense(m) => [&mut m.gate, &mut m.up, &mut m.down].into_iter().for_each(visit),
+        }
     }
 
     fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
@@ -263,7 +265,7 @@ impl Trunk {
         let (mut middle, mixer) = self.mix(tools, w, spans, &n);
         middle.iter_mut().zip(&x).for_each(|(y, x)| *y += x);
         let n2 = self.norm(&middle, &w.post_norm);
-        let (mut out, experts) = experts::Layer { tools, p: &self.hp.moe, w: &w.moe }.forward(&n2);
+        let (mut out, experts) = experts::Layer { tools, p: &self.hp.moe, w: &w.ffn }.forward(&n2);
         out.iter_mut().zip(&middle).for_each(|(y, x)| *y += x);
         (out, Kept { x, middle, n, n2, mixer, experts })
     }
@@ -292,7 +294,7 @@ impl Trunk {
         dx: &mut [f32],
         grads: &mut Changes,
     ) {
-        let dn2 = experts::Layer { tools, p: &self.hp.moe, w: &w.moe }.backward(&kept.n2, &kept.experts, dx, grads);
+        let dn2 = experts::Layer { tools, p: &self.hp.moe, w: &w.ffn }.backward(&kept.n2, &kept.experts, dx, grads);
         self.norm_back(&kept.middle, &w.post_norm, &dn2, dx);
         let eps = self.hp.rms_eps;
         let dn = match (&w.mixer, &kept.mixer) {

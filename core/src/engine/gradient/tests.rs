@@ -29,8 +29,13 @@ fn changes(trunk: &mut Trunk) -> Changes {
 
 #[test]
 fn loss_without_a_change_is_that_of_the_serving_engine() {
-    let file = Tiny::default().write();
-    let mut trunk = trunk(&file);
+    for dense in [false, true] {
+        check_loss(&Tiny { dense, ..Tiny::default() }.write());
+    }
+}
+
+fn check_loss(file: &TempModel) {
+    let mut trunk = trunk(file);
     let none = trunk.prepare(2, 2.0, &|_| false, &mut || 0.0);
     let batch = batch();
     let mut cpu = Cpu::load(&file.path, &CpuOptions { threads: 1, ..CpuOptions::default() }, &mut |_| {}).unwrap();
@@ -49,11 +54,16 @@ fn loss_without_a_change_is_that_of_the_serving_engine() {
     assert!((got - want).abs() < 1e-5, "{got} {want}");
 }
 
-/// Along the gradient of each change, and of all together, the loss moves as the gradient says.
 #[test]
 fn the_gradient_is_the_slope_of_the_loss() {
-    let file = Tiny::default().write();
-    let mut trunk = trunk(&file);
+    for dense in [false, true] {
+        check_slopes(&Tiny { dense, ..Tiny::default() }.write());
+    }
+}
+
+/// Along the gradient of each change, and of all together, the loss moves as the gradient says.
+fn check_slopes(file: &TempModel) {
+    let mut trunk = trunk(file);
     let changes = changes(&mut trunk);
     let batch = batch();
     let mut grads = changes.zeros_like();

@@ -28,6 +28,9 @@ pub const FFN_MAX: usize = 65_536;
 /// Longest context that a file may claim.
 pub const CONTEXT_MAX: usize = 16 << 20;
 
+/// What tells a dense model: the gate of its first layer.
+pub(super) const DENSE_GATE: &str = "blk.0.ffn_gate.weight";
+
 /// What mixes positions in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
@@ -84,7 +87,8 @@ impl GdnParams {
     }
 }
 
-/// Shape of the mixture of experts, present in every layer.
+/// Shape of the mixture of experts, present in every layer. A dense model has no experts, and the shared width is that of its
+/// feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoeParams {
     pub experts: usize,
@@ -213,6 +217,11 @@ impl HParams {
     pub fn reads(&self, name: &str) -> bool {
         let block = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
         block.is_none_or(|block| block < self.layers.len() + usize::from(self.mtp.is_some()))
+    }
+
+    /// Whether its layers have one feed-forward part each, and no experts.
+    pub fn is_dense(&self) -> bool {
+        self.moe.experts == 0
     }
 
     /// Attention layers whose KV cache a sequence fills, the prediction block not counted.
@@ -363,6 +372,10 @@ fn read_gdn(keys: &Keys<'_>) -> Result<GdnParams, ModelError> {
 }
 
 fn read_moe(keys: &Keys<'_>) -> Result<MoeParams, ModelError> {
+    if keys.file.get(&keys.name("expert_count")).is_none() && keys.file.find(DENSE_GATE).is_some() {
+        let shared_width = keys.count("feed_forward_length", 1, FFN_MAX)?;
+        return Ok(MoeParams { experts: 0, used: 0, width: 0, shared_width });
+    }
     let experts = keys.count("expert_count", 1, EXPERTS_MAX)?;
     let used = keys.count("expert_used_count", 1, EXPERTS_USED_MAX)?;
     if used > experts {

@@ -1,5 +1,5 @@
-//! The model `qwen35moe` as every native backend sees it. It has hyper-parameters, read and bounded once, and weights
-//! by name and shape. It has the forward pass as a list of stages, and the bookkeeping of open sequences. All of it
+//! The models `qwen35moe` and `qwen35` as every native backend sees them. Each has hyper-parameters, read and bounded once, and weights
+//! by name and shape. There is the forward pass as a list of stages, and the bookkeeping of open sequences. All of it
 //! is plain data and arithmetic: what a backend computes with (threads, devices, packed weights) lives in the
 //! backend.
 
@@ -16,7 +16,7 @@ pub use check::check;
 pub use hparams::HParams;
 
 /// Whether a native backend can run the file: the architecture's name is ours and the tensors are laid out as it
-/// says. Relatives under the same names (dense ones, fused projections) are left to the library.
+/// says. Relatives under the same names (fused projections) are left to the library.
 pub fn is_native(file: &crate::gguf::Gguf) -> bool {
     why_not_native(file).is_none()
 }
@@ -28,8 +28,8 @@ pub fn why_not_native(file: &crate::gguf::Gguf) -> Option<String> {
         return Some(format!("architecture \"{architecture}\" has no native implementation"));
     }
     let has = |name: &str| file.find(&format!("blk.0.{name}.weight")).is_some();
-    if !has("ffn_gate_exps") && !has(weights::FUSED_GATE_UP) {
-        return Some("its first layer has no experts, which the native implementation needs".into());
+    if !has("ffn_gate_exps") && !has(weights::FUSED_GATE_UP) && file.find(hparams::DENSE_GATE).is_none() {
+        return Some("its first layer has no feed-forward part that the native implementation reads".into());
     }
     if !has("ssm_alpha") && !has("attn_q") {
         return Some("its first layer has fused projections, which the native implementation does not read".into());
@@ -46,7 +46,7 @@ pub fn why_not_native(file: &crate::gguf::Gguf) -> Option<String> {
     Some(format!("its tensor \"{name}\" has type {kind}, which only the library computes"))
 }
 
-/// Why a file cannot be run as a `qwen35moe` model.
+/// Why a file cannot be run natively.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error(transparent)]
@@ -78,8 +78,9 @@ mod tests {
         let why = |tiny: Tiny| why_not_native(&Gguf::open(&tiny.write().path).unwrap());
         assert_eq!(why(Tiny::default()), None);
         assert_eq!(why(Tiny { fused: true, ..Tiny::default() }), None);
-        let dense = why(Tiny { without: Some("blk.0.ffn_gate_exps.weight"), ..Tiny::default() }).unwrap();
-        assert!(dense.contains("no experts"), "{dense}");
+        assert_eq!(why(Tiny { dense: true, ..Tiny::default() }), None);
+        let bare = why(Tiny { without: Some("blk.0.ffn_gate_exps.weight"), ..Tiny::default() }).unwrap();
+        assert!(bare.contains("no feed-forward part"), "{bare}");
         let fused = why(Tiny { without: Some("blk.0.ssm_alpha.weight"), ..Tiny::default() }).unwrap();
         assert!(fused.contains("fused projections"), "{fused}");
         let scaled = why(Tiny { scales: true, ..Tiny::default() }).unwrap();

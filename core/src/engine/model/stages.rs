@@ -37,6 +37,8 @@ pub enum Stage {
     Route(usize),
     /// x += Σ p_e · down_e(SiLU(gate_e n) · up_e n) + shared gate · shared(n).
     Experts(usize),
+    /// In a dense model, in place of these two: n = norm(x); x += down · (SiLU(gate n) · up n).
+    Dense(usize),
     /// logits [rows asked for, V] ← head · norm(x).
     Head,
 }
@@ -46,7 +48,7 @@ pub fn trunk(hp: &HParams) -> Vec<Stage> {
     let mut list = vec![Stage::Embed];
     let last = hp.layers.len() - 1;
     for (i, kind) in hp.layers.iter().enumerate() {
-        push_layer(&mut list, i, *kind, i == last);
+        push_layer(&mut list, hp, i, *kind, i == last);
     }
     list.push(Stage::Head);
     list
@@ -58,13 +60,13 @@ pub fn prediction(hp: &HParams) -> Vec<Stage> {
         return Vec::new();
     }
     let mut list = vec![Stage::Combine];
-    push_layer(&mut list, hp.layers.len(), LayerKind::Attention, true);
+    push_layer(&mut list, hp, hp.layers.len(), LayerKind::Attention, true);
     list.push(Stage::Head);
     list
 }
 
 /// In the last layer a row that nobody asked for has done its part once the sequence's state knows it.
-fn push_layer(list: &mut Vec<Stage>, i: usize, kind: LayerKind, last: bool) {
+fn push_layer(list: &mut Vec<Stage>, hp: &HParams, i: usize, kind: LayerKind, last: bool) {
     match kind {
         LayerKind::Gdn => {
             list.extend([Stage::GdnProject(i), Stage::GdnMix(i)]);
@@ -76,5 +78,9 @@ fn push_layer(list: &mut Vec<Stage>, i: usize, kind: LayerKind, last: bool) {
             list.push(Stage::AttentionMix(i));
         }
     }
-    list.extend([Stage::MixerOutput(i), Stage::Route(i), Stage::Experts(i)]);
+    list.push(Stage::MixerOutput(i));
+    match hp.is_dense() {
+        true => list.push(Stage::Dense(i)),
+        false => list.extend([Stage::Route(i), Stage::Experts(i)]),
+    }
 }

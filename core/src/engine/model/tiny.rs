@@ -19,6 +19,8 @@ pub(crate) struct Tiny {
     pub(crate) odd: Vec<(&'static str, DType)>,
     /// Gate and up of the experts are one tensor; their values are the same.
     pub(crate) fused: bool,
+    /// No experts, and the architecture's name without them.
+    pub(crate) dense: bool,
     /// The first layer's results of its experts are scaled.
     pub(crate) scales: bool,
     /// Values that replace those of the metadata (keys without the architecture), or add to them.
@@ -43,6 +45,7 @@ impl Default for Tiny {
             dtype: DType::F32,
             odd: Vec::new(),
             fused: false,
+            dense: false,
             scales: false,
             keys: Vec::new(),
             without: None,
@@ -101,9 +104,14 @@ impl Tiny {
             keys.retain(|(k, _)| k != key);
             keys.push((key, value.clone()));
         }
-        layout.set("general.architecture", "qwen35moe").unwrap();
+        let name = if self.dense { "qwen35" } else { "qwen35moe" };
+        if self.dense {
+            keys.retain(|(key, _)| !key.starts_with("expert_"));
+            keys.push(("feed_forward_length", 64_u32.into()));
+        }
+        layout.set("general.architecture", name).unwrap();
         for (key, value) in keys {
-            layout.set(&format!("qwen35moe.{key}"), value).unwrap();
+            layout.set(&format!("{name}.{key}"), value).unwrap();
         }
     }
 
@@ -170,9 +178,9 @@ impl Tiny {
                 ("ssm_out", &[128 * h, d]),
             ]
         };
-        let rest: &[(&str, &[u64])] = &[
-            ("attn_norm", &[d]),
-            ("post_attention_norm", &[d]),
+        let norms: &[(&str, &[u64])] = &[("attn_norm", &[d]), ("post_attention_norm", &[d])];
+        let dense: &[(&str, &[u64])] = &[("ffn_gate", &[d, 64]), ("ffn_up", &[d, 64]), ("ffn_down", &[64, d])];
+        let experts: &[(&str, &[u64])] = &[
             ("ffn_gate_inp", &[d, 5]),
             ("ffn_gate_inp_shexp", &[d]),
             ("ffn_gate_exps", &[d, 32, 5]),
@@ -182,7 +190,8 @@ impl Tiny {
             ("ffn_up_shexp", &[d, 64]),
             ("ffn_down_shexp", &[64, d]),
         ];
-        let all = mixer.iter().chain(rest).filter(|(n, _)| !self.fused || *n != "ffn_up_exps");
+        let ffn = if self.dense { dense } else { experts };
+        let all = mixer.iter().chain(norms).chain(ffn).filter(|(n, _)| !self.fused || *n != "ffn_up_exps");
         list.extend(all.map(|(n, dims)| match *n {
             "ffn_gate_exps" if self.fused => (format!("blk.{i}.{FUSED_GATE_UP}"), vec![d, 64, 5]),
             n => (format!("blk.{i}.{n}"), dims.to_vec()),

@@ -93,14 +93,40 @@ pub struct Weights<F: Format> {
     pub mtp: Option<Mtp<F>>,
 }
 
-/// One layer: x += mixer(norm(x)); x += moe(norm(x)).
+/// One layer: x += mixer(norm(x)); x += ffn(norm(x)).
 pub struct Layer<F: Format> {
     /// `attn_norm` [D].
     pub norm: F::Vector,
     pub mixer: Mixer<F>,
     /// `post_attention_norm` [D].
     pub post_norm: F::Vector,
-    pub moe: Moe<F>,
+    pub ffn: Ffn<F>,
+}
+
+impl<F: Format> Layer<F> {
+    /// Its experts, unless the model is dense.
+    pub fn moe(&self) -> Option<&Moe<F>> {
+        match &self.ffn {
+            Ffn::Moe(moe) => Some(moe),
+            Ffn::Dense(_) => None,
+        }
+    }
+}
+
+/// The feed-forward part: of one kind in all layers of a model.
+pub enum Ffn<F: Format> {
+    Moe(Moe<F>),
+    Dense(Gated<F>),
+}
+
+/// A feed-forward part without experts: down · (SiLU(gate · n) · up · n). S = its width.
+pub struct Gated<F: Format> {
+    /// `ffn_gate` [D, S].
+    pub gate: F::Matrix,
+    /// `ffn_up` [D, S].
+    pub up: F::Matrix,
+    /// `ffn_down` [S, D].
+    pub down: F::Matrix,
 }
 
 pub enum Mixer<F: Format> {
@@ -282,7 +308,11 @@ impl<P: Packer> Reader<'_, P> {
                 LayerKind::Attention => Mixer::Attention(self.attention(hp, i)?),
             },
             post_norm: self.vector(&name("post_attention_norm"), hp.width)?,
-            moe: self.moe(hp.width, &hp.moe, i)?,
+            ffn: if hp.is_dense() {
+                Ffn::Dense(self.gated(hp.width, hp.moe.shared_width, i)?)
+            } else {
+                Ffn::Moe(self.moe(hp.width, &hp.moe, i)?)
+            },
         })
     }
 
@@ -314,6 +344,15 @@ impl<P: Packer> Reader<'_, P> {
             q_norm: self.vector(&name("attn_q_norm"), p.head_dim)?,
             k_norm: self.vector(&name("attn_k_norm"), p.head_dim)?,
             out: self.matrix(&name("attn_output"), q, d)?,
+        })
+    }
+
+    fn gated(&mut self, d: usize, width: usize, i: usize) -> Result<Gated<P::Format>, ModelError> {
+        let name = |s: &str| format!("blk.{i}.{s}.weight");
+        Ok(Gated {
+            gate: self.matrix(&name("ffn_gate"), d, width)?,
+            up: self.matrix(&name("ffn_up"), d, width)?,
+            down: self.matrix(&name("ffn_down"), width, d)?,
         })
     }
 

@@ -1,4 +1,4 @@
-//! Random `qwen35moe` models of any shape: the 35B's layers for measurements, small ones for tests.
+//! Random `qwen35moe` models of any shape, and dense `qwen35` ones: the 35B's layers for measurements, small ones for tests.
 
 use chimere_ffi::DType;
 
@@ -32,9 +32,10 @@ pub struct Qwen35Moe {
     pub heads: u32,
     pub kv_heads: u32,
     pub head_dim: u32,
+    /// 0: the model is dense.
     pub experts: u32,
     pub experts_used: u32,
-    /// Inner width of an expert, and of the shared one.
+    /// Inner width of an expert and of the shared one, or of a dense layer.
     pub expert_width: u32,
     pub key_heads: u32,
     pub value_heads: u32,
@@ -87,7 +88,7 @@ impl Qwen35Moe {
 
     /// The model, ready to be written.
     pub fn build(&self) -> Result<Synthetic, Error> {
-        let mut m = Synthetic::new("qwen35moe")?;
+        let mut m = Synthetic::new(if self.experts == 0 { "qwen35" } else { "qwen35moe" })?;
         self.metadata(&mut m)?;
         m.byte_vocabulary("qwen35", self.vocab as usize)?;
         m.set("tokenizer.chat_template", CHAT)?;
@@ -103,12 +104,12 @@ impl Qwen35Moe {
                 0 => self.attention(&mut m, &p)?,
                 _ => self.gdn(&mut m, &p)?,
             }
-            self.mixture(&mut m, &p)?;
+            self.ffn(&mut m, &p)?;
         }
         if self.mtp {
             let p = format!("blk.{}", self.layers);
             self.attention(&mut m, &p)?;
-            self.mixture(&mut m, &p)?;
+            self.ffn(&mut m, &p)?;
             m.matrix(&format!("{p}.nextn.eh_proj.weight"), self.types.dense, &[2 * width, width])?;
             for name in ["enorm", "hnorm", "shared_head_norm"] {
                 m.norm(&format!("{p}.nextn.{name}.weight"), &[width])?;
@@ -133,10 +134,14 @@ impl Qwen35Moe {
         m.set(".rope.freq_base", 1e7_f32)?;
         m.set(".rope.dimension_count", rotary)?;
         m.set(".rope.dimension_sections", vec![third, third, pairs - 2 * third, 0])?;
-        m.set(".expert_count", self.experts)?;
-        m.set(".expert_used_count", self.experts_used)?;
-        m.set(".expert_feed_forward_length", self.expert_width)?;
-        m.set(".expert_shared_feed_forward_length", self.expert_width)?;
+        if self.experts == 0 {
+            m.set(".feed_forward_length", self.expert_width)?;
+        } else {
+            m.set(".expert_count", self.experts)?;
+            m.set(".expert_used_count", self.experts_used)?;
+            m.set(".expert_feed_forward_length", self.expert_width)?;
+            m.set(".expert_shared_feed_forward_length", self.expert_width)?;
+        }
         m.set(".ssm.conv_kernel", 4_u32)?;
         m.set(".ssm.state_size", self.gdn_dim)?;
         m.set(".ssm.group_count", self.key_heads)?;
@@ -178,10 +183,15 @@ impl Qwen35Moe {
         m.matrix(&format!("{p}.ssm_out.weight"), dense, &[values, width])
     }
 
-    fn mixture(&self, m: &mut Synthetic, p: &str) -> Result<(), Error> {
+    fn ffn(&self, m: &mut Synthetic, p: &str) -> Result<(), Error> {
         let [width, experts, inner] = [self.width, self.experts, self.expert_width].map(u64::from);
         let Types { experts: routed, dense, .. } = self.types;
         m.norm(&format!("{p}.post_attention_norm.weight"), &[width])?;
+        if experts == 0 {
+            m.matrix(&format!("{p}.ffn_gate.weight"), routed, &[width, inner])?;
+            m.matrix(&format!("{p}.ffn_up.weight"), routed, &[width, inner])?;
+            return m.matrix(&format!("{p}.ffn_down.weight"), routed, &[inner, width]);
+        }
         m.tensor(&format!("{p}.ffn_gate_inp.weight"), DType::F32, &[width, experts], Fill::Normal(0.0, 0.15))?;
         m.matrix(&format!("{p}.ffn_gate_exps.weight"), routed, &[width, inner, experts])?;
         m.matrix(&format!("{p}.ffn_up_exps.weight"), routed, &[width, inner, experts])?;

@@ -1,10 +1,13 @@
 //! The experts' stages of a pass: the choice, and the matrices of those that were chosen, row by row or in lists. What
-//! many rows make of them is added to the residual stream by the norm that comes next.
+//! many rows make of them is added to the residual stream by the norm that comes next. Also what dense models have in
+//! their place: a shared expert that nothing weighs.
 
 use super::Run;
 use crate::engine::cuda::supported::slower;
+use crate::engine::cuda::weights::Matrix;
+use crate::engine::model::weights::Ffn;
 use chimere_ffi::gpu::GpuError;
-use chimere_ffi::kernels::matmul::Normed;
+use chimere_ffi::kernels::matmul::{self, Normed};
 use chimere_ffi::kernels::{each, experts, route};
 
 impl Run<'_> {
@@ -14,10 +17,11 @@ impl Run<'_> {
             return Ok(());
         }
         let layer = self.layer(i);
+        let Ffn::Moe(moe) = &layer.ffn else { return Ok(()) };
         self.norm(&layer.post_norm)?;
         self.summed = false;
         let (m, p) = (&self.c.memory, &self.c.hp.moe);
-        self.product(self.input(), &[(&layer.moe.router, &m.router)], false)?;
+        self.product(self.input(), &[(&moe.router, &m.router)], false)?;
         let a = route::Route {
             logits: m.router.at(),
             weight: m.weight.at(),
@@ -40,13 +44,32 @@ impl Run<'_> {
             self.summed = self.fuses();
             return Ok(());
         }
-        let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
-        if let Some(tier) = &self.c.tier {
+        let m = &self.c.memory;
+        if let (Some(tier), Some(moe)) = (&self.c.tier, self.layer(i).moe()) {
             let p = &self.c.hp.moe;
-            tier.bring(&self.c.device, (i, self.layer(i)), (&m.start, p.experts, self.rows * p.used))?;
+            tier.bring(&self.c.device, (i, moe), (&m.start, p.experts, self.rows * p.used))?;
         }
+        let (a, count) = (self.listed(i)?, self.c.hp.moe.experts);
+        experts::up(&self.c.device, &a, count)?;
+        self.pending = !experts::down(&self.c.device, &a, count)?;
+        self.adapt_down(i)
+    }
+
+    /// A dense model's feed-forward part: gate and up as of a shared expert, down as any matrix behind which x waits.
+    pub(super) fn dense(&mut self, i: usize) -> Result<(), GpuError> {
+        let layer = self.layer(i);
+        let Ffn::Dense(w) = &layer.ffn else { return Ok(()) };
+        self.norm(&layer.post_norm)?;
+        experts::up(&self.c.device, &self.listed(i)?, 0)?;
+        let (h, inputs) = (&self.c.memory.h, self.c.hp.moe.shared_width);
+        self.add(&w.down, matmul::Input { x: h.x.at(), halves: h.halves.at(), inputs, tokens: self.rows })
+    }
+
+    /// The experts over lists of the rows that chose each.
+    fn listed(&self, i: usize) -> Result<experts::Experts, GpuError> {
+        let (m, (routed, shared), joint) = (&self.c.memory, self.matrices(i), self.joint(i)?);
         let input = self.input();
-        let a = experts::Experts {
+        Ok(experts::Experts {
             routed,
             shared,
             active: m.active.at(),
@@ -66,23 +89,26 @@ impl Run<'_> {
             used: self.c.hp.moe.used as u32,
             stride: self.c.sizes.inner as u32,
             joint,
-        };
-        let count = self.c.hp.moe.experts;
-        experts::up(&self.c.device, &a, count)?;
-        self.pending = !experts::down(&self.c.device, &a, count)?;
-        self.adapt_down(i)
+        })
     }
 
     /// Whether each row chooses and reads its own experts, which no adapter changes and which all lie on the card.
     fn each(&self, i: usize) -> bool {
         let few = self.rows <= each::TOKENS_MAX && self.c.hp.moe.used <= each::USED_MAX;
-        let floats = self.layer(i).moe.router.packing.is_float();
+        let floats = self.layer(i).moe().is_some_and(|moe| moe.router.packing.is_float());
         few && floats && slower(self.layer(i)).is_none() && self.c.tier.is_none() && !self.adapts_experts(i)
     }
 
-    /// The routed experts of layer `i`, and the shared one.
+    /// The routed experts of layer `i`, and the shared one. A dense layer's are of no width, and its matrices.
     fn matrices(&self, i: usize) -> (experts::Expert, experts::Expert) {
-        let (w, p) = (&self.layer(i).moe, &self.c.hp.moe);
+        let p = &self.c.hp.moe;
+        let w = match &self.layer(i).ffn {
+            Ffn::Moe(moe) => moe,
+            Ffn::Dense(w) => {
+                let shared = gated([&w.gate, &w.up, &w.down], p.shared_width);
+                return (experts::Expert { width: 0, ..shared }, shared);
+            }
+        };
         let routed = experts::Expert {
             gate: w.gate.buffer.at(),
             up: w.up.buffer.at(),
@@ -96,28 +122,17 @@ impl Run<'_> {
             width: p.width as u32,
             places: self.c.tier.as_ref().map_or(0, |tier| tier.places(i)),
         };
-        let shared = experts::Expert {
-            gate: w.shared_gate.buffer.at(),
-            up: w.shared_up.buffer.at(),
-            down: w.shared_down.buffer.at(),
-            down_bytes: w.shared_down.bytes() as u64,
-            gate_packing: w.shared_gate.packing as u32,
-            up_packing: w.shared_up.packing as u32,
-            down_packing: w.shared_down.packing as u32,
-            width: p.shared_width as u32,
-            ..Default::default()
-        };
-        (routed, shared)
+        (routed, gated([&w.shared_gate, &w.shared_up, &w.shared_down], p.shared_width))
     }
 
     fn each_experts(&self, i: usize) -> each::Each {
         let (m, (routed, shared), layer) = (&self.c.memory, self.matrices(i), self.layer(i));
-        let (router, input) = (&layer.moe.router, self.input());
+        let (router, input) = (layer.moe().map(|moe| &moe.router), self.input());
         let (x, squares) = if self.summed { (self.x.at(), m.squares.at()) } else { (input.x, 0) };
         each::Each {
             routed,
             shared,
-            router: router.buffer.at(),
+            router: router.map_or(0, |router| router.buffer.at()),
             x,
             halves: input.halves,
             norm: Normed { squares, weights: layer.post_norm.at(), eps: self.c.hp.rms_eps, pad: 0 },
@@ -132,8 +147,23 @@ impl Run<'_> {
             experts: self.c.hp.moe.experts as u32,
             stride: self.c.sizes.inner as u32,
             tokens: self.rows as u32,
-            router_packing: router.packing as u32,
+            router_packing: router.map_or(0, |router| router.packing as u32),
             ..Default::default()
         }
+    }
+}
+
+/// Gate, up and down that every row goes through.
+fn gated([gate, up, down]: [&Matrix; 3], width: usize) -> experts::Expert {
+    experts::Expert {
+        gate: gate.buffer.at(),
+        up: up.buffer.at(),
+        down: down.buffer.at(),
+        down_bytes: down.bytes() as u64,
+        gate_packing: gate.packing as u32,
+        up_packing: up.packing as u32,
+        down_packing: down.packing as u32,
+        width: width as u32,
+        ..Default::default()
     }
 }

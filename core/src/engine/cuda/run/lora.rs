@@ -44,7 +44,7 @@ impl Run<'_> {
                 ..part(input, Adapters::place(i, *target))
             })
             .collect();
-        self.add(0, &parts)
+        self.add_parts(0, &parts)
     }
 
     /// Adds to the logits of the rows `first ..`.
@@ -55,10 +55,10 @@ impl Run<'_> {
         let out = self.c.memory.logits.at();
         let part =
             Part { inner: self.inner(0), out, outputs: outputs as u32, ..part(input, self.c.adapters.head_place()) };
-        self.add(first, &[part])
+        self.add_parts(first, &[part])
     }
 
-    fn add(&self, first: usize, parts: &[Part]) -> Result<(), GpuError> {
+    fn add_parts(&self, first: usize, parts: &[Part]) -> Result<(), GpuError> {
         if parts.is_empty() {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Run<'_> {
             (Target::SharedDown, one(Target::SharedDown, routed, p.shared_width)),
         ];
         let parts: Vec<Part> = parts.into_iter().filter(|(t, _)| self.touched.at(i, *t)).map(|(_, p)| p).collect();
-        self.add(0, &parts)
+        self.add_parts(0, &parts)
     }
 }
 

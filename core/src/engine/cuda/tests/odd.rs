@@ -50,7 +50,7 @@ fn halves(path: &Path) -> PathBuf {
 #[test]
 fn a_model_in_two_files_has_the_bits_of_one() {
     let file = Tiny::default().write();
-    let tokens = Random(17).tokens(40);
+    let tokens = Random(17).tokens(9);
     let wanted = logits(&mut cuda(&file.path), &tokens, 0);
     let first = halves(&file.path);
     assert!(logits(&mut cuda(&first), &tokens, 0) == wanted);
@@ -59,6 +59,33 @@ fn a_model_in_two_files_has_the_bits_of_one() {
     std::fs::remove_file(&second).unwrap();
     let lost = Cuda::load(&first, &options(), &mut |_| {}).err().unwrap().to_string();
     assert!(lost.contains("half-00002-of-00002.gguf"), "{lost}");
+}
+
+#[test]
+fn a_dense_model_has_the_processor_s_numbers() {
+    let file = Tiny { dense: true, ..Tiny::default() }.write();
+    let (mut ours, mut theirs) = (cuda(&file.path), cpu(&file.path));
+    let tokens = Random(19).tokens(40);
+    let whole = logits(&mut ours, &tokens, 0);
+    let all = kl(&logits(&mut theirs, &tokens, 0), &whole, VOCAB as usize);
+    assert!(all[39] < FLOATS_KL_MAX, "{:e}", all[39]);
+    check_pieces(&mut ours, &tokens, &whole);
+    let gguf = Gguf::open(&file.path).unwrap();
+    let small = plan(&gguf, &CudaOptions { memory_bytes_max: 1 << 20, ..options() }).unwrap_err().to_string();
+    assert!(small.contains("no experts that could lie on the host"), "{small}");
+}
+
+#[cfg(feature = "llama")]
+#[test]
+fn a_packed_dense_model_gives_close_numbers_and_the_same_at_every_batch_size() {
+    for odd in [vec![], vec![("blk.1.ffn_up", DType::F16), ("blk.2.ffn_down", DType::F32)]] {
+        let file = Tiny { dense: true, dtype: DType::Q8_0, odd, ..Tiny::default() }.write();
+        let mut ours = cuda(&file.path);
+        let tokens = Random(5).tokens(40);
+        let whole = logits(&mut ours, &tokens, 0);
+        check_close(&logits(&mut exact(&file.path), &tokens, 0), &whole, VOCAB as usize);
+        check_pieces(&mut ours, &tokens, &whole);
+    }
 }
 
 #[cfg(feature = "llama")]

@@ -16,8 +16,8 @@ fn an_embedding_on_the_host_changes_no_bit() {
     let placed = *tight.placement();
     assert!(placed.host_embedding > 0 && placed.host == 0, "{placed}");
     assert_eq!(placed.total() + placed.host_embedding, whole.total(), "nothing else has left");
-    let tokens = Random(8).tokens(40);
-    for step in [0, 1, 7] {
+    let tokens = Random(8).tokens(12);
+    for step in [0, 5] {
         assert!(logits(&mut full, &tokens, step) == logits(&mut tight, &tokens, step), "fed {step} at a time");
     }
 }
