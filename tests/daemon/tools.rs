@@ -113,7 +113,6 @@ async fn a_built_in_call_inside_a_reply_is_run_and_not_told() {
         (json!({"n": 2}), "n"),
         (json!({"tools": own}), "tools[0].function.name"),
         (json!({"chimere": {"tools": ["abacus"]}, "tool_choice": "auto"}), "chimere.tools[0]"),
-        (json!({"chimere": {"tools": ["calculate", "calculate"]}}), "chimere.tools[1]"),
         (json!({"response_format": {"type": "json_object"}}), "tool_choice"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "date_time"}}}), "tool_choice"),
     ] {

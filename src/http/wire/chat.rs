@@ -8,7 +8,7 @@ use super::message::{RawMessage, messages};
 use super::sampling::{self, Common};
 use super::template::{self, TemplateArguments};
 use super::thinking::{Effort, thinking};
-use super::tools::{Choice, built_in, tools};
+use super::tools::{BUILT_IN, Choice, built_in, distinct, tools};
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::http::body;
@@ -158,7 +158,7 @@ const EXTENSION: &[Param] = &[
     THOUGHT,
     Param::new(
         "tools",
-        Shape::List { of: &TEXT, min: 0, max: BUILT_IN_MAX },
+        Shape::List { of: &Shape::Word(BUILT_IN), min: 0, max: BUILT_IN_MAX },
         "Built-in tools that the answer may call, by name, instead of the route's; empty = none.",
     ),
     Param::new("quality_gate", Shape::Bool, "Judge the answer before the reply ends, and try a poor one again."),
@@ -283,7 +283,8 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     let raw: Raw = body::typed(Value::Object(map))?;
     common.sampling.logprobs = (raw.logprobs == Some(true)).then(|| raw.top_logprobs.unwrap_or(0));
     let schema = schema(raw.response_format)?;
-    let extension = raw.chimere.unwrap_or_default();
+    let mut extension = raw.chimere.unwrap_or_default();
+    extension.tools = extension.tools.map(distinct);
     let built_in = built_in(extension.tools.as_deref(), common.choices)?;
     let arguments = TemplateArguments::read(raw.chat_template_kwargs)?;
     let thinking = thinking(raw.reasoning_effort, raw.enable_thinking, raw.thinking_budget, &arguments)?;

@@ -32,6 +32,16 @@ pub(crate) struct Tools {
     pub(crate) choice: Choice,
 }
 
+/// Built-in tools that a request may name.
+pub(crate) const BUILT_IN: &[&str] = &["calculate", "date_time"];
+
+/// A name that is said twice counts once.
+pub(crate) fn distinct(mut names: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::BTreeSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
+}
+
 /// The definitions of the built-in tools that a request names.
 pub(crate) fn built_in(names: Option<&[String]>, choices: u32) -> Result<Vec<Value>, ApiError> {
     let names = names.unwrap_or_default();
@@ -40,9 +50,6 @@ pub(crate) fn built_in(names: Option<&[String]>, choices: u32) -> Result<Vec<Val
     }
     let definition = |(at, name): (usize, &String)| {
         let wrong = |message: String| Err(ApiError::param(format!("chimere.tools[{at}]"), message));
-        if names[..at].contains(name) {
-            return wrong(format!("`{name}` is named twice"));
-        }
         crate::tools::named(name).map(Tool::definition).or_else(|error| wrong(error.to_string()))
     };
     names.iter().enumerate().map(definition).collect()
@@ -132,6 +139,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_names_that_a_request_may_say_are_those_of_the_tools() {
+        assert_eq!(crate::tools::TOOLS.iter().map(|tool| tool.name).collect::<Vec<_>>(), BUILT_IN);
+        let names = ["b", "a", "b"].map(str::to_owned).to_vec();
+        assert_eq!(distinct(names), ["b", "a"]);
+    }
 
     #[test]
     fn tools_are_checked_and_choice_applied() {
