@@ -189,7 +189,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     let mark = |c: char| matches!(c, '+' | '#');
     text.split(move |c: char| !c.is_alphanumeric() && !mark(c)).filter_map(move |run| {
         let word = run.trim_start_matches(mark);
-        (!word.is_empty()).then_some(word)
+        // A number alone says nothing of a subject.
+        word.contains(char::is_alphabetic).then_some(word)
     })
 }
 
