@@ -4,6 +4,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
+use super::bounds::closed;
 use super::calls::{self, Marks};
 use super::prepare::{Prepared, prepare};
 use super::reachable::reachable;
@@ -49,8 +50,8 @@ fn json(prepared: &Prepared) -> Result<TopLevelGrammar, GrammarError> {
 /// A schema with our terms: at most one blank after a colon or a comma and none elsewhere, or a weak model would write
 /// blanks without end. Characters stand for themselves, so that no name is written in two ways.
 pub(super) fn guided(schema: &Value) -> Value {
-    let mut own = match schema {
-        Value::Object(map) => map.clone(),
+    let mut own = match closed(schema) {
+        Value::Object(map) => map,
         _ => Map::from_iter([("type".to_owned(), json!("object"))]),
     };
     let terms = json!({

@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 mod agreement;
+mod bounds;
 mod calls;
 mod compile;
 mod constraint;

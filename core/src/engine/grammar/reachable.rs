@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use llguidance::derivre::{JsonQuoteOptions, RegexAst, RegexBuilder};
 use serde_json::{Map, Number, Value, json};
 
-use super::prepare::{decimal, patterned};
+use super::prepare::{decimal, parts, patterned};
 use super::wide;
 
 /// Work of one question; beyond, the part is left as it is.
@@ -247,19 +247,6 @@ fn up(bound: i128, step: i128) -> i128 {
 /// The largest common divisor of two numbers above 0.
 fn common(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { common(b, a % b) }
-}
-
-/// A number as `value · 10^-places`.
-fn parts(number: &Number) -> Option<(i128, u32)> {
-    if let Some(whole) = number.as_i64() {
-        return Some((i128::from(whole), 0));
-    }
-    let float = number.as_f64()?;
-    if float == 0.0 {
-        return Some((0, 0));
-    }
-    let (value, places) = decimal(&Number::from_f64(float.abs())?)?;
-    Some((if float < 0.0 { -i128::from(value) } else { i128::from(value) }, places))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub(super) use self::numbers::{SAFE_MAX, decimal, integer, is_wide};
+pub(super) use self::numbers::{SAFE_MAX, decimal, integer, is_wide, parts};
 use self::references::References;
 use super::{GrammarError, shortened, wide};
 

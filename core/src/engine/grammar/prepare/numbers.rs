@@ -92,6 +92,19 @@ pub(in crate::engine::grammar) fn decimal(number: &Number) -> Option<(u64, u32)>
     }
 }
 
+/// A number as `value · 10^-places`.
+pub(in crate::engine::grammar) fn parts(number: &Number) -> Option<(i128, u32)> {
+    if let Some(whole) = number.as_i64() {
+        return Some((i128::from(whole), 0));
+    }
+    let float = number.as_f64()?;
+    if float == 0.0 {
+        return Some((0, 0));
+    }
+    let (value, places) = decimal(&Number::from_f64(float.abs())?)?;
+    Some((if float < 0.0 { -i128::from(value) } else { i128::from(value) }, places))
+}
+
 /// The same as the library finds it, in doubles.
 fn decimal_of_double(mut value: f64) -> Option<(u64, u32)> {
     let mut places = 0;

@@ -18,7 +18,7 @@ const WALK_BYTES_MAX: usize = 600;
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,15 +26,15 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    fn one_in(&mut self, chances: usize) -> bool {
+    pub(super) fn one_in(&mut self, chances: usize) -> bool {
         self.below(chances) == 0
     }
 
-    fn of<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+    pub(super) fn of<'a, T>(&mut self, list: &'a [T]) -> &'a T {
         &list[self.below(list.len())]
     }
 }
@@ -149,6 +149,8 @@ impl Author<'_> {
             json!(0),
             json!(0.5),
             json!(-0.25),
+            json!(3.5),
+            json!(-3),
             json!(1e-7),
             json!(3),
             json!(-17.125),
