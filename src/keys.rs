@@ -42,7 +42,9 @@ pub enum KeyError {
     Unknown(String),
     #[error("a key's name must have 1 to {NAME_CHARS_MAX} letters, digits, `-`, `_` or `.`, and not be `{OWNER}`")]
     Name,
-    #[error("there are {KEYS_MAX} keys already")]
+    #[error(
+        "there are {KEYS_MAX} keys already, revoked ones included: remove old ones from keys.toml in the state folder"
+    )]
     Full,
     #[error("no random numbers: {0}")]
     Random(String),

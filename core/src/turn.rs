@@ -418,7 +418,7 @@ impl Judgement {
     }
 }
 
-/// Everything kept of one reply (invariant 9 of the architecture). Written once; feedback and verdict are added.
+/// Everything kept of one reply. Each reply leaves exactly one. Written once; feedback and verdict are added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// Format version of this record.

@@ -68,7 +68,7 @@ pub enum InferenceError {
     NotRunning(String),
     #[error("the engine takes no more requests at present")]
     Busy,
-    #[error("the engine is paused by another holder of the lease")]
+    #[error("the engine is paused already, by somebody else: try again when that is over")]
     Leased,
     #[error("the engine did not answer within {0} ms")]
     Late(u64),

@@ -42,7 +42,7 @@ struct ShowArgs {
 
 #[derive(clap::Args)]
 struct RandomArgs {
-    /// Where it goes
+    /// File to write
     out: PathBuf,
     /// Model that it is for; default: the one the daemon would serve
     #[arg(long, value_name = "FILE")]

@@ -48,8 +48,8 @@ pub struct Args {
     /// Rounds to count, after one that warms up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Measure layers of the 35B with random weights, too large for any cache. FILE is made if it is missing. `35b`, or `27b`
-    /// for the dense one, with `cuda` alone: all layers, made on the card without a file
+    /// Measure layers of the 35B with random weights, too large for any cache, in FILE, which is made if it is missing. With
+    /// `cuda` alone also `35b`, or the dense `27b`: all layers, made on the card without a file
     #[cfg(feature = "llama")]
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     synthetic: Option<PathBuf>,

@@ -130,7 +130,7 @@ fn read_input() -> anyhow::Result<String> {
         return Err(coded(EX_DATAERR, message));
     }
     if text.trim().is_empty() {
-        let message = "standard input is empty: give a question as an argument, on standard input, or at a terminal";
+        let message = "the question is empty: give one as an argument, on standard input, or at a terminal";
         return Err(coded(EX_USAGE, message));
     }
     Ok(text)

@@ -14,8 +14,8 @@ use super::serve::Place;
 /// Check the configuration, the pipelines, the model's header and the keys, without starting anything, and print every
 /// setting with its origin; the flags are those of `serve`
 ///
-/// Values are looked at in tensors of up to 4 MiB: norms, biases, routers. What is no number in a larger one shows when the
-/// model is loaded, or as an error of a reply.
+/// It looks at the values of tensors up to 4 MiB: norms, biases, routers. A value that is no number in a larger tensor
+/// shows when the model is loaded, or as an error of a reply.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

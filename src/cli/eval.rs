@@ -62,13 +62,13 @@ enum What {
 struct LogitsArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// Token ids, little-endian i32
     #[arg(long)]
     tokens: PathBuf,
-    /// Where the logits go
+    /// File to write the logits to
     #[arg(long)]
     out: PathBuf,
     /// Tokens fed at a time; 0 = all at once
@@ -89,7 +89,7 @@ struct LogitsArgs {
 struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// UTF-8 text to score
@@ -119,7 +119,8 @@ struct AgreeArgs {
     /// Backend to agree with
     #[arg(long, default_value = "llama")]
     reference: Kind,
-    /// Its model file, of the same vocabulary: the weights written out by `quantize --type F32`, say [default: the same]
+    /// Model file of the reference, with the same vocabulary, such as one that `quantize --type F32` wrote [default: the
+    /// same file]
     #[arg(long, value_name = "FILE")]
     reference_model: Option<PathBuf>,
     /// UTF-8 text for the teacher-forced part

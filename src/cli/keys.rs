@@ -93,7 +93,7 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
             }
             note!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
             if first {
-                note!("From now on every client needs a key, this machine's own too.");
+                note!("From now on every client needs a key, on this machine too.");
             }
         }
         Cmd::List { json: true } => {

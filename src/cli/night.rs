@@ -46,7 +46,7 @@ enum Cmd {
         /// Run now, at any hour (the only way to run by hand)
         #[arg(long, required = true)]
         now: bool,
-        /// What to do: train, engram_write, optimise_prompts, reindex
+        /// Job to run: train, engram_write, optimise_prompts, reindex
         #[arg(long, default_value = "train")]
         job: String,
         /// Judge this adapter file instead of training one

@@ -14,7 +14,7 @@ use super::serve::Place;
 /// Text read from standard input.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Tell which route a text takes, why, and what spoke for the others
+/// Tell which route a text takes, why, and how close the others came
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -71,7 +71,7 @@ fn print(routing: &Routing) {
     }
     let unsure = routing.unsure();
     match unsure.is_empty() {
-        true => say!("sure: it would not vote"),
-        false => say!("unsure, it would vote between {}", unsure.join(", ")),
+        true => say!("sure: no other route comes close"),
+        false => say!("unsure: {} are close", unsure.join(", ")),
     }
 }

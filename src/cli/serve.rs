@@ -60,7 +60,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = Config::load(&flags)?;
     let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;
     for name in &config.unknown_variables {
-        tracing::warn!(name, "environment variable means nothing to this daemon");
+        tracing::warn!(name, "this environment variable has no effect: no setting has its name");
     }
     daemon::run(config, flags, log)?;
     Ok(ExitCode::SUCCESS)

@@ -262,7 +262,11 @@ fn begin(args: &Args, files: &Files, saved: &Path) -> anyhow::Result<Week> {
     if args.resume && saved.exists() {
         let text = std::fs::read_to_string(saved).with_context(|| saved.display().to_string())?;
         let week: Week = serde_json::from_str(&text).with_context(|| saved.display().to_string())?;
-        ensure!(week.settings == settings, "{} is of a week with other settings", saved.display());
+        ensure!(
+            week.settings == settings,
+            "{} is of a week with other settings: give the same flags, or another --state-dir",
+            saved.display()
+        );
         return Ok(Week { cut: None, ..week });
     }
     Ok(Week {

@@ -32,7 +32,7 @@ enum Cmd {
         /// Its arguments, a JSON object
         #[arg(value_name = "JSON", default_value = "{}")]
         arguments: String,
-        /// What it may take, ms
+        /// Time limit of the call, ms
         #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
         timeout_ms: u64,
     },

@@ -25,7 +25,7 @@ pub enum EmbedError {
     Io { path: String, source: std::io::Error },
     #[error("the embedding model cannot be read: {0}")]
     Gguf(#[from] crate::gguf::Error),
-    #[error("the embedding model is not one: {0}")]
+    #[error("the file is no embedding model: {0}")]
     Model(String),
     #[error("the index is damaged ({0}): the next `reindex` makes it anew")]
     Damaged(&'static str),

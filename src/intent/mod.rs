@@ -4,7 +4,7 @@
 //! - `fold`: text without case and accents.
 //! - `cascade`: the rules: evidence for each route.
 //! - `guess`: what a text reads like, learned from examples.
-//! - `vote`: the model asked where both are unsure.
+//! - `vote`: the model asked where both are unsure. Only `chimere eval routing --vote` does that; no request does.
 
 mod cascade;
 mod fold;

@@ -147,7 +147,7 @@ impl Choice {
             }
             FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(self.failure(kind, message)),
             FromEngine::Lost(message) => {
-                return Err(unavailable(&format!("the engine was lost with the reply in hand: {message}"), 2));
+                return Err(unavailable(&format!("the engine stopped in the middle of the reply: {message}"), 2));
             }
             FromEngine::Event(_) => {}
         }

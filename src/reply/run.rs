@@ -181,7 +181,7 @@ impl ReplyRun<'_> {
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();
             if !keep(replies, turn, moved).await && in_session {
-                let message = "the turn log is not writing: the reply is told, but the session stays where it was";
+                let message = "the turn log cannot be written: the reply was sent, but the session stays where it was";
                 last = Some(ReplyEvent::Failed(unavailable(message, 10)));
             }
         }

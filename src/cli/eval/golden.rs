@@ -26,7 +26,7 @@ use super::engram_tables;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, default_value = "auto")]
     backend: Kind,
     #[command(flatten)]

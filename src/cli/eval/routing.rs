@@ -46,7 +46,7 @@ pub(super) struct Args {
     vote: bool,
     #[command(flatten)]
     model: ModelArgs,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// As JSON

@@ -21,7 +21,7 @@ use super::ask::Ask;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, default_value = "auto")]
     backend: Kind,
     #[command(flatten)]
@@ -32,13 +32,13 @@ pub(super) struct Args {
     /// Certainties at which a thought ends (0 to 1), within the budget of `--thinking`
     #[arg(long, value_delimiter = ',', default_value = "0.9,0.95,0.97,0.98,0.99,0.995")]
     certainties: Vec<f32>,
-    /// Certain tokens in a row that end it
+    /// Tokens in a row that must be that certain
     #[arg(long, default_value_t = 8)]
     tokens: u32,
-    /// Tokens before which no thought ends
+    /// Tokens that every thought has at least
     #[arg(long, default_value_t = 16)]
     tokens_min: u32,
-    /// Certainties from which words that begin a thought again are forbidden
+    /// Certainties above which no sentence of a thought may begin with a word such as "Wait"
     #[arg(long, value_delimiter = ',', default_value = "0.9")]
     suppress: Vec<f32>,
 }

@@ -32,7 +32,7 @@ const ROUNDS: usize = 2;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Implementation to run it with
+    /// Backend that computes
     #[arg(long, default_value = "auto")]
     backend: Kind,
     /// Items of each of the three families: arithmetic, units, dates

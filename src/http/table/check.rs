@@ -54,7 +54,7 @@ impl Rule {
                         Err(ApiError::param(first, message).code("missing_parameter"))
                     }
                     (Some(one), Some(two)) => {
-                        let message = format!("`{two}` and `{one}` are two wishes: say one of {}", list(names));
+                        let message = format!("`{two}` and `{one}` exclude each other: send one of {}", list(names));
                         Err(ApiError::param(*two, message))
                     }
                 }

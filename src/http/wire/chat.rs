@@ -58,7 +58,7 @@ pub(crate) const TABLE: Table = Table {
             Param::new(
                 "add_generation_prompt",
                 Shape::Bool,
-                "`false`: nothing is opened behind the last message; one of the assistant is gone on with.",
+                "`false`: the prompt opens no new message; the reply continues a last message of the assistant.",
             )
             .default("true"),
             Param::new(
@@ -138,7 +138,7 @@ const THOUGHT: Param = Param::new(
             ),
         ]),
     ]),
-    "`false`, or what the model's certainty changes in its thought; absent or `true`: as the route does.",
+    "`false`, or how the model's certainty ends or steers its thought; absent or `true`: as the route does.",
 );
 
 /// Built-in tools that a request may name.
@@ -303,7 +303,8 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     let go_on = raw.continue_final_message.or(arguments.continue_final_message);
     let end = template::end(&messages, go_on, raw.add_generation_prompt.or(arguments.add_generation_prompt))?;
     if end == PromptEnd::Within && asked.grammar.is_some() {
-        let message = "an answer that is already begun cannot be held to a form, nor begin with a call";
+        let message =
+            "a reply that continues a message cannot be held to a form, nor begin with a call: leave one of them out";
         return Err(ApiError::param("continue_final_message", message));
     }
     let effort = raw.reasoning_effort.map(|effort| effort.word().to_owned());

@@ -61,7 +61,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, gate: QualityGate) -> Result<Out
 /// Why an answer of this reply is none of the judge's business.
 fn beside_the_point(run: &ReplyRun<'_>) -> Option<&'static str> {
     if run.choices.len() != 1 {
-        return Some("whoever asked for several answers chooses among them");
+        return Some("with several answers the client chooses among them");
     }
     if run.asked.grammar.is_some() {
         // Another attempt would follow the first in a stream, and two JSON texts are none.
