@@ -5,6 +5,7 @@ pub mod adapter;
 mod apart;
 pub mod backend;
 pub mod batch;
+mod channels;
 pub mod control;
 pub mod cpu;
 pub mod cuda;

@@ -17,6 +17,8 @@ pub struct Format {
     pub closers: &'static [&'static str],
     /// How an answer begins that the prompt began: read as if it were the model's.
     pub begun: &'static str,
+    /// What an answer begins with that is no part of it, where its reply comes in messages.
+    pub answer: &'static str,
     /// Marks that mean nothing, wherever they stand.
     pub noise: &'static [&'static str],
     pub ids: Ids,
@@ -57,7 +59,8 @@ const QWEN: Tags = Tags {
 
 const HERMES: Json = Json { open: "<tool_call>", close: "</tool_call>", pad: "\n", ..JSON };
 
-const PLAIN: Format = Format { name: "", shapes: &[], closers: &[], begun: "", noise: &[], ids: Ids::Usual };
+const PLAIN: Format =
+    Format { name: "", shapes: &[], closers: &[], begun: "", answer: "", noise: &[], ids: Ids::Usual };
 
 const QWEN_CLOSERS: &[&str] = &["</tool_call>", "</function>", "</parameter>"];
 
@@ -232,6 +235,7 @@ static OTHERS: &[Format] = &[
             Shape::Named(Named { begin: "to=functions.", ..HARMONY }),
         ],
         closers: &["<|call|>", "<|end|>", "<|return|>"],
+        answer: "<|channel|>final<|message|>",
         ..PLAIN
     },
     Format {

@@ -1,6 +1,7 @@
 //! Replies in channels, as gpt-oss writes them: each message has a header that says where it belongs. The header and the
 //! marks are not shown, but for a call, whose text goes to the reader of calls. The prompt begins the first header.
 
+use super::super::channels::Channels;
 use super::super::vocab::{Vocab, VocabError};
 
 /// Before the name of a function in a header.
@@ -10,30 +11,10 @@ const ADDRESS: &str = "to=";
 /// Bytes of a header; more is no header.
 const HEADER_BYTES_MAX: usize = 512;
 
-/// The tokens that make messages.
-#[derive(Clone, Copy, Debug)]
-struct Tokens {
-    start: u32,
-    channel: u32,
-    message: u32,
-    end: u32,
-}
-
-impl Tokens {
-    fn of(vocab: &dyn Vocab) -> Option<Tokens> {
-        Some(Tokens {
-            start: vocab.special("<|start|>")?,
-            channel: vocab.special("<|channel|>")?,
-            message: vocab.special("<|message|>")?,
-            end: vocab.special("<|end|>")?,
-        })
-    }
-}
-
 /// Follows the messages of one reply.
 #[derive(Debug)]
 pub(super) struct Harmony {
-    tokens: Tokens,
+    tokens: Channels,
     /// The header under way.
     header: Option<String>,
     /// Bytes of it that the prompt wrote, while nothing but text followed: that may be the answer, without a header.
@@ -58,7 +39,7 @@ pub(super) enum Step {
 impl Harmony {
     /// `None`: the vocabulary has no such tokens.
     pub(super) fn of(vocab: &dyn Vocab) -> Option<Harmony> {
-        Some(Harmony { tokens: Tokens::of(vocab)?, header: None, begun: None })
+        Some(Harmony { tokens: Channels::of(vocab)?, header: None, begun: None })
     }
 
     /// The token that ends a thought.
@@ -68,22 +49,20 @@ impl Harmony {
 
     /// The tokens that end a thought and begin the answer.
     pub(super) fn close(vocab: &dyn Vocab) -> Result<Option<Vec<u32>>, VocabError> {
-        let Some(Tokens { start, channel, message, end }) = Tokens::of(vocab) else { return Ok(None) };
-        let mut ids = vec![end, start];
-        vocab.encode_further("assistant", &mut ids)?;
-        ids.push(channel);
-        vocab.encode_further("final", &mut ids)?;
-        ids.push(message);
+        let Some(tokens) = Channels::of(vocab) else { return Ok(None) };
+        let mut ids = vec![tokens.end];
+        ids.extend(tokens.turn(vocab)?);
+        ids.extend(tokens.header(vocab, "final")?);
         Ok(Some(ids))
     }
 
     /// The prompt may end within a header, as templates do: behind `<|start|>` and the role.
     pub(super) fn behind(&mut self, vocab: &dyn Vocab, prompt: &[u32]) {
-        let Tokens { start, message, end, channel } = self.tokens;
-        let Some(at) = prompt.iter().rposition(|id| [start, message, end].contains(id)) else { return };
-        let header: String = prompt[at..].iter().map(|id| spelled(vocab, *id)).collect();
-        if prompt[at] == start && header.len() <= HEADER_BYTES_MAX {
-            let role_alone = at + 1 < prompt.len() && !prompt[at..].contains(&channel);
+        let Channels { start, channel, .. } = self.tokens;
+        let Some(open) = self.tokens.open(prompt) else { return };
+        let header: String = open.iter().map(|id| spelled(vocab, *id)).collect();
+        if open[0] == start && header.len() <= HEADER_BYTES_MAX {
+            let role_alone = open.len() > 1 && !open.contains(&channel);
             self.begun = role_alone.then_some(header.len());
             self.header = Some(header);
         }
@@ -223,7 +202,7 @@ mod tests {
                 "hm",
                 "so",
             ),
-            // An answer without a header: a form that was asked for, a template of another kind, a plain text.
+            // An answer without a header: a template of another kind, a plain text.
             (prompt, "{\"a\": 1}<|return|>", "", "{\"a\": 1}"),
             (prompt, " to be<|return|>", "", " to be"),
             (prompt, " to", "", " to"),

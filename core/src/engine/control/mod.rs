@@ -186,6 +186,11 @@ impl ReplyControl {
         self.watch.as_ref().map(|watch| watch.report())
     }
 
+    /// Whether a thought may have any text.
+    pub fn may_think(&self) -> bool {
+        self.budget.may_think()
+    }
+
     /// Where the next token belongs.
     pub fn channel(&self) -> Channel {
         self.channel

@@ -66,6 +66,10 @@ impl ThinkingBudget {
         self.queue.front().copied()
     }
 
+    pub(super) fn may_think(&self) -> bool {
+        self.limit != Some(0)
+    }
+
     /// A token came. Returns whether it was the forced one; another one drops what was queued.
     pub(super) fn took(&mut self, id: u32) -> bool {
         let forced = self.queue.front() == Some(&id);

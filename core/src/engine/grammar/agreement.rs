@@ -14,9 +14,9 @@ use crate::toolcall::{Format, Piece, ToolCallParser, collect};
 use crate::whole;
 
 /// One token a byte, an end, then special tokens.
-struct Marked {
-    specials: Vec<String>,
-    template: String,
+pub(super) struct Marked {
+    pub(super) specials: Vec<String>,
+    pub(super) template: String,
 }
 
 impl Vocab for Marked {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::compile::{guided, pruned};
 use super::prepare::{Prepared, prepare};
 use super::{Calls, Function, GrammarError, wide};
+use crate::engine::channels::Channels;
 use crate::engine::vocab::Vocab;
 use crate::toolcall::{Format, Json, Named, Shape, Tags};
 
@@ -24,6 +25,8 @@ pub(super) struct Marks {
     begun: bool,
     /// The model was taught calls.
     trained: bool,
+    /// Before an answer that is no call.
+    answer: &'static str,
     /// Special tokens that stand in the marks of its format, the longest first.
     tokens: Vec<(String, u32)>,
 }
@@ -32,7 +35,14 @@ pub(super) struct Marks {
 impl Default for Marks {
     fn default() -> Marks {
         let format = Format::generic();
-        Marks { shape: format.first(), openings: openings(format), begun: false, trained: true, tokens: Vec::new() }
+        Marks {
+            shape: format.first(),
+            openings: openings(format),
+            begun: false,
+            trained: true,
+            answer: "",
+            tokens: Vec::new(),
+        }
     }
 }
 
@@ -47,14 +57,24 @@ impl Marks {
             .map(|(id, text)| (text, id))
             .collect();
         tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        let answer = if Channels::of(vocab).is_some() { format.answer } else { "" };
         let (shape, begun) = (format.first(), !format.begun.is_empty());
-        Marks { shape, openings: openings(format), begun, trained: Format::of_vocab(vocab).is_some(), tokens }
+        Marks { shape, openings: openings(format), begun, trained: Format::of_vocab(vocab).is_some(), answer, tokens }
     }
 
     /// The token that opens a call, where it is one.
     pub(super) fn open(&self) -> Option<u32> {
         let mark = self.shape.mark();
         self.tokens.iter().find(|(text, _)| mark.starts_with(text.as_str())).map(|(_, id)| *id)
+    }
+
+    pub(super) fn in_channels(&self) -> bool {
+        !self.answer.is_empty()
+    }
+
+    /// What stands before an answer, as terms of the grammar.
+    pub(super) fn answer(&self) -> String {
+        self.terms(self.answer)
     }
 
     /// A text as terms of the grammar, special tokens as such.
@@ -90,7 +110,8 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
         (false, Some(schema)) => {
-            format!("start: calls | answer\n{}", wide::rules("answer", &pruned(prepare(schema, true)?)?)?)
+            let rules = wide::rules("answer", &pruned(prepare(schema, true)?)?)?;
+            format!("start: calls | {} answer\n{rules}", marks.answer())
         }
         (false, None) if marks.open().is_none() => {
             let why = "it has no token for tool calls, so `strict` needs a `tool_choice` that forces a call";
@@ -98,8 +119,10 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
         }
         // Text that spells a mark with other tokens would be read as a call that nothing held to its schema.
         (false, None) => {
+            let head = marks.answer();
+            let start = if head.is_empty() { "TEXT? calls?".to_owned() } else { format!("{head} TEXT | calls") };
             let marks = marks.openings.iter().map(|mark| escaped(mark)).collect::<Vec<_>>().join("|");
-            format!("start: TEXT? calls?\nTEXT: /(?s:.+)/ & ~/(?s:.*)({marks})(?s:.*)/\n")
+            format!("start: {start}\nTEXT: /(?s:.+)/ & ~/(?s:.*)({marks})(?s:.*)/\n")
         }
     };
     let names: Vec<String> = (0..calls.functions.len()).map(|at| format!("f{at}")).collect();

@@ -17,7 +17,7 @@ pub(super) const ESCAPES: &str = "nrbtf\\\"";
 pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<Matcher, GrammarError> {
     grammar.schemas().into_iter().try_for_each(check_schema)?;
     let top = match grammar {
-        Grammar::Json(schema) => json(&pruned(prepare(schema, true)?)?)?,
+        Grammar::Json(schema) => json(&pruned(prepare(schema, true)?)?, &marks.answer())?,
         Grammar::Calls(calls) if calls.functions.len() > FUNCTIONS_MAX => {
             return Err(GrammarError::Schema(format!("more than {FUNCTIONS_MAX} functions")));
         }
@@ -39,12 +39,13 @@ pub(super) fn pruned(prepared: Prepared) -> Result<Prepared, GrammarError> {
     }
 }
 
-fn json(prepared: &Prepared) -> Result<TopLevelGrammar, GrammarError> {
-    if !wide::holds_wide(&prepared.schema) {
+/// `head`: what stands before the value, as terms.
+fn json(prepared: &Prepared, head: &str) -> Result<TopLevelGrammar, GrammarError> {
+    if head.is_empty() && !wide::holds_wide(&prepared.schema) {
         return Ok(TopLevelGrammar::from_json_schema(guided(&prepared.schema)));
     }
     let rules = wide::rules("value", prepared)?;
-    Ok(TopLevelGrammar::from_lark(format!("start: value\n{}{rules}", wide::SEPARATORS)))
+    Ok(TopLevelGrammar::from_lark(format!("start: {head} value\n{}{rules}", wide::SEPARATORS)))
 }
 
 /// A schema with our terms: at most one blank after a colon or a comma and none elsewhere, or a weak model would write

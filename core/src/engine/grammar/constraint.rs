@@ -6,6 +6,7 @@ use std::sync::Arc;
 use llguidance::Matcher;
 
 use super::{GrammarError, shortened};
+use crate::engine::channels::Channels;
 use crate::engine::protocol::Channel;
 use crate::engine::thought::ThoughtMarks;
 use crate::engine::vocab::Vocab;
@@ -21,20 +22,49 @@ pub(super) struct Landmarks {
     newlines: Vec<u32>,
     /// What a thought must not hold: the ends of a reply, and the mark of a call.
     barred: Vec<u32>,
+    /// Where replies come in channels.
+    messages: Option<Messages>,
+}
+
+/// What stands around the thought of a reply in channels.
+#[derive(Debug)]
+struct Messages {
+    tokens: Channels,
+    /// The header of a thought.
+    thought: Vec<u32>,
+    /// The header of an answer.
+    answer: Vec<u32>,
+    /// Between a thought's end and the header of what follows.
+    turn: Vec<u32>,
+}
+
+impl Messages {
+    fn of(vocab: &dyn Vocab) -> Option<Messages> {
+        let tokens = Channels::of(vocab)?;
+        let header = |name: &str| tokens.header(vocab, name).ok();
+        let (thought, answer) = (header("analysis")?, header("final")?);
+        Some(Messages { tokens, thought, answer, turn: tokens.turn(vocab).ok()? })
+    }
 }
 
 impl Landmarks {
-    pub(super) fn of(vocab: &dyn Vocab, call: Option<u32>) -> Landmarks {
+    /// `channels`: the model's family writes its replies in them.
+    pub(super) fn of(vocab: &dyn Vocab, call: Option<u32>, channels: bool) -> Landmarks {
         let single = |text: &str| {
             let mut ids = Vec::new();
             let encoded = vocab.encode_further(text, &mut ids);
             (encoded.is_ok() && ids.len() == 1).then(|| ids[0])
         };
+        let messages = Messages::of(vocab).filter(|_| channels);
+        let marks = messages.iter().flat_map(|m| [m.tokens.start, m.tokens.channel, m.tokens.message]);
+        let ends_thought = |id: &u32| messages.as_ref().is_some_and(|m| m.tokens.end == *id);
+        let barred = vocab.ends().iter().copied().chain(call).chain(marks).filter(|id| !ends_thought(id)).collect();
         Landmarks {
             tokens: vocab.len(),
             think: ThoughtMarks::of(vocab).map(|marks| marks.open),
             newlines: ["\n", "\n\n"].into_iter().filter_map(single).collect(),
-            barred: vocab.ends().iter().copied().chain(call).collect(),
+            barred,
+            messages,
         }
     }
 }
@@ -45,8 +75,12 @@ enum Place {
     /// Nothing was said yet: a thought may still open.
     Start,
     Thought,
+    /// In the header of a thought, of which the first tokens came.
+    Header(usize),
     /// Right behind a thought.
     After,
+    /// Between a thought in channels and the next header, of which the first tokens came.
+    Turn(usize),
     /// The form is being followed.
     Form,
 }
@@ -55,6 +89,10 @@ pub struct Constraint {
     matcher: Matcher,
     landmarks: Arc<Landmarks>,
     place: Place,
+    /// A thought in channels may come before the form.
+    thinks: bool,
+    /// Tokens at the beginning of the form that may as well begin a thought.
+    shared: usize,
 }
 
 impl std::fmt::Debug for Constraint {
@@ -66,12 +104,27 @@ impl std::fmt::Debug for Constraint {
 impl Constraint {
     /// `matcher` at the beginning of the form, and nobody else's.
     pub(super) fn new(matcher: Matcher, landmarks: Arc<Landmarks>) -> Constraint {
-        Constraint { matcher, landmarks, place: Place::Start }
+        Constraint { matcher, landmarks, place: Place::Start, thinks: false, shared: 0 }
+    }
+
+    /// Takes the prompt, which may have begun the answer's message. `thinks`: a thought may come before the form.
+    pub(super) fn behind(&mut self, prompt: &[u32], thinks: bool) -> Result<(), GrammarError> {
+        let landmarks = Arc::clone(&self.landmarks);
+        let Some(messages) = &landmarks.messages else { return Ok(()) };
+        let open = messages.tokens.open(prompt).filter(|open| open[0] == messages.tokens.start);
+        // What is written of the header already; all of it within a message, and where there are none.
+        let written = match open.map(|open| open.iter().position(|id| *id == messages.tokens.channel)) {
+            Some(None) => 0,
+            Some(Some(at)) => open.map_or(0, |open| open.len() - at).min(messages.answer.len()),
+            None => messages.answer.len(),
+        };
+        self.thinks = thinks && written == 0;
+        self.matcher.try_consume_tokens(&messages.answer[..written]).map(drop).map_err(lost)
     }
 
     /// Puts −∞ on every token of `row` that must not come next. `channel`: where the next token belongs.
     pub fn mask(&mut self, channel: Channel, row: &mut [f32]) -> Result<(), GrammarError> {
-        let marks = &self.landmarks;
+        let marks = Arc::clone(&self.landmarks);
         if channel == Channel::Thinking {
             for id in &marks.barred {
                 if let Some(logit) = row.get_mut(*id as usize) {
@@ -80,8 +133,18 @@ impl Constraint {
             }
             return Ok(());
         }
+        if let Some(only) = self.demanded() {
+            let kept = row.get(only as usize).copied();
+            row.fill(f32::NEG_INFINITY);
+            if let (Some(logit), Some(kept)) = (row.get_mut(only as usize), kept) {
+                *logit = kept;
+            }
+            return Ok(());
+        }
         let allowed = self.matcher.compute_mask().map_err(lost)?;
+        let thought = self.thought_goes_on();
         let beside: &[u32] = match (self.place, &marks.think) {
+            (Place::Start, _) if thought.is_some() => thought.as_slice(),
             (Place::Start, Some(think)) => std::slice::from_ref(think),
             (Place::Thought, _) => &marks.newlines,
             _ => &[],
@@ -94,8 +157,53 @@ impl Constraint {
         Ok(())
     }
 
+    /// The only token that may come: of a header that is under way.
+    fn demanded(&self) -> Option<u32> {
+        let messages = self.landmarks.messages.as_ref()?;
+        match self.place {
+            Place::Header(said) => messages.thought.get(said).copied(),
+            Place::Turn(said) => messages.turn.get(said).copied(),
+            _ => None,
+        }
+    }
+
+    /// The token that goes on with the header of a thought, where nothing has told it from the form yet.
+    fn thought_goes_on(&self) -> Option<u32> {
+        let messages = self.landmarks.messages.as_ref().filter(|_| self.thinks && self.place == Place::Start)?;
+        messages.thought.get(self.shared).copied()
+    }
+
+    /// Where a reply in channels stands behind the token; `None`: in its form.
+    fn around_thought(&mut self, channel: Channel, id: u32) -> Result<Option<Place>, GrammarError> {
+        let landmarks = Arc::clone(&self.landmarks);
+        let Some(messages) = &landmarks.messages else { return Ok(None) };
+        let header = |said: usize| if said == messages.thought.len() { Place::Thought } else { Place::Header(said) };
+        Ok(match self.place {
+            _ if channel == Channel::Thinking && id == messages.tokens.end => Some(Place::Turn(0)),
+            Place::Turn(said) if messages.turn.get(said) == Some(&id) => {
+                let all = said + 1 == messages.turn.len();
+                Some(if all { Place::Form } else { Place::Turn(said + 1) })
+            }
+            Place::Header(said) if messages.thought.get(said) == Some(&id) => Some(header(said + 1)),
+            Place::Start if self.thought_goes_on() == Some(id) => {
+                if self.matcher.validate_tokens(&[id]).map_err(lost)? == 1 {
+                    self.matcher.consume_token(id).map_err(lost)?;
+                    self.shared += 1;
+                    return Ok(Some(Place::Start));
+                }
+                self.matcher.rollback(self.shared).map_err(lost)?;
+                Some(header(self.shared + 1))
+            }
+            _ => None,
+        })
+    }
+
     /// Takes the token that came. `forced`: by a policy, which knows where the form starts.
     pub fn took(&mut self, channel: Channel, id: u32, forced: bool) -> Result<(), GrammarError> {
+        if let Some(place) = self.around_thought(channel, id)? {
+            self.place = place;
+            return Ok(());
+        }
         let beside = self.place != Place::Form;
         self.place = match self.place {
             _ if channel == Channel::Thinking => Place::Thought,

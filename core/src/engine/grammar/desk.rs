@@ -101,7 +101,12 @@ fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &S
         if !held(pending).contains(&job.id) {
             continue;
         }
-        let made = compiler.constraint(&grammar);
+        let made = compiler.constraint(&grammar).and_then(|mut made| {
+            if grammar.may_answer() {
+                made.behind(&job.ids, job.control.may_think())?;
+            }
+            Ok(made)
+        });
         // Held while the request is passed on, so that a cancel comes either before or behind it.
         let mut pending = held(pending);
         if !pending.remove(&job.id) {
@@ -184,7 +189,7 @@ impl Compiler {
             Some(tools) => tools,
             None => {
                 let marks = Marks::of(self.vocab.as_ref());
-                let landmarks = Arc::new(Landmarks::of(self.vocab.as_ref(), marks.open()));
+                let landmarks = Arc::new(Landmarks::of(self.vocab.as_ref(), marks.open(), marks.in_channels()));
                 Tools { factory: words::factory(Arc::clone(&self.vocab))?, marks, landmarks }
             }
         };

@@ -78,6 +78,14 @@ pub struct Function {
 }
 
 impl Grammar {
+    /// Something beside calls may be said.
+    fn may_answer(&self) -> bool {
+        match self {
+            Grammar::Json(_) => true,
+            Grammar::Calls(calls) => !calls.required,
+        }
+    }
+
     /// Every schema in it.
     pub fn schemas(&self) -> Vec<&Value> {
         match self {

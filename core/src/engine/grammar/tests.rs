@@ -1,6 +1,7 @@
 //! What forms allow and refuse, token by token, over a vocabulary of one token a byte.
 
 mod bounds;
+mod channels;
 mod faithful;
 mod multiples;
 mod written;
