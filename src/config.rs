@@ -11,6 +11,7 @@ mod origins;
 pub mod raw;
 mod search;
 pub mod settings;
+mod unit;
 
 use std::fs;
 use std::io;
@@ -28,6 +29,7 @@ pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
 pub use search::{Environment, variables};
 use settings::Setting;
+pub use unit::Unit;
 
 use crate::failpoint::Failpoint;
 use crate::scoring::Form;
@@ -183,6 +185,8 @@ pub struct LogConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub state_dir: PathBuf,
+    /// The installed unit, where this process is root's and the state is the unit's.
+    pub unit: Option<Unit>,
     /// The model file, or `Err` with the places that were looked at.
     pub model: Result<PathBuf, Vec<PathBuf>>,
     pub models: ModelsConfig,
@@ -269,7 +273,7 @@ impl Config {
             },
             scorer: scorer(raw.scorer, env)?,
             judge: judge::form(raw.judge)?,
-            embed: embed::embed(raw.embed)?,
+            embed: embed::embed(raw.embed, env)?,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),
@@ -289,6 +293,7 @@ impl Config {
                 "daemon.actor_restarts_window_ms",
             )?,
             log: log(raw.log)?,
+            unit: env.unit.clone().filter(|unit| unit.state_dir == state_dir),
             state_dir,
             failpoint: Failpoint::default(),
             engine_args: Vec::new(),

@@ -13,6 +13,7 @@ pub mod kernels;
 pub mod limits;
 pub mod map;
 pub mod samples;
+pub mod sockets;
 
 pub use cache::{CacheTypes, KvType, StateType};
 pub use dtype::DType;

@@ -26,6 +26,20 @@ pub fn lower_priority() -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Gives up this process's rights for those of a user and a group, for good.
+pub fn become_user(user: u32, group: u32) -> io::Result<()> {
+    // SAFETY: setgroups reads one number, which lives for the call; the others take numbers.
+    let given =
+        unsafe { libc::setgroups(1, &raw const group) == 0 && libc::setgid(group) == 0 && libc::setuid(user) == 0 };
+    if given { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Time that all threads of this process have computed.
 pub fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -25,6 +25,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::exit::{note, say};
+use super::owner::become_owner;
 use super::serve::Place;
 
 /// Engram tables: n-grams of verified texts that are mixed into the answers
@@ -247,6 +248,7 @@ fn merge(tables: &[PathBuf], out: &Output, config: &Config) -> anyhow::Result<()
 
 /// This installation's key, made if there is none.
 fn seal(config: &Config) -> anyhow::Result<Seal> {
+    become_owner(config)?;
     create_private_dir(&config.state_dir)?;
     Ok(Seal::open(&config.state_dir.join(KEY_FILE))?)
 }
@@ -301,6 +303,7 @@ fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Res
     let paths = match table {
         Some(table) => vec![find(table, config)?],
         None => {
+            become_owner(config)?;
             // First, so that no writing brings it back.
             Revoked::add(&config.state_dir.join(DIR), principal, jiff::Timestamp::now().as_millisecond())?;
             scan(config)?.tables.into_iter().filter(|t| !t.shipped).map(|t| t.path).collect()
@@ -308,6 +311,7 @@ fn revoke(principal: &str, table: Option<&Path>, config: &Config) -> anyhow::Res
     };
     for path in paths {
         if shelf::read(&path)?.meta().owner.as_deref() == Some(principal) {
+            become_owner(config)?;
             shelf::remove(&path)?;
             say!("{}: removed, it was {principal}'s own", path.display());
             continue;

@@ -10,6 +10,7 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::exit::{note, say};
+use super::owner::become_owner;
 use super::serve::Place;
 
 /// API keys: who may use the daemon, and for what
@@ -78,11 +79,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
+fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
     let dir = &config.state_dir;
     let now = jiff::Timestamp::now();
     match command {
         Cmd::Add { name, scopes, consent, json } => {
+            become_owner(config)?;
             create_private_dir(dir).map_err(|source| KeyError::Io { path: dir.clone(), source })?;
             let scopes: Vec<Scope> =
                 if scopes.is_empty() { vec![Scope::Chat] } else { scopes.into_iter().map(Scope::from).collect() };
@@ -116,6 +118,7 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
             }
         }
         Cmd::Revoke { name, json } => {
+            become_owner(config)?;
             KeyRing::revoke(dir, &name, now)?;
             if json {
                 say!("{}", json!({ "name": name, "revoked": true }));

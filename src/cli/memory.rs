@@ -1,10 +1,10 @@
 //! `chimere memory list | export | forget`: the turn log, through the daemon when one runs or is named by --url, else
 //! on the disk.
 
-use std::fs::{OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use clap::Subcommand;
 
 use super::client::{Client, Where};
 use super::exit::{EX_NOINPUT, EX_USAGE, coded, say};
+use super::owner::become_owner;
 use super::serve::Place;
 
 /// Turns read at once.
@@ -115,11 +116,27 @@ fn parse_time(text: &str) -> Result<i64, String> {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = Config::load(&args.place.flags())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(execute(args.command, Log::open(&config, &args.target)?))?;
+    // Before the log, which may be another user's: this file is whose the call is.
+    let out = match &args.command {
+        Cmd::Export { out: Some(path), .. } => Some(private_file(path)?),
+        _ => None,
+    };
+    runtime.block_on(execute(args.command, out, Log::open(&config, &args.target)?))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
+/// Conversations: for nobody else on this machine. What is in the file stays until there is something else to write.
+fn private_file(path: &Path) -> anyhow::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    // Also where a file of that name lay open to others.
+    if file.metadata()?.is_file() {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()> {
     match command {
         Cmd::List { which, limit, json } => {
             let mut out = io::stdout().lock();
@@ -128,17 +145,13 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
             })
             .await
         }
-        Cmd::Export { which, out: None } => {
-            let mut out = io::stdout().lock();
-            log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await
-        }
-        Cmd::Export { which, out: Some(path) } => {
-            // Conversations: for nobody else on this machine.
-            let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-            // Also where a file of that name lay open to others.
+        Cmd::Export { which, .. } => {
+            let Some(file) = out else {
+                let mut out = io::stdout().lock();
+                return log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await;
+            };
             if file.metadata()?.is_file() {
-                file.set_permissions(Permissions::from_mode(0o600))?;
+                file.set_len(0)?;
             }
             let mut out = BufWriter::new(file);
             log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await?;
@@ -181,6 +194,7 @@ impl Log {
                 "is not there, so nothing is kept in it: name another with --state-dir, or a daemon with --url";
             return Err(coded(EX_NOINPUT, format!("the state folder {} {message}", config.state_dir.display())));
         }
+        become_owner(config)?;
         match StateLock::take(&config.state_dir, Duration::ZERO) {
             Ok(lock) => {
                 let folder = config.state_dir.join(TURNS_DIR);

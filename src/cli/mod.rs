@@ -21,6 +21,7 @@ mod memory;
 mod model;
 mod model_args;
 mod night;
+mod owner;
 mod pipeline;
 #[cfg(feature = "llama")]
 mod quantize;

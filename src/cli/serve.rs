@@ -7,6 +7,7 @@ use chimere::daemon;
 use chimere::failpoint::Failpoint;
 
 use super::exit::{EX_CONFIG, coded, end_with_input};
+use super::owner::refuse_daemon_of_root;
 
 /// Where the configuration comes from; every flag is optional
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -58,6 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (engine_args, clock_offset) = (args.engine_args, args.clock_offset);
     let flags = Flags { model: args.model, failpoint, engine_args, clock_offset, ..args.place.flags() };
     let config = Config::load(&flags)?;
+    refuse_daemon_of_root(&config)?;
     let log = daemon::log::install(&config.log).map_err(|error| coded(EX_CONFIG, error.to_string()))?;
     for name in &config.unknown_variables {
         tracing::warn!(name, "this environment variable has no effect: no setting has its name");

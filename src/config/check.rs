@@ -192,7 +192,7 @@ mod tests {
             assert!(message.contains(why), "{message}");
         }
         let embedder = findings.iter().find(|found| found.what == "embedder").unwrap();
-        let wanted = format!("{} is not there: put one there, or name another file", file("nano-embed.gguf"));
+        let wanted = format!("neither {} nor the installation's", file("nano-embed.gguf"));
         assert!(embedder.message.contains(&wanted), "{}", embedder.message);
         fs::remove_file(file("own.defaults.json")).unwrap();
         let found = Config::check_in(&flags, &env, None);

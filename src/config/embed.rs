@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::raw;
-use super::{ConfigError, THREADS_MAX, millis, models, nonzero, number, short};
+use super::{ConfigError, Environment, THREADS_MAX, millis, models, nonzero, number, short};
 use crate::embed::embedder::Prefixes;
+use crate::embed::model::FILE;
 
 /// Longest words before a text, bytes.
 const PREFIX_BYTES_MAX: usize = 1_024;
@@ -14,8 +15,10 @@ const PREFIX_BYTES_MAX: usize = 1_024;
 /// Texts as vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbedConfig {
-    /// The embedding model; absent: the one beside the model.
+    /// The embedding model; absent: the one beside the model, else the installation's.
     pub model: Option<PathBuf>,
+    /// The one of the installation, where there is one.
+    pub shipped: Option<PathBuf>,
     /// Other names that requests may give it.
     pub aliases: Vec<String>,
     /// Of the engine that hosts it, where it needs one.
@@ -29,10 +32,11 @@ pub struct EmbedConfig {
     pub timeout: Duration,
 }
 
-pub(super) fn embed(raw: raw::EmbedSection) -> Result<EmbedConfig, ConfigError> {
+pub(super) fn embed(raw: raw::EmbedSection, env: &Environment) -> Result<EmbedConfig, ConfigError> {
     let context = raw.context_tokens.map(|f| number(Some(f), 0, 16..=32_768, "embed.context_tokens")).transpose()?;
     Ok(EmbedConfig {
         model: raw.model.map(|f| f.value),
+        shipped: env.find_shipped(FILE),
         aliases: models::aliases(raw.aliases, "embed.aliases")?,
         threads: nonzero(number(raw.threads, 1, 1..=THREADS_MAX, "embed.threads")?),
         context_tokens: context.map(nonzero),

@@ -228,7 +228,7 @@ section! {
 section! {
     /// `[embed]`: texts as vectors, to find verified exchanges that are like a question.
     EmbedSection {
-        /// An embedding model (GGUF). Absent: `nano-embed.gguf` beside the model.
+        /// An embedding model (GGUF). Absent: `nano-embed.gguf` beside the model, else the installation's.
         model: PathBuf,
         aliases: Vec<String>,
         threads: u64,

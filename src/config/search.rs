@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use super::unit::Unit;
 use super::{Config, ENV_PREFIX, SYSTEM_FILE};
 use crate::eval::golden;
 use crate::gguf;
@@ -39,6 +40,8 @@ pub struct Environment {
     pub xdg_state_home: Option<PathBuf>,
     /// Set by systemd for `StateDirectory=`; the first of its paths.
     pub state_directory: Option<PathBuf>,
+    /// The installed unit, where this process is root's and not of that unit.
+    pub unit: Option<Unit>,
     /// Path of the running binary, links resolved.
     pub exe: Option<PathBuf>,
     /// The data of this very version, where it was installed with some.
@@ -75,14 +78,16 @@ impl Environment {
             .filter(|(name, _)| name.starts_with(ENV_PREFIX))
             .collect();
         chimere.sort();
+        let state_directory =
+            path("STATE_DIRECTORY").and_then(|list| env::split_paths(&list).next()).filter(|first| first.is_absolute());
+        let outside = state_directory.is_none() && chimere_ffi::limits::user() == 0;
         Environment {
             chimere,
             home: path("HOME"),
             xdg_config_home: path("XDG_CONFIG_HOME"),
             xdg_state_home: path("XDG_STATE_HOME"),
-            state_directory: path("STATE_DIRECTORY")
-                .and_then(|list| env::split_paths(&list).next())
-                .filter(|first| first.is_absolute()),
+            state_directory,
+            unit: outside.then(|| Unit::installed(Path::new("/"))).flatten(),
             exe: own_file(),
             share: own_share(),
             working_dir: env::current_dir().ok(),
@@ -111,7 +116,8 @@ impl Environment {
     }
 
     pub(super) fn state_dir(&self) -> Option<PathBuf> {
-        if let Some(dir) = &self.state_directory {
+        let service = self.unit.as_ref().map(|unit| &unit.state_dir);
+        if let Some(dir) = self.state_directory.as_ref().or(service) {
             return Some(dir.clone());
         }
         let base = self.xdg_state_home.clone().or_else(|| Some(self.home.as_ref()?.join(".local/state")))?;
@@ -149,12 +155,18 @@ impl Environment {
                 Err(_) => Ok(path),
             };
         }
-        let places: Vec<PathBuf> =
-            self.data_dirs().iter().flat_map(|dir| [dir.join(MODEL_FILE), dir.join("nano").join(MODEL_FILE)]).collect();
-        match places.iter().find(|path| path.is_file()) {
-            Some(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
-            None => Err(places),
-        }
+        let places = self.places_of(MODEL_FILE);
+        found(&places).ok_or(places)
+    }
+
+    /// A file that is shipped with nano, wherever the served model lies.
+    pub(super) fn find_shipped(&self, file: &str) -> Option<PathBuf> {
+        found(&self.places_of(file))
+    }
+
+    /// Where a file that is shipped with nano may lie, nearest installation first.
+    fn places_of(&self, file: &str) -> Vec<PathBuf> {
+        self.data_dirs().iter().flat_map(|dir| [dir.join(file), dir.join("nano").join(file)]).collect()
     }
 
     /// Folder of compiled kernels, beside the model where it was installed, beside the program where it was built.
@@ -172,10 +184,7 @@ impl Environment {
         let folders = dirs.flat_map(|dir| [dir.join("golden"), dir.join("nano/golden")]);
         let places: Vec<PathBuf> =
             folders.flat_map(|folder| golden::files(exam).map(|file| folder.join(file))).collect();
-        match places.iter().find(|path| path.is_file()) {
-            Some(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
-            None => Err(places),
-        }
+        found(&places).ok_or(places)
     }
 
     /// The folder of the shipped pipelines.
@@ -186,6 +195,12 @@ impl Environment {
         let dirs = self.data_dirs().into_iter().map(|dir| dir.join("pipelines"));
         dirs.filter(|dir| dir.join("default.yaml").is_file()).map(|dir| dir.canonicalize().unwrap_or(dir)).next()
     }
+}
+
+/// The first of the places that holds a file, links resolved.
+fn found(places: &[PathBuf]) -> Option<PathBuf> {
+    let place = places.iter().find(|path| path.is_file())?;
+    Some(place.canonicalize().unwrap_or_else(|_| place.clone()))
 }
 
 #[cfg(test)]
@@ -211,6 +226,9 @@ mod tests {
         assert_eq!(env.find_model(None).unwrap(), work.join(MODEL_FILE).canonicalize().unwrap());
         fs::write(share.join(MODEL_FILE), "x").unwrap();
         assert_eq!(env.find_model(None).unwrap(), share.join(MODEL_FILE).canonicalize().unwrap());
+        assert_eq!(env.find_shipped("x.gguf"), None);
+        fs::write(work.join("x.gguf"), "x").unwrap();
+        assert_eq!(env.find_shipped("x.gguf"), work.join("x.gguf").canonicalize().ok());
         let named = root.path().join("absent.gguf");
         assert_eq!(env.find_model(Some(named.clone())), Err(vec![named]));
     }

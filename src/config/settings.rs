@@ -73,7 +73,8 @@ fn chosen(key: &str, config: &Config) -> String {
             config.scorer.adapter.as_deref().map_or_else(|| "nano-prm.gguf beside the model".to_owned(), path)
         }
         "embed.model" => {
-            config.embed.model.as_deref().map_or_else(|| "nano-embed.gguf beside the model".to_owned(), path)
+            let shipped = "nano-embed.gguf beside the model, else the installation's";
+            config.embed.model.as_deref().map_or_else(|| shipped.to_owned(), path)
         }
         "engine.threads" => config.engine.threads.to_string(),
         "embed.context_tokens" => "as the model was trained, at most 2048".to_owned(),

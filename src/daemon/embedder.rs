@@ -47,6 +47,7 @@ pub(super) fn open(config: &Config) -> Embedding {
         Ok(read) => read,
         Err(why) => return Embedding { embedder: Err(why), engine: None },
     };
+    tracing::info!(path = %path.display(), "the embedding model");
     match read {
         File::Table(table) => Embedding { embedder: Ok(Arc::new(Embedder::of_table(*table, prefixes))), engine: None },
         File::Hosted { facts, tokens_max, model_hash } => {
@@ -69,17 +70,18 @@ pub(super) fn open(config: &Config) -> Embedding {
     }
 }
 
-/// The file that was named, or the one beside the model.
+/// The file that was named, else the one beside the model, else the one that came with the program.
 pub fn file(config: &Config) -> Result<PathBuf, String> {
-    let beside = || config.model.as_ref().ok().map(|model| model.with_file_name(FILE)).filter(|path| path.is_file());
+    let beside = config.model.as_ref().ok().map(|model| model.with_file_name(FILE));
+    let there = || beside.clone().filter(|path| path.is_file());
     let none = || {
-        let looked = match config.model.as_ref().map(|model| model.with_file_name(FILE)) {
-            Ok(place) => format!("{} is not there: put one there", place.display()),
-            Err(_) => format!("there is no model beside which {FILE} could lie: name a model (`model.path`)"),
+        let looked = match &beside {
+            Some(place) => format!("neither {} nor the installation's {FILE} is there: put one there", place.display()),
+            None => format!("there is no model beside which {FILE} could lie: name a model (`model.path`)"),
         };
         format!("no embedding model: {looked}, or name another file (`embed.model`, CHIMERE_EMBED_MODEL)")
     };
-    config.embed.model.clone().or_else(beside).ok_or_else(none)
+    config.embed.model.clone().or_else(there).or_else(|| config.embed.shipped.clone()).ok_or_else(none)
 }
 
 /// What the embedding model is, for people, or why there is none; without starting it.

@@ -47,6 +47,8 @@ pub(super) fn engine(config: &Config) -> Result<Arc<JudgeEngine>, String> {
         return Err("scoring is switched off (scorer.enabled)".to_owned());
     }
     let Files { model, name, reading, adapter } = files(config)?;
+    let with = adapter.as_ref().map(|file| file.path.display().to_string());
+    tracing::info!(path = %model.display(), adapter = with, "the judge");
     let budget = Budget { restarts_max: config.actor_restarts_max, window: config.actor_restarts_window };
     let settings =
         JudgeSettings { spec: spec(config, model)?, name, reading, form: config.judge.clone(), budget, adapter };

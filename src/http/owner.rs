@@ -1,11 +1,14 @@
 //! Who sits at the other end of a loopback connection. Without a key a client on this machine is the owner, and a
-//! machine may have several users. The system's table of sockets says whose the other end is.
+//! machine may have several users. The kernel says whose the other end is, or the system's table of sockets, where it
+//! answers no question about one.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+
+use chimere_ffi::sockets::{Socket, socket};
 
 use super::accept::Ends;
 use crate::service::LoopbackOwner;
@@ -29,7 +32,7 @@ impl Peer {
         match rule {
             LoopbackOwner::Anyone => true,
             LoopbackOwner::Never => false,
-            LoopbackOwner::SameUser => match self.0.get_or_init(|| look_up(Path::new("/proc"), ends)) {
+            LoopbackOwner::SameUser => match self.0.get_or_init(|| look_up(ends)) {
                 User::Untold => true,
                 User::Is(uid) => *uid == 0 || own_uid().is_none_or(|own| own == *uid),
                 User::Gone => false,
@@ -43,10 +46,24 @@ fn own_uid() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|own| own.uid())
 }
 
-fn look_up(proc: &Path, ends: &Ends) -> User {
-    let Ends { peer, local } = *ends;
-    let of_four = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let plain = Ends { peer: of_four(peer), local: of_four(local) };
+fn look_up(ends: &Ends) -> User {
+    let plain = of_four(ends);
+    match socket(plain.peer, plain.local) {
+        Ok(Socket::Of(uid)) => User::Is(uid),
+        Ok(Socket::Gone) => User::Gone,
+        Err(_) => in_tables(Path::new("/proc"), ends),
+    }
+}
+
+/// Addresses of IPv4 as such, however a socket of IPv6 has them.
+fn of_four(ends: &Ends) -> Ends {
+    let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    Ends { peer: plain(ends.peer), local: plain(ends.local) }
+}
+
+/// Reading the tables takes milliseconds: the kernel walks through every place for a connection.
+fn in_tables(proc: &Path, ends: &Ends) -> User {
+    let (Ends { peer, local }, plain) = (*ends, of_four(ends));
     if plain.peer.is_ipv6() {
         return in_table(&proc.join("net/tcp6"), &plain);
     }
@@ -136,11 +153,11 @@ mod tests {
         assert_eq!(user_of(&table(0, 0), &asked), User::Gone, "a closed socket is nobody's, not root's");
         assert_eq!(user_of(&table(1_000, 9), &ends("127.0.0.1:40001", "127.0.0.1:8377")), User::Gone);
         assert_eq!(user_of("", &asked), User::Gone);
-        assert_eq!(look_up(Path::new("/nowhere"), &asked), User::Untold);
+        assert_eq!(in_tables(Path::new("/nowhere"), &asked), User::Untold);
         // What can be found and not read, for want of files to open or whatever else.
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("net/tcp")).unwrap();
-        assert_eq!(look_up(dir.path(), &asked), User::Gone);
+        assert_eq!(in_tables(dir.path(), &asked), User::Gone);
     }
 
     #[test]
@@ -154,8 +171,9 @@ mod tests {
             let Ok(client) = std::net::TcpStream::connect(if by_six { of_six(at) } else { at }) else { continue };
             let (server, peer) = listener.accept().unwrap();
             let ends = Ends { peer, local: server.local_addr().unwrap() };
-            let found = look_up(Path::new("/proc"), &ends);
-            assert!(found == User::Untold || Some(found) == own_uid().map(User::Is), "{place} {by_six}: {found:?}");
+            for found in [look_up(&ends), in_tables(Path::new("/proc"), &ends)] {
+                assert!(found == User::Untold || Some(found) == own_uid().map(User::Is), "{place} {by_six}: {found:?}");
+            }
             let peer = Peer::default();
             assert!(peer.may_own(LoopbackOwner::SameUser, &ends) && !peer.may_own(LoopbackOwner::Never, &ends));
             drop(client);

@@ -49,6 +49,23 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
     assert!(said.lines().any(|line| line.starts_with("BAD") && line.contains("Cargo.toml")), "{said}");
 }
 
+/// The shipped embedding model and judge are found wherever the served model lies.
+#[test]
+fn a_model_that_lies_elsewhere_has_the_shipped_embedder_and_judge() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, state) = (dir.path().join("own.gguf"), dir.path().join("state"));
+    std::fs::copy(model(), &own).unwrap();
+    let mut check = chimere();
+    check.env("CHIMERE_SCORER_ENABLED", "true").env("CHIMERE_MODEL_PATH", &own).current_dir(dir.path());
+    let said = check.args(["check", "--json", "--state-dir"]).arg(&state).output().unwrap();
+    let said: Value = serde_json::from_str(&stdout(&said)).unwrap();
+    let findings = said["findings"].as_array().or(said.as_array()).unwrap();
+    for (what, file) in [("embedder", "nano-embed.gguf"), ("judge", "nano-prm.gguf")] {
+        let found = findings.iter().find(|finding| finding["what"] == what).unwrap();
+        assert!(found["good"] == true && found["message"].as_str().unwrap().contains(file), "{found}");
+    }
+}
+
 /// A look makes nothing, and takes nothing away from a night that builds a generation.
 #[test]
 fn commands_that_look_leave_the_state_folder_as_it_is() {

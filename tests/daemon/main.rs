@@ -61,6 +61,7 @@ mod reload;
 mod repl;
 mod resident;
 mod retrieval;
+mod root;
 mod scorer;
 mod sessions;
 mod simulate;
