@@ -18,7 +18,7 @@ use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, ThoughtPolicy, Tier,
-    ToolCall, Turn, TurnId, Usage, Vote,
+    ToolCall, TurnId, Usage, Vote,
 };
 
 pub use error::ServiceError;
@@ -286,6 +286,13 @@ pub struct TurnFilter {
     pub after: Option<TurnId>,
 }
 
+/// A kept turn as JSON, written where it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TurnText {
+    pub id: TurnId,
+    pub json: String,
+}
+
 /// What a forgetting reaches: what passes a filter, and what came of turns that went on with such a one.
 #[derive(Clone, Debug, Default)]
 pub struct Forgetting {
@@ -428,7 +435,7 @@ pub trait Service: Send + Sync + 'static {
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>>;
 
     fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>>;
-    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>>;
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;
 

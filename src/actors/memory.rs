@@ -16,10 +16,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::meters;
-use crate::service::TurnFilter;
+use crate::service::{TurnFilter, TurnText};
 use crate::store::{StoreError, TurnStore};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
+use listing::Lister;
 pub use sessions::{AppendTo, DeleteSession, Resume, SaveSession, Sessions};
 
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
@@ -32,7 +33,7 @@ const OPEN_WAIT: Duration = Duration::from_secs(3);
 const MAILBOX_MAX: usize = 1_024;
 /// Pieces of clients' listings under way at once, and of the daemon's own. More wait for their turn: no crowd of
 /// listings holds up a night.
-const LISTS_MAX: usize = 2;
+const LISTS_MAX: usize = 1;
 const OWN_LISTS_MAX: usize = 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +79,7 @@ pub struct List(pub TurnFilter);
 
 /// As `List`, for a client, at a low priority: when it leaves, the token is cancelled, and no further piece is read.
 #[derive(Message)]
-#[rtype(result = "Result<Vec<Turn>, MemoryError>")]
+#[rtype(result = "Result<Vec<TurnText>, MemoryError>")]
 pub struct ListFor(pub TurnFilter, pub CancellationToken);
 
 /// Shows turns one by one to `take`, as `List` would return them: of a whole log only a piece is in memory.
@@ -150,13 +151,15 @@ pub struct Memory {
     failures: u32,
     lists: Arc<Semaphore>,
     own_lists: Arc<Semaphore>,
+    lister: Lister,
 }
 
 impl Memory {
     pub fn new(open: OpenStore) -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
         let (lists, own_lists) = (places(LISTS_MAX), places(OWN_LISTS_MAX));
-        Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists, own_lists }
+        let lister = Lister::start();
+        Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists, own_lists, lister }
     }
 
     fn opened(&mut self, opened: Result<Arc<dyn TurnStore>, StoreError>, context: &mut Context<Self>) {

@@ -21,7 +21,7 @@ use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::service::{
     AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, Forgetting, FurtherModel,
     ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session,
-    SessionAt, ShownPrompt, TokenPieces, TurnFilter,
+    SessionAt, ShownPrompt, TokenPieces, TurnFilter, TurnText,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -205,7 +205,7 @@ impl Service for Daemon {
         Box::pin(self.take_feedback(principal, feedback))
     }
 
-    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>> {
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {
         let wanted = CancellationToken::new();
         let list = ListFor(filter, wanted.clone());
         let listed = self.cast.memory.send_within(list, Duration::from_millis(MEMORY_TIMEOUT_MS));

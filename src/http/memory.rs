@@ -107,7 +107,9 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let mut turns = call.door.service.turns(filter).await?;
     let has_more = turns.len() > limit;
     turns.truncate(limit);
-    Ok(reply::json(&json!({"object": "list", "data": turns, "has_more": has_more})))
+    let data: Vec<&str> = turns.iter().map(|turn| turn.json.as_str()).collect();
+    let data = data.join(",");
+    Ok(reply::json_text(format!(r#"{{"object":"list","data":[{data}],"has_more":{has_more}}}"#)))
 }
 
 pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
@@ -133,11 +135,7 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
         let service = std::sync::Arc::clone(&service);
         async move {
             let Some((page, mut filter)) = state else { return Ok(None) };
-            let mut lines = Vec::new();
-            for turn in &page {
-                serde_json::to_writer(&mut lines, turn)?;
-                lines.push(b'\n');
-            }
+            let lines: String = page.iter().flat_map(|turn| [turn.json.as_str(), "\n"]).collect();
             let next = match page.last() {
                 Some(last) if page.len() == EXPORT_TURNS => {
                     filter.after = Some(last.id.clone());

@@ -199,5 +199,10 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
 
 /// A JSON response.
 pub(crate) fn json(value: &Value) -> Response {
-    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], value.to_string()).into_response()
+    json_text(value.to_string())
+}
+
+/// As `json`, of a value that is written already.
+pub(crate) fn json_text(text: String) -> Response {
+    ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], text).into_response()
 }

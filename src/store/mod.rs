@@ -29,6 +29,8 @@ pub const TURN_VERSION: u32 = 1;
 pub const LIST_LIMIT: usize = 1_000;
 /// Turns that one piece of a listing or a forgetting looks at, however few of them pass.
 pub const PIECE_TURNS: usize = 100;
+/// Bytes of records after which a piece ends with fewer: it is read within a few milliseconds.
+pub const PIECE_BYTES: usize = 256 << 10;
 /// Named sessions that one principal may have.
 pub const SESSIONS_MAX: usize = 1_000;
 /// Most feedback on one turn.
@@ -171,14 +173,30 @@ pub trait TurnStore: Send + Sync + 'static {
 }
 
 /// What is left of a listing after a piece of it.
-pub(crate) fn rest_of_list(filter: TurnFilter, piece: &Piece<Vec<Turn>>) -> Option<TurnFilter> {
+pub(crate) fn rest_of_list<T>(filter: TurnFilter, piece: &Piece<Vec<T>>) -> Option<TurnFilter> {
     let left = filter.limit.unwrap_or(LIST_LIMIT).saturating_sub(piece.value.len());
     let after = piece.next.clone().filter(|_| left > 0);
     after.map(|after| TurnFilter { after: Some(after), limit: Some(left), ..filter })
 }
 
+/// What a filter asks of a turn. The rest of a record is passed over.
+#[derive(serde::Deserialize)]
+pub(crate) struct Marks {
+    id: TurnId,
+    principal: String,
+    conversation: String,
+    time_ms: i64,
+}
+
+impl Marks {
+    fn of(turn: &Turn) -> Self {
+        let (id, principal, conversation) = (turn.id.clone(), turn.principal.clone(), turn.conversation.clone());
+        Marks { id, principal, conversation, time_ms: turn.time_ms }
+    }
+}
+
 /// Whether a turn passes a filter, `limit` aside.
-pub(crate) fn passes(filter: &TurnFilter, turn: &Turn) -> bool {
+pub(crate) fn passes(filter: &TurnFilter, turn: &Marks) -> bool {
     filter.turn.as_ref().is_none_or(|id| *id == turn.id)
         && filter.principal.as_ref().is_none_or(|p| *p == turn.principal)
         && filter.conversation.as_ref().is_none_or(|c| *c == turn.conversation)

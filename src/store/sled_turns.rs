@@ -25,7 +25,8 @@ use super::record::{pack, unpack};
 use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
 use super::{
-    FEEDBACK_MAX, LIST_LIMIT, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore, forgotten, passes,
+    FEEDBACK_MAX, LIST_LIMIT, Marks, PIECE_BYTES, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore,
+    forgotten, passes,
 };
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
@@ -204,7 +205,7 @@ impl SledTurns {
         Ok(turn)
     }
 
-    /// The next turns behind `after`, at most `PIECE_TURNS` of them, until `each` returns false; behind which turn to
+    /// The next turns behind `after`, at most `PIECE_TURNS` of them or `PIECE_BYTES` of their records, until `each` returns false; behind which turn to
     /// go on.
     fn walk(
         &self,
@@ -212,14 +213,14 @@ impl SledTurns {
         mut each: impl FnMut(&[u8], &[u8]) -> Result<bool, StoreError>,
     ) -> Result<Option<TurnId>, StoreError> {
         let start = after.map_or(FIRST_TURN, |after| after.0.as_bytes());
-        let mut seen = 0;
+        let (mut seen, mut bytes) = (0, 0);
         for entry in self.log.range(start..) {
             let (key, record) = entry.map_err(disk)?;
             if !is_turn(&key) || after.is_some_and(|after| *key <= *after.0.as_bytes()) {
                 continue;
             }
-            seen += 1;
-            if !each(&key, &record)? || seen == PIECE_TURNS {
+            (seen, bytes) = (seen + 1, bytes + record.len());
+            if !each(&key, &record)? || seen == PIECE_TURNS || bytes >= PIECE_BYTES {
                 return Ok(Some(TurnId(String::from_utf8_lossy(&key).into_owned())));
             }
         }
@@ -235,8 +236,7 @@ impl SledTurns {
         record: &[u8],
         seen: &mut Seen,
     ) -> Result<Option<Turn>, StoreError> {
-        let passing = |turn: &Turn| passes(filter, turn);
-        let read = unpack::<Turn>(key, record).map(|turn| passing(&turn).then(|| self.read(key, record, seen)));
+        let read = unpack(key, record).map(|turn| passes(filter, &turn).then(|| self.read(key, record, seen)));
         match read.and_then(Option::transpose) {
             Ok(turn) => Ok(turn),
             Err(error @ StoreError::Damaged { .. }) => {
@@ -353,7 +353,7 @@ impl TurnStore for SledTurns {
             return Ok(Piece { value: Vec::new(), next: None });
         }
         if let Some(id) = &filter.turn {
-            let found = self.get(id)?.filter(|turn| passes(filter, turn));
+            let found = self.get(id)?.filter(|turn| passes(filter, &Marks::of(turn)));
             return Ok(Piece { value: found.into_iter().collect(), next: None });
         }
         let (mut value, mut seen) = (Vec::new(), Seen::default());

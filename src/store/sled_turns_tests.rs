@@ -2,7 +2,7 @@
 
 use super::super::fixture::turn;
 use super::*;
-use crate::turn::{ChoiceJudgement, Vote};
+use crate::turn::{ChoiceJudgement, Message, Role, Vote};
 
 impl SledTurns {
     /// All that is written, whatever its key.
@@ -158,6 +158,20 @@ fn listing_and_forgetting_work_in_bounded_pieces() {
     assert_eq!(log.forget(&of("rare")).unwrap(), 2);
     assert_eq!(log.forget(&TurnFilter::default()).unwrap(), turns - 3);
     assert_eq!(log.counts().unwrap(), TurnCounts::default());
+}
+
+#[test]
+fn a_piece_of_long_turns_has_fewer() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 26).unwrap();
+    for n in 0..6 {
+        let mut long = turn(&format!("turn-{n}"), "p");
+        long.messages = vec![Message::new(Role::User, "x".repeat(PIECE_BYTES / 2))];
+        log.append(&long).unwrap();
+    }
+    let piece = log.list_piece(&TurnFilter::default()).unwrap();
+    assert_eq!((piece.value.len(), piece.next), (2, Some(TurnId("turn-1".to_owned()))));
+    assert_eq!(log.list(&TurnFilter::default()).unwrap().len(), 6);
 }
 
 #[test]

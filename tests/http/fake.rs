@@ -11,7 +11,7 @@ use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
     AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish, NightCommand, PlanSummary,
     Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt,
-    SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter,
+    SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
@@ -458,9 +458,10 @@ impl Service for Fake {
         })
     }
 
-    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<Turn>, ServiceError>> {
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {
         let limit = filter.limit.unwrap_or(usize::MAX);
-        let turns = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).take(limit).collect();
+        let text = |turn: Turn| TurnText { json: serde_json::to_string(&turn).unwrap(), id: turn.id };
+        let turns = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).take(limit).map(text).collect();
         Box::pin(async move { Ok(turns) })
     }
 

@@ -1,7 +1,11 @@
-//! Listings of the turn log, piece by piece. Those of clients are read at a low priority and end when the client leaves,
-//! so that no crowd of them holds up a night or a reply.
+//! Listings of the turn log, piece by piece. Those of clients are read, and written as JSON, on a thread of their own, one
+//! piece at a time. Where others want the processor it rests after each piece. A listing ends when its client leaves. So
+//! no crowd of them holds up a night or a reply.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use chimere_ffi::limits::lower_priority;
@@ -9,24 +13,87 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Held, List, ListFor, Memory, MemoryError, Survey, blocking, done, tell, within};
-use crate::service::TurnFilter;
-use crate::store::{StoreError, TurnStore, rest_of_list};
+use crate::service::{TurnFilter, TurnText};
+use crate::store::{Piece, StoreError, TurnStore, rest_of_list};
 use crate::turn::Turn;
 
-/// As `blocking`, of what may wait: on a thread of low priority, so that it takes no processor from a night or a reply.
-async fn modestly<T: Send + 'static>(
-    log: Arc<Held>,
-    work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
-) -> Result<(Arc<Held>, T), StoreError> {
-    let (to, heard) = oneshot::channel();
-    let job = move || {
-        // At the usual priority it is done as well.
-        let _ = lower_priority();
-        drop(to.send(done(log, work)));
-    };
-    let begun = std::thread::Builder::new().name("turns-list".to_owned()).spawn(job);
-    begun.map_err(|error| StoreError::Disk(error.to_string()))?;
-    within(async { heard.await.unwrap_or_else(|_| Err(StoreError::Broken("a listing panicked".to_owned()))) }).await
+/// Others want the processor where the thread waited for it for so large a part of the time that it computed.
+const WAITED_PART: u32 = 8;
+/// Then it rests so many times as long as it computed: it takes a sixteenth of a core at most.
+const REST: u32 = 15;
+const REST_MAX: Duration = Duration::from_millis(500);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread that reads for clients. It ends with its owner.
+#[derive(Clone)]
+pub(super) struct Lister(mpsc::Sender<Job>);
+
+impl Lister {
+    pub(super) fn start() -> Self {
+        let (jobs, asked) = mpsc::channel();
+        let begun = thread::Builder::new().name("turns-list".to_owned()).spawn(move || serve(&asked));
+        if let Err(error) = begun {
+            tracing::error!(%error, "no listing of turns can be read: no thread for it");
+        }
+        Lister(jobs)
+    }
+
+    /// As `blocking`, of what may wait.
+    async fn run<T: Send + 'static>(
+        &self,
+        log: Arc<Held>,
+        work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<(Arc<Held>, T), StoreError> {
+        let (to, heard) = oneshot::channel();
+        let sent = self.0.send(Box::new(move || drop(to.send(done(log, work)))));
+        sent.map_err(|_| StoreError::Disk("the thread that reads listings is not there".to_owned()))?;
+        within(async { heard.await.unwrap_or_else(|_| Err(StoreError::Broken("a listing panicked".to_owned()))) }).await
+    }
+}
+
+fn serve(jobs: &mpsc::Receiver<Job>) {
+    // At the usual priority it is done as well.
+    let _ = lower_priority();
+    let mut spent = Spent::of_this_thread();
+    for job in jobs {
+        let began = Instant::now();
+        // Whoever waits is told: the job drops its answer.
+        let _ = catch_unwind(AssertUnwindSafe(job));
+        let now = Spent::of_this_thread();
+        let rested = match (spent, now) {
+            (Some(before), Some(now)) => rest(now.computed - before.computed, now.waited - before.waited),
+            // A system that does not say counts as busy.
+            _ => rest(began.elapsed(), began.elapsed()),
+        };
+        spent = now;
+        thread::sleep(rested);
+    }
+}
+
+/// How long to leave the processor to others after some work.
+fn rest(computed: Duration, waited: Duration) -> Duration {
+    let alone = waited * WAITED_PART <= computed;
+    if alone { Duration::ZERO } else { (computed * REST).min(REST_MAX) }
+}
+
+/// What a thread has had of the processor, and how long it was ready and did not have it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Spent {
+    computed: Duration,
+    waited: Duration,
+}
+
+impl Spent {
+    fn of_this_thread() -> Option<Spent> {
+        Spent::read(&std::fs::read_to_string("/proc/thread-self/schedstat").ok()?)
+    }
+
+    /// Nanoseconds of both, and a count.
+    fn read(text: &str) -> Option<Spent> {
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
+        Some(Spent { computed: numbers.next()??, waited: numbers.next()?? })
+    }
 }
 
 /// For whom a listing is read.
@@ -34,34 +101,51 @@ enum Reader {
     /// The daemon itself.
     Own,
     /// A client, until it leaves.
-    Client(CancellationToken),
+    Client(Lister, CancellationToken),
+}
+
+/// How a piece is read.
+type Read<T> = fn(&dyn TurnStore, &TurnFilter) -> Result<Piece<Vec<T>>, StoreError>;
+
+fn whole(log: &dyn TurnStore, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
+    log.list_piece(filter)
+}
+
+fn written(log: &dyn TurnStore, filter: &TurnFilter) -> Result<Piece<Vec<TurnText>>, StoreError> {
+    let Piece { value, next } = log.list_piece(filter)?;
+    let text = |turn: Turn| match serde_json::to_string(&turn) {
+        Ok(json) => Ok(TurnText { id: turn.id, json }),
+        Err(error) => Err(StoreError::Damaged { id: turn.id.0, why: error.to_string() }),
+    };
+    Ok(Piece { value: value.into_iter().map(text).collect::<Result<_, _>>()?, next })
 }
 
 /// Reads a listing piece by piece, each a job of its own, so that listings take turns.
-async fn pieces(
+async fn pieces<T: Send + 'static>(
     (log, me): (Result<Arc<Held>, String>, Addr<Memory>),
     lists: Arc<Semaphore>,
-    filter: TurnFilter,
-    reader: Reader,
-    mut take: impl FnMut(Turn),
+    (filter, reader): (TurnFilter, Reader),
+    read: Read<T>,
+    mut take: impl FnMut(T),
 ) -> Result<(), MemoryError> {
     let left = async || match &reader {
         Reader::Own => std::future::pending().await,
-        Reader::Client(wanted) => wanted.cancelled().await,
+        Reader::Client(_, wanted) => wanted.cancelled().await,
     };
     let mut log = log.map_err(MemoryError::Stopped)?;
     let mut rest = Some(filter);
     while let Some(filter) = rest {
         let _place = tokio::select! {
-            place = lists.acquire() => place,
+            biased;
             () = left() => return Ok(()),
+            place = lists.acquire() => place,
         };
-        let (asked, read) = (filter.clone(), move |log: &dyn TurnStore| log.list_piece(&filter));
-        let read = match &reader {
-            Reader::Own => blocking(log, read).await,
-            Reader::Client(_) => modestly(log, read).await,
+        let asked = filter.clone();
+        let piece = match &reader {
+            Reader::Own => blocking(log, move |log| read(log, &filter)).await,
+            Reader::Client(lister, _) => lister.run(log, move |log| read(log, &filter)).await,
         };
-        let (same, piece) = tell(&me, read)?;
+        let (same, piece) = tell(&me, piece)?;
         (log, rest) = (same, rest_of_list(asked, &piece));
         piece.value.into_iter().for_each(&mut take);
     }
@@ -69,17 +153,17 @@ async fn pieces(
 }
 
 impl Memory {
-    fn list(
+    fn list<T: Send + 'static>(
         &self,
         context: &Context<Self>,
         lists: &Arc<Semaphore>,
-        filter: TurnFilter,
-        reader: Reader,
-    ) -> ResponseFuture<Result<Vec<Turn>, MemoryError>> {
+        wanted: (TurnFilter, Reader),
+        read: Read<T>,
+    ) -> ResponseFuture<Result<Vec<T>, MemoryError>> {
         let (from, lists) = ((self.log.clone(), context.address()), lists.clone());
         Box::pin(async move {
             let mut turns = Vec::new();
-            pieces(from, lists, filter, reader, |turn| turns.push(turn)).await?;
+            pieces(from, lists, wanted, read, |turn| turns.push(turn)).await?;
             Ok(turns)
         })
     }
@@ -89,15 +173,15 @@ impl Handler<List> for Memory {
     type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
 
     fn handle(&mut self, List(filter): List, context: &mut Self::Context) -> Self::Result {
-        self.list(context, &self.own_lists, filter, Reader::Own)
+        self.list(context, &self.own_lists, (filter, Reader::Own), whole)
     }
 }
 
 impl Handler<ListFor> for Memory {
-    type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
+    type Result = ResponseFuture<Result<Vec<TurnText>, MemoryError>>;
 
     fn handle(&mut self, ListFor(filter, wanted): ListFor, context: &mut Self::Context) -> Self::Result {
-        self.list(context, &self.lists, filter, Reader::Client(wanted))
+        self.list(context, &self.lists, (filter, Reader::Client(self.lister.clone(), wanted)), written)
     }
 }
 
@@ -108,8 +192,31 @@ impl<T: Send + 'static> Handler<Survey<T>> for Memory {
         let (from, lists) = ((self.log.clone(), context.address()), self.own_lists.clone());
         let Survey { filter, mut seen, take } = survey;
         Box::pin(async move {
-            pieces(from, lists, filter, Reader::Own, |turn| take(&mut seen, turn)).await?;
+            pieces(from, lists, (filter, Reader::Own), whole, |turn| take(&mut seen, turn)).await?;
             Ok(seen)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_had_to_wait_rests_and_whoever_was_alone_goes_on() {
+        let ms = Duration::from_millis;
+        for (computed, waited, rested) in
+            [(8, 0, 0), (8, 1, 0), (8, 2, 120), (1, 100, 15), (100, 100, 500), (0, 0, 0), (0, 9, 0)]
+        {
+            assert_eq!(rest(ms(computed), ms(waited)), ms(rested), "{computed} {waited}");
+        }
+    }
+
+    #[test]
+    fn the_system_says_what_a_thread_has_spent() {
+        let nanos = Duration::from_nanos;
+        assert_eq!(Spent::read("12 34 5\n"), Some(Spent { computed: nanos(12), waited: nanos(34) }));
+        assert_eq!(Spent::read(""), None);
+        assert_eq!(Spent::read("12 many 5"), None);
     }
 }

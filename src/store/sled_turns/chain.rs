@@ -12,7 +12,7 @@ use sled::Batch;
 use super::{SledTurns, State, TurnCounts, beside, disk, is_turn, prefix};
 use crate::service::TurnFilter;
 use crate::store::record::{Base, pack_turn, unpack, unpack_turn};
-use crate::store::{Piece, StoreError, TurnStore, links, passes};
+use crate::store::{Marks, Piece, StoreError, TurnStore, links, passes};
 use crate::turn::{Turn, TurnId};
 
 const FOLLOWS_PREFIX: &str = "!follows/";
@@ -200,7 +200,7 @@ impl SledTurns {
     /// Whether a forgetting takes a turn. Who said it, when and where stands in its own record.
     pub(super) fn of_filter(&self, filter: &TurnFilter, key: &[u8], record: &[u8]) -> bool {
         let unread = filter.principal.is_none() && filter.conversation.is_none() && filter.since_ms.is_none();
-        unread || unpack::<Turn>(key, record).is_ok_and(|turn| passes(filter, &turn))
+        unread || unpack::<Marks>(key, record).is_ok_and(|turn| passes(filter, &turn))
     }
 
     /// The turns that go on with a turn.
