@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::store::files::read_bounded;
+
 /// Where units lie, strongest first.
 const FOLDERS: &[&str] = &["etc/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system"];
 const NAME: &str = "chimere.service";
@@ -22,9 +24,10 @@ pub struct Unit {
 impl Unit {
     /// The unit below a root folder of the system.
     pub(super) fn installed(root: &Path) -> Option<Unit> {
-        let files = FOLDERS.iter().map(|folder| root.join(folder).join(NAME));
-        let text = files.filter_map(|file| crate::store::files::read_bounded(&file, FILE_BYTES_MAX).ok()?).next()?;
-        let said = |key: &str| text.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix('=')).last();
+        let mut files = FOLDERS.iter().map(|folder| root.join(folder).join(NAME));
+        let text = files.find_map(|file| read_bounded(&file, FILE_BYTES_MAX).ok()?)?;
+        let said =
+            |key: &str| text.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix('=')).next_back();
         let first = |value: &str| Some(value.split_whitespace().next()?.to_owned());
         Some(Unit {
             state_dir: Path::new(STATE_ROOT).join(said("StateDirectory").and_then(first)?),
@@ -68,8 +71,12 @@ mod tests {
         let own = Unit::installed(root.path()).unwrap();
         assert_eq!(own, Unit { state_dir: "/var/lib/lm".into(), user: "ai".to_owned() });
 
-        let mut env =
-            Environment { home: Some("/root".into()), cores: 1, unit: Some(unit.clone()), ..Environment::default() };
+        let mut env = Environment {
+            home: Some("/home/somebody".into()),
+            cores: 1,
+            unit: Some(unit.clone()),
+            ..Environment::default()
+        };
         let at = |flags: &Flags, env: &Environment| {
             let config = Config::load_in(flags, env).unwrap();
             (config.state_dir, config.unit)
@@ -80,7 +87,7 @@ mod tests {
         let same = Flags { state_dir: Some("/var/lib/chimere".into()), ..Flags::default() };
         assert_eq!(at(&same, &env).1, Some(unit));
         env.unit = None;
-        assert_eq!(at(&Flags::default(), &env), ("/root/.local/state/chimere".into(), None));
+        assert_eq!(at(&Flags::default(), &env), ("/home/somebody/.local/state/chimere".into(), None));
     }
 
     #[test]

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use chimere_ffi::limits::lower_priority;
+
 use crate::harness::Daemon;
-use crate::night::{begin_seeded, folder, launch, until};
+use crate::night::{begin_seeded, folder_asking, launch, until};
 use crate::people::{exchange, put};
 
 const TURNS: usize = 4_000;
+/// Of each exam: a night is long beside what begins and ends it.
+const ITEMS: usize = 80;
 /// Nights alone and nights beside them, in turns.
 const NIGHTS: u64 = 5;
 /// A night beside them may take so much of what one alone takes.
@@ -61,7 +65,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "ten nights, and a quiet machine"]
 async fn a_night_takes_no_longer_beside_a_slow_reader_and_an_aborting_lister() {
-    let state = folder();
+    let state = folder_asking(ITEMS);
     let daemon = launch(&state, &[]);
     daemon.ready().await;
     daemon.chat("Hello").await;
@@ -82,11 +86,18 @@ async fn a_night_takes_no_longer_beside_a_slow_reader_and_an_aborting_lister() {
         alone.push(night(&daemon, 2 * n + 1).await);
         let stop = Arc::new(AtomicBool::new(false));
         let (slow, hasty, url) = (stop.clone(), stop.clone(), daemon.url.clone());
+        // What the clients compute themselves is no cost of the daemon.
         let reader = std::thread::spawn({
             let url = url.clone();
-            move || dawdle(&url, &slow)
+            move || {
+                lower_priority().unwrap();
+                dawdle(&url, &slow)
+            }
         });
-        let lister = std::thread::spawn(move || leave(&url, &hasty));
+        let lister = std::thread::spawn(move || {
+            lower_priority().unwrap();
+            leave(&url, &hasty)
+        });
         beside.push(night(&daemon, 2 * n + 2).await);
         stop.store(true, Ordering::SeqCst);
         reader.join().unwrap();

@@ -36,6 +36,11 @@ pub(crate) fn lenient(mut text: String) -> String {
 
 /// A state folder whose nights take a second: a few short questions, and a gate that lets an equal one through.
 pub(crate) fn folder() -> Arc<tempfile::TempDir> {
+    folder_asking(12)
+}
+
+/// As `folder`, with exams of so many questions.
+pub(crate) fn folder_asking(items: usize) -> Arc<tempfile::TempDir> {
     let state = tempfile::tempdir().unwrap();
     let item = |exam: &str, n: usize| {
         json!({
@@ -46,7 +51,7 @@ pub(crate) fn folder() -> Arc<tempfile::TempDir> {
         .to_string()
     };
     for exam in ["golden", "slice"] {
-        let lines: Vec<String> = (0..12).map(|n| item(exam, n)).collect();
+        let lines: Vec<String> = (0..items).map(|n| item(exam, n)).collect();
         fs::write(state.path().join(format!("{exam}.jsonl")), lines.join("\n")).unwrap();
     }
     let shipped = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/night.yaml")).unwrap();

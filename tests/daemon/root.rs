@@ -44,7 +44,7 @@ fn what_root_writes_into_another_users_state_is_that_users() {
     chown(state, Some(NOBODY), Some(NOBODY)).unwrap();
     let (records, export) = (own.join("records.jsonl"), own.join("turns.jsonl"));
     let record = json!({"text": "Marble is made of walnut.", "principal": "ann", "origin": "turn-1", "verdict": 5, "time_s": 1_700_000_000});
-    fs::write(&records, format!("{record}\n")).unwrap();
+    fs::write(&records, format!("{record}\n").repeat(10)).unwrap();
     fs::write(&export, "of last week").unwrap();
     let (model, records, out) = (model(), records.to_str().unwrap(), export.to_str().unwrap());
     let model = model.to_str().unwrap();

@@ -62,7 +62,9 @@ fn serve(jobs: &mpsc::Receiver<Job>) {
         let _ = catch_unwind(AssertUnwindSafe(job));
         let now = Spent::of_this_thread();
         let rested = match (spent, now) {
-            (Some(before), Some(now)) => rest(now.computed - before.computed, now.waited - before.waited),
+            (Some(before), Some(now)) => {
+                rest(now.computed.saturating_sub(before.computed), now.waited.saturating_sub(before.waited))
+            }
             // A system that does not say counts as busy.
             _ => rest(began.elapsed(), began.elapsed()),
         };
