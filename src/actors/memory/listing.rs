@@ -3,7 +3,7 @@
 //! no crowd of them holds up a night or a reply.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,16 +27,24 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread that reads for clients. It ends with its owner.
 #[derive(Clone)]
-pub(super) struct Lister(mpsc::Sender<Job>);
+pub(super) struct Lister(Arc<Mutex<mpsc::Sender<Job>>>);
 
 impl Lister {
     pub(super) fn start() -> Self {
+        Lister(Arc::new(Mutex::new(Lister::begin())))
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, mpsc::Sender<Job>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin() -> mpsc::Sender<Job> {
         let (jobs, asked) = mpsc::channel();
         let begun = thread::Builder::new().name("turns-list".to_owned()).spawn(move || serve(&asked));
         if let Err(error) = begun {
             tracing::error!(%error, "no listing of turns can be read: no thread for it");
         }
-        Lister(jobs)
+        jobs
     }
 
     /// As `blocking`, of what may wait.
@@ -46,9 +54,15 @@ impl Lister {
         work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<(Arc<Held>, T), StoreError> {
         let (to, heard) = oneshot::channel();
-        let sent = self.0.send(Box::new(move || drop(to.send(done(log, work)))));
+        let sent = self.jobs().send(Box::new(move || drop(to.send(done(log, work)))));
         sent.map_err(|_| StoreError::Disk("the thread that reads listings is not there".to_owned()))?;
-        within(async { heard.await.unwrap_or_else(|_| Err(StoreError::Broken("a listing panicked".to_owned()))) }).await
+        let broken = |_| Err(StoreError::Broken("a listing panicked".to_owned()));
+        let told = within(async { heard.await.unwrap_or_else(broken) }).await;
+        if let Err(StoreError::Disk(_)) = &told {
+            // A disk may hang for ever, and the thread with it: the next listing has another.
+            *self.jobs() = Lister::begin();
+        }
+        told
     }
 }
 
@@ -212,6 +226,30 @@ mod tests {
         {
             assert_eq!(rest(ms(computed), ms(waited)), ms(rested), "{computed} {waited}");
         }
+    }
+
+    #[test]
+    fn after_a_failure_another_thread_reads() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let lister = Lister::start();
+        let (free, held) = mpsc::channel::<()>();
+        lister.jobs().send(Box::new(move || drop(held.recv()))).unwrap();
+        // Behind one that hangs nobody is answered.
+        let (told, heard) = mpsc::channel();
+        let first = told.clone();
+        lister.jobs().send(Box::new(move || first.send(1).unwrap())).unwrap();
+        *lister.jobs() = Lister::begin();
+        lister.jobs().send(Box::new(move || told.send(2).unwrap())).unwrap();
+        assert_eq!(heard.recv().unwrap(), 2);
+        drop(free);
+        assert_eq!(heard.recv().unwrap(), 1);
+        // A closed log is a failure of the disk.
+        let failed = runtime.block_on(lister.run(Arc::new(Held(None)), |_| Ok(())));
+        assert!(matches!(failed, Err(StoreError::Disk(_))));
+        lister.jobs().send(Box::new(|| panic!("sled reads what it did not write"))).unwrap();
+        let (told, heard) = mpsc::channel();
+        lister.jobs().send(Box::new(move || told.send(3).unwrap())).unwrap();
+        assert_eq!(heard.recv().unwrap(), 3, "a panic ends the piece alone");
     }
 
     #[test]
