@@ -24,7 +24,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::exit::{note, say};
+use super::exit::{cannot_write, note, say};
 use super::serve::Place;
 
 /// Engram tables: n-grams of verified texts that are mixed into the answers
@@ -256,7 +256,7 @@ fn write(draft: &Draft, output: &Output, owner: Option<&str>, config: &Config) -
     let bytes = draft.finish(&output.name, &output.description, &output.licence, owner)?;
     let path = match &output.out {
         Some(path) => {
-            write_durable(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+            write_durable(path, &bytes).map_err(cannot_write(path))?;
             path.clone()
         }
         None => shelf::publish(&config.state_dir.join(DIR), &bytes, &seal(config)?)?,

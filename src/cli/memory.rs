@@ -19,7 +19,7 @@ use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
 
 use super::client::{Client, Where};
-use super::exit::{EX_NOINPUT, EX_USAGE, coded, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, EX_USAGE, cannot_write, coded, say};
 use super::serve::Place;
 
 /// Turns read at once.
@@ -135,7 +135,7 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
         Cmd::Export { which, out: Some(path) } => {
             // Conversations: for nobody else on this machine.
             let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-            let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+            let file = file.map_err(cannot_write(&path))?;
             // Also where a file of that name lay open to others.
             if file.metadata()?.is_file() {
                 file.set_permissions(Permissions::from_mode(0o600))?;
@@ -150,7 +150,9 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
                 let message = "say what to forget: --turn, --principal, --conversation, --since, or --all";
                 return Err(coded(EX_USAGE, message));
             }
+            let turn = filter.turn.clone();
             let forgotten = log.forget(filter).await?;
+            there(turn.as_ref(), forgotten > 0)?;
             match json {
                 true => say!("{}", serde_json::json!({ "turns": forgotten })),
                 false => say!("{forgotten} turns forgotten"),
@@ -200,10 +202,12 @@ impl Log {
         take: &mut dyn FnMut(&Turn) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut left = limit.unwrap_or(usize::MAX);
+        let turn = filter.turn.clone();
         while left > 0 {
             let wanted = left.min(PAGE_TURNS);
             filter.limit = Some(wanted);
             let page = self.page(&filter).await?;
+            there(turn.as_ref(), !page.is_empty())?;
             for turn in &page {
                 take(turn)?;
             }
@@ -244,6 +248,13 @@ impl Log {
             }
         }
     }
+}
+
+/// A turn that was named must be there: else a wrong id is taken for an empty log.
+fn there(named: Option<&TurnId>, found: bool) -> anyhow::Result<()> {
+    let Some(id) = named.filter(|_| !found) else { return Ok(()) };
+    let message = format!("there is no turn `{}` here: it may have been forgotten or dropped", id.0);
+    Err(coded(EX_DATAERR, message))
 }
 
 /// The address of the turns with a query, escaped.

@@ -19,6 +19,8 @@ use crate::turn::TurnId;
 /// Turns in one page of the listing, unless the client asks for fewer.
 const PAGE_TURNS_MAX: usize = 1000;
 const PAGE_TURNS_DEFAULT: usize = 100;
+/// Characters of an id that an error repeats.
+const NAMED_CHARS_MAX: usize = 80;
 /// Turns read at once by the export.
 const EXPORT_TURNS: usize = 64;
 
@@ -30,7 +32,7 @@ pub(super) const FEEDBACK: Table = Table {
         &[&[
             Param::new("turn", TEXT, "Its id, or that of the reply.").required(),
             Param::new("vote", Shape::Word(&["up", "down"]), ""),
-            Param::new("correction", Shape::Text { min: 0, max: CORRECTION_CHARS_MAX }, "A better answer."),
+            Param::new("correction", Shape::Text { min: 1, max: CORRECTION_CHARS_MAX }, "A better answer."),
         ]],
     )
 };
@@ -58,6 +60,9 @@ pub(super) const FORGET: Table =
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     let (map, _) = body::checked(&call.body, &FEEDBACK, &call.limits)?;
     let mut request: FeedbackRequest = body::typed(Value::Object(map))?;
+    if request.correction.as_ref().is_some_and(|correction| correction.trim().is_empty()) {
+        return Err(ApiError::param("correction", "`correction` must be a better answer, not blanks alone"));
+    }
     request.turn = TurnId::named(&request.turn.0);
     let turn = request.turn.clone();
     call.door.service.feedback(call.principal, request).await?;
@@ -99,12 +104,36 @@ impl Wanted {
     }
 }
 
+/// Where nothing was found, what the client named must be there: else it takes a wrong id for an empty log. A turn that a
+/// page ended with may be forgotten since, and what is behind it is told all the same.
+async fn known(call: &Call, filter: &TurnFilter, found: bool) -> Result<(), ApiError> {
+    let none = |id: &TurnId| {
+        let id: String = id.0.chars().take(NAMED_CHARS_MAX).collect();
+        ApiError::not_found(format!("there is no turn `{id}` here: it may have been forgotten or dropped"))
+    };
+    if let Some(turn) = filter.turn.as_ref().filter(|_| !found) {
+        return Err(none(turn));
+    }
+    let Some(after) = &filter.after else { return Ok(()) };
+    if !after.0.starts_with("turn-") {
+        return Err(none(after));
+    }
+    if found {
+        return Ok(());
+    }
+    let principal = filter.principal.clone();
+    let one = TurnFilter { turn: Some(after.clone()), principal, limit: Some(1), ..TurnFilter::default() };
+    let there = call.door.service.turns(one).await?;
+    if there.is_empty() { Err(none(after)) } else { Ok(()) }
+}
+
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let wanted = Wanted::of(&call, &LIST)?;
     let limit = wanted.limit.unwrap_or(PAGE_TURNS_DEFAULT);
     // One more than asked tells whether there is more.
     let filter = TurnFilter { limit: Some(limit + 1), ..wanted.filter(&call)? };
-    let mut turns = call.door.service.turns(filter).await?;
+    let mut turns = call.door.service.turns(filter.clone()).await?;
+    known(&call, &filter, !turns.is_empty()).await?;
     let has_more = turns.len() > limit;
     turns.truncate(limit);
     Ok(reply::json(&json!({"object": "list", "data": turns, "has_more": has_more})))
@@ -118,7 +147,8 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::param("all", message));
     }
     let filter = wanted.filter(&call)?;
-    let forgotten = call.door.service.forget(filter).await?;
+    let forgotten = call.door.service.forget(filter.clone()).await?;
+    known(&call, &filter, forgotten > 0).await?;
     Ok(reply::json(&json!({"object": "memory.forgotten", "turns": forgotten})))
 }
 
@@ -129,6 +159,7 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let first = TurnFilter { limit: Some(EXPORT_TURNS), ..wanted.filter(&call)? };
     let service = std::sync::Arc::clone(&call.door.service);
     let page = service.turns(first.clone()).await?;
+    known(&call, &first, !page.is_empty()).await?;
     let lines = stream::try_unfold(Some((page, first)), move |state| {
         let service = std::sync::Arc::clone(&service);
         async move {
