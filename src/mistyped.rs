@@ -48,7 +48,10 @@ mod tests {
         for (why, words) in [
             ("invalid type: string \"2\", expected u64", "must be a whole number of 0 or more, not the text \"2\""),
             ("invalid value: integer `-1`, expected u64", "must be a whole number of 0 or more, not -1"),
-            ("invalid type: string \"a, expected u8\", expected a sequence", "must be an array, not the text \"a, expected u8\""),
+            (
+                "invalid type: string \"a, expected u8\", expected a sequence",
+                "must be an array, not the text \"a, expected u8\"",
+            ),
             ("invalid type: floating point `1.5`, expected i64", "must be a whole number, not 1.5"),
             ("invalid type: map, expected a string", "must be a text, not an object"),
             ("invalid type: null, expected struct Inner", "must be an object, not null"),

@@ -24,7 +24,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::exit::{cannot_write, note, say};
+use super::exit::{EX_DATAERR, cannot_write, coded, note, say};
 use super::serve::Place;
 
 /// Engram tables: n-grams of verified texts that are mixed into the answers
@@ -169,7 +169,10 @@ fn vocabulary(model: Option<PathBuf>, config: &Config) -> anyhow::Result<Bpe> {
         (None, Err(_)) => bail!("no model found: name one with --model"),
     };
     let gguf = Gguf::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Bpe::from_gguf(&gguf)?)
+    Bpe::from_gguf(&gguf).map_err(|error| {
+        let message = "there can be no table for this model: a table holds tokens of our own tokenizer";
+        coded(EX_DATAERR, format!("{}: {message} ({error})", path.display()))
+    })
 }
 
 fn build(args: Build, config: &Config) -> anyhow::Result<()> {

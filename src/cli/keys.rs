@@ -95,8 +95,10 @@ fn execute(command: Cmd, config: &Config) -> Result<(), KeyError> {
             if first {
                 note!("From now on every client needs a key, on this machine too.");
                 if name != OWNER {
-                    note!("What was said without one stays `{OWNER}`'s: a key of that name (`chimere keys add {OWNER} \
-                           --scope admin`) goes on with its sessions.");
+                    note!(
+                        "What was said without one stays `{OWNER}`'s: a key of that name (`chimere keys add {OWNER} \
+                           --scope admin`) goes on with its sessions."
+                    );
                 }
             }
         }

@@ -155,7 +155,7 @@ async fn execute(command: Cmd, log: Log) -> anyhow::Result<()> {
             there(turn.as_ref(), forgotten > 0)?;
             match json {
                 true => say!("{}", serde_json::json!({ "turns": forgotten })),
-                false => say!("{forgotten} turns forgotten"),
+                false => say!("{forgotten} {} forgotten", if forgotten == 1 { "turn" } else { "turns" }),
             }
             Ok(())
         }

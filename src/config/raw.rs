@@ -357,7 +357,8 @@ fn read(text: &str) -> Result<RawConfig, Unread> {
     let parsed = toml::Deserializer::parse(text).map_err(|error| unread(&error, explain(error.message())))?;
     serde_path_to_error::deserialize(parsed).map_err(|error| {
         // A value is read with its place, by a struct whose names are no keys.
-        let keys: Vec<String> = error.path().iter().map(ToString::to_string).filter(|key| !key.starts_with('$')).collect();
+        let keys: Vec<String> =
+            error.path().iter().map(ToString::to_string).filter(|key| !key.starts_with('$')).collect();
         let said = crate::mistyped::in_words(error.inner().message());
         let wrong_kind = said.starts_with("must be ");
         let message = if wrong_kind { format!("{} {said}", keys.join(".")) } else { explain(error.inner().message()) };

@@ -99,32 +99,20 @@ impl Wanted {
             conversation: self.conversation,
             since_ms: self.since_ms,
             limit: self.limit,
-            after: self.after.map(|id| TurnId::named(&id.0)),
+            // A first page has none before it, and a client that pages may say so.
+            after: self.after.filter(|id| !id.0.is_empty()).map(|id| TurnId::named(&id.0)),
         })
     }
 }
 
-/// Where nothing was found, what the client named must be there: else it takes a wrong id for an empty log. A turn that a
-/// page ended with may be forgotten since, and what is behind it is told all the same.
-async fn known(call: &Call, filter: &TurnFilter, found: bool) -> Result<(), ApiError> {
-    let none = |id: &TurnId| {
-        let id: String = id.0.chars().take(NAMED_CHARS_MAX).collect();
-        ApiError::not_found(format!("there is no turn `{id}` here: it may have been forgotten or dropped"))
-    };
-    if let Some(turn) = filter.turn.as_ref().filter(|_| !found) {
-        return Err(none(turn));
-    }
-    let Some(after) = &filter.after else { return Ok(()) };
-    if !after.0.starts_with("turn-") {
-        return Err(none(after));
-    }
-    if found {
-        return Ok(());
-    }
-    let principal = filter.principal.clone();
-    let one = TurnFilter { turn: Some(after.clone()), principal, limit: Some(1), ..TurnFilter::default() };
-    let there = call.door.service.turns(one).await?;
-    if there.is_empty() { Err(none(after)) } else { Ok(()) }
+/// Where nothing was found, the turn that the client named must be there: else it takes a wrong id for an empty log.
+/// What `after` names may be gone: ids are in the order of time, and what is later is told all the same.
+fn known(filter: &TurnFilter, found: bool) -> Result<(), ApiError> {
+    let wrong = |after: &&TurnId| !after.0.strip_prefix("turn-").is_some_and(|id| !id.is_empty());
+    let none = filter.turn.as_ref().filter(|_| !found).or(filter.after.as_ref().filter(wrong));
+    let Some(id) = none else { return Ok(()) };
+    let id: String = id.0.chars().take(NAMED_CHARS_MAX).collect();
+    Err(ApiError::not_found(format!("there is no turn `{id}` here: it may have been forgotten or dropped")))
 }
 
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
@@ -133,7 +121,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     // One more than asked tells whether there is more.
     let filter = TurnFilter { limit: Some(limit + 1), ..wanted.filter(&call)? };
     let mut turns = call.door.service.turns(filter.clone()).await?;
-    known(&call, &filter, !turns.is_empty()).await?;
+    known(&filter, !turns.is_empty())?;
     let has_more = turns.len() > limit;
     turns.truncate(limit);
     Ok(reply::json(&json!({"object": "list", "data": turns, "has_more": has_more})))
@@ -148,7 +136,7 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
     }
     let filter = wanted.filter(&call)?;
     let forgotten = call.door.service.forget(filter.clone()).await?;
-    known(&call, &filter, forgotten > 0).await?;
+    known(&filter, forgotten > 0)?;
     Ok(reply::json(&json!({"object": "memory.forgotten", "turns": forgotten})))
 }
 
@@ -159,7 +147,7 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let first = TurnFilter { limit: Some(EXPORT_TURNS), ..wanted.filter(&call)? };
     let service = std::sync::Arc::clone(&call.door.service);
     let page = service.turns(first.clone()).await?;
-    known(&call, &first, !page.is_empty()).await?;
+    known(&first, !page.is_empty())?;
     let lines = stream::try_unfold(Some((page, first)), move |state| {
         let service = std::sync::Arc::clone(&service);
         async move {

@@ -25,7 +25,8 @@ use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{
-    body, chat, completions, embeddings, memory, models, openapi, operate, page, query, runs, sessions, text, tools, wire,
+    body, chat, completions, embeddings, memory, models, openapi, operate, page, query, runs, sessions, text, tools,
+    wire,
 };
 use crate::config::Live;
 use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};

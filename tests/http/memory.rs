@@ -44,9 +44,8 @@ async fn a_turn_that_is_not_there_is_named() {
         ("GET", "/v1/memory/turns?turn=turn-zz"),
         ("GET", "/v1/memory/turns?after=zz"),
         ("GET", "/v1/memory/turns?after=aa"),
-        ("GET", "/v1/memory/turns?after=turn-zz"),
         ("GET", "/v1/memory/export?turn=zz"),
-        ("GET", "/v1/memory/export?after=turn-zz"),
+        ("GET", "/v1/memory/export?after=zz"),
         ("DELETE", "/v1/memory/turns?turn=chatcmpl-zz"),
         ("GET", "/v1/memory/turns?turn=turn-000005"),
     ] {
@@ -55,9 +54,12 @@ async fn a_turn_that_is_not_there_is_named() {
         let named = path.rsplit(['=', '-']).next().unwrap();
         assert!(answer.error()["message"].as_str().unwrap().contains(named), "{path}: {}", answer.text);
     }
-    // The last page ends with a turn that is there.
-    let last = format!("/v1/memory/turns?after=turn-{:06}", TURNS - 1);
-    assert_eq!(of(&server, "GET", &last, ADMIN_KEY).await.json()["data"], json!([]));
+    // A page may begin behind a turn that is gone since, or behind a time.
+    assert_eq!(of(&server, "GET", "/v1/memory/turns?after=turn-zz", ADMIN_KEY).await.json()["data"], json!([]));
+    assert_eq!(
+        of(&server, "GET", "/v1/memory/turns?limit=1&after=", ADMIN_KEY).await.json()["data"][0]["id"],
+        "turn-000000"
+    );
     assert_eq!(of(&server, "GET", "/v1/memory/turns?conversation=none", CHAT_KEY).await.json()["data"], json!([]));
 }
 

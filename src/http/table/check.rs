@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use regex::Regex;
 use serde_json::{Map, Number, Value};
 
-use super::{Checked, Param, Rule, Shape, TOKEN, Table, WHOLE_MAX};
+use super::{Checked, Param, Rule, Shape, Table, WHOLE_MAX};
 use crate::http::error::ApiError;
 
 /// Longest piece of client text that an error repeats, characters.
@@ -164,7 +164,8 @@ impl Shape {
                     match is_token(key) {
                         true => of.check(value, &path),
                         false => {
-                            let message = format!("unknown parameter `{path}`: its name must be the id of a token, as in \"42\"");
+                            let message =
+                                format!("unknown parameter `{path}`: its name must be the id of a token, as in \"42\"");
                             Err(ApiError::param(path, message))
                         }
                     }
@@ -267,7 +268,7 @@ impl Shape {
     fn many(&self) -> Cow<'static, str> {
         match self {
             Shape::Elsewhere(name) => format!("{}s", spaced(name)).into(),
-            TOKEN => "token ids".into(),
+            Shape::Whole { min: 0, max } if *max == u32::MAX as i128 => "token ids".into(),
             Shape::Text { min: 0, max: usize::MAX } => "texts".into(),
             Shape::Text { min: 1, max: usize::MAX } => "texts that are not empty".into(),
             Shape::Text { min, max } => format!("texts of {min} to {max} characters").into(),
