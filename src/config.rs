@@ -359,7 +359,7 @@ fn http(raw: raw::HttpSection) -> Result<HttpConfig, ConfigError> {
         body_timeout: millis(raw.body_timeout_ms, 30_000, "http.body_timeout_ms")?,
         idle_timeout: millis(raw.idle_timeout_ms, 60_000, "http.idle_timeout_ms")?,
         write_timeout: millis(raw.write_timeout_ms, 30_000, "http.write_timeout_ms")?,
-        hosts: raw.hosts.map(|f| f.value).unwrap_or_default(),
+        hosts: origins::hosts(raw.hosts)?,
         origins: origins::origins(raw.origins)?,
         loopback_owner: loopback_owner(raw.loopback_owner)?,
     })

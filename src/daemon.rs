@@ -20,7 +20,7 @@ mod vectors;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
@@ -49,7 +49,7 @@ use crate::config::{Config, Flags, Live};
 use crate::embed::Examples;
 use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
-use crate::keys::KeyRing;
+use crate::keys::{KeyRing, Stamp};
 use crate::meters;
 use crate::night::generation::learned;
 use crate::night::library::Library;
@@ -116,6 +116,8 @@ pub struct Daemon {
     board: Arc<Board>,
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
+    /// The file that they are of.
+    keys_file: Mutex<Option<Stamp>>,
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
     models: Arc<model::Models>,
@@ -205,6 +207,8 @@ impl Daemon {
             cast,
             board,
             replies,
+            // Read once more by the first request: the file may have changed since it was loaded.
+            keys_file: Mutex::default(),
             keys: watch::Sender::new(Arc::new(keys)),
             lease: pause::LeaseHolder::default(),
             embedding: vectors::Places::default(),

@@ -38,10 +38,16 @@ pub enum KeyError {
     Format { path: PathBuf, found: u32 },
     #[error("a key called `{0}` exists: revoke it, or take another name")]
     Exists(String),
-    #[error("there is no active key called `{0}`")]
+    #[error("a key called `{0}` was revoked, and its name stays taken, for turns are kept under it: take another name")]
+    Taken(String),
+    #[error("there is no key called `{0}`: `chimere keys list` shows those that there are")]
     Unknown(String),
-    #[error("a key's name must have 1 to {NAME_CHARS_MAX} letters, digits, `-`, `_` or `.`, and not be `{OWNER}`")]
+    #[error("the key `{0}` was revoked already")]
+    Revoked(String),
+    #[error("a key's name must have 1 to {NAME_CHARS_MAX} letters, digits, `-`, `_` or `.`")]
     Name,
+    #[error("a key called `{OWNER}` holds what was said without a key on this machine: it needs `--scope admin`")]
+    Owner,
     #[error(
         "there are {KEYS_MAX} keys already, revoked ones included: remove old ones from keys.toml in the state folder"
     )]
@@ -72,6 +78,24 @@ struct KeyFile {
     format: u32,
     #[serde(default, rename = "key")]
     keys: Vec<Entry>,
+}
+
+/// Which file of keys it is: one that was written since has another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    inode: u64,
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// `None`: there is no file, or nothing can be said of it.
+    pub fn of(state_dir: &Path) -> Option<Stamp> {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::metadata(KeyRing::path(state_dir)).ok()?;
+        Some(Stamp { inode: file.ino(), bytes: file.len(), changed: (file.mtime(), file.mtime_nsec()) })
+    }
 }
 
 /// All keys, immutable.
@@ -146,8 +170,11 @@ impl KeyRing {
         now: jiff::Timestamp,
     ) -> Result<(String, bool), KeyError> {
         let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(letters) || name == OWNER {
+        if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(letters) {
             return Err(KeyError::Name);
+        }
+        if name == OWNER && !scopes.contains(&Scope::Admin) {
+            return Err(KeyError::Owner);
         }
         let mut secret = [0u8; 32];
         getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
@@ -157,8 +184,9 @@ impl KeyRing {
         scopes.dedup();
         KeyRing::change(state_dir, |ring| {
             // Also names of revoked keys: turns are kept under the name.
-            if ring.entries.iter().any(|k| k.name == name) {
-                return Err(KeyError::Exists(name.to_owned()));
+            if let Some(there) = ring.entries.iter().find(|k| k.name == name) {
+                let name = name.to_owned();
+                return Err(if there.revoked.is_some() { KeyError::Taken(name) } else { KeyError::Exists(name) });
             }
             if ring.entries.len() >= KEYS_MAX {
                 return Err(KeyError::Full);
@@ -178,8 +206,12 @@ impl KeyRing {
     /// Revokes the active key of that name and writes the file.
     pub fn revoke(state_dir: &Path, name: &str, now: jiff::Timestamp) -> Result<(), KeyError> {
         KeyRing::change(state_dir, |ring| {
-            let entry = ring.entries.iter_mut().find(|k| k.name == name && k.revoked.is_none());
-            entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?.revoked = Some(now.to_string());
+            let entry = ring.entries.iter_mut().find(|k| k.name == name);
+            let entry = entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?;
+            if entry.revoked.is_some() {
+                return Err(KeyError::Revoked(name.to_owned()));
+            }
+            entry.revoked = Some(now.to_string());
             Ok(())
         })
     }
@@ -254,8 +286,27 @@ mod tests {
         let ring = KeyRing::load(dir.path()).unwrap();
         assert_eq!(ring.authenticate(Some(&key), false), Err(AuthError::Unknown));
         assert_eq!(ring.authenticate(None, true), Err(AuthError::Missing), "revoking opens no door");
-        assert!(matches!(KeyRing::revoke(dir.path(), "laptop", now()), Err(KeyError::Unknown(_))));
-        assert!(matches!(KeyRing::add(dir.path(), "laptop", &[], true, now()), Err(KeyError::Exists(_))));
+        assert!(matches!(KeyRing::revoke(dir.path(), "laptop", now()), Err(KeyError::Revoked(_))));
+        assert!(matches!(KeyRing::revoke(dir.path(), "desk", now()), Err(KeyError::Unknown(_))));
+        assert!(matches!(KeyRing::add(dir.path(), "laptop", &[], true, now()), Err(KeyError::Taken(_))));
+        KeyRing::add(dir.path(), "desk", &[], true, now()).unwrap();
+        assert!(matches!(KeyRing::add(dir.path(), "desk", &[], true, now()), Err(KeyError::Exists(_))));
+    }
+
+    /// Who was the owner without a key goes on as the owner with one.
+    #[test]
+    fn the_owner_may_have_a_key_that_is_an_admins() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(KeyRing::add(dir.path(), OWNER, &[Scope::Chat], true, now()), Err(KeyError::Owner)));
+        let before = Stamp::of(dir.path());
+        let (key, first) = KeyRing::add(dir.path(), OWNER, &[Scope::Admin], true, now()).unwrap();
+        assert!(first && before.is_none() && Stamp::of(dir.path()).is_some());
+        let who = KeyRing::load(dir.path()).unwrap().authenticate(Some(&key), false).unwrap();
+        assert_eq!((who.name.as_str(), who.may(Scope::Admin)), (OWNER, true));
+        let before = Stamp::of(dir.path());
+        assert_eq!(Stamp::of(dir.path()), before);
+        KeyRing::revoke(dir.path(), OWNER, now()).unwrap();
+        assert_ne!(Stamp::of(dir.path()), before, "a change is seen");
     }
 
     #[test]
@@ -289,7 +340,7 @@ mod tests {
     #[test]
     fn names_and_files_are_checked() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["", "owner", "a b", "a/b", &"x".repeat(65)] {
+        for name in ["", "a b", "a/b", &"x".repeat(65)] {
             assert!(matches!(KeyRing::add(dir.path(), name, &[], false, now()), Err(KeyError::Name)), "{name}");
         }
         std::fs::write(KeyRing::path(dir.path()), "format = 2").unwrap();

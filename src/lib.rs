@@ -33,6 +33,7 @@ pub mod http;
 pub mod intent;
 pub mod keys;
 pub mod meters;
+mod mistyped;
 pub mod night;
 pub mod optimise;
 pub mod pipeline;

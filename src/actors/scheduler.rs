@@ -439,12 +439,19 @@ impl Scheduler {
             Ok(generations) => generations.clone(),
             Err(error) => return Box::pin(fut::err(ServiceError::Internal(error.clone()))),
         };
+        let pointer = self.pointer;
+        if wanted.is_none() && pointer.canary.is_none() && pointer.previous == pointer.champion {
+            let message = format!("there is no earlier generation: generation {} serves", pointer.champion);
+            return Box::pin(fut::err(ServiceError::Invalid { message, param: Some("generation".to_owned()) }));
+        }
         self.changing = true;
         let (desk, pointer, began) = (self.desk.clone(), self.pointer, Instant::now());
         let back = async move { promote::roll_back(&desk, &generations, pointer, wanted).await };
         Box::pin(wrap_future::<_, Self>(back).map(move |moved, this, _| {
             let invalid = |message| ServiceError::Invalid { message, param: Some("generation".to_owned()) };
-            if let Ok(to) = &moved {
+            if let Ok(to) = moved.as_ref()
+                && *to != pointer
+            {
                 this.notice(format!(
                     "rolled back by the owner from generation {} to {}",
                     pointer.champion, to.champion

@@ -87,6 +87,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     session.tools = args.tools;
     session.think = args.think;
     let typed = args.message.join(" ");
+    if !args.message.is_empty() && typed.trim().is_empty() {
+        return Err(coded(EX_USAGE, "the question is empty: write one, or leave it out to be asked for it"));
+    }
     let question = if !typed.is_empty() {
         Some(typed)
     } else if !std::io::stdin().is_terminal() {

@@ -24,7 +24,7 @@ use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::exit::{note, say};
+use super::exit::{EX_DATAERR, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 
@@ -170,7 +170,10 @@ fn vocabulary(model: Option<PathBuf>, config: &Config) -> anyhow::Result<Bpe> {
         (None, Err(_)) => bail!("no model found: name one with --model"),
     };
     let gguf = Gguf::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Bpe::from_gguf(&gguf)?)
+    Bpe::from_gguf(&gguf).map_err(|error| {
+        let message = "there can be no table for this model: a table holds tokens of our own tokenizer";
+        coded(EX_DATAERR, format!("{}: {message} ({error})", path.display()))
+    })
 }
 
 fn build(args: Build, config: &Config) -> anyhow::Result<()> {
@@ -258,7 +261,7 @@ fn write(draft: &Draft, output: &Output, owner: Option<&str>, config: &Config) -
     let bytes = draft.finish(&output.name, &output.description, &output.licence, owner)?;
     let path = match &output.out {
         Some(path) => {
-            write_durable(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+            write_durable(path, &bytes).map_err(cannot_write(path))?;
             path.clone()
         }
         None => shelf::publish(&config.state_dir.join(DIR), &bytes, &seal(config)?)?,

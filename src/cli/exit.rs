@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use chimere::config::ConfigError;
@@ -29,6 +30,8 @@ pub const EX_NOINPUT: u8 = 66;
 pub const EX_UNAVAILABLE: u8 = 69;
 /// A fault of the program itself.
 pub const EX_SOFTWARE: u8 = 70;
+/// A file that cannot be made.
+pub const EX_CANTCREAT: u8 = 73;
 /// Reading or writing failed.
 pub const EX_IOERR: u8 = 74;
 /// It may work later.
@@ -49,6 +52,14 @@ pub struct Coded {
 /// An error that ends the program with `code`.
 pub fn coded(code: u8, message: impl Into<String>) -> anyhow::Error {
     Coded { code, message: message.into() }.into()
+}
+
+/// Why a file that the caller named cannot be written.
+pub fn cannot_write(path: &Path) -> impl FnOnce(io::Error) -> anyhow::Error {
+    move |error| {
+        let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        coded(if full { EX_IOERR } else { EX_CANTCREAT }, format!("cannot write {}: {error}", path.display()))
+    }
 }
 
 /// Ends this process as soon as standard input ends: it is held by whoever this process is for.
@@ -173,6 +184,8 @@ mod tests {
             (io_error(ErrorKind::NotFound).context("cannot read x"), 66),
             (io_error(ErrorKind::PermissionDenied), 77),
             (io_error(ErrorKind::StorageFull), 74),
+            (cannot_write(Path::new("x"))(ErrorKind::NotFound.into()), 73),
+            (cannot_write(Path::new("x"))(ErrorKind::StorageFull.into()).context("exporting"), 74),
             (ConfigError::NoStateDir.into(), 78),
             (LockError::Held("7".into()).into(), 75),
             (DaemonError::NoModel(Vec::new()).into(), 66),

@@ -1,9 +1,9 @@
-//! `chimere keys add | list | revoke`: works on the key file; a running daemon takes the change by itself.
+//! `chimere keys add | list | revoke`: works on the key file; a running daemon takes the change with its next request.
 
 use std::process::ExitCode;
 
 use chimere::config::Config;
-use chimere::keys::{KeyError, KeyRing};
+use chimere::keys::{KeyError, KeyRing, OWNER};
 use chimere::service::Scope;
 use chimere::store::files::create_private_dir;
 use clap::{Subcommand, ValueEnum};
@@ -96,6 +96,12 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
             note!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
             if first {
                 note!("From now on every client needs a key, on this machine too.");
+                if name != OWNER {
+                    note!(
+                        "What was said without one stays `{OWNER}`'s: a key of that name (`chimere keys add {OWNER} \
+                           --scope admin`) goes on with its sessions."
+                    );
+                }
             }
         }
         Cmd::List { json: true } => {

@@ -19,7 +19,7 @@ use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
 
 use super::client::{Client, Where};
-use super::exit::{EX_NOINPUT, EX_USAGE, coded, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, EX_USAGE, cannot_write, coded, say};
 use super::owner::become_owner;
 use super::serve::Place;
 
@@ -128,7 +128,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Conversations: for nobody else on this machine. What is in the file stays until there is something else to write.
 fn private_file(path: &Path) -> anyhow::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    let file = file.map_err(cannot_write(path))?;
     // Also where a file of that name lay open to others.
     if file.metadata()?.is_file() {
         file.set_permissions(Permissions::from_mode(0o600))?;
@@ -163,10 +163,12 @@ async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()
                 let message = "say what to forget: --turn, --principal, --conversation, --since, or --all";
                 return Err(coded(EX_USAGE, message));
             }
+            let turn = filter.turn.clone();
             let forgotten = log.forget(filter).await?;
+            there(turn.as_ref(), forgotten > 0)?;
             match json {
                 true => say!("{}", serde_json::json!({ "turns": forgotten })),
-                false => say!("{forgotten} turns forgotten"),
+                false => say!("{forgotten} {} forgotten", if forgotten == 1 { "turn" } else { "turns" }),
             }
             Ok(())
         }
@@ -214,10 +216,12 @@ impl Log {
         take: &mut dyn FnMut(&Turn) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut left = limit.unwrap_or(usize::MAX);
+        let turn = filter.turn.clone();
         while left > 0 {
             let wanted = left.min(PAGE_TURNS);
             filter.limit = Some(wanted);
             let page = self.page(&filter).await?;
+            there(turn.as_ref(), !page.is_empty())?;
             for turn in &page {
                 take(turn)?;
             }
@@ -258,6 +262,13 @@ impl Log {
             }
         }
     }
+}
+
+/// A turn that was named must be there: else a wrong id is taken for an empty log.
+fn there(named: Option<&TurnId>, found: bool) -> anyhow::Result<()> {
+    let Some(id) = named.filter(|_| !found) else { return Ok(()) };
+    let message = format!("there is no turn `{}` here: it may have been forgotten or dropped", id.0);
+    Err(coded(EX_DATAERR, message))
 }
 
 /// The address of the turns with a query, escaped.

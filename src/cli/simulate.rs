@@ -24,7 +24,7 @@ use chimere::store::files::{create_private_dir, write_durable};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::exit::{note, say};
+use super::exit::{cannot_write, note, say};
 use day::{Town, guests, users};
 use exam::{BACKDOOR_PROMPTS, Exam, asking, compare};
 use house::{House, Means, PROBER};
@@ -237,7 +237,7 @@ fn live(args: &Args, folder: &Path) -> anyhow::Result<ExitCode> {
     keep(&week, &saved)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_vec_pretty(&week)?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, text).map_err(cannot_write(path))?;
     }
     say!("{}", week.render().trim_end());
     lived.map(|()| ExitCode::SUCCESS)

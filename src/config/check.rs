@@ -55,10 +55,16 @@ impl Config {
             finding("judge", crate::daemon::judge::describe(&config)),
             finding("embedder", crate::daemon::embedder::describe(&config)),
             finding("listen", listen(&config, keys.as_ref().is_ok_and(KeyRing::is_empty))),
-            finding("keys", keys.map(|ring| format!("{} keys", ring.entries().len()))),
+            finding("keys", keys.map(|ring| counted(&ring))),
         ]);
         findings
     }
+}
+
+fn counted(ring: &KeyRing) -> String {
+    let revoked = ring.entries().iter().filter(|key| key.revoked.is_some()).count();
+    let active = ring.entries().len() - revoked;
+    if revoked > 0 { format!("{active} keys, and {revoked} revoked") } else { format!("{active} keys") }
 }
 
 /// `night.yaml` and the exams.

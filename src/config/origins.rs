@@ -1,4 +1,5 @@
-//! Origins of pages that may chat: scheme, host and port, as a browser sends them.
+//! Origins of pages that may chat: scheme, host and port, as a browser sends them. And the names that a Host header may
+//! carry.
 
 use super::ConfigError;
 use super::raw::Field;
@@ -35,9 +36,37 @@ fn is_origin(text: &str) -> bool {
         && place.bytes().all(of_place)
 }
 
+/// Names of this machine, each as it stands in a Host header, without the port.
+pub(super) fn hosts(field: Option<Field<Vec<String>>>) -> Result<Vec<String>, ConfigError> {
+    let Some(field) = field else { return Ok(Vec::new()) };
+    let Some(wrong) = field.value.iter().find(|host| !is_host(host)) else { return Ok(field.value) };
+    Err(ConfigError::Range {
+        value: format!("`{}`", wrong.escape_debug()),
+        origin: field.origin,
+        key: "http.hosts",
+        wanted: "names or addresses alone, such as chat.example or 192.168.1.5, without scheme and port".to_owned(),
+    })
+}
+
+fn is_host(text: &str) -> bool {
+    let of_host = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    let name = || !text.is_empty() && text.len() <= BYTES_MAX && !text.ends_with('.') && text.bytes().all(of_host);
+    text.parse::<std::net::IpAddr>().is_ok() || name()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_are_names_alone() {
+        for good in ["chat.example", "NAS", "my_box", "192.168.1.5", "fe80::1"] {
+            assert!(is_host(good), "{good}");
+        }
+        for bad in ["", "http://x", "x:8377", "a/b", "*.example", "a b", "é.example", "[fe80::1]", "chat.example."] {
+            assert!(!is_host(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn origins_are_whole_and_nothing_more() {

@@ -300,15 +300,14 @@ impl RawConfig {
     /// Reads TOML text; `name` is the file that messages name.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let place = |span: Range<usize>| format!("{name}:{}", line_column(text, span.start));
-        match toml::from_str::<RawConfig>(text) {
+        match read(text) {
             Ok(mut raw) => {
                 raw.locate(&place);
                 Ok(raw)
             }
-            Err(error) => Err(ConfigError::Parse {
-                place: error.span().map_or_else(|| name.to_owned(), place),
-                message: explain(error.message()),
-            }),
+            Err(Unread { span, message }) => {
+                Err(ConfigError::Parse { place: span.map_or_else(|| name.to_owned(), place), message })
+            }
         }
     }
 
@@ -334,13 +333,37 @@ impl RawConfig {
     /// A variable's text is a TOML value where the key wants one, and a string otherwise.
     fn variable(name: &str, section: &str, key: &str, value: &str) -> Result<Self, ConfigError> {
         let quoted = toml::Value::String(value.to_owned()).to_string();
-        let read = |value: &str| toml::from_str::<RawConfig>(&format!("[{section}]\n{key} = {value}\n"));
-        let mut raw = read(value).or_else(|plain| read(&quoted).map_err(|_| plain)).map_err(|error| {
-            ConfigError::Parse { place: format!("environment variable {name}"), message: explain(error.message()) }
-        })?;
+        let of = |value: &str| read(&format!("[{section}]\n{key} = {value}\n"));
+        // Of two refusals that one which takes the text for what it is.
+        let is_toml = || toml::from_str::<toml::Table>(&format!("value = {value}\n")).is_ok();
+        let unread = |plain, quoted| if is_toml() { plain } else { quoted };
+        let mut raw = of(value).or_else(|plain| of(&quoted).map_err(|quoted| unread(plain, quoted))).map_err(
+            |Unread { message, .. }| ConfigError::Parse { place: format!("environment variable {name}"), message },
+        )?;
         raw.locate(&|_| format!("environment variable {name}"));
         Ok(raw)
     }
+}
+
+/// Why a text is no configuration, and where in it.
+struct Unread {
+    span: Option<Range<usize>>,
+    message: String,
+}
+
+/// A value of the wrong kind is told with its key.
+fn read(text: &str) -> Result<RawConfig, Unread> {
+    let unread = |error: &toml::de::Error, message| Unread { span: error.span(), message };
+    let parsed = toml::Deserializer::parse(text).map_err(|error| unread(&error, explain(error.message())))?;
+    serde_path_to_error::deserialize(parsed).map_err(|error| {
+        // A value is read with its place, by a struct whose names are no keys.
+        let keys: Vec<String> =
+            error.path().iter().map(ToString::to_string).filter(|key| !key.starts_with('$')).collect();
+        let said = crate::mistyped::in_words(error.inner().message());
+        let wrong_kind = said.starts_with("must be ");
+        let message = if wrong_kind { format!("{} {said}", keys.join(".")) } else { explain(error.inner().message()) };
+        unread(error.inner(), message)
+    })
 }
 
 /// 1-based `line:column` (in characters) of a byte offset.
@@ -387,7 +410,14 @@ mod tests {
     #[test]
     fn a_wrong_type_names_its_place() {
         let error = RawConfig::parse("[engine]\n\nthreads = \"two\"\n", "c.toml").unwrap_err().to_string();
-        assert!(error.starts_with("c.toml:3:11: "), "{error}");
+        assert_eq!(error, "c.toml:3:11: engine.threads must be a whole number of 0 or more, not the text \"two\"");
+        for (text, said) in [
+            ("[model]\naliases = \"a\"\n", "c.toml:2:11: model.aliases must be an array, not the text \"a\""),
+            ("[memory]\nbytes_max = -1\n", "c.toml:2:13: memory.bytes_max must be a whole number of 0 or more, not -1"),
+            ("night.enabled = 1\n", "c.toml:1:17: night.enabled must be true or false, not 1"),
+        ] {
+            assert_eq!(RawConfig::parse(text, "c.toml").unwrap_err().to_string(), said);
+        }
     }
 
     #[test]
@@ -406,8 +436,11 @@ mod tests {
         assert_eq!(raw.model.path.unwrap().value, PathBuf::from("12"));
         assert_eq!(raw.http.hosts.unwrap().value, ["a", "b"]);
         assert_eq!(unknown, ["CHIMERE_PORT_8377_TCP"]);
-        let error = RawConfig::from_variables(&[set("CHIMERE_ENGINE_THREADS", "many")]).unwrap_err().to_string();
-        assert!(error.starts_with("environment variable CHIMERE_ENGINE_THREADS: "), "{error}");
+        for (value, found) in [("many", "the text \"many\""), ("-1", "-1"), ("[1]", "an array")] {
+            let error = RawConfig::from_variables(&[set("CHIMERE_ENGINE_THREADS", value)]).unwrap_err().to_string();
+            let said = format!("engine.threads must be a whole number of 0 or more, not {found}");
+            assert_eq!(error, format!("environment variable CHIMERE_ENGINE_THREADS: {said}"));
+        }
     }
 
     #[test]

@@ -289,6 +289,7 @@ impl Service for Daemon {
     }
 
     fn authenticate(&self, bearer: Option<&str>, loopback: bool) -> Result<Principal, AuthError> {
+        self.follow_keys();
         self.keys.borrow().authenticate(bearer, loopback)
     }
 
@@ -352,7 +353,7 @@ pub(super) fn memory(error: MemoryError) -> ServiceError {
             ServiceError::Invalid { message: error.to_string(), param: Some("name".to_owned()) }
         }
         MemoryError::Store(StoreError::SessionExists(_)) => ServiceError::Conflict(error.to_string()),
-        MemoryError::Store(StoreError::Unknown(_) | StoreError::NoSession(_)) => {
+        MemoryError::Store(StoreError::Unknown(_) | StoreError::NotOwn(_) | StoreError::NoSession(_)) => {
             ServiceError::NotFound(error.to_string())
         }
         MemoryError::Store(_) => ServiceError::Internal(error.to_string()),

@@ -169,7 +169,7 @@ impl Models {
             let program = crate::program::own().map_err(|error| ServiceError::Internal(error.to_string()))?;
             match validate::judge(&config, &file, Some(&program), freed_bytes) {
                 Ok(_) => Ok(file),
-                Err(why) => Err(refused(&path, &told(&why))),
+                Err(why) => Err(refused(&path, &told(without_path(&file, &why)))),
             }
         };
         tokio::task::spawn_blocking(work).await.map_err(|error| ServiceError::Internal(error.to_string()))?
@@ -181,8 +181,8 @@ impl Models {
         let hosted = self.inference.send_within(Host { spec: Arc::new(spec) }, HOST_TIMEOUT).await;
         hosted.map_err(|error| link(&error))?.map_err(|error| match error {
             HostError::Refused(why) => {
-                let message =
-                    format!("`{}` cannot be hosted: {}; the model before serves again", file.display(), told(&why));
+                let why = told(without_path(&file, &why));
+                let message = format!("`{}` cannot be hosted: {why}; the model before serves again", file.display());
                 ServiceError::Invalid { message, param: Some("path".to_owned()) }
             }
             HostError::Changing => ServiceError::Conflict(error.to_string()),
@@ -273,6 +273,12 @@ fn refused(path: &Path, why: &str) -> ServiceError {
     invalid(format!("`{}` cannot be hosted: {why}; the model before serves on", path.display()))
 }
 
+/// A reason that begins with the file that is named already.
+fn without_path<'a>(path: &Path, why: &'a str) -> &'a str {
+    let shown = path.display().to_string();
+    why.strip_prefix(&shown).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(why)
+}
+
 /// Where the numbers come from that the model is asked with, and why not from the file beside it.
 fn defaults(hosted: &Hosted) -> Value {
     json!({ "source": hosted.defaults.source, "unused": hosted.defaults.unused })
@@ -315,7 +321,6 @@ pub(super) fn hindrance(path: &Path) -> Option<String> {
         Some(why) if absent => Some(format!("does not exist: {why}")),
         Some(why) => Some(why),
         None if absent => Some("does not exist".to_owned()),
-        None if !file.exists() => Some("is a link to what does not exist".to_owned()),
         None => (!begins_as_model(&file)).then(|| "is no GGUF file".to_owned()),
     }
 }

@@ -1,7 +1,7 @@
 //! Reading files again while the daemon runs: keys, pipelines and Engram tables when they change or on SIGHUP, the
 //! configuration on SIGHUP. What cannot be read replaces nothing, and what needs a restart is named.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::actors::scheduler::ScheduleChanged;
 use crate::config::settings::{Setting, changed};
 use crate::config::{Config, RepliesConfig};
 use crate::engram::format::EXTENSION;
-use crate::keys::KeyRing;
+use crate::keys::{KeyRing, Stamp};
 use crate::meters;
 use crate::pipeline::Watch;
 
@@ -81,7 +81,17 @@ impl Daemon {
         self.reloaded.send_replace(Outcome { reloaded_ms, refused: None, applied, restart_to_apply });
     }
 
-    pub(super) fn reload_keys(&self) {
+    /// A change of the keys holds from the next request on: whoever revokes one waits for nothing.
+    pub(super) fn follow_keys(&self) {
+        let mut read = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Stamp::of(&self.config.get().state_dir);
+        if *read != now {
+            *read = now;
+            self.reload_keys();
+        }
+    }
+
+    fn reload_keys(&self) {
         let config = self.config.get();
         let loaded = KeyRing::load(&config.state_dir);
         meters::reloaded("keys", loaded.is_ok());
@@ -113,7 +123,7 @@ impl Daemon {
                     drop(self.cast.orchestrator.send(PipelinesChanged).await);
                     drop(self.cast.scheduler.send(ScheduleChanged).await);
                 }
-                Ok(()) = toml.changed() => self.reload_keys(),
+                Ok(()) = toml.changed() => self.follow_keys(),
                 Ok(()) = engr.changed() => self.reload_tables().await,
                 else => return,
             }

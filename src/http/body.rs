@@ -83,6 +83,17 @@ pub(crate) async fn read(
     }
 }
 
+/// Reads the body of a route that takes no parameters: nothing, or an object without any.
+pub(crate) async fn read_nothing(body: Body, limits: &HttpLimits, budget: &Budget) -> Result<Held, ApiError> {
+    let held = Held { bytes: Vec::new(), budget: budget.clone() };
+    let read = tokio::time::timeout(limits.body_timeout(), collect(held, body, limits)).await;
+    let held = read.map_err(|_| too_slow("the request body took too long"))??;
+    if !held.trim_ascii().is_empty() {
+        checked(&held, &super::routes::NOTHING, limits)?;
+    }
+    Ok(held)
+}
+
 fn expect_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let refuse = |message: &str| {
         Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
@@ -175,8 +186,21 @@ pub(crate) fn object(bytes: &[u8], limits: &HttpLimits) -> Result<Map<String, Va
             Err(error) => Err(invalid(format!("the request body is ambiguous: {error}"))),
         },
         Ok(_) => Err(invalid("the request body must be a JSON object".to_owned())),
-        Err(error) => Err(invalid(format!("the request body is not valid JSON: {error}"))),
+        Err(error) => Err(invalid(broken(&error))),
     }
+}
+
+/// What is wrong with a text that is no JSON. Half of a pair reads like a text that was cut, which it is not.
+fn broken(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    if ["unexpected end of hex escape", "lone leading surrogate"].iter().any(|begins| message.starts_with(begins)) {
+        let (line, column) = (error.line(), error.column());
+        return format!(
+            "the request body holds half of a surrogate pair (`\\ud800` to `\\udfff`) at line {line} column {column}: \
+             a character of two such escapes, an emoji for example, was cut in two"
+        );
+    }
+    format!("the request body is not valid JSON: {message}")
 }
 
 /// Reads a body that the table describes; with it the parameters that were accepted without effect.
@@ -201,27 +225,30 @@ pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
             let path = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
             return ApiError::param(path.as_str(), format!("`{path}` is missing")).code("missing_parameter");
         }
-        let why = in_words(&why);
+        if let Some((key, known)) = quoted(&why, "unknown field `") {
+            let nearest = crate::config::raw::nearest(key, known.iter().copied());
+            let hint = nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            let path = if path.ends_with(key) { path.to_owned() } else { format!("{path}.{key}") };
+            let message = format!("unknown parameter `{path}`{hint}");
+            return ApiError::param(path, message).code("unknown_parameter");
+        }
+        if let Some((found, known)) = quoted(&why, "unknown variant `") {
+            let known: Vec<String> = known.iter().map(|word| format!("`{word}`")).collect();
+            return ApiError::param(path, format!("`{path}` must be one of {}, not `{found}`", known.join(", ")));
+        }
+        let why = crate::mistyped::in_words(&why);
         match path {
             "" => ApiError::invalid(why).code("invalid_type"),
+            _ if why.starts_with("must be ") => ApiError::param(path, format!("`{path}` {why}")).code("invalid_type"),
             _ => ApiError::param(path, format!("`{path}`: {why}")).code("invalid_type"),
         }
     })
 }
 
-/// A message of serde with what it expected said as JSON knows it.
-fn in_words(why: &str) -> String {
-    let Some((found, expected)) = why.rsplit_once("expected ") else { return why.to_owned() };
-    let words = match expected {
-        "u8" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
-        "i32" | "i64" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a sequence" => "an array",
-        "a map" => "an object",
-        expected if expected.starts_with("struct ") => "an object",
-        expected => expected,
-    };
-    format!("{found}expected {words}")
+/// What a message that begins so names, and what it says there is instead.
+fn quoted<'a>(why: &'a str, begins: &str) -> Option<(&'a str, Vec<&'a str>)> {
+    let (found, rest) = why.strip_prefix(begins)?.split_once('`')?;
+    Some((found, rest.split('`').skip(1).step_by(2).collect()))
 }
 
 #[cfg(test)]
@@ -266,12 +293,54 @@ mod tests {
         }
         let error = typed::<Outer>(serde_json::json!({"inner": [{"n": 1}, {"n": "x"}]})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("inner[1].n"));
-        assert_eq!(error.message, "`inner[1].n`: invalid type: string \"x\", expected a whole number of 0 or more");
+        assert_eq!(error.message, "`inner[1].n` must be a whole number of 0 or more, not the text \"x\"");
         let error = typed::<Outer>(serde_json::json!({"inner": [{}]})).unwrap_err();
         assert_eq!((error.message.as_str(), error.param.as_deref()), ("`inner[0].n` is missing", Some("inner[0].n")));
         let error = typed::<Outer>(serde_json::json!({})).unwrap_err();
         assert_eq!((error.param.as_deref(), error.code), (Some("inner"), Some("missing_parameter")));
         let error = typed::<Outer>(serde_json::json!({"inner": 7})).unwrap_err();
-        assert!(error.message.ends_with("expected an array"), "{error:?}");
+        assert_eq!(error.message, "`inner` must be an array, not 7");
+    }
+
+    #[test]
+    fn words_and_keys_of_a_reader_are_told_as_those_of_the_table() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code)]
+        struct Outer {
+            inner: Inner,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code)]
+        struct Inner {
+            size: Size,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Size {
+            Small,
+            Large,
+        }
+        let of = |value: Value| {
+            let ApiError { param, message, code, .. } = typed::<Outer>(value).unwrap_err();
+            (param.unwrap_or_default(), message, code)
+        };
+        let (param, message, code) = of(serde_json::json!({"inner": {"size": "huge"}}));
+        assert_eq!((param.as_str(), code), ("inner.size", None));
+        assert_eq!(message, "`inner.size` must be one of `small`, `large`, not `huge`");
+        let (param, message, code) = of(serde_json::json!({"inner": {"sise": "small"}}));
+        assert_eq!((param.as_str(), code), ("inner.sise", Some("unknown_parameter")));
+        assert_eq!(message, "unknown parameter `inner.sise`; did you mean `size`?");
+    }
+
+    #[test]
+    fn half_of_a_pair_is_told_apart_from_a_text_that_was_cut() {
+        let of = |text: &str| object(text.as_bytes(), &HttpLimits::default()).unwrap_err().message;
+        for half in [r#"{"a": "b\ud83d"}"#, r#"{"a": "\ud83d\n"}"#, r#"{"a": "\ude00"}"#, r#"{"a": "\ud83d\u0041"}"#] {
+            assert!(of(half).starts_with("the request body holds half of a surrogate pair"), "{half}: {}", of(half));
+        }
+        assert!(of(r#"{"a": "b"#).starts_with("the request body is not valid JSON"), "{}", of(r#"{"a": "b"#));
+        assert!(object(r#"{"a": "\ud83d\ude00"}"#.as_bytes(), &HttpLimits::default()).is_ok());
     }
 }

@@ -5,9 +5,14 @@ use axum::response::Response;
 use super::error::ApiError;
 use super::routes::Call;
 use super::wire::chunk::Kind;
+use super::wire::sampling;
 use super::{reply, sse, wire};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
+    answer(call).await.map_err(|error| error.about(sampling::BIAS_SAID, "logit_bias"))
+}
+
+async fn answer(call: Call) -> Result<Response, ApiError> {
     let limits = &call.limits;
     let (request, form) = wire::chat::read(&call.body, call.principal, limits)?;
     let mut running = reply::start(&call.door, request).await?;

@@ -6,13 +6,14 @@ use super::error::ApiError;
 use super::routes::Call;
 use super::wire::chunk::Kind;
 use super::wire::completion::Completions;
+use super::wire::sampling;
 use super::{prompts, reply, sse, wire};
 use crate::service::{ReplyInput, ReplyRequest};
 
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     answer(call).await.map_err(|error| match error.code {
         Some("context_length_exceeded") => ApiError { param: Some("prompt".to_owned()), ..error },
-        _ => error,
+        _ => error.about("token ", "prompt").about(sampling::BIAS_SAID, "logit_bias"),
     })
 }
 

@@ -96,6 +96,14 @@ impl ApiError {
         self
     }
 
+    /// Names the parameter that the engine's words are about: they begin with `begins`.
+    pub(crate) fn about(mut self, begins: &str, param: &str) -> Self {
+        if self.status == StatusCode::BAD_REQUEST && self.param.is_none() && self.message.starts_with(begins) {
+            self.param = Some(param.to_owned());
+        }
+        self
+    }
+
     /// The envelope, as a response body or as an event of a stream.
     pub(crate) fn envelope(&self) -> Value {
         let message = shortened(&self.message, MESSAGE_CHARS_MAX);
@@ -171,6 +179,14 @@ impl IntoResponse for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_the_engine_get_their_parameter() {
+        let bias = ApiError::invalid("logit_bias names token 9, but the vocabulary has 5 tokens");
+        assert_eq!(bias.clone().about("logit_bias ", "logit_bias").param.as_deref(), Some("logit_bias"));
+        assert_eq!(bias.clone().about("token ", "prompt"), bias);
+        assert_eq!(ApiError::param("n", "token 9").about("token ", "prompt").param.as_deref(), Some("n"));
+    }
 
     #[test]
     fn each_service_error_has_its_status() {

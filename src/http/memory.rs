@@ -19,6 +19,8 @@ use crate::turn::TurnId;
 /// Turns in one page of the listing, unless the client asks for fewer.
 const PAGE_TURNS_MAX: usize = 1000;
 const PAGE_TURNS_DEFAULT: usize = 100;
+/// Characters of an id that an error repeats.
+const NAMED_CHARS_MAX: usize = 80;
 /// Turns read at once by the export.
 const EXPORT_TURNS: usize = 64;
 
@@ -30,7 +32,7 @@ pub(super) const FEEDBACK: Table = Table {
         &[&[
             Param::new("turn", TEXT, "Its id, or that of the reply.").required(),
             Param::new("vote", Shape::Word(&["up", "down"]), ""),
-            Param::new("correction", Shape::Text { min: 0, max: CORRECTION_CHARS_MAX }, "A better answer."),
+            Param::new("correction", Shape::Text { min: 1, max: CORRECTION_CHARS_MAX }, "A better answer."),
         ]],
     )
 };
@@ -58,6 +60,9 @@ pub(super) const FORGET: Table =
 pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     let (map, _) = body::checked(&call.body, &FEEDBACK, &call.limits)?;
     let mut request: FeedbackRequest = body::typed(Value::Object(map))?;
+    if request.correction.as_ref().is_some_and(|correction| correction.trim().is_empty()) {
+        return Err(ApiError::param("correction", "`correction` must be a better answer, not blanks alone"));
+    }
     request.turn = TurnId::named(&request.turn.0);
     let turn = request.turn.clone();
     call.door.service.feedback(call.principal, request).await?;
@@ -94,9 +99,20 @@ impl Wanted {
             conversation: self.conversation,
             since_ms: self.since_ms,
             limit: self.limit,
-            after: self.after.map(|id| TurnId::named(&id.0)),
+            // A first page has none before it, and a client that pages may say so.
+            after: self.after.filter(|id| !id.0.is_empty()).map(|id| TurnId::named(&id.0)),
         })
     }
+}
+
+/// Where nothing was found, the turn that the client named must be there: else it takes a wrong id for an empty log.
+/// What `after` names may be gone: ids are in the order of time, and what is later is told all the same.
+fn known(filter: &TurnFilter, found: bool) -> Result<(), ApiError> {
+    let wrong = |after: &&TurnId| !after.0.strip_prefix("turn-").is_some_and(|id| !id.is_empty());
+    let none = filter.turn.as_ref().filter(|_| !found).or(filter.after.as_ref().filter(wrong));
+    let Some(id) = none else { return Ok(()) };
+    let id: String = id.0.chars().take(NAMED_CHARS_MAX).collect();
+    Err(ApiError::not_found(format!("there is no turn `{id}` here: it may have been forgotten or dropped")))
 }
 
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
@@ -104,7 +120,8 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let limit = wanted.limit.unwrap_or(PAGE_TURNS_DEFAULT);
     // One more than asked tells whether there is more.
     let filter = TurnFilter { limit: Some(limit + 1), ..wanted.filter(&call)? };
-    let mut turns = call.door.service.turns(filter).await?;
+    let mut turns = call.door.service.turns(filter.clone()).await?;
+    known(&filter, !turns.is_empty())?;
     let has_more = turns.len() > limit;
     turns.truncate(limit);
     let data: Vec<&str> = turns.iter().map(|turn| turn.json.as_str()).collect();
@@ -120,7 +137,8 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::param("all", message));
     }
     let filter = wanted.filter(&call)?;
-    let forgotten = call.door.service.forget(filter).await?;
+    let forgotten = call.door.service.forget(filter.clone()).await?;
+    known(&filter, forgotten > 0)?;
     Ok(reply::json(&json!({"object": "memory.forgotten", "turns": forgotten})))
 }
 
@@ -131,6 +149,7 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let first = TurnFilter { limit: Some(EXPORT_TURNS), ..wanted.filter(&call)? };
     let service = std::sync::Arc::clone(&call.door.service);
     let page = service.turns(first.clone()).await?;
+    known(&first, !page.is_empty())?;
     let lines = stream::try_unfold(Some((page, first)), move |state| {
         let service = std::sync::Arc::clone(&service);
         async move {

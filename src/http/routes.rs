@@ -25,7 +25,8 @@ use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{
-    body, chat, completions, embeddings, memory, models, openapi, operate, page, runs, sessions, text, tools, wire,
+    body, chat, completions, embeddings, memory, models, openapi, operate, page, query, runs, sessions, text, tools,
+    wire,
 };
 use crate::config::Live;
 use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};
@@ -124,6 +125,12 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/night/report", ADMIN, Query(operate::REPORT), operate::night_report),
     route!("POST" "/v1/night", ADMIN, Json(operate::NIGHT), operate::night),
 ];
+
+/// Of what takes no parameters.
+pub(super) const NOTHING: Table = Table::new("", "", &[]);
+
+/// Paths whose query is passed over: links and probes put into it what they like.
+const ANY_QUERY: &[&str] = &["/", "/page/{*id}", "/health", "/metrics"];
 
 /// What all requests share.
 pub(crate) struct Door {
@@ -227,7 +234,11 @@ async fn admit(
     }
     let limits = door.limits.get();
     let (parts, incoming) = request.into_parts();
+    if route.query.is_none() && !ANY_QUERY.contains(&route.path) {
+        query::read(&parts.uri, &NOTHING)?;
+    }
     let body = match route.body {
+        None if route.method == "POST" => body::read_nothing(incoming, &limits, &door.bodies).await?,
         None => Held::default(),
         Some(_) => body::read(&parts.headers, incoming, &limits, &door.bodies).await?,
     };
@@ -238,11 +249,13 @@ async fn admit(
         .await
 }
 
-/// Who asks. Without any key it is the owner, where the request comes from this machine and from a user who may be he.
+/// Who asks. Without any key it is the owner, where the request comes from this machine and from a user who may be he. The
+/// owner's own key needs neither.
 fn authenticate(door: &Door, request: &Request) -> Result<Principal, ApiError> {
     let (given, here) = (bearer(request)?, from_loopback(request));
     let known = door.service.authenticate(given, here)?;
-    if known.name == OWNER && !may_own(request, door.limits.get().loopback_owner) {
+    let keyless = || door.service.authenticate(None, here).is_ok();
+    if known.name == OWNER && keyless() && !may_own(request, door.limits.get().loopback_owner) {
         return Err(ApiError::not_the_owner());
     }
     Ok(known)

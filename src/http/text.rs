@@ -64,7 +64,8 @@ struct Detokenize {
 
 pub(crate) async fn detokenize(call: Call) -> Result<Response, ApiError> {
     let request: Detokenize = read(&call, &DETOKENIZE)?;
-    let content = call.door.service.detokenize(request.tokens).await?;
+    let content = call.door.service.detokenize(request.tokens).await;
+    let content = content.map_err(|error| ApiError::from(error).about("token ", "tokens"))?;
     Ok(reply::json(&json!({"content": content})))
 }
 

@@ -260,16 +260,17 @@ impl Selected {
         turns.chain(refused).chain(stages.map(|(stage, n)| (stage.to_owned(), n))).collect()
     }
 
-    /// In one line.
+    /// In one line; the funnel has every reason with its count.
     pub fn words(&self) -> String {
-        let mut refused = self.refused.clone();
-        refused.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let reasons: Vec<String> = refused.iter().map(|(why, count)| format!("{count} {}", why.words())).collect();
-        let reasons = if reasons.is_empty() { "none".to_owned() } else { reasons.join(", ") };
-        format!(
-            "{} turns: {} new pairs, {} tried again, {} of earlier nights; refused: {reasons}",
-            self.turns, self.new, self.retried, self.replayed
-        )
+        let most = self.most_refused().map_or(String::new(), |why| format!("; most refused: {why}"));
+        let Selected { turns, new, retried, replayed, .. } = self;
+        format!("{turns} turns: {new} new pairs, {retried} tried again, {replayed} of earlier nights{most}")
+    }
+
+    /// The reason that refused most turns, with their number.
+    pub fn most_refused(&self) -> Option<String> {
+        let (why, count) = self.refused.iter().max_by_key(|(_, count)| *count)?;
+        Some(format!("{} ({count})", why.words()))
     }
 }
 
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(read(dir.path(), SELECTION).unwrap(), Some(selected.clone()));
         let words = selected.words();
         assert!(words.starts_with("9 turns: 3 new pairs, 1 tried again, 0 of"), "{words}");
-        assert!(words.ends_with("refused: 4 without a verdict, 1 no consent"), "{words}");
+        assert!(words.ends_with("of earlier nights; most refused: without a verdict (4)"), "{words}");
         std::fs::write(dir.path().join(SELECTION), "{").unwrap();
         assert!(read::<Selected>(dir.path(), SELECTION).unwrap_err().contains("damaged"));
     }

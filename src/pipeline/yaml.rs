@@ -23,9 +23,21 @@ pub fn read<T: DeserializeOwned>(text: &str, place: &str, nodes_max: usize, dept
         // The message alone: the place is said once, ours, and the snippet is for terminals.
         let message = error.without_snippet().to_string();
         let message = message.lines().next().unwrap_or_default().trim();
-        let message = message.rsplit_once(" at line ").map_or(message, |(said, _)| said).to_owned();
+        let message = in_words(message.rsplit_once(" at line ").map_or(message, |(said, _)| said));
         YamlError { place: format!("{place}{at}"), message }
     })
+}
+
+/// What the reader expected, as somebody would say it who writes such a file.
+fn in_words(message: &str) -> String {
+    let words = match message.rsplit_once("expected ").map_or(message, |(_, expected)| expected) {
+        "mapping start" => "keys with their values must stand here, each as `name: value`",
+        "sequence start" => "a list must stand here: `[a, b]`, or lines that begin with `- `",
+        "string scalar" | "scalar" => "a single value must stand here, and no list or keys",
+        "single YAML node" => "the file must be one document, without `---` between several",
+        _ => return crate::mistyped::in_words(message),
+    };
+    words.to_owned()
 }
 
 /// The line, from 1, that sets `field` (`training.zeroth.rate`, `stages[1].percent`) in block style, or the deepest section
@@ -53,4 +65,28 @@ pub fn line_of(text: &str, field: &str) -> Option<usize> {
         }
     }
     found.map(|(line, _)| line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_stand_there_is_said_in_plain_words() {
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code)]
+        struct Whole {
+            name: String,
+            steps: Vec<u32>,
+        }
+        for (text, place, words) in [
+            ("name", ":1:1", "keys with their values must stand here"),
+            ("[engine]", ":1:1", "keys with their values must stand here"),
+            ("name: a\nsteps: 3", ":2:8", "a list must stand here"),
+            ("name: [a]\nsteps: []", ":1:7", "a single value must stand here"),
+        ] {
+            let YamlError { place: found, message } = read::<Whole>(text, "c.yaml", 100, 10).unwrap_err();
+            assert!(found == format!("c.yaml{place}") && message.starts_with(words), "{text}: {found} {message}");
+        }
+    }
 }

@@ -78,6 +78,9 @@ fn why_not_under(path: &Path, mounts: &str) -> Option<String> {
             let folder = path.ancestors().skip(1).find(|folder| fs::metadata(folder).is_ok())?;
             format!("cannot be reached: this user may not enter {}", folder.display())
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+            return Some("is a link to what does not exist".to_owned());
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => format!("cannot be looked at: {error}"),
     };
@@ -160,6 +163,9 @@ impl StateLock {
     /// Waits at most `patience`: what a killed daemon was about to start holds its lock until it is a program of its own.
     pub fn take(state_dir: &Path, patience: Duration) -> Result<StateLock, LockError> {
         let failed = |source| LockError::Io { path: state_dir.to_owned(), source };
+        if state_dir.exists() && !state_dir.is_dir() {
+            return Err(failed(io::Error::other("it is a file, not a folder")));
+        }
         create_private_dir(state_dir).map_err(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -201,6 +207,9 @@ mod tests {
         fs::write(&file, "x").unwrap();
         assert_eq!((why_not(&file), why_not(&dir.path().join("none"))), (None, None));
         assert_eq!(why_not(&folder).as_deref(), Some("is not a file"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path().join("none"), &link).unwrap();
+        assert_eq!(why_not(&link).as_deref(), Some("is a link to what does not exist"));
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o0)).unwrap();
         // Root may enter anything.
         if let Err(error) = fs::metadata(&file) {

@@ -51,6 +51,8 @@ pub enum StoreError {
     Format { found: String },
     #[error("turn {0} is not in the log: it may have been forgotten or dropped")]
     Unknown(String),
+    #[error("no turn {0} of this key is in the log: a session goes on from a turn of one's own")]
+    NotOwn(String),
     #[error("turn {0} has {FEEDBACK_MAX} votes and corrections, and no more are kept")]
     FeedbackFull(String),
     #[error("there is no session `{0}`: `chimere session list` shows those that there are")]

@@ -143,7 +143,7 @@ fn a_call_is_run_and_only_the_text_beside_it_is_told() {
         let record = &records(&turn)[0];
         assert_eq!((record.name.as_str(), record.bytes, &record.arguments["with"]), ("probe", 4, &json!("39.1")));
         assert!(!turn.taint && turn.called_tools() && turn.generations[0].content == seen);
-        assert_eq!(turn.steps[0].decided.as_deref(), Some("1 calls in 1 rounds"));
+        assert_eq!(turn.steps[0].decided.as_deref(), Some("1 call in 1 round"));
         // The reply's own tokens are those of the last generation; all are counted.
         let pieces = first.chars().count().div_ceil(9) as u32;
         assert_eq!((turn.steps[0].prompt_tokens, turn.steps[0].completion_tokens), (6, pieces + 1));

@@ -169,6 +169,13 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     let elsewhere = elsewhere.path().to_str().unwrap();
     let named = run(&["memory", "list", "--json", "--url", &daemon.url, "--state-dir", elsewhere]);
     assert!(stdout(&named).contains(id));
+    for wrong in [&["export", "--turn", "zz"][..], &["list", "--turn", "zz"], &["forget", "--turn", "zz"]] {
+        let refused = run(&[&["memory"], &place[..], wrong].concat());
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(65) && said.contains("no turn `zz`"), "{wrong:?}: {said}");
+    }
+    let nowhere = run(&[&["memory"], &place[..], &["export", "--out", "/nonexistent/x"]].concat());
+    assert_eq!(nowhere.status.code(), Some(73), "{nowhere:?}");
     stdout(&run(&[&["memory"], &place[..], &["forget", "--turn", id]].concat()));
     assert_eq!(stdout(&run(&[&["memory"], &place[..], &["export"]].concat())), "");
 }
@@ -250,7 +257,7 @@ fn what_was_wrong_is_said_with_what_to_do() {
         |state| ["serve", "--model", &model, "--state-dir", state, "--listen", &listen].map(str::to_owned).to_vec();
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for (args, code, said) in [
-        (serve(&empty), 74, vec![empty.as_str(), "--state-dir"]),
+        (serve(&empty), 74, vec![empty.as_str(), "it is a file, not a folder", "--state-dir"]),
         (serve("/proc/nowhere"), 74, vec!["/proc/nowhere", "--state-dir"]),
         (serve(none), 69, vec![listen.as_str(), "--listen"]),
         (words("serve --model /proc"), 66, vec!["looked for /proc/*.gguf"]),

@@ -4,7 +4,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::harness::Daemon;
+use serde_json::json;
+
+use crate::harness::{Daemon, chimere};
+use crate::people::{done, key, told};
 
 /// An account without rights, on every Linux.
 const NOBODY: u32 = 65_534;
@@ -44,4 +47,28 @@ async fn another_account_of_the_machine_is_not_the_owner() {
             assert!(asked_as(Some(NOBODY), &daemon).starts_with(&format!("HTTP/1.1 {other}")), "{rule}");
         }
     }
+}
+
+/// The first key takes nothing away from who makes it, and a key that was revoked opens nothing from that moment on.
+#[tokio::test]
+async fn the_owners_key_keeps_the_sessions_and_a_revoked_key_ends_at_once() {
+    let daemon = Daemon::start(&[]).await;
+    let messages = json!([{ "role": "user", "content": "My dog is Rex." }]);
+    let body = json!({ "messages": messages, "max_tokens": 4, "chimere": { "session": "s9" } });
+    assert_eq!(daemon.post("/v1/chat/completions", &body).await.0, 200);
+    let state = daemon.state.path();
+    let own = key(state, "owner", "admin");
+    assert!(told(&daemon, &["session", "list"], &own).starts_with("s9 "));
+    let others = key(state, "me", "admin");
+    assert_eq!(told(&daemon, &["session", "list"], &others), "");
+    let status = async || {
+        let request = reqwest::Client::new().get(format!("{}/v1/models", daemon.url)).bearer_auth(&others);
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(status().await, 200);
+    done(chimere().args(["keys", "revoke", "me", "--state-dir"]).arg(state).output().unwrap());
+    assert_eq!(status().await, 401);
+    let again = chimere().args(["keys", "add", "me", "--state-dir"]).arg(state).output().unwrap();
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(65) && said.contains("was revoked, and its name stays taken"), "{said}");
 }

@@ -91,6 +91,7 @@ async fn what_goes_wrong_is_one_clear_line_and_a_failure() {
         (&["--key", "nonsense", "hello"], "CHIMERE_KEY", 77),
         (&["--model", "other", "hello"], "`other` is not served", 65),
         (&["--json"], "empty", 64),
+        (&[" "], "the question is empty", 64),
     ] {
         let output = chat(&url, arguments, None).await;
         assert_eq!(output.status.code(), Some(code), "{arguments:?} {output:?}");

@@ -35,6 +35,34 @@ async fn listing_pages_and_keeps_to_the_own_turns() {
     }
 }
 
+/// A wrong id is not taken for an empty log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_is_not_there_is_named() {
+    let server = server().await;
+    for (method, path) in [
+        ("GET", "/v1/memory/turns?turn=zz"),
+        ("GET", "/v1/memory/turns?turn=turn-zz"),
+        ("GET", "/v1/memory/turns?after=zz"),
+        ("GET", "/v1/memory/turns?after=aa"),
+        ("GET", "/v1/memory/export?turn=zz"),
+        ("GET", "/v1/memory/export?after=zz"),
+        ("DELETE", "/v1/memory/turns?turn=chatcmpl-zz"),
+        ("GET", "/v1/memory/turns?turn=turn-000005"),
+    ] {
+        let answer = of(&server, method, path, CHAT_KEY).await;
+        assert_eq!((answer.status, &answer.error()["code"]), (404, &json!("not_found")), "{method} {path}");
+        let named = path.rsplit(['=', '-']).next().unwrap();
+        assert!(answer.error()["message"].as_str().unwrap().contains(named), "{path}: {}", answer.text);
+    }
+    // A page may begin behind a turn that is gone since, or behind a time.
+    assert_eq!(of(&server, "GET", "/v1/memory/turns?after=turn-zz", ADMIN_KEY).await.json()["data"], json!([]));
+    assert_eq!(
+        of(&server, "GET", "/v1/memory/turns?limit=1&after=", ADMIN_KEY).await.json()["data"][0]["id"],
+        "turn-000000"
+    );
+    assert_eq!(of(&server, "GET", "/v1/memory/turns?conversation=none", CHAT_KEY).await.json()["data"], json!([]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_export_is_one_json_a_line_and_complete() {
     let server = server().await;
@@ -60,8 +88,8 @@ async fn forgetting_must_be_meant_and_keeps_to_the_own_turns() {
         let behind = of(&server, "GET", &format!("/v1/memory/turns?limit=1&after={name}"), ADMIN_KEY).await.json();
         assert_eq!(behind["data"][0]["id"], "turn-000005", "{name}");
     }
-    let foreign = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000005", CHAT_KEY).await.json();
-    assert_eq!(foreign["turns"], 0, "another principal's turn");
+    let foreign = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000005", CHAT_KEY).await;
+    assert_eq!(foreign.status, 404, "another principal's turn");
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", CHAT_KEY).await.json()["turns"], TURNS / 2);
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", ADMIN_KEY).await.json()["turns"], TURNS);
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true&principal=somebody", CHAT_KEY).await.status, 403);
@@ -87,6 +115,8 @@ async fn feedback_reaches_the_service() {
         json!({"vote": "up"}),
         json!({"turn": "t", "vote": "meh"}),
         json!({"turn": 5, "vote": "up"}),
+        json!({"turn": "t", "correction": ""}),
+        json!({"turn": "t", "vote": "up", "correction": " \n"}),
     ] {
         assert_eq!(server.post("/v1/feedback", &bad).await.status, 400, "{bad}");
     }

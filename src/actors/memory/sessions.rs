@@ -75,7 +75,7 @@ impl SaveSession {
 /// Somebody else's turn is not there, as far as this principal may know; one without messages is no conversation.
 fn own_turn(log: &dyn TurnStore, principal: &str, id: TurnId) -> Result<TurnId, StoreError> {
     let turn = log.get(&id)?.filter(|turn| turn.principal == principal && !turn.messages.is_empty());
-    turn.map(|turn| turn.id).ok_or(StoreError::Unknown(id.0))
+    turn.map(|turn| turn.id).ok_or(StoreError::NotOwn(id.0))
 }
 
 impl Handler<AppendTo> for Memory {

@@ -177,8 +177,9 @@ impl Work {
         let rules = &self.schedule.selection;
         let fresh = selected.new + selected.retried;
         if fresh < rules.pairs_min {
-            let words = format!("{fresh} pairs, {} are needed; {}", rules.pairs_min, selected.words());
-            return Ok(Event::Nothing { words: format!("nothing to learn: {words}") });
+            let most = selected.most_refused().map_or(String::new(), |why| format!("; most refused: {why}"));
+            let words = format!("nothing to learn: {fresh} new pairs, {} are needed{most}", rules.pairs_min);
+            return Ok(Event::Nothing { words });
         }
         Ok(Event::Passed { words: selected.words() })
     }

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use super::judging::Haste;
 use crate::actors::aside::Aside;
-use crate::actors::inference::{Ask, EngineSpec, EngineStream, InferenceError, Submit};
+use crate::actors::inference::{Ask, EngineSpec, EngineState, EngineStream, InferenceError, Submit};
 use crate::actors::link::LinkError;
 use crate::actors::supervisor::{Budget, Place};
 use crate::config::Live;
@@ -66,6 +66,9 @@ struct Prepared {
 pub(super) enum EngineError {
     #[error("the judge's engine did not start: {0}")]
     Down(String),
+    /// The daemon is stopping.
+    #[error("the judge's engine was stopped")]
+    Stopped,
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
@@ -107,7 +110,8 @@ impl JudgeEngine {
         self.aside.owner();
         let within = Duration::from_millis(READY_TIMEOUT_MS);
         if self.aside.board().hosted_within(within).await.is_none() {
-            return Err(EngineError::Down(self.aside.why()));
+            let stopped = matches!(self.aside.board().state(), EngineState::Stopped);
+            return Err(if stopped { EngineError::Stopped } else { EngineError::Down(self.aside.why()) });
         }
         let life = self.aside.board().starts();
         let mut prepared = self.prepared.lock().await;

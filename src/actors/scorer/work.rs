@@ -111,7 +111,10 @@ impl Work {
                 continue;
             }
             let own = matches!(error, WorkError::Engine(EngineError::Judge(_)));
-            tracing::warn!(turn = id.0, %error, "no verdict for now");
+            match &error {
+                WorkError::Engine(EngineError::Stopped) => tracing::debug!(turn = id.0, "the next start judges it"),
+                error => tracing::warn!(turn = id.0, %error, "no verdict for now"),
+            }
             self.inbox.failed();
             if !own {
                 self.inbox.sweep_at(Instant::now() + Duration::from_millis(RETRY_MS));

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use chimere::eval::golden::{self, Item};
 use chimere::turn::Thinking;
 use serde::Serialize;
+
+use super::super::exit::cannot_write;
 
 #[derive(clap::Args)]
 pub(super) struct Ask {
@@ -59,6 +60,6 @@ impl Ask {
     pub(super) fn keep<T: Serialize>(&self, outcomes: &[T]) -> anyhow::Result<()> {
         let Some(path) = &self.out else { return Ok(()) };
         let lines: Vec<String> = outcomes.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))
+        std::fs::write(path, lines.join("\n") + "\n").map_err(cannot_write(path))
     }
 }

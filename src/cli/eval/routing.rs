@@ -17,7 +17,7 @@ use chimere::simulate::pool::open;
 use chimere::turn::{Message, Role};
 use serde_json::json;
 
-use super::super::exit::say;
+use super::super::exit::{cannot_write, say};
 use super::super::model_args::ModelArgs;
 use super::super::route::pipelines;
 use super::super::serve::Place;
@@ -68,7 +68,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shipped = routing::as_shipped(&set, &prompts);
     if let Some(path) = &args.out {
         let lines: Vec<String> = shipped.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, lines.join("\n") + "\n").map_err(cannot_write(path))?;
     }
     let text = long_text(&prompts);
     let rules_ms = median_ms(|| cascade.read(black_box(&text)));

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use anyhow::Context;
 use chimere::clock::Clock;
 use chimere::engine::grammar::{Calls, Function, Grammar};
 use chimere::engine::host::HostLimits;
@@ -22,7 +21,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::super::exit::say;
+use super::super::exit::{cannot_write, say};
 use super::super::model_args::{ModelArgs, bar};
 
 /// Generations that may call; one more follows without tools.
@@ -106,7 +105,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let answered = arms.into_iter().map(|arm| examiner.arm(arm)).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = &args.out {
         let lines = answered.iter().flatten().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
-        std::fs::write(path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, lines.join("\n") + "\n").map_err(cannot_write(path))?;
     }
     let reports: Vec<Value> = answered.iter().map(|arm| report(arm, &answered[0])).collect();
     if args.json {

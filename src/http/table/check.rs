@@ -11,6 +11,8 @@ use crate::http::error::ApiError;
 
 /// Longest piece of client text that an error repeats, characters.
 const ECHO_CHARS_MAX: usize = 80;
+/// Nobody comes near so many entries of an array: a message leaves the number out.
+const MANY: usize = 1 << 20;
 
 impl Table {
     /// Checks a body or a query. Returns the parameters that were accepted without effect.
@@ -134,8 +136,8 @@ impl Shape {
             },
             Shape::Text { .. } | Shape::Name(_) | Shape::Word(_) => match value.as_str() {
                 Some(text) if self.reads(text) => Ok(()),
-                Some(_) if !matches!(self, Shape::Word(_)) => Err(self.refuse(value, path)),
-                _ => Err(self.mistyped(value, path)),
+                Some(_) => Err(self.refuse(value, path)),
+                None => Err(self.mistyped(value, path)),
             },
             Shape::Bool if value.is_boolean() => Ok(()),
             Shape::Bool => Err(self.mistyped(value, path)),
@@ -161,7 +163,11 @@ impl Shape {
                     let path = under(path, &key.chars().take(20).collect::<String>());
                     match is_token(key) {
                         true => of.check(value, &path),
-                        false => Err(ApiError::param(path, "the keys are token ids")),
+                        false => {
+                            let message =
+                                format!("unknown parameter `{path}`: its name must be the id of a token, as in \"42\"");
+                            Err(ApiError::param(path, message))
+                        }
                     }
                 }),
                 _ => Err(self.mistyped(value, path)),
@@ -226,16 +232,21 @@ impl Shape {
     }
 
     fn refuse(&self, value: &Value, path: &str) -> ApiError {
-        ApiError::param(path, format!("`{path}` must be {}, not {}", self.says(), found(value)))
+        if let (Shape::Text { max: 0, .. }, Value::String(_)) = (self, value) {
+            return ApiError::unsupported(path, format!("`{path}` is not supported: leave it out, or empty"));
+        }
+        ApiError::param(path, format!("`{path}` must be {}, not {}", self.says(value), found(value)))
     }
 
-    /// What a value must be, in words.
-    fn says(&self) -> Cow<'static, str> {
+    /// What a value must be, in words, where `instead` came.
+    fn says(&self, instead: &Value) -> Cow<'static, str> {
         match self {
-            Shape::Elsewhere(_) => "a value".into(),
+            Shape::Elsewhere(name) => format!("a {}", spaced(name)).into(),
             Shape::Bool => "true or false".into(),
             Shape::Exactly(json) => (*json).into(),
-            Shape::Whole { min, max } if *max >= WHOLE_MAX => format!("a whole number of {min} or more").into(),
+            Shape::Whole { min, max } if *max == WHOLE_MAX && whole(instead).is_none_or(|whole| whole <= *max) => {
+                format!("a whole number of {min} or more").into()
+            }
             Shape::Whole { min, max } => format!("a whole number between {min} and {max}").into(),
             Shape::Number { min, max } => format!("a number between {min} and {max}").into(),
             Shape::Text { min: 0, max: 0 } => "an empty text".into(),
@@ -244,13 +255,37 @@ impl Shape {
             Shape::Text { min, max } => format!("a text of {min} to {max} characters").into(),
             Shape::Name(name) => name.says.into(),
             Shape::Word(words) => one_of(words.iter().map(|word| format!("`{word}`"))).into(),
-            Shape::List { of, min: 0, max: usize::MAX } => format!("an array, each {}", of.says()).into(),
-            Shape::List { of, min, max } => format!("an array of {min} to {max}, each {}", of.says()).into(),
+            Shape::List { of, max: MANY.., .. } => format!("an array of {}", of.many()).into(),
+            Shape::List { of, min, max } if min == max => format!("an array of {min} {}", of.many()).into(),
+            Shape::List { of, min, max } => format!("an array of {min} to {max} {}", of.many()).into(),
             Shape::ByToken { max, .. } => format!("an object of at most {max} token ids").into(),
             Shape::Object(_) | Shape::Open(_) => "an object".into(),
-            Shape::Either(shapes) => one_of(shapes.iter().map(|shape| shape.says().into_owned())).into(),
+            Shape::Either(shapes) => one_of(shapes.iter().map(|shape| shape.says(instead).into_owned())).into(),
         }
     }
+
+    /// Several such values, in words.
+    fn many(&self) -> Cow<'static, str> {
+        match self {
+            Shape::Elsewhere(name) => format!("{}s", spaced(name)).into(),
+            Shape::Whole { min: 0, max } if *max == u32::MAX as i128 => "token ids".into(),
+            Shape::Text { min: 0, max: usize::MAX } => "texts".into(),
+            Shape::Text { min: 1, max: usize::MAX } => "texts that are not empty".into(),
+            Shape::Text { min, max } => format!("texts of {min} to {max} characters").into(),
+            Shape::Whole { min, max } => format!("whole numbers between {min} and {max}").into(),
+            Shape::List { of, .. } => format!("arrays of {}", of.many()).into(),
+            other => format!("values, each {}", other.says(&Value::Null)).into(),
+        }
+    }
+}
+
+/// The name of a component, `ToolChoice`, in words: `tool choice`.
+fn spaced(name: &str) -> String {
+    let word = |(at, letter): (usize, char)| {
+        let gap = if at > 0 && letter.is_ascii_uppercase() { " " } else { "" };
+        format!("{gap}{}", letter.to_ascii_lowercase())
+    };
+    name.chars().enumerate().map(word).collect()
 }
 
 /// `a`, `a or b`, `a, b or c`.
@@ -271,6 +306,7 @@ fn same(value: &Value, json: &str) -> bool {
 /// A value as an error repeats it.
 fn found(value: &Value) -> String {
     match value {
+        Value::Array(items) if items.is_empty() => "an empty array".to_owned(),
         Value::Array(items) => format!("an array of {}", items.len()),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) if text.is_empty() => "an empty text".to_owned(),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+const IDS: Shape = Shape::List { of: &TOKEN, min: 1, max: 1 << 20 };
 const PLACE: Name = Name { pattern: "^[a-z]+$", max: 8, says: "1 to 8 small letters" };
 const TABLE: Table = Table {
     rules: &[Rule::Needs("unit", "exact", "true"), Rule::AtLeastOne(&["place", "heat"])],
@@ -23,6 +24,19 @@ const TABLE: Table = Table {
                 Param::new("exact", Shape::Bool, "").default("false"),
                 Param::new("unit", Shape::Word(&["c", "k"]), ""),
                 Param::new("bias", Shape::ByToken { of: &Shape::Number { min: -1.0, max: 1.0 }, max: 2 }, ""),
+                Param::new("filler", Shape::Text { min: 0, max: 0 }, ""),
+                Param::new("large", Shape::Whole { min: 1, max: WHOLE_MAX }, ""),
+                Param::new(
+                    "ids",
+                    Shape::Either(&[
+                        SOME_TEXT,
+                        IDS,
+                        Shape::List { of: &SOME_TEXT, min: 1, max: 4 },
+                        Shape::List { of: &IDS, min: 1, max: 4 },
+                    ]),
+                    "",
+                ),
+                Param::new("parts", Shape::List { of: &Shape::Elsewhere("SparePart"), min: 1, max: 3 }, ""),
                 Param::new("inner", Shape::Object(&[Param::new("deep", Shape::Bool, "").required()]), ""),
             ],
         ],
@@ -70,12 +84,26 @@ fn what_is_wrong_is_named_with_what_is_right() {
         (
             json!({"heat": []}),
             "heat",
-            "`heat` must be an array of 1 to 2, each a whole number between 0 and 9, not an array of 0",
+            "`heat` must be an array of 1 to 2 whole numbers between 0 and 9, not an empty array",
         ),
         (json!({"heat": [1, 10]}), "heat[1]", "`heat[1]` must be a whole number between 0 and 9, not 10"),
         (json!({"place": null, "unit": "c", "exact": false}), "unit", "`unit` needs `exact: true`"),
         (json!({"unit": "f", "exact": true}), "unit", "`unit` must be `c` or `k`, not the text \"f\""),
-        (json!({"bias": {"01": 1}}), "bias.01", "the keys are token ids"),
+        (
+            json!({"bias": {"01": 1}}),
+            "bias.01",
+            "unknown parameter `bias.01`: its name must be the id of a token, as in \"42\"",
+        ),
+        (json!({"filler": "x"}), "filler", "`filler` is not supported: leave it out, or empty"),
+        (json!({"large": 0}), "large", "`large` must be a whole number of 1 or more, not 0"),
+        (json!({"large": 1e17}), "large", "`large` must be a whole number between 1 and 9007199254740991, not 1e17"),
+        (
+            json!({"ids": 5}),
+            "ids",
+            "`ids` must be a text that is not empty, an array of token ids, an array of 1 to 4 texts that are not empty or an \
+             array of 1 to 4 arrays of token ids, not 5",
+        ),
+        (json!({"parts": []}), "parts", "`parts` must be an array of 1 to 3 spare parts, not an empty array"),
         (json!({"bias": {"1": 2}}), "bias.1", "`bias.1` must be a number between -1 and 1, not 2"),
         (json!({"inner": {}}), "inner.deep", "`inner.deep` is missing"),
         (

@@ -78,6 +78,7 @@ pub(crate) const TABLE: Table = Table {
     rules: &[sampling::STREAM_OPTIONS, Rule::Needs("top_logprobs", "logprobs", "true")],
     ignored: super::IGNORED,
     unsupported: &[
+        ("best_of", "ask for `n` choices"),
         ("functions", "use `tools`"),
         ("function_call", "use `tool_choice`"),
         ("audio", "this model reads and writes text only"),
@@ -430,9 +431,14 @@ mod tests {
             ("chimere.engram", json!({"chimere": {"engram": {"table": ["kine"]}}})),
             ("chimere.engram", json!({"chimere": {"engram": 3}})),
             ("messages", json!({"messages": null})),
+            ("`best_of` is not supported: ask", json!({"best_of": 2})),
+            ("1 to 4096 messages, not an empty array", json!({"messages": []})),
+            ("between -9223372036854775808 and 18446744073709551615, not 1.84", json!({"seed": 2f64.powi(64)})),
+            ("must be one of `none`, `minimal`", json!({"reasoning_effort": "huge"})),
+            ("response_format.name", json!({"response_format": {"type": "json_schema", "name": "n", "schema": {}}})),
         ] {
             let error = of(body.clone()).unwrap_err();
-            let place = error.param.clone().unwrap_or(error.message.clone());
+            let place = format!("{} {}", error.param.clone().unwrap_or_default(), error.message);
             assert!(place.contains(param), "{body}: {error:?}");
         }
         let grammar = |format: &str| of(json!({"response_format": {"type": format}})).unwrap().0.grammar;

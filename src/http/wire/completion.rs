@@ -49,7 +49,7 @@ pub(crate) const TABLE: Table = Table {
             ),
             Param::new("logprobs", sampling::ALTERNATIVES, "Alternatives of each token."),
             Param::new("best_of", Shape::Whole { min: 1, max: CHOICES_MAX as i128 }, "Only as many as `n`."),
-            Param::new("suffix", Shape::Text { min: 0, max: 0 }, "Only empty: the model was not trained to fill in."),
+            Param::new("suffix", Shape::Text { min: 0, max: 0 }, "Only empty: filling in is not supported."),
             Param::new(
                 "chimere",
                 Shape::Object(&[CONVERSATION, CONSENT, ENGRAM]),

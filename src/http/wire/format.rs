@@ -19,6 +19,10 @@ pub(crate) struct ResponseFormat {
     json_schema: Option<JsonSchema>,
     /// llama-server's way to give `json_object` a schema.
     schema: Option<Value>,
+    /// What OpenAI's other API writes here belongs one level deeper: refused with that.
+    name: Option<Value>,
+    strict: Option<Value>,
+    description: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,8 +69,14 @@ pub(crate) struct AnswerSchema {
 
 /// The schema that the answer must satisfy; absent: any text.
 pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<AnswerSchema>, ApiError> {
-    let Some(ResponseFormat { kind, json_schema, schema }) = format else { return Ok(None) };
+    let Some(ResponseFormat { kind, json_schema, schema, name, strict, description }) = format else { return Ok(None) };
     let at = "response_format.json_schema";
+    for (key, value) in [("name", name), ("strict", strict), ("description", description)] {
+        if value.is_some() {
+            let message = format!("unknown parameter `response_format.{key}`: `{key}` and `schema` belong in `{at}`");
+            return Err(ApiError::param(format!("response_format.{key}"), message).code("unknown_parameter"));
+        }
+    }
     if let Some(schema) = schema {
         let at = "response_format.schema";
         if kind != "json_object" || json_schema.is_some() {

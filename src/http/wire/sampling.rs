@@ -12,6 +12,9 @@ use crate::http::error::ApiError;
 use crate::http::table::{Param, Rule, Shape, WHOLE_MAX};
 use crate::service::{CHOICES_MAX, SamplingOverrides};
 
+/// How the engine's words about a token of `logit_bias` begin.
+pub(crate) const BIAS_SAID: &str = "logit_bias names token ";
+
 const STOP: Shape = Shape::Text { min: 1, max: STOP_CHARS_MAX };
 const NO_LIMIT: Shape = Shape::Exactly("-1");
 /// -1 is how clients of llama-server say "no limit of mine".

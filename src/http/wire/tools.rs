@@ -70,7 +70,8 @@ pub(crate) fn tools(
     for (at, tool) in tools.iter().enumerate() {
         let name = name(tool, at)?;
         if !names.insert(name) {
-            return Err(ApiError::param(format!("tools[{at}].function.name"), "two tools have this name"));
+            let message = format!("two tools have the name `{name}`");
+            return Err(ApiError::param(format!("tools[{at}].function.name"), message));
         }
     }
     names.extend(built_in.iter().filter_map(|tool| tool["function"]["name"].as_str()));
@@ -114,6 +115,9 @@ fn chosen(choice: &Value) -> Result<Choice, ApiError> {
 
 fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
     let wrong = |part: &str, message: &str| Err(ApiError::param(format!("tools[{at}]{part}"), message));
+    if !tool.is_object() {
+        return wrong("", "a tool must be an object with `type` and `function`");
+    }
     if tool.get("type").and_then(Value::as_str) != Some("function") {
         return wrong(".type", "a tool must be of type `function`");
     }
@@ -164,9 +168,10 @@ mod tests {
             assert_eq!(of(&[tool("f")], Some(choice)).unwrap_err().param.as_deref(), Some("tool_choice"));
         }
         assert_eq!(of(&[], Some(json!("required"))).unwrap_err().param.as_deref(), Some("tool_choice"));
-        assert!(of(&[tool("f"), tool("f")], None).is_err());
         assert!(of(&[tool("a b")], None).is_err());
         assert!(of(&[json!({"type": "retrieval"})], None).is_err());
+        assert_eq!(of(&[json!("f")], None).unwrap_err().param.as_deref(), Some("tools[0]"));
+        assert_eq!(of(&[tool("f"), tool("f")], None).unwrap_err().message, "two tools have the name `f`");
         let strict = json!({"type": "function", "function": {"name": "f", "strict": "very"}});
         assert_eq!(of(&[strict], None).unwrap_err().param.as_deref(), Some("tools[0].function.strict"));
     }

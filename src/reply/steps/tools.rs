@@ -58,7 +58,8 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
     }
     run.answered = true;
     let calls = run.record.calls.len();
-    let decided = (calls > 0).then(|| format!("{calls} calls in {rounds} rounds"));
+    let counted = |n: usize, what| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let decided = (calls > 0).then(|| format!("{} in {}", counted(calls, "call"), counted(rounds as usize, "round")));
     Ok(Outcome { visible: true, decided, because: because.map(str::to_owned), ..Outcome::of(StepOutcome::Done) })
 }
 
