@@ -200,7 +200,7 @@ fn segment(place: u64, bytes: Vec<u8>) -> Option<Segment> {
         }
         let Some(next) = next_sound(&read.bytes, at, here.as_ref(), of, messages_end) else {
             let blank = is_blank(read.bytes.get(at..messages_end).unwrap_or(&read.bytes[at..]));
-            if !blank && !holds_older(&read.bytes, at, of) {
+            if here.is_some() || (!blank && !holds_older(&read.bytes, at, of)) {
                 read.fault = read.fault.or(Some("a message is damaged or was not written to its end"));
             }
             read.messages.extend(here.filter(|_| of.is_some()));
