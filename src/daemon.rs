@@ -6,6 +6,7 @@ pub mod embedder;
 mod exit;
 mod face;
 mod fleet;
+mod forget;
 pub mod judge;
 pub mod log;
 mod model;
@@ -376,6 +377,7 @@ fn desk(config: &Config, common: &Common, links: Links<'_>) -> Desk {
         failpoint: config.failpoint.clone(),
         enabled: config.night.enabled,
         host: Host::default(),
+        forgettings: Default::default(),
         progress: watch::Sender::new(Default::default()),
     }
 }

@@ -16,6 +16,7 @@ mod reinforce;
 mod status;
 mod tenure;
 mod weigh;
+mod window;
 mod work;
 
 use std::sync::{Arc, Weak};

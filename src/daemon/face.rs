@@ -11,15 +11,14 @@ use tokio_util::sync::CancellationToken;
 use super::{Daemon, fleet, pause, sessions, vectors};
 use crate::actors::inference::{Ask, InferenceError};
 use crate::actors::link::{Link, LinkError};
-use crate::actors::memory::{AddFeedback, Followers, Forget, Get, ListFor, MemoryError, MemoryStatus};
+use crate::actors::memory::{AddFeedback, Get, ListFor, MemoryError, MemoryStatus};
 use crate::actors::orchestrator::OrchestratorStatus;
-use crate::actors::scheduler::{ForgetPairs, Night, SchedulerStatus};
+use crate::actors::scheduler::{Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
-use crate::engine::prefix::discard;
 use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::service::{
-    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, Forgetting, FurtherModel,
+    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel,
     ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session,
     SessionAt, ShownPrompt, TokenPieces, TurnFilter, TurnText,
 };
@@ -29,7 +28,7 @@ use crate::turn::{Feedback, Message, Turn, TurnId};
 /// Questions to the engine.
 const ENGINE_TIMEOUT_MS: u64 = 15_000;
 /// Reading and forgetting may pass over the whole log.
-const MEMORY_TIMEOUT_MS: u64 = 60_000;
+pub(super) const MEMORY_TIMEOUT_MS: u64 = 60_000;
 const STATUS_TIMEOUT_MS: u64 = 5_000;
 /// A rollback waits for the engine and the disk; everything else is answered at once.
 const NIGHT_TIMEOUT_MS: u64 = 60_000;
@@ -53,30 +52,6 @@ impl Daemon {
             }
             event => Ok(event),
         }
-    }
-
-    /// Drops what the engine keeps of the prompts of the principal whose turns are forgotten, or of everybody's: which
-    /// turn a prefix came from is not known, and it is soon read again.
-    async fn forget_prefixes(&self, owner: Option<String>) -> Result<(), ServiceError> {
-        // An engine that is told to end writes what it keeps, and the file goes after that.
-        let _pass = self.replies.enter().await?;
-        let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
-        self.cast.fleet.forget_prefixes(owner.as_deref(), within).await.map_err(ServiceError::Internal)?;
-        let answer = self.cast.inference.send_within(Ask::ForgetPrefixes { owner }, within).await;
-        match answer.map_err(|error| link(&error))? {
-            Ok(Event::PrefixesForgotten { .. }) => {}
-            // An engine that is gone has taken them along.
-            Err(InferenceError::NotRunning(_)) => {}
-            Ok(Event::Failed { message, .. }) => return Err(ServiceError::Internal(message)),
-            Ok(_) => return Err(strange()),
-            Err(error) => return Err(engine(&error, self.board.retry_after_s())),
-        }
-        // The engine writes what it still has when it ends.
-        let file = self.config.get().prefixes_file();
-        let removed = tokio::task::spawn_blocking(move || discard(&file)).await.map_err(std::io::Error::other);
-        removed
-            .flatten()
-            .map_err(|error| ServiceError::Internal(format!("the file of kept prompts cannot be removed: {error}")))
     }
 
     async fn turn(&self, id: TurnId) -> Result<Turn, ServiceError> {
@@ -217,23 +192,7 @@ impl Service for Daemon {
     }
 
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
-        let within = Duration::from_millis(MEMORY_TIMEOUT_MS);
-        Box::pin(async move {
-            let followers = self.cast.memory.send_within(Followers(filter.clone()), within).await;
-            let followers = followers.map_err(|error| link(&error))?.map_err(memory)?.into_iter().collect();
-            // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
-            let wanted = Forgetting { filter: filter.clone(), followers };
-            let pairs = self.cast.scheduler.send_within(ForgetPairs(wanted), within).await;
-            pairs.map_err(|error| link(&error))?.map_err(ServiceError::Internal)?;
-            self.forget_examples(filter.clone()).await?;
-            self.replies.withheld.forget(filter.principal.as_deref());
-            self.forget_prefixes(filter.principal.clone()).await?;
-            let forgotten = self.cast.memory.send_within(Forget(filter.clone()), within).await;
-            let forgotten = forgotten.map_err(|error| link(&error))?.map_err(memory)?;
-            // An index that was made in between knew them still.
-            self.forget_examples(filter).await?;
-            Ok(forgotten)
-        })
+        Box::pin(self.forget_everywhere(filter))
     }
 
     fn runs(&self, principal: Option<&str>) -> Vec<RunSummary> {
@@ -326,7 +285,7 @@ fn text(event: Event) -> Result<String, ServiceError> {
     }
 }
 
-fn strange() -> ServiceError {
+pub(super) fn strange() -> ServiceError {
     ServiceError::Internal("the engine answered something else than was asked".to_owned())
 }
 

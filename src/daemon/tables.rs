@@ -8,7 +8,6 @@ use crate::config::Config;
 use crate::embed::{Embedder, Examples};
 use crate::engram::shelf::{DIR, Shelf};
 use crate::meters;
-use crate::service::{ServiceError, TurnFilter};
 
 /// Folder of the installation's own tables.
 pub(super) fn own_folder(config: &Config) -> PathBuf {
@@ -39,15 +38,6 @@ pub(super) fn examples(config: &Config, embedder: Result<Arc<Embedder>, String>)
 }
 
 impl Daemon {
-    /// Takes turns that are forgotten out of the index of verified exchanges.
-    pub(super) async fn forget_examples(&self, filter: TurnFilter) -> Result<(), ServiceError> {
-        let examples = self.replies.examples.clone();
-        let gone = tokio::task::spawn_blocking(move || examples.forget(&filter)).await;
-        let internal = |error: String| ServiceError::Internal(format!("the index of verified exchanges: {error}"));
-        gone.map_err(|error| internal(error.to_string()))?.map_err(|error| internal(error.to_string()))?;
-        Ok(())
-    }
-
     /// Reads the shelf again; the engine is told of what changed.
     pub(super) async fn reload_tables(self: &Arc<Self>) {
         let daemon = Arc::clone(self);

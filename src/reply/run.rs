@@ -176,6 +176,9 @@ impl ReplyRun<'_> {
             let mut turn = opening.turn(plan, &hosted, prompt_ids, generations, trace);
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
+            if let Some(session) = &session {
+                session.spare(&mut turn);
+            }
             // A reply that broke off leaves its session where it was.
             let session = session.as_ref().filter(|_| complete);
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));

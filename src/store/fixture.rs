@@ -1,9 +1,9 @@
-//! The turn that the tests of this folder keep.
+//! The turn that tests keep.
 
 use super::TURN_VERSION;
 use crate::turn::{Sampling, Thinking, Tier, Turn, TurnId};
 
-pub(super) fn turn(id: &str, principal: &str) -> Turn {
+pub(crate) fn turn(id: &str, principal: &str) -> Turn {
     Turn {
         version: TURN_VERSION,
         id: TurnId(id.to_owned()),

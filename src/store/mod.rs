@@ -184,17 +184,23 @@ pub(crate) fn rest_of_list<T>(filter: TurnFilter, piece: &Piece<Vec<T>>) -> Opti
 /// What a filter asks of a turn. The rest of a record is passed over.
 #[derive(serde::Deserialize)]
 pub(crate) struct Marks {
-    id: TurnId,
+    pub(crate) id: TurnId,
     principal: String,
     conversation: String,
     time_ms: i64,
 }
 
 impl Marks {
-    fn of(turn: &Turn) -> Self {
+    pub(crate) fn of(turn: &Turn) -> Self {
         let (id, principal, conversation) = (turn.id.clone(), turn.principal.clone(), turn.conversation.clone());
         Marks { id, principal, conversation, time_ms: turn.time_ms }
     }
+}
+
+/// Takes out of a turn that is not kept yet so many messages behind its head: they were forgotten meanwhile.
+pub(crate) fn without_forgotten(turn: &mut Turn, messages: usize) {
+    let own = turn.messages.split_off((turn.head() + messages).min(turn.messages.len()));
+    links::redact(turn, own, Vec::new(), true);
 }
 
 /// Whether a turn passes a filter, `limit` aside.
@@ -207,7 +213,7 @@ pub(crate) fn passes(filter: &TurnFilter, turn: &Marks) -> bool {
 }
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod links_tests;
 #[cfg(test)]

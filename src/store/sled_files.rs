@@ -200,9 +200,7 @@ fn segment(place: u64, bytes: Vec<u8>) -> Option<Segment> {
         }
         let Some(next) = next_sound(&read.bytes, at, here.as_ref(), of, messages_end) else {
             let blank = is_blank(read.bytes.get(at..messages_end).unwrap_or(&read.bytes[at..]));
-            // What a segment held when it was filled before lies behind what it holds now.
-            let older = message(&read.bytes, at, None).is_some_and(|older| older.sound);
-            if !blank && !older {
+            if here.is_some() || (!blank && !holds_older(&read.bytes, at, of)) {
                 read.fault = read.fault.or(Some("a message is damaged or was not written to its end"));
             }
             read.messages.extend(here.filter(|_| of.is_some()));
@@ -226,6 +224,14 @@ fn next_sound(bytes: &[u8], at: usize, here: Option<&Message>, of: Option<u64>, 
     let sound = |&at: &usize| message(bytes, at, of).is_some_and(|found| found.sound);
     let behind = here.map(|here| here.body.end).filter(|&next| next <= end).filter(sound);
     behind.or_else(|| (at + 1..=end.min(bytes.len())).find(sound))
+}
+
+/// What a segment held when it was filled before lies behind what it holds now, from the middle of a message on. Is there a
+/// sound message of that time, the one that closed the segment at the latest?
+fn holds_older(bytes: &[u8], from: usize, of: Option<u64>) -> bool {
+    let now = of.map_or(i64::MAX, |of| of as i64 * SEGMENT_BYTES as i64);
+    let older = |at| message(bytes, at, None).is_some_and(|found| found.sound && found.number < now);
+    (from..bytes.len()).any(older)
 }
 
 /// The log number in a segment's head, where its checksum holds.

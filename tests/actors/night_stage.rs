@@ -185,6 +185,7 @@ impl NightStage {
             enabled: options.enabled,
             host: Host::default(),
             progress: watch::Sender::new(Default::default()),
+            forgettings: Default::default(),
         });
         let scheduler = supervise("scheduler", Place::Here, budget(), told, move || Scheduler::new(desk.clone()));
         let night = NightStage { stage, scheduler, state: state.clone(), now, pipelines: own };

@@ -103,6 +103,20 @@ impl Daemon {
         (status, answer.json().await.unwrap())
     }
 
+    /// The lines of an export. A log that was not closed may still be opening after the daemon is ready.
+    pub async fn export(&self) -> Vec<Value> {
+        let began = Instant::now();
+        loop {
+            let answer = reqwest::get(format!("{}/v1/memory/export", self.url)).await.unwrap();
+            let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+            match status {
+                200 => return text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+                503 if began.elapsed() < PATIENCE => tokio::time::sleep(Duration::from_millis(100)).await,
+                _ => panic!("{status} {text}\n{}", self.log.lock().unwrap().join("\n")),
+            }
+        }
+    }
+
     pub async fn get(&self, path: &str) -> (u16, Value) {
         let answer = reqwest::get(format!("{}{path}", self.url)).await.unwrap();
         let status = answer.status().as_u16();

@@ -48,11 +48,8 @@ async fn no_acknowledged_turn_is_lost() {
     }
     let daemon = Daemon::launch(state, &[]);
     daemon.ready().await;
-    let text = reqwest::get(format!("{}/v1/memory/export", daemon.url)).await.unwrap().text().await.unwrap();
-    let kept: HashSet<String> = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())
-        .collect();
+    let kept: HashSet<String> =
+        daemon.export().await.iter().map(|turn| turn["id"].as_str().unwrap().to_owned()).collect();
     let acknowledged = acknowledged.lock().unwrap();
     let lost: Vec<_> = acknowledged.difference(&kept).collect();
     println!("{} acknowledged, {} kept", acknowledged.len(), kept.len());

@@ -55,6 +55,18 @@ impl Home {
         reply
     }
 
+    /// A reply in a session that goes on until its client leaves.
+    async fn story(&self, key: &str, session: &str) -> reqwest::Response {
+        let long = json!({
+            "messages": [user("Tell me a story.")], "stream": true, "logit_bias": { "0": -100, "2": -100 },
+            "max_tokens": 3000, "temperature": 0, "chimere": { "session": session },
+        });
+        let url = format!("{}/v1/chat/completions", self.daemon.url);
+        let stream = reqwest::Client::new().post(&url).bearer_auth(key).json(&long).send().await.unwrap();
+        assert_eq!(stream.status(), 200);
+        stream
+    }
+
     /// What was said in a session.
     async fn said(&self, key: &str, session: &str) -> Vec<Value> {
         let (status, told) = self.get(key, &format!("/v1/sessions/{session}")).await;
@@ -192,8 +204,24 @@ async fn a_forgotten_turn_leaves_a_session_that_goes_on_without_its_words() {
     let kept = kept["data"].as_array().unwrap();
     let redacted: Vec<_> = kept.iter().map(|turn| turn["redacted"].as_bool().unwrap_or(false)).collect();
     assert_eq!((redacted, &kept[1]["prompt_ids"]), (vec![false, true], &json!([])));
-    let on = home.ask(anna, Some("trip"), json!([user("And 3 + 4?")])).await;
+    let on = home.ask(anna, Some("trip"), json!([user("Is a numbat a bird?")])).await;
     assert_eq!(on["x_chimere"]["session"]["messages"], 4);
+
+    // Nor does a reply bring them back that went on with the session when they were forgotten.
+    let mut stream = home.story(anna, "trip").await;
+    stream.chunk().await.unwrap();
+    let numbat = on["x_chimere"]["turn"].as_str().unwrap();
+    assert_eq!(home.delete(anna, &format!("/v1/memory/turns?turn={numbat}")).await.1["turns"], 1);
+    drop(stream);
+    let kept = loop {
+        let (_, kept) = home.get(anna, "/v1/memory/turns").await;
+        if kept.to_string().contains("Tell me a story.") {
+            break kept;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(!kept.to_string().contains("numbat"), "{kept}");
+    assert_eq!(kept["data"].as_array().unwrap().last().unwrap()["redacted"], true, "{kept}");
 }
 
 #[tokio::test]
@@ -201,13 +229,7 @@ async fn one_reply_at_a_time_and_what_breaks_off_leaves_the_session_where_it_was
     let home = Home::new().await;
     let anna = home.anna.as_str();
     home.ask(anna, Some("trip"), json!([user("What is 17 + 25?")])).await;
-    let long = json!({
-        "messages": [user("Tell me a story.")], "stream": true, "logit_bias": { "0": -100, "2": -100 }, "max_tokens": 3000,
-        "temperature": 0, "chimere": { "session": "trip" },
-    });
-    let url = format!("{}/v1/chat/completions", home.daemon.url);
-    let mut stream = reqwest::Client::new().post(&url).bearer_auth(anna).json(&long).send().await.unwrap();
-    assert_eq!(stream.status(), 200);
+    let mut stream = home.story(anna, "trip").await;
     stream.chunk().await.unwrap();
     let body = json!({ "messages": [user("And 9 * 7?")], "chimere": { "session": "trip" } });
     let (status, refused) = home.post(anna, "/v1/chat/completions", body.clone()).await;

@@ -101,11 +101,8 @@ async fn a_long_mixed_load_with_kills() {
     }
     let daemon = Daemon::launch(state, &[]);
     daemon.ready().await;
-    let text = reqwest::get(format!("{}/v1/memory/export", daemon.url)).await.unwrap().text().await.unwrap();
-    let kept: HashSet<String> = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())
-        .collect();
+    let kept: HashSet<String> =
+        daemon.export().await.iter().map(|turn| turn["id"].as_str().unwrap().to_owned()).collect();
     let mut seen = load.seen.lock().unwrap();
     let lost = seen.acknowledged.difference(&kept).count();
     println!("{seconds} s, {CLIENTS} clients; killed: engine {engines}, daemon {daemons}; answers: {:?}", seen.counts);

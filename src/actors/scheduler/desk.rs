@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -65,6 +66,8 @@ pub struct Desk {
     pub enabled: bool,
     pub host: Host,
     pub progress: watch::Sender<Progress>,
+    /// Forgettings so far. What was read before one must not be written after it.
+    pub forgettings: AtomicU64,
 }
 
 impl Desk {
@@ -105,6 +108,7 @@ impl Desk {
     /// Drops the pairs of turns that are forgotten, from the library and from every run's dataset; says how many went
     /// and whether the run under way had some of them.
     pub fn forget_pairs(&self, wanted: &Forgetting, current: Option<&str>) -> Result<(usize, bool), String> {
+        self.forgettings.fetch_add(1, Ordering::SeqCst);
         let mut gone = self.library.forget(wanted).map_err(|error| error.to_string())?;
         let mut of_current = false;
         let forget = |run: std::fs::DirEntry| dataset::forget(&run.path(), wanted);

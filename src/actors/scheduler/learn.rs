@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -10,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::desk::blocking;
 use super::examine::Examined;
 use super::measure::Prompted;
+use super::window::Window;
 use super::work::Work;
 use crate::actors::memory::{Get, List, Unscored};
 use crate::actors::scorer::ScoreBacklog;
@@ -27,9 +29,10 @@ use crate::reply::first_turn_id;
 use crate::service::{Scope, TurnFilter};
 use crate::turn::{Turn, TurnId};
 
-/// Turns that a night looks at, from the window's first, and how many are read at once.
-const TURNS_MAX: usize = 20_000;
+/// Turns that are read at once.
 const PAGE_TURNS: usize = 500;
+/// Selections of one night, each but the first because something was forgotten during the one before.
+const SELECTIONS_MAX: usize = 3;
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 const TRAINER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the backlog is looked at, and the Scorer reminded of it.
@@ -130,16 +133,38 @@ impl Work {
         Ok((!page.is_empty()).then_some(page))
     }
 
-    /// Makes the dataset of this night.
+    /// Makes the dataset of this night; anew where something was forgotten meanwhile.
     pub(super) async fn select(&self) -> Result<Event, String> {
-        let (mut turns, mut after) = (Vec::new(), None);
-        self.desk.begin("selecting", 0);
-        while let Some(page) = self.page(&mut after).await? {
-            turns.extend(page);
-            if turns.len() >= TURNS_MAX {
-                break;
+        for _ in 0..SELECTIONS_MAX {
+            let before = self.desk.forgettings.load(Ordering::SeqCst);
+            let event = self.select_once().await?;
+            if self.desk.forgettings.load(Ordering::SeqCst) == before {
+                return Ok(event);
             }
+            tracing::info!("turns were forgotten while pairs were selected: they are selected anew");
         }
+        dataset::write(&self.desk.run_dir(&self.run.order.id), &[]).map_err(|error| error.to_string())?;
+        Err(format!("turns were forgotten during each of {SELECTIONS_MAX} selections"))
+    }
+
+    /// The newest turns of the window, the oldest first, as many as fit in memory.
+    async fn window(&self) -> Result<Vec<Turn>, String> {
+        let (mut turns, mut after) = (Window::default(), None);
+        while let Some(page) = self.page(&mut after).await? {
+            page.into_iter().for_each(|turn| turns.push(turn));
+        }
+        if turns.dropped > 0 {
+            tracing::warn!(
+                turns.dropped,
+                "a night reads no more turns than this: the oldest of its window are left out"
+            );
+        }
+        Ok(turns.turns.into())
+    }
+
+    async fn select_once(&self) -> Result<Event, String> {
+        self.desk.begin("selecting", 0);
+        let turns = self.window().await?;
         let room = Classroom {
             rules: self.schedule.selection,
             training: self.schedule.training,

@@ -141,7 +141,8 @@ pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Opt
         let name = function["name"].as_str().unwrap_or_default().to_owned();
         let strict = function["strict"].as_bool() == Some(true);
         let parameters = match &function["parameters"] {
-            Value::Null => Value::Null,
+            // A function without parameters takes none.
+            Value::Null => json!({"type": "object", "properties": {}, "additionalProperties": false}),
             schema => asked.prepare(schema, strict, &format!("tools[{at}].function.parameters"))?,
         };
         functions.push(Function { name, parameters, strict });
@@ -258,6 +259,10 @@ mod tests {
         assert_eq!(calls(required), ("f g".to_owned(), true, false, None));
         let named = json!({"type": "function", "function": {"name": "g"}});
         assert_eq!(calls(made(true, Some(named), None, false)), ("g".to_owned(), true, true, None));
+        let bare = vec![json!({"type": "function", "function": {"name": "f"}})];
+        let tools_bare = tools(Some(bare), Some(json!("required")), &[], &HttpLimits::default()).unwrap();
+        let Some(Grammar::Calls(none)) = grammar(&tools_bare, None, None).unwrap().grammar else { panic!("no calls") };
+        assert_eq!(none.functions[0].parameters["additionalProperties"], json!(false), "it takes no arguments");
         let far = json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": {"$ref": "x"}}});
         let tools = tools(Some(vec![far]), None, &[], &HttpLimits::default()).unwrap();
         assert_eq!(grammar(&tools, None, None).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));

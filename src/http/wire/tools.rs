@@ -127,8 +127,20 @@ fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
     if function.get("strict").is_some_and(|strict| !strict.is_boolean() && !strict.is_null()) {
         return wrong(".function.strict", "`strict` must be a boolean");
     }
-    if function.get("parameters").is_some_and(|p| !p.is_object() && !p.is_null()) {
+    let parameters = function.get("parameters").unwrap_or(&Value::Null);
+    if !parameters.is_object() && !parameters.is_null() {
         return wrong(".function.parameters", "the parameters must be a JSON Schema object");
+    }
+    let allows_object = match &parameters["type"] {
+        Value::String(kind) => kind == "object",
+        Value::Array(kinds) => kinds.iter().any(|kind| kind == "object"),
+        _ => true,
+    };
+    if !allows_object {
+        return wrong(
+            ".function.parameters.type",
+            "the arguments of a call are an object: the `type` must be `object`",
+        );
     }
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
@@ -174,5 +186,11 @@ mod tests {
         assert_eq!(of(&[tool("f"), tool("f")], None).unwrap_err().message, "two tools have the name `f`");
         let strict = json!({"type": "function", "function": {"name": "f", "strict": "very"}});
         assert_eq!(of(&[strict], None).unwrap_err().param.as_deref(), Some("tools[0].function.strict"));
+        let typed = |kind: Value| json!({"type": "function", "function": {"name": "f", "parameters": {"type": kind}}});
+        for kind in [json!("string"), json!("array"), json!(["string", "null"]), json!([])] {
+            let error = of(&[typed(kind)], None).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("tools[0].function.parameters.type"));
+        }
+        assert!(of(&[typed(json!("object"))], None).is_ok() && of(&[typed(json!(["null", "object"]))], None).is_ok());
     }
 }

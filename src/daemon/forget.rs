@@ -1,0 +1,74 @@
+//! A forgetting, everywhere: the log, what was learned from it, what is shown of it, and replies that go on with it.
+
+use std::time::Duration;
+
+use super::Daemon;
+use super::face::{MEMORY_TIMEOUT_MS, engine, link, memory, strange};
+use crate::actors::inference::{Ask, InferenceError};
+use crate::actors::memory::{Followers, Forget};
+use crate::actors::scheduler::ForgetPairs;
+use crate::engine::prefix::discard;
+use crate::engine::protocol::Event;
+use crate::service::{Forgetting, ServiceError, TurnFilter};
+
+const WITHIN: Duration = Duration::from_millis(MEMORY_TIMEOUT_MS);
+
+impl Daemon {
+    /// Forgets what passes a filter; how many turns.
+    pub(super) async fn forget_everywhere(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
+        let followers = self.cast.memory.send_within(Followers(filter.clone()), WITHIN).await;
+        let followers = followers.map_err(|error| link(&error))?.map_err(memory)?.into_iter().collect();
+        // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
+        let wanted = Forgetting { filter: filter.clone(), followers };
+        self.forget_pairs(wanted.clone()).await?;
+        self.replies.sessions.forget(&wanted);
+        self.forget_examples(filter.clone()).await?;
+        self.replies.withheld.forget(filter.principal.as_deref());
+        self.forget_prefixes(filter.principal.clone()).await?;
+        let forgotten = self.cast.memory.send_within(Forget(filter.clone()), WITHIN).await;
+        let forgotten = forgotten.map_err(|error| link(&error))?.map_err(memory)?;
+        // What was made or begun in between knew them still.
+        self.replies.sessions.forget(&wanted);
+        self.forget_pairs(wanted).await?;
+        self.forget_examples(filter).await?;
+        Ok(forgotten)
+    }
+
+    /// Drops the pairs that were learned from them.
+    async fn forget_pairs(&self, wanted: Forgetting) -> Result<(), ServiceError> {
+        let gone = self.cast.scheduler.send_within(ForgetPairs(wanted), WITHIN).await;
+        gone.map_err(|error| link(&error))?.map(drop).map_err(ServiceError::Internal)
+    }
+
+    /// Takes them out of the index of verified exchanges.
+    async fn forget_examples(&self, filter: TurnFilter) -> Result<(), ServiceError> {
+        let examples = self.replies.examples.clone();
+        let gone = tokio::task::spawn_blocking(move || examples.forget(&filter)).await;
+        let internal = |error: String| ServiceError::Internal(format!("the index of verified exchanges: {error}"));
+        gone.map_err(|error| internal(error.to_string()))?.map_err(|error| internal(error.to_string()))?;
+        Ok(())
+    }
+
+    /// Drops what the engine keeps of the prompts of the principal whose turns are forgotten, or of everybody's: which
+    /// turn a prefix came from is not known, and it is soon read again.
+    async fn forget_prefixes(&self, owner: Option<String>) -> Result<(), ServiceError> {
+        // An engine that is told to end writes what it keeps, and the file goes after that.
+        let _pass = self.replies.enter().await?;
+        self.cast.fleet.forget_prefixes(owner.as_deref(), WITHIN).await.map_err(ServiceError::Internal)?;
+        let answer = self.cast.inference.send_within(Ask::ForgetPrefixes { owner }, WITHIN).await;
+        match answer.map_err(|error| link(&error))? {
+            Ok(Event::PrefixesForgotten { .. }) => {}
+            // An engine that is gone has taken them along.
+            Err(InferenceError::NotRunning(_)) => {}
+            Ok(Event::Failed { message, .. }) => return Err(ServiceError::Internal(message)),
+            Ok(_) => return Err(strange()),
+            Err(error) => return Err(engine(&error, self.board.retry_after_s())),
+        }
+        // The engine writes what it still has when it ends.
+        let file = self.config.get().prefixes_file();
+        let removed = tokio::task::spawn_blocking(move || discard(&file)).await.map_err(std::io::Error::other);
+        removed
+            .flatten()
+            .map_err(|error| ServiceError::Internal(format!("the file of kept prompts cannot be removed: {error}")))
+    }
+}
