@@ -61,4 +61,14 @@ async fn a_prompt_is_read_as_its_caller_wrote_it_and_each_token_of_it_has_its_li
     assert_eq!((status, &answer["error"]["code"]), (400, &json!("context_length_exceeded")), "{answer}");
     assert_eq!(answer["error"]["param"], "prompt");
     assert!(message.contains("maximum context length is") && message.contains("300000 tokens"), "{message}");
+    // What no tokens could make short enough is refused unread.
+    let long = "x".repeat(3_000_000);
+    for (path, body) in [
+        (COMPLETIONS, json!({"prompt": long})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": long}]})),
+    ] {
+        let (status, answer) = daemon.post(path, &body).await;
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!("context_length_exceeded")), "{path}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("at least"), "{}", answer["error"]["message"]);
+    }
 }

@@ -31,6 +31,8 @@ pub struct Preparer {
     /// Logits a row.
     width: usize,
     context_tokens: usize,
+    /// Of the longest token.
+    token_bytes_max: usize,
     embedding_only: bool,
     base: BaseModel,
     tables: Tables,
@@ -66,6 +68,7 @@ impl Preparer {
         Preparer {
             tables: Tables::new(Arc::clone(&vocab)),
             ways: ToolWays::of(vocab.as_ref(), template.as_ref()),
+            token_bytes_max: (0..vocab.len() as u32).map(|id| vocab.bytes(id).len()).max().unwrap_or(1).max(1),
             vocab,
             template,
             width: hosted.model.vocab,
@@ -196,7 +199,19 @@ impl Preparer {
         Ok(Arrived { id, revision, adapter, facts })
     }
 
+    /// A prompt that is too long whatever its tokens are is refused unread: reading it would hold up others.
+    fn may_fit(&self, input: &Prompt) -> Result<(), Refusal> {
+        let bytes: usize = match input {
+            Prompt::Chat(chat) => chat.messages.iter().map(|message| message.content.len()).sum(),
+            Prompt::Text(text) | Prompt::Marked(text) => text.len(),
+            Prompt::Ids(_) | Prompt::Parts(_) => 0,
+        };
+        let least = bytes.div_ceil(self.token_bytes_max);
+        if least > self.context_tokens { Err(self.too_long(&format!("at least {least}"))) } else { Ok(()) }
+    }
+
     fn tokenise(&self, input: Prompt) -> Result<Tokenised, Refusal> {
+        self.may_fit(&input)?;
         let (ids, thinking_open) = match input {
             Prompt::Chat(chat) => {
                 let rendered = self.render(&chat)?;
@@ -259,14 +274,19 @@ impl Preparer {
         })
     }
 
+    fn too_long(&self, held: &str) -> Refusal {
+        let capacity = self.context_tokens;
+        let message = format!(
+            "this model's maximum context length is {capacity} tokens, but the prompt has {held} tokens: shorten it"
+        );
+        Refusal { kind: FailureKind::Context, message }
+    }
+
     /// Tokens that can follow the prompt: the last one generated need not be fed.
     fn room(&self, ids: &[u32]) -> Result<u32, Refusal> {
         let (held, capacity) = (ids.len(), self.context_tokens);
         if held > capacity {
-            let message = format!(
-                "this model's maximum context length is {capacity} tokens, but the prompt has {held} tokens: shorten it"
-            );
-            return Err(Refusal { kind: FailureKind::Context, message });
+            return Err(self.too_long(&held.to_string()));
         }
         Ok(u32::try_from(capacity - held + 1).unwrap_or(u32::MAX))
     }

@@ -11,7 +11,7 @@ use crate::http::limits::HttpLimits;
 use crate::turn::{Message, Role, ToolCall};
 use crate::whole;
 
-/// Under this name the text of arguments is kept that are no JSON.
+/// Under this name the text of arguments is kept that are no JSON object.
 const CUT_OFF: &str = "arguments";
 
 /// A message on the wire. Clients send replies back with whatever they or another server put into them: what is not read
@@ -191,8 +191,13 @@ fn tool_call(raw: RawCall, id: String, at: &str, limits: &HttpLimits) -> Result<
             let message = format!("the arguments nest deeper than {} levels", limits.json_depth_max);
             return Err(ApiError::param(format!("{at}.function.arguments"), message).code("json_too_deep"));
         }
-        // A call that was cut off, as agents send back what they got: its text is kept as an argument of its own.
-        Value::String(text) => whole::read(&text).unwrap_or_else(|_| json!({ CUT_OFF: text })),
+        // A call that was cut off or had no object, as agents send back what they got: its text is kept as an argument of
+        // its own.
+        Value::String(text) => match whole::read(&text) {
+            Ok(Value::Null) => Value::Object(serde_json::Map::new()),
+            Ok(object) if object.is_object() => object,
+            _ => json!({ CUT_OFF: text }),
+        },
         Value::Null => Value::Object(serde_json::Map::new()),
         value => value,
     };
@@ -282,7 +287,7 @@ mod tests {
             ),
             (
                 "messages[0].tool_calls[0].function.arguments",
-                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]),
+                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}]),
             ),
         ] {
             let error = of(body.clone()).unwrap_err();
@@ -297,6 +302,13 @@ mod tests {
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "write", "arguments": cut}}]},
             {"role": "tool", "tool_call_id": "c", "content": "error"}]));
         assert_eq!(read.unwrap()[1].tool_calls[0].arguments, json!({"arguments": cut}));
+        for (text, kept) in
+            [("null", json!({})), ("[1]", json!({"arguments": "[1]"})), ("5", json!({"arguments": "5"}))]
+        {
+            let call = json!({"id": "c", "function": {"name": "f", "arguments": text}});
+            let read = of(json!([{"role": "assistant", "tool_calls": [call]}])).unwrap();
+            assert_eq!(read[0].tool_calls[0].arguments, kept, "{text}");
+        }
     }
 
     #[test]
