@@ -8,6 +8,7 @@ pub mod attention;
 pub mod attention_prefill;
 pub mod check;
 mod check_cache;
+mod check_dense;
 mod check_experts;
 mod check_lora;
 mod check_many;
