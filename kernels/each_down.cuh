@@ -54,7 +54,7 @@ __device__ __forceinline__ void fall(const EachArgs& a, const Expert& e, u32 pic
 #pragma unroll
             for (int d = 0; d < DEEP; d++) {
                 if (i + d >= end) break;
-                block_product<P, 1, true>(held[d], x, i + d, acc);
+                block_product<P, 1>(held[d], x, i + d, acc);
                 // The block that takes its place: of this tile, or of the next one.
                 bool last = i + d + DEEP >= end;
                 u32 follows = last ? gridDim.x * blocks + from + d : i + d + DEEP;

@@ -3,7 +3,7 @@
 //
 // Pairs 0 .. tokens·used − 1 are the routed ones (token·used + choice), tokens·used + t the shared expert of token t.
 // y: the expert, in the order of `active`; the last one is the shared expert. _one: one token; _1: eight at a time;
-// _joined: eight at a time, with what the tokens' adapters add.
+// _joined: eight at a time, with what the tokens' adapters add; _dense: one token where there is a shared expert alone.
 // Limits: widths a multiple of 32 and of the packing's block. Shared memory: 18 KB at most.
 #include "expert.cuh"
 #include "lora.cuh"
@@ -79,7 +79,7 @@ __device__ __forceinline__ void up_rows(const ExpertsArgs& a, const u8* matrix, 
         float acc[NT][4];
         P held[1] = {};
         hold(tile, warp, blocks, held);
-        part_product<P, NT, ONE>(tile, warp, blocks, held, x, acc);
+        part_product<P, NT>(tile, warp, blocks, held, x, acc);
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -153,6 +153,38 @@ __device__ __forceinline__ void up_floats(const ExpertsArgs& a, const Work& w, S
             put_half(m.values[lane], a.hh, a.stride, pair, 32 * blockIdx.x + lane);
         }
     }
+}
+
+// 16 rows of the shared expert's gate and up (x) for a single token, whose weights are on their way before the wait; a warp owns
+// a part of the inputs.
+struct DenseScratch {
+    float sums[2][PARTS][16];
+    uint4 own[8][32];
+};
+
+template <class P> __device__ __forceinline__ void dense_up(const ExpertsArgs& a, DenseScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
+    u64 from = (u64)blockIdx.x * blocks * P::BYTES;
+    const u8* const tiles[2] = {a.shared.gate + from, a.shared.up + from};
+    P held[1] = {};
+    hold(tiles[0], warp, blocks, held);
+    open_books(a.shared.gate_packing, F32);
+    __syncthreads();
+    after_previous();
+#pragma unroll 1
+    for (int d = 0; d < 2; d++) {
+        float acc[1][4];
+        part_product<P, 1>(tiles[d], warp, blocks, held, Fetched(a.halves, m.own[warp]), acc);
+        if (d == 0) hold(tiles[1], warp, blocks, held);
+        if (lane % 4 == 0) m.sums[d][warp][lane / 4] = acc[0][0], m.sums[d][warp][lane / 4 + 8] = acc[0][2];
+    }
+    __syncthreads();
+    if (threadIdx.x >= 16) return;
+    float g = m.sums[0][0][lane], u = m.sums[1][0][lane];
+    for (int p = 1; p < PARTS; p++) g += m.sums[0][p][lane], u += m.sums[1][p][lane];
+    float v = silu(g) * u;
+    a.h[16 * blockIdx.x + lane] = v;
+    put_half(v, a.hh, a.stride, 0, 16 * blockIdx.x + lane);
 }
 
 // 128 rows of down (x): each warp a tile of 16 rows, all inputs.
@@ -275,6 +307,11 @@ template <int NT> __device__ __forceinline__ void down_any(const ExpertsArgs& a)
     }
 }
 
+KERNEL(__launch_bounds__(256, 3) experts_up_dense, ExpertsArgs) {
+    __shared__ DenseScratch m;
+#define DENSE_UP(P) return dense_up<P>(a, m)
+    switch (a.shared.gate_packing) { TILE_CASES(DENSE_UP) }
+}
 KERNEL(__launch_bounds__(256, 4) experts_up_one, ExpertsArgs) { up_any<1, true, false>(a); }
 KERNEL(__launch_bounds__(256, 3) experts_up_1, ExpertsArgs) { up_any<1, false, false>(a); }
 KERNEL(__launch_bounds__(256, 2) experts_up_joined, ExpertsArgs) { up_any<1, false, true>(a); }

@@ -3,7 +3,7 @@
 // matmul_one: one token; matmul_1, _2, _4, _8: up to 8, 16, 32, 64; a block of 8 warps owns a tile of rows, each warp one part
 // of the inputs. Up to 8 tokens it goes on to further tiles, where there are more than fit at once: their weights are on their
 // way while the sums of the last one are joined. _deep: of each part two blocks on their way at once, for matrices with few tiles
-// of long rows; _normed: the row is normalised by who reads it. matmul_8 takes more tokens, 64 a block (y), whose weights the
+// of long rows; _long: of more tiles, or of rows so long that their activations are fetched; _normed: the row is normalised by who reads it. matmul_8 takes more tokens, 64 a block (y), whose weights the
 // second-level cache holds. Many more: gemm.cu.
 // What is added to is read before the wait: it is at least two kernels old.
 // Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 38 KB at most.
@@ -62,9 +62,10 @@ template <int NT, bool ONE> struct Joined {
 };
 
 // The block's tiles of 16 rows from `unit` on, the parts of each by the eight warps; DEEP blocks of a part on their way at once.
-// NORMED: the halves of the one token are made here, each warp those that it reads.
-template <class P, int NT, bool ONE, int DEEP, bool NORMED, bool TURNS>
-__device__ __forceinline__ void split(const MatmulArgs& a, Unit unit, Scratch<NT>& m, u16* normed) {
+// NORMED: the halves of the one token are made here, each warp those that it reads. LONG: it fetches them.
+template <class P, int NT, bool ONE, int DEEP, bool NORMED, bool TURNS, bool LONG>
+__device__ __forceinline__ void split(const MatmulArgs& a, Unit unit, Scratch<NT>& m, uint4* room) {
+    u16* normed = (u16*)room;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     u32 first = NT == 8 ? 8 * NT * blockIdx.y : 0;
     auto rows = [&](const Unit& u) { return u.of(a).weights + (u64)u.tile(a) * blocks * P::BYTES; };
@@ -88,11 +89,14 @@ __device__ __forceinline__ void split(const MatmulArgs& a, Unit unit, Scratch<NT
         __syncthreads();
         after_previous();
     }
-    const auto x = NORMED ? Columns<NT, ONE>(normed) : Columns<NT, ONE>({a.halves, a.inputs}, m.token);
+    const auto x = [&] {
+        if constexpr (LONG) return Fetched(a.halves, room + 32 * warp);
+        else return NORMED ? Columns<NT, ONE>(normed) : Columns<NT, ONE>({a.halves, a.inputs}, m.token);
+    }();
 #pragma unroll 1
     for (u32 turn = 0;; turn++) {
         float acc[NT][4];
-        part_product<P, NT, ONE>(rows(unit), warp, blocks, held, x, acc);
+        part_product<P, NT>(rows(unit), warp, blocks, held, x, acc);
         Unit next = unit;
         bool more = TURNS && unit.at >= a.alike && unit.at + a.step < a.units;
         if (more) next = Unit(a, unit.at + a.step), hold(rows(next), warp, blocks, held);
@@ -144,12 +148,12 @@ __device__ __forceinline__ void any_floats(const MatmulArgs& a, const Segment& s
     }
 }
 
-template <int NT, bool ONE, int DEEP, bool NORMED, bool TURNS> __device__ __forceinline__ void narrow(const MatmulArgs& a) {
+template <int NT, bool ONE, int DEEP, bool NORMED, bool TURNS, bool LONG = false>
+__device__ __forceinline__ void narrow(const MatmulArgs& a) {
     __shared__ Scratch<NT> m;
-    __shared__ uint4 room[NORMED ? NORMED_INPUTS_MAX / 8 : 1];
-    u16* normed = (u16*)room;
+    __shared__ uint4 room[NORMED ? NORMED_INPUTS_MAX / 8 : LONG ? 256 : 1];
     const Unit unit(a, blockIdx.x);
-#define SPLIT(P) return split<P, NT, ONE, DEEP, NORMED, TURNS>(a, unit, m, normed)
+#define SPLIT(P) return split<P, NT, ONE, DEEP, NORMED, TURNS, LONG>(a, unit, m, room)
     switch (unit.of(a).packing) {
         TILE_CASES(SPLIT)
         default: return any_floats<NT, ONE, NORMED>(a, unit.of(a), unit.tile(a), m);
@@ -158,6 +162,7 @@ template <int NT, bool ONE, int DEEP, bool NORMED, bool TURNS> __device__ __forc
 
 KERNEL(__launch_bounds__(256, 4) matmul_one, MatmulArgs) { narrow<1, true, 1, false, false>(a); }
 KERNEL(__launch_bounds__(256, 2) matmul_one_deep, MatmulArgs) { narrow<1, true, 2, false, false>(a); }
+KERNEL(__launch_bounds__(256, 3) matmul_one_long, MatmulArgs) { narrow<1, true, 1, false, false, true>(a); }
 KERNEL(__launch_bounds__(256, 3) matmul_one_normed, MatmulArgs) { narrow<1, true, 1, true, true>(a); }
 KERNEL(__launch_bounds__(256, 3) matmul_1, MatmulArgs) { narrow<1, false, 1, false, true>(a); }
 KERNEL(__launch_bounds__(256, 2) matmul_1_deep, MatmulArgs) { narrow<1, false, 2, false, false>(a); }

@@ -44,19 +44,48 @@ template <int NT, bool ONE> struct Columns {
 #pragma unroll
         for (int n = 0; n < NT; n++) row[n] = x.at + (u64)token[ONE ? 0 : 8 * n + g] * x.inputs + 8 * j;
     }
+    template <class P> __device__ __forceinline__ void part(u32, u32) {}
+    template <class P> __device__ __forceinline__ void fetch(u32) const {}
+    // What tile n reads of step t of a block.
+    template <class P> __device__ __forceinline__ uint4 at(int n, u32 block, int t) const {
+        return *(const uint4*)(row[n] + (u64)block * P::INPUTS + 32 * t);
+    }
+};
+
+// The same of a single token and a part of long rows, which a warp fetches 256 inputs at a time into shared memory of its own, with
+// the weights that they are multiplied by. Read by the lanes from where they lie, each 32 would be waited for.
+struct Fetched {
+    const u16* row;
+    uint4* own;  // [32]
+    u32 from = 0, end = 0;
+
+    __device__ __forceinline__ Fetched(const u16* row, uint4* own) : row(row), own(own) {}
+    template <class P> __device__ __forceinline__ void part(u32 first, u32 behind) { from = first, end = behind * P::INPUTS; }
+    template <class P> __device__ __forceinline__ void fetch(u32 block) const {
+        const u32 EACH = 256 / P::INPUTS;
+        if ((block - from) % EACH) return;
+        u32 k = block * P::INPUTS + 8 * (threadIdx.x % 32);
+        const uint4 v = k < end ? *(const uint4*)(row + k) : make_uint4(0, 0, 0, 0);
+        __syncwarp();
+        own[threadIdx.x % 32] = v;
+        __syncwarp();
+    }
+    template <class P> __device__ __forceinline__ uint4 at(int, u32 block, int t) const {
+        return own[(block - from) % (256 / P::INPUTS) * (P::INPUTS / 8) + 4 * t + threadIdx.x % 4];
+    }
 };
 
 // acc[n] += 1 / `unit_of` times rows of one block times the tokens; acc[n][0..1]: row g, columns 2j and 2j + 1 of tile n,
 // acc[n][2..3]: row g + 8.
-template <class P, int NT, bool ONE>
-__device__ __forceinline__ void block_product(const P& pack, const Columns<NT, ONE>& x, u32 block, float acc[NT][4]) {
+template <class P, int NT, class X>
+__device__ __forceinline__ void block_product(const P& pack, const X& x, u32 block, float acc[NT][4]) {
 #pragma unroll
     for (int t = 0; t < P::INPUTS / 32; t++) {
         u32 w[2][4];
         operands(pack, t, w);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            const uint4 b = *(const uint4*)(x.row[n] + (u64)block * P::INPUTS + 32 * t);
+            const uint4 b = x.template at<P>(n, block, t);
             mma_halves(acc[n], w[0], b.x, b.y);
             mma_halves(acc[n], w[1], b.z, b.w);
         }
@@ -72,22 +101,23 @@ __device__ __forceinline__ void hold(const u8* tile, u32 p, u32 blocks, P (&held
         if (at + d < end) held[d].load(tile + (u64)(at + d) * P::BYTES, threadIdx.x % 32);
 }
 
-// acc = part `p` of the tile's rows times tokens; `held` has its first blocks already.
-template <class P, int NT, bool ONE, int DEEP>
-__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P (&held)[DEEP], const Columns<NT, ONE>& x,
-                                             float acc[NT][4]) {
+// acc = part `p` of the tile's rows times tokens (x: columns, or what is fetched); `held` has its first blocks already.
+template <class P, int NT, int DEEP, class X>
+__device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, P (&held)[DEEP], X x, float acc[NT][4]) {
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) acc[n][i] = 0;
     u32 from = part_start(p, blocks), end = part_start(p + 1, blocks);
+    x.template part<P>(from, end);
 #pragma unroll 1
     for (u32 at = from; at < end; at += DEEP) {
 #pragma unroll
         for (int d = 0; d < DEEP; d++) {
             if (at + d >= end) break;
             if (DEEP == 1 && at > from) held[d].load(tile + (u64)at * P::BYTES, threadIdx.x % 32);
-            block_product<P, NT, ONE>(held[d], x, at + d, acc);
+            x.template fetch<P>(at + d);
+            block_product<P, NT>(held[d], x, at + d, acc);
             if (DEEP > 1 && at + d + DEEP < end) held[d].load(tile + (u64)(at + d + DEEP) * P::BYTES, threadIdx.x % 32);
         }
     }
@@ -105,7 +135,7 @@ __device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P (&hel
     for (u32 p = 0; p < PARTS; p++) {
         float acc[NT][4];
         if (p > 0) hold(tile, p, blocks, held);
-        part_product<P, NT, ONE>(tile, p, blocks, held, x, acc);
+        part_product<P, NT>(tile, p, blocks, held, x, acc);
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll

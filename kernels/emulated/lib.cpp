@@ -283,7 +283,7 @@ namespace {
 struct Entry { const char* name; unsigned bytes; void (*call)(const void*); };
 #define ENTRY(name, Args) { #name, sizeof(Args), [](const void* p) { name(*(const Args*)p); } }
 const Entry TABLE[] = {
-    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_one_deep, MatmulArgs), ENTRY(matmul_one_normed, MatmulArgs),
+    ENTRY(embed, EmbedArgs), ENTRY(matmul_one, MatmulArgs), ENTRY(matmul_one_deep, MatmulArgs), ENTRY(matmul_one_long, MatmulArgs), ENTRY(matmul_one_normed, MatmulArgs),
     ENTRY(matmul_1, MatmulArgs), ENTRY(matmul_1_deep, MatmulArgs), ENTRY(matmul_2, MatmulArgs), ENTRY(matmul_4, MatmulArgs), ENTRY(matmul_8, MatmulArgs),
     ENTRY(matmul_wide, MatmulArgs), ENTRY(matmul_floats, MatmulArgs),
     ENTRY(rms_norm, NormArgs), ENTRY(halve, HalveArgs), ENTRY(gather, GatherArgs),
@@ -294,7 +294,7 @@ const Entry TABLE[] = {
     ENTRY(attention_prefill_blocks_128, FlashArgs), ENTRY(attention_prefill_blocks_256, FlashArgs),
     ENTRY(attention_join, JoinArgs), ENTRY(route, RouteArgs), ENTRY(route_choose, RouteArgs), ENTRY(route_sort, RouteArgs),
     ENTRY(route_work, WorkArgs), ENTRY(grouped_up, GroupedArgs), ENTRY(grouped_down, GroupedArgs),
-    ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
+    ENTRY(experts_up_one, ExpertsArgs), ENTRY(experts_up_dense, ExpertsArgs), ENTRY(experts_up_1, ExpertsArgs),
     ENTRY(attend, AttendArgs), ENTRY(attend_blocks, AttendArgs), ENTRY(attend_join, AttendJoinArgs),
     ENTRY(each_up, EachArgs), ENTRY(each_up_one, EachArgs), ENTRY(each_down, EachArgs),
     ENTRY(each_down_one, EachArgs), ENTRY(experts_down_1, ExpertsArgs),

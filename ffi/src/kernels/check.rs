@@ -37,6 +37,7 @@ pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     found.extend(super::check_many::all(d)?);
     found.extend(super::check_cache::all(d)?);
     found.extend(super::check_experts::all(d)?);
+    found.extend(super::check_dense::all(d)?);
     found.extend(super::check_lora::all(d)?);
     found.extend(super::check_offload::all(d)?);
     found.extend(super::check_sample::all(d)?);

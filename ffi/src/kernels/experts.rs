@@ -58,6 +58,10 @@ pub fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
     if many(a) {
         return grouped::up(d, a, experts);
     }
+    let dense = a.routed.width == 0 && a.shared.gate_packing == a.shared.up_packing;
+    if dense && a.tokens == 1 && !a.joint.any() && a.shared.gate_packing > super::Packing::BF16 as u32 {
+        return d.launch(Kernel::ExpertsUpDense, [a.shared.width / 16, 1, 1], 256, a);
+    }
     let up = match a.tokens {
         _ if a.joint.any() => Kernel::ExpertsUpJoined,
         0..=1 => Kernel::ExpertsUpOne,

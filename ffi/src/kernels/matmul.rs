@@ -57,6 +57,9 @@ pub const NARROW_TOKENS_MAX: usize = 32;
 const PARTS: usize = 8;
 /// Tiles up to which a multiprocessor of a large card has no more than two blocks, and registers for more of a row at once.
 const FEW_TILES: usize = 256;
+/// Inputs of rows that are long where they have many tiles, and those of rows that are long however few.
+const LONG_INPUTS: usize = 2_048;
+const LONGEST_INPUTS: usize = 4_096;
 
 /// What a product does besides: to few rows alone.
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,9 +103,11 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     let tiles: usize = products.iter().map(|(w, _)| w.rows.div_ceil(tile(w))).sum();
     let long = |(w, _): &(Weight, u64)| input.inputs > PARTS * w.packing.inputs();
     let deep = tiles <= FEW_TILES && products.iter().all(long);
+    let longer = input.inputs > if deep { LONGEST_INPUTS } else { LONG_INPUTS };
     // And how many blocks of it a multiprocessor holds, where a block goes on to further units.
     let (kernel, beside) = match input.tokens {
         0..=1 if a.norm.squares != 0 => (Kernel::MatmulOneNormed, 3),
+        0..=1 if longer => (Kernel::MatmulOneLong, u32::MAX),
         0..=1 if deep => (Kernel::MatmulOneDeep, u32::MAX),
         0..=1 => (Kernel::MatmulOne, u32::MAX),
         2..=8 if deep => (Kernel::Matmul1Deep, u32::MAX),

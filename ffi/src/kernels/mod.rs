@@ -8,6 +8,7 @@ pub mod attention;
 pub mod attention_prefill;
 pub mod check;
 mod check_cache;
+mod check_dense;
 mod check_experts;
 mod check_lora;
 mod check_many;
@@ -67,6 +68,7 @@ kernels! {
     Embed = "embed" in "embed.cu", embed::Embed;
     MatmulOne = "matmul_one" in "matmul.cu", matmul::Matmul;
     MatmulOneDeep = "matmul_one_deep" in "matmul.cu", matmul::Matmul;
+    MatmulOneLong = "matmul_one_long" in "matmul.cu", matmul::Matmul;
     MatmulOneNormed = "matmul_one_normed" in "matmul.cu", matmul::Matmul;
     Matmul1 = "matmul_1" in "matmul.cu", matmul::Matmul;
     Matmul1Deep = "matmul_1_deep" in "matmul.cu", matmul::Matmul;
@@ -101,6 +103,7 @@ kernels! {
     RouteSort = "route_sort" in "sort.cu", route::Route;
     RouteWork = "route_work" in "sort.cu", route::Work;
     ExpertsUpOne = "experts_up_one" in "experts.cu", experts::Experts;
+    ExpertsUpDense = "experts_up_dense" in "experts.cu", experts::Experts;
     ExpertsUp1 = "experts_up_1" in "experts.cu", experts::Experts;
     ExpertsDown1 = "experts_down_1" in "experts.cu", experts::Experts;
     ExpertsUpJoined = "experts_up_joined" in "experts.cu", experts::Experts;
