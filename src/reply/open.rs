@@ -50,7 +50,7 @@ pub(super) async fn open(
         .collect();
     choices.iter_mut().for_each(|choice| (choice.form, choice.one_call) = (form, request.one_tool_call));
     choices.iter_mut().for_each(|choice| choice.built_in.clone_from(&offered));
-    if matches!(&request.grammar, Some(Grammar::Calls(calls)) if calls.answer.is_some()) {
+    if request.grammar.as_ref().is_some_and(Grammar::answers_in_form) {
         choices.iter_mut().for_each(Choice::has_form);
     }
     if request.prompt_logprobs {

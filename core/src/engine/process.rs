@@ -127,10 +127,15 @@ fn prepare(
                 let made =
                     contained(id, || preparer.generate(*request, received).map(|job| Input::Prepared(Box::new(job))));
                 match (made, grammar) {
-                    (Ok(Input::Prepared(job)), Some(grammar)) => match desk.take(job, grammar) {
-                        Ok(()) => continue,
-                        Err(event) => Err(event),
-                    },
+                    (Ok(Input::Prepared(mut job)), Some(grammar)) => {
+                        if grammar.answers_in_form() {
+                            job.control.calls_first();
+                        }
+                        match desk.take(job, grammar) {
+                            Ok(()) => continue,
+                            Err(event) => Err(event),
+                        }
+                    }
                     (made, _) => made,
                 }
             }

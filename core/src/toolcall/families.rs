@@ -205,3 +205,19 @@ fn a_closing_mark_inside_a_string_closes_nothing_and_text_between_marks_is_told_
         .collect();
     assert_eq!(told, text);
 }
+
+#[test]
+fn what_the_prompt_began_is_no_text_of_the_reply() {
+    let tools = [json!({"type": "function", "function": {"name": "f"}})];
+    for format in Format::all().filter(|format| !format.begun.is_empty()) {
+        for text in ["{\"a\": 1}", "Hello", "f", " f {", ">"] {
+            for bytes in [1, 2, 100] {
+                let mut parser = ToolCallParser::new(&tools, format);
+                let cut = text.as_bytes().chunks(bytes).map(|piece| std::str::from_utf8(piece).unwrap());
+                let mut pieces: Vec<Piece> = cut.flat_map(|piece| parser.push(Channel::Answer, piece)).collect();
+                pieces.extend(parser.finish());
+                assert_eq!(collect(&pieces), (text.to_owned(), Vec::new()), "{}", format.name);
+            }
+        }
+    }
+}

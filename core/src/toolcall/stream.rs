@@ -13,6 +13,8 @@ const COMPACT_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Stream {
     text: String,
+    /// What of it the prompt said: a part of a call, but no text of the reply.
+    begun: usize,
     /// Where the text that is not yet decided starts: at the mark of a call where `mark` has its bytes.
     at: usize,
     mark: Option<usize>,
@@ -51,6 +53,7 @@ impl Stream {
     pub(super) fn beginning(text: &str) -> Stream {
         Stream {
             text: text.to_owned(),
+            begun: text.len(),
             at: 0,
             mark: None,
             seen: 0,
@@ -134,9 +137,11 @@ impl Stream {
         (body, &body[new..], &mut self.balance)
     }
 
-    /// Moves on by `bytes`, which become decided; returns them.
+    /// Moves on by `bytes`, which become decided; returns those that the reply said.
     fn decide(&mut self, bytes: usize) -> String {
-        let text = self.text[self.at..self.at + bytes].to_owned();
+        let begun = self.begun.min(bytes);
+        self.begun -= begun;
+        let text = self.text[self.at + begun..self.at + bytes].to_owned();
         self.at += bytes;
         self.mark = None;
         self.seen = 0;

@@ -78,7 +78,7 @@ async fn generate(
     let mut choices = std::mem::take(&mut run.choices);
     for choice in &mut choices {
         choice.goes_on = !last;
-        if matches!(form, Some(Grammar::Calls(Calls { answer: Some(_), .. }))) {
+        if form.as_ref().is_some_and(Grammar::answers_in_form) {
             choice.has_form();
         }
     }

@@ -149,6 +149,11 @@ impl ReplyControl {
         self
     }
 
+    /// The answer is calls, or JSON of a form: what a string of that JSON quotes is no call.
+    pub fn calls_first(&mut self) {
+        self.calls = self.calls.take().map(|calls| Box::new(calls.calls_first()));
+    }
+
     /// The tokens of the prompt, which may have begun the first message of channels, or a thought that is spelled.
     pub fn behind(mut self, vocab: &dyn Vocab, prompt: &[u32]) -> ReplyControl {
         if let Some(harmony) = &mut self.harmony {

@@ -141,6 +141,23 @@ fn calling(text: &str, stops: &[String], trained: bool) -> (String, Option<Finis
 }
 
 #[test]
+fn a_call_that_json_of_a_form_quotes_is_text() {
+    let call = "<tool_call><function=f><parameter=s>a</parameter></function></tool_call>";
+    let text = format!("[\"{call}\", \"{call}\"]");
+    let tools = [serde_json::json!({"type": "function", "function": {"name": "f"}})];
+    for (form, whole) in [(true, true), (false, false)] {
+        let vocab = Bytes(Vec::new());
+        let control = ReplyControl::new(&vocab, limits(&[]), false).unwrap();
+        let mut control = control.calling(&vocab, &tools, &crate::toolcall::QWEN_TAGS, false);
+        if form {
+            control.calls_first();
+        }
+        let ended = text.bytes().find_map(|byte| control.push(&vocab, u32::from(byte) + 3).finish);
+        assert_eq!(ended.is_none(), whole, "{form}: {ended:?}");
+    }
+}
+
+#[test]
 fn stop_strings_end_the_text_and_never_cut_a_call() {
     let call = "<tool_call>\n<function=f>\n<parameter=s>\na END b\n</parameter>\n</function>\n</tool_call>";
     for (text, stop, shown, stopped) in [

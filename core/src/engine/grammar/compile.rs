@@ -33,10 +33,7 @@ pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks)
 
 /// Without what an answer could begin and never end.
 pub(super) fn pruned(prepared: Prepared) -> Result<Prepared, GrammarError> {
-    match reachable(&prepared.schema) {
-        Value::Bool(false) => Err(GrammarError::Schema("nothing that can be written satisfies it".to_owned())),
-        schema => Ok(Prepared { schema, ..prepared }),
-    }
+    Ok(Prepared { schema: reachable(&prepared.schema)?, ..prepared })
 }
 
 /// `head`: what stands before the value, as terms.

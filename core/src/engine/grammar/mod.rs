@@ -17,6 +17,7 @@ mod prepare;
 mod reachable;
 #[cfg(test)]
 mod tests;
+mod together;
 mod vet;
 mod wide;
 mod words;
@@ -83,6 +84,14 @@ impl Grammar {
         match self {
             Grammar::Json(_) => true,
             Grammar::Calls(calls) => !calls.required,
+        }
+    }
+
+    /// An answer that is no call is JSON of a form.
+    pub fn answers_in_form(&self) -> bool {
+        match self {
+            Grammar::Json(_) => true,
+            Grammar::Calls(calls) => calls.answer.is_some(),
         }
     }
 

@@ -5,23 +5,19 @@
 
 use std::collections::BTreeSet;
 
-use llguidance::derivre::{JsonQuoteOptions, RegexAst, RegexBuilder};
-use serde_json::{Map, Number, Value, json};
+use llguidance::derivre::RegexAst;
+use serde_json::{Map, Value, json};
 
-use super::prepare::{decimal, parts, patterned};
-use super::wide;
+use super::together::{NO_VALUE, Together, in_quotes, is_empty, search, types};
+use super::{GrammarError, shortened, wide};
 
-/// Work of one question; beyond, the part is left as it is.
-const FUEL: u64 = 20_000;
-/// Digits behind the point that are counted.
-const PLACES_MAX: u32 = 18;
-const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
 /// Names of definitions.
 type Names = BTreeSet<String>;
 
 /// The schema without what cannot be reached.
-pub(super) fn reachable(schema: &Value) -> Value {
+pub(super) fn reachable(schema: &Value) -> Result<Value, GrammarError> {
     let none = Map::new();
     let defs = schema.get("$defs").and_then(Value::as_object).unwrap_or(&none);
     // From none on, until no more of them is found to have a value that ends. What a definition leads to comes behind it.
@@ -34,7 +30,22 @@ pub(super) fn reachable(schema: &Value) -> Value {
             }
         }
         if finite.len() == before {
-            return part(schema, &finite);
+            break;
+        }
+    }
+    let mut pruner = Pruner { finite, wide: wide::wide_defs(defs), defs, because: None };
+    loop {
+        let pruned = pruner.part(schema, &Together::default())?;
+        if pruned == Value::Bool(false) {
+            let because = pruner.because.map_or(String::new(), |because| format!(": {because}"));
+            return Err(GrammarError::Schema(shortened(&format!("nothing that can be written satisfies it{because}"))));
+        }
+        // What leads to a definition that nothing fills is taken out too.
+        let before = pruner.finite.len();
+        let own = pruned.get("$defs");
+        pruner.finite.retain(|name| own.and_then(|own| own.get(name)) != Some(&Value::Bool(false)));
+        if pruner.finite.len() == before {
+            return Ok(pruned);
         }
     }
 }
@@ -68,46 +79,185 @@ fn leads(reference: &str, finite: &Names) -> bool {
     reference.strip_prefix("#/$defs/").is_none_or(|name| finite.contains(name))
 }
 
-fn part(schema: &Value, finite: &Names) -> Value {
-    let Value::Object(map) = schema else { return schema.clone() };
-    if map.get("$ref").and_then(Value::as_str).is_some_and(|to| !leads(to, finite)) {
-        return Value::Bool(false);
-    }
-    let part = |schema: &Value| part(schema, finite);
-    let mut own = Map::new();
-    for (key, value) in map {
-        let inner = match (key.as_str(), value) {
-            ("properties" | "patternProperties" | "$defs", Value::Object(schemas)) => {
-                schemas.iter().map(|(name, schema)| (name.clone(), part(schema))).collect()
-            }
-            ("items" | "additionalProperties", schema) => part(schema),
-            ("prefixItems" | "allOf" | "anyOf", Value::Array(schemas)) => schemas.iter().map(part).collect(),
-            (_, other) => other.clone(),
-        };
-        own.insert(key.clone(), inner);
-    }
-    // Numbers beyond doubles have rules of their own.
-    if wide::holds_wide(schema) {
-        return Value::Object(own);
-    }
-    let mut empty = Vec::new();
-    if may_be(&own, &["string"]) && no_text(&own) {
-        empty.push("string");
-    }
-    if may_be(&own, &["integer", "number"]) && no_multiple(&own) {
-        empty.extend(["integer", "number"]);
-    }
-    if may_be(&own, &["object"]) {
-        names(&mut own);
-    }
-    if empty.is_empty() { Value::Object(own) } else { without(own, &empty) }
+struct Pruner<'a> {
+    finite: Names,
+    /// Definitions with numbers beyond doubles, which have rules of their own.
+    wide: Names,
+    defs: &'a Map<String, Value>,
+    /// Why the first part that nothing fills was taken out.
+    because: Option<String>,
 }
 
-fn types(map: &Map<String, Value>) -> Vec<&str> {
-    match map.get("type") {
-        None => TYPES.to_vec(),
-        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
-        Some(one) => one.as_str().into_iter().collect(),
+impl<'a> Pruner<'a> {
+    /// A schema for a value of which `beside` says more.
+    fn part(&mut self, schema: &'a Value, beside: &Together<'a>) -> Result<Value, GrammarError> {
+        let Value::Object(map) = schema else { return Ok(schema.clone()) };
+        if self.leads_nowhere(map) {
+            return Ok(Value::Bool(false));
+        }
+        let all = beside.clone().and(schema, self.defs);
+        let own = self.inner(map, &all)?;
+        // What a reference alone leads to is looked at there.
+        let alone = Together::default().and(schema, self.defs).len() == all.len();
+        let refers_alone = alone && map.len() == 1 && map.contains_key("$ref");
+        if refers_alone || wide::reaches(schema, &self.wide) {
+            return Ok(Value::Object(own));
+        }
+        let no_way =
+            |list: &Value| list.as_array().is_some_and(|list| list.iter().all(|one| *one == Value::Bool(false)));
+        if own.get("anyOf").is_some_and(no_way) {
+            return Ok(self.nothing("none of its alternatives can be met".to_owned()));
+        }
+        match all.values() {
+            Some((values, _)) if values.is_empty() => {
+                return Ok(self.nothing(NO_VALUE.to_owned()));
+            }
+            Some((values, true)) if speaks(map) => return Ok(listing(values, own)),
+            Some(_) => return Ok(Value::Object(own)),
+            None => {}
+        }
+        self.without_empty(own, &all)
+    }
+
+    fn leads_nowhere(&self, map: &Map<String, Value>) -> bool {
+        map.get("$ref").and_then(Value::as_str).is_some_and(|to| !leads(to, &self.finite))
+    }
+
+    fn nothing(&mut self, because: String) -> Value {
+        self.because.get_or_insert(because);
+        Value::Bool(false)
+    }
+
+    /// The keywords of a schema with what stands within it; `all`: what holds for its value.
+    fn inner(&mut self, map: &'a Map<String, Value>, all: &Together<'a>) -> Result<Map<String, Value>, GrammarError> {
+        let (defs, none) = (self.defs, Together::default());
+        let mut own = Map::new();
+        for (key, value) in map {
+            let inner = match (key.as_str(), value) {
+                ("properties", Value::Object(schemas)) => self.named(schemas, |name| all.property(name, defs))?,
+                ("patternProperties" | "$defs", Value::Object(schemas)) => self.named(schemas, |_| none.clone())?,
+                ("items", schema) => self.part(schema, &all.item(None, defs))?,
+                ("additionalProperties", schema) => self.part(schema, &none)?,
+                ("prefixItems", Value::Array(schemas)) => {
+                    let each =
+                        schemas.iter().enumerate().map(|(at, schema)| self.part(schema, &all.item(Some(at), defs)));
+                    Value::Array(each.collect::<Result<_, _>>()?)
+                }
+                ("anyOf", Value::Array(schemas)) => {
+                    let each = schemas.iter().map(|schema| self.part(schema, all));
+                    Value::Array(each.collect::<Result<_, _>>()?)
+                }
+                ("allOf", Value::Array(schemas)) => {
+                    let each = schemas.iter().map(|schema| self.joined(schema, all));
+                    Value::Array(each.collect::<Result<_, _>>()?)
+                }
+                (_, other) => other.clone(),
+            };
+            own.insert(key.clone(), inner);
+        }
+        Ok(own)
+    }
+
+    fn named(
+        &mut self,
+        schemas: &'a Map<String, Value>,
+        beside: impl Fn(&str) -> Together<'a>,
+    ) -> Result<Value, GrammarError> {
+        let each = schemas.iter().map(|(name, schema)| Ok((name.clone(), self.part(schema, &beside(name))?)));
+        each.collect::<Result<Map<_, _>, _>>().map(Value::Object)
+    }
+
+    /// A part of an `allOf`. What holds for its value is looked at where the `allOf` stands.
+    fn joined(&mut self, schema: &'a Value, all: &Together<'a>) -> Result<Value, GrammarError> {
+        let Value::Object(map) = schema else { return Ok(schema.clone()) };
+        if self.leads_nowhere(map) { Ok(Value::Bool(false)) } else { self.inner(map, all).map(Value::Object) }
+    }
+
+    /// The schema without the types that no value of it has.
+    fn without_empty(&mut self, mut own: Map<String, Value>, all: &Together<'a>) -> Result<Value, GrammarError> {
+        if may_be(&own, &["object"]) {
+            names(&mut own);
+            self.forbid_impossible(&mut own, all);
+        }
+        let mut empty = Vec::new();
+        let mut because = None;
+        for (kinds, none) in [
+            (&["string"][..], all.no_text()),
+            (&["integer", "number"], all.no_number()),
+            (&["object"], all.no_object(&own)),
+        ] {
+            if none.is_some() && may_be(&own, kinds) {
+                empty.extend(kinds);
+                because = because.or(none);
+            }
+        }
+        if all.kinds().iter().all(|kind| empty.contains(kind))
+            && let Some(because) = because
+        {
+            return Ok(self.nothing(because));
+        }
+        if !empty.contains(&"number") && may_be(&own, &["integer", "number"]) {
+            one_step(&mut own, all)?;
+        }
+        Ok(if empty.is_empty() { Value::Object(own) } else { without(own, &empty) })
+    }
+}
+
+impl Pruner<'_> {
+    /// Properties that schemas behind references describe in ways that nothing fills.
+    fn forbid_impossible(&mut self, own: &mut Map<String, Value>, all: &Together<'_>) {
+        let impossible: Vec<(String, String)> = all
+            .shared_properties()
+            .into_iter()
+            .filter(|name| own.get("properties").is_none_or(|properties| properties.get(*name).is_none()))
+            .filter_map(|name| Some((name.to_owned(), all.property(name, self.defs).impossible()?)))
+            .collect();
+        for (name, because) in impossible {
+            self.because.get_or_insert(because);
+            let properties = own.entry("properties").or_insert_with(|| json!({}));
+            if let Value::Object(properties) = properties {
+                properties.insert(name, Value::Bool(false));
+            }
+        }
+    }
+}
+
+/// Whether more is said of a value than which it is.
+fn speaks(map: &Map<String, Value>) -> bool {
+    map.keys().any(|key| !["type", "enum", "const", "$defs"].contains(&key.as_str()))
+}
+
+/// A schema of values that satisfy everything; alternatives, which hold as well, stay.
+fn listing(values: Vec<Value>, own: Map<String, Value>) -> Value {
+    let mut kept: Map<String, Value> = own.into_iter().filter(|(key, _)| key == "$defs").collect();
+    kept.insert("enum".to_owned(), Value::Array(values));
+    Value::Object(kept)
+}
+
+/// Has one step in place of several.
+fn one_step(own: &mut Map<String, Value>, all: &Together<'_>) -> Result<(), GrammarError> {
+    let apart = own.contains_key("$ref") || own.get("allOf").is_some_and(refers);
+    let alternatives = own.get("anyOf").is_some_and(|list| list.to_string().contains("\"multipleOf\""));
+    if let Some(step) = all.step(apart || alternatives)? {
+        if let Some(parts) = own.get_mut("allOf") {
+            strip_steps(parts);
+        }
+        own.insert("multipleOf".to_owned(), Value::Number(step));
+    }
+    Ok(())
+}
+
+fn refers(parts: &Value) -> bool {
+    let of = |part: &Value| part.get("$ref").is_some() || part.get("allOf").is_some_and(refers);
+    parts.as_array().is_some_and(|parts| parts.iter().any(of))
+}
+
+fn strip_steps(parts: &mut Value) {
+    for part in parts.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        part.remove("multipleOf");
+        if let Some(parts) = part.get_mut("allOf") {
+            strip_steps(parts);
+        }
     }
 }
 
@@ -123,39 +273,6 @@ fn without(mut map: Map<String, Value>, kinds: &[&str]) -> Value {
     }
     map.insert("type".to_owned(), json!(left));
     Value::Object(map)
-}
-
-/// Whether nothing matches; false where that is not found out.
-fn is_empty(ast: &RegexAst) -> bool {
-    let mut builder = RegexBuilder::new();
-    let made = builder.mk(ast).and_then(|made| builder.to_regex_limited(made, FUEL));
-    made.is_ok_and(|mut regex| regex.always_empty())
-}
-
-fn in_quotes(ast: RegexAst) -> RegexAst {
-    let options = JsonQuoteOptions { allowed_escapes: super::compile::ESCAPES.to_owned(), raw_mode: false };
-    RegexAst::JsonQuote(Box::new(ast), options)
-}
-
-fn search(pattern: &str) -> RegexAst {
-    RegexAst::SearchRegex(llguidance::regex_to_lark(pattern, "dw"))
-}
-
-/// Whether no text matches its patterns with its length, as it is written in an answer.
-fn no_text(map: &Map<String, Value>) -> bool {
-    let beside = map.get("allOf").and_then(Value::as_array).into_iter().flatten().filter_map(patterned);
-    let own = map.get("pattern").and_then(Value::as_str);
-    let mut all: Vec<RegexAst> = own.into_iter().chain(beside).map(search).collect();
-    let count = |key: &str| map.get(key).and_then(Value::as_u64);
-    let (least, most) = (count("minLength").unwrap_or(0), count("maxLength"));
-    if all.is_empty() {
-        return false;
-    }
-    if least > 0 || most.is_some() {
-        let most = most.map_or(String::new(), |most| most.to_string());
-        all.push(RegexAst::Regex(format!("(?s:.{{{least},{most}}})")));
-    }
-    is_empty(&in_quotes(RegexAst::And(all)))
 }
 
 /// Takes out patterns of names that are all named, and others where patterns leave none.
@@ -212,43 +329,6 @@ fn names(map: &mut Map<String, Value>) {
     }
 }
 
-/// Whether no multiple lies within the bounds.
-fn no_multiple(map: &Map<String, Value>) -> bool {
-    let number = |key: &str| map.get(key).and_then(Value::as_number);
-    let Some((coefficient, places)) = number("multipleOf").and_then(decimal) else { return false };
-    let bounds = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"].map(number);
-    let deepest = bounds.iter().flatten().filter_map(|bound| Some(parts(bound)?.1)).chain([places]).max();
-    let Some(deepest) = deepest.filter(|places| *places <= PLACES_MAX) else { return false };
-    let scaled = |bound: Option<&Number>| match bound.map(parts) {
-        None => Ok(None),
-        Some(Some((value, places))) => value.checked_mul(10i128.pow(deepest - places)).map(Some).ok_or(()),
-        Some(None) => Err(()),
-    };
-    let [least, above, most, below] = bounds.map(scaled);
-    let (Ok(least), Ok(above), Ok(most), Ok(below)) = (least, above, most, below) else { return false };
-    let Some(step) = i128::from(coefficient).checked_mul(10i128.pow(deepest - places)) else { return false };
-    // Of whole numbers the multiples of both.
-    let one = 10i128.pow(deepest);
-    let step = match may_be(map, &["number"]) {
-        true => Some(step),
-        false => (step / common(step, one)).checked_mul(one),
-    };
-    let Some(step) = step else { return false };
-    let first = [least.map(|b| up(b, step)), above.map(|b| b.div_euclid(step) + 1)].into_iter().flatten().max();
-    let last = [most.map(|b| b.div_euclid(step)), below.map(|b| up(b, step) - 1)].into_iter().flatten().min();
-    first.zip(last).is_some_and(|(first, last)| first > last)
-}
-
-/// The number of steps up to `bound`, or just beyond.
-fn up(bound: i128, step: i128) -> i128 {
-    bound.div_euclid(step) + i128::from(bound.rem_euclid(step) != 0)
-}
-
-/// The largest common divisor of two numbers above 0.
-fn common(a: i128, b: i128) -> i128 {
-    if b == 0 { a } else { common(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,9 +357,9 @@ mod tests {
         ] {
             let schema = json!({"type": "array", "items": to(name), "$defs": defs});
             let expected = if reached { to(name) } else { Value::Bool(false) };
-            assert_eq!(reachable(&schema)["items"], expected, "{name}");
+            assert_eq!(reachable(&schema).unwrap()["items"], expected, "{name}");
         }
-        let leaf = reachable(&json!({"$defs": defs}))["$defs"]["leaf"].clone();
+        let leaf = reachable(&json!({"$defs": defs})).unwrap()["$defs"]["leaf"].clone();
         assert_eq!(leaf, json!({"anyOf": [false, {"type": "null"}]}));
     }
 
@@ -323,9 +403,9 @@ mod tests {
                     "additionalProperties": false, "properties": {"a": {"type": "boolean"}}}),
             ),
         ] {
-            assert_eq!(reachable(&schema), expected, "{schema}");
+            assert_eq!(reachable(&schema).unwrap_or(json!(false)), expected, "{schema}");
             let nested = json!({"$defs": {"0": {"anyOf": [schema, {"type": "null"}]}}});
-            assert_eq!(reachable(&nested), json!({"$defs": {"0": {"anyOf": [expected, {"type": "null"}]}}}));
+            assert_eq!(reachable(&nested).unwrap(), json!({"$defs": {"0": {"anyOf": [expected, {"type": "null"}]}}}));
         }
     }
 }

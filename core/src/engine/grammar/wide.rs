@@ -73,7 +73,7 @@ pub(super) fn rules(name: &str, prepared: &Prepared) -> Result<String, GrammarEr
 }
 
 /// The definitions that hold a wide number or lead to one.
-fn wide_defs(defs: &Map<String, Value>) -> BTreeSet<String> {
+pub(super) fn wide_defs(defs: &Map<String, Value>) -> BTreeSet<String> {
     let mut leads: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, schema) in defs {
         let mut targets = BTreeSet::new();
@@ -89,6 +89,13 @@ fn wide_defs(defs: &Map<String, Value>) -> BTreeSet<String> {
         }
     }
     wide
+}
+
+/// Whether a wide number stands in the schema, or where it leads; `wide`: the definitions that hold one or lead to one.
+pub(super) fn reaches(schema: &Value, wide: &BTreeSet<String>) -> bool {
+    let mut targets = BTreeSet::new();
+    references(schema, &mut targets);
+    holds_wide(schema) || targets.into_iter().any(|name| wide.contains(name))
 }
 
 /// The definitions that a schema names.
@@ -118,13 +125,6 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// A wide number stands in the schema, or where it leads.
-    fn reaches(&self, schema: &Value) -> bool {
-        let mut targets = BTreeSet::new();
-        references(schema, &mut targets);
-        holds_wide(schema) || targets.into_iter().any(|name| self.wide.contains(name))
-    }
-
     fn fresh(&mut self) -> String {
         self.count += 1;
         format!("{}_{}", self.name, self.count)
@@ -142,7 +142,7 @@ impl Rules<'_> {
             return Err(fault(at, "", "the schema is too large for integers beyond 2^53"));
         }
         let map = match schema {
-            Value::Object(map) if self.reaches(schema) => map,
+            Value::Object(map) if reaches(schema, &self.wide) => map,
             schema => {
                 self.whole(name, schema);
                 return Ok(());

@@ -120,11 +120,6 @@ pub(super) fn fault(path: &str, keyword: &str, reason: impl AsRef<str>) -> Gramm
     GrammarError::At { path: shortened(&path), reason: shortened(reason.as_ref()) }
 }
 
-/// The pattern of a schema that says nothing else.
-pub(super) fn patterned(schema: &Value) -> Option<&str> {
-    schema.as_object().filter(|map| map.len() == 1)?.get("pattern")?.as_str()
-}
-
 /// The pointer to what stands under `key`.
 pub(super) fn below(path: &str, key: &str) -> String {
     format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"))

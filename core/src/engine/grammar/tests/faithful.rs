@@ -106,6 +106,9 @@ impl Author<'_> {
             12 => self.joined(&mut map, depth),
             _ => self.mixed(&mut map, depth),
         }
+        if self.random.one_in(10) && !map.contains_key("allOf") && !map.contains_key("$ref") {
+            map.insert("allOf".to_owned(), json!([self.narrowing()]));
+        }
         if self.random.one_in(6) {
             map.insert(self.random.of(&["title", "description", "x-note"]).to_string(), json!("text"));
         }
@@ -177,6 +180,20 @@ impl Author<'_> {
         let (pattern, format) = (*self.random.of(&PATTERNS), *self.random.of(&FORMATS));
         self.maybe(map, 3, "pattern", json!(pattern));
         self.maybe(map, 4, "format", json!(format));
+    }
+
+    /// More about a number or a text.
+    fn narrowing(&mut self) -> Value {
+        let mut map = Map::new();
+        match self.random.below(3) {
+            0 => self.integer(&mut map),
+            1 => self.number(&mut map),
+            _ => self.string(&mut map),
+        }
+        if self.random.one_in(2) {
+            map.remove("type");
+        }
+        Value::Object(map)
     }
 
     fn value(&mut self, depth: usize) -> Value {

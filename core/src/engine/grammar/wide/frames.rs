@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Rules;
+use super::{Rules, reaches};
 use crate::engine::grammar::GrammarError;
 use crate::engine::grammar::calls::quoted;
 use crate::engine::grammar::prepare::{below, fault};
@@ -14,7 +14,7 @@ impl Rules<'_> {
     pub(super) fn list(&mut self, map: &Map<String, Value>, at: &str) -> Result<String, GrammarError> {
         let schema =
             Value::Object(Map::from_iter([("type".to_owned(), json!("array"))].into_iter().chain(map.clone())));
-        if !self.reaches(&schema) {
+        if !reaches(&schema, &self.wide) {
             return self.rule(&schema, at);
         }
         if map.contains_key("prefixItems") {
@@ -43,7 +43,7 @@ impl Rules<'_> {
     pub(super) fn object(&mut self, map: &Map<String, Value>, at: &str) -> Result<String, GrammarError> {
         let schema =
             Value::Object(Map::from_iter([("type".to_owned(), json!("object"))].into_iter().chain(map.clone())));
-        if !self.reaches(&schema) {
+        if !reaches(&schema, &self.wide) {
             return self.rule(&schema, at);
         }
         if let Some(keyword) = ["minProperties", "maxProperties"].into_iter().find(|keyword| map.contains_key(*keyword))
