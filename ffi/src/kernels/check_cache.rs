@@ -250,6 +250,8 @@ fn on_device(d: &Device, kv: KvType, dim: usize, x: &Inputs) -> Result<Made, Gpu
     };
     let last = TOKENS - 1;
     put(0, last)?;
+    // A settled token's earlier positions were written by earlier passes: they are read before the wait for the kernel before.
+    d.wait()?;
     attend(last, 1, true)?;
     let (alone, cached) = (read(&y, TOKENS * width)?, [kept(&keys)?, kept(&values)?]);
     put(last, 1)?;
