@@ -108,7 +108,7 @@ impl Wanted {
 /// Where nothing was found, the turn that the client named must be there: else it takes a wrong id for an empty log.
 /// What `after` names may be gone: ids are in the order of time, and what is later is told all the same.
 fn known(filter: &TurnFilter, found: bool) -> Result<(), ApiError> {
-    let wrong = |after: &&TurnId| !after.0.strip_prefix("turn-").is_some_and(|id| !id.is_empty());
+    let wrong = |after: &&TurnId| after.0.strip_prefix("turn-").is_none_or(|id| id.is_empty());
     let none = filter.turn.as_ref().filter(|_| !found).or(filter.after.as_ref().filter(wrong));
     let Some(id) = none else { return Ok(()) };
     let id: String = id.0.chars().take(NAMED_CHARS_MAX).collect();

@@ -233,7 +233,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let lister = Lister::start();
         let (free, held) = mpsc::channel::<()>();
-        lister.jobs().send(Box::new(move || drop(held.recv()))).unwrap();
+        lister.jobs().send(Box::new(move || assert!(held.recv().is_err()))).unwrap();
         // Behind one that hangs nobody is answered.
         let (told, heard) = mpsc::channel();
         let first = told.clone();
