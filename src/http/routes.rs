@@ -129,7 +129,7 @@ pub static ROUTES: &[Route] = &[
 /// Of what takes no parameters.
 pub(super) const NOTHING: Table = Table::new("", "", &[]);
 
-/// Paths whose query is passed over: links and probes put into it what they like.
+/// Paths whose query is passed over, as that of a route with a body: links and probes put into it what they like.
 const ANY_QUERY: &[&str] = &["/", "/page/{*id}", "/health", "/metrics"];
 
 /// What all requests share.
@@ -234,7 +234,7 @@ async fn admit(
     }
     let limits = door.limits.get();
     let (parts, incoming) = request.into_parts();
-    if route.query.is_none() && !ANY_QUERY.contains(&route.path) {
+    if route.query.is_none() && route.body.is_none() && !ANY_QUERY.contains(&route.path) {
         query::read(&parts.uri, &NOTHING)?;
     }
     let body = match route.body {

@@ -96,7 +96,7 @@ fn what_is_wrong_is_named_with_what_is_right() {
         ),
         (json!({"filler": "x"}), "filler", "`filler` is not supported: leave it out, or empty"),
         (json!({"large": 0}), "large", "`large` must be a whole number of 1 or more, not 0"),
-        (json!({"large": 1e17}), "large", "`large` must be a whole number between 1 and 9007199254740991, not 1e17"),
+        (json!({"large": 1e17}), "large", "`large` must be a whole number between 1 and 9007199254740991, not 1e+17"),
         (
             json!({"ids": 5}),
             "ids",
