@@ -3,7 +3,7 @@
 // matmul_one: one token; matmul_1, _2, _4, _8: up to 8, 16, 32, 64; a block of 8 warps owns a tile of rows, each warp one part
 // of the inputs. Up to 8 tokens it goes on to further tiles, where there are more than fit at once: their weights are on their
 // way while the sums of the last one are joined. _deep: of each part two blocks on their way at once, for matrices with few tiles
-// of long rows; _long: of more tiles, or of rows so long that their activations are fetched; _normed: the row is normalised by who reads it. matmul_8 takes more tokens, 64 a block (y), whose weights the
+// of long rows. _long: of more tiles, or of rows so long that their activations are fetched. _normed: the row is normalised by who reads it. matmul_8 takes more tokens, 64 a block (y), whose weights the
 // second-level cache holds. Many more: gemm.cu.
 // What is added to is read before the wait: it is at least two kernels old.
 // Limits: inputs a multiple of the packing's block; 1 to 4 segments. Shared memory: 38 KB at most.

@@ -1,5 +1,5 @@
-//! Long rows of few tokens, and what a model without experts has in their place, against plain arithmetic: the kernels for a
-//! single token give the bits of those for several.
+//! Long rows, and what a model without experts has in their place, against plain arithmetic. The kernels for a single token
+//! give the bits of those for several.
 
 use super::check::{Finding, floats, matrix, read, rounded, worst};
 use super::check_many::{dot, same};
