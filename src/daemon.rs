@@ -21,7 +21,7 @@ mod vectors;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use actix_rt::{Arbiter, System};
@@ -107,6 +107,8 @@ pub struct Cast {
 
 /// A running daemon.
 pub struct Daemon {
+    /// For work that goes on when its client has left.
+    own: Weak<Daemon>,
     /// As in force; what changes while it runs is in `reload`.
     config: Live<Config>,
     flags: Flags,
@@ -117,8 +119,8 @@ pub struct Daemon {
     board: Arc<Board>,
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
-    /// The file that they are of.
-    keys_file: Mutex<Option<Stamp>>,
+    /// The file that was read last; the outer `None`: none yet.
+    keys_file: Mutex<Option<Option<Stamp>>>,
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
     models: Arc<model::Models>,
@@ -198,7 +200,8 @@ impl Daemon {
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });
-        Arc::new(Daemon {
+        Arc::new_cyclic(|own| Daemon {
+            own: own.clone(),
             limits: Arc::new(Live::new(http_limits(&config))),
             models: model::Models::new(&config, board.clone(), &cast, clock.clone()),
             config: Live::new(config),

@@ -294,7 +294,7 @@ pub struct TurnText {
 }
 
 /// What a forgetting reaches: what passes a filter, and what came of turns that went on with such a one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forgetting {
     pub filter: TurnFilter,
     /// They stay in the log, without the words of the forgotten.

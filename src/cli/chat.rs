@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 
 use super::client::{Client, Where, printable};
 use super::exit::{EX_DATAERR, EX_USAGE, coded, note, say};
+use super::owner::become_owner;
 use super::serve::Place;
 use answer::{Answer, Style};
 use command::{Command, Gather, HELP, Think};
@@ -121,7 +122,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let message = "--json and --show-prompt need a question: give it as an argument or on standard input";
             Err(coded(EX_USAGE, message))
         }
-        None => Prompt::new(runtime, client, session, &config.state_dir)?.run(),
+        None => {
+            // The folder may be another user's: what is written there is that user's.
+            become_owner(&config)?;
+            Prompt::new(runtime, client, session, &config.state_dir)?.run()
+        }
     }
 }
 

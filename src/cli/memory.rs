@@ -1,6 +1,7 @@
 //! `chimere memory list | export | forget`: the turn log, through the daemon when one runs or is named by --url, else
 //! on the disk.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -11,8 +12,11 @@ use std::time::Duration;
 use anyhow::Context;
 use chimere::config::Config;
 use chimere::daemon::{TURNS_DIR, open_turns};
+use chimere::embed::Examples;
 use chimere::engine::prefix::discard;
-use chimere::service::TurnFilter;
+use chimere::night::forget;
+use chimere::night::library::Library;
+use chimere::service::{Forgetting, TurnFilter};
 use chimere::store::files::{LockError, StateLock};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Role, Turn, TurnId};
@@ -150,11 +154,19 @@ async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()
                 let mut out = io::stdout().lock();
                 return log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await;
             };
-            if file.metadata()?.is_file() {
-                file.set_len(0)?;
-            }
+            // An earlier export stays where this one cannot be read.
+            let mut to_empty = file.metadata()?.is_file();
             let mut out = BufWriter::new(file);
-            log.each(which.filter(), None, &mut |turn| line(&mut out, turn)).await?;
+            log.each(which.filter(), None, &mut |turn| {
+                if std::mem::take(&mut to_empty) {
+                    out.get_ref().set_len(0)?;
+                }
+                line(&mut out, turn)
+            })
+            .await?;
+            if to_empty {
+                out.get_ref().set_len(0)?;
+            }
             Ok(out.into_inner().map_err(|error| error.into_error())?.sync_all()?)
         }
         Cmd::Forget { which, all, json } => {
@@ -181,6 +193,7 @@ enum Log {
         turns: SledTurns,
         /// Prompts that the daemon kept for its next start.
         prefixes: PathBuf,
+        state_dir: PathBuf,
         _lock: StateLock,
     },
     Daemon(Client),
@@ -201,7 +214,8 @@ impl Log {
             Ok(lock) => {
                 let folder = config.state_dir.join(TURNS_DIR);
                 let turns = open_turns(&folder, config.memory.bytes_max, &chimere::program::own()?)?;
-                Ok(Log::Disk { turns, prefixes: config.prefixes_file(), _lock: lock })
+                let (prefixes, state_dir) = (config.prefixes_file(), config.state_dir.clone());
+                Ok(Log::Disk { turns, prefixes, state_dir, _lock: lock })
             }
             Err(LockError::Held(_)) => Ok(Log::Daemon(Client::new(target, config.http.listen)?)),
             Err(error) => Err(error.into()),
@@ -246,7 +260,8 @@ impl Log {
 
     async fn forget(&self, filter: TurnFilter) -> anyhow::Result<usize> {
         match self {
-            Log::Disk { turns, prefixes, .. } => {
+            Log::Disk { turns, prefixes, state_dir, .. } => {
+                forget_learned(turns, state_dir, &filter)?;
                 discard(prefixes).with_context(|| prefixes.display().to_string())?;
                 let forgotten = turns.forget(&filter)?;
                 turns.flush().await?;
@@ -269,6 +284,20 @@ fn there(named: Option<&TurnId>, found: bool) -> anyhow::Result<()> {
     let Some(id) = named.filter(|_| !found) else { return Ok(()) };
     let message = format!("there is no turn `{}` here: it may have been forgotten or dropped", id.0);
     Err(coded(EX_DATAERR, message))
+}
+
+/// Takes turns out of what was learned from them and what is shown of them, before the log forgets them.
+fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> anyhow::Result<()> {
+    let (mut followers, mut rest) = (BTreeSet::new(), Some(filter.clone()));
+    while let Some(wanted) = rest {
+        let piece = turns.followers_piece(&wanted)?;
+        followers.extend(piece.value);
+        rest = piece.next.map(|after| TurnFilter { after: Some(after), ..wanted });
+    }
+    let wanted = Forgetting { filter: filter.clone(), followers };
+    forget::pairs(state_dir, &Library::new(state_dir), &wanted, None).map_err(anyhow::Error::msg)?;
+    Examples::open(Err("no daemon runs".to_owned()), state_dir).forget(filter)?;
+    Ok(())
 }
 
 /// The address of the turns with a query, escaped.

@@ -14,24 +14,32 @@ use crate::service::{Forgetting, ServiceError, TurnFilter};
 const WITHIN: Duration = Duration::from_millis(MEMORY_TIMEOUT_MS);
 
 impl Daemon {
-    /// Forgets what passes a filter; how many turns.
+    /// Forgets what passes a filter; how many turns. What began is done to its end, also when the client has left.
     pub(super) async fn forget_everywhere(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
-        let followers = self.cast.memory.send_within(Followers(filter.clone()), WITHIN).await;
-        let followers = followers.map_err(|error| link(&error))?.map_err(memory)?.into_iter().collect();
+        let Some(daemon) = self.own.upgrade() else { return Err(ServiceError::Internal("it ends".to_owned())) };
+        let forgetting = tokio::spawn(async move { daemon.forget_to_the_end(filter).await });
+        forgetting.await.unwrap_or_else(|error| Err(ServiceError::Internal(error.to_string())))
+    }
+
+    async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
+        self.replies.sessions.forget();
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
-        let wanted = Forgetting { filter: filter.clone(), followers };
-        self.forget_pairs(wanted.clone()).await?;
-        self.replies.sessions.forget(&wanted);
+        self.forget_pairs(self.forgetting(&filter).await?).await?;
         self.forget_examples(filter.clone()).await?;
         self.replies.withheld.forget(filter.principal.as_deref());
         self.forget_prefixes(filter.principal.clone()).await?;
+        let wanted = self.forgetting(&filter).await?;
         let forgotten = self.cast.memory.send_within(Forget(filter.clone()), WITHIN).await;
-        let forgotten = forgotten.map_err(|error| link(&error))?.map_err(memory)?;
-        // What was made or begun in between knew them still.
-        self.replies.sessions.forget(&wanted);
+        // What was made or begun in between knew them still. The log may forget to its end, however late it says so.
         self.forget_pairs(wanted).await?;
         self.forget_examples(filter).await?;
-        Ok(forgotten)
+        forgotten.map_err(|error| link(&error))?.map_err(memory)
+    }
+
+    async fn forgetting(&self, filter: &TurnFilter) -> Result<Forgetting, ServiceError> {
+        let followers = self.cast.memory.send_within(Followers(filter.clone()), WITHIN).await;
+        let followers = followers.map_err(|error| link(&error))?.map_err(memory)?.into_iter().collect();
+        Ok(Forgetting { filter: filter.clone(), followers })
     }
 
     /// Drops the pairs that were learned from them.

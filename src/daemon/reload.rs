@@ -12,7 +12,7 @@ use crate::actors::scheduler::ScheduleChanged;
 use crate::config::settings::{Setting, changed};
 use crate::config::{Config, RepliesConfig};
 use crate::engram::format::EXTENSION;
-use crate::keys::{KeyRing, Stamp};
+use crate::keys::{KeyError, KeyRing, Stamp};
 use crate::meters;
 use crate::pipeline::Watch;
 
@@ -84,23 +84,30 @@ impl Daemon {
     /// A change of the keys holds from the next request on: whoever revokes one waits for nothing.
     pub(super) fn follow_keys(&self) {
         let mut read = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Stamp::of(&self.config.get().state_dir);
-        if *read != now {
+        let now = Some(Stamp::of(&self.config.get().state_dir));
+        if *read != now && self.reload_keys() {
             *read = now;
-            self.reload_keys();
         }
     }
 
-    fn reload_keys(&self) {
+    /// False: the file could not be read just now, and is to be read again.
+    fn reload_keys(&self) -> bool {
         let config = self.config.get();
         let loaded = KeyRing::load(&config.state_dir);
         meters::reloaded("keys", loaded.is_ok());
         match loaded {
             Ok(ring) if ring.is_empty() && !config.http.listen.ip().is_loopback() => {
                 tracing::error!("the key file is gone: the keys read before stay");
+                true
             }
-            Ok(ring) => drop(self.keys.send_replace(Arc::new(ring))),
-            Err(error) => tracing::error!(%error, "keys not reloaded: the ones read before stay"),
+            Ok(ring) => {
+                self.keys.send_replace(Arc::new(ring));
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "keys not reloaded: the ones read before stay");
+                !matches!(error, KeyError::Io { .. })
+            }
         }
     }
 

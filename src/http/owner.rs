@@ -50,8 +50,8 @@ fn look_up(ends: &Ends) -> User {
     let plain = of_four(ends);
     match socket(plain.peer, plain.local) {
         Ok(Socket::Of(uid)) => User::Is(uid),
-        Ok(Socket::Gone) => User::Gone,
-        Err(_) => in_tables(Path::new("/proc"), ends),
+        // A kernel that cannot answer for TCP says the same of a socket that is gone.
+        Ok(Socket::Gone) | Err(_) => in_tables(Path::new("/proc"), ends),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod answers;
 pub mod canary;
 pub mod cluster;
 pub mod dataset;
+pub mod forget;
 pub mod gate;
 pub mod generation;
 pub mod inspect;

@@ -16,7 +16,7 @@ use super::session::Held;
 use super::sink::{Opened, Sink};
 use super::stops::{StepError, Stops};
 use super::{Replies, steps, unavailable};
-use crate::actors::memory::{Append, AppendTo};
+use crate::actors::memory::{Append, AppendSpared, AppendTo, GoesOn};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
 use crate::meters;
@@ -176,14 +176,12 @@ impl ReplyRun<'_> {
             let mut turn = opening.turn(plan, &hosted, prompt_ids, generations, trace);
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
-            if let Some(session) = &session {
-                session.spare(&mut turn);
-            }
+            let in_doubt = session.as_ref().and_then(Held::in_doubt);
             // A reply that broke off leaves its session where it was.
             let session = session.as_ref().filter(|_| complete);
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();
-            if !keep(replies, turn, moved).await && in_session {
+            if !keep(replies, turn, moved, in_doubt).await && in_session {
                 let message = "the turn log cannot be written: the reply was sent, but the session stays where it was";
                 last = Some(ReplyEvent::Failed(unavailable(message, 10)));
             }
@@ -216,12 +214,13 @@ pub(super) fn record(step: &Step) -> StepRecord {
 
 /// Appends a Turn, of an aborted reply with no less patience than of any other, and moves its session. Memory may be
 /// down: the reply goes on, and the loss is counted. False: the turn is not kept.
-async fn keep(replies: &Replies, turn: Turn, session: Option<Session>) -> bool {
+async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, in_doubt: Option<GoesOn>) -> bool {
     let (id, verdict, patience) = (turn.id.clone(), turn.verdict, *replies.append_timeout.get());
     let turn = Box::new(turn);
-    let kept = match session {
-        Some(session) => replies.memory.send_within(AppendTo(turn, session), patience).await,
-        None => replies.memory.send_within(Append(turn), patience).await,
+    let kept = match (in_doubt, session) {
+        (Some(goes_on), session) => replies.memory.send_within(AppendSpared { turn, session, goes_on }, patience).await,
+        (None, Some(session)) => replies.memory.send_within(AppendTo(turn, session), patience).await,
+        (None, None) => replies.memory.send_within(Append(turn), patience).await,
     };
     let lost = match kept {
         Ok(Ok(())) => {

@@ -1,54 +1,38 @@
 //! A reply that goes on with a named session. The session's messages are put in front of the request's. No other
 //! reply goes on with that session meanwhile. The session moves to the new turn when that is kept.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Replies;
-use crate::actors::memory::{MemoryError, Resume};
-use crate::service::{Forgetting, ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
-use crate::store::{Marks, StoreError, passes, without_forgotten};
-use crate::turn::{Role, Turn, TurnId};
+use crate::actors::memory::{GoesOn, MemoryError, Resume};
+use crate::service::{ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
+use crate::store::StoreError;
+use crate::turn::{Role, TurnId};
 
 /// Sessions, by principal and name, that a reply is under way in: at most one for each reply.
 #[derive(Default)]
-pub struct UnderWay(Mutex<All>);
-
-#[derive(Default)]
-struct All {
-    sessions: HashMap<(String, String), GoesOn>,
-    /// Forgettings so far.
-    forgettings: u64,
-}
-
-/// What a reply goes on with.
-#[derive(Default)]
-struct GoesOn {
-    turn: Option<Marks>,
-    /// It was forgotten, or rid of forgotten words, since the reply began.
-    forgotten: bool,
+pub struct UnderWay {
+    sessions: Mutex<HashSet<(String, String)>>,
+    /// Forgettings that began.
+    forgettings: AtomicU64,
 }
 
 impl UnderWay {
     /// An error where a reply is under way in the session, and would move it again at its end.
     pub fn refuse(&self, principal: &str, name: &str) -> Result<(), ServiceError> {
-        let there = self.all().sessions.contains_key(&(principal.to_owned(), name.to_owned()));
+        let there = self.all().contains(&(principal.to_owned(), name.to_owned()));
         if there { Err(busy(name)) } else { Ok(()) }
     }
 
-    /// Tells the replies under way of a forgetting: what they go on with must not be kept with them. Told before the log
-    /// forgets, and again after it, since a reply may have begun in between.
-    pub fn forget(&self, Forgetting { filter, followers }: &Forgetting) {
-        let mut all = self.all();
-        all.forgettings += 1;
-        for goes_on in all.sessions.values_mut() {
-            let reached = |turn: &Marks| passes(filter, turn) || followers.contains(&turn.id);
-            goes_on.forgotten |= goes_on.turn.as_ref().is_some_and(reached);
-        }
+    /// Tells the replies under way that a forgetting begins: what they go on with is looked at once more when they are kept.
+    pub fn forget(&self) {
+        self.forgettings.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,12 +43,16 @@ pub(super) struct Held {
     name: String,
     /// `None`: this reply begins it.
     created_ms: Option<i64>,
+    /// The turn that it goes on with.
+    from: Option<TurnId>,
     messages: usize,
+    /// Forgettings before that turn was read.
+    forgettings: u64,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.under_way.all().sessions.remove(&(self.principal.clone(), self.name.clone()));
+        self.under_way.all().remove(&(self.principal.clone(), self.name.clone()));
     }
 }
 
@@ -74,12 +62,11 @@ impl Held {
         SessionUse { name: self.name.clone(), messages: self.messages }
     }
 
-    /// Takes out of the reply's turn what was forgotten while the reply was under way.
-    pub(super) fn spare(&self, turn: &mut Turn) {
-        let key = (self.principal.clone(), self.name.clone());
-        if self.under_way.all().sessions.get(&key).is_some_and(|goes_on| goes_on.forgotten) {
-            without_forgotten(turn, self.messages);
-        }
+    /// What the reply's turn goes on with, where something was forgotten since that was read.
+    pub(super) fn in_doubt(&self) -> Option<GoesOn> {
+        let since = self.under_way.forgettings.load(Ordering::SeqCst) != self.forgettings;
+        let turn = self.from.clone().filter(|_| since)?;
+        Some(GoesOn { turn, messages: self.messages })
     }
 
     /// The session once it has come to a turn.
@@ -94,32 +81,26 @@ impl Replies {
     pub(super) async fn resume(&self, request: &mut ReplyRequest) -> Result<Option<Held>, ServiceError> {
         let Some(name) = request.session.clone() else { return Ok(None) };
         let principal = request.principal.name.clone();
-        let key = (principal.clone(), name.clone());
-        {
-            let mut all = self.sessions.all();
-            if all.sessions.contains_key(&key) {
-                return Err(busy(&name));
-            }
-            all.sessions.insert(key.clone(), GoesOn::default());
+        if !self.sessions.all().insert((principal.clone(), name.clone())) {
+            return Err(busy(&name));
         }
-        let under_way = self.sessions.clone();
-        let mut held =
-            Held { under_way, principal: principal.clone(), name: name.clone(), created_ms: None, messages: 0 };
-        let found = loop {
-            let before = self.sessions.all().forgettings;
-            let resume = Resume { principal: principal.clone(), name: name.clone(), begins: true };
-            let found = self.memory.send_within(resume, *self.append_timeout.get()).await;
-            let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;
-            let mut all = self.sessions.all();
-            // Read before a forgetting, it may hold what is gone now.
-            if all.forgettings == before {
-                let turn = found.as_ref().map(|(_, turn)| Marks::of(turn));
-                all.sessions.insert(key, GoesOn { turn, forgotten: false });
-                break found;
-            }
+        let (under_way, forgettings) = (self.sessions.clone(), self.sessions.forgettings.load(Ordering::SeqCst));
+        let (created_ms, from, messages) = (None, None, 0);
+        let mut held = Held {
+            under_way,
+            principal: principal.clone(),
+            name: name.clone(),
+            created_ms,
+            from,
+            messages,
+            forgettings,
         };
+        let resume = Resume { principal, name: name.clone(), begins: true };
+        let found = self.memory.send_within(resume, *self.append_timeout.get()).await;
+        let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;
         request.conversation.get_or_insert(name);
         if let (Some((session, turn)), ReplyInput::Chat { messages, .. }) = (found, &mut request.input) {
+            held.from = Some(turn.id.clone());
             let said = turn.said(0);
             (held.created_ms, held.messages) = (Some(session.created_ms), said.len());
             // The system's text is the request's own affair; it stays in front.

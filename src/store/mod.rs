@@ -184,14 +184,14 @@ pub(crate) fn rest_of_list<T>(filter: TurnFilter, piece: &Piece<Vec<T>>) -> Opti
 /// What a filter asks of a turn. The rest of a record is passed over.
 #[derive(serde::Deserialize)]
 pub(crate) struct Marks {
-    pub(crate) id: TurnId,
+    id: TurnId,
     principal: String,
     conversation: String,
     time_ms: i64,
 }
 
 impl Marks {
-    pub(crate) fn of(turn: &Turn) -> Self {
+    fn of(turn: &Turn) -> Self {
         let (id, principal, conversation) = (turn.id.clone(), turn.principal.clone(), turn.conversation.clone());
         Marks { id, principal, conversation, time_ms: turn.time_ms }
     }

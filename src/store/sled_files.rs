@@ -200,11 +200,14 @@ fn segment(place: u64, bytes: Vec<u8>) -> Option<Segment> {
         }
         let Some(next) = next_sound(&read.bytes, at, here.as_ref(), of, messages_end) else {
             let blank = is_blank(read.bytes.get(at..messages_end).unwrap_or(&read.bytes[at..]));
-            if here.is_some() || (!blank && !holds_older(&read.bytes, at, of)) {
+            let older = here.is_none() && !blank && holds_older(&read.bytes, at, of);
+            if !blank && !older {
                 read.fault = read.fault.or(Some("a message is damaged or was not written to its end"));
             }
             read.messages.extend(here.filter(|_| of.is_some()));
-            read.gaps.push(at..read.bytes.len());
+            let rest = at..read.bytes.len();
+            read.gaps.extend((!older).then(|| rest.clone()));
+            read.older = if older { rest } else { 0..0 };
             read.number = of.map_or(0, |of| of as i64 * SEGMENT_BYTES as i64);
             return Some(read);
         };
@@ -226,12 +229,10 @@ fn next_sound(bytes: &[u8], at: usize, here: Option<&Message>, of: Option<u64>, 
     behind.or_else(|| (at + 1..=end.min(bytes.len())).find(sound))
 }
 
-/// What a segment held when it was filled before lies behind what it holds now, from the middle of a message on. Is there a
-/// sound message of that time, the one that closed the segment at the latest?
+/// Is there a sound message behind `from` of the time when the segment was filled before? Its closing one is, at least.
 fn holds_older(bytes: &[u8], from: usize, of: Option<u64>) -> bool {
     let now = of.map_or(i64::MAX, |of| of as i64 * SEGMENT_BYTES as i64);
-    let older = |at| message(bytes, at, None).is_some_and(|found| found.sound && found.number < now);
-    (from..bytes.len()).any(older)
+    (from..bytes.len()).any(|at| message(bytes, at, None).is_some_and(|found| found.sound && found.number < now))
 }
 
 /// The log number in a segment's head, where its checksum holds.

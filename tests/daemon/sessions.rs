@@ -8,7 +8,7 @@ use chimere::service::Scope;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, kill};
+use crate::harness::{Daemon, PATIENCE, kill};
 use crate::people::told;
 
 struct Home {
@@ -213,12 +213,14 @@ async fn a_forgotten_turn_leaves_a_session_that_goes_on_without_its_words() {
     let numbat = on["x_chimere"]["turn"].as_str().unwrap();
     assert_eq!(home.delete(anna, &format!("/v1/memory/turns?turn={numbat}")).await.1["turns"], 1);
     drop(stream);
+    let began = std::time::Instant::now();
     let kept = loop {
         let (_, kept) = home.get(anna, "/v1/memory/turns").await;
         if kept.to_string().contains("Tell me a story.") {
             break kept;
         }
-        tokio::task::yield_now().await;
+        assert!(began.elapsed() < PATIENCE, "the story is not kept");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     };
     assert!(!kept.to_string().contains("numbat"), "{kept}");
     assert_eq!(kept["data"].as_array().unwrap().last().unwrap()["redacted"], true, "{kept}");

@@ -54,7 +54,14 @@ impl Lister {
         work: impl FnOnce(&dyn TurnStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<(Arc<Held>, T), StoreError> {
         let (to, heard) = oneshot::channel();
-        let sent = self.jobs().send(Box::new(move || drop(to.send(done(log, work)))));
+        let job: Job = Box::new(move || drop(to.send(done(log, work))));
+        let mut sent = self.jobs().send(job);
+        if let Err(mpsc::SendError(job)) = sent {
+            // Where no thread was to be had, one may be now.
+            let mut jobs = self.jobs();
+            *jobs = Lister::begin();
+            sent = jobs.send(job);
+        }
         sent.map_err(|_| StoreError::Disk("the thread that reads listings is not there".to_owned()))?;
         let broken = |_| Err(StoreError::Broken("a listing panicked".to_owned()));
         let told = within(async { heard.await.unwrap_or_else(broken) }).await;

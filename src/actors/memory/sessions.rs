@@ -5,13 +5,46 @@ use actix::prelude::*;
 
 use super::{Memory, MemoryError, note_appended};
 use crate::service::{Session, SessionAt};
-use crate::store::{StoreError, TurnStore};
+use crate::store::{StoreError, TurnStore, without_forgotten};
 use crate::turn::{Turn, TurnId};
 
 /// Keeps a turn and moves the session that it belongs to; answered when both are flushed.
 #[derive(Message)]
 #[rtype(result = "Result<(), MemoryError>")]
 pub struct AppendTo(pub Box<Turn>, pub Session);
+
+/// What a turn goes on with, as its reply read it.
+pub struct GoesOn {
+    pub turn: TurnId,
+    /// So many messages behind the turn's head.
+    pub messages: usize,
+}
+
+/// Keeps a turn without the messages that it goes on with, where they were forgotten since, and moves its session, if it
+/// moves one; answered when both are flushed.
+#[derive(Message)]
+#[rtype(result = "Result<(), MemoryError>")]
+pub struct AppendSpared {
+    pub turn: Box<Turn>,
+    pub session: Option<Session>,
+    pub goes_on: GoesOn,
+}
+
+impl AppendSpared {
+    fn append(self, log: &dyn TurnStore) -> Result<u64, StoreError> {
+        let AppendSpared { mut turn, session, goes_on } = self;
+        let said = log.get(&goes_on.turn)?.map(|before| before.said(0)).unwrap_or_default();
+        let behind = &turn.messages[turn.head()..];
+        if behind.get(..goes_on.messages) != Some(&said[..]) {
+            without_forgotten(&mut turn, goes_on.messages);
+        }
+        let dropped = log.append(&turn)?;
+        if let Some(session) = session {
+            log.put_session(&session)?;
+        }
+        Ok(dropped)
+    }
+}
 
 /// The session of a principal and the turn that it has come to.
 #[derive(Message)]
@@ -88,6 +121,14 @@ impl Handler<AppendTo> for Memory {
             Ok(dropped)
         });
         Box::pin(appended.map(|result, _, _| result.map(note_appended)))
+    }
+}
+
+impl Handler<AppendSpared> for Memory {
+    type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
+
+    fn handle(&mut self, spared: AppendSpared, _: &mut Self::Context) -> Self::Result {
+        Box::pin(self.write(move |log| spared.append(log)).map(|result, _, _| result.map(note_appended)))
     }
 }
 

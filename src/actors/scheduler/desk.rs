@@ -3,8 +3,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -21,7 +20,7 @@ use crate::actors::trainer::Trainer;
 use crate::clock::Clock;
 use crate::embed::Examples;
 use crate::failpoint::Failpoint;
-use crate::night::dataset;
+use crate::night::forget;
 use crate::night::library::Library;
 use crate::night::schedule::{Schedule, ScheduleError};
 use crate::service::Forgetting;
@@ -66,8 +65,8 @@ pub struct Desk {
     pub enabled: bool,
     pub host: Host,
     pub progress: watch::Sender<Progress>,
-    /// Forgettings so far. What was read before one must not be written after it.
-    pub forgettings: AtomicU64,
+    /// Forgettings since a selection of pairs began, where one is under way: what it read before them must not stay.
+    pub forgettings: Mutex<Option<Vec<Forgetting>>>,
 }
 
 impl Desk {
@@ -105,26 +104,17 @@ impl Desk {
         self.reach(step.step, step.steps);
     }
 
+    pub(super) fn forgettings(&self) -> MutexGuard<'_, Option<Vec<Forgetting>>> {
+        self.forgettings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Drops the pairs of turns that are forgotten, from the library and from every run's dataset; says how many went
     /// and whether the run under way had some of them.
     pub fn forget_pairs(&self, wanted: &Forgetting, current: Option<&str>) -> Result<(usize, bool), String> {
-        self.forgettings.fetch_add(1, Ordering::SeqCst);
-        let mut gone = self.library.forget(wanted).map_err(|error| error.to_string())?;
-        let mut of_current = false;
-        let forget = |run: std::fs::DirEntry| dataset::forget(&run.path(), wanted);
-        let runs = match std::fs::read_dir(self.state_dir.join("runs")) {
-            Ok(runs) => runs,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((gone, false)),
-            Err(error) => return Err(error.to_string()),
-        };
-        for run in runs {
-            let run = run.map_err(|error| error.to_string())?;
-            let name = run.file_name();
-            let count = forget(run).map_err(|error| format!("run {}: {error}", name.to_string_lossy()))?;
-            of_current |= count > 0 && current.is_some_and(|current| name == current);
-            gone += count;
+        if let Some(since) = self.forgettings().as_mut().filter(|since| !since.contains(wanted)) {
+            since.push(wanted.clone());
         }
-        Ok((gone, of_current))
+        forget::pairs(&self.state_dir, &self.library, wanted, current)
     }
 
     /// Passes a named point between two steps.

@@ -2,8 +2,8 @@
 //! learned from it. What each leaves is on disk before the next begins.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -133,17 +133,22 @@ impl Work {
         Ok((!page.is_empty()).then_some(page))
     }
 
-    /// Makes the dataset of this night; anew where something was forgotten meanwhile.
+    /// Makes the dataset of this night; anew where some of it was forgotten meanwhile.
     pub(super) async fn select(&self) -> Result<Event, String> {
         for _ in 0..SELECTIONS_MAX {
-            let before = self.desk.forgettings.load(Ordering::SeqCst);
-            let event = self.select_once().await?;
-            if self.desk.forgettings.load(Ordering::SeqCst) == before {
+            *self.desk.forgettings() = Some(Vec::new());
+            let event = self.select_once().await;
+            let since = self.desk.forgettings().take().unwrap_or_default();
+            let run_dir = self.desk.run_dir(&self.run.order.id);
+            let forget =
+                move || since.iter().map(|wanted| dataset::forget(&run_dir, wanted)).sum::<io::Result<usize>>();
+            let gone = blocking(forget).await?.map_err(|error| error.to_string())?;
+            let event = event?;
+            if gone == 0 {
                 return Ok(event);
             }
-            tracing::info!("turns were forgotten while pairs were selected: they are selected anew");
+            tracing::info!(gone, "turns were forgotten while pairs were selected: they are selected anew");
         }
-        dataset::write(&self.desk.run_dir(&self.run.order.id), &[]).map_err(|error| error.to_string())?;
         Err(format!("turns were forgotten during each of {SELECTIONS_MAX} selections"))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::turn::Turn;
+use crate::turn::{ToolCall, Turn};
 
 const TURNS_MAX: usize = 20_000;
 const BYTES_MAX: usize = 1 << 30;
@@ -35,9 +35,21 @@ impl Window {
 
 /// Bytes of a turn in memory, but for what is small.
 fn bytes(turn: &Turn) -> usize {
-    let said: usize = turn.messages.iter().map(|message| size_of_val(message) + message.content.len()).sum();
-    let answered = turn.generations.iter().map(|generation| generation.content.len() + 4 * generation.reply_ids.len());
-    size_of::<Turn>() + said + answered.sum::<usize>() + 4 * turn.prompt_ids.len()
+    let calls = |calls: &[ToolCall]| calls.iter().map(|call| call.arguments.to_string().len()).sum::<usize>();
+    let said = turn.messages.iter().map(|message| {
+        let thought = message.reasoning_content.as_ref().map_or(0, String::len);
+        size_of_val(message) + message.content.len() + thought + calls(&message.tool_calls)
+    });
+    let answered = turn.generations.iter().map(|generation| {
+        let texts = generation.content.len() + generation.thinking.len() + calls(&generation.tool_calls);
+        texts + 4 * (generation.reply_ids.len() + generation.thinking_ids.len())
+    });
+    let steps =
+        turn.steps.iter().map(|step| step.text.len() + step.calls.iter().map(|call| call.result.len()).sum::<usize>());
+    let tools = turn.tools.iter().map(|tool| tool.to_string().len());
+    let votes = turn.feedback.iter().map(|vote| vote.correction.as_ref().map_or(0, String::len));
+    let texts = said.chain(answered).chain(steps).chain(tools).chain(votes).sum::<usize>();
+    size_of::<Turn>() + texts + 4 * turn.prompt_ids.len()
 }
 
 #[cfg(test)]
