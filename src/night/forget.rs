@@ -32,3 +32,30 @@ pub fn pairs(
     }
     Ok((gone, of_current))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::night::dataset::tests::row;
+    use crate::night::library::Judged;
+    use crate::service::TurnFilter;
+    use crate::turn::TurnId;
+
+    #[test]
+    fn pairs_go_from_the_library_and_from_every_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::new(dir.path());
+        let anna = TurnFilter { principal: Some("anna".to_owned()), ..TurnFilter::default() };
+        let wanted = Forgetting { filter: anna, followers: BTreeSet::from([TurnId("turn-0003".to_owned())]) };
+        assert_eq!(pairs(dir.path(), &library, &wanted, None).unwrap(), (0, false), "nothing was ever learned");
+        let rows = || vec![row(1, "anna"), row(2, "bob"), row(3, "bob")];
+        library.file("r1", rows(), Judged::Promoted(1), &BTreeSet::new()).unwrap();
+        dataset::write(&dir.path().join("runs/r1"), &rows()).unwrap();
+        assert_eq!(pairs(dir.path(), &library, &wanted, Some("r1")).unwrap(), (4, true));
+        assert_eq!(pairs(dir.path(), &library, &wanted, Some("r1")).unwrap(), (0, false));
+        let left = dataset::read(&dir.path().join("runs/r1")).unwrap().unwrap().0;
+        assert_eq!(left, [row(2, "bob")]);
+    }
+}

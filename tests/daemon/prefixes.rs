@@ -1,6 +1,7 @@
 //! Prompt prefixes kept between requests, over HTTP. A conversation reads only what is new, and its replies are those
 //! of a daemon that keeps nothing. Nobody finds anything of somebody else's, and what is forgotten is gone.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chimere::keys::KeyRing;
+use chimere::night::dataset::Row;
+use chimere::night::library::{Judged, Library};
 use chimere::service::Scope;
 use serde_json::{Value, json};
 
@@ -151,8 +154,20 @@ async fn on_disk_they_outlive_the_daemon_until_a_turn_is_forgotten() {
     assert!(ask(&daemon, &bob, &conversation, None).await.1 >= 256, "somebody else's, written when it stopped");
     stopped(&mut daemon);
     assert!(file.exists());
+    // What a night learned of it goes too, with the daemon stopped.
+    let library = Library::new(state.path());
+    let row: Row = serde_json::from_value(json!({
+        "id": "turn-1", "messages": [], "thinking": "off", "reply": { "role": "assistant", "content": "Yes." },
+        "origin": {
+            "turn": "turn-1", "conversation": "c", "principal": "anna", "author": "anna", "time_ms": 1, "route": "default",
+            "signal": "thumbs_up", "verdict": 4, "judge": "j", "question": "q", "run": "r",
+        },
+    }))
+    .unwrap();
+    library.file("r", vec![row], Judged::Promoted(1), &BTreeSet::new()).unwrap();
     let told = chimere().args(["memory", "forget", "--all", "--state-dir"]).arg(state.path()).output().unwrap();
     assert!(told.status.success() && !file.exists(), "{}", String::from_utf8_lossy(&told.stderr));
+    assert!(library.load().unwrap().0.is_empty());
 
     // Asked to keep nothing there any more.
     fs::write(&file, "of before").unwrap();
