@@ -3,7 +3,8 @@
 //! to others, and of definitions that need themselves. An answer that had begun such a part could not go on, so the part
 //! is taken out before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr;
 
 use llguidance::derivre::RegexAst;
 use serde_json::{Map, Value, json};
@@ -33,11 +34,11 @@ pub(super) fn reachable(schema: &Value) -> Result<Value, GrammarError> {
             break;
         }
     }
-    let mut pruner = Pruner { finite, wide: wide::wide_defs(defs), defs, because: None };
+    let mut pruner = Pruner { finite, wide: wide::wide_defs(defs), defs, reasons: BTreeMap::new() };
     loop {
         let pruned = pruner.part(schema, &Together::default())?;
         if pruned == Value::Bool(false) {
-            let because = pruner.because.map_or(String::new(), |because| format!(": {because}"));
+            let because = pruner.why(schema).map_or(String::new(), |because| format!(": {because}"));
             return Err(GrammarError::Schema(shortened(&format!("nothing that can be written satisfies it{because}"))));
         }
         // What leads to a definition that nothing fills is taken out too.
@@ -84,8 +85,8 @@ struct Pruner<'a> {
     /// Definitions with numbers beyond doubles, which have rules of their own.
     wide: Names,
     defs: &'a Map<String, Value>,
-    /// Why the first part that nothing fills was taken out.
-    because: Option<String>,
+    /// Why parts that nothing fills were taken out.
+    reasons: BTreeMap<*const Value, String>,
 }
 
 impl<'a> Pruner<'a> {
@@ -93,39 +94,48 @@ impl<'a> Pruner<'a> {
     fn part(&mut self, schema: &'a Value, beside: &Together<'a>) -> Result<Value, GrammarError> {
         let Value::Object(map) = schema else { return Ok(schema.clone()) };
         if self.leads_nowhere(map) {
-            return Ok(Value::Bool(false));
+            let target = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));
+            let because = target.and_then(|name| self.defs.get(name)).and_then(|schema| self.why(schema));
+            return Ok(because.map_or(Value::Bool(false), |because| self.nothing(schema, because)));
         }
         let all = beside.clone().and(schema, self.defs);
         let own = self.inner(map, &all)?;
         // What a reference alone leads to is looked at there.
-        let alone = Together::default().and(schema, self.defs).len() == all.len();
-        let refers_alone = alone && map.len() == 1 && map.contains_key("$ref");
+        let within = Together::default().and(schema, self.defs);
+        let refers_alone = within.len() == all.len() && map.len() == 1 && map.contains_key("$ref");
         if refers_alone || wide::reaches(schema, &self.wide) {
             return Ok(Value::Object(own));
         }
         let no_way =
             |list: &Value| list.as_array().is_some_and(|list| list.iter().all(|one| *one == Value::Bool(false)));
         if own.get("anyOf").is_some_and(no_way) {
-            return Ok(self.nothing("none of its alternatives can be met".to_owned()));
+            let mut alternatives = map.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+            let because = alternatives.find_map(|schema| self.why(schema));
+            let because = because.map_or(String::new(), |because| format!(": {because}"));
+            return Ok(self.nothing(schema, format!("none of its alternatives can be met{because}")));
         }
         match all.values() {
             Some((values, _)) if values.is_empty() => {
-                return Ok(self.nothing(NO_VALUE.to_owned()));
+                return Ok(self.nothing(schema, NO_VALUE.to_owned()));
             }
             Some((values, true)) if speaks(map) => return Ok(listing(values, own)),
             Some(_) => return Ok(Value::Object(own)),
             None => {}
         }
-        self.without_empty(own, &all)
+        self.without_empty(schema, own, [&within, &all])
     }
 
     fn leads_nowhere(&self, map: &Map<String, Value>) -> bool {
         map.get("$ref").and_then(Value::as_str).is_some_and(|to| !leads(to, &self.finite))
     }
 
-    fn nothing(&mut self, because: String) -> Value {
-        self.because.get_or_insert(because);
+    fn nothing(&mut self, schema: &Value, because: String) -> Value {
+        self.reasons.insert(ptr::from_ref(schema), because);
         Value::Bool(false)
+    }
+
+    fn why(&self, schema: &Value) -> Option<String> {
+        self.reasons.get(&ptr::from_ref(schema)).cloned()
     }
 
     /// The keywords of a schema with what stands within it; `all`: what holds for its value.
@@ -173,52 +183,64 @@ impl<'a> Pruner<'a> {
         if self.leads_nowhere(map) { Ok(Value::Bool(false)) } else { self.inner(map, all).map(Value::Object) }
     }
 
-    /// The schema without the types that no value of it has.
-    fn without_empty(&mut self, mut own: Map<String, Value>, all: &Together<'a>) -> Result<Value, GrammarError> {
+    /// The schema without the types that no value of it has. `own`: what is left of it; `within`: what it joins itself.
+    fn without_empty(
+        &mut self,
+        schema: &Value,
+        mut own: Map<String, Value>,
+        [within, all]: [&Together<'a>; 2],
+    ) -> Result<Value, GrammarError> {
+        let mut forbidden = BTreeMap::new();
         if may_be(&own, &["object"]) {
             names(&mut own);
-            self.forbid_impossible(&mut own, all);
+            forbidden = self.forbid_impossible(&mut own, all);
         }
+        let why = |name: &str| {
+            let own = all.properties(name).find_map(|schema| self.why(schema));
+            own.or_else(|| forbidden.get(name).cloned())
+        };
+        let left = all.kinds();
         let mut empty = Vec::new();
         let mut because = None;
         for (kinds, none) in [
             (&["string"][..], all.no_text()),
             (&["integer", "number"], all.no_number()),
-            (&["object"], all.no_object(&own)),
+            (&["object"], all.no_object(&own, why)),
         ] {
             if none.is_some() && may_be(&own, kinds) {
                 empty.extend(kinds);
-                because = because.or(none);
+                let asked = left.is_empty() || kinds.iter().any(|kind| left.contains(kind));
+                because = because.or(none.filter(|_| asked));
             }
         }
-        if all.kinds().iter().all(|kind| empty.contains(kind))
+        if left.iter().all(|kind| empty.contains(kind))
             && let Some(because) = because
         {
-            return Ok(self.nothing(because));
+            return Ok(self.nothing(schema, because));
         }
         if !empty.contains(&"number") && may_be(&own, &["integer", "number"]) {
-            one_step(&mut own, all)?;
+            one_step(&mut own, within, all)?;
         }
         Ok(if empty.is_empty() { Value::Object(own) } else { without(own, &empty) })
     }
 }
 
 impl Pruner<'_> {
-    /// Properties that schemas behind references describe in ways that nothing fills.
-    fn forbid_impossible(&mut self, own: &mut Map<String, Value>, all: &Together<'_>) {
-        let impossible: Vec<(String, String)> = all
+    /// Properties that schemas behind references describe in ways that nothing fills, and why.
+    fn forbid_impossible(&self, own: &mut Map<String, Value>, all: &Together<'_>) -> BTreeMap<String, String> {
+        let impossible: BTreeMap<String, String> = all
             .shared_properties()
             .into_iter()
             .filter(|name| own.get("properties").is_none_or(|properties| properties.get(*name).is_none()))
             .filter_map(|name| Some((name.to_owned(), all.property(name, self.defs).impossible()?)))
             .collect();
-        for (name, because) in impossible {
-            self.because.get_or_insert(because);
+        for name in impossible.keys() {
             let properties = own.entry("properties").or_insert_with(|| json!({}));
             if let Value::Object(properties) = properties {
-                properties.insert(name, Value::Bool(false));
+                properties.insert(name.clone(), Value::Bool(false));
             }
         }
+        impossible
     }
 }
 
@@ -234,11 +256,12 @@ fn listing(values: Vec<Value>, own: Map<String, Value>) -> Value {
     Value::Object(kept)
 }
 
-/// Has one step in place of several.
-fn one_step(own: &mut Map<String, Value>, all: &Together<'_>) -> Result<(), GrammarError> {
-    let apart = own.contains_key("$ref") || own.get("allOf").is_some_and(refers);
-    let alternatives = own.get("anyOf").is_some_and(|list| list.to_string().contains("\"multipleOf\""));
-    if let Some(step) = all.step(apart || alternatives)? {
+/// Has one step in place of several of its own. Those of others and of alternatives the library joins: each of them with
+/// the step of all would be more than it can multiply.
+fn one_step(own: &mut Map<String, Value>, within: &Together<'_>, all: &Together<'_>) -> Result<(), GrammarError> {
+    let step = if steps_apart(own) { None } else { within.step(false)? };
+    all.step(step.is_none() && within.has_step())?;
+    if let Some(step) = step {
         if let Some(parts) = own.get_mut("allOf") {
             strip_steps(parts);
         }
@@ -247,9 +270,13 @@ fn one_step(own: &mut Map<String, Value>, all: &Together<'_>) -> Result<(), Gram
     Ok(())
 }
 
-fn refers(parts: &Value) -> bool {
-    let of = |part: &Value| part.get("$ref").is_some() || part.get("allOf").is_some_and(refers);
-    parts.as_array().is_some_and(|parts| parts.iter().any(of))
+/// Whether steps may stand behind a reference or in an alternative.
+fn steps_apart(own: &Map<String, Value>) -> bool {
+    let alternatives = own.get("anyOf").map_or(String::new(), Value::to_string);
+    let mut parts = own.get("allOf").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+    own.contains_key("$ref")
+        || ["\"multipleOf\"", "\"$ref\""].iter().any(|key| alternatives.contains(key))
+        || parts.any(steps_apart)
 }
 
 fn strip_steps(parts: &mut Value) {

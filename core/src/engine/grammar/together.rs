@@ -117,14 +117,16 @@ impl<'a> Together<'a> {
         because.filter(|_| empty)
     }
 
-    /// The types that all leave to a value.
+    /// The types that all leave to a value. An integer is a number too.
     pub(super) fn kinds(&self) -> Vec<&'static str> {
-        let left = |kind: &&str| self.schemas.iter().all(|map| may_be(map, kind));
+        let of = |map: &Schema, kind: &str| may_be(map, kind) || kind == "integer" && may_be(map, "number");
+        let left = |kind: &&str| self.schemas.iter().all(|map| of(map, kind));
         super::reachable::TYPES.into_iter().filter(left).collect()
     }
 
-    /// Why no object satisfies all. `own`: one of the schemas, in which parts that nothing fills are `false`.
-    pub(super) fn no_object(&self, own: &Schema) -> Option<String> {
+    /// Why no object satisfies all. `own`: one of the schemas, in which parts that nothing fills are `false`; `why`: of a
+    /// property.
+    pub(super) fn no_object(&self, own: &Schema, why: impl Fn(&str) -> Option<String>) -> Option<String> {
         let required = self.all("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str);
         let required: BTreeSet<&str> = required.collect();
         let most = self.all("maxProperties").filter_map(Value::as_u64).min();
@@ -135,7 +137,13 @@ impl<'a> Together<'a> {
             ));
         }
         let missing = required.into_iter().find(|name| closed(own, name))?;
-        Some(format!("nothing can be the value of the required property `{missing}`"))
+        let because = why(missing).map_or(String::new(), |because| format!(": {because}"));
+        Some(format!("nothing can be the value of the required property `{missing}`{because}"))
+    }
+
+    /// What each schema says of a property of its own.
+    pub(super) fn properties(&self, name: &str) -> impl Iterator<Item = &'a Value> {
+        self.all("properties").filter_map(move |properties| properties.get(name))
     }
 
     fn all<'s>(&'s self, key: &'s str) -> impl Iterator<Item = &'a Value> + 's {
@@ -179,51 +187,55 @@ impl<'a> Together<'a> {
         none.then(|| format!("no {} has {}", if whole { "integer" } else { "number" }, told.join(", ")))
     }
 
+    pub(super) fn has_step(&self) -> bool {
+        self.all("multipleOf").next().is_some()
+    }
+
     /// The step of all multiples, where there are several; an error where the grammar library cannot count in it.
-    /// `apart`: some are behind references, where the library joins them itself.
+    /// `apart`: they stay where they are, and the library multiplies them.
     pub(super) fn step(&self, apart: bool) -> Result<Option<Number>, GrammarError> {
-        let mut steps: Vec<(u64, u32)> = Vec::new();
-        for step in self.all("multipleOf").filter_map(Value::as_number).filter_map(decimal) {
-            steps.push(step);
-        }
+        let steps = self.all("multipleOf").filter_map(Value::as_number).filter_map(decimal);
+        let steps: Vec<(u64, u32)> = steps.collect();
         if steps.len() < 2 || self.cut {
             return Ok(None);
         }
         let deepest = steps.iter().map(|(_, places)| *places).max().unwrap_or(0);
         let scaled = |(coefficient, places): &(u64, u32)| coefficient.checked_mul(10u64.checked_pow(deepest - places)?);
         let most = u64::from(u32::MAX);
+        // Of more than two, the order in which it multiplies them is its own.
+        let apart = apart && steps.len() == 2;
         let joined = steps.iter().try_fold(None, |all: Option<u64>, step| {
             let step = scaled(step)?;
             let Some(all) = all else { return Some(Some(step)) };
-            let product = all.checked_mul(step).filter(|product| !apart || *product <= most)?;
-            Some(Some(product / common(i128::from(all), i128::from(step)) as u64))
+            let product = u128::from(all) * u128::from(step);
+            let least = product / common(i128::from(all), i128::from(step)).unsigned_abs();
+            let fits = !apart || product <= u128::from(most);
+            fits.then_some(Some(u64::try_from(least).ok()?))
         });
-        let sized = |joined: &u64| joined.checked_mul(10).is_some_and(|j| j + 9 * 10u64.pow(deepest.min(9)) <= most);
+        let sized = |joined: &u64| u128::from(*joined) * 10 + 9 * 10u128.pow(deepest.min(9)) <= u128::from(most);
         let fits = joined.flatten().filter(sized);
         let number = fits.filter(|_| deepest <= 9).and_then(|joined| match deepest {
             0 => Some(Number::from(joined)),
             places => Number::from_f64(joined as f64 / 10f64.powi(places as i32)),
         });
-        match number {
-            Some(number) => Ok(Some(number)),
-            None => {
-                let told: Vec<String> = self.all("multipleOf").map(Value::to_string).collect();
-                let reason = format!(
-                    "`multipleOf` {} cannot be enforced together: they have too many digits",
-                    told.join(" and ")
-                );
-                Err(GrammarError::Schema(reason))
-            }
+        if number.is_some() || !self.kinds().iter().any(|kind| ["integer", "number"].contains(kind)) {
+            return Ok(number);
         }
+        let told: Vec<String> = self.all("multipleOf").map(Value::to_string).collect();
+        let reason =
+            format!("`multipleOf` {} cannot be enforced together: they have too many digits", told.join(" and "));
+        Err(GrammarError::Schema(reason))
     }
 
     /// The values that are listed, without those that something forbids. `true`: what is left satisfies everything.
     pub(super) fn values(&self) -> Option<(Vec<Value>, bool)> {
         let list = self.schemas.iter().find_map(|map| listed(map))?;
+        let compiled = |map: &Schema| map.get("pattern").and_then(Value::as_str).map(regex::Regex::new);
+        let patterns: Vec<Option<Result<regex::Regex, _>>> = self.schemas.iter().map(|map| compiled(map)).collect();
         let mut exact = !self.cut;
         let mut left = Vec::new();
         for value in list {
-            let said = self.schemas.iter().map(|map| satisfies(value, map));
+            let said = self.schemas.iter().zip(&patterns).map(|(map, pattern)| satisfies(value, map, pattern.as_ref()));
             let mut wrong = false;
             for says in said {
                 exact &= !matches!(says, Says::Unknown);
@@ -261,8 +273,8 @@ fn may_be(map: &Schema, kind: &str) -> bool {
     types(map).contains(&kind)
 }
 
-/// Whether a value satisfies one schema, what it joins left out.
-fn satisfies(value: &Value, map: &Schema) -> Says {
+/// Whether a value satisfies one schema, what it joins left out. `pattern`: its own.
+fn satisfies(value: &Value, map: &Schema, pattern: Option<&Result<regex::Regex, regex::Error>>) -> Says {
     let kinds = types(map);
     let of_kind = kinds.iter().any(|kind| kind_of(value, kind));
     let is_listed = listed(map).is_none_or(|list| list.iter().any(|own| equal(own, value)));
@@ -289,7 +301,9 @@ fn satisfies(value: &Value, map: &Schema) -> Says {
             if !long || count("maxLength").is_some_and(|most| most < length) {
                 return Says::No;
             }
-            match map.get("pattern").and_then(Value::as_str).map(regex::Regex::new) {
+            match pattern {
+                // To the library `\d` and `\w` are ASCII.
+                Some(_) if !text.is_ascii() => Says::Unknown,
                 Some(Ok(pattern)) if !pattern.is_match(text) => Says::No,
                 Some(Err(_)) => Says::Unknown,
                 _ if map.contains_key("format") => Says::Unknown,

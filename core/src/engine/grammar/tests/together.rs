@@ -41,6 +41,20 @@ fn parts_that_no_value_meets_together_are_refused_with_the_keyword() {
             "`pattern`",
         ),
         (base(named(json!({"allOf": [{"type": "string", "maxLength": 2}, {"minLength": 3}]}))), "`minLength`"),
+        (
+            json!({"type": "number", "allOf": [{"multipleOf": 0.00100007}, {"multipleOf": 0.00060017}, {"multipleOf": 3.07337136}]}),
+            "too many digits",
+        ),
+        (
+            json!({"allOf": [named(json!({"type": "integer", "multipleOf": 65537})), {"properties": {"a": {"multipleOf": 65539}}}]}),
+            "65537 and 65539",
+        ),
+        (
+            json!({"type": "object", "required": ["b"], "properties": {
+                "a": {"allOf": [{"type": "string", "minLength": 5}, {"maxLength": 3}]},
+                "b": {"type": "integer", "minimum": 5, "maximum": 4}}}),
+            "satisfies it: nothing can be the value of the required property `b`: no integer has `minimum` 5",
+        ),
     ];
     for (schema, word) in cases {
         let mut compiler = Compiler::new(Arc::new(Bytes { template: None }), None);
@@ -74,6 +88,19 @@ fn what_parts_leave_together_is_written_and_nothing_else() {
             json!({"type": "array", "allOf": [{"items": {"type": "integer", "multipleOf": 0.7}}, {"items": {"minimum": 1, "maximum": 6}}]}),
             "[]",
         ),
+        (
+            json!({"type": "object", "allOf": [
+                {"properties": {"a": {"multipleOf": 65537}}, "additionalProperties": false},
+                {"properties": {"a": {"type": "string", "maxLength": 1, "multipleOf": 65539}}, "required": ["a"]}]}),
+            "{\"a\"",
+        ),
+        (
+            json!({"allOf": [{"type": ["number", "string"], "maxLength": 3, "minimum": 7, "maximum": 7},
+                {"type": ["integer", "string"], "minLength": 5}]}),
+            "7",
+        ),
+        (json!({"type": "string", "enum": ["1", "\u{663}"], "pattern": "^\\d$"}), "\"1\""),
+        (json!({"type": "string", "enum": ["é"], "pattern": "^\\W$"}), "\"é\""),
     ] {
         let mut compiler = Compiler::new(Arc::new(Bytes { template: None }), None);
         let mut found = Vec::new();
@@ -85,5 +112,19 @@ fn what_parts_leave_together_is_written_and_nothing_else() {
             found.push(text);
         }
         assert!(found.iter().any(|text| text.starts_with(some)), "{some} not in {found:?} of {schema}");
+    }
+}
+
+#[test]
+fn steps_that_are_not_too_long_one_by_one_are_taken() {
+    for schema in [
+        json!({"type": "object", "allOf": [{"properties": {"a": {"type": "integer", "multipleOf": 300}}}, {"properties": {"a": {"multipleOf": 1001}}}]}),
+        json!({"type": "integer", "multipleOf": 1000, "anyOf": [{"multipleOf": 7001}, {"maximum": 0}]}),
+        json!({"type": "integer", "allOf": [{"multipleOf": 100000}, {"multipleOf": 100000}], "anyOf": [{"maximum": 1}, {"minimum": 200000}]}),
+        json!({"type": "integer", "multipleOf": 1001, "allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"multipleOf": 30000}}}),
+    ] {
+        let mut compiler = Compiler::new(Arc::new(Bytes { template: None }), None);
+        let made = compiler.constraint(&Grammar::Json(schema.clone())).map(drop);
+        made.unwrap_or_else(|e| panic!("{e}: {schema}"));
     }
 }
