@@ -90,7 +90,6 @@ struct Common {
 #[derive(Clone)]
 pub struct Cast {
     pub inference: Link<Inference>,
-    /// Further models, an Inference each.
     pub fleet: Arc<Fleet>,
     pub orchestrator: Link<Orchestrator>,
     pub memory: Link<Memory>,
@@ -119,7 +118,7 @@ pub struct Daemon {
     board: Arc<Board>,
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
-    /// The file that was read last; the outer `None`: none yet.
+    /// The file that a request read last; the outer `None`: none yet.
     keys_file: Mutex<Option<Option<Stamp>>>,
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
@@ -211,7 +210,6 @@ impl Daemon {
             cast,
             board,
             replies,
-            // Read once more by the first request: the file may have changed since it was loaded.
             keys_file: Mutex::default(),
             keys: watch::Sender::new(Arc::new(keys)),
             lease: pause::LeaseHolder::default(),
