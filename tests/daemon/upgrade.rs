@@ -120,8 +120,8 @@ async fn everything_works(daemon: &Daemon, other: &Path, seed: u64) {
         let (status, answer) = daemon.post("/v1/admin/model", &body).await;
         assert_eq!((status, answer["model"].as_str()), (200, Some(name)), "{answer}");
     }
-    daemon.chat("What is 17 + 25?").await;
     let before = verdicts(daemon).await;
+    daemon.chat("What is 17 + 25?").await;
     until("a verdict", async || verdicts(daemon).await > before).await;
     let run = night::begin_seeded(daemon, &daemon.state.path().join("candidate.gguf"), seed).await;
     let ended = night::until(daemon, |status| status["run"].is_null() && status["last"]["id"] == run.as_str()).await;
