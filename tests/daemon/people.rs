@@ -1,5 +1,6 @@
 //! An installation with several people: keys, a turn log filled by hand, and the commands and requests of each.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -122,6 +123,8 @@ pub fn put(state: &Path, turns: &[Turn]) {
     }
     futures_util::future::FutureExt::now_or_never(log.flush());
     drop(log);
+    // sled writes on after its last handle is gone, and holds the lock of its file until then.
+    File::open(state.join("turns/db")).unwrap().lock().unwrap();
 }
 
 /// Puts exchanges of `principal` there.
