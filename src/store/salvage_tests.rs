@@ -60,9 +60,16 @@ fn lived(folder: &Path) -> Vec<Turn> {
         let gone = TurnFilter { principal: Some("gone".to_owned()), ..TurnFilter::default() };
         assert_eq!(log.forget(&gone).unwrap(), 8);
         kept.retain(|turn| turn.principal == "p");
-        log.flush_now().unwrap();
+        close(log, folder);
     }
     kept
+}
+
+/// Returns once sled writes no more: it does for a moment after its last handle is gone.
+fn close(log: SledTurns, folder: &Path) {
+    log.flush_now().unwrap();
+    drop(log);
+    assert!(hold(folder).unwrap().is_some());
 }
 
 fn files_of(folder: &Path) -> Vec<PathBuf> {
@@ -179,8 +186,7 @@ fn corruption(whole: &Path, folder: &Path, turns: &[Turn], seed: u64) -> Outcome
     demand(log.counts().unwrap().turns == kept.len() as u64, "the counts are wrong".to_owned());
     // It serves: what is said is kept, and nothing of it is damaged.
     log.append(&turn("turn-new", "p")).unwrap();
-    log.flush_now().unwrap();
-    drop(log);
+    close(log, folder);
     demand(damage(folder).unwrap().is_none(), format!("it is damaged afterwards: {:?}", damage(folder).unwrap()));
     let again = SledTurns::open(folder, BYTES_MAX).unwrap();
     demand(again.counts().unwrap().turns == kept.len() as u64 + 1, "what was said is gone".to_owned());
@@ -259,8 +265,7 @@ fn a_second_damage_leaves_the_first_set_aside_log_and_no_removal_is_silent() {
     for n in 0..DAMAGED_MAX + 2 {
         let log = SledTurns::open(&folder, BYTES_MAX).unwrap();
         log.append(&turn(&format!("turn-{n}"), "p")).unwrap();
-        log.flush_now().unwrap();
-        drop(log);
+        close(log, &folder);
         fs::write(folder.join("conf"), "no").unwrap();
         let log = open(&folder, BYTES_MAX, &rebuild).unwrap();
         told.push(log.salvaged().unwrap());
@@ -379,8 +384,7 @@ fn a_log_that_is_still_open_is_left_alone() {
     fs::write(folder.join("conf"), "no").unwrap();
     assert!(matches!(open(&folder, BYTES_MAX, &rebuild), Err(StoreError::Disk(why)) if why.contains("still open")));
     log.append(&turn("turn-new", "p")).unwrap();
-    log.flush_now().unwrap();
-    drop(log);
+    close(log, &folder);
     let log = open(&folder, BYTES_MAX, &rebuild).unwrap();
     assert_eq!(log.counts().unwrap().turns, turns.len() as u64 + 1);
 }
@@ -397,8 +401,7 @@ fn a_log_whose_places_are_used_again_is_sound() {
             turn.prompt_ids = (0..dice.below(8_000) as u32).collect();
             log.append(&turn).unwrap();
         }
-        log.flush_now().unwrap();
-        drop(log);
+        close(log, dir.path());
         assert_eq!(damage(dir.path()).unwrap(), None, "life {life}");
         let mut last = None;
         sled_files::segments(dir.path(), |segment| {
