@@ -21,7 +21,7 @@ use crate::store::{StoreError, TurnStore};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 use listing::Lister;
-pub use sessions::{AppendSpared, AppendTo, DeleteSession, GoesOn, Resume, SaveSession, Sessions};
+pub use sessions::{AppendTo, DeleteSession, Resume, SaveSession, Sessions};
 
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
 const REOPEN_FIRST_MS: u64 = 250;

@@ -22,7 +22,6 @@ impl Daemon {
     }
 
     async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
-        self.replies.sessions.forget();
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
         self.forget_pairs(self.forgetting(&filter).await?).await?;
         self.forget_examples(filter.clone()).await?;
@@ -32,7 +31,8 @@ impl Daemon {
         let forgotten = self.cast.memory.send_within(Forget(filter.clone()), WITHIN).await;
         // What was made or begun in between knew them still. The log may forget to its end, however late it says so.
         self.forget_pairs(wanted).await?;
-        self.forget_examples(filter).await?;
+        self.forget_examples(filter.clone()).await?;
+        self.forget_prefixes(filter.principal).await?;
         forgotten.map_err(|error| link(&error))?.map_err(memory)
     }
 

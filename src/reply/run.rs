@@ -16,11 +16,12 @@ use super::session::Held;
 use super::sink::{Opened, Sink};
 use super::stops::{StepError, Stops};
 use super::{Replies, steps, unavailable};
-use crate::actors::memory::{Append, AppendSpared, AppendTo, GoesOn};
+use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
+use crate::store::GoesOn;
 use crate::toolcall::Format;
 use crate::turn::{HiddenUsage, Judgement, Message, Plan, Step, StepOutcome, StepRecord, Turn};
 
@@ -166,7 +167,9 @@ impl ReplyRun<'_> {
         let usage = total_usage(&generations);
         let complete = end.is_none();
         let mut last = match end {
-            None => Some(ReplyEvent::Done { usage, generations: generations.clone(), steps: trace.clone() }),
+            None => {
+                Some(ReplyEvent::Done { usage, generations: generations.clone(), steps: trace.clone(), kept: true })
+            }
             Some(error) => error.told().map(ReplyEvent::Failed),
         };
         // A request that the engine refused unread is no reply, and leaves no Turn.
@@ -176,14 +179,17 @@ impl ReplyRun<'_> {
             let mut turn = opening.turn(plan, &hosted, prompt_ids, generations, trace);
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
-            let in_doubt = session.as_ref().and_then(Held::in_doubt);
+            let goes_on = session.as_ref().and_then(Held::goes_on);
             // A reply that broke off leaves its session where it was.
             let session = session.as_ref().filter(|_| complete);
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();
-            if !keep(replies, turn, moved, in_doubt).await && in_session {
+            let written = keep(replies, turn, moved, goes_on).await;
+            if !written && in_session {
                 let message = "the turn log cannot be written: the reply was sent, but the session stays where it was";
                 last = Some(ReplyEvent::Failed(unavailable(message, 10)));
+            } else if let Some(ReplyEvent::Done { kept, .. }) = &mut last {
+                *kept = written;
             }
         }
         // Whoever has heard the end may go on at once.
@@ -214,13 +220,12 @@ pub(super) fn record(step: &Step) -> StepRecord {
 
 /// Appends a Turn, of an aborted reply with no less patience than of any other, and moves its session. Memory may be
 /// down: the reply goes on, and the loss is counted. False: the turn is not kept.
-async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, in_doubt: Option<GoesOn>) -> bool {
+async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, goes_on: Option<GoesOn>) -> bool {
     let (id, verdict, patience) = (turn.id.clone(), turn.verdict, *replies.append_timeout.get());
     let turn = Box::new(turn);
-    let kept = match (in_doubt, session) {
-        (Some(goes_on), session) => replies.memory.send_within(AppendSpared { turn, session, goes_on }, patience).await,
-        (None, Some(session)) => replies.memory.send_within(AppendTo(turn, session), patience).await,
+    let kept = match (&session, &goes_on) {
         (None, None) => replies.memory.send_within(Append(turn), patience).await,
+        _ => replies.memory.send_within(AppendTo { turn, session, goes_on }, patience).await,
     };
     let lost = match kept {
         Ok(Ok(())) => {

@@ -350,15 +350,16 @@ fn what_nothing_can_be_made_of_is_set_aside() {
 
 #[test]
 fn a_salvage_that_is_ended_from_outside_is_tried_again_and_loses_nothing() {
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("turns");
     let turns = lived(&folder);
     fs::write(folder.join("conf"), "no").unwrap();
     let by = |script: &str| {
         let program = dir.path().join("program");
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        // By a process of its own: a child of another test that is forked meanwhile would hold the file open for writing.
+        let made = format!("printf '#!/bin/sh\\n%s\\n' '{script}' > program && chmod 700 program");
+        assert!(Command::new("/bin/sh").args(["-c", &made]).current_dir(dir.path()).status().unwrap().success());
         open(&folder, BYTES_MAX, &|from, to, bytes_max| rebuild_apart(&program, from, to, bytes_max))
     };
     // Whoever starts a test in the background may have it ignore the others.

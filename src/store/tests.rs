@@ -53,6 +53,8 @@ fn one_turn_is_found_by_its_id_and_no_other_key_passes_for_one() {
         assert_eq!((found(&by(key, None)), log.forget(&by(key, None)).unwrap()), (0, 0), "{key}");
     }
     assert_eq!(log.forget(&by("turn-a", Some("q"))).unwrap(), 0);
+    assert_eq!(log.forget(&by("turn-typo", None)).unwrap(), 0);
+    assert!(!std::fs::read_to_string(dir.path().join("forgotten")).unwrap().contains("typo"), "what never was");
     assert_eq!(log.forget(&by("turn-a", Some("p"))).unwrap(), 1);
 }
 
@@ -63,6 +65,8 @@ fn a_damaged_turn_can_be_forgotten() {
     log.append(&turn("turn-a", "p")).unwrap();
     log.append(&turn("turn-b", "p")).unwrap();
     drop(log);
+    // sled lets go of its lock a moment later.
+    assert!(salvage::hold(dir.path()).unwrap().is_some());
     let db = sled::open(dir.path()).unwrap();
     let tree = db.open_tree("log").unwrap();
     let mut record = tree.get("turn-a").unwrap().unwrap().to_vec();
@@ -82,7 +86,7 @@ fn a_log_whose_lock_is_let_go_in_a_moment_opens() {
     let before = SledTurns::open(dir.path(), 1 << 20).unwrap();
     before.append(&turn("turn-a", "p")).unwrap();
     let holder = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_millis(50));
         drop(before);
     });
     let log = SledTurns::open(dir.path(), 1 << 20).unwrap();

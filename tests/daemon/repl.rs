@@ -17,7 +17,7 @@ const PROMPT: &str = "\u{1b}[2C";
 struct Terminal {
     child: Child,
     keys: ChildStdin,
-    screen: Arc<Mutex<String>>,
+    screen: Arc<Mutex<Vec<u8>>>,
     /// How much of the screen was looked at.
     seen: usize,
 }
@@ -41,12 +41,12 @@ impl Terminal {
             };
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let screen = Arc::new(Mutex::new(String::new()));
+        let screen = Arc::new(Mutex::new(Vec::new()));
         let (sink, mut out) = (Arc::clone(&screen), child.stdout.take().unwrap());
         std::thread::spawn(move || {
             let mut buffer = [0u8; 4096];
             while let Ok(n @ 1..) = out.read(&mut buffer) {
-                sink.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..n]));
+                sink.lock().unwrap().extend_from_slice(&buffer[..n]);
             }
         });
         let keys = child.stdin.take().unwrap();
@@ -67,12 +67,12 @@ impl Terminal {
     fn until(&mut self, wanted: &str) {
         let began = Instant::now();
         loop {
-            let new = self.screen.lock().unwrap()[self.seen..].to_owned();
-            if let Some(at) = new.find(wanted) {
+            let new = self.screen.lock().unwrap()[self.seen..].to_vec();
+            if let Some(at) = new.windows(wanted.len()).position(|seen| seen == wanted.as_bytes()) {
                 self.seen += at + wanted.len();
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "no {wanted:?} in {new:?}");
+            assert!(began.elapsed() < PATIENCE, "no {wanted:?} in {:?}", String::from_utf8_lossy(&new));
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -11,8 +11,9 @@ use sled::Batch;
 
 use super::{SledTurns, State, TurnCounts, beside, disk, is_turn, prefix};
 use crate::service::TurnFilter;
+use crate::store::forgotten::Forgotten;
 use crate::store::record::{Base, pack_turn, unpack, unpack_turn};
-use crate::store::{Marks, Piece, StoreError, TurnStore, links, passes};
+use crate::store::{GoesOn, Marks, Piece, StoreError, TurnStore, links, passes, without_forgotten};
 use crate::turn::{Turn, TurnId};
 
 const FOLLOWS_PREFIX: &str = "!follows/";
@@ -177,6 +178,21 @@ impl SledTurns {
         }
     }
 
+    /// Takes out of a turn what it goes on with, where that was forgotten since its reply read it.
+    pub(super) fn spare(&self, state: &mut State, turn: &mut Turn, goes_on: &GoesOn) -> Result<(), StoreError> {
+        let before = self.sound(goes_on.turn.0.as_bytes(), &mut state.seen)?;
+        let dropped = || !Forgotten::read(&self.folder).holds(&goes_on.turn.0);
+        let same = match before.map(|before| before.said(0)) {
+            Some(said) => turn.messages[turn.head()..].get(..goes_on.messages) == Some(&said[..]),
+            // What was dropped for want of room is nobody's secret.
+            None => dropped(),
+        };
+        if !same {
+            without_forgotten(turn, goes_on.messages);
+        }
+        Ok(())
+    }
+
     /// The next turns that a forgetting takes. Where nothing is asked of a record it is not read: a damaged one is forgotten
     /// too.
     pub(super) fn chosen(&self, filter: &TurnFilter) -> Result<Piece<Vec<Vec<u8>>>, StoreError> {
@@ -185,7 +201,8 @@ impl SledTurns {
         let next = match &filter.turn {
             Some(id) => {
                 let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
-                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
+                let there = here && self.log.contains_key(&id.0).map_err(disk)?;
+                let passes = there && (unread || !self.list_piece(filter)?.value.is_empty());
                 value.extend(passes.then(|| id.0.clone().into_bytes()));
                 None
             }
