@@ -13,7 +13,7 @@ const NO_BLANKS: &str = r"\x00-\x08\x0e-\x1b!-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}
 
 /// The pattern as it is enforced, or why it cannot be.
 pub(super) fn read(pattern: &str) -> Result<String, String> {
-    let ast = Parser::new().parse(pattern).map_err(|e| format!("the pattern cannot be enforced: {}", e.kind()))?;
+    let ast = Parser::new().parse(pattern).map_err(|e| e.kind().to_string())?;
     anchors(&ast, true, true)?;
     let narrow = visit(&ast, Narrow { replaced: Vec::new(), excluding: false })?;
     Ok(rewritten(pattern, narrow))
@@ -26,9 +26,9 @@ fn anchors(ast: &Ast, first: bool, last: bool) -> Result<(), String> {
             AssertionKind::StartLine | AssertionKind::StartText if first => Ok(()),
             AssertionKind::EndLine | AssertionKind::EndText if last => Ok(()),
             AssertionKind::WordBoundary | AssertionKind::NotWordBoundary => {
-                Err("the pattern cannot be enforced: word boundaries are not supported".to_owned())
+                Err("word boundaries are not supported".to_owned())
             }
-            _ => Err("the pattern cannot be enforced: `^` and `$` are known at its ends alone".to_owned()),
+            _ => Err("`^` and `$` are known at its ends alone".to_owned()),
         },
         Ast::Group(group) => anchors(&group.ast, first, last),
         Ast::Repetition(repetition) => anchors(&repetition.ast, false, false),
@@ -78,13 +78,13 @@ impl Visitor for Narrow {
             Ast::Dot(span) => self.replaced.push((**span, DOT.to_owned())),
             Ast::ClassPerl(class) => self.perl(class, false),
             Ast::ClassBracketed(class) => self.excluding = class.negated,
-            Ast::Flags(_) => return Err("the pattern cannot be enforced: flags within it are not supported".to_owned()),
+            Ast::Flags(_) => return Err("flags within it are not supported".to_owned()),
             Ast::Group(group) => match &group.kind {
                 GroupKind::CaptureName { name, .. } if name.name == "stop" => {
-                    return Err("the pattern cannot be enforced: no group may be called `stop`".to_owned());
+                    return Err("no group may be called `stop`".to_owned());
                 }
                 GroupKind::NonCapturing(flags) if !flags.items.is_empty() => {
-                    return Err("the pattern cannot be enforced: flags within it are not supported".to_owned());
+                    return Err("flags within it are not supported".to_owned());
                 }
                 _ => {}
             },
@@ -97,7 +97,7 @@ impl Visitor for Narrow {
         match item {
             ClassSetItem::Perl(class) => self.perl(class, true),
             ClassSetItem::Bracketed(_) | ClassSetItem::Ascii(_) => {
-                let reason = "the pattern cannot be enforced: write `[` as `\\[` within brackets, where it means one \
+                let reason = "write `[` as `\\[` within brackets, where it means one \
                               thing here and another there";
                 return Err(reason.to_owned());
             }
@@ -107,7 +107,7 @@ impl Visitor for Narrow {
     }
 
     fn visit_class_set_binary_op_pre(&mut self, _: &regex_syntax::ast::ClassSetBinaryOp) -> Result<(), String> {
-        Err("the pattern cannot be enforced: `&&`, `--` and `~~` within brackets are not supported".to_owned())
+        Err("`&&`, `--` and `~~` within brackets are not supported".to_owned())
     }
 }
 
