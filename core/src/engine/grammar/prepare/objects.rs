@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Node, Preparer, below, older, patterns};
+use super::{Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
 
 impl Preparer<'_> {
@@ -45,6 +45,9 @@ impl Preparer<'_> {
         for (pattern, schema) in schemas {
             match patterns::read(&pattern) {
                 Ok(pattern) => drop(own.insert(pattern, schema)),
+                Err(reason) if patterns::is_wrong(&pattern) => {
+                    return Err(wrong(&below(node.at, "patternProperties"), &pattern, reason));
+                }
                 Err(reason) => self.leave(&below(node.at, "patternProperties"), &pattern, reason)?,
             }
         }

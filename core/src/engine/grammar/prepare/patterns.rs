@@ -11,6 +11,21 @@ const BLANKS: &str = r"\t\n\x0b\x0c\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}
 const BLANKS_SOMEWHERE: &str = r"\x1c-\x1f\x{85}\x{180e}\x{feff}";
 const NO_BLANKS: &str = r"\x00-\x08\x0e-\x1b!-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{180d}\x{180f}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{fefe}\x{ff00}-\x{10ffff}";
 
+/// Whether nobody reads the pattern: it is wrong, and not only beyond a grammar.
+pub(super) fn is_wrong(pattern: &str) -> bool {
+    use regex_syntax::ast::ErrorKind::{
+        ClassUnclosed, EscapeUnexpectedEof, GroupUnclosed, GroupUnopened, RepetitionMissing,
+    };
+    let error = Parser::new().parse(pattern).err();
+    error.is_some_and(|error| match error.kind() {
+        GroupUnclosed | GroupUnopened | EscapeUnexpectedEof => true,
+        // What means itself to some.
+        RepetitionMissing => !pattern.contains('{'),
+        ClassUnclosed => !pattern.contains(']'),
+        _ => false,
+    })
+}
+
 /// The pattern as it is enforced, or why it cannot be.
 pub(super) fn read(pattern: &str) -> Result<String, String> {
     let ast = Parser::new().parse(pattern).map_err(|e| e.kind().to_string())?;

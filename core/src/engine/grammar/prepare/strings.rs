@@ -74,6 +74,7 @@ impl Preparer<'_> {
             None => {}
             Some(Value::String(own)) => match patterns::read(own) {
                 Ok(pattern) => drop(node.out.insert("pattern".to_owned(), json!(pattern))),
+                Err(reason) if patterns::is_wrong(own) => return Err(node.wrong("pattern", reason)),
                 Err(reason) => self.leave(node.at, "pattern", reason)?,
             },
             Some(_) => return Err(node.wrong("pattern", "a pattern must be a text")),
