@@ -65,7 +65,9 @@ fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
         log.append(&at(new_turn_id(time_ms), time_ms)).unwrap();
     }
     let late: Vec<Turn> = [1_000, 1_001, 2_000].map(|time_ms| at(new_turn_id(time_ms), time_ms)).to_vec();
-    late.iter().for_each(|turn| drop(log.append(turn).unwrap()));
+    for turn in &late {
+        log.append(turn).unwrap();
+    }
     let since = |since_ms: i64| TurnFilter { since_ms: Some(since_ms), ..TurnFilter::default() };
     // In the first piece, which looks at fewer turns than came before.
     assert_eq!(log.list_piece(&since(1_000)).unwrap().value, late);
@@ -75,7 +77,9 @@ fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
     assert_eq!(log.list(&since(i64::MIN)).unwrap().len(), PIECE_TURNS + 4);
     // Ids that say no time are looked at.
     let (early, odd) = (at(TurnId("a".into()), 5), at(TurnId("zebra".into()), 1_500));
-    [&early, &odd].map(|turn| log.append(turn).unwrap());
+    for turn in [&early, &odd] {
+        log.append(turn).unwrap();
+    }
     assert_eq!(log.list(&since(1_000)).unwrap(), [&late[..], &[odd]].concat());
     assert_eq!(log.list(&since(5)).unwrap()[0], early);
     assert_eq!(log.forget(&since(1_000)).unwrap(), 4);
