@@ -50,7 +50,7 @@ use crate::config::{Config, Flags, Live};
 use crate::embed::Examples;
 use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
-use crate::keys::{KeyRing, Stamp};
+use crate::keys::KeyRing;
 use crate::meters;
 use crate::night::generation::learned;
 use crate::night::library::Library;
@@ -119,7 +119,7 @@ pub struct Daemon {
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
     /// The file that a request read last; the outer `None`: none yet.
-    keys_file: Mutex<Option<Option<Stamp>>>,
+    keys_file: Mutex<reload::KeysFile>,
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
     models: Arc<model::Models>,

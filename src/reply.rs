@@ -6,7 +6,6 @@ mod budget;
 mod choice;
 mod examples;
 mod generate;
-mod id;
 mod logprobs;
 mod open;
 mod preview;
@@ -26,7 +25,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-pub use id::{first_turn_id, new_turn_id};
 pub use registry::Runs;
 pub use seat::refused;
 pub use session::UnderWay;

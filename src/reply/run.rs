@@ -73,9 +73,14 @@ pub(super) async fn run(replies: &Replies, request: ReplyRequest, client: mpsc::
             run.sink.opening = Some((started, opened));
             run.live().await;
         }
-        Err(error) => return drop(opened.send(Err(error))),
+        Err(error) => return refuse(opened, error),
     }
     replies.board.touch(replies.clock.now_ms());
+}
+
+/// Tells whoever asked why there is no reply.
+fn refuse(opened: Opened, error: StepError) {
+    drop(opened.send(Err(error.told().unwrap_or_else(|| unavailable("the client left", 1)))));
 }
 
 impl ReplyRun<'_> {
@@ -97,10 +102,7 @@ impl ReplyRun<'_> {
         let opened = self.sink.opening.take();
         match (opened, end) {
             // The engine has taken nothing: there was no reply.
-            (Some((_, opened)), Some(error)) => {
-                let error = error.told().unwrap_or_else(|| unavailable("the client left", 1));
-                drop(opened.send(Err(error)));
-            }
+            (Some((_, opened)), Some(error)) => refuse(opened, error),
             (_, end) => self.close(end).await,
         }
     }

@@ -12,6 +12,7 @@ mod sessions;
 mod sled_files;
 mod sled_snapshot;
 mod sled_turns;
+mod turn_id;
 
 use futures_util::future::BoxFuture;
 
@@ -20,6 +21,7 @@ use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 pub use salvage::Salvage;
 pub use sled_turns::SledTurns;
+pub use turn_id::{first_turn_id, new_turn_id};
 
 /// Version of the turn log's format on disk.
 pub const TURNS_FORMAT: u8 = 2;

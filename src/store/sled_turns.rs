@@ -24,9 +24,10 @@ use super::flusher::Flusher;
 use super::record::{pack, unpack};
 use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
+use super::turn_id::PREFIX;
 use super::{
     FEEDBACK_MAX, GoesOn, LIST_LIMIT, Marks, PIECE_BYTES, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts,
-    TurnStore, forgotten, passes,
+    TurnStore, first_turn_id, forgotten, passes,
 };
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
@@ -229,15 +230,19 @@ impl SledTurns {
     }
 
     /// The next turns behind `after`, at most `PIECE_TURNS` of them or `PIECE_BYTES` of their records, until `each` returns false; behind which turn to
-    /// go on.
+    /// go on. Turns whose id says that they began before `since_ms` are passed over unread.
     fn walk(
         &self,
-        after: Option<&TurnId>,
+        (after, since_ms): (Option<&TurnId>, Option<i64>),
         mut each: impl FnMut(&[u8], &[u8]) -> Result<bool, StoreError>,
     ) -> Result<Option<TurnId>, StoreError> {
         let start = after.map_or(FIRST_TURN, |after| after.0.as_bytes());
+        let first = since_ms.map_or_else(Vec::new, |since| first_turn_id(since).0.into_bytes());
+        // Ids that say no time come before.
+        let timeless = (start < PREFIX.as_bytes()).then(|| self.log.range(start..PREFIX.as_bytes()));
+        let timed = self.log.range(start.max(PREFIX.as_bytes()).max(first.as_slice())..);
         let (mut seen, mut bytes) = (0, 0);
-        for entry in self.log.range(start..) {
+        for entry in timeless.into_iter().flatten().chain(timed) {
             let (key, record) = entry.map_err(disk)?;
             if !is_turn(&key) || after.is_some_and(|after| *key <= *after.0.as_bytes()) {
                 continue;
@@ -367,7 +372,7 @@ impl TurnStore for SledTurns {
             return Ok(Piece { value: found.into_iter().collect(), next: None });
         }
         let (mut value, mut seen) = (Vec::new(), Seen::default());
-        let next = self.walk(filter.after.as_ref(), |key, record| {
+        let next = self.walk((filter.after.as_ref(), filter.since_ms), |key, record| {
             value.extend(self.passing(filter, key, record, &mut seen)?);
             Ok(value.len() < limit)
         })?;

@@ -59,6 +59,36 @@ fn one_turn_is_found_by_its_id_and_no_other_key_passes_for_one() {
 }
 
 #[test]
+fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    let at = |id: TurnId, time_ms: i64| Turn { time_ms, ..turn(&id.0, "p") };
+    for time_ms in 0..=PIECE_TURNS as i64 {
+        log.append(&at(new_turn_id(time_ms), time_ms)).unwrap();
+    }
+    let late: Vec<Turn> = [1_000, 1_001, 2_000].map(|time_ms| at(new_turn_id(time_ms), time_ms)).to_vec();
+    for turn in &late {
+        log.append(turn).unwrap();
+    }
+    let since = |since_ms: i64| TurnFilter { since_ms: Some(since_ms), ..TurnFilter::default() };
+    // In the first piece, which looks at fewer turns than came before.
+    assert_eq!(log.list_piece(&since(1_000)).unwrap().value, late);
+    assert_eq!(log.list(&since(1_001)).unwrap(), late[1..]);
+    assert_eq!(log.list(&TurnFilter { after: Some(late[1].id.clone()), ..since(3) }).unwrap(), late[2..]);
+    assert_eq!(log.list(&since(i64::MAX)).unwrap(), []);
+    assert_eq!(log.list(&since(i64::MIN)).unwrap().len(), PIECE_TURNS + 4);
+    // Ids that say no time are looked at.
+    let (early, odd) = (at(TurnId("a".into()), 5), at(TurnId("zebra".into()), 1_500));
+    for turn in [&early, &odd] {
+        log.append(turn).unwrap();
+    }
+    assert_eq!(log.list(&since(1_000)).unwrap(), [&late[..], &[odd]].concat());
+    assert_eq!(log.list(&since(5)).unwrap()[0], early);
+    assert_eq!(log.forget(&since(1_000)).unwrap(), 4);
+    assert_eq!(log.list(&since(1_000)).unwrap(), []);
+}
+
+#[test]
 fn a_damaged_turn_can_be_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let log = SledTurns::open(dir.path(), 1 << 20).unwrap();

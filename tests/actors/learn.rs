@@ -12,8 +12,8 @@ use chimere::night::dataset::{self, Row};
 use chimere::night::inspect::hash_file;
 use chimere::night::library::{Library, Status};
 use chimere::night::phase::Job;
-use chimere::reply::new_turn_id;
 use chimere::service::{Forgetting, NightCommand, ReplyEvent, Scope, TurnFilter};
+use chimere::store::new_turn_id;
 use chimere::turn::{Feedback, Message, Role, Turn, Vote};
 use serde_json::{Value, json};
 

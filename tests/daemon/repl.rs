@@ -169,3 +169,45 @@ async fn a_session_is_changed_to_and_left_at_a_terminal() {
     let said: Vec<_> = told["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
     assert_eq!((said.len(), said[0], said[2]), (4, "What is 17 + 25?", "What is 9 + 5?"), "{told}");
 }
+
+#[tokio::test]
+async fn an_answer_is_rated_and_a_cut_one_says_so_at_a_terminal() {
+    let daemon = Daemon::start(&[]).await;
+    let mut terminal = Terminal::open(&daemon);
+    terminal.until(PROMPT);
+    for early in ["/good\r", "/correct 42.\r"] {
+        terminal.ask(early, "there is no answer in this conversation yet");
+    }
+    terminal.ask("/tokens 4\r", "most tokens of an answer: 4");
+    terminal.ask("What is 17 + 25?\r", "limit of 4 tokens: /tokens N allows more, /retry asks again]");
+    terminal.ask("/tokens auto\r", "as the pipeline decides");
+    terminal.ask("/retry\r", "42.");
+    terminal.ask("/good\r", "vote recorded for turn-");
+    terminal.ask("What is 9 + 5?\r", "The answer is");
+    terminal.ask("/bad\r", "vote recorded for turn-");
+    // A correction of several lines, as a message may have them.
+    terminal.ask("/correct It is\\\r", "…");
+    terminal.ask("14.\r", "correction recorded for turn-");
+    // One that was broken off leaves nothing behind it.
+    terminal.ask("/correct \"\"\"no\r", "…");
+    terminal.ask("\u{3}", "^C");
+    terminal.ask("/new\r", "a new conversation");
+    terminal.ask("/bad\r", "there is no answer in this conversation yet");
+    terminal.ask("What is 17 + 25?\r", "42.");
+    let (_, turns) = daemon.get("/v1/memory/turns").await;
+    let turns = turns["data"].as_array().unwrap().clone();
+    let said: Vec<_> = turns
+        .iter()
+        .map(|t| t["feedback"].as_array().into_iter().flatten().map(|f| (f["vote"].clone(), f["correction"].clone())))
+        .map(Vec::from_iter)
+        .collect();
+    let none = serde_json::Value::Null;
+    let bad = vec![(json!("down"), none.clone()), (none.clone(), json!("It is\n14."))];
+    assert_eq!(said, [vec![], vec![(json!("up"), none)], bad, vec![]], "{turns:?}");
+    // What was forgotten meanwhile cannot be rated.
+    let last = turns[3]["id"].as_str().unwrap();
+    let gone = reqwest::Client::new().delete(format!("{}/v1/memory/turns?turn={last}", daemon.url)).send().await;
+    assert_eq!(gone.unwrap().status().as_u16(), 200);
+    terminal.ask("/good\r", "is not in the log");
+    terminal.leave();
+}

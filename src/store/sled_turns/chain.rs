@@ -206,7 +206,8 @@ impl SledTurns {
                 value.extend(passes.then(|| id.0.clone().into_bytes()));
                 None
             }
-            None => self.walk(filter.after.as_ref(), |key, record| {
+            // All of them are looked at: what is to be forgotten is told by its record, not by its id.
+            None => self.walk((filter.after.as_ref(), None), |key, record| {
                 value.extend(self.of_filter(filter, key, record).then(|| key.to_vec()));
                 Ok(true)
             })?,

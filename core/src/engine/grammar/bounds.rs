@@ -2,10 +2,12 @@
 //! through where the upper one has the same whole part, `-0` below 0 among them. So bounds are moved to the next
 //! double, or beside the next multiple.
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, json};
 
 use super::prepare::{decimal, parts};
 
+/// Numbers of so few digits are told by themselves beside an open bound.
+const FEW_DIGITS: f64 = 1e-5;
 /// What lies between 0 and this is not written beside an open bound of 0.
 const LEAST: f64 = 1e-30;
 /// Beyond, doubles have no fractions that matter.
@@ -29,6 +31,8 @@ pub(super) fn closed(schema: &Value) -> Value {
             let mut own: Map<String, Value> = map.iter().map(inner).collect();
             close(&mut own, "minimum", "exclusiveMinimum", Side::Least);
             close(&mut own, "maximum", "exclusiveMaximum", Side::Most);
+            spell(&mut own, "minimum", "exclusiveMinimum", Side::Least);
+            spell(&mut own, "maximum", "exclusiveMaximum", Side::Most);
             Value::Object(own)
         }
         other => other.clone(),
@@ -75,7 +79,26 @@ struct Edge {
     open: bool,
 }
 
-/// The double next to an open bound. Away from 0 the library is right, and closed there it would ask for more digits.
+/// An open bound that is left: digits without end come nearer to it than any other double, and are read as the bound. So
+/// they end at the double beside it. A number that the bound there begins with would have to go on; one of few digits is
+/// told by itself.
+fn spell(map: &mut Map<String, Value>, bound: &str, exclusive: &str, side: Side) {
+    if map.get("type").and_then(Value::as_str) != Some("number") || map.contains_key("multipleOf") {
+        return;
+    }
+    let Some(open) = map.get(exclusive).and_then(Value::as_f64).filter(|open| open.abs() < FRACTIONS_MAX) else {
+        return;
+    };
+    map.remove(exclusive);
+    let next = if side == Side::Least { open.next_up() } else { open.next_down() };
+    let few = json!({exclusive: open, "multipleOf": FEW_DIGITS});
+    let all = map.entry("allOf").or_insert_with(|| json!([]));
+    if let Value::Array(all) = all {
+        all.push(json!({"anyOf": [few, {bound: next}]}));
+    }
+}
+
+/// The double next to an open bound of 0, or beyond it. Closed away from 0 the library would ask for more digits.
 fn beside(bound: &Number, side: Side) -> Option<Edge> {
     let bound = bound.as_f64().filter(|bound| bound.abs() < FRACTIONS_MAX)?;
     let at = match side {
