@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Pipeline;
-use super::program::{ANSWER, JUDGE, Program, ProgramWork, Terms};
+use super::program::{ANSWER, JUDGE, Program, ProgramStep, ProgramWork, Terms};
 use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
@@ -14,8 +14,8 @@ use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
 use crate::turn::{
-    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy, Tier,
-    ToolLimits, ToolLoop, Work,
+    Branch, Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy,
+    Tier, ToolLimits, ToolLoop, Work,
 };
 
 /// Tables that one reply may use, and bytes of its passages together.
@@ -148,30 +148,41 @@ fn steps(
     tools: Option<(Vec<String>, ToolLimits)>,
     gate: Option<QualityGate>,
 ) -> Vec<Step> {
-    let answer = |instruction: &String| match tools.clone() {
-        Some((offered, limits)) => Work::Tools(ToolLoop { instruction: instruction.clone(), offered, limits }),
-        None => Work::Answer { instruction: instruction.clone() },
+    let answer = |own: &Terms| match tools.clone() {
+        Some((offered, limits)) => Work::Tools(ToolLoop { instruction: own.instruction.clone(), offered, limits }),
+        None => Work::Answer { instruction: own.instruction.clone() },
     };
-    let planned = program.steps.iter().filter_map(|step| {
+    let draft = |own: &Terms, max_tokens: u32| Draft {
+        system: system_text(own.system.as_deref().unwrap_or(&pipeline.system), messages),
+        instruction: own.instruction.clone(),
+        sampling: Sampling {
+            logit_bias: Vec::new(),
+            logprobs: None,
+            ..own.sampling.as_ref().unwrap_or(sampling).clone()
+        },
+        thinking: thinking(pipeline, own, own.tier.unwrap_or(tier), max_tokens),
+        max_tokens,
+    };
+    let judge = gate.map(|gate| Step { name: JUDGE.to_owned(), work: Work::Judge(gate) });
+    planned(&program.steps, &answer, &draft).into_iter().chain(judge).collect()
+}
+
+/// Steps as they are run; the judge is the reply's own affair.
+fn planned(steps: &[ProgramStep], answer: &dyn Fn(&Terms) -> Work, draft: &dyn Fn(&Terms, u32) -> Draft) -> Vec<Step> {
+    let planned = steps.iter().filter_map(|step| {
         let work = match &step.work {
-            ProgramWork::Answer(own) | ProgramWork::Tools(own, ..) => answer(&own.instruction),
-            ProgramWork::Draft(own, max_tokens) => Work::Draft(Box::new(Draft {
-                system: system_text(own.system.as_deref().unwrap_or(&pipeline.system), messages),
-                instruction: own.instruction.clone(),
-                sampling: Sampling {
-                    logit_bias: Vec::new(),
-                    logprobs: None,
-                    ..own.sampling.as_ref().unwrap_or(sampling).clone()
-                },
-                thinking: thinking(pipeline, own, own.tier.unwrap_or(tier), *max_tokens),
-                max_tokens: *max_tokens,
+            ProgramWork::Answer(own) | ProgramWork::Tools(own, ..) => answer(own),
+            ProgramWork::Draft(own, max_tokens) => Work::Draft(Box::new(draft(own, *max_tokens))),
+            ProgramWork::Branch(when, steps, otherwise) => Work::Branch(Box::new(Branch {
+                when: when.clone(),
+                steps: planned(steps, answer, draft),
+                otherwise: planned(otherwise, answer, draft),
             })),
             ProgramWork::Judge(_) => return None,
         };
         Some(Step { name: step.name.clone(), work })
     });
-    let judge = gate.map(|gate| Step { name: JUDGE.to_owned(), work: Work::Judge(gate) });
-    planned.chain(judge).collect()
+    planned.collect()
 }
 
 /// The quality gate of a reply. Whoever asks for `fast` wants no second look.

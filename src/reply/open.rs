@@ -133,6 +133,7 @@ pub(super) async fn open(
         answered: false,
         under_way: None,
         judgement: None,
+        ahead: Default::default(),
         trace: Vec::new(),
         record: record(&Step { name: String::new(), work: Work::Answer { instruction: String::new() } }),
     };

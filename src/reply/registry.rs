@@ -34,10 +34,11 @@ impl Registered {
         }
     }
 
-    /// It is at its step number `at`, from 1.
-    pub(super) fn at(&self, at: usize, step: &Step) {
+    /// It is at its step number `at`, from 1, with so many ahead.
+    pub(super) fn at(&self, at: usize, ahead: usize, step: &Step) {
         if let Some((run, _)) = self.runs.all().get_mut(&self.id) {
-            (run.step, run.kind, run.name) = (at, step.work.kind().to_owned(), step.name.clone());
+            (run.step, run.steps) = (at, at + ahead);
+            (run.kind, run.name) = (step.work.kind().to_owned(), step.name.clone());
         }
     }
 }

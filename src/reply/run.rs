@@ -1,5 +1,6 @@
 //! The life of one reply: a run of the steps of its plan, and exactly one Turn at its end.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub(super) struct ReplyRun<'a> {
     pub(super) under_way: Option<UnderWay>,
     /// Of the first choice, where a step judged it.
     pub(super) judgement: Option<Judgement>,
+    /// The steps that are still to be run.
+    pub(super) ahead: VecDeque<Step>,
     /// What the steps before this one did.
     pub(super) trace: Vec<StepRecord>,
     /// The step under way.
@@ -109,8 +112,11 @@ impl ReplyRun<'_> {
 
     /// Runs the steps of the plan, one after the other.
     async fn steps(&mut self) -> Result<(), StepError> {
-        for (at, step) in (1..).zip(std::mem::take(&mut self.plan.steps)) {
-            self.registered.at(at, &step);
+        let mut at = 0;
+        self.ahead = std::mem::take(&mut self.plan.steps).into();
+        while let Some(step) = self.ahead.pop_front() {
+            at += 1;
+            self.registered.at(at, self.ahead.len(), &step);
             let began = Instant::now();
             self.record = record(&step);
             if self.asked.step_events {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chimere::actors::inference::Ask;
 use chimere::engine::protocol::Channel;
 use chimere::service::{ReplyEvent, ReplyInput, ReplyRequest, ServiceError, StepEvent, StepsWish};
-use chimere::turn::{FinishReason, Message, PromptEnd, PromptForm, Role, StepOutcome, StepRecord, Turn};
+use chimere::turn::{FinishReason, Message, PromptEnd, PromptForm, Role, StepOutcome, StepRecord, Tier, Turn};
 use tokio::time::{sleep, timeout};
 
 use crate::fake::{GOOD, JUDGE, MODEL, spec};
@@ -18,6 +18,45 @@ const RELAY: &str = "system: Be exact.\nsampling: {temperature: 0.5}\nsteps:\n  
 /// Its hidden step asks nothing of its own: the engine is asked the client's question itself.
 const PLAIN_FIRST: &str =
     "steps: [{generate: {name: first, max_tokens: 40}}, {generate: {instruction: '{{first}} done'}}]\n";
+
+/// A hidden step only where a condition holds: of the tier, of the question's length, of an earlier step's words.
+const FORKED: &str = "steps:\n  - generate: {name: first, instruction: Begin.}\n  \
+    - branch: {name: fork, when: {tiers: [ultra], words_min: 2, asks: ['plea*'], step: first, says: [W1]},\n    \
+        steps: [{generate: {name: long}}], otherwise: [{generate: {name: short}}]}\n  \
+    - generate: {instruction: '{{long}}{{short}} echo'}\n";
+
+#[test]
+fn a_branch_goes_on_with_the_side_that_its_condition_says() {
+    run(async {
+        let stage = Stage::with_pipelines(spec(GOOD), &[("forked", FORKED)]);
+        let ultra = |text: &str| ReplyRequest { tier: Some(Tier::Ultra), ..on("forked", text) };
+        let cases = [
+            (
+                ultra("two, please"),
+                "long",
+                "the tier is ultra, the question has 2 words, it holds `plea*`, `first` says `W1`",
+            ),
+            (ultra("please"), "short", "the question has 1 word"),
+            (ultra("no plan"), "short", "the question holds none of the words of `asks`"),
+            (on("forked", "two, please"), "short", "the tier is quality"),
+        ];
+        for (n, (request, side, because)) in cases.into_iter().enumerate() {
+            told(&stage, request).await;
+            let turn = &stage.turns(n + 1).await[n];
+            let names: Vec<&str> = turn.steps.iter().map(|step| step.name.as_str()).collect();
+            assert_eq!(names, ["first", "fork", side, "answer"]);
+            let fork = record(turn, "fork");
+            assert_eq!((fork.decided.as_deref(), fork.because.as_deref()), (Some(side), Some(because)));
+            assert_eq!((fork.completion_tokens, fork.visible), (0, false));
+            let mark = |name: &str| format!("<step name=\\\"{name}\\\">");
+            let sent = &turn.generations[0].content;
+            assert_eq!(
+                (sent.contains(&mark("long")), sent.contains(&mark("short"))),
+                (side == "long", side == "short")
+            );
+        }
+    });
+}
 
 fn relay() -> Stage {
     Stage::with_pipelines(spec(GOOD), &[("relay", RELAY), ("first", PLAIN_FIRST)])

@@ -90,6 +90,7 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
     fs::create_dir_all(&folder).unwrap();
     let program = "name: relay\nversion: 1\nfollow_model: true\nsteps:\n  \
         - generate: {name: plan, system: You plan., instruction: 'Say in a few words how to answer.', max_tokens: 24}\n  \
+        - branch: {name: fork, when: {asks: ['what'], words_min: 5}, steps: [], otherwise: [{generate: {name: more}}]}\n  \
         - generate: {instruction: 'Answer by this. {{plan}}', max_tokens: 40}\n";
     fs::write(folder.join("relay.yaml"), program).unwrap();
     let daemon = Daemon::launch_with(state, &[], &[]);
@@ -104,16 +105,19 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
     let own = &reply["x_chimere"];
     let steps = own["trace"].as_array().unwrap();
     let names: Vec<(&Value, &Value)> = steps.iter().map(|step| (&step["name"], &step["visible"])).collect();
-    assert_eq!(names, [(&json!("plan"), &json!(false)), (&json!("answer"), &json!(true))], "{own}");
+    let hidden = |name: &str| (name.into(), json!(false));
+    let expected: [(Value, Value); 3] = [hidden("plan"), hidden("fork"), ("answer".into(), json!(true))];
+    assert_eq!(names, expected.each_ref().map(|(name, visible)| (name, visible)), "{own}");
+    assert_eq!((&steps[1]["decided"], &steps[1]["completion_tokens"]), (&json!("nothing more"), &json!(0)), "{own}");
     // The answer's tokens are the usage, the others are beside it.
     for field in ["prompt_tokens", "completion_tokens"] {
-        assert_eq!((&steps[1][field], &steps[0][field]), (&reply["usage"][field], &own["usage"][field]), "{reply}");
+        assert_eq!((&steps[2][field], &steps[0][field]), (&reply["usage"][field], &own["usage"][field]), "{reply}");
         assert!(steps[0][field].as_u64().unwrap() > 0);
     }
     let (_, page) = daemon.get("/v1/memory/turns?limit=5").await;
     let turn = &page["data"][0];
     // The same record, but for the hidden text: a model may have left that empty.
-    assert_eq!((&turn["steps"][0]["name"], turn["steps"].as_array().unwrap().len()), (&json!("plan"), 2), "{turn}");
+    assert_eq!((&turn["steps"][0]["name"], turn["steps"].as_array().unwrap().len()), (&json!("plan"), 3), "{turn}");
     assert!(!reply.to_string().contains("\"text\""), "{reply}");
     assert_eq!(turn["messages"].as_array().unwrap().last().unwrap()["content"], "What is 17 + 25?");
     let (_, alone) = daemon.post("/v1/chat/completions", &ask(json!({ "route": "relay", "steps": "none" }))).await;
