@@ -11,14 +11,17 @@ use crate::gpu::{Buffer, Device, GpuError};
 use crate::samples::Random;
 
 const COLS: usize = 1_024;
-/// Of two matrices over the same inputs; more than as many blocks as a multiprocessor takes have tiles to go on to.
-const ROWS: [usize; 2] = [37, 7_000];
-const TOKENS: [usize; 7] = [1, 3, 8, 13, 30, 70, 130];
 /// Of which one adapter leaves the second matrix as it is.
 const RANKS: [usize; 2] = [40, 5];
 
 pub(super) fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
-    [(DType::Q5_K, DType::IQ3_S), (DType::Q8_0, DType::F32)].into_iter().map(|types| products(d, types)).collect()
+    let (packed, floats) = ((DType::Q5_K, DType::IQ3_S), (DType::Q8_0, DType::F32));
+    Ok(vec![
+        products(d, packed, [37, 300], &[1, 8, 13, 30, 130])?,
+        products(d, floats, [37, 60], &[1, 8, 30])?,
+        // More tiles than blocks fit at once, so that blocks go on to further ones.
+        products(d, packed, [37, 6_500], &[1, 3, 8])?,
+    ])
 }
 
 /// Factors of one matrix, as they are and on the device.
@@ -49,7 +52,8 @@ impl Factors {
 
     /// What a row of the matrix gets, and how large its terms are.
     fn adds(&self, x: &[f32], row: usize) -> (f64, f64) {
-        let terms = self.a.chunks(COLS).zip(&self.b[row * self.rank..]).map(|(a, b)| dot(a, x) * f64::from(b * self.scale));
+        let terms =
+            self.a.chunks(COLS).zip(&self.b[row * self.rank..]).map(|(a, b)| dot(a, x) * f64::from(b * self.scale));
         terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term * term))
     }
 }
@@ -59,20 +63,22 @@ fn under(token: usize) -> Option<usize> {
     [Some(0), Some(1), None, Some(1)][token % 4]
 }
 
-fn products(d: &Device, types: (DType, DType)) -> Result<Finding, GpuError> {
+/// Two matrices of so many rows over the same inputs; the last number of tokens is compared with plain arithmetic.
+fn products(d: &Device, types: (DType, DType), rows: [usize; 2], tokens: &[usize]) -> Result<Finding, GpuError> {
     let dtypes = [types.0, types.1];
-    let (first, second) = (matrix(d, dtypes[0], ROWS[0], COLS)?, matrix(d, dtypes[1], ROWS[1], COLS)?);
-    let weight = |i: usize, at: u64| Weight { at, packing: Packing::of(dtypes[i], COLS), rows: ROWS[i] };
+    let (first, second) = (matrix(d, dtypes[0], rows[0], COLS)?, matrix(d, dtypes[1], rows[1], COLS)?);
+    let weight = |i: usize, at: u64| Weight { at, packing: Packing::of(dtypes[i], COLS), rows: rows[i] };
     let weights = [weight(0, first.0.at()), weight(1, second.0.at())];
-    let (one, more) = (Factors::new(d, RANKS[0], ROWS[0], 1)?, Factors::new(d, RANKS[0], ROWS[1], 2)?);
-    let other = Factors::new(d, RANKS[1], ROWS[0], 3)?;
+    let (one, more) = (Factors::new(d, RANKS[0], rows[0], 1)?, Factors::new(d, RANKS[0], rows[1], 2)?);
+    let other = Factors::new(d, RANKS[1], rows[0], 3)?;
     // Matrices of floats have no factors in tiles.
     let both = !weights[1].packing.is_float();
     let entries = [one.entry(), if both { more.entry() } else { Tiles::default() }, other.entry(), Tiles::default()];
     let tiles = d.buffer(&entries.iter().flat_map(|e| e.bytes().to_vec()).collect::<Vec<u8>>())?;
     // A group more than there are adapters.
     let adapters = words(d, &[1, 0, NONE, NONE])?;
-    let x = Random(4).normals(TOKENS[6] * COLS);
+    let most = tokens[tokens.len() - 1];
+    let x = Random(4).normals(most * COLS);
     // The tokens `chosen`, with adapters or without.
     let run = |chosen: &[usize], adapted: bool| -> Result<Vec<Vec<f32>>, GpuError> {
         let tokens = chosen.len();
@@ -82,7 +88,7 @@ fn products(d: &Device, types: (DType, DType)) -> Result<Finding, GpuError> {
         let groups: Vec<u32> = chosen.iter().map(|t| under(*t).map_or(NONE, |a| 1 - a as u32)).collect();
         let (groups, arrived) = (words(d, &groups)?, d.zeroed(4 * low::words(tokens))?);
         let inner = d.zeroed(2 * 2 * tokens * RANK_MAX)?;
-        let outs = ROWS.map(|n| floats(d, &vec![0.25; tokens * n]));
+        let outs = rows.map(|n| floats(d, &vec![0.25; tokens * n]));
         let outs = outs.into_iter().collect::<Result<Vec<_>, _>>()?;
         let low = Low {
             tiles: tiles.at(),
@@ -101,22 +107,22 @@ fn products(d: &Device, types: (DType, DType)) -> Result<Finding, GpuError> {
         let besides = Besides { add: true, low: if adapted { low } else { Low::default() }, ..Besides::default() };
         let input = Input { x: xs.at(), halves: halves.at(), inputs: COLS, tokens };
         matmul::with(d, input, &[(weights[0], outs[0].at()), (weights[1], outs[1].at())], &besides)?;
-        outs.iter().zip(ROWS).map(|(out, n)| read(out, tokens * n)).collect()
+        outs.iter().zip(rows).map(|(out, n)| read(out, tokens * n)).collect()
     };
-    let every: Vec<usize> = (0..TOKENS[6]).collect();
+    let every: Vec<usize> = (0..most).collect();
     let (whole, plain) = (run(&every, true)?, run(&every, false)?);
     let mut error = 0.0_f64;
     let demand = |holds: bool, error: f64| if holds { error } else { f64::INFINITY };
-    for count in &TOKENS[..6] {
+    for count in &tokens[..tokens.len() - 1] {
         // Not the first ones: their neighbours are others.
-        let chosen: Vec<usize> = (0..*count).map(|n| (7 * n + 1) % TOKENS[6]).collect();
-        for (found, (whole, n)) in run(&chosen, true)?.iter().zip(whole.iter().zip(ROWS)) {
+        let chosen: Vec<usize> = (0..*count).map(|n| (7 * n + 1) % most).collect();
+        for (found, (whole, n)) in run(&chosen, true)?.iter().zip(whole.iter().zip(rows)) {
             error = demand(chosen.iter().zip(found.chunks(n)).all(|(t, row)| same(row, &whole[t * n..][..n])), error);
         }
     }
     let used = rounded(&x);
-    for t in 0..TOKENS[6] {
-        for (i, n) in ROWS.into_iter().enumerate() {
+    for t in 0..most {
+        for (i, n) in rows.into_iter().enumerate() {
             let (found, base) = (&whole[i][t * n..][..n], &plain[i][t * n..][..n]);
             let factors = under(t).and_then(|a| [[Some(&one), both.then_some(&more)], [Some(&other), None]][a][i]);
             let Some(factors) = factors else {
@@ -132,6 +138,6 @@ fn products(d: &Device, types: (DType, DType)) -> Result<Finding, GpuError> {
             }
         }
     }
-    let what = format!("{:?}, {:?} {COLS}→{}, {}, ranks 40, 5", types.0, types.1, ROWS[0], ROWS[1]);
+    let what = format!("{:?}, {:?} {COLS}→{}, {}, {most} tokens", types.0, types.1, rows[0], rows[1]);
     Ok(Finding { kernel: "matmul_low", what, error, limit: 3e-3 })
 }

@@ -15,12 +15,7 @@ const TILE_TOKENS_MAX: usize = 2 * TILE.1 as usize;
 const LOW_UNITS: u32 = 8;
 
 /// out ← W·x, or out += W·x, for one to four matrices, with what adapters add.
-pub(super) fn launch(
-    d: &Device,
-    input: Input,
-    products: &[(Weight, u64)],
-    besides: &Besides,
-) -> Result<(), GpuError> {
+pub(super) fn launch(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besides) -> Result<(), GpuError> {
     let (tile, block) = ((Kernel::Matmul8, TILE), (Kernel::MatmulWide, PACKED));
     let packed = match input.tokens {
         _ if besides.low.any() => (Kernel::MatmulWideLow, PACKED),

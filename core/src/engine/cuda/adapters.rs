@@ -274,7 +274,8 @@ impl Adapters {
                 tiles[place] = Tiles { a, b, rank: p.rank, unit: p.unit };
             } else {
                 in_floats.0[layer] |= bit;
-                let bytes = |values: &mut dyn Iterator<Item = f32>| values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+                let bytes =
+                    |values: &mut dyn Iterator<Item = f32>| values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
                 let a = put(&mut values, &bytes(&mut factors.a.iter().copied()));
                 let b = put(&mut values, &bytes(&mut turned(factors, adapter.rank)));
                 entries[place] = LowRank { a, b, rank: adapter.rank as u32, scale };

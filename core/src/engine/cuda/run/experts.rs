@@ -67,7 +67,11 @@ impl Run<'_> {
         self.norm(&layer.post_norm)?;
         experts::up(&self.c.device, &self.listed(i)?, &Low::default(), 0)?;
         let (h, inputs) = (&self.c.memory.h, self.c.hp.moe.shared_width);
-        self.add(&w.down, matmul::Input { x: h.x.at(), halves: h.halves.at(), inputs, tokens: self.rows }, Low::default())
+        self.add(
+            &w.down,
+            matmul::Input { x: h.x.at(), halves: h.halves.at(), inputs, tokens: self.rows },
+            Low::default(),
+        )
     }
 
     /// The experts over lists of the rows that chose each.

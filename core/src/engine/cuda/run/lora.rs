@@ -132,7 +132,8 @@ impl Run<'_> {
             (Target::SharedGate, one(Target::SharedGate, routed)),
             (Target::SharedUp, one(Target::SharedUp, all + routed)),
         ];
-        let parts: Vec<Part> = parts.into_iter().filter(|(t, _)| self.changed.floats.at(i, *t)).map(|(_, p)| p).collect();
+        let parts: Vec<Part> =
+            parts.into_iter().filter(|(t, _)| self.changed.floats.at(i, *t)).map(|(_, p)| p).collect();
         if !parts.is_empty() {
             lora::inner(&self.c.device, who, &parts)?;
         }
@@ -170,7 +171,8 @@ impl Run<'_> {
             (Target::Down, self.routed(one(Target::Down, 0, p.width))),
             (Target::SharedDown, one(Target::SharedDown, routed, p.shared_width)),
         ];
-        let parts: Vec<Part> = parts.into_iter().filter(|(t, _)| self.changed.floats.at(i, *t)).map(|(_, p)| p).collect();
+        let parts: Vec<Part> =
+            parts.into_iter().filter(|(t, _)| self.changed.floats.at(i, *t)).map(|(_, p)| p).collect();
         self.add_parts(0, &parts)
     }
 }
