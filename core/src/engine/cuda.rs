@@ -69,10 +69,8 @@ const SHORT_TOKENS: usize = 2 * GRID;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
 
-/// Lists of the plan of a pass: see [`memory::Memory`].
+/// Lists of the plan of a pass, which [`memory::Memory`] names, and words between two of them.
 const PLAN_LISTS: usize = 10;
-
-/// Words between two lists of the plan of a pass.
 const fn plan_words(rows: usize) -> usize {
     if rows <= SHORT_ROWS_MAX { SHORT_ROWS_MAX } else { ROWS_MAX }
 }
