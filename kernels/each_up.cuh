@@ -112,7 +112,9 @@ struct RiseAhead {
             if (part == NO_ADAPTER) continue;
             auto row = [&](int) { return inner_of(a.low, a.tokens, part, min(threadIdx.x % 32 / 4, a.tokens - 1)); };
             auto of = [&](u32 column) { return whose[column % 2]; };
-            low_add<1>(a.low, part, tile, (threadIdx.x / 32 + 4 * d) % 8, own, of, row, adds[d]);
+            // The other four warps have groups only where rows were dropped: there may be more groups than tokens.
+            u32 warp = (threadIdx.x / 32 + 4 * d) % 8;
+            low_add<1>(a.low, part, tile, warp, own, warp < 4 ? warp : NO_ADAPTER, of, row, adds[d]);
         }
         return adds;
     }

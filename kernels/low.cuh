@@ -112,10 +112,10 @@ __device__ __forceinline__ void low_await(const u32* arrived, u32 blocks) {
 
 // What adapters add to a tile of few tokens, by the eight warps of a block, the number `warp` of which has every eighth group:
 // to[n][i][lane] of each column as `acc` of a product, and −0, which changes nothing, where there is nothing to add. `own`: factors of
-// the warp's first group; `whose`: group of a column; `row`: as above.
+// group `owned`, which the warp has already; `whose`: group of a column; `row`: as above.
 template <int NT, class Whose, class Row>
-__device__ __forceinline__ void low_add(const Low& l, u32 part, u32 tile, u32 warp, const LowTiles& own, const Whose& whose,
-                                        const Row& row, float (&to)[NT][4][32]) {
+__device__ __forceinline__ void low_add(const Low& l, u32 part, u32 tile, u32 warp, const LowTiles& own, u32 owned,
+                                        const Whose& whose, const Row& row, float (&to)[NT][4][32]) {
     u32 lane = threadIdx.x % 32;
     auto put = [&](u32 group, const float (&acc)[NT][4]) {
 #pragma unroll
@@ -132,7 +132,7 @@ __device__ __forceinline__ void low_add(const Low& l, u32 part, u32 tile, u32 wa
     if (warp == 0) nothing(), put(NO_ADAPTER, acc);
     for (u32 g = warp; g < l.groups; g += 8) {
         LowTiles f = own;
-        if (g != warp) f = low_ahead(l, g, part, tile);
+        if (g != owned) f = low_ahead(l, g, part, tile);
         if (!f.b.at) {
             nothing();
         } else {

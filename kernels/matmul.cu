@@ -91,7 +91,7 @@ template <int NT, bool ONE> struct LowAhead {
         if (part == NO_ADAPTER) return;
         auto row = [&](int n) { return inner_of(a.low, a.tokens, part, ONE ? 0 : m.token[8 * n + g]); };
         auto whose = [&](u32 column) { return ONE ? one : m.group[column]; };
-        low_add<NT>(a.low, part, unit.tile(a), threadIdx.x / 32, own, whose, row, to);
+        low_add<NT>(a.low, part, unit.tile(a), threadIdx.x / 32, own, threadIdx.x / 32, whose, row, to);
     }
 };
 

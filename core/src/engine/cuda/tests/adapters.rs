@@ -8,7 +8,7 @@ use super::super::adapters::standard_bytes;
 use super::super::weights::packed_bytes;
 use super::*;
 use crate::engine::adapter::{self, Adapter, BaseModel, Candidate, Recipe, Sides, TARGETS};
-use crate::engine::backend::AdapterId;
+use crate::engine::backend::{AdapterId, SeqId};
 use crate::engine::host::{Host, HostLimits, Input as HostInput};
 use crate::engine::host_tests::Letters;
 use crate::engine::protocol::{Command, EvalRow, Event, Probe};
@@ -132,6 +132,31 @@ fn factors_in_tiles_give_the_numbers_of_floats_and_the_same_bits_in_pieces() {
         c.drop_adapter(floats);
     }
     assert!(base == logits(&mut c, &tokens, 0), "after the drop");
+}
+
+/// A pass under more adapters than it has rows left behind its last mixer.
+#[test]
+fn rows_that_are_dropped_leave_the_others_their_adapters() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let mut c = with(&file.path, &CudaOptions { sequences_max: 6, kv: KvType::F16, ..options() });
+    let adapters: Vec<_> =
+        (0..6).map(|seed| c.load_adapter(&adapter(&file.path, 5, &TRAINED, seed)).unwrap()).collect();
+    let tokens = Random(13).tokens(3);
+    let alone: Vec<_> = adapters.iter().map(|a| under(&mut c, Some(*a), &tokens, 0)).collect();
+    let seqs: Vec<_> = adapters
+        .iter()
+        .map(|a| {
+            let seq = c.open().unwrap();
+            c.adapt(seq, *a).unwrap();
+            seq
+        })
+        .collect();
+    let rows = |i: usize| if i >= 4 { Rows::Last } else { Rows::None };
+    let chunk = |(i, seq): (usize, &SeqId)| Chunk { seq: *seq, tokens: &tokens, rows: rows(i), hidden: false };
+    let mut out = Output::default();
+    c.step(&seqs.iter().enumerate().map(chunk).collect::<Vec<_>>(), &mut out).unwrap();
+    let wanted: Vec<f32> = [4, 5].into_iter().flat_map(|i: usize| alone[i][2 * VOCAB as usize..].to_vec()).collect();
+    assert!(out.logits == wanted && alone[4] != alone[5], "the numbers of others' adapters");
 }
 
 #[test]
