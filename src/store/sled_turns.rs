@@ -173,29 +173,6 @@ impl SledTurns {
         self.log.scan_prefix(prefix(id)).values().map(|vote| Ok(vote.map_err(disk)?.len() as u64)).sum()
     }
 
-    /// Adds a turn that is not there yet; how many were dropped for it.
-    fn add(&self, state: &mut State, turn: &Turn) -> Result<u64, StoreError> {
-        if self.log.contains_key(&turn.id.0).map_err(disk)? {
-            return Ok(0);
-        }
-        let (record, base) = self.folded(turn, &mut state.seen)?;
-        let bytes = record.len() as u64;
-        if bytes > self.bytes_max {
-            return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
-        }
-        let mut change = Change::new(state);
-        change.batch.insert(turn.id.0.as_bytes(), record);
-        match &turn.judgement {
-            Some(judgement) => change.batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
-            None => change.batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
-        }
-        self.link(&mut change.batch, turn, base.as_ref());
-        (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
-        self.apply(state, change)?;
-        state.seen.keep(turn);
-        self.drop_oldest(state)
-    }
-
     fn drop_oldest(&self, state: &mut State) -> Result<u64, StoreError> {
         let mut dropped = 0;
         while state.counts.bytes > self.bytes_max {

@@ -9,10 +9,10 @@ use std::rc::Rc;
 
 use sled::Batch;
 
-use super::{SledTurns, State, TurnCounts, beside, disk, is_turn, prefix};
+use super::{JUDGED_PREFIX, SledTurns, State, TurnCounts, UNSCORED_PREFIX, beside, disk, is_turn, prefix};
 use crate::service::TurnFilter;
 use crate::store::forgotten::Forgotten;
-use crate::store::record::{Base, pack_turn, unpack, unpack_turn};
+use crate::store::record::{Base, pack, pack_turn, unpack, unpack_turn};
 use crate::store::{GoesOn, Marks, Piece, StoreError, TurnStore, links, passes, without_forgotten};
 use crate::turn::{Turn, TurnId};
 
@@ -156,6 +156,29 @@ impl SledTurns {
             }
         }
         Ok((pack_turn(turn, None)?, None))
+    }
+
+    /// Adds a turn that is not there yet; how many were dropped for it.
+    pub(super) fn add(&self, state: &mut State, turn: &Turn) -> Result<u64, StoreError> {
+        if self.log.contains_key(&turn.id.0).map_err(disk)? {
+            return Ok(0);
+        }
+        let (record, base) = self.folded(turn, &mut state.seen)?;
+        let bytes = record.len() as u64;
+        if bytes > self.bytes_max {
+            return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
+        }
+        let mut change = Change::new(state);
+        change.batch.insert(turn.id.0.as_bytes(), record);
+        match &turn.judgement {
+            Some(judgement) => change.batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
+            None => change.batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
+        }
+        self.link(&mut change.batch, turn, base.as_ref());
+        (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
+        self.apply(state, change)?;
+        state.seen.keep(turn);
+        self.drop_oldest(state)
     }
 
     /// Makes a turn's links known.
