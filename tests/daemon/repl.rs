@@ -190,7 +190,7 @@ async fn an_answer_is_rated_and_a_cut_one_says_so_at_a_terminal() {
     terminal.ask("14.\r", "correction recorded for turn-");
     // One that was broken off leaves nothing behind it.
     terminal.ask("/correct \"\"\"no\r", "…");
-    terminal.ask("\u{3}", "^C");
+    terminal.type_until("\u{3}", PROMPT);
     terminal.ask("/new\r", "a new conversation");
     terminal.ask("/bad\r", "there is no answer in this conversation yet");
     terminal.ask("What is 17 + 25?\r", "42.");

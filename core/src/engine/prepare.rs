@@ -215,7 +215,7 @@ impl Preparer {
     fn may_fit(&self, input: &Prompt) -> Result<(), Refusal> {
         let most = self.context_tokens;
         let (texts, specials): (Vec<&str>, bool) = match input {
-            Prompt::Chat(chat) => (chat.messages.iter().map(|message| message.content.as_str()).collect(), false),
+            Prompt::Chat(chat) => (shown(chat), false),
             Prompt::Text(text) => (vec![text], false),
             Prompt::Marked(text) => (vec![text], true),
             Prompt::Ids(_) | Prompt::Parts(_) => return Ok(()),
@@ -337,8 +337,7 @@ impl Preparer {
             Command::Tokenize { id, text, specials } => (id, self.pieces(id, &text, specials)),
             Command::Detokenize { id, ids } => (id, self.detokenise(id, &ids)),
             Command::ApplyTemplate { id, chat } => {
-                let texts: Vec<&str> = chat.messages.iter().map(|message| message.content.as_str()).collect();
-                let shown = self.within(&texts, false).and_then(|()| self.render(&chat));
+                let shown = self.within(&shown(&chat), false).and_then(|()| self.render(&chat));
                 (id, shown.map(|prompt::Rendered { text, ids, .. }| Event::Rendered { id, text, ids }))
             }
             Command::LoadTable { id, name, path, digest } => {
@@ -381,6 +380,11 @@ impl Preparer {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| self.vocab.bytes(id)).collect();
         Ok(Event::Text { id, text: String::from_utf8_lossy(&bytes).into_owned() })
     }
+}
+
+/// The texts of a conversation that every template shows: past thoughts are often left out.
+fn shown(chat: &ChatInput) -> Vec<&str> {
+    chat.messages.iter().map(|message| prompt::thought_and_content(message).1).collect()
 }
 
 fn too_many(found: &str) -> Refusal {

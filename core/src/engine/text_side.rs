@@ -22,8 +22,8 @@ use super::slot::Prepared;
 const STACK_BYTES: usize = 64 << 20;
 /// Texts of more bytes are long. Some libraries read no more than this in a fifth of a second.
 const LONG_BYTES: usize = 64 << 10;
-/// Long texts that wait to be read; more are refused as busy.
-const LONG_MAX: usize = 16;
+/// Long texts that wait to be read, as many as commands; more are refused as busy.
+const LONG_MAX: usize = 256;
 
 /// A command, and when it was received.
 pub type Received = (Command, Instant);

@@ -58,7 +58,8 @@ pub const HELP: &str = "\
 /model [NAME]    list the models or choose one
 /think [HOW]     show or set thought: auto, on, off or a number of tokens
 /tokens [N]      show or set the most tokens of an answer; /tokens auto leaves it to the pipeline
-/good, /bad      say what you think of the last answer; nights learn from it where they may
+/good            say that the last answer is right; nights learn from it where they may
+/bad             say that the last answer is wrong
 /correct TEXT    say what the last answer should have been; several lines as in a message
 /save FILE       write the conversation to a file
 /load FILE       go on with a saved conversation
@@ -223,7 +224,7 @@ mod tests {
         ] {
             assert_eq!(piped(text).unwrap().as_deref(), question, "{text}");
         }
-        for text in ["/help", "/new\nWhat is 1 + 1?\n/quit\n", "/think maybe"] {
+        for text in ["/help", "/good", "/bad\n", "/correct 42", "/new\nWhat is 1 + 1?\n/quit\n", "/think maybe"] {
             assert!(piped(text).unwrap_err().contains("is a command of the prompt"), "{text}");
         }
     }

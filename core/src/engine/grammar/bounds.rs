@@ -15,35 +15,49 @@ const FRACTIONS_MAX: f64 = (1u64 << 52) as f64;
 /// Steps up to which half of one is known for certain.
 const STEPS_MAX: i128 = 1_000_000_000_000_000;
 
-/// The schema with such bounds in all its parts.
+/// The schema with such bounds in all its parts. Where multiples are asked for, they bound the digits.
 pub(super) fn closed(schema: &Value) -> Value {
+    closed_in(schema, !schema.to_string().contains("\"multipleOf\""))
+}
+
+/// `spells`: an open bound that is left is told once more, in few digits.
+fn closed_in(schema: &Value, spells: bool) -> Value {
     match schema {
-        Value::Array(list) => list.iter().map(closed).collect(),
+        Value::Array(list) => list.iter().map(|schema| closed_in(schema, spells)).collect(),
         Value::Object(map) => {
             let inner = |(key, value): (&String, &Value)| {
                 let own = match key.as_str() {
                     "enum" | "const" => value.clone(),
-                    "properties" | "patternProperties" | "$defs" => named(value),
-                    _ => closed(value),
+                    "properties" | "patternProperties" | "$defs" => named(value, spells),
+                    _ => closed_in(value, spells),
                 };
                 (key.clone(), own)
             };
             let mut own: Map<String, Value> = map.iter().map(inner).collect();
             close(&mut own, "minimum", "exclusiveMinimum", Side::Least);
             close(&mut own, "maximum", "exclusiveMaximum", Side::Most);
-            spell(&mut own, "minimum", "exclusiveMinimum", Side::Least);
-            spell(&mut own, "maximum", "exclusiveMaximum", Side::Most);
+            if spells && may_be_number(&own) {
+                spell(&mut own, "minimum", "exclusiveMinimum", Side::Least);
+                spell(&mut own, "maximum", "exclusiveMaximum", Side::Most);
+            }
             Value::Object(own)
         }
         other => other.clone(),
     }
 }
 
+fn may_be_number(map: &Map<String, Value>) -> bool {
+    map.get("type").is_none_or(|kind| match kind {
+        Value::Array(kinds) => kinds.iter().any(|kind| kind == "number"),
+        kind => kind == "number",
+    })
+}
+
 /// Schemas under names of the client's, which may be those of keywords.
-fn named(schemas: &Value) -> Value {
+fn named(schemas: &Value, spells: bool) -> Value {
     match schemas {
-        Value::Object(map) => map.iter().map(|(name, schema)| (name.clone(), closed(schema))).collect(),
-        other => closed(other),
+        Value::Object(map) => map.iter().map(|(name, schema)| (name.clone(), closed_in(schema, spells))).collect(),
+        other => closed_in(other, spells),
     }
 }
 
@@ -80,12 +94,9 @@ struct Edge {
 }
 
 /// An open bound that is left: digits without end come nearer to it than any other double, and are read as the bound. So
-/// they end at the double beside it. A number that the bound there begins with would have to go on; one of few digits is
-/// told by itself.
+/// they end at the double beside it. A number that this double begins with would have to go on; one of few digits is told
+/// by itself.
 fn spell(map: &mut Map<String, Value>, bound: &str, exclusive: &str, side: Side) {
-    if map.get("type").and_then(Value::as_str) != Some("number") || map.contains_key("multipleOf") {
-        return;
-    }
     let Some(open) = map.get(exclusive).and_then(Value::as_f64).filter(|open| open.abs() < FRACTIONS_MAX) else {
         return;
     };

@@ -1,3 +1,5 @@
+//! Which texts are read, and how far, before a request is refused or becomes a job.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -101,4 +103,12 @@ fn no_text_is_taken_for_longer_than_it_is() {
             assert!(!more(ids.len()) && more(ids.len() / 2), "{} tokens of {} bytes", ids.len(), text.len());
         }
     }
+}
+
+#[test]
+fn a_past_thought_does_not_count_as_shown() {
+    use crate::turn::{Message, Role};
+    let thought = format!("<think>{}</think>\n\n4", "1".repeat(5_000));
+    let messages = vec![Message::new(Role::User, "2 + 2?"), Message::new(Role::Assistant, thought)];
+    assert_eq!(shown(&ChatInput { messages, ..ChatInput::default() }), ["2 + 2?", "4"]);
 }

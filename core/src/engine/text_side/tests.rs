@@ -1,4 +1,7 @@
+//! Short and long texts on their two ways, with a vocabulary that reads when it is told to.
+
 use std::sync::Mutex;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use super::*;
@@ -18,7 +21,8 @@ impl Vocab for Gated {
     }
     fn encode(&self, text: &str, specials: bool, ids: &mut Vec<u32>) -> Result<(), VocabError> {
         if text.starts_with('!') {
-            self.0.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            // Nobody holds it any more: the test is over.
+            assert_ne!(self.0.lock().unwrap().recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout));
         }
         Letters.encode(text, specials, ids)
     }
@@ -127,8 +131,6 @@ fn more_long_texts_than_may_wait_are_told_so() {
     (1..=one_more).for_each(|id| stage.tokenize(id, &long()));
     // The first may be read already, or wait as well.
     assert!(matches!(stage.told(), Event::Failed { id, kind: FailureKind::Busy, .. } if id + 1 >= one_more));
-    (1..=one_more).for_each(|_| stage.open.send(()).unwrap());
-    assert!(matches!(stage.told(), Event::Tokens { id: 1, .. } | Event::Failed { .. }));
 }
 
 #[test]
