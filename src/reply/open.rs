@@ -38,6 +38,8 @@ pub(super) async fn open(
     let plan;
     (plan, opening.examples) = replies.terms(&mut request, &seat).await?;
     let offered = tools_of(&plan, request.choices)?;
+    let worst = cost(&plan, request.choices);
+    replies.config.get().ceilings.check(worst)?;
     let form = request.grammar.as_ref().map(|grammar| match grammar {
         Grammar::Json(_) => "response_format",
         Grammar::Calls(_) => "tools",
@@ -76,7 +78,6 @@ pub(super) async fn open(
         fingerprint: fingerprint(&hosted.model_hash),
         created_unix_s: replies.clock.now_ms() / 1_000,
     };
-    let worst = cost(&plan, request.choices);
     let (registered, cancelled) = replies.runs.enter(RunSummary {
         id: opening.id.clone(),
         principal: opening.principal.clone(),
