@@ -118,7 +118,7 @@ impl Ceilings {
     }
 
     /// Whether a file asks for no more than is allowed, in any tier. What it leaves to request and model is not its own.
-    pub(super) fn check_file(&self, pipeline: &Pipeline, place: &str) -> Result<(), PipelineError> {
+    pub fn check_file(&self, pipeline: &Pipeline, place: &str) -> Result<(), PipelineError> {
         let invalid = |message: String| PipelineError::Invalid { file: place.to_owned(), field: "steps", message };
         for tier in [Tier::Fast, Tier::Quality, Tier::Ultra] {
             let wishes = Wishes { tier: Some(tier), max_tokens_default: 1, ..Wishes::default() };
