@@ -153,7 +153,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     create_private_dir(&tables::own_folder(&config))?;
     let sources =
         Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
-    let pipelines = Arc::new(Pipelines::load(sources)?);
+    let pipelines = Arc::new(Pipelines::load(sources, config.replies.ceilings)?);
     let model = config.model.clone().map_err(DaemonError::NoModel)?;
     let listener = TcpListener::bind(config.http.listen)
         .await

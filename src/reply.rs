@@ -161,6 +161,8 @@ impl Replies {
             quality_gate: request.quality_gate,
             steps: request.steps,
             max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
+            choices: request.choices,
+            ceilings: self.config.get().ceilings,
             model: Some(hosted.clone()),
         };
         let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };

@@ -94,7 +94,7 @@ fn night(config: &Config) -> Result<String, String> {
 fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> {
     let sources =
         Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
-    let set = PipelineSet::load(&sources)?;
+    let set = PipelineSet::load(&sources)?.within(&config.replies.ceilings)?;
     let names: Vec<_> = set.all().map(|p| format!("{} {}", p.name, p.version)).collect();
     Ok(names.join(", "))
 }

@@ -35,9 +35,6 @@ impl Daemon {
         notify::reloading();
         self.reload_keys(false);
         self.reload_tables().await;
-        // The outcome is logged and shown in the status.
-        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
-        let _ = self.cast.scheduler.send(ScheduleChanged).await;
         let loaded = Config::load(&self.flags);
         meters::reloaded("config", loaded.is_ok());
         match loaded {
@@ -50,6 +47,9 @@ impl Daemon {
                 });
             }
         }
+        // They are read by the configuration in force. The outcome is logged and shown in the status.
+        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
+        let _ = self.cast.scheduler.send(ScheduleChanged).await;
         notify::reloaded();
     }
 
@@ -67,6 +67,7 @@ impl Daemon {
             }
             self.limits.set(http_limits(&config));
             self.replies.config.set(config.replies.clone());
+            self.replies.pipelines.ceilings.set(config.replies.ceilings);
             self.replies.append_timeout.set(config.memory.append_timeout);
             self.config.set(config);
             tracing::info!(keys = applied.join(", "), "configuration applied");

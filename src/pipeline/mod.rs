@@ -19,7 +19,7 @@ mod tool_loop;
 mod watch;
 pub mod yaml;
 
-pub use cost::{Cost, cost};
+pub use cost::{Ceilings, Cost, cost};
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};
 pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
 pub use program::{HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, fill};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Pipeline;
+use super::cost::Ceilings;
 use super::program::{ANSWER, JUDGE, Program, ProgramStep, ProgramWork, Terms};
 use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
@@ -41,6 +42,9 @@ pub struct Wishes {
     pub steps: StepsWish,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
+    /// Answers that it wants, and what a reply may cost.
+    pub choices: u32,
+    pub ceilings: Ceilings,
     /// The model that will answer, whose defaults a pipeline may follow.
     pub model: Option<Arc<Hosted>>,
 }
@@ -52,6 +56,7 @@ pub fn plan(
     messages: Vec<Message>,
     wishes: Wishes,
 ) -> Result<Plan, ServiceError> {
+    let said_by_file = pipeline.max_tokens;
     let followed = wishes.model.as_deref().map(|hosted| pipeline.for_model(hosted));
     let pipeline = followed.as_ref().unwrap_or(pipeline);
     let program = match wishes.steps {
@@ -70,8 +75,6 @@ pub fn plan(
     let own = Terms::default();
     let own = program.answer().unwrap_or(&own);
     let tier = wishes.tier.or(own.tier).unwrap_or(pipeline.tier);
-    let max_tokens = wishes.max_tokens.or(own.max_tokens).or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default);
-    let thinking = wishes.thinking.unwrap_or_else(|| thinking(pipeline, own, tier, max_tokens));
     let base = own.sampling.as_ref().unwrap_or(&pipeline.sampling).clone();
     let sampling = overridden(base, wishes.sampling);
     let gate = match wishes.steps {
@@ -79,6 +82,12 @@ pub fn plan(
         StepsWish::Program | StepsWish::Events => gate(program, tier, wishes.quality_gate),
     };
     let steps = steps(pipeline, program, &messages, &sampling, tier, tools, gate);
+    let usual = || {
+        let room = wishes.ceilings.answer_tokens(&steps, wishes.choices.max(1));
+        pipeline.max_tokens.unwrap_or(wishes.max_tokens_default).min(room)
+    };
+    let max_tokens = wishes.max_tokens.or(own.max_tokens).or(said_by_file).unwrap_or_else(usual);
+    let thinking = wishes.thinking.unwrap_or_else(|| thinking(pipeline, own, tier, max_tokens));
     let mut stop = wishes.stop;
     stop.extend(pipeline.stop.iter().cloned());
     finish(Plan {
@@ -197,6 +206,8 @@ fn gate(program: &Program, tier: Tier, wish: Option<bool>) -> Option<QualityGate
 
 /// The plan of a completion, which has no pipeline.
 pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
+    let steps = vec![Step { name: ANSWER.to_owned(), work: Work::Answer { instruction: String::new() } }];
+    let room = wishes.ceilings.answer_tokens(&steps, wishes.choices.max(1));
     finish(Plan {
         route: "completion".to_owned(),
         because: "no chat".to_owned(),
@@ -208,13 +219,13 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         sampling: overridden(Sampling::default(), wishes.sampling),
         thinking: Thinking::Off,
         thought: None,
-        max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default),
+        max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default.min(room)),
         stop: wishes.stop,
         engram: match wishes.engram {
             EngramWish::Pipeline | EngramWish::Off => None,
             EngramWish::Use(choice) => Some(choice),
         },
-        steps: vec![Step { name: ANSWER.to_owned(), work: Work::Answer { instruction: String::new() } }],
+        steps,
         retrieve: None,
         prompt: wishes.prompt,
     })

@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn nothing_is_generated_beyond_what_was_planned() {
-        let mut budget = Budget::new(Cost { generations: 3, tokens: 30, tool_calls: 0 });
+        let mut budget = Budget::new(Cost { generations: 3, tokens: 30, ..Cost::default() });
         budget.generation(2, 10).unwrap();
         assert!(budget.generation(1, 11).is_err() && budget.generation(2, 1).is_err());
         budget.generation(1, 10).unwrap();

@@ -58,6 +58,8 @@ pub(super) async fn open(
     (opening.generation, opening.examples) = (generation, examples);
     let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
     let offered = tools_of(&plan, request.choices)?;
+    let worst = cost(&plan, request.choices);
+    replies.config.get().ceilings.check(worst)?;
     let form = request.grammar.as_ref().map(|grammar| match grammar {
         Grammar::Json(_) => "response_format",
         Grammar::Calls(_) => "tools",
@@ -96,7 +98,6 @@ pub(super) async fn open(
         fingerprint: fingerprint(&hosted.model_hash),
         created_unix_s: replies.clock.now_ms() / 1_000,
     };
-    let worst = cost(&plan, request.choices);
     registered.planned(&plan, &model, &worst);
     let stops = Stops {
         cancelled,

@@ -145,7 +145,7 @@ impl NightStage {
         std::fs::create_dir_all(&pipelines).unwrap();
         std::fs::write(pipelines.join("night.yaml"), text).unwrap();
         let sources = Sources { shipped: None, overlay: Some(pipelines.clone()) };
-        let own = Arc::new(Pipelines::load(sources).unwrap());
+        let own = Arc::new(Pipelines::load(sources, Default::default()).unwrap());
         let stage = Stage::with(spec(GOOD), |config| config.requests_max = 64);
         stage.board.withhold();
         // 1 March 2026, noon UTC.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use chimere::actors::inference::Ask;
+use chimere::config::RepliesConfig;
 use chimere::engine::protocol::Channel;
+use chimere::pipeline::Ceilings;
 use chimere::service::{ReplyEvent, ReplyInput, ReplyRequest, ServiceError, StepEvent, StepsWish};
 use chimere::turn::{FinishReason, Message, PromptEnd, PromptForm, Role, StepOutcome, StepRecord, Tier, Turn};
 use tokio::time::{sleep, timeout};
@@ -55,6 +57,54 @@ fn a_branch_goes_on_with_the_side_that_its_condition_says() {
                 (side == "long", side == "short")
             );
         }
+    });
+}
+
+/// The owner's ceilings: refused before the engine hears of it, with the setting's name; taken over while it runs.
+#[test]
+fn a_reply_that_may_cost_more_than_the_owner_allows_is_refused() {
+    run(async {
+        let stage = relay();
+        let allow = |ceilings: Ceilings| {
+            let config = RepliesConfig { ceilings, ..RepliesConfig::clone(&stage.replies.config.get()) };
+            stage.replies.config.set(config);
+        };
+        let refused = async |request: ReplyRequest| match stage.replies.start(request).await {
+            Err(ServiceError::Invalid { message, param }) => (message, param.unwrap()),
+            other => panic!("{other:?}"),
+        };
+        // Its hidden step has 7 tokens.
+        let short = || ReplyRequest { max_tokens: Some(13), ..on("relay", "Build a bridge.") };
+        allow(Ceilings { tokens: Some(19), ..Ceilings::default() });
+        let (message, param) = refused(short()).await;
+        assert!(message.contains("20 tokens, but the configuration allows 19 (replies.tokens_max)"), "{message}");
+        assert_eq!(param, "max_tokens");
+        // Nobody says a length: what is left is the answer's. Without the steps it fits as well.
+        told(&stage, on("relay", "Build a bridge.")).await;
+        told(&stage, ReplyRequest { steps: StepsWish::None, ..short() }).await;
+        allow(Ceilings { generations: Some(1), ..Ceilings::default() });
+        assert_eq!(refused(short()).await.1, "n");
+        assert_eq!(refused(ReplyRequest { choices: 2, ..chat("hello") }).await.1, "n");
+        allow(Ceilings { tool_calls: Some(0), ..Ceilings::default() });
+        let tools = ReplyRequest { built_in: Some(vec!["calculate".to_owned()]), ..chat("hello") };
+        assert_eq!(refused(tools).await.1, "chimere.tools");
+        told(&stage, chat("hello")).await;
+        assert_eq!(stage.turns(3).await.len(), 3, "what was refused left no turn");
+    });
+}
+
+/// A file is read by the ceilings in force; the last good ones stay.
+#[test]
+fn a_file_that_asks_for_more_than_the_owner_allows_is_not_taken() {
+    run(async {
+        let stage = relay();
+        let pipelines = &stage.replies.pipelines;
+        pipelines.ceilings.set(Ceilings { generations: Some(1), ..Ceilings::default() });
+        let refused = pipelines.reload().unwrap_err();
+        assert!(refused.contains("2 generations, but the configuration allows 1"), "{refused}");
+        assert!(pipelines.current().get("relay").is_some());
+        pipelines.ceilings.set(Ceilings::default());
+        pipelines.reload().unwrap();
     });
 }
 

@@ -132,8 +132,9 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
 fn the_command_tells_a_texts_route_with_the_evidence_for_all() {
     let state = tempfile::tempdir().unwrap();
     fs::create_dir(state.path().join("pipelines")).unwrap();
-    let garden = "name: garden\nversion: 1\nfollow_model: true\nmatch: {words: [tomato*, tomate]}\n";
-    fs::write(state.path().join("pipelines/garden.yaml"), garden).unwrap();
+    let garden = "name: garden\nversion: 1\nfollow_model: true\nmax_tokens: 9\nmatch: {words: [tomato*, tomate]}\n";
+    let file = state.path().join("pipelines/garden.yaml");
+    fs::write(&file, garden).unwrap();
     let run = |args: &[&str]| {
         let output = chimere().args(args).arg("--state-dir").arg(state.path()).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -148,6 +149,18 @@ fn the_command_tells_a_texts_route_with_the_evidence_for_all() {
     assert_eq!(said["guess"].as_array().unwrap().len(), 5, "{said}");
     let (_, plain, _) = run(&["route", "Hello!"]);
     assert!(plain.starts_with("default: no rule") && plain.contains("  guess  default"), "{plain}");
+
+    // A file that asks for more than the configuration allows is no good one.
+    let check = |tokens_max: &str| {
+        let mut command = chimere();
+        command.args(["pipeline", "check"]).arg(&file).arg("--state-dir").arg(state.path());
+        let output = command.env("CHIMERE_REPLIES_TOKENS_MAX", tokens_max).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(check("9").0, Some(0));
+    let (code, error) = check("8");
+    let why = "steps may come to 9 tokens, but the configuration allows 8 (replies.tokens_max)";
+    assert!(code == Some(65) && error.contains(why), "{error}");
 
     let prompts = state.path().join("prompts.jsonl");
     let line = |language: &str, route: &str, text: &str| {
