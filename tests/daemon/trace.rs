@@ -1,4 +1,4 @@
-//! What the turns say of their tokens against the engine's own count, over replies on every path: streamed and whole,
+//! What the turns say of their tokens against the engine's own count. Replies come on every path: streamed and whole,
 //! several choices, forced calls, forms, sessions, hidden steps, built-in tools, clients that leave.
 
 use std::collections::BTreeSet;

@@ -204,7 +204,10 @@ impl SledTurns {
     /// Takes out of a turn what it goes on with, where that was forgotten since its reply read it.
     pub(super) fn spare(&self, state: &mut State, turn: &mut Turn, goes_on: &GoesOn) -> Result<(), StoreError> {
         let before = self.sound(goes_on.turn.0.as_bytes(), &mut state.seen)?;
-        let dropped = || !Forgotten::read(&self.folder).holds(&goes_on.turn.0);
+        let dropped = || {
+            let forgotten = Forgotten::read(&self.folder);
+            forgotten.complete() && !forgotten.holds(&goes_on.turn.0)
+        };
         let same = match before.map(|before| before.said(0)) {
             Some(said) => turn.messages[turn.head()..].get(..goes_on.messages) == Some(&said[..]),
             // What was dropped for want of room is nobody's secret.
