@@ -4,6 +4,7 @@
 
 pub mod check;
 mod embed;
+mod error;
 mod judge;
 mod live;
 mod models;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 pub use embed::EmbedConfig;
+pub use error::ConfigError;
 pub use live::Live;
 pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
@@ -44,18 +46,6 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most threads of an engine.
 const THREADS_MAX: u64 = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
-
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{place}: {message}")]
-    Parse { place: String, message: String },
-    #[error("{origin}: {key} is {value}, but must be {wanted}")]
-    Range { origin: String, key: &'static str, value: String, wanted: String },
-    #[error("no place for the state: set daemon.state_dir, --state-dir or HOME")]
-    NoStateDir,
-}
 
 /// The engine process.
 #[derive(Clone, Debug, PartialEq)]

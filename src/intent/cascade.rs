@@ -214,8 +214,8 @@ fn stands(word: &str, text: &str) -> bool {
     let (plain, borders) = stem(word);
     let mut folded = String::new();
     fold(plain, &mut folded);
-    // Finds may overlap: the next one is looked for behind the first character of the last.
-    let step = folded.chars().next().map_or(1, char::len_utf8);
+    // Finds may overlap: the next one is looked for behind the first character of the last. Accents alone fold to nothing.
+    let Some(step) = folded.chars().next().map(char::len_utf8) else { return false };
     let mut from = 0;
     while let Some(at) = text[from..].find(&folded).map(|at| from + at) {
         if on_borders(text, at, at + folded.len(), borders) {
