@@ -2,12 +2,10 @@
 //! through where the upper one has the same whole part, `-0` below 0 among them. So bounds are moved to the next
 //! double, or beside the next multiple.
 
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Map, Number, Value};
 
 use super::prepare::{decimal, parts};
 
-/// Numbers of so few digits are told by themselves beside an open bound.
-const FEW_DIGITS: f64 = 1e-5;
 /// What lies between 0 and this is not written beside an open bound of 0.
 const LEAST: f64 = 1e-30;
 /// Beyond, doubles have no fractions that matter.
@@ -15,49 +13,33 @@ const FRACTIONS_MAX: f64 = (1u64 << 52) as f64;
 /// Steps up to which half of one is known for certain.
 const STEPS_MAX: i128 = 1_000_000_000_000_000;
 
-/// The schema with such bounds in all its parts. Where multiples are asked for, they bound the digits.
+/// The schema with such bounds in all its parts.
 pub(super) fn closed(schema: &Value) -> Value {
-    closed_in(schema, !schema.to_string().contains("\"multipleOf\""))
-}
-
-/// `spells`: an open bound that is left is told once more, in few digits.
-fn closed_in(schema: &Value, spells: bool) -> Value {
     match schema {
-        Value::Array(list) => list.iter().map(|schema| closed_in(schema, spells)).collect(),
+        Value::Array(list) => list.iter().map(closed).collect(),
         Value::Object(map) => {
             let inner = |(key, value): (&String, &Value)| {
                 let own = match key.as_str() {
                     "enum" | "const" => value.clone(),
-                    "properties" | "patternProperties" | "$defs" => named(value, spells),
-                    _ => closed_in(value, spells),
+                    "properties" | "patternProperties" | "$defs" => named(value),
+                    _ => closed(value),
                 };
                 (key.clone(), own)
             };
             let mut own: Map<String, Value> = map.iter().map(inner).collect();
             close(&mut own, "minimum", "exclusiveMinimum", Side::Least);
             close(&mut own, "maximum", "exclusiveMaximum", Side::Most);
-            if spells && may_be_number(&own) {
-                spell(&mut own, "minimum", "exclusiveMinimum", Side::Least);
-                spell(&mut own, "maximum", "exclusiveMaximum", Side::Most);
-            }
             Value::Object(own)
         }
         other => other.clone(),
     }
 }
 
-fn may_be_number(map: &Map<String, Value>) -> bool {
-    map.get("type").is_none_or(|kind| match kind {
-        Value::Array(kinds) => kinds.iter().any(|kind| kind == "number"),
-        kind => kind == "number",
-    })
-}
-
 /// Schemas under names of the client's, which may be those of keywords.
-fn named(schemas: &Value, spells: bool) -> Value {
+fn named(schemas: &Value) -> Value {
     match schemas {
-        Value::Object(map) => map.iter().map(|(name, schema)| (name.clone(), closed_in(schema, spells))).collect(),
-        other => closed_in(other, spells),
+        Value::Object(map) => map.iter().map(|(name, schema)| (name.clone(), closed(schema))).collect(),
+        other => closed(other),
     }
 }
 
@@ -93,23 +75,7 @@ struct Edge {
     open: bool,
 }
 
-/// An open bound that is left: digits without end come nearer to it than any other double, and are read as the bound. So
-/// they end at the double beside it. A number that this double begins with would have to go on; one of few digits is told
-/// by itself.
-fn spell(map: &mut Map<String, Value>, bound: &str, exclusive: &str, side: Side) {
-    let Some(open) = map.get(exclusive).and_then(Value::as_f64).filter(|open| open.abs() < FRACTIONS_MAX) else {
-        return;
-    };
-    map.remove(exclusive);
-    let next = if side == Side::Least { open.next_up() } else { open.next_down() };
-    let few = json!({exclusive: open, "multipleOf": FEW_DIGITS});
-    let all = map.entry("allOf").or_insert_with(|| json!([]));
-    if let Value::Array(all) = all {
-        all.push(json!({"anyOf": [few, {bound: next}]}));
-    }
-}
-
-/// The double next to an open bound of 0, or beyond it. Closed away from 0 the library would ask for more digits.
+/// The double next to an open bound. Away from 0 the library is right, and closed there it would ask for more digits.
 fn beside(bound: &Number, side: Side) -> Option<Edge> {
     let bound = bound.as_f64().filter(|bound| bound.abs() < FRACTIONS_MAX)?;
     let at = match side {
