@@ -103,7 +103,10 @@ pub fn check_word(word: &str) -> Result<(), &'static str> {
     {
         return Err("a word with `*` needs three letters beside it");
     }
-    Ok(())
+    let mut folded = String::new();
+    fold(stem, &mut folded);
+    // Accents alone fold to nothing, which stands everywhere.
+    if folded.trim().is_empty() { Err("a word needs a letter or a sign beside its accents") } else { Ok(()) }
 }
 
 /// A word without the `*` at its ends, and whether it keeps its borders there.

@@ -128,6 +128,7 @@ mod tests {
             (asked("{step: a}"), "without what it `says`"),
             (asked("{asks: ['']}"), "[0] has \"\" in `asks`: words must not be empty"),
             (asked("{asks: ['a*']}"), "needs three letters beside it"),
+            (asked("{asks: [\"\\u0301\"]}"), "beside its accents"),
             (asked(&format!("{{asks: [{many}]}}")), "more than 256 words in `asks`"),
             (asked("{tiers: [best]}"), "unknown variant `best`"),
             (asked("{route: code}"), "route"),
