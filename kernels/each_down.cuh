@@ -40,7 +40,8 @@ __device__ __forceinline__ FallAdds& fall_adds() {
 __device__ __forceinline__ LowTiles fall_ahead(const LowEachArgs& a, u32 t) {
     u32 group = group_of(a.low, t);
     const LowTiles f = low_ahead(a.low, group, a.low.of[2], blockIdx.x);
-    lines_ahead(f.a, 2 * f.rank * a.shared.width, blockIdx.x + gridDim.x * threadIdx.x, gridDim.x * 32 * (a.used + 1));
+    u32 lines = f.rank * a.shared.width / 64;
+    for (u32 at = blockIdx.x + gridDim.x * threadIdx.x; at < lines; at += gridDim.x * 32 * (a.used + 1)) fetch_ahead(f.a + 128 * (u64)at);
     return f;
 }
 __device__ __forceinline__ LowTiles fall_ahead(const EachArgs&, u32) { return LowTiles{{0}, {0}, 0, 0.0f}; }
@@ -74,7 +75,7 @@ __device__ __forceinline__ void fall_add(const LowTiles& f, u32 tile, FallAdds& 
     }
     __syncwarp();
     float acc[1][4];
-    low_product<1>(f, tile, [&](int) { return (const u16*)m.inner; }, 1, [] {}, acc);
+    low_product<1>(f, tile, [&](int) { return (const u16*)m.inner; }, 1, acc);
     if (lane % 4 == 0) m.rows[lane / 4] = acc[0][0], m.rows[lane / 4 + 8] = acc[0][2];
     __syncwarp();
 }

@@ -16,7 +16,6 @@ __device__ __forceinline__ void wide_inner(const LowMatmulArgs& a, Stage* stages
         group[threadIdx.x] = group_of(a.low, token[threadIdx.x]);
     }
     const LowUnit unit(a.low, 8 * blockIdx.x + threadIdx.x / 32, a.inputs);
-    if (unit.rows) lines_ahead(unit.rows, a.inputs / PackH16::INPUTS * PackH16::BYTES, lane, 32);
     __syncthreads();
     wait_previous();
     bool any = group[lane] == unit.group || group[lane + 32] == unit.group;
@@ -59,8 +58,6 @@ __device__ __forceinline__ void wide(const A& a, u32 at, Stage* stages, u32* tok
     bool mine = 16 * tile < s.rows;
     if (threadIdx.x < WIDE_TOKENS) token[threadIdx.x] = first + min(threadIdx.x, count - 1);
     open_books(s.packing, F32);
-    if constexpr (A::LOW)
-        if (mine) low_ahead_all(a.low, a.low.of[at], tile);
     __syncthreads();
     wait_previous();
     const u8* rows = s.weights + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;

@@ -100,42 +100,29 @@ __device__ __forceinline__ void group_up(const GroupedArgs& a, const Group& w, G
     }
 }
 
-// A of every group for the shared expert's down on its way to the second-level cache, and B's rows of a warp's tile.
-__device__ __forceinline__ void group_ahead(const GroupedArgs& a, const Group& w, u32 tile) {
-    u32 part = a.low.of[2];
-    if (part == NO_ADAPTER) return;
-    low_ahead_all(a.low, part, tile);
-    for (u32 g = threadIdx.x / 32; g < a.low.groups; g += 8) {
-        const LowTiles* f = tiles_of(a.low, g, part);
-        if (f) lines_ahead(f->a, 2 * f->rank * w.width, threadIdx.x % 32, 32);
-    }
-}
-
 // What adapters add to a warp's 16 rows of the shared expert's down, behind their sums. The inner values are made by all warps of the
-// block, sixteen for 32 tokens at a time.
+// block, sixteen for eight tokens at a time.
 __device__ __forceinline__ void group_add(const GroupedArgs& a, const Group& w, u32 tile, bool mine, GroupedScratch& m,
                                           const u32* pair, const u32* whose, float (&total)[8][4]) {
-    u32 part = a.low.of[2], lane = threadIdx.x % 32, halves = (w.count + 31) / 32, blocks = w.width / PackH16::INPUTS;
+    u32 part = a.low.of[2], lane = threadIdx.x % 32, eights = (w.count + 7) / 8, blocks = w.width / PackH16::INPUTS;
     if (part == NO_ADAPTER) return;
     auto inner = [&](u32 column) { return (u16*)m.stages + RANK_MAX * column; };
-    for (u32 at = threadIdx.x / 32; at < a.low.groups * a.low.ranks * halves; at += 8) {
-        u32 first = at % halves * 32, rank = at / halves % a.low.ranks, g = at / halves / a.low.ranks;
+    for (u32 at = threadIdx.x / 32; at < a.low.groups * a.low.ranks * eights; at += 8) {
+        u32 n = at % eights, rank = at / eights % a.low.ranks, g = at / eights / a.low.ranks;
         const LowTiles* f = tiles_of(a.low, g, part);
-        bool any = first + lane < w.count && whose[first + lane] == g;
+        bool any = 8 * n + lane / 4 < w.count && whose[8 * n + lane / 4] == g;
         if (__ballot_sync(FULL, any) == 0 || !f || 16 * rank >= f->rank) continue;
         const u8* rows = f->a + (u64)rank * blocks * PackH16::BYTES;
-        PackH16 held[2] = {};
-        float sums[4][4];
-        const Columns<4, false> x({a.hh, a.stride}, pair + first);
+        PackH16 held[1] = {};
+        float sums[1][4];
+        const Columns<1, false> x({a.hh, a.stride}, pair + 8 * n);
         hold(rows, 0, blocks, held);
-        tile_product<PackH16, 4, false>(rows, blocks, held, x, sums);
+        tile_product<PackH16, 1, false>(rows, blocks, held, x, sums);
 #pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                u32 column = first + 8 * n + lane % 4 * 2 + i % 2, r = 16 * rank + lane / 4 + i / 2 * 8;
-                if (column < w.count && whose[column] == g) inner(column)[half_place(r)] = to_half(sums[n][i]);
-            }
+        for (int i = 0; i < 4; i++) {
+            u32 column = 8 * n + lane % 4 * 2 + i % 2, r = 16 * rank + lane / 4 + i / 2 * 8;
+            if (column < w.count && whose[column] == g) inner(column)[half_place(r)] = to_half(sums[0][i]);
+        }
     }
     __syncthreads();
     auto row = [&](int n) { return (const u16*)inner(8 * n + lane / 4); };
@@ -149,7 +136,6 @@ __device__ __forceinline__ void group_down(const GroupedArgs& a, const Group& w,
     bool mine = 16 * tile < a.inputs;
     const u8* rows = w.down + (u64)(mine ? tile : 0) * (w.width / P::INPUTS) * P::BYTES;
     float total[8][4] = {};
-    if (LOW && w.shared) group_ahead(a, w, mine ? tile : 0);
     wide_product<P>(rows, mine, {a.hh, a.stride}, w.width, pair, w.count, m.stages, total);
     if (LOW && w.shared) group_add(a, w, tile, mine, m, pair, whose, total);
     if (!mine) return;

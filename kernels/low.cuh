@@ -59,26 +59,19 @@ struct LowUnit {
 
 __device__ __forceinline__ u32 low_units(const Low& l) { return l.count * l.groups * l.ranks; }
 
-// acc = B's rows of a tile times the inner values of the first `tiles` eights of columns; `row`: those of column 8n + lane / 4, which
-// are there behind `ready`. B is asked for before.
-template <int NT, class Row, class Ready>
-__device__ __forceinline__ void low_product(const LowTiles& f, u32 tile, const Row& row, u32 tiles, const Ready& ready,
-                                            float (&acc)[NT][4]) {
-    const u32 STEPS = RANK_MAX / PackH16::INPUTS;
+// acc = B's rows of a tile times the inner values of the first `tiles` eights of columns; `row`: those of column 8n + lane / 4.
+template <int NT, class Row>
+__device__ __forceinline__ void low_product(const LowTiles& f, u32 tile, const Row& row, u32 tiles, float (&acc)[NT][4]) {
     u32 lane = threadIdx.x % 32, steps = f.rank / PackH16::INPUTS;
     const u8* b = f.b + (u64)tile * steps * PackH16::BYTES;
-    PackH16 held[STEPS] = {};
-#pragma unroll
-    for (u32 s = 0; s < STEPS; s++)
-        if (s < steps) held[s].load(b + s * PackH16::BYTES, (int)lane);
-    ready();
 #pragma unroll
     for (int n = 0; n < NT; n++) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
-#pragma unroll
-    for (u32 s = 0; s < STEPS; s++) {
-        if (s >= steps) break;
+#pragma unroll 1
+    for (u32 s = 0; s < steps; s++) {
+        PackH16 held;
+        held.load(b + (u64)s * PackH16::BYTES, (int)lane);
         u32 w[2][4];
-        operands(held[s], 0, w);
+        operands(held, 0, w);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             if ((u32)n >= tiles) break;
@@ -93,37 +86,22 @@ __device__ __forceinline__ void low_product(const LowTiles& f, u32 tile, const R
         for (int i = 0; i < 4; i++) acc[n][i] *= f.unit;
 }
 
-// Lines of a tile of `bytes` on their way to the second-level cache, every `of`th by who has number `mine`.
-__device__ __forceinline__ void lines_ahead(const u8* from, u32 bytes, u32 mine, u32 of) {
-    for (u32 at = 128 * mine; at < bytes; at += 128 * of) fetch_ahead(from + at);
-}
-
 // A group's factors for a part, and B's rows of a tile on their way to the second-level cache, by a warp.
 __device__ __forceinline__ LowTiles low_ahead(const Low& l, u32 group, u32 part, u32 tile) {
     const LowTiles* found = part != NO_ADAPTER && group < l.groups ? tiles_of(l, group, part) : nullptr;
     if (!found) return LowTiles{{0}, {0}, 0, 0.0f};
     const LowTiles f = *found;
     u32 bytes = f.rank / PackH16::INPUTS * PackH16::BYTES;
-    lines_ahead(f.b + (u64)tile * bytes, bytes, threadIdx.x % 32, 32);
+    for (u32 at = 128 * (threadIdx.x % 32); at < bytes; at += 4096) fetch_ahead(f.b + (u64)tile * bytes + at);
     return f;
-}
-
-// The same of every group, by a warp.
-__device__ __forceinline__ void low_ahead_all(const Low& l, u32 part, u32 tile) {
-    if (part == NO_ADAPTER) return;
-    for (u32 g = threadIdx.x % 32; g < l.groups; g += 32) {
-        const LowTiles* f = tiles_of(l, g, part);
-        u32 bytes = f ? f->rank / PackH16::INPUTS * PackH16::BYTES : 0;
-        if (f) lines_ahead(f->b + (u64)tile * bytes, bytes, 0, 1);
-    }
 }
 
 // The first blocks of a warp's part of a tile of A on their way to registers, the others to the second-level cache.
 template <int DEEP> __device__ __forceinline__ void low_hold(const u8* rows, u32 blocks, PackH16 (&held)[DEEP]) {
     u32 warp = threadIdx.x / 32, from = part_start(warp, blocks), end = part_start(warp + 1, blocks);
     hold(rows, warp, blocks, held);
-    if (from + DEEP < end)
-        lines_ahead(rows + (from + DEEP) * PackH16::BYTES, (end - from - DEEP) * PackH16::BYTES, threadIdx.x % 32, 32);
+    for (u32 at = (from + DEEP) * PackH16::BYTES + 128 * (threadIdx.x % 32); at < end * PackH16::BYTES; at += 4096)
+        fetch_ahead(rows + at);
 }
 
 // A warp waits for the inner values of all parts.
@@ -158,7 +136,8 @@ __device__ __forceinline__ void low_add(const Low& l, u32 part, u32 tile, u32 wa
         if (!f.b.at) {
             nothing();
         } else {
-            low_product<NT>(f, tile, row, NT, [&] { low_await(l.arrived, low_units(l)); }, acc);
+            low_await(l.arrived, low_units(l));
+            low_product<NT>(f, tile, row, NT, acc);
         }
         put(g, acc);
     }
@@ -176,7 +155,7 @@ __device__ __forceinline__ void low_wide(const Low& l, u32 part, u32 tile, u32 c
         const LowTiles* f = tiles_of(l, g, part);
         if (!f) continue;
         float acc[8][4];
-        low_product<8>(*f, tile, row, (count + 7) / 8, [] {}, acc);
+        low_product<8>(*f, tile, row, (count + 7) / 8, acc);
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll

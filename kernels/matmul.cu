@@ -100,8 +100,7 @@ template <int NT, bool ONE, bool NORMED>
 __device__ __forceinline__ void low_inner(const LowMatmulArgs& a, Scratch<NT, true>& m, u16* normed) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / PackH16::INPUTS;
     const LowUnit unit(a.low, blockIdx.x, a.inputs);
-    // A row that is normalised here takes registers as well.
-    PackH16 held[NORMED ? 4 : 8] = {};
+    PackH16 held[4] = {};
     if (unit.rows) low_hold(unit.rows, blocks, held);
     if (threadIdx.x < 8 * NT) {
         m.token[threadIdx.x] = min(threadIdx.x, a.tokens - 1);
