@@ -18,7 +18,7 @@ fn a_bound_that_is_open_is_not_written() {
         schema["type"] = json!(kind);
         schema
     };
-    let cases: [(Value, &[&str], &[&str]); 18] = [
+    let cases: [(Value, &[&str], &[&str]); 17] = [
         (json!({"exclusiveMaximum": 0, "minimum": -0.5}), &["-0.5", "-0.25", "-0.001"], &["0", "0.1", "-0.6"]),
         (json!({"exclusiveMaximum": 0, "minimum": -5}), &["-5", "-0.5", "-1"], &["0", "0.0", "-5.1"]),
         (json!({"exclusiveMaximum": 0}), &["-5", "-0.5", "-100"], &["0", "1"]),
@@ -35,12 +35,6 @@ fn a_bound_that_is_open_is_not_written() {
             &["0.3", "0.7"],
         ),
         (json!({"allOf": [{"exclusiveMaximum": 0}, {"minimum": -0.5}]}), &["-0.5", "-0.25"], &["0", "-0.6"]),
-        // A bound and steps in parts.
-        (
-            json!({"exclusiveMaximum": 1_000_000, "anyOf": [{"multipleOf": 50_000}, {"multipleOf": 30_000}]}),
-            &["50000", "30000", "0"],
-            &["1000000", "20000"],
-        ),
         // A step and its bounds in parts of their own.
         (json!({"multipleOf": 0.1, "allOf": [{"minimum": 0.3}, {"maximum": 0.3}]}), &["0.3"], &["0.2", "0.4", "0.31"]),
         (
