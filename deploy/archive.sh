@@ -18,7 +18,7 @@ mkdir -p "$top/bin" "$share/nano/engram" "$share/nano/golden" "$doc" "$top/share
 install -m 755 "$bin" "$top/bin/chimere"
 strip "$top/bin/chimere"
 install -m 644 "$root"/nano/*.gguf "$share/nano/"
-install -m 644 "$root"/nano/engram/*.engr "$root/nano/engram/DIGESTS" "$share/nano/engram/"
+install -m 644 "$root"/nano/engram/*.engr.gz "$root/nano/engram/DIGESTS" "$share/nano/engram/"
 install -m 644 "$root"/nano/golden/*.gz "$root/nano/golden/MANIFEST.json" "$share/nano/golden/"
 cp -r "$root/pipelines" "$share/pipelines"
 # Kernels compiled for every card, where `make kernels` has made them: with them a card needs no compiler.

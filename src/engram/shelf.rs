@@ -1,17 +1,18 @@
 //! Tables on disk: where they lie, which of them may be served, and how a new one takes an old one's place.
 //!
-//! A table `NAME.engr` is served when this installation signed its digest (`DIGEST.sig` beside it). The shipped
+//! A table `NAME.engr` (packed: `NAME.engr.gz`) is served when this installation signed its digest (`DIGEST.sig` beside it). The shipped
 //! tables are served too; their digests are compiled in. The signature is named by the digest and written before
 //! the table is renamed into place. So at every moment the table in place has its signature.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::TABLES_MAX;
+use super::file;
 use super::format::{EXTENSION, EngramError, check_name};
 use super::table::{Bytes, Table};
 use crate::night::manifest::{KEY_FILE, Seal};
@@ -99,7 +100,7 @@ impl Shelf {
 /// Tables of a folder, by name.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path());
-    let mut found: Vec<PathBuf> = entries.filter(|p| p.extension().is_some_and(|e| e == EXTENSION)).collect();
+    let mut found: Vec<PathBuf> = entries.filter(|path| file::name_of(path).is_some()).collect();
     found.sort();
     found
 }
@@ -107,7 +108,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn list(path: &Path, shipped: bool, signatures: Option<&Seal>) -> Result<Listed, EngramError> {
     let table = read(path)?;
     let (name, digest) = (table.meta().name.clone(), table.digest());
-    if path.file_stem().is_none_or(|stem| *stem != *name) {
+    if file::name_of(path).is_none_or(|known| *known != *name) {
         return Err(EngramError::Damaged("its file has another name than the table"));
     }
     let known = match shipped {
@@ -137,14 +138,7 @@ fn list(path: &Path, shipped: bool, signatures: Option<&Seal>) -> Result<Listed,
 
 /// Reads and checks a table of any folder, signed or not.
 pub fn read(path: &Path) -> Result<Table, EngramError> {
-    let file = fs::File::open(path).map_err(|e| at(path, e))?;
-    let mut bytes = Vec::new();
-    file.take(SERVED_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| at(path, e))?;
-    if bytes.len() as u64 > SERVED_BYTES_MAX {
-        let found = bytes.len() as u64;
-        return Err(EngramError::TooLarge { what: "the table's size", found, limit: SERVED_BYTES_MAX });
-    }
-    Table::open(Bytes::Owned(bytes), None)
+    Table::open(Bytes::Owned(file::read(path, SERVED_BYTES_MAX)?), None)
 }
 
 /// Puts a finished table into `folder`, signed, in place of the one of the same name. Returns its path.

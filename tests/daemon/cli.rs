@@ -136,7 +136,7 @@ fn adapters_are_made_shown_used_and_refused() {
 #[test]
 fn a_table_is_written_under_a_bare_name() {
     let dir = tempfile::tempdir().unwrap();
-    let table = model().with_file_name("engram").join("kine.engr");
+    let table = model().with_file_name("engram").join("kine.engr.gz");
     let mut merge = chimere();
     merge.current_dir(dir.path()).args(["engram", "merge", table.to_str().unwrap(), "--state-dir", "state"]);
     stdout(&merge.args(["--name", "mine", "--out", "mine.engr"]).output().unwrap());

@@ -1,4 +1,4 @@
-//! The Engram tables of this engine: mapped, checked whole, given out as they are. A name leads to another table from
+//! The Engram tables of this engine: mapped or unpacked, checked whole, given out as they are. A name leads to another table from
 //! one request to the next; a request keeps what it was given until it ends.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use super::vocab::{Vocab, VocabError, fingerprint};
 use crate::engram::TABLES_MAX;
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::{Dynamic, PASSAGES_MAX, TOKENS_MAX};
-use crate::engram::format::{EngramError, check_name};
-use crate::engram::{Bytes, Table};
+use crate::engram::format::{EngramError, FILE_BYTES_MAX, check_name};
+use crate::engram::{Bytes, Table, file};
 use crate::turn::EngramChoice;
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ impl Tables {
         Tables { vocab, fingerprint: None, tables: BTreeMap::new() }
     }
 
-    /// Maps and checks a file and gives it `name`; on an error the table that had the name stays. Returns its
+    /// Opens and checks a file and gives it `name`; on an error the table that had the name stays. Returns its
     /// contexts and entries.
     pub fn load(&mut self, name: &str, path: &Path, digest: &str) -> Result<(u64, u64), TableError> {
         check_name(name)?;
@@ -53,9 +53,7 @@ impl Tables {
             return Err(TableError::TooMany { what: "tables", found, limit: TABLES_MAX });
         }
         let fingerprint = *self.fingerprint.get_or_insert_with(|| fingerprint(self.vocab.as_ref()));
-        let mapped = File::open(path).and_then(|file| Map::new(&file));
-        let map = mapped.map_err(|source| EngramError::Io { path: path.display().to_string(), source })?;
-        let table = Table::open(Bytes::Mapped(map), Some(&fingerprint))?;
+        let table = Table::open(bytes_of(path)?, Some(&fingerprint))?;
         if table.digest() != digest {
             return Err(EngramError::Digest { found: table.digest(), wanted: digest.to_owned() }.into());
         }
@@ -117,6 +115,15 @@ impl Tables {
     }
 }
 
+/// A plain file is mapped, a packed one unpacked into memory.
+fn bytes_of(path: &Path) -> Result<Bytes, EngramError> {
+    if file::is_packed(path) {
+        return Ok(Bytes::Owned(file::read(path, FILE_BYTES_MAX)?));
+    }
+    let mapped = File::open(path).and_then(|file| Map::new(&file));
+    mapped.map(Bytes::Mapped).map_err(|source| EngramError::Io { path: path.display().to_string(), source })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +139,7 @@ mod tests {
         assert_eq!(digests.lines().count(), 4);
         for line in digests.lines() {
             let (name, digest) = line.split_once(' ').unwrap();
-            let path = nano.join("engram").join(format!("{name}.engr"));
+            let path = nano.join("engram").join(format!("{name}.engr.gz"));
             assert!(matches!(tables.load(name, &path, "0"), Err(TableError::Engram(EngramError::Digest { .. }))));
             let (contexts, entries) = tables.load(name, &path, digest.trim()).unwrap();
             assert!(entries > contexts && contexts > 1000, "{name}: {contexts} contexts, {entries} entries");

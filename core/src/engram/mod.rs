@@ -11,6 +11,7 @@ pub mod count;
 pub mod draft;
 pub mod dynamic;
 pub mod familiar;
+pub mod file;
 pub mod filter;
 #[cfg(test)]
 mod fixtures;
