@@ -27,8 +27,10 @@ fn leave(schema: &mut Value, defs: &Map<String, Value>, (at, sources): (&str, &[
         Some(GrammarError::Schema(reason)) => Some(reason),
         other => other.map(|error| error.to_string()),
     };
-    if let Some(reason) = reason {
-        drop_steps(schema);
+    // What stands behind a reference is taken out there.
+    if let Some(reason) = reason
+        && drop_steps(schema)
+    {
         found.push((at.to_owned(), reason));
     }
     let Value::Object(map) = schema else { return };
@@ -57,9 +59,10 @@ fn too_long(schema: &Value, defs: &Map<String, Value>) -> Option<GrammarError> {
     Together::default().and(schema, defs).step(apart).err()
 }
 
-/// Takes the multiples out of a schema and out of what it joins.
-fn drop_steps(schema: &mut Value) {
-    let Value::Object(map) = schema else { return };
-    map.remove("multipleOf");
-    map.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten().for_each(drop_steps);
+/// Takes the multiples out of a schema and out of what it joins; whether there were any.
+fn drop_steps(schema: &mut Value) -> bool {
+    let Value::Object(map) = schema else { return false };
+    let own = map.remove("multipleOf").is_some();
+    let parts = map.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten();
+    parts.fold(own, |any, part| drop_steps(part) || any)
 }
