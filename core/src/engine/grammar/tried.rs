@@ -26,12 +26,13 @@ pub(super) fn tried(matcher: &Matcher, schemas: &[&Value]) -> Result<(), Grammar
         GrammarError::Schema(format!("an answer could not be held to it while it is written: {words}"))
     };
     let words = matcher.tok_env().map_err(|e| failed(&e.to_string()))?;
+    let sought = Sought::of(words.tok_trie());
     for (number, most) in WALKS.into_iter().enumerate() {
         let mut walk = Walk { random: number as u64 + 1, most, digits: 0 };
         let mut own = matcher.deep_clone();
         for _ in 0..STEPS_MAX {
             let mask = own.compute_mask().map_err(|e| failed(&e.to_string()))?;
-            let Some(next) = walk.next(mask.as_slice(), words.tok_trie()) else { break };
+            let Some(next) = walk.next(mask.as_slice(), words.tok_trie(), &sought) else { break };
             own.consume_token(next).map_err(|e| failed(&e.to_string()))?;
             if !own.stop_reason().is_ok() {
                 return Err(failed(&own.stop_reason().to_string()));
@@ -60,6 +61,24 @@ fn is_deep(schema: &Value) -> bool {
     }
 }
 
+/// Tokens that walks look for.
+struct Sought {
+    digits: Vec<TokenId>,
+    quotes: Vec<TokenId>,
+}
+
+impl Sought {
+    fn of(words: &TokTrie) -> Sought {
+        let ids = 0..words.vocab_size() as TokenId;
+        let digits = ids.clone().filter(|id| is_digits(words.token(*id))).collect();
+        Sought { digits, quotes: ids.filter(|id| words.token(*id) == b"\"").collect() }
+    }
+}
+
+fn is_digits(word: &[u8]) -> bool {
+    !word.is_empty() && word.iter().all(u8::is_ascii_digit)
+}
+
 struct Walk {
     random: u64,
     most: Option<usize>,
@@ -68,20 +87,23 @@ struct Walk {
 }
 
 impl Walk {
-    /// A token that is allowed: a digit where there may be more of them, else what ends a text.
-    fn next(&mut self, allowed: &[u32], words: &TokTrie) -> Option<TokenId> {
-        let ids = allowed.iter().enumerate().flat_map(|(at, bits)| {
-            (0..32).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| (at * 32 + bit) as TokenId)
-        });
-        let all: Vec<TokenId> = ids.filter(|id| !words.token(*id).is_empty()).collect();
-        let of = |test: fn(&[u8]) -> bool| all.iter().copied().filter(|id| test(words.token(*id))).collect::<Vec<_>>();
+    /// A token that is allowed: a digit where there may be more of them, else what ends a text, else any.
+    fn next(&mut self, allowed: &[u32], words: &TokTrie, sought: &Sought) -> Option<TokenId> {
+        let is_allowed = |id: &TokenId| allowed.get(*id as usize / 32).is_some_and(|bits| bits >> (id % 32) & 1 == 1);
         let more = self.most.is_some_and(|most| self.digits < most);
-        let digits = if more { of(|word| word.iter().all(u8::is_ascii_digit)) } else { Vec::new() };
-        let quotes = if self.most.is_some() { of(|word| word == b"\"") } else { Vec::new() };
-        let chosen = [digits, quotes, all].into_iter().find(|list| !list.is_empty())?;
-        let next = chosen[(self.random() % chosen.len() as u64) as usize];
+        let from = self.random();
+        let one_of = |list: &[TokenId]| {
+            let begin = from as usize % list.len().max(1);
+            list[begin..].iter().chain(&list[..begin]).copied().find(is_allowed)
+        };
+        let digit = more.then(|| one_of(&sought.digits)).flatten();
+        let next = digit.or_else(|| self.most.and_then(|_| one_of(&sought.quotes))).or_else(|| {
+            let count = words.vocab_size() as u64;
+            let ids = (0..count).map(|at| ((from + at) % count.max(1)) as TokenId);
+            ids.filter(is_allowed).find(|id| !words.token(*id).is_empty())
+        })?;
         let word = words.token(next);
-        self.digits = if word.iter().all(u8::is_ascii_digit) { self.digits + word.len() } else { 0 };
+        self.digits = if is_digits(word) { self.digits + word.len() } else { 0 };
         Some(next)
     }
 
@@ -90,6 +112,6 @@ impl Walk {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.random
+        self.random >> 1
     }
 }
