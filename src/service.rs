@@ -263,8 +263,8 @@ pub enum ReplyEvent {
         usage: Usage,
         generations: Vec<Generation>,
         steps: Vec<StepRecord>,
-        /// The turn log has the Turn.
-        kept: bool,
+        /// The turn log has the Turn. `None`: not known, it did not answer in time.
+        kept: Option<bool>,
     },
     Failed(ServiceError),
 }
@@ -281,11 +281,11 @@ pub struct TurnFilter {
     pub turn: Option<TurnId>,
     pub principal: Option<String>,
     pub conversation: Option<String>,
-    /// Unix milliseconds.
     pub since_ms: Option<i64>,
     pub limit: Option<usize>,
-    /// Continue after this turn.
     pub after: Option<TurnId>,
+    /// From the newest back; what comes `after` a turn is older then.
+    pub newest_first: bool,
 }
 
 /// A kept turn as JSON, written where it was read.

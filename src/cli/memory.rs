@@ -23,7 +23,7 @@ use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
 
 use super::client::{Client, Where};
-use super::exit::{EX_DATAERR, EX_NOINPUT, EX_USAGE, cannot_write, coded, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, EX_USAGE, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 
@@ -45,7 +45,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Print one line a turn
+    /// Print one line a turn: the newest, the last of them last
     List {
         #[command(flatten)]
         which: Which,
@@ -143,11 +143,16 @@ fn private_file(path: &Path) -> anyhow::Result<File> {
 async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()> {
     match command {
         Cmd::List { which, limit, json } => {
+            let (turns, more) = log.newest(which.filter(), usize::try_from(limit).unwrap_or(usize::MAX)).await?;
             let mut out = io::stdout().lock();
-            log.each(which.filter(), usize::try_from(limit).ok(), &mut |turn| {
-                if json { line(&mut out, turn) } else { Ok(writeln!(out, "{}", summary(turn))?) }
-            })
-            .await
+            for turn in &turns {
+                if json { line(&mut out, turn)? } else { writeln!(out, "{}", summary(turn))? }
+            }
+            if more {
+                let told = if limit == 1 { "this one".to_owned() } else { format!("these {limit}") };
+                note!("there are older turns than {told}: --limit shows more, `memory export` writes all");
+            }
+            Ok(())
         }
         Cmd::Export { which, .. } => {
             let Some(file) = out else {
@@ -248,6 +253,25 @@ impl Log {
         Ok(())
     }
 
+    /// The last turns, in the order of time, and whether there are older ones.
+    async fn newest(&self, mut filter: TurnFilter, limit: usize) -> anyhow::Result<(Vec<Turn>, bool)> {
+        filter.newest_first = true;
+        let (mut turns, mut more) = (Vec::new(), false);
+        // One more than asked tells whether there is more.
+        let wanted = limit.saturating_add(1);
+        self.each(filter, Some(wanted), &mut |turn| {
+            if turns.len() == limit {
+                more = true
+            } else {
+                turns.push(turn.clone())
+            }
+            Ok(())
+        })
+        .await?;
+        turns.reverse();
+        Ok((turns, more))
+    }
+
     async fn page(&self, filter: &TurnFilter) -> anyhow::Result<Vec<Turn>> {
         match self {
             Log::Disk { turns, .. } => Ok(turns.list(filter)?),
@@ -314,6 +338,7 @@ fn query(filter: &TurnFilter) -> Vec<(&'static str, String)> {
         ("conversation", filter.conversation.clone()),
         ("since_ms", filter.since_ms.map(|ms| ms.to_string())),
         ("limit", filter.limit.map(|n| n.to_string())),
+        ("order", filter.newest_first.then(|| "desc".to_owned())),
         ("after", filter.after.as_ref().map(|id| id.0.clone())),
     ]
     .into_iter()

@@ -1,13 +1,18 @@
 //! The installed systemd unit. A command that root starts beside it works on the unit's state, not on one of root's own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::store::files::read_bounded;
 
 /// Where units lie, strongest first.
-const FOLDERS: &[&str] = &["etc/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system"];
+const FOLDERS: &[&str] =
+    &["etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system"];
 const NAME: &str = "chimere.service";
+/// Of what is read after the unit itself (`systemctl edit`), in the order of names.
+const DROP_INS: &str = "chimere.service.d";
+const DROP_INS_MAX: usize = 64;
 /// What `StateDirectory=` is relative to.
 const STATE_ROOT: &str = "/var/lib";
 /// Largest file that is read, bytes.
@@ -25,14 +30,12 @@ impl Unit {
     /// The unit below a root folder of the system.
     pub(super) fn installed(root: &Path) -> Option<Unit> {
         let mut files = FOLDERS.iter().map(|folder| root.join(folder).join(NAME));
-        let text = files.find_map(|file| read_bounded(&file, FILE_BYTES_MAX).ok()?)?;
-        let said =
-            |key: &str| text.lines().filter_map(|line| line.trim().strip_prefix(key)?.strip_prefix('=')).next_back();
-        let first = |value: &str| Some(value.split_whitespace().next()?.to_owned());
-        Some(Unit {
-            state_dir: Path::new(STATE_ROOT).join(said("StateDirectory").and_then(first)?),
-            user: said("User").and_then(first)?,
-        })
+        let mut said = Said::default();
+        said.read(&files.find_map(|file| read_bounded(&file, FILE_BYTES_MAX).ok()?)?);
+        for file in drop_ins(root) {
+            read_bounded(&file, FILE_BYTES_MAX).ok().flatten().iter().for_each(|text| said.read(text));
+        }
+        Some(Unit { state_dir: Path::new(STATE_ROOT).join(said.state?), user: said.user? })
     }
 
     /// The numbers of the unit's user and of its group, by the system's table of accounts.
@@ -41,13 +44,54 @@ impl Unit {
     }
 }
 
-/// An account is a line: name, password, user, group, and what does not matter here.
+/// What lies beside a unit, in the order in which it counts. Of two files of a name the stronger folder's is read.
+fn drop_ins(root: &Path) -> Vec<PathBuf> {
+    let mut files = BTreeMap::new();
+    for folder in FOLDERS.iter().rev() {
+        let Ok(entries) = fs::read_dir(root.join(folder).join(DROP_INS)) else { continue };
+        let own = entries.flatten().map(|entry| (entry.file_name(), entry.path()));
+        files.extend(own.filter(|(_, path)| path.extension().is_some_and(|kind| kind == "conf")).take(DROP_INS_MAX));
+    }
+    files.into_values().collect()
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Said {
+    state: Option<String>,
+    user: Option<String>,
+}
+
+impl Said {
+    /// Takes a file, whose lines may go on behind a `\`. Nothing behind a `=` takes back what was said before.
+    fn read(&mut self, text: &str) {
+        let whole = text.replace("\\\r\n", " ").replace("\\\n", " ");
+        let mut section = "";
+        for line in whole.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let Some((key, value)) = line.split_once('=').filter(|_| section == "[Service]") else { continue };
+            let first = value.split_whitespace().next().map(|word| word.trim_matches('"').to_owned());
+            match key.trim_end() {
+                // A list, to which files add.
+                "StateDirectory" if first.is_some() => self.state = self.state.take().or(first),
+                "StateDirectory" => self.state = None,
+                "User" => self.user = first,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// An account is a line: name, password, user, group, and what does not matter here. A user may be told by number.
 fn account(table: &str, user: &str) -> Option<(u32, u32)> {
-    let mut fields = table.lines().map(|line| line.split(':')).find_map(|mut fields| {
-        let own = fields.next() == Some(user);
-        own.then_some(fields.skip(1))
-    })?;
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        let own = name == user || number == user;
+        own.then_some(Some((number.parse().ok()?, fields.next()?.parse().ok()?))).flatten()
+    })
 }
 
 #[cfg(test)]
@@ -70,6 +114,20 @@ mod tests {
         fs::write(own.join(NAME), "[Service]\nUser=ai\nStateDirectory=lm more\n").unwrap();
         let own = Unit::installed(root.path()).unwrap();
         assert_eq!(own, Unit { state_dir: "/var/lib/lm".into(), user: "ai".to_owned() });
+        // What `systemctl edit` writes comes after it, in the order of names; blanks around `=` are nothing.
+        for (folder, name, text) in [
+            ("etc", "b.conf", "[Unit]\nUser=no\n[Service]\n# User=no\nUser = eve\n"),
+            ("usr/lib", "c.conf", "[Service]\nStateDirectory=\nStateDirectory= \\\n  own\nUser=fay\n"),
+            ("etc", "c.conf", "[Service]\nStateDirectory=\nStateDirectory= \\\n  own\n"),
+            ("etc", "a.conf", "[Service]\nStateDirectory=more\n"),
+            ("etc", "z.txt", "[Service]\nUser=no\n"),
+        ] {
+            let folder = root.path().join(folder).join("systemd/system").join(DROP_INS);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(name), text).unwrap();
+        }
+        let own = Unit::installed(root.path()).unwrap();
+        assert_eq!(own, Unit { state_dir: "/var/lib/own".into(), user: "eve".to_owned() });
 
         let mut env = Environment {
             home: Some("/home/somebody".into()),
@@ -95,6 +153,7 @@ mod tests {
         let table = "root:x:0:0:root:/root:/bin/bash\nchimere:x:992:991::/var/lib/chimere:/usr/sbin/nologin\n";
         assert_eq!(account(table, "chimere"), Some((992, 991)));
         assert_eq!(account(table, "chim"), None);
+        assert_eq!(account(table, "992"), Some((992, 991)));
         assert_eq!(account("chimere:x:many", "chimere"), None);
     }
 }

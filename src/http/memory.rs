@@ -50,6 +50,7 @@ pub(super) const LIST: Table = Table::new(
     &[
         WHICH,
         AFTER,
+        &[Param::new("order", Shape::Word(&["asc", "desc"]), "`desc`: the newest first.").default("\"asc\"")],
         &[Param::new("limit", Shape::Whole { min: 1, max: PAGE_TURNS_MAX as i128 }, "Turns of a page.").default("100")],
     ],
 );
@@ -77,6 +78,7 @@ struct Wanted {
     since_ms: Option<i64>,
     limit: Option<usize>,
     after: Option<TurnId>,
+    order: Option<String>,
     /// Forgetting everything must be said.
     all: Option<bool>,
 }
@@ -101,6 +103,7 @@ impl Wanted {
             limit: self.limit,
             // A first page has none before it, and a client that pages may say so.
             after: self.after.filter(|id| !id.0.is_empty()).map(|id| TurnId::named(&id.0)),
+            newest_first: self.order.as_deref() == Some("desc"),
         })
     }
 }

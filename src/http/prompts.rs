@@ -79,8 +79,9 @@ struct Joined {
     usage: Usage,
     generations: Vec<Option<Generation>>,
     steps: Vec<StepRecord>,
-    /// One of the turns could not be kept.
+    /// One of the turns could not be kept, and of one it is not known.
     lost: bool,
+    unknown: bool,
 }
 
 impl Joined {
@@ -114,13 +115,14 @@ impl Joined {
                     *place = Some(generation);
                 }
                 self.steps.extend(steps);
-                self.lost |= !kept;
+                self.lost |= kept == Some(false);
+                self.unknown |= kept.is_none();
                 self.left -= 1;
                 if self.left > 0 {
                     return None;
                 }
                 let generations = self.generations.drain(..).flatten().collect();
-                let (usage, kept) = (self.usage, !self.lost);
+                let (usage, kept) = (self.usage, if self.lost { Some(false) } else { (!self.unknown).then_some(true) });
                 ReplyEvent::Done { usage, generations, steps: std::mem::take(&mut self.steps), kept }
             }
             event => event,

@@ -144,7 +144,7 @@ pub(crate) struct Whole {
     pub(crate) usage: Usage,
     pub(crate) generations: Vec<Generation>,
     pub(crate) steps: Vec<StepRecord>,
-    pub(crate) kept: bool,
+    pub(crate) kept: Option<bool>,
 }
 
 /// Collects a reply to its end.

@@ -12,7 +12,7 @@ use super::seat::Seat;
 use super::session::Held;
 use super::sink::Sink;
 use super::stops::{StepError, Stop, Stops};
-use crate::engine::grammar::Grammar;
+use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::Prompt;
 use crate::pipeline::cost;
 use crate::service::{
@@ -57,6 +57,8 @@ pub(super) async fn open(
     let Ready { seat, generation, plan, examples } = ready;
     (opening.generation, opening.examples) = (generation, examples);
     let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
+    leave_calls(&mut request, hosted.holds_calls);
+    opening.formed = request.grammar.is_some();
     let offered = tools_of(&plan, request.choices)?;
     let worst = cost(&plan, request.choices);
     replies.config.get().ceilings.check(worst)?;
@@ -141,6 +143,17 @@ pub(super) async fn open(
     Ok((run, started))
 }
 
+/// Leaves to a model the calls that it may choose to make and that no form of its can hold, and says so.
+fn leave_calls(request: &mut ReplyRequest, holds_calls: bool) {
+    let Some(Grammar::Calls(calls)) = &request.grammar else { return };
+    if holds_calls || calls.required || calls.answer.is_some() {
+        return;
+    }
+    request.grammar = None;
+    let reason = "this model has no token for tool calls, so `strict` holds only where `tool_choice` forces a call";
+    request.not_enforced.push(NotEnforced { path: "tools".to_owned(), reason: reason.to_owned() });
+}
+
 /// Waits for the model that a request wants, and plans the request for it.
 async fn ready(replies: &Replies, request: &mut ReplyRequest, opening: &Opening) -> Result<Ready, ServiceError> {
     let seat = replies.seat(request.model.as_deref()).await?;
@@ -188,4 +201,35 @@ fn tools_of(plan: &Plan, choices: u32) -> Result<Vec<String>, ServiceError> {
 fn fingerprint(model_hash: &str) -> String {
     let hash: String = model_hash.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
     format!("fp_{hash}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::engine::grammar::{Calls, Function};
+    use crate::reply::record::tests::request;
+
+    #[test]
+    fn calls_that_no_form_can_hold_are_left_to_the_model_and_that_is_said() {
+        let function = Function { name: "f".to_owned(), parameters: Value::Null, strict: true };
+        let calls = |required: bool, answer: Option<Value>| {
+            let functions = vec![function.clone()];
+            Grammar::Calls(Calls { functions, required, single: false, several: false, answer })
+        };
+        for (grammar, holds_calls, left) in [
+            (calls(false, None), false, true),
+            (calls(false, None), true, false),
+            (calls(true, None), false, false),
+            (calls(false, Some(json!({}))), false, false),
+            (Grammar::Json(json!({})), false, false),
+        ] {
+            let mut asked = request(true, None);
+            asked.grammar = Some(grammar.clone());
+            leave_calls(&mut asked, holds_calls);
+            assert_eq!((asked.grammar.is_none(), asked.not_enforced.len()), (left, usize::from(left)), "{grammar:?}");
+            assert!(asked.not_enforced.iter().all(|told| told.path == "tools" && told.reason.contains("`strict`")));
+        }
+    }
 }

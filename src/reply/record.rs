@@ -117,11 +117,12 @@ pub(super) fn total_usage(generations: &[Generation]) -> Usage {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::service::{Principal, SamplingOverrides};
 
-    fn request(principal: bool, asked: Option<bool>) -> ReplyRequest {
+    /// A completion.
+    pub(in crate::reply) fn request(principal: bool, asked: Option<bool>) -> ReplyRequest {
         ReplyRequest {
             principal: Principal { name: "p".into(), scopes: Vec::new(), consent: principal },
             input: ReplyInput::Text("t".into()),

@@ -17,6 +17,7 @@ use super::session::Held;
 use super::sink::{Opened, Sink};
 use super::stops::{StepError, Stops};
 use super::{Replies, steps, unavailable};
+use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
@@ -175,9 +176,12 @@ impl ReplyRun<'_> {
         let usage = total_usage(&generations);
         let complete = end.is_none();
         let mut last = match end {
-            None => {
-                Some(ReplyEvent::Done { usage, generations: generations.clone(), steps: trace.clone(), kept: true })
-            }
+            None => Some(ReplyEvent::Done {
+                usage,
+                generations: generations.clone(),
+                steps: trace.clone(),
+                kept: Some(true),
+            }),
             Some(error) => error.told().map(ReplyEvent::Failed),
         };
         // A request that the engine refused unread is no reply, and leaves no Turn.
@@ -193,7 +197,7 @@ impl ReplyRun<'_> {
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();
             let written = keep(replies, turn, moved, goes_on).await;
-            if !written && in_session {
+            if written != Some(true) && in_session {
                 let message = "the turn log cannot be written: the reply was sent, but the session stays where it was";
                 last = Some(ReplyEvent::Failed(unavailable(message, 10)));
             } else if let Some(ReplyEvent::Done { kept, .. }) = &mut last {
@@ -227,8 +231,8 @@ pub(super) fn record(step: &Step) -> StepRecord {
 }
 
 /// Appends a Turn, of an aborted reply with no less patience than of any other, and moves its session. Memory may be
-/// down: the reply goes on, and the loss is counted. False: the turn is not kept.
-async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, goes_on: Option<GoesOn>) -> bool {
+/// down: the reply goes on, and the loss is counted. False: the turn is not kept; `None`: nobody said in time.
+async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, goes_on: Option<GoesOn>) -> Option<bool> {
     let (id, verdict, patience) = (turn.id.clone(), turn.verdict, *replies.append_timeout.get());
     let turn = Box::new(turn);
     let kept = match (&session, &goes_on) {
@@ -241,12 +245,15 @@ async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, goes_on: 
                 Some(verdict) => replies.inbox.scored(verdict),
                 None => replies.inbox.put(id),
             }
-            return true;
+            return Some(true);
         }
-        Ok(Err(error)) => error.to_string(),
-        Err(error) => error.to_string(),
+        Ok(Err(error)) => (Some(false), error.to_string()),
+        // It may be written yet.
+        Err(error @ LinkError::Late { .. }) => (None, error.to_string()),
+        Err(error) => (Some(false), error.to_string()),
     };
-    tracing::error!(turn = id.0, error = lost, "turn not kept");
+    let (kept, error) = lost;
+    tracing::error!(turn = id.0, error, "turn not kept");
     meters::turn_lost();
-    false
+    kept
 }

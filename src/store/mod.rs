@@ -128,7 +128,7 @@ pub trait TurnStore: Send + Sync + 'static {
 
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError>;
 
-    /// Turns in the order of time, at most `limit` or `LIST_LIMIT`, of the next `PIECE_TURNS`.
+    /// Turns in the order of time, or from the newest back, at most `limit` or `LIST_LIMIT`, of the next `PIECE_TURNS`.
     fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError>;
 
     /// Of the next `PIECE_TURNS`: the turns that went on with one that passes. A forgetting leaves them without its words.
@@ -223,7 +223,10 @@ pub(crate) fn passes(filter: &TurnFilter, turn: &Marks) -> bool {
         && filter.principal.as_ref().is_none_or(|p| *p == turn.principal)
         && filter.conversation.as_ref().is_none_or(|c| *c == turn.conversation)
         && filter.since_ms.is_none_or(|since| turn.time_ms >= since)
-        && filter.after.as_ref().is_none_or(|after| turn.id > *after)
+        && filter
+            .after
+            .as_ref()
+            .is_none_or(|after| if filter.newest_first { turn.id < *after } else { turn.id > *after })
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 mod chain;
+mod newest;
 mod restore;
 
 pub(super) use restore::named_turn;
@@ -347,6 +348,9 @@ impl TurnStore for SledTurns {
         if let Some(id) = &filter.turn {
             let found = self.get(id)?.filter(|turn| passes(filter, &Marks::of(turn)));
             return Ok(Piece { value: found.into_iter().collect(), next: None });
+        }
+        if filter.newest_first {
+            return self.newest_piece(filter, limit);
         }
         let (mut value, mut seen) = (Vec::new(), Seen::default());
         let next = self.walk((filter.after.as_ref(), filter.since_ms), |key, record| {

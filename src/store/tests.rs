@@ -59,6 +59,35 @@ fn one_turn_is_found_by_its_id_and_no_other_key_passes_for_one() {
 }
 
 #[test]
+fn a_listing_from_the_newest_back_is_the_other_way_round() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    for n in 0..2 * PIECE_TURNS + 7 {
+        log.append(&turn(&format!("turn-{n:04}"), if n % 3 == 0 { "q" } else { "p" })).unwrap();
+    }
+    log.add_feedback(&TurnId("turn-0205".into()), &words(1)).unwrap();
+    let of = |principal: Option<&str>, newest_first: bool| TurnFilter {
+        principal: principal.map(str::to_owned),
+        newest_first,
+        ..TurnFilter::default()
+    };
+    for principal in [None, Some("p"), Some("q"), Some("nobody")] {
+        let mut all = log.list(&of(principal, false)).unwrap();
+        all.reverse();
+        assert_eq!(log.list(&of(principal, true)).unwrap(), all, "{principal:?}");
+        // Page by page.
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let page = log.list(&TurnFilter { after, limit: Some(10), ..of(principal, true) }).unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(last.id.clone());
+            pages.extend(page);
+        }
+        assert_eq!(pages, all, "{principal:?}");
+    }
+}
+
+#[test]
 fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let log = SledTurns::open(dir.path(), 1 << 20).unwrap();

@@ -565,6 +565,7 @@ fn hosted() -> Hosted {
         template_hash: "t".to_owned(),
         thinks: true,
         steered_by: Vec::new(),
+        holds_calls: true,
         chats: true,
         calls: "qwen-tags".to_owned(),
         load_ms: 1,

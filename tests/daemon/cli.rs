@@ -169,6 +169,15 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     let elsewhere = elsewhere.path().to_str().unwrap();
     let named = run(&["memory", "list", "--json", "--url", &daemon.url, "--state-dir", elsewhere]);
     assert!(stdout(&named).contains(id));
+    // The newest is what somebody looks for, and that there are others is said.
+    assert!(!String::from_utf8_lossy(&named.stderr).contains("older"));
+    assert!(stdout(&run(&ask)).contains("42"));
+    let newest = run(&[&["memory"], &place[..], &["list", "--limit", "1"]].concat());
+    let said = String::from_utf8_lossy(&newest.stderr).into_owned();
+    assert!(said.contains("older turns than this one") && said.contains("--limit"), "{said}");
+    let both = stdout(&run(&[&["memory"], &place[..], &["list"]].concat()));
+    let lines: Vec<&str> = both.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with(id) && stdout(&newest).trim() == lines[1], "{both}");
     for wrong in [&["export", "--turn", "zz"][..], &["list", "--turn", "zz"], &["forget", "--turn", "zz"]] {
         let refused = run(&[&["memory"], &place[..], wrong].concat());
         let said = String::from_utf8_lossy(&refused.stderr);
@@ -177,6 +186,7 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     let nowhere = run(&[&["memory"], &place[..], &["export", "--out", "/nonexistent/x"]].concat());
     assert_eq!(nowhere.status.code(), Some(73), "{nowhere:?}");
     stdout(&run(&[&["memory"], &place[..], &["forget", "--turn", id]].concat()));
+    stdout(&run(&[&["memory"], &place[..], &["forget", "--all"]].concat()));
     assert_eq!(stdout(&run(&[&["memory"], &place[..], &["export"]].concat())), "");
 }
 

@@ -34,6 +34,22 @@ async fn a_reply_has_every_field() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reply_says_that_its_thought_took_everything_and_what_became_of_its_turn() {
+    let server = server().await;
+    let own = async |order: &str| server.chat(order, json!({})).await.json()["x_chimere"].clone();
+    let muse = server.chat("muse", json!({})).await.json();
+    assert_eq!(
+        (&muse["choices"][0]["finish_reason"], &muse["choices"][0]["message"]["content"]),
+        (&json!("length"), &json!(""))
+    );
+    assert!(muse["x_chimere"]["cut"].as_str().unwrap().contains("`max_tokens`"), "{muse}");
+    let plain = own("think").await;
+    assert_eq!((&plain["cut"], &plain["kept"]), (&Value::Null, &Value::Null));
+    assert_eq!(own("full disk").await["kept"], false);
+    assert_eq!(own("late log").await["kept"], "unknown");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn thought_choices_and_logprobs() {
     let server = server().await;
     let reply = server.chat("think", json!({"n": 2, "logprobs": true, "top_logprobs": 2})).await.json();

@@ -116,6 +116,7 @@ fn script(order: &str, seed: u64) -> Script {
             script.thinking = words("let me see ");
             script.answer = words("forty two");
         }
+        "muse" => script.thinking = words("let me see once more "),
         "random" => script.answer = (0..8).map(|i| format!("w{} ", (seed.wrapping_mul(31) + i * 7) % 97)).collect(),
         "tool" => script.tools = vec![call("call_1", "Oslo")],
         "tools" => script.tools = vec![call("call_1", "Oslo"), call("call_2", "Rome")],
@@ -222,7 +223,14 @@ impl Reply {
             usage.thinking_tokens += generation.usage.thinking_tokens;
             generations.push(generation);
         }
-        to.send(ReplyEvent::Done { usage, generations, steps: vec![step], kept: true }).await.ok()
+        to.send(ReplyEvent::Done {
+            usage,
+            generations,
+            steps: vec![step],
+            kept: if self.order == "late log" { None } else { Some(self.order != "full disk") },
+        })
+        .await
+        .ok()
     }
 
     async fn choice(&self, choice: u32, to: &mpsc::Sender<ReplyEvent>) -> Option<Generation> {
@@ -249,6 +257,8 @@ impl Reply {
         let mut answer = apply_stops(script.answer, &self.request.stop);
         if answer.len() > max {
             answer.truncate(max);
+            reason = FinishReason::Length;
+        } else if self.order == "muse" {
             reason = FinishReason::Length;
         }
         // The end of the reply is a token too: one without text.
@@ -369,6 +379,7 @@ impl Service for Fake {
             tokenizer_hash: "07".repeat(32),
             thinks: true,
             steered_by: Vec::new(),
+            holds_calls: true,
             chats: true,
             calls: "qwen-tags".to_owned(),
             load_ms: 1,
@@ -461,7 +472,11 @@ impl Service for Fake {
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {
         let limit = filter.limit.unwrap_or(usize::MAX);
         let text = |turn: Turn| TurnText { json: serde_json::to_string(&turn).unwrap(), id: turn.id };
-        let turns = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).take(limit).map(text).collect();
+        let mut turns: Vec<Turn> = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).collect();
+        if filter.newest_first {
+            turns.reverse();
+        }
+        let turns = turns.into_iter().take(limit).map(text).collect();
         Box::pin(async move { Ok(turns) })
     }
 

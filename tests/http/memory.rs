@@ -19,6 +19,11 @@ async fn listing_pages_and_keeps_to_the_own_turns() {
     assert_eq!(none["data"], json!([]));
     let page = of(&server, "GET", "/v1/memory/turns?limit=2&after=turn-000003", CHAT_KEY).await.json();
     assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!("turn-000004"), &json!(true)));
+    let newest = of(&server, "GET", "/v1/memory/turns?limit=2&order=desc", CHAT_KEY).await.json();
+    let last = &own["data"][TURNS / 2 - 1];
+    assert_eq!((&newest["data"][0], &newest["has_more"]), (last, &json!(true)));
+    let before = format!("/v1/memory/turns?limit=1&order=desc&after={}", last["id"].as_str().unwrap());
+    assert_eq!(of(&server, "GET", &before, CHAT_KEY).await.json()["data"][0], newest["data"][1]);
     let all = of(&server, "GET", "/v1/memory/turns?limit=1000", ADMIN_KEY).await.json();
     assert_eq!(all["data"].as_array().unwrap().len(), TURNS);
     let foreign = of(&server, "GET", "/v1/memory/turns?principal=somebody", CHAT_KEY).await;
@@ -29,7 +34,7 @@ async fn listing_pages_and_keeps_to_the_own_turns() {
     // A page of nothing would have no last turn, and a client that pages no end.
     let nothing = of(&server, "GET", "/v1/memory/turns?limit=0", CHAT_KEY).await;
     assert!(nothing.error()["message"].as_str().unwrap().contains("between 1 and 1000"), "{}", nothing.text);
-    for bad in ["?limit=x", "?limit=0", "?limit=1001", "?nonsense=1", "?since_ms=1.5"] {
+    for bad in ["?limit=x", "?limit=0", "?limit=1001", "?nonsense=1", "?order=new", "?since_ms=1.5"] {
         let answer = of(&server, "GET", &format!("/v1/memory/turns{bad}"), CHAT_KEY).await;
         assert_eq!((answer.status, &answer.error()["code"]), (400, &json!("bad_query")), "{bad}");
     }

@@ -41,5 +41,8 @@ pub fn matches(turn: &Turn, filter: &TurnFilter) -> bool {
         && filter.principal.as_ref().is_none_or(|name| *name == turn.principal)
         && filter.conversation.as_ref().is_none_or(|name| *name == turn.conversation)
         && filter.since_ms.is_none_or(|since| turn.time_ms >= since)
-        && filter.after.as_ref().is_none_or(|after| turn.id > *after)
+        && filter
+            .after
+            .as_ref()
+            .is_none_or(|after| if filter.newest_first { turn.id < *after } else { turn.id > *after })
 }

@@ -10,6 +10,7 @@ use super::adapter::BaseModel;
 use super::backend::{Backend, BackendError};
 use super::cpu::CpuOptions;
 use super::cuda::CudaOptions;
+use super::grammar::holds_calls;
 use super::prefix::Keeper;
 use super::protocol::Hosted;
 use super::template::{self, ChatTemplate, TemplateError};
@@ -189,6 +190,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     }
     let hosted = Hosted {
         calls: ways.format.name.to_owned(),
+        holds_calls: holds_calls(vocab.as_ref()),
         model: backend.info().clone(),
         defaults,
         model_hash,

@@ -161,9 +161,13 @@ fn text(content: Value, at: &str) -> Result<String, ApiError> {
     for (i, part) in parts.iter().enumerate() {
         let path = format!("{at}.content[{i}]");
         match part.get("type").and_then(Value::as_str) {
-            Some("text") => match part.get("text").and_then(Value::as_str) {
+            // Of an earlier reply that refused.
+            Some(kind @ ("text" | "refusal")) => match part.get(kind).and_then(Value::as_str) {
                 Some(piece) => text.push_str(piece),
-                None => return Err(ApiError::param(format!("{path}.text"), "a text part needs a string `text`")),
+                None => {
+                    let message = format!("a part of type `{kind}` needs a string `{kind}`");
+                    return Err(ApiError::param(format!("{path}.{kind}"), message));
+                }
             },
             Some("image_url" | "input_audio" | "file" | "video_url") => {
                 return Err(ApiError::param(
@@ -232,6 +236,10 @@ mod tests {
         assert_eq!((read[1].content.as_str(), read[1].name.as_deref()), ("ab", Some("Ann")));
         assert_eq!(read[2].tool_calls[0].arguments, json!({"x": 1}));
         assert_eq!(read[3].tool_call_id.as_deref(), Some("c1"));
+        let refused = json!([{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]);
+        assert_eq!(of(refused).unwrap()[0].content, "no");
+        let empty = json!([{"role": "assistant", "content": [{"type": "refusal"}]}]);
+        assert_eq!(of(empty).unwrap_err().param.as_deref(), Some("messages[0].content[0].refusal"));
     }
 
     #[test]

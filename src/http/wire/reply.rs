@@ -73,7 +73,7 @@ pub(crate) fn usage(usage: &Usage) -> Value {
 pub(crate) struct Told<'a> {
     pub(crate) generations: &'a [Generation],
     pub(crate) steps: &'a [StepRecord],
-    pub(crate) kept: bool,
+    pub(crate) kept: Option<bool>,
 }
 
 /// Where the reply came from: the plan, and what repeats it.
@@ -83,9 +83,12 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
     struct Extension<'a> {
         #[serde(flatten)]
         plan: &'a PlanSummary,
-        /// Told only where the turn log does not have the turn.
-        #[serde(skip_serializing_if = "is_true")]
-        kept: bool,
+        /// Told only where the turn log does not have the turn, or may not.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kept: Option<Value>,
+        /// Told only of a reply that has no answer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cut: Option<&'static str>,
         seeds: Vec<u64>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         ignored: Vec<&'static str>,
@@ -108,7 +111,12 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
     }
     let extension = Extension {
         plan,
-        kept,
+        kept: match kept {
+            Some(true) => None,
+            Some(false) => Some(json!(false)),
+            None => Some(json!("unknown")),
+        },
+        cut: generations.iter().any(cut_in_thought).then_some(CUT_IN_THOUGHT),
         seeds: generations.iter().map(|g| g.seed).collect(),
         ignored: form.ignored.iter().chain(plan.without_effect.iter()).copied().collect(),
         timings: generations.first().map(|g| g.timings),
@@ -125,8 +133,13 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
     serde_json::to_value(extension).unwrap_or(Value::Null)
 }
 
-fn is_true(flag: &bool) -> bool {
-    *flag
+const CUT_IN_THOUGHT: &str = "the thought took every token that the reply was allowed, and no answer was begun: \
+    ask with a larger `max_tokens`, or bound the thought with `reasoning_effort` or `chat_template_kwargs`";
+
+fn cut_in_thought(generation: &Generation) -> bool {
+    let Generation { thinking, content, tool_calls, .. } = generation;
+    let silent = content.is_empty() && tool_calls.is_empty() && !thinking.is_empty();
+    silent && generation.finish_reason == FinishReason::Length
 }
 
 #[derive(Serialize)]

@@ -68,6 +68,11 @@ impl Marks {
         self.tokens.iter().find(|(text, _)| mark.starts_with(text.as_str())).map(|(_, id)| *id)
     }
 
+    /// Calls are JSON, with what stands around them.
+    pub(super) fn in_json(&self) -> bool {
+        matches!(self.shape, Shape::Json(_) | Shape::Named(_))
+    }
+
     pub(super) fn in_channels(&self) -> bool {
         !self.answer.is_empty()
     }
@@ -99,6 +104,11 @@ impl Marks {
         }
         terms.join(" ")
     }
+}
+
+/// Whether a call that a model chooses to make can be held to a form: its mark is a token, which text cannot spell.
+pub fn holds_calls(vocab: &dyn Vocab) -> bool {
+    Marks::of(vocab).open().is_some()
 }
 
 fn openings(format: &Format) -> Vec<&'static str> {

@@ -8,6 +8,7 @@ use super::bounds::closed;
 use super::calls::{self, Marks};
 use super::prepare::{Prepared, prepare};
 use super::reachable::reachable;
+use super::tried::tried;
 use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened, wide};
 
 /// What may follow a backslash in a text.
@@ -28,6 +29,7 @@ pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks)
         return Err(GrammarError::Schema(in_words(&error)));
     }
     matcher.compute_mask().map_err(|e| GrammarError::Schema(in_words(&e.to_string())))?;
+    tried(&matcher, &grammar.schemas())?;
     Ok(matcher)
 }
 
@@ -61,9 +63,12 @@ pub(super) fn guided(schema: &Value) -> Value {
 }
 
 /// The library's message without its advice on options that no client can reach, nor the words of a defect.
-fn in_words(error: &str) -> String {
+pub(super) fn in_words(error: &str) -> String {
     if error.contains("panic: ") {
         return "its numbers or counts are too large for the compiler of grammars".to_owned();
+    }
+    if ["too many expressions", "too many states", "fuel exhausted"].into_iter().any(|words| error.contains(words)) {
+        return "its multiples (`multipleOf`) or patterns have too many states: ask for smaller ones".to_owned();
     }
     let cause = error.split("caused by:").next().unwrap_or(error);
     shortened(cause)

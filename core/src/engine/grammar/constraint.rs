@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
+use super::digits::{Digits, Numerals};
 use super::{GrammarError, shortened};
 use crate::engine::channels::Channels;
 use crate::engine::protocol::Channel;
 use crate::engine::thought::ThoughtMarks;
-use crate::engine::vocab::Vocab;
+use crate::engine::vocab::{TokenKind, Vocab};
 
 /// Ids that mean something beside the form.
 #[derive(Debug, Default)]
@@ -24,6 +25,7 @@ pub(super) struct Landmarks {
     barred: Vec<u32>,
     /// Where replies come in channels.
     messages: Option<Messages>,
+    numerals: Numerals,
 }
 
 /// What stands around the thought of a reply in channels.
@@ -65,6 +67,7 @@ impl Landmarks {
             newlines: ["\n", "\n\n"].into_iter().filter_map(single).collect(),
             barred,
             messages,
+            numerals: Numerals::of(vocab),
         }
     }
 }
@@ -93,6 +96,8 @@ pub struct Constraint {
     thinks: bool,
     /// Tokens at the beginning of the form that may as well begin a thought.
     shared: usize,
+    /// Of an answer in JSON, with the bytes of what it is made of.
+    digits: Option<(Digits, Arc<dyn Vocab>)>,
 }
 
 impl std::fmt::Debug for Constraint {
@@ -103,8 +108,12 @@ impl std::fmt::Debug for Constraint {
 
 impl Constraint {
     /// `matcher` at the beginning of the form, and nobody else's.
-    pub(super) fn new(matcher: Matcher, landmarks: Arc<Landmarks>) -> Constraint {
-        Constraint { matcher, landmarks, place: Place::Start, thinks: false, shared: 0 }
+    pub(super) fn new(
+        matcher: Matcher,
+        landmarks: Arc<Landmarks>,
+        digits: Option<(Digits, Arc<dyn Vocab>)>,
+    ) -> Constraint {
+        Constraint { matcher, landmarks, place: Place::Start, thinks: false, shared: 0, digits }
     }
 
     /// Takes the prompt, which may have begun the answer's message. `thinks`: a thought may come before the form.
@@ -151,6 +160,9 @@ impl Constraint {
         };
         let kept: Vec<(u32, f32)> = beside.iter().filter_map(|id| Some((*id, *row.get(*id as usize)?))).collect();
         forbid(row, allowed.as_slice(), marks.tokens);
+        if let Some((digits, _)) = &self.digits {
+            marks.numerals.limit(digits, row);
+        }
         for (id, logit) in kept {
             row[id as usize] = logit;
         }
@@ -212,15 +224,30 @@ impl Constraint {
             place if beside && forced => place,
             _ => {
                 self.matcher.consume_token(id).map_err(lost)?;
+                self.sound()?;
+                if let Some((digits, vocab)) = &mut self.digits
+                    && vocab.kind(id) == TokenKind::Normal
+                {
+                    digits.take(&vocab.bytes(id));
+                }
                 Place::Form
             }
         };
         Ok(())
     }
 
+    /// A matcher that gave up is stopped as well, and its answer is not whole.
+    fn sound(&self) -> Result<(), GrammarError> {
+        let reason = self.matcher.stop_reason();
+        if reason.is_ok() {
+            return Ok(());
+        }
+        Err(lost(self.matcher.get_error().unwrap_or_else(|| reason.to_string())))
+    }
+
     /// Nothing can follow.
     pub fn complete(&self) -> bool {
-        self.place == Place::Form && self.matcher.is_stopped()
+        self.place == Place::Form && self.matcher.is_stopped() && self.sound().is_ok()
     }
 }
 

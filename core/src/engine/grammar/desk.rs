@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::calls::Marks;
 use super::constraint::{Constraint, Landmarks};
 use super::counts::FormCounts;
+use super::digits::Digits;
 use super::vet::{STACK_BYTES, vet_apart};
 use super::{Grammar, GrammarError, compile, words};
 use crate::engine::host::{Events, Input};
@@ -162,7 +163,11 @@ impl Compiler {
                 .unwrap_or_else(|_| Err(GrammarError::Schema("its compiler has a defect".to_owned()))),
         };
         let made = match (&found, &self.tools) {
-            (Ok(matcher), Some(tools)) => Ok(Constraint::new(matcher.deep_clone(), Arc::clone(&tools.landmarks))),
+            (Ok(matcher), Some(tools)) => {
+                let digits = Digits::of(grammar, tools.marks.in_json());
+                let digits = digits.map(|digits| (digits, Arc::clone(&self.vocab)));
+                Ok(Constraint::new(matcher.deep_clone(), Arc::clone(&tools.landmarks), digits))
+            }
             (Err(error), _) => Err(error.clone()),
             (Ok(_), None) => Err(GrammarError::Vet("no tools".to_owned())),
         };

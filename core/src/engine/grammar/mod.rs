@@ -13,11 +13,13 @@ mod compile;
 mod constraint;
 mod counts;
 mod desk;
+mod digits;
 mod prepare;
 mod reachable;
 #[cfg(test)]
 mod tests;
 mod together;
+mod tried;
 mod vet;
 mod wide;
 mod words;
@@ -25,6 +27,7 @@ mod words;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use calls::holds_calls;
 pub use constraint::Constraint;
 pub use counts::{FormCounts, FormStats};
 pub use desk::{Compiler, Desk};

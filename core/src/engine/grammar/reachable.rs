@@ -200,6 +200,9 @@ impl<'a> Pruner<'a> {
             own.or_else(|| forbidden.get(name).cloned())
         };
         let left = all.kinds();
+        if left.is_empty() {
+            return Ok(self.nothing(schema, "no value is of all the types that it asks for together".to_owned()));
+        }
         let mut empty = Vec::new();
         let mut because = None;
         for (kinds, none) in [
@@ -209,7 +212,7 @@ impl<'a> Pruner<'a> {
         ] {
             if none.is_some() && may_be(&own, kinds) {
                 empty.extend(kinds);
-                let asked = left.is_empty() || kinds.iter().any(|kind| left.contains(kind));
+                let asked = kinds.iter().any(|kind| left.contains(kind));
                 because = because.or(none.filter(|_| asked));
             }
         }
@@ -278,7 +281,7 @@ fn one_step(own: &mut Map<String, Value>, within: &Together<'_>, all: &Together<
 }
 
 /// Whether steps may stand behind a reference or in an alternative.
-fn steps_apart(own: &Map<String, Value>) -> bool {
+pub(super) fn steps_apart(own: &Map<String, Value>) -> bool {
     let alternatives = own.get("anyOf").map_or(String::new(), Value::to_string);
     let mut parts = own.get("allOf").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
     own.contains_key("$ref")
@@ -425,6 +428,13 @@ mod tests {
             (json!({"type": ["string", "null"], "pattern": "^\u{1}"}), json!({"type": ["null"], "pattern": "^\u{1}"})),
             (json!({"type": "string", "pattern": "^a+$", "maxLength": 0}), json!(false)),
             (json!({"type": "integer", "minimum": 1, "maximum": 6, "multipleOf": 7}), json!(false)),
+            // Types that exclude one another.
+            (json!({"type": "string", "allOf": [{"type": "null"}]}), json!(false)),
+            (json!({"type": "object", "anyOf": [{"type": "string"}, {"enum": [1]}]}), json!(false)),
+            (
+                json!({"type": "integer", "allOf": [{"type": ["number", "null"]}]}),
+                json!({"type": "integer", "allOf": [{"type": ["number", "null"]}]}),
+            ),
             (
                 json!({"type": "integer", "minimum": 1, "maximum": 7, "multipleOf": 7}),
                 json!({"type": "integer", "minimum": 1, "maximum": 7, "multipleOf": 7}),

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod channels;
+mod digits;
 mod faithful;
 mod multiples;
 mod together;
@@ -436,6 +437,21 @@ fn schemas_beyond_their_limits_are_refused_unread() {
         json!({"$defs": {"const": {"properties": {"properties": {"$ref": "elsewhere"}}}}}),
     ] {
         assert_eq!(check_schema(&bad), Err(GrammarError::Remote("elsewhere".to_owned())), "{bad}");
+    }
+}
+
+#[test]
+fn a_definition_that_nothing_fills_refuses_only_what_needs_it() {
+    let text = json!({"type": "string", "allOf": [{"type": "null"}]});
+    let way = json!({"type": "object", "anyOf": [{"type": "string"}, {"enum": [1]}]});
+    for never in [text, way] {
+        let of = |required: &[&str]| json!({"type": "object", "properties": {"c": {"$ref": "#/$defs/p"}}, "required": required, "$defs": {"p": never}});
+        let free = Grammar::Json(of(&[]));
+        assert!(takes(&free, false, "{}") && takes(&free, false, r#"{"a": 1}"#) && !takes(&free, false, r#"{"c": 1}"#));
+        let either = json!({"anyOf": [{"$ref": "#/$defs/p"}, {"type": "null"}], "$defs": {"p": never}});
+        assert!(takes(&Grammar::Json(either), false, "null"), "{never}");
+        let needed = compiler(false).constraint(&Grammar::Json(of(&["c"]))).unwrap_err().to_string();
+        assert!(needed.contains("required property `c`") && !needed.contains("$defs/0"), "{needed}");
     }
 }
 

@@ -18,6 +18,7 @@ pub(in crate::engine) fn preparer(vocab: Arc<dyn Vocab>, context_tokens: usize) 
         tokenizer_hash: String::new(),
         thinks: false,
         steered_by: Vec::new(),
+        holds_calls: true,
         calls: String::new(),
         chats: false,
         load_ms: 0,

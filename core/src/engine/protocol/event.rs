@@ -68,6 +68,10 @@ pub struct PromptToken {
     pub top: Vec<TokenLogprob>,
 }
 
+fn holds() -> bool {
+    true
+}
+
 /// Facts about the hosted model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hosted {
@@ -85,6 +89,9 @@ pub struct Hosted {
     /// How it writes calls: a name of `toolcall`'s table.
     #[serde(default)]
     pub calls: String,
+    /// A call that it chooses to make can be held to a form: a token opens it.
+    #[serde(default = "holds")]
+    pub holds_calls: bool,
     /// A chat template is present.
     pub chats: bool,
     pub load_ms: u64,

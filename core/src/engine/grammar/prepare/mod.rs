@@ -10,6 +10,7 @@ mod objects;
 mod older;
 mod patterns;
 mod references;
+mod steps;
 mod strings;
 #[cfg(test)]
 mod tests;
@@ -104,7 +105,11 @@ pub fn prepare(schema: &Value, strict: bool) -> Result<Prepared, GrammarError> {
         comparisons: 0,
         not_enforced: Vec::new(),
     };
-    let prepared = preparer.whole()?;
+    let mut prepared = preparer.whole()?;
+    if !strict {
+        prepared.schema = preparer.without_long_steps(prepared.schema, &prepared.sources)?;
+        prepared.not_enforced = preparer.not_enforced.clone();
+    }
     match wide::check(&prepared) {
         Err(GrammarError::At { path, reason }) if !strict => {
             preparer.leave(&path, "", reason)?;

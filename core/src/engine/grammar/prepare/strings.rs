@@ -7,7 +7,7 @@ use super::{Node, Preparer, patterns};
 use crate::engine::grammar::GrammarError;
 
 /// Formats that the library enforces as their documents say.
-const KNOWN: [&str; 5] = ["ipv4", "ipv6", "uuid", "duration", "uri"];
+const KNOWN: [&str; 4] = ["ipv4", "ipv6", "uuid", "uri"];
 /// Formats that say what a text is for, and nothing of how it looks.
 const SAYING: [&str; 18] = [
     "binary",
@@ -37,6 +37,8 @@ const DAY: &str = "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11
 const TIME: &str =
     r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
+/// Digits of a number in a duration.
+const DURATION_DIGITS_MAX: u32 = 9;
 /// A part of a host's name; six of them are shorter than a name may be.
 const LABEL: &str = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,38}[A-Za-z0-9])?";
 /// What stands before the `@`: fewer than 64 characters, a dot never at an end nor beside another.
@@ -49,6 +51,14 @@ fn pattern(format: &str) -> Option<String> {
         "date" => date,
         "time" => TIME.to_owned(),
         "date-time" => format!("{date}T{TIME}"),
+        "duration" => {
+            let of = |unit: &str| format!("[0-9]{{1,{DURATION_DIGITS_MAX}}}{unit}");
+            let [years, months, weeks, days] = ["Y", "M", "W", "D"].map(of);
+            let [hours, minutes, seconds] = ["H", "M", "S"].map(of);
+            let time = format!("T(?:{hours}(?:{minutes}(?:{seconds})?)?|{minutes}(?:{seconds})?|{seconds})");
+            let date = format!("(?:{years}(?:{months}(?:{days})?)?|{months}(?:{days})?|{days})");
+            format!("P(?:{date}(?:{time})?|{time}|{weeks})")
+        }
         "hostname" => format!(r"{LABEL}(?:\.{LABEL}){{0,5}}"),
         "email" => format!(r"{MAILBOX}@(?:{LABEL}\.){{1,4}}[A-Za-z]{{2,24}}"),
         "byte" | "base64" => "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?".to_owned(),

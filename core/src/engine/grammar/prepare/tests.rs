@@ -245,3 +245,21 @@ fn work_is_bounded() {
         .collect();
     assert!(told(json!({"oneOf": many})).unwrap_err().contains("alternatives 0 and 1 may hold together"));
 }
+
+#[test]
+fn multiples_that_cannot_be_joined_are_left_to_the_model_unless_strict() {
+    let long = json!({"allOf": [{"type": "integer", "multipleOf": 65537}, {"multipleOf": 65539}]});
+    let schema = json!({
+        "type": "object", "properties": {"a": long, "b": {"multipleOf": 2}, "c": {"$ref": "#/$defs/long"}},
+        "$defs": {"long": long},
+    });
+    let left = prepare(&schema, false).unwrap();
+    let written = left.schema.to_string();
+    assert!(written.contains(r#""multipleOf":2"#) && !written.contains("65537"), "{written}");
+    let mut told: Vec<(&str, bool)> =
+        left.not_enforced.iter().map(|n| (n.path.as_str(), n.reason.contains("65537 and 65539"))).collect();
+    told.sort_unstable();
+    assert_eq!(told, [("#/$defs/long/multipleOf", true), ("#/properties/a/multipleOf", true)]);
+    let strict = prepare(&schema, true).unwrap();
+    assert!(strict.not_enforced.is_empty() && strict.schema.to_string().contains("65539"));
+}

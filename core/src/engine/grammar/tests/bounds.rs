@@ -73,6 +73,27 @@ fn a_bound_that_is_open_is_not_written() {
         assert!(takes(&grammar, false, right) && !takes(&grammar, false, wrong), "{grammar:?}");
         BELOW_ZERO.iter().for_each(|text| assert!(!takes(&grammar, false, text), "{text} of {grammar:?}"));
     }
+    // One multiple alone, where doubles divide to another one.
+    for (keywords, right, wrong) in [
+        (json!({"exclusiveMinimum": 1.1, "exclusiveMaximum": 1.3, "multipleOf": 0.1}), "1.2", ["1.1", "1.3", "1.25"]),
+        (json!({"minimum": 1.1, "maximum": 1.3, "multipleOf": 0.1}), "1.3", ["1.0", "1.4", "1.25"]),
+        (json!({"minimum": 1.75, "maximum": 2.25, "multipleOf": 0.5}), "2", ["1.5", "2.5", "2.25"]),
+        (
+            json!({"exclusiveMinimum": -1.3, "exclusiveMaximum": -1.1, "multipleOf": 0.1}),
+            "-1.2",
+            ["-1.1", "-1.3", "1.2"],
+        ),
+        (
+            json!({"exclusiveMinimum": 1, "exclusiveMaximum": 1.0001, "multipleOf": 0.00005}),
+            "1.00005",
+            ["1", "1.0001", "1.00006"],
+        ),
+        (json!({"minimum": 0.7, "maximum": 0.75, "multipleOf": 0.1}), "0.7", ["0.6", "0.8", "0.75"]),
+    ] {
+        let grammar = Grammar::Json(of("number", keywords));
+        assert!(takes(&grammar, false, right), "{right} of {grammar:?}");
+        wrong.iter().for_each(|text| assert!(!takes(&grammar, false, text), "{text} of {grammar:?}"));
+    }
     // Where 0 belongs to the range it stays, however the range was told.
     for keywords in [json!({"maximum": 0}), json!({"minimum": 0}), json!({"minimum": 0, "multipleOf": 0.1})] {
         for kind in ["integer", "number"] {

@@ -1,0 +1,92 @@
+//! Numbers of many digits: where they end, and what is too large to be followed.
+
+use serde_json::{Value, json};
+
+use super::{allowed, compiler, follow, takes};
+use crate::engine::grammar::Grammar;
+use crate::engine::protocol::Channel;
+
+/// Whatever compiles can be followed, digit by digit, to wherever it goes.
+#[test]
+fn what_is_too_large_to_be_followed_is_refused_before_a_reply() {
+    let steps = json!([{"multipleOf": 50_000}, {"multipleOf": 30_000}]);
+    let mut refused = 0;
+    for schema in [
+        json!({"type": "number", "exclusiveMaximum": 1_000_000, "anyOf": steps}),
+        json!({"type": "number", "anyOf": steps}),
+        json!({"type": "integer", "maximum": 1_000_000, "anyOf": steps}),
+        json!({"type": "integer", "minimum": 0, "maximum": 9_000_000, "multipleOf": 70_001}),
+        json!({"type": "number", "minimum": 0.5, "multipleOf": 65_537}),
+        json!({"type": "integer", "minimum": 0, "maximum": 60_000, "multipleOf": 1_250}),
+    ] {
+        let of =
+            |schema: &Value| Grammar::Json(json!({"type": "object", "properties": {"a": schema}, "required": ["a"]}));
+        let mut compiler = compiler(false);
+        if let Err(error) = compiler.constraint(&of(&schema)) {
+            let error = error.to_string();
+            assert!(error.contains("`multipleOf`") && !error.contains("fuel"), "{error}: {schema}");
+            refused += 1;
+            continue;
+        }
+        for seed in 0..20u64 {
+            let mut constraint = compiler.constraint(&of(&schema)).unwrap();
+            assert_eq!(follow(&mut constraint, r#"{"a": "#).0, "");
+            for step in 0..30 {
+                let row = allowed(&mut constraint);
+                let digits: Vec<u32> = (48..58).filter(|id| row[*id as usize] != f32::NEG_INFINITY).collect();
+                let Some(id) = digits.get((seed * 7 + step * (seed + 3)) as usize % digits.len().max(1)) else { break };
+                constraint.took(Channel::Answer, *id, false).unwrap();
+            }
+        }
+    }
+    assert!((1..6).contains(&refused), "{refused}");
+}
+
+#[test]
+fn a_number_ends_where_its_digits_no_longer_count() {
+    for (schema, most) in [
+        (json!({"type": "integer"}), 20),
+        (json!({"type": "number"}), 20),
+        (json!({"type": ["number", "null"], "minimum": 0.001, "maximum": 0.002}), 22),
+        (json!({"type": "integer", "minimum": 5}), 20),
+        (json!({"format": "duration", "type": "string"}), 12),
+        (json!({}), 20),
+    ] {
+        for favoured in [b'1', b'.', b'0'] {
+            let mut constraint = compiler(false).constraint(&Grammar::Json(schema.clone())).unwrap();
+            let mut text = String::new();
+            while !constraint.complete() && text.len() <= 60 {
+                let row = allowed(&mut constraint);
+                let is_allowed = |id: &u8| row[usize::from(*id)] != f32::NEG_INFINITY;
+                let Some(id) = [favoured, b'1', b'0', b'2', b'"', b'P'].into_iter().find(is_allowed) else { break };
+                constraint.took(Channel::Answer, u32::from(id), false).unwrap();
+                text.push(char::from(id));
+            }
+            assert!(text.len() <= most.max(45), "{text} of {schema}");
+            let digits = text.trim_start_matches(['0', '.']).bytes().filter(u8::is_ascii_digit).count();
+            assert!(digits <= most, "{digits} of {text} of {schema}");
+        }
+    }
+    // What a schema asks for is written all the same, and texts may hold any digits.
+    let long = "7".repeat(60);
+    for (schema, text) in [
+        (json!({"const": 0.123_456_789_012_345_68}), "0.12345678901234568".to_owned()),
+        (json!({"type": "string"}), format!("\"{long}\"")),
+        (json!({"type": "integer"}), u64::MAX.to_string()),
+        (json!({"type": "integer"}), i64::MIN.to_string()),
+        (json!({"type": "number"}), f64::MAX.to_string().len().to_string()),
+    ] {
+        assert!(takes(&Grammar::Json(schema.clone()), false, &text), "{text} of {schema}");
+    }
+    // So near to an open bound that a reader has the bound itself.
+    for schema in [
+        json!({"type": ["number", "null"], "exclusiveMaximum": 1}),
+        json!({"exclusiveMaximum": 1}),
+        json!({"type": "number", "allOf": [{"exclusiveMaximum": 1}]}),
+        json!({"type": "number", "anyOf": [{"exclusiveMaximum": 1}, {"minimum": 5}]}),
+    ] {
+        let grammar = Grammar::Json(schema);
+        assert!(takes(&grammar, false, "0.999999999999999"), "{grammar:?}");
+        assert!(!takes(&grammar, false, "0.99999999999999999"), "{grammar:?}");
+    }
+}
