@@ -91,7 +91,11 @@ impl Digits {
 
     /// Goes on; false where a number has more digits than count.
     pub(super) fn take(&mut self, bytes: &[u8]) -> bool {
-        bytes.iter().fold(true, |good, byte| self.step(*byte) && good)
+        let mut good = true;
+        for byte in bytes {
+            good &= self.step(*byte);
+        }
+        good
     }
 
     fn step(&mut self, byte: u8) -> bool {
