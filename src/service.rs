@@ -3,11 +3,13 @@
 //! reply cancels the reply.
 
 mod error;
+mod lessons;
 mod night;
 mod steps;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -16,12 +18,14 @@ use tokio::sync::mpsc;
 
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
+use crate::lessons::Lesson;
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, ThoughtPolicy, Tier,
-    ToolCall, TurnId, Usage, Vote,
+    ToolCall, TurnId, Usage,
 };
 
 pub use error::ServiceError;
+pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand};
 pub use night::NightCommand;
 pub use steps::{RunSummary, StepEvent, StepsWish};
 
@@ -332,18 +336,6 @@ pub fn is_session_name(name: &str) -> bool {
     (1..=SESSION_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) && !name.chars().all(|c| c == '.')
 }
 
-/// Longest correction, characters.
-pub const CORRECTION_CHARS_MAX: usize = 64 << 10;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FeedbackRequest {
-    pub turn: TurnId,
-    #[serde(default)]
-    pub vote: Option<Vote>,
-    #[serde(default)]
-    pub correction: Option<String>,
-}
-
 /// Texts in one request for embeddings.
 pub const EMBED_TEXTS_MAX: usize = 2_048;
 
@@ -390,7 +382,7 @@ pub struct FurtherModel {
     /// `unloaded`, `loading`, `ready`, `restarting` …
     pub state: &'static str,
     /// While it is loaded.
-    pub hosted: Option<std::sync::Arc<Hosted>>,
+    pub hosted: Option<Arc<Hosted>>,
 }
 
 /// What a model would read, and under which terms it would answer.
@@ -410,7 +402,7 @@ pub trait Service: Send + Sync + 'static {
     fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>>;
 
     /// The hosted model, once it can produce a token.
-    fn hosted(&self) -> Option<std::sync::Arc<Hosted>>;
+    fn hosted(&self) -> Option<Arc<Hosted>>;
     /// Names beside its own that the hosted model answers to.
     fn aliases(&self) -> Vec<String>;
     /// Models that requests may name beside the hosted one, loaded or not, by name.
@@ -434,7 +426,17 @@ pub trait Service: Send + Sync + 'static {
     /// Actor states, engine state, queues, pipelines: the body of `/v1/status`.
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>>;
 
-    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>>;
+    fn feedback(
+        &self,
+        principal: Principal,
+        feedback: FeedbackRequest,
+    ) -> BoxFuture<'_, Result<FeedbackKept, ServiceError>>;
+    /// Lessons that the principal may see, or the one that the command is about.
+    fn lessons(
+        &self,
+        principal: Principal,
+        command: LessonCommand,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>>;
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;

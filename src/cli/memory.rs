@@ -14,6 +14,7 @@ use chimere::config::Config;
 use chimere::daemon::{TURNS_DIR, open_turns};
 use chimere::embed::Examples;
 use chimere::engine::prefix::discard;
+use chimere::lessons::Lessons;
 use chimere::night::forget;
 use chimere::night::library::Library;
 use chimere::service::{Forgetting, TurnFilter};
@@ -297,6 +298,7 @@ fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> a
     let wanted = Forgetting { filter: filter.clone(), followers };
     forget::pairs(state_dir, &Library::new(state_dir), &wanted, None).map_err(anyhow::Error::msg)?;
     Examples::open(Err("no daemon runs".to_owned()), state_dir).forget(filter)?;
+    Lessons::open(state_dir).forget(filter)?;
     Ok(())
 }
 

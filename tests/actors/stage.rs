@@ -132,6 +132,7 @@ impl Stage {
             board: board.clone(),
             fleet: Arc::default(),
             examples: Arc::default(),
+            lessons: Arc::default(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
             config: Live::new(config),
