@@ -10,6 +10,7 @@ mod id;
 mod logprobs;
 mod open;
 mod preview;
+mod recall;
 mod record;
 mod registry;
 mod run;

@@ -163,6 +163,8 @@ pub struct ReplyRequest {
     pub built_in: Option<Vec<String>>,
     /// Of the calls that a choice makes the first counts alone.
     pub one_tool_call: bool,
+    /// Lessons that bear on the question are shown.
+    pub recall: bool,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }
@@ -181,6 +183,9 @@ pub struct PlanSummary {
     /// Verified exchanges that the model was shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<ShownExample>,
+    /// Lessons that the model was shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lessons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionUse>,
     /// Keywords of the request's schemas that were left to the model.

@@ -293,8 +293,20 @@ pub struct Plan {
     pub steps: Vec<Step>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieve: Option<Retrieve>,
+    /// Lessons that the model is shown with the question; no part of the conversation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
     #[serde(default)]
     pub prompt: PromptForm,
+}
+
+/// A lesson that the model is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Its id.
+    pub lesson: String,
+    pub question: String,
+    pub answer: String,
 }
 
 /// One generated choice of a reply.
@@ -452,6 +464,9 @@ pub struct Turn {
     /// How many of `messages`, behind the system's, are examples and no part of the conversation.
     #[serde(default)]
     pub examples: u32,
+    /// Ids of the lessons that the model was shown with the question.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lessons: Vec<String>,
     pub tools: Vec<Value>,
     pub prompt_ids: Vec<u32>,
     pub sampling: Sampling,

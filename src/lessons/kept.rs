@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 
+use super::recall::{Index, Recalled};
 use super::{Book, Draft, Edit, FILE, Lesson, LessonError, LessonId, Sharing, State, file};
 use crate::config::Live;
 use crate::service::TurnFilter;
 
 pub struct Lessons {
     book: Live<Book>,
+    /// Of the lessons in the book that may be shown.
+    index: Live<Index>,
     path: PathBuf,
     /// What was wrong with the file at the start.
     damage: Option<String>,
@@ -54,12 +57,23 @@ impl Lessons {
         if let Some(why) = damage.as_ref().or(closed.as_ref()) {
             tracing::error!(why, "the lessons are not whole");
         }
-        Lessons { book: Live::new(book), path, damage, kept: Mutex::new(Kept { forgotten: 0, closed }) }
+        let index = Live::new(Index::new(&book));
+        Lessons { book: Live::new(book), index, path, damage, kept: Mutex::new(Kept { forgotten: 0, closed }) }
     }
 
     /// A panic while it was held left the book of before.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lessons that bear on a question of a principal, likest first.
+    pub fn recall(&self, question: &str, principal: &str) -> Vec<Recalled> {
+        self.index.get().find(question, principal)
+    }
+
+    fn set(&self, book: Book) {
+        self.index.set(Index::new(&book));
+        self.book.set(book);
     }
 
     pub fn book(&self) -> Arc<Book> {
@@ -96,7 +110,7 @@ impl Lessons {
             return Err(LessonError::Disk(why.clone()));
         }
         file::write(&self.path, &book).map_err(disk)?;
-        self.book.set(book);
+        self.set(book);
         Ok(lesson)
     }
 
@@ -121,7 +135,7 @@ impl Lessons {
         let Some(left) = left(&before) else { return Ok(0) };
         let gone = before.lessons().len() - left.lessons().len();
         // Out of use even if the file cannot be written, which is said.
-        self.book.set(left);
+        self.set(left);
         file::write(&self.path, &self.book()).map_err(disk)?;
         Ok(gone)
     }

@@ -3,11 +3,14 @@
 //! - [`Book`]: the lessons of the moment, and every change that makes another book of it.
 //! - [`Lessons`]: the book in use and its file. The Memory actor alone changes it; whoever reads takes a snapshot.
 //! - [`taught`]: the lesson that a correction makes, or why it makes none.
+//! - [`recall`]: which of them bear on a question; [`note`]: how the model is shown them.
 //! - [`words`]: texts as lists of words, to tell whether two questions are the same.
 
 mod book;
 mod file;
 mod kept;
+pub(crate) mod note;
+mod recall;
 mod taught;
 mod words;
 
@@ -19,6 +22,7 @@ use crate::turn::TurnId;
 pub use book::Book;
 pub use file::{DAMAGED, FILE};
 pub use kept::Lessons;
+pub use recall::Recalled;
 pub use taught::of_correction;
 
 /// Lessons of one principal, retired ones among them.

@@ -10,12 +10,24 @@ const COMMON: &[&str] = &[
     "can", "could", "would", "will", "shall", "should", "may", "might", "again", "just", "so", "s", "now", "then",
     "hey", "hi", "hello", "ok", "okay", "well", "need", "want", "like", "give", "let",
 ];
+/// Words that recall passes over as well: the same thing is asked in other words.
+const ASKING: &[&str] = &[
+    "if", "when", "what", "who", "which", "how", "where", "whom", "whose", "why", "not", "no", "yes", "here", "he",
+    "she", "they", "him", "his", "her", "their", "up", "out", "into", "off",
+];
+/// Bytes that a word keeps, and endings that recall passes over.
+const LETTERS_MIN: usize = 3;
+const ENDINGS: &[&str] = &["ing", "ed", "es", "s"];
 
-/// The words of a text in their order, folded, without common ones.
-pub(super) fn words(text: &str) -> Vec<String> {
+fn folded(text: &str) -> String {
     let mut folded = String::new();
     fold(text, &mut folded);
-    let plain = folded.replace("'s ", " ");
+    folded
+}
+
+/// The words of a text in their order, folded, without common ones.
+fn words(text: &str) -> Vec<String> {
+    let plain = folded(text).replace("'s ", " ");
     let words = plain.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.filter(|word| !COMMON.contains(word)).map(str::to_owned).collect()
 }
@@ -26,6 +38,47 @@ pub(super) fn key(question: &str) -> String {
         key if key.is_empty() => question.trim().to_lowercase(),
         key => key,
     }
+}
+
+/// A word of a question, without its ending.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) text: String,
+    /// It begins with a capital letter, and no sentence begins with it.
+    pub(super) named: bool,
+}
+
+/// The words of a question that say what it is about.
+pub(super) fn asked(text: &str) -> Vec<Word> {
+    let plain = text.replace(['’', '‘'], "'").replace("'s ", " ").replace("'s?", "?");
+    let mut found = Vec::new();
+    // Where a word begins, and whether a sentence does.
+    let mut opens = true;
+    for piece in plain.split_inclusive(|c: char| !c.is_alphanumeric()) {
+        let (word, end) = match piece.char_indices().next_back() {
+            Some((at, last)) if !last.is_alphanumeric() => (&piece[..at], Some(last)),
+            _ => (piece, None),
+        };
+        let small = folded(word);
+        if !word.is_empty() {
+            let capital = word.chars().next().is_some_and(char::is_uppercase);
+            if !COMMON.contains(&small.as_str()) && !ASKING.contains(&small.as_str()) {
+                found.push(Word { text: stem(&small).to_owned(), named: capital && !opens });
+            }
+            opens = false;
+        }
+        opens |= matches!(end, Some('.' | '!' | '?' | ':' | '\n'));
+    }
+    found
+}
+
+/// A folded word without its ending.
+pub(super) fn stem(word: &str) -> &str {
+    let without = |word: &'_ str, ending: &str| word.len() >= ending.len() + LETTERS_MIN && word.ends_with(ending);
+    let long = ENDINGS.iter().find(|ending| without(word, ending) && !word.ends_with("ss"));
+    let word = long.map_or(word, |ending| &word[..word.len() - ending.len()]);
+    // `closed` and `close`, `codes` and `code`.
+    if without(word, "e") { &word[..word.len() - 1] } else { word }
 }
 
 #[cfg(test)]
@@ -45,5 +98,19 @@ mod tests {
         ] {
             assert_eq!(key(question), wanted, "{question}");
         }
+    }
+
+    #[test]
+    fn questions_are_read_for_what_they_are_about() {
+        let read = |text: &str| asked(text).into_iter().map(|word| (word.text, word.named)).collect::<Vec<_>>();
+        let of = |words: &[(&str, bool)]| words.iter().map(|(w, n)| ((*w).to_owned(), *n)).collect::<Vec<_>>();
+        assert_eq!(
+            read("Which codes open Zoé’s old lockers? Marwen asked."),
+            of(&[("cod", false), ("open", false), ("zoe", true), ("old", false), ("locker", false), ("marwen", false), ("ask", false)])
+        );
+        assert_eq!(read("Is it?"), of(&[]));
+        assert_eq!(read("17+25"), of(&[("17", false), ("25", false)]));
+        assert_eq!(stem("glass"), "glass");
+        assert_eq!(stem("bus"), "bus");
     }
 }

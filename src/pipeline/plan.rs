@@ -101,6 +101,7 @@ pub fn plan(
         },
         steps,
         retrieve: pipeline.retrieve,
+        notes: Vec::new(),
         prompt: wishes.prompt,
     })
 }
@@ -205,6 +206,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         },
         steps: vec![Step { name: ANSWER.to_owned(), work: Work::Answer { instruction: String::new() } }],
         retrieve: None,
+        notes: Vec::new(),
         prompt: wishes.prompt,
     })
 }

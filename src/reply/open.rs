@@ -68,6 +68,7 @@ pub(super) async fn open(
             pipeline_version: plan.pipeline_version.clone(),
             adapter_revision: opening.generation,
             examples: opening.examples.clone(),
+            lessons: plan.notes.iter().map(|note| note.lesson.clone()).collect(),
             session: session.as_ref().map(Held::told),
             not_enforced: request.not_enforced,
             without_effect,

@@ -90,6 +90,7 @@ impl Opening {
             template_hash: hosted.template_hash.clone(),
             messages,
             examples: plan.examples,
+            lessons: plan.notes.into_iter().map(|note| note.lesson).collect(),
             tools: plan.tools,
             prompt_ids,
             sampling: plan.sampling,
@@ -147,6 +148,7 @@ mod tests {
             one_tool_call: false,
             built_in: None,
             prompt_logprobs: false,
+            recall: true,
             streamed: false,
         }
     }

@@ -19,6 +19,7 @@ use super::{Replies, steps, unavailable};
 use crate::actors::memory::{Append, AppendSpared, AppendTo, GoesOn};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
+use crate::lessons::note;
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
 use crate::toolcall::Format;
@@ -133,10 +134,11 @@ impl ReplyRun<'_> {
         self.trace.push(ended);
     }
 
-    /// The plan's conversation, with the built-in calls that its client was not told of.
+    /// The plan's conversation, with the built-in calls that its client was not told of and the lessons that it is shown.
     pub(super) fn said(&self) -> Vec<Message> {
         let mut messages = self.plan.messages.clone();
         self.replies.withheld.put_back(&self.opening.principal, &mut messages);
+        note::show(&mut messages, &self.plan.notes);
         messages
     }
 

@@ -120,6 +120,7 @@ fn turn(id: &str) -> Box<Turn> {
         feedback: Vec::new(),
         verdict: None,
         examples: 0,
+        lessons: Vec::new(),
         judgement: None,
     })
 }

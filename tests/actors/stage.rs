@@ -196,6 +196,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         one_tool_call: false,
         built_in: None,
         prompt_logprobs: false,
+        recall: true,
         streamed: false,
     }
 }

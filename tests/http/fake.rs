@@ -178,6 +178,7 @@ impl Reply {
             pipeline_version: "1".to_owned(),
             adapter_revision: 0,
             examples: Vec::new(),
+            lessons: Vec::new(),
             session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
             not_enforced: self.request.not_enforced.clone(),
             // As a model without thoughts says.

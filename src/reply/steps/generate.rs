@@ -7,7 +7,7 @@ use crate::reply::choice::Choice;
 use crate::reply::generate::{Generated, Spec, chat_input};
 use crate::reply::run::ReplyRun;
 use crate::reply::stops::StepError;
-use crate::turn::{Draft, FinishReason, Message, Role, StepOutcome, StepRecord, Thinking};
+use crate::turn::{Draft, FinishReason, Message, Note, Role, StepOutcome, StepRecord, Thinking};
 
 /// The client's answer, as many times as it asked for one.
 pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<Outcome, StepError> {
@@ -27,7 +27,13 @@ pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<
     let requests = requests.collect();
     run.choices = run.generate(Spec { requests, choices, shown: true }).await?.choices;
     run.answered = true;
-    Ok(Outcome { visible: true, ..Outcome::of(StepOutcome::Done) })
+    Ok(Outcome { visible: true, because: shown(&run.plan.notes), ..Outcome::of(StepOutcome::Done) })
+}
+
+/// Which lessons the answer was shown, for the trace.
+pub(super) fn shown(notes: &[Note]) -> Option<String> {
+    let ids: Vec<&str> = notes.iter().map(|note| note.lesson.as_str()).collect();
+    (!ids.is_empty()).then(|| format!("shown {}", ids.join(", ")))
 }
 
 /// A hidden text.
