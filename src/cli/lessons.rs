@@ -85,7 +85,7 @@ enum Cmd {
         #[arg(long)]
         json: bool,
     },
-    /// Forget a lesson for good
+    /// Forget a lesson; the turn that it comes from stays until `chimere memory forget`
     Forget {
         id: String,
         /// As JSON
@@ -139,7 +139,12 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
             let gone = client.delete(&address(&id)?).await?;
             match json {
                 true => say!("{gone}"),
-                false => say!("{} is forgotten", text(&gone["id"])),
+                false => {
+                    say!("{} is forgotten", text(&gone["id"]));
+                    gone["turns"].as_array().into_iter().flatten().map(text).for_each(|turn| {
+                        say!("{turn} still holds the correction: `chimere memory forget --turn {turn}`");
+                    });
+                }
             }
         }
     }

@@ -26,15 +26,17 @@ impl Daemon {
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
         self.forget_pairs(self.forgetting(&filter).await?).await?;
         self.forget_examples(filter.clone()).await?;
-        self.forget_lessons(filter.clone()).await?;
+        // What keeps lessons from it is said at the end: the log must forget all the same.
+        let _ = self.forget_lessons(filter.clone()).await;
         self.replies.withheld.forget(filter.principal.as_deref());
         self.forget_prefixes(filter.principal.clone()).await?;
         let wanted = self.forgetting(&filter).await?;
         let forgotten = self.cast.memory.send_within(Forget(filter.clone()), WITHIN).await;
         // What was made or begun in between knew them still. The log may forget to its end, however late it says so.
-        self.forget_pairs(wanted).await?;
-        self.forget_examples(filter.clone()).await?;
-        self.forget_lessons(filter).await?;
+        let pairs = self.forget_pairs(wanted).await;
+        let examples = self.forget_examples(filter.clone()).await;
+        let lessons = self.forget_lessons(filter).await;
+        pairs.and(examples).and(lessons)?;
         forgotten.map_err(|error| link(&error))?.map_err(memory)
     }
 

@@ -9,7 +9,7 @@ use actix::Message as Asked;
 use super::Daemon;
 use super::face::link;
 use crate::actors::memory::{EditLesson, ForgetLesson, Memory, Teach};
-use crate::lessons::{self, Draft, Edit, Known, Lesson, LessonError, LessonId, Sharing};
+use crate::lessons::{self, Draft, Edit, Known, Lesson, LessonError, LessonId, Sharing, State};
 use crate::reply::new_turn_id;
 use crate::service::{FeedbackKept, LessonCommand, Principal, Scope, ServiceError};
 use crate::turn::Turn;
@@ -33,6 +33,7 @@ pub(super) fn told(error: LessonError) -> ServiceError {
         LessonError::Unknown(_) | LessonError::TurnGone => ServiceError::NotFound(message),
         LessonError::Full(_) => ServiceError::Conflict(message),
         LessonError::Disk(_) => ServiceError::Unavailable { message, retry_after_s: 10 },
+        LessonError::Closed(_) => ServiceError::Internal(message),
     }
 }
 
@@ -54,11 +55,16 @@ pub(super) async fn of_correction(
 ) -> FeedbackKept {
     let draft = match lessons::of_correction(turn, principal, correction) {
         Ok(draft) => draft,
-        Err(why) => return FeedbackKept { lesson: None, no_lesson: Some(why) },
+        Err(why) => return FeedbackKept { no_lesson: Some(why), ..FeedbackKept::default() },
     };
     match teach(daemon, draft).await {
-        Ok(lesson) => FeedbackKept { lesson: Some(lesson.id.clone()), no_lesson: None },
-        Err(error) => FeedbackKept { lesson: None, no_lesson: Some(error.to_string()) },
+        Ok(lesson) => {
+            let by = State::Retired { by: lesson.id.clone() };
+            let book = daemon.replies.lessons.book();
+            let retired = book.lessons().iter().filter(|other| other.state == by).map(|other| other.id.clone());
+            FeedbackKept { lesson: Some(lesson.id.clone()), retired: retired.collect(), no_lesson: None }
+        }
+        Err(error) => FeedbackKept { no_lesson: Some(error.to_string()), ..FeedbackKept::default() },
     }
 }
 
@@ -76,13 +82,21 @@ pub(super) async fn command(
             Ok(seen.take(limit).cloned().collect())
         }
         LessonCommand::Show(id) => Ok(vec![find(daemon, &id, |lesson| sees(&principal, lesson))?]),
-        LessonCommand::Add { questions, answer, share } => {
+        LessonCommand::Add { questions, answer, sharing } => {
             let by_owner = principal.may(Scope::Admin);
-            if share && !by_owner {
+            if sharing == Some(Sharing::Shared) && !by_owner {
                 return Err(not_the_owner());
             }
-            let (known, sources) = (Known::Added, Vec::new());
-            let draft = Draft { principal: principal.name, questions, answer, known, sources, by_owner, share };
+            let draft = Draft {
+                principal: principal.name,
+                questions,
+                answer,
+                known: Known::Added,
+                sources: Vec::new(),
+                by_owner,
+                sharing,
+                shown: Vec::new(),
+            };
             Ok(vec![teach(daemon, draft).await?])
         }
         LessonCommand::Edit(id, edit) => {
@@ -95,14 +109,39 @@ pub(super) async fn command(
             Ok(vec![ask(daemon, edited).await?])
         }
         LessonCommand::Forget(id) => {
-            let lesson = find(daemon, &id, |lesson| has(&principal, lesson))?;
-            let gone = ask(daemon, ForgetLesson(id.clone())).await?;
-            // Prompts that showed it are kept for those who were shown it.
-            let of_one = (lesson.sharing == Sharing::Private).then(|| lesson.principal.clone());
-            daemon.forget_prefixes(of_one).await?;
-            if gone { Ok(vec![lesson]) } else { Err(unknown(&id)) }
+            let found = find(daemon, &id, |lesson| has(&principal, lesson));
+            let Some(daemon) = daemon.own.upgrade() else { return Err(ServiceError::Internal("it ends".to_owned())) };
+            // What began is done to its end, also when the client has left.
+            let forgetting = tokio::spawn(async move { forget(&daemon, id, found).await });
+            let forgotten = forgetting.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
+            forgotten.map(|lesson| vec![lesson])
         }
     }
+}
+
+async fn forget(
+    daemon: &Daemon,
+    id: LessonId,
+    found: Result<Arc<Lesson>, ServiceError>,
+) -> Result<Arc<Lesson>, ServiceError> {
+    let book = daemon.replies.lessons.book();
+    let lesson = match found {
+        Ok(lesson) => lesson,
+        Err(none) => {
+            // It may be out of use and on the disk still: then it goes now, and an error says so where it does not.
+            if book.get(&id).is_none() {
+                ask(daemon, ForgetLesson(id)).await?;
+            }
+            return Err(none);
+        }
+    };
+    ask(daemon, ForgetLesson(id)).await?;
+    // Prompts that showed it are kept for those who were shown it.
+    let of_one = (lesson.sharing == Sharing::Private).then(|| lesson.principal.clone());
+    if let Err(error) = daemon.forget_prefixes(of_one).await {
+        tracing::error!(%error, "a lesson is forgotten, and kept prompts that showed it are not");
+    }
+    Ok(lesson)
 }
 
 fn has(principal: &Principal, lesson: &Lesson) -> bool {

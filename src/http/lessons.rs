@@ -150,8 +150,8 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn add(call: Call) -> Result<Response, ApiError> {
     let mut wanted = Wanted::of(&call, &ADD)?;
     let questions = wanted.questions().unwrap_or_default();
-    let share = wanted.sharing == Some(Sharing::Shared);
-    one(call, LessonCommand::Add { questions, answer: wanted.answer.unwrap_or_default(), share }).await
+    let (answer, sharing) = (wanted.answer.unwrap_or_default(), wanted.sharing);
+    one(call, LessonCommand::Add { questions, answer, sharing }).await
 }
 
 pub(crate) async fn get(call: Call) -> Result<Response, ApiError> {
@@ -169,6 +169,8 @@ pub(crate) async fn edit(call: Call) -> Result<Response, ApiError> {
 
 pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
     let id = id(&call);
-    call.door.service.lessons(call.principal, LessonCommand::Forget(id.clone())).await?;
-    Ok(reply::json(&json!({"object": "lesson.deleted", "id": id, "deleted": true})))
+    let gone = call.door.service.lessons(call.principal, LessonCommand::Forget(id.clone())).await?;
+    // Their corrections stay in the log until they are forgotten.
+    let turns: Vec<_> = gone.iter().flat_map(|lesson| &lesson.sources).map(|source| &source.turn).collect();
+    Ok(reply::json(&json!({"object": "lesson.deleted", "id": id, "deleted": true, "turns": turns})))
 }

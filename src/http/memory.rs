@@ -69,6 +69,7 @@ pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     let mut answer = json!({"object": "feedback", "turn": turn, "recorded": true});
     if let Some(lesson) = kept.lesson {
         answer["lesson"] = json!(lesson);
+        answer["retired"] = json!(kept.retired);
     }
     if let Some(why) = kept.no_lesson {
         answer["no_lesson"] = json!(why);

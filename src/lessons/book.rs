@@ -1,11 +1,12 @@
 //! The lessons of the moment. A change makes another book, so that a reader's snapshot never changes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::words::key;
 use super::{
-    ANSWER_CHARS_MAX, BYTES_MAX, Draft, Edit, LESSONS_MAX, Lesson, LessonError, LessonId, PER_PRINCIPAL_MAX,
-    QUESTION_CHARS_MAX, QUESTIONS_MAX, Sharing, State,
+    ANSWER_CHARS_MAX, BYTES_MAX, Draft, Edit, LESSONS_MAX, Lesson, LessonError, LessonId, OWNERS_SHARE,
+    PER_PRINCIPAL_MAX, PRINCIPAL_BYTES_MAX, QUESTION_CHARS_MAX, QUESTIONS_MAX, Sharing, State,
 };
 use crate::service::TurnFilter;
 
@@ -18,6 +19,22 @@ fn bytes(lesson: &Lesson) -> usize {
     let sources = lesson.sources.iter().map(|source| source.turn.0.len() + source.conversation.len() + 64);
     let questions: usize = lesson.questions.iter().map(|question| question.len() + 4).sum();
     questions + lesson.answer.len() + lesson.principal.len() + sources.sum::<usize>() + 256
+}
+
+fn keys(lesson: &Lesson) -> BTreeSet<String> {
+    lesson.questions.iter().map(|question| key(question)).collect()
+}
+
+/// The state of a lesson when others are gone.
+fn outlived(state: &State, gone: &[Arc<Lesson>]) -> State {
+    let mut state = state.clone();
+    // Each step leads to another of those that are gone.
+    for _ in gone {
+        let State::Retired { by } = &state else { break };
+        let Some(retirer) = gone.iter().find(|lesson| lesson.id == *by) else { break };
+        state = retirer.state.clone();
+    }
+    state
 }
 
 /// Words of a lesson as they are kept, or what is wrong with them.
@@ -69,7 +86,7 @@ impl Book {
 
     /// With one more lesson, which retires those of its principal on the same question.
     pub(super) fn with(&self, draft: Draft, id: LessonId, now_ms: i64) -> Result<(Book, Arc<Lesson>), LessonError> {
-        let mut lesson = Lesson {
+        let lesson = Lesson {
             id,
             questions: questions(draft.questions)?,
             answer: answer(draft.answer)?,
@@ -77,16 +94,13 @@ impl Book {
             known: draft.known,
             sources: draft.sources,
             state: State::New,
-            sharing: if draft.share && draft.by_owner { Sharing::Shared } else { Sharing::Private },
+            sharing: draft.sharing.filter(|_| draft.by_owner).unwrap_or(Sharing::Private),
             created_ms: now_ms,
             updated_ms: now_ms,
         };
         let mut book = self.clone();
-        let was_shared = book.retire_for(&lesson);
-        if was_shared && draft.by_owner {
-            lesson.sharing = Sharing::Shared;
-        }
-        book.make_room(&lesson)?;
+        book.retire_for(&lesson, &draft.shown);
+        book.make_room(&lesson, draft.by_owner)?;
         Ok(book.put(lesson))
     }
 
@@ -97,34 +111,30 @@ impl Book {
         (self, lesson)
     }
 
-    /// Retires the other lessons of this one's principal on the same question. Was one of them shared?
-    fn retire_for(&mut self, newer: &Lesson) -> bool {
-        let keys: Vec<String> = newer.questions.iter().map(|question| key(question)).collect();
-        let same = |lesson: &Lesson| lesson.questions.iter().any(|question| keys.contains(&key(question)));
-        let mut shared = false;
+    /// Retires the other lessons of this one's principal on the same question, and those of `wrong`.
+    fn retire_for(&mut self, newer: &Lesson, wrong: &[LessonId]) {
+        let own = keys(newer);
         for lesson in &mut self.0 {
-            if lesson.state == State::New
-                && lesson.principal == newer.principal
-                && lesson.id != newer.id
-                && same(lesson)
-            {
-                shared |= lesson.sharing == Sharing::Shared;
+            let same = || !own.is_disjoint(&keys(lesson)) || wrong.contains(&lesson.id);
+            if lesson.state == State::New && lesson.principal == newer.principal && lesson.id != newer.id && same() {
                 let state = State::Retired { by: newer.id.clone() };
                 *lesson = Arc::new(Lesson { state, ..Lesson::clone(lesson) });
             }
         }
-        shared
     }
 
     /// Makes room for a lesson: retired ones of its principal go first, the oldest before others.
-    fn make_room(&mut self, lesson: &Lesson) -> Result<(), LessonError> {
+    fn make_room(&mut self, lesson: &Lesson, by_owner: bool) -> Result<(), LessonError> {
+        let share = |all: usize| if by_owner { all } else { all - all / OWNERS_SHARE };
         loop {
-            let own = self.0.iter().filter(|kept| kept.principal == lesson.principal).count();
-            let all: usize = self.0.iter().map(|kept| bytes(kept)).sum();
+            let own = || self.0.iter().filter(|kept| kept.principal == lesson.principal);
+            let own_bytes: usize = own().map(|kept| bytes(kept)).sum::<usize>() + bytes(lesson);
             let full = match () {
-                () if own >= PER_PRINCIPAL_MAX => format!("{PER_PRINCIPAL_MAX} lessons of one key are kept"),
-                () if self.0.len() >= LESSONS_MAX => format!("{LESSONS_MAX} lessons are kept"),
-                () if all + bytes(lesson) > BYTES_MAX => format!("{BYTES_MAX} bytes of lessons are kept"),
+                () if own().count() >= PER_PRINCIPAL_MAX => format!("{PER_PRINCIPAL_MAX} lessons of one key are kept"),
+                () if own_bytes > PRINCIPAL_BYTES_MAX => format!("{PRINCIPAL_BYTES_MAX} bytes of one key are kept"),
+                () if self.0.len() >= share(LESSONS_MAX) || self.bytes() + bytes(lesson) > share(BYTES_MAX) => {
+                    return Err(LessonError::Full("all keys together have taught as much as is kept".to_owned()));
+                }
                 () => return Ok(()),
             };
             let retired = |kept: &Arc<Lesson>| kept.principal == lesson.principal && kept.state != State::New;
@@ -156,16 +166,34 @@ impl Book {
         lesson.sharing = edit.sharing.unwrap_or(lesson.sharing);
         let mut book = Book(self.0.iter().filter(|kept| kept.id != *id).cloned().collect());
         if lesson.state == State::New {
-            book.retire_for(&lesson);
+            book.retire_for(&lesson, &[]);
         }
-        book.make_room(&lesson)?;
+        book.make_room(&lesson, edit.by_owner)?;
         Ok(book.put(lesson))
     }
 
-    /// Without those that pass; `None`: there is none of them here.
+    /// Without those that pass; `None`: there is none of them here. What a lesson that goes had retired is shown again, unless
+    /// there is another on the same question.
     pub(super) fn without(&self, forgotten: impl Fn(&Lesson) -> bool) -> Option<Book> {
-        let left: Vec<_> = self.0.iter().filter(|lesson| !forgotten(lesson)).cloned().collect();
-        (left.len() < self.0.len()).then_some(Book(left))
+        let (gone, mut left): (Vec<_>, Vec<_>) = self.0.iter().cloned().partition(|lesson| forgotten(lesson));
+        if gone.is_empty() {
+            return None;
+        }
+        for at in 0..left.len() {
+            let state = outlived(&left[at].state, &gone);
+            if state == left[at].state {
+                continue;
+            }
+            let lesson = Lesson { state, ..Lesson::clone(&left[at]) };
+            let own = keys(&lesson);
+            let taken = |other: &Arc<Lesson>| {
+                other.state == State::New && other.principal == lesson.principal && !own.is_disjoint(&keys(other))
+            };
+            if lesson.state != State::New || !left.iter().any(taken) {
+                left[at] = Arc::new(lesson);
+            }
+        }
+        Some(Book(left))
     }
 
     pub(super) fn without_turns(&self, filter: &TurnFilter) -> Option<Book> {
@@ -191,7 +219,8 @@ mod tests {
             known: Known::Added,
             sources: Vec::new(),
             by_owner: false,
-            share: false,
+            sharing: None,
+            shown: Vec::new(),
         }
     }
 
@@ -227,20 +256,60 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_shares_and_words_that_others_change_are_private_again() {
-        let shared = |owner: bool| Draft { share: true, by_owner: owner, ..draft("ada", "Which day?", "Monday.") };
+    fn only_the_owner_shares_and_nothing_is_shared_by_itself() {
+        let shared =
+            |by_owner| Draft { sharing: Some(Sharing::Shared), by_owner, ..draft("ada", "Which day?", "Monday.") };
         assert_eq!(book(&[shared(false)]).lessons()[0].sharing, Sharing::Private);
         let first = book(&[shared(true)]);
         assert!(first.lessons()[0].shown_to("bob"));
-        // What follows a shared lesson is shared where the owner says it.
         for (by_owner, then) in [(true, Sharing::Shared), (false, Sharing::Private)] {
             let next = Draft { by_owner, ..draft("ada", "Which day?", "Tuesday.") };
-            assert_eq!(first.with(next, id(1), 1).unwrap().1.sharing, then);
+            assert_eq!(first.with(next, id(1), 1).unwrap().1.sharing, Sharing::Private, "nobody asked for more");
             let edit = Edit { answer: Some("Tuesday.".into()), by_owner, ..Edit::default() };
             assert_eq!(first.changed(&id(0), edit, 1).unwrap().1.sharing, then);
         }
         let same = Edit { answer: Some("Monday.".into()), ..Edit::default() };
         assert_eq!(first.changed(&id(0), same, 5).unwrap().1.updated_ms, 0, "nothing was changed");
+    }
+
+    #[test]
+    fn what_a_forgotten_lesson_had_retired_is_shown_again() {
+        let days = ["Monday.", "Tuesday.", "Friday."].map(|day| draft("ada", "Which day?", day));
+        let book = book(&days);
+        let live = |book: &Book| {
+            let new = book.lessons().iter().filter(|lesson| lesson.state == State::New);
+            new.map(|lesson| lesson.answer.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(live(&book), ["Friday."]);
+        let without =
+            |book: &Book, gone: &[usize]| book.without(|lesson| gone.iter().any(|n| id(*n) == lesson.id)).unwrap();
+        assert_eq!(live(&without(&book, &[2])), ["Tuesday."]);
+        assert_eq!(live(&without(&book, &[1, 2])), ["Monday."]);
+        // The one in the middle goes first.
+        let left = without(&book, &[1]);
+        assert_eq!(
+            (live(&left), left.lessons()[0].state.clone()),
+            (vec!["Friday.".to_owned()], State::Retired { by: id(2) })
+        );
+        assert_eq!(live(&without(&left, &[2])), ["Monday."]);
+    }
+
+    #[test]
+    fn a_key_has_its_share_of_the_room() {
+        let long = |n: usize| Draft {
+            questions: (0..QUESTIONS_MAX).map(|q| format!("{n} {q} {}", "x".repeat(QUESTION_CHARS_MAX - 20))).collect(),
+            ..draft("eve", "", "a")
+        };
+        let mut book = Book::default();
+        let full = (0..).find_map(|n| match book.with(long(n), id(n), 0) {
+            Ok((next, _)) => {
+                book = next;
+                None
+            }
+            Err(error) => Some(error),
+        });
+        assert!(matches!(full, Some(LessonError::Full(_))) && book.bytes() <= PRINCIPAL_BYTES_MAX);
+        assert!(book.with(draft("ada", "Which day?", "Monday."), id(9_999), 0).is_ok());
     }
 
     #[test]

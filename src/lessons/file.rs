@@ -61,7 +61,10 @@ fn parse(text: &str) -> Result<Read, String> {
         ));
     }
     let lines: Vec<&str> = rest.lines().collect();
-    let mut lessons: Vec<Arc<Lesson>> = lines.iter().filter_map(|line| lesson(line)).map(Arc::new).collect();
+    let mut lessons = Vec::new();
+    for line in &lines {
+        lessons.extend(lesson(line)?.map(Arc::new));
+    }
     let sound = lessons.len();
     lessons.sort_by(|a, b| a.id.cmp(&b.id));
     lessons.dedup_by(|a, b| a.id == b.id);
@@ -75,12 +78,25 @@ fn parse(text: &str) -> Result<Read, String> {
     Ok(Read { book: Book::new(lessons), damage })
 }
 
-fn lesson(line: &str) -> Option<Lesson> {
-    let (sum, json) = line.split_once(' ')?;
-    let sum = u32::from_str_radix(sum, 16).ok()?;
-    let sound = sum == crc32fast::hash(json.as_bytes());
-    let lesson: Lesson = sound.then(|| serde_json::from_str(json).ok())??;
-    (!lesson.questions.is_empty()).then_some(lesson)
+/// `None`: the line is damaged. An error: it is sound, and this version cannot read it.
+fn lesson(line: &str) -> Result<Option<Lesson>, String> {
+    let Some((sum, json)) = line.split_once(' ') else { return Ok(None) };
+    if u32::from_str_radix(sum, 16) != Ok(crc32fast::hash(json.as_bytes())) {
+        return Ok(None);
+    }
+    let read: Result<Lesson, _> = serde_json::from_str(json);
+    let lesson =
+        read.map_err(|error| format!("was written by another version ({error}): start that, or move it away"))?;
+    Ok((!lesson.questions.is_empty()).then_some(lesson))
+}
+
+/// Takes away what a killed process left of a file that it was writing.
+pub(super) fn sweep(path: &Path) {
+    let left = |name: &str| [FILE, DAMAGED].iter().any(|file| name.starts_with(&format!(".{file}.")));
+    let entries = path.parent().and_then(|folder| fs::read_dir(folder).ok());
+    for entry in entries.into_iter().flatten().flatten().filter(|entry| left(&entry.file_name().to_string_lossy())) {
+        let _ = fs::remove_file(entry.path());
+    }
 }
 
 /// Keeps a damaged file beside the one that takes its place.

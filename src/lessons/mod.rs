@@ -30,6 +30,9 @@ pub const PER_PRINCIPAL_MAX: usize = 2_000;
 /// All lessons together, and their bytes as written.
 pub const LESSONS_MAX: usize = 10_000;
 pub const BYTES_MAX: usize = 8 << 20;
+/// Bytes of one principal's lessons, and what of all room is kept for the owner.
+pub const PRINCIPAL_BYTES_MAX: usize = BYTES_MAX / 8;
+pub const OWNERS_SHARE: usize = 4;
 /// Wordings of one lesson's question.
 pub const QUESTIONS_MAX: usize = 16;
 /// Longest question and longest answer, characters.
@@ -129,9 +132,12 @@ pub struct Draft {
     pub answer: String,
     pub known: Known,
     pub sources: Vec<Source>,
-    /// Its principal is the owner, who may share: it is shared if asked for, or where the lesson before it was.
+    /// Its principal is the owner, who may share.
     pub by_owner: bool,
-    pub share: bool,
+    /// Absent: private. A lesson is never shared because the one before it was.
+    pub sharing: Option<Sharing>,
+    /// Lessons that the corrected reply was shown. Those on nearly the same question are wrong too.
+    pub shown: Vec<LessonId>,
 }
 
 /// What is changed of a lesson.
@@ -154,6 +160,8 @@ pub enum LessonError {
     Full(String),
     #[error("its turn was forgotten")]
     TurnGone,
-    #[error("lessons are not kept: {0}")]
+    #[error("the file of lessons cannot be written: {0}")]
     Disk(String),
+    #[error("the file of lessons cannot be used: {0}")]
+    Closed(String),
 }

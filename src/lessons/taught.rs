@@ -1,6 +1,6 @@
 //! What a correction teaches: the question of its turn, with the right answer.
 
-use super::{ANSWER_CHARS_MAX, Draft, Known, QUESTION_CHARS_MAX, Source};
+use super::{ANSWER_CHARS_MAX, Draft, Known, LessonId, QUESTION_CHARS_MAX, Source};
 use crate::scoring::correction::Answer;
 use crate::service::{Principal, Scope};
 use crate::turn::{Role, Turn};
@@ -41,7 +41,8 @@ pub fn of_correction(turn: &Turn, principal: &Principal, correction: &str) -> Re
             consent: turn.consent,
         }],
         by_owner: principal.may(Scope::Admin),
-        share: false,
+        sharing: None,
+        shown: turn.lessons.iter().cloned().map(LessonId).collect(),
         answer,
     })
 }

@@ -1,20 +1,135 @@
-//! Texts as lists of words: folded, without what every question has. Two questions with the same list are the same.
+//! Texts as lists of words: whole for telling two questions apart, and without what every question has for recall.
 
 use crate::intent::fold::fold;
 
-/// Words that tell no question from another. Words that ask (`who`, `when`) are none of them: they change the answer.
+/// Articles, greetings and politeness: they tell no question from another. Pronouns, prepositions and tenses do.
+const FILLERS: &[&str] = &["a", "an", "the", "please", "hey", "hi", "hello", "ok", "okay", "well", "so", "just"];
+/// Words that recall passes over: the same thing is asked in other words.
 const COMMON: &[&str] = &[
-    "a", "an", "the", "is", "are", "was", "were", "be", "been", "am", "do", "does", "did", "has", "have", "had", "of",
-    "to", "in", "on", "at", "for", "by", "with", "from", "as", "and", "or", "it", "its", "this", "that", "these",
-    "those", "there", "i", "me", "my", "we", "us", "our", "you", "your", "please", "tell", "say", "know", "remember",
-    "can", "could", "would", "will", "shall", "should", "may", "might", "again", "just", "so", "s", "now", "then",
-    "hey", "hi", "hello", "ok", "okay", "well", "need", "want", "like", "give", "let",
+    "a",
+    "about",
+    "after",
+    "again",
+    "also",
+    "am",
+    "an",
+    "and",
+    "any",
+    "anyone",
+    "are",
+    "as",
+    "at",
+    "be",
+    "been",
+    "before",
+    "both",
+    "by",
+    "can",
+    "could",
+    "did",
+    "do",
+    "does",
+    "each",
+    "exactly",
+    "for",
+    "from",
+    "give",
+    "had",
+    "has",
+    "have",
+    "he",
+    "hello",
+    "her",
+    "here",
+    "hey",
+    "hi",
+    "him",
+    "his",
+    "how",
+    "i",
+    "if",
+    "in",
+    "into",
+    "is",
+    "it",
+    "its",
+    "just",
+    "know",
+    "let",
+    "like",
+    "may",
+    "me",
+    "might",
+    "more",
+    "most",
+    "my",
+    "need",
+    "no",
+    "not",
+    "now",
+    "of",
+    "off",
+    "ok",
+    "okay",
+    "on",
+    "one",
+    "or",
+    "our",
+    "out",
+    "please",
+    "really",
+    "remember",
+    "s",
+    "say",
+    "shall",
+    "she",
+    "should",
+    "so",
+    "some",
+    "someone",
+    "something",
+    "still",
+    "tell",
+    "than",
+    "that",
+    "the",
+    "their",
+    "then",
+    "there",
+    "these",
+    "they",
+    "this",
+    "those",
+    "to",
+    "too",
+    "up",
+    "us",
+    "very",
+    "want",
+    "was",
+    "we",
+    "well",
+    "were",
+    "what",
+    "when",
+    "where",
+    "which",
+    "who",
+    "whom",
+    "whose",
+    "why",
+    "will",
+    "with",
+    "would",
+    "yes",
+    "you",
+    "your",
 ];
-/// Words that recall passes over as well: the same thing is asked in other words.
-const ASKING: &[&str] = &[
-    "if", "when", "what", "who", "which", "how", "where", "whom", "whose", "why", "not", "no", "yes", "here", "he",
-    "she", "they", "him", "his", "her", "their", "up", "out", "into", "off",
-];
+/// Words of which a question has the one or the other.
+const CONTRARY: &[(&str, &str)] =
+    &[("to", "from"), ("before", "after"), ("with", "without"), ("in", "out"), ("on", "off")];
+/// Signs that are words of a question.
+const SIGNS: &str = "+*/=<>%#&@^×÷°$€£−";
 /// Bytes that a word keeps, and endings that recall passes over.
 const LETTERS_MIN: usize = 3;
 const ENDINGS: &[&str] = &["ing", "ed", "es", "s"];
@@ -25,19 +140,65 @@ fn folded(text: &str) -> String {
     folded
 }
 
-/// The words of a text in their order, folded, without common ones.
-fn words(text: &str) -> Vec<String> {
-    let plain = folded(text).replace("'s ", " ");
-    let words = plain.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    words.filter(|word| !COMMON.contains(word)).map(str::to_owned).collect()
+/// Words, numbers and signs in their order. A hyphen is a sign beside a number alone.
+fn tokens(text: &str) -> Vec<String> {
+    let (mut tokens, mut word) = (Vec::new(), String::new());
+    let chars: Vec<char> = text.chars().collect();
+    for (at, &c) in chars.iter().enumerate() {
+        if c.is_alphanumeric() {
+            word.push(c);
+            continue;
+        }
+        if !word.is_empty() {
+            tokens.push(std::mem::take(&mut word));
+        }
+        let number = |c: Option<&char>| c.is_some_and(char::is_ascii_digit);
+        let beside = || {
+            let next = chars.get(at + 1..).and_then(|rest| rest.iter().find(|c| !c.is_whitespace()));
+            number(next) || number(chars.get(..at).and_then(|before| before.iter().rfind(|c| !c.is_whitespace())))
+        };
+        if SIGNS.contains(c) || (c == '-' && beside()) {
+            tokens.push(c.to_string());
+        }
+    }
+    tokens.extend((!word.is_empty()).then_some(word));
+    tokens
 }
 
 /// What two wordings of the same question have in common; of a text without a word of its own, the text.
 pub(super) fn key(question: &str) -> String {
-    match words(question).join(" ") {
-        key if key.is_empty() => question.trim().to_lowercase(),
-        key => key,
+    let mut plain = folded(question);
+    for word in ["what", "who", "where", "when", "how", "it", "that", "there"] {
+        plain = plain.replace(&format!("{word}'s "), &format!("{word} is "));
     }
+    let words: Vec<String> = tokens(&plain).into_iter().filter(|word| !FILLERS.contains(&word.as_str())).collect();
+    if words.is_empty() { question.trim().to_lowercase() } else { words.join(" ") }
+}
+
+/// The numbers of a text with the signs between them, where it has signs; else the numbers in order of size.
+pub(super) fn numbers(text: &str) -> Vec<String> {
+    let is_number = |token: &String| token.contains(|c: char| c.is_ascii_digit());
+    let is_sign = |token: &String| token.chars().all(|c| SIGNS.contains(c) || c == '-');
+    let all: Vec<String> = tokens(&folded(text)).into_iter().filter(|t| is_number(t) || is_sign(t)).collect();
+    if !all.iter().any(is_number) {
+        return Vec::new();
+    }
+    if all.iter().any(is_sign) {
+        return all;
+    }
+    let mut numbers = all;
+    numbers.sort();
+    numbers
+}
+
+/// Has one text a word, and the other its contrary?
+pub(super) fn contrary(a: &str, b: &str) -> bool {
+    let (a, b) = (tokens(&folded(a)), tokens(&folded(b)));
+    let has = |tokens: &[String], word: &str| tokens.iter().any(|token| token == word);
+    CONTRARY
+        .iter()
+        .flat_map(|(x, y)| [(*x, *y), (*y, *x)])
+        .any(|(x, y)| has(&a, x) && !has(&a, y) && has(&b, y) && !has(&b, x))
 }
 
 /// A word of a question, without its ending.
@@ -51,9 +212,7 @@ pub(super) struct Word {
 /// The words of a question that say what it is about.
 pub(super) fn asked(text: &str) -> Vec<Word> {
     let plain = text.replace(['’', '‘'], "'").replace("'s ", " ").replace("'s?", "?");
-    let mut found = Vec::new();
-    // Where a word begins, and whether a sentence does.
-    let mut opens = true;
+    let (mut found, mut opens) = (Vec::new(), true);
     for piece in plain.split_inclusive(|c: char| !c.is_alphanumeric()) {
         let (word, end) = match piece.char_indices().next_back() {
             Some((at, last)) if !last.is_alphanumeric() => (&piece[..at], Some(last)),
@@ -62,7 +221,7 @@ pub(super) fn asked(text: &str) -> Vec<Word> {
         let small = folded(word);
         if !word.is_empty() {
             let capital = word.chars().next().is_some_and(char::is_uppercase);
-            if !COMMON.contains(&small.as_str()) && !ASKING.contains(&small.as_str()) {
+            if !COMMON.contains(&small.as_str()) {
                 found.push(Word { text: stem(&small).to_owned(), named: capital && !opens });
             }
             opens = false;
@@ -74,7 +233,7 @@ pub(super) fn asked(text: &str) -> Vec<Word> {
 
 /// A folded word without its ending.
 pub(super) fn stem(word: &str) -> &str {
-    let without = |word: &'_ str, ending: &str| word.len() >= ending.len() + LETTERS_MIN && word.ends_with(ending);
+    let without = |word: &str, ending: &str| word.len() >= ending.len() + LETTERS_MIN && word.ends_with(ending);
     let long = ENDINGS.iter().find(|ending| without(word, ending) && !word.ends_with("ss"));
     let word = long.map_or(word, |ending| &word[..word.len() - ending.len()]);
     // `closed` and `close`, `codes` and `code`.
@@ -86,17 +245,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_question_has_one_key() {
-        for (question, wanted) in [
-            ("What is the Wi-Fi password?", "what wi fi password"),
-            ("what's our wi-fi   password", "what wi fi password"),
-            ("When does Zoé's train leave?", "when zoe train leave"),
-            ("Where does Zoé's train leave?", "where zoe train leave"),
-            ("So, is it?", "so, is it?"),
-            ("  你好？", "你好"),
-            ("", ""),
+    fn the_same_question_has_one_key_and_another_another() {
+        for (a, b, same) in [
+            ("What is the Wi-Fi password?", "what's wi-fi   password", true),
+            ("When does Zoé's train leave?", "when does Zoe’s train leave", true),
+            ("Please, where is the key?", "Where's key", true),
+            ("What is my name?", "What's your name?", false),
+            ("Who am I?", "Who are you?", false),
+            ("When is the train to Basel?", "When is the train from Basel?", false),
+            ("What is 7 + 3?", "What is 7 - 3?", false),
+            ("What is 7-3?", "What is 7 - 3?", true),
+            ("What is C++?", "What is C#?", false),
+            ("What is -5 squared?", "What is 5 squared?", false),
+            ("What is Will's number?", "What is the number of IT?", false),
+            ("When is bin day in May?", "When is bin day?", false),
+            ("Who is on call?", "Who should I call?", false),
+            ("你好？", "你好", true),
+            ("?", "!", false),
         ] {
-            assert_eq!(key(question), wanted, "{question}");
+            assert_eq!(key(a) == key(b), same, "{a} / {b}: {} / {}", key(a), key(b));
         }
     }
 
@@ -106,11 +273,20 @@ mod tests {
         let of = |words: &[(&str, bool)]| words.iter().map(|(w, n)| ((*w).to_owned(), *n)).collect::<Vec<_>>();
         assert_eq!(
             read("Which codes open Zoé’s old lockers? Marwen asked."),
-            of(&[("cod", false), ("open", false), ("zoe", true), ("old", false), ("locker", false), ("marwen", false), ("ask", false)])
+            of(&[
+                ("cod", false),
+                ("open", false),
+                ("zoe", true),
+                ("old", false),
+                ("locker", false),
+                ("marwen", false),
+                ("ask", false)
+            ])
         );
         assert_eq!(read("Is it?"), of(&[]));
-        assert_eq!(read("17+25"), of(&[("17", false), ("25", false)]));
-        assert_eq!(stem("glass"), "glass");
-        assert_eq!(stem("bus"), "bus");
+        assert_eq!((stem("glass"), stem("closed"), stem("close")), ("glass", "clos", "clos"));
+        assert_eq!(numbers("What is 25 + 17?"), ["25", "+", "17"]);
+        assert_eq!(numbers("Room 12 or room 11"), ["11", "12"]);
+        assert!(contrary("to Basel", "from Basel") && !contrary("to Basel", "from here to Basel"));
     }
 }

@@ -90,9 +90,10 @@ impl Opening {
             template_hash: hosted.template_hash.clone(),
             messages,
             examples: plan.examples,
-            lessons: plan.notes.into_iter().map(|note| note.lesson).collect(),
+            lessons: plan.notes.iter().map(|note| note.lesson.clone()).collect(),
             tools: plan.tools,
-            prompt_ids,
+            // They hold the words of lessons, which may be forgotten.
+            prompt_ids: if plan.notes.is_empty() { prompt_ids } else { Vec::new() },
             sampling: plan.sampling,
             thinking: plan.thinking,
             generations,

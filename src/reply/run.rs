@@ -138,7 +138,7 @@ impl ReplyRun<'_> {
     pub(super) fn said(&self) -> Vec<Message> {
         let mut messages = self.plan.messages.clone();
         self.replies.withheld.put_back(&self.opening.principal, &mut messages);
-        note::show(&mut messages, &self.plan.notes);
+        note::show(&mut messages, &self.replies.standing(&self.plan.notes));
         messages
     }
 

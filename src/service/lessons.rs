@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lessons::{Edit, LessonId};
+use crate::lessons::{Edit, LessonId, Sharing};
 use crate::turn::{TurnId, Vote};
 
 /// Longest correction, characters.
@@ -30,7 +30,7 @@ pub enum LessonCommand {
     Add {
         questions: Vec<String>,
         answer: String,
-        share: bool,
+        sharing: Option<Sharing>,
     },
     Edit(LessonId, Edit),
     Forget(LessonId),
@@ -41,6 +41,8 @@ pub enum LessonCommand {
 pub struct FeedbackKept {
     /// The lesson that the correction made.
     pub lesson: Option<LessonId>,
+    /// Lessons that it took the place of.
+    pub retired: Vec<LessonId>,
     /// Why the correction made none.
     pub no_lesson: Option<String>,
 }

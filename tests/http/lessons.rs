@@ -86,19 +86,22 @@ async fn lessons_are_added_changed_and_forgotten() {
     let path = "/v1/lessons/lesson-1";
     of(&server, "PATCH", path, CHAT_KEY, Some(&json!({"question": "r", "sharing": "private"}))).await;
     let gone = of(&server, "DELETE", path, CHAT_KEY, None).await;
-    assert_eq!(gone.json(), json!({"object": "lesson.deleted", "id": "lesson-1", "deleted": true}));
+    assert_eq!(
+        gone.json(),
+        json!({"object": "lesson.deleted", "id": "lesson-1", "deleted": true, "turns": ["turn-1"]})
+    );
     let (chatter, id) = ("chatter".to_owned(), LessonId("lesson-1".into()));
-    let add = |questions: &[&str], share| LessonCommand::Add {
+    let add = |questions: &[&str], sharing| LessonCommand::Add {
         questions: questions.iter().map(|q| (*q).to_owned()).collect(),
         answer: "a".into(),
-        share,
+        sharing,
     };
     let edit = Edit { questions: Some(vec!["r".into()]), sharing: Some(Sharing::Private), ..Edit::default() };
     assert_eq!(
         commands(&server),
         [
-            (chatter.clone(), add(&["q"], false)),
-            ("admin".to_owned(), add(&["p", "q"], true)),
+            (chatter.clone(), add(&["q"], Some(Sharing::Private))),
+            ("admin".to_owned(), add(&["p", "q"], Some(Sharing::Shared))),
             (chatter.clone(), LessonCommand::Edit(id.clone(), edit)),
             (chatter, LessonCommand::Forget(id)),
         ]
