@@ -187,12 +187,14 @@ impl Lessons {
     pub fn status(&self) -> Value {
         let book = self.book();
         let count = |wanted: fn(&Lesson) -> bool| book.lessons().iter().filter(|lesson| wanted(lesson)).count();
+        let closed = self.closed.get();
+        let message = (*closed).as_ref().or(self.damage.as_ref());
         json!({
             "lessons": count(|lesson| lesson.state == State::New),
             "retired": count(|lesson| lesson.state != State::New),
             "shared": count(|lesson| lesson.state == State::New && lesson.sharing == Sharing::Shared),
             "bytes": book.bytes(),
-            "message": Option::as_ref(&self.closed.get()).or(self.damage.as_ref()),
+            "message": message,
         })
     }
 }

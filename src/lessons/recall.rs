@@ -9,7 +9,7 @@ use super::words::{asked, contrary, key, numbers, stem};
 use super::{Book, Lesson, State};
 
 /// Least share of a lesson's weight that the question has, and of the question's that the lesson has.
-const LESSON_SHARE_MIN: f64 = 0.5;
+const LESSON_SHARE_MIN: f64 = 0.55;
 const QUESTION_SHARE_MIN: f64 = 0.25;
 /// Words of at least this share of the heaviest one's weight must all be in the question.
 const ANCHOR_SHARE: f64 = 0.9;

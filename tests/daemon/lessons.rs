@@ -96,7 +96,7 @@ async fn a_correction_is_a_lesson_of_whoever_made_it_until_it_is_forgotten() {
     assert_eq!(answers(&daemon, root), ["[4711]", "4714", "Quillon."]);
     // Forgotten by its turn, by itself, and with its principal while no daemon runs.
     told(&daemon, &["memory", "forget", "--turn", &again_asked], ada);
-    assert_eq!(answers(&daemon, ada), ["[4711]"]);
+    assert_eq!(answers(&daemon, ada), ["4711"], "what it had taken the place of is shown again");
     told(&daemon, &["lessons", "forget", by_hand], bob);
     assert!(answers(&daemon, bob).is_empty() && is_gone(state.path(), "Quillon") && is_gone(state.path(), "4714"));
     kill(daemon.pid());
@@ -106,6 +106,59 @@ async fn a_correction_is_a_lesson_of_whoever_made_it_until_it_is_forgotten() {
     offline.args(["memory", "forget", "--principal", "ada", "--state-dir"]).arg(state.path());
     done(offline.output().unwrap());
     assert!(is_gone(state.path(), "4711"));
+}
+
+/// What `x_chimere` says of lessons.
+fn shown(reply: &Value) -> Value {
+    reply["x_chimere"]["lessons"].clone()
+}
+
+#[tokio::test]
+async fn a_lesson_is_shown_to_whom_it_belongs_where_it_bears_on_the_question() {
+    let (state, keys, _) = installation(&["ada", "bob"]).await;
+    let [ada, bob] = &keys[..] else { panic!("two keys") };
+    let daemon = again(&state, &[]).await;
+    let other_words = "What do I press to open the shed door?";
+    let said = |text: &str| json!({"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 4});
+    let prompt =
+        async |key: &str, body: &Value| with_key(&daemon, key, "/apply-template", body).await["prompt"].clone();
+    let before = (prompt(ada, &said(other_words)).await, prompt(bob, &said(other_words)).await);
+    let turn = ask(&daemon, ada, QUESTION).await;
+    let id = correct(&daemon, ada, &turn, "4711").await["lesson"].clone();
+    let reply = with_key(&daemon, ada, "/v1/chat/completions", &said(other_words)).await;
+    assert_eq!(shown(&reply), json!([id]), "{reply}");
+    assert!(prompt(ada, &said(other_words)).await.as_str().unwrap().contains("4711"));
+    // The turn says so, and holds none of its words: it was in front of the question, and no part of it.
+    let turns =
+        told(&daemon, &["memory", "list", "--json", "--turn", reply["x_chimere"]["turn"].as_str().unwrap()], ada);
+    let kept: Value = serde_json::from_str(turns.trim()).unwrap();
+    assert_eq!((&kept["lessons"], &kept["prompt_ids"]), (&json!([id]), &json!([])));
+    assert!(!kept["messages"].to_string().contains("4711") && kept["taint"] == false, "{kept}");
+    // Another's prompt is what it was, and so is one that bears on nothing or wants none.
+    assert_eq!(prompt(bob, &said(other_words)).await, before.1);
+    for text in ["Who painted the fence?", "What do I press to open the garage?"] {
+        assert!(shown(&with_key(&daemon, ada, "/v1/chat/completions", &said(text)).await).is_null(), "{text}");
+    }
+    let mut none = said(other_words);
+    none["chimere"] = json!({"lessons": "none"});
+    assert!(shown(&with_key(&daemon, ada, "/v1/chat/completions", &none).await).is_null());
+    assert_eq!(prompt(ada, &none).await, before.0);
+    told(&daemon, &["lessons", "forget", id.as_str().unwrap()], ada);
+    assert_eq!(prompt(ada, &said(other_words)).await, before.0);
+}
+
+/// A tiny run of the measurement.
+#[test]
+fn what_lessons_are_worth_is_measured_by_one_command() {
+    let mut command = chimere();
+    command
+        .args(["eval", "lessons", "--facts", "10", "--neighbours", "10", "--json", "--model"])
+        .arg(crate::harness::model());
+    let report: Value = serde_json::from_str(&done(command.output().unwrap())).unwrap();
+    let passed = |name: &str| report[name]["passed"].as_u64().unwrap();
+    assert_eq!((report["facts"].as_u64(), report["with"]["n"].as_u64()), (Some(10), Some(60)));
+    assert!(passed("shown") >= 54 && passed("with") > passed("without"), "{report}");
+    assert_eq!(report["spill_with"]["n"], 10);
 }
 
 /// Lessons that were acknowledged before a kill are there after it, whenever it comes.
