@@ -1,12 +1,14 @@
 // The arguments of the kernels in each.cu.
 #pragma once
 #include "expert.cuh"
+#include "low.cuh"
 #include "norm.cuh"
 
 // Experts of a token, the shared one counted.
 #define EACH_MAX 9
 
 struct EachArgs {
+    static const bool LOW = false;
     Expert routed, shared;
     Ptr<u8> router;       // [experts + 1][inputs], floats
     Ptr<float> x;         // [tokens][inputs]: the residual stream where its readers normalise it, else what the first blocks make of it
@@ -20,4 +22,11 @@ struct EachArgs {
     Ptr<u32> arrived;     // blocks that have normalised a token, and that have written logits; none before and behind these kernels
     u32 inputs, used, experts, stride, tokens, router_packing;
     u32 beside, pad;      // blocks that share an expert's rows of gate and up
+};
+
+// The same with what adapters add to the shared expert: `low.of` says the parts of gate, up and down, and the inner values of the
+// first two are made by blocks of their own.
+struct LowEachArgs : EachArgs {
+    static const bool LOW = true;
+    Low low;
 };

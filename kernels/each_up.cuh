@@ -92,15 +92,75 @@ template <class P> __device__ __forceinline__ WarpHalves own_halves(const EachAr
     return WarpHalves(a.norm, part_start(warp, blocks) * P::INPUTS, part_start(warp + 1, blocks) * P::INPUTS);
 }
 
+// What a warp knows of adapters ahead of the wait: factors of its group for gate, or of warps from the fourth on for up, and whose
+// the tokens of a lane's columns are.
+struct RiseAhead {
+    LowTiles own;
+    u32 whose[2];
+
+    __device__ __forceinline__ RiseAhead(const EachArgs&, u32) {}
+    __device__ __forceinline__ RiseAhead(const LowEachArgs& a, u32 tile) {
+        for (u32 i = 0; i < 2; i++) whose[i] = group_of(a.low, min(threadIdx.x % 4 * 2 + i, a.tokens - 1));
+        own = low_ahead(a.low, threadIdx.x / 32 % 4, a.low.of[threadIdx.x / 128], tile);
+    }
+
+    // What adapters add to a tile of gate and up [2], as the lanes of a product have it; to be read behind a barrier.
+    __device__ __forceinline__ float (*put(const LowEachArgs& a, u32 tile) const)[1][4][32] {
+        __shared__ float adds[2][1][4][32];
+        for (u32 d = 0; d < 2; d++) {
+            u32 part = a.low.of[d];
+            if (part == NO_ADAPTER) continue;
+            auto row = [&](int) { return inner_of(a.low, a.tokens, part, min(threadIdx.x % 32 / 4, a.tokens - 1)); };
+            auto of = [&](u32 column) { return whose[column % 2]; };
+            // The other four warps have groups only where rows were dropped: there may be more groups than tokens.
+            u32 warp = (threadIdx.x / 32 + 4 * d) % 8;
+            low_add<1>(a.low, part, tile, warp, own, warp < 4 ? warp : NO_ADAPTER, of, row, adds[d]);
+        }
+        return adds;
+    }
+};
+
+// Sixteen inner values of an adapter for its tokens.
+__device__ __forceinline__ void rise_inner(const LowEachArgs& a, u32 at, EachScratch& m) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / PackH16::INPUTS;
+    const LowUnit unit(a.low, at, a.inputs);
+    PackH16 held[4] = {};
+    if (unit.rows) low_hold(unit.rows, blocks, held);
+    const WarpHalves own = own_halves<PackH16>(a);
+    after_previous();
+    if (a.norm.squares.at) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
+    await_blocks(&a.arrived[0], norm_blocks(a));
+    if (unit.rows) {
+        u32 t = min(lane / 4, a.tokens - 1), first = lane % 4 * 2;
+        const Columns<1, false> x((a.norm.squares.at ? (const u16*)m.halves : a.halves.get()) + (u64)t * a.inputs);
+        float acc[1][4];
+        part_product<PackH16, 1>(unit.rows, warp, blocks, held, x, acc);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            if (first < 4) m.shared[0][warp][lane / 4 + i / 2 * 8][first + i % 2] = acc[0][i];
+        __syncthreads();
+        u32 row = threadIdx.x % 16, token = threadIdx.x / 16;
+        if (token < a.tokens && group_of(a.low, token) == unit.group) {
+            float v = m.shared[0][0][row][token];
+#pragma unroll
+            for (int p = 1; p < PARTS; p++) v += m.shared[0][p][row][token];
+            inner_of(a.low, a.tokens, unit.part, token)[half_place(16 * unit.rank + row)] = to_half(v);
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) arrive(a.low.arrived);
+}
+
 // 16 rows of gate and up of the shared expert for all tokens, behind the chosen ones of each; a warp owns a part of the inputs.
 // The weights are on their way before the wait.
-template <class P> __device__ __forceinline__ void rise_shared(const EachArgs& a, u32 tile, EachScratch& m) {
+template <class P, class A> __device__ __forceinline__ void rise_shared(const A& a, u32 tile, EachScratch& m) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = a.inputs / P::INPUTS;
     u64 from = (u64)tile * blocks * P::BYTES;
     const u8* const tiles[2] = {a.shared.gate + from, a.shared.up + from};
     P held[2] = {};
     hold_pair(tiles, blocks, held);
     open_books(a.shared.gate_packing, F32);
+    const RiseAhead low(a, tile);
     const WarpHalves own = own_halves<P>(a);
     after_previous();
     if (a.norm.squares.at) own.make(a.norm, a.x, a.inputs, (u16*)m.halves);
@@ -114,12 +174,19 @@ template <class P> __device__ __forceinline__ void rise_shared(const EachArgs& a
 #pragma unroll
         for (u32 i = 0; i < 4; i++)
             if (first < 4) m.shared[d][warp][lane / 4 + i / 2 * 8][first + i % 2] = acc[d][i];
+    float(*adds)[1][4][32] = nullptr;
+    if constexpr (A::LOW) adds = low.put(a, tile);
     __syncthreads();
     u32 row = threadIdx.x % 16, token = threadIdx.x / 16;
     if (token >= a.tokens) return;
     float g = m.shared[0][0][row][token], u = m.shared[1][0][row][token];
 #pragma unroll
     for (int p = 1; p < PARTS; p++) g += m.shared[0][p][row][token], u += m.shared[1][p][row][token];
+    if constexpr (A::LOW) {
+        u32 from = 4 * (row % 8) + token / 2, i = row / 8 * 2 + token % 2;
+        if (a.low.of[0] != NO_ADAPTER) g += adds[0][0][i][from];
+        if (a.low.of[1] != NO_ADAPTER) u += adds[1][0][i][from];
+    }
     put_half(silu(g) * u, a.hh, a.stride, token * (a.used + 1) + a.used, 16 * tile + row);
 }
 
@@ -179,7 +246,7 @@ __device__ __forceinline__ void rise_any(const EachArgs& a, u32 tile, u32 t, u32
     }
 }
 
-__device__ __forceinline__ void rise_shared_any(const EachArgs& a, u32 tile, EachScratch& m) {
+template <class A> __device__ __forceinline__ void rise_shared_any(const A& a, u32 tile, EachScratch& m) {
 #define RISE_SHARED(P) return rise_shared<P>(a, tile, m)
     switch (a.shared.gate_packing) {
         TILE_CASES(RISE_SHARED)
@@ -214,15 +281,19 @@ template <int TOKENS> __device__ __forceinline__ void router_any(const EachArgs&
     }
 }
 
-// A block of each_up: the first ones have a token to normalise, the next ones four rows of the router, then 16 rows of the shared
-// expert; all others have rows of a chosen expert for a token. Who needs what others make waits for them.
-template <bool MANY> __device__ __forceinline__ void rise_all(const EachArgs& a) {
+// A block of each_up: the first ones have a token to normalise, the next ones four rows of the router, then inner values of an
+// adapter, then 16 rows of the shared expert; all others have rows of a chosen expert for a token. Who needs what others make waits for them.
+template <bool MANY, class A> __device__ __forceinline__ void rise_all(const A& a) {
     __shared__ EachScratch m;
     u32 i = blockIdx.x, shared = (a.shared.width + 15) / 16;
     if (i < norm_blocks(a)) return normalise(a, i, m);
     i -= norm_blocks(a);
     if (i < router_blocks(a)) return router_any<MANY ? 4 : 1>(a, 4 * i, m);
     i -= router_blocks(a);
+    if constexpr (A::LOW) {
+        if (i < low_units(a.low)) return rise_inner(a, i, m);
+        i -= low_units(a.low);
+    }
     if (i < shared) return rise_shared_any(a, i, m);
     i -= shared;
     rise_any<MANY>(a, i % a.beside, i / a.beside / a.used, i / a.beside % a.used, m);

@@ -7,6 +7,8 @@ struct EmbedArgs {
     Ptr<u32> tokens;
     Ptr<float> out;  // [tokens][inputs]
     u32 inputs, packing;
+    Ptr<u32> clear;  // words that are none before what comes behind, and how many
+    u32 words, pad;
 };
 
 __device__ __forceinline__ float value_at(const u8* table, u32 packing, u32 inputs, u32 row, u32 k) {

@@ -1,12 +1,58 @@
 // out[t][row] = Σ_k W[row][k]·x[t][k] for many tokens, with the bits of matmul.cu; added to out where `add` says.
 //
-// matmul_wide: packed matrices, 128 rows (x) by 64 tokens (y) a block. matmul_floats: matrices of floats, a warp 8 rows
+// matmul_wide: packed matrices, 128 rows (x) by 64 tokens (y) a block; _low: with what adapters add. matmul_floats: matrices of floats, a warp 8 rows
 // by 8 tokens. Limits: as in matmul.cu. Shared memory: 33 KB.
 #include "matmul.cuh"
 #include "wide.cuh"
 
-template <class P>
-__device__ __forceinline__ void wide(const MatmulArgs& a, const Segment& s, Stage* stages, u32* token) {
+// Blocks of inner values of a tile of tokens: eight units each.
+__device__ __forceinline__ u32 low_blocks(const Low& l) { return (low_units(l) + 7) / 8; }
+
+// Inner values of adapters for 64 tokens, a unit a warp.
+__device__ __forceinline__ void wide_inner(const LowMatmulArgs& a, Stage* stages, u32* token, u32* group) {
+    u32 lane = threadIdx.x % 32, first = WIDE_TOKENS * blockIdx.y, count = min(a.tokens - first, (u32)WIDE_TOKENS);
+    if (threadIdx.x < WIDE_TOKENS) {
+        token[threadIdx.x] = first + min(threadIdx.x, count - 1);
+        group[threadIdx.x] = group_of(a.low, token[threadIdx.x]);
+    }
+    const LowUnit unit(a.low, 8 * blockIdx.x + threadIdx.x / 32, a.inputs);
+    __syncthreads();
+    wait_previous();
+    bool any = group[lane] == unit.group || group[lane + 32] == unit.group;
+    bool mine = __ballot_sync(FULL, any) && unit.rows;
+    float total[8][4] = {};
+    // A warp without rows reads something: it has as many activations.
+    const u8* rows = mine ? unit.rows : (const u8*)a.halves.get();
+    if (__syncthreads_count(mine)) wide_product<PackH16>(rows, mine, {a.halves, a.inputs}, a.inputs, token, count, stages, total);
+    if (mine) {
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                u32 t = 8 * n + lane % 4 * 2 + i % 2, r = 16 * unit.rank + lane / 4 + i / 2 * 8;
+                if (t < count && group[t] == unit.group)
+                    inner_of(a.low, a.tokens, unit.part, first + t)[half_place(r)] = to_half(total[n][i]);
+            }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) arrive(&a.low.arrived[blockIdx.y]);
+}
+
+// What adapters add to a warp's 16 rows, behind their sums.
+__device__ __forceinline__ void wide_add(const LowMatmulArgs& a, u32 part, u32 tile, bool mine, const u32* token, u32* group, u32 count,
+                                         float (&total)[8][4]) {
+    if (part == NO_ADAPTER) return;
+    if (threadIdx.x < WIDE_TOKENS) group[threadIdx.x] = group_of(a.low, token[threadIdx.x]);
+    if (threadIdx.x == 0) await(&a.low.arrived[blockIdx.y], low_blocks(a.low));
+    __syncthreads();
+    if (!mine) return;
+    auto row = [&](int n) { return inner_of(a.low, a.tokens, part, token[8 * n + threadIdx.x % 32 / 4]); };
+    low_wide(a.low, part, tile, count, group, row, total);
+}
+
+template <class P, class A>
+__device__ __forceinline__ void wide(const A& a, u32 at, Stage* stages, u32* token, u32* group) {
+    const Segment& s = a.segments[at];
     u32 lane = threadIdx.x % 32, first = WIDE_TOKENS * blockIdx.y;
     u32 tile = 8 * (blockIdx.x - s.unit) + threadIdx.x / 32, count = min(a.tokens - first, (u32)WIDE_TOKENS);
     bool mine = 16 * tile < s.rows;
@@ -17,6 +63,7 @@ __device__ __forceinline__ void wide(const MatmulArgs& a, const Segment& s, Stag
     const u8* rows = s.weights + (u64)(mine ? tile : 0) * (a.inputs / P::INPUTS) * P::BYTES;
     float total[8][4] = {};
     wide_product<P>(rows, mine, {a.halves, a.inputs}, a.inputs, token, count, stages, total);
+    if constexpr (A::LOW) wide_add(a, a.low.of[at], tile, mine, token, group, count, total);
     if (!mine) return;
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -30,21 +77,25 @@ __device__ __forceinline__ void wide(const MatmulArgs& a, const Segment& s, Stag
         }
 }
 
-__device__ __forceinline__ const Segment& segment_of(const MatmulArgs& a) {
+__device__ __forceinline__ u32 segment_at(const MatmulArgs& a) {
     u32 i = 0;
     while (i + 1 < a.count && blockIdx.x >= a.segments[i + 1].unit) i++;
-    return a.segments[i];
+    return i;
 }
 
-KERNEL(__launch_bounds__(256, 2) matmul_wide, MatmulArgs) {
+template <class A> __device__ __forceinline__ void wide_any(const A& a) {
     __shared__ Stage stages[STAGES];
-    __shared__ u32 token[WIDE_TOKENS];
-    const Segment& s = segment_of(a);
-#define WIDE(P) return wide<P>(a, s, stages, token)
-    switch (s.packing) {
+    __shared__ u32 token[WIDE_TOKENS], group[A::LOW ? WIDE_TOKENS : 1];
+    if constexpr (A::LOW)
+        if (blockIdx.x < low_blocks(a.low)) return wide_inner(a, stages, token, group);
+    u32 at = segment_at(a);
+#define WIDE(P) return wide<P>(a, at, stages, token, group)
+    switch (a.segments[at].packing) {
         TILE_CASES(WIDE)
     }
 }
+KERNEL(__launch_bounds__(256, 2) matmul_wide, MatmulArgs) { wide_any(a); }
+KERNEL(__launch_bounds__(256, 2) matmul_wide_low, LowMatmulArgs) { wide_any(a); }
 
 #define FLOAT_ROWS 4
 #define FLOAT_TOKENS 8
@@ -122,7 +173,7 @@ __device__ __forceinline__ void float_rows(const MatmulArgs& a, const Segment& s
 
 KERNEL(__launch_bounds__(256, 2) matmul_floats, MatmulArgs) {
     __shared__ float sums[8][32];
-    const Segment& s = segment_of(a);
+    const Segment& s = a.segments[segment_at(a)];
     wait_previous();
 #define FLOAT_ROWS_OF(P) return float_rows<P>(a, s, sums)
     switch (s.packing) {

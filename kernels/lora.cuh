@@ -1,10 +1,7 @@
-// What adapters add to products, y += scale·B·(A·x), as every kernel that takes part sees it: whose adapter a row is
-// under, and the factors of a matrix. The sums of a row depend on the row and its factors alone.
+// What adapters add to products in floats, y += scale·B·(A·x), as every kernel that takes part sees it: whose adapter a row is
+// under, and the factors of a matrix. The sums of a row depend on the row and its factors alone. Factors of halves: low.cuh.
 #pragma once
-#include "product.cuh"
-
-#define RANK_MAX 64
-#define NO_ADAPTER 0xffffffffu
+#include "low.cuh"
 
 // The factors of one matrix, or of one for each expert: A [experts][rank][inputs], B [experts][rank][outputs].
 struct LowRank {

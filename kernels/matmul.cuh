@@ -1,5 +1,6 @@
 // The arguments of products of matrices with activations, for few tokens (matmul.cu) and for many (gemm.cu).
 #pragma once
+#include "low.cuh"
 #include "norm.cuh"
 
 struct Segment {
@@ -11,6 +12,7 @@ struct Segment {
 
 // Up to four matrices over the same inputs.
 struct MatmulArgs {
+    static const bool LOW = false;
     Segment segments[4];
     Ptr<u16> halves;
     Ptr<float> x;        // [tokens][inputs], read by matrices of floats
@@ -19,4 +21,10 @@ struct MatmulArgs {
     u32 inputs, tokens, count, add;
     // Units of all segments; from `alike` on they are packed alike, and a block goes from each to the one `step` further.
     u32 units, alike, step, pad;
+};
+
+// The same with what adapters add: blocks of inner values first, behind which the segments' units are counted.
+struct LowMatmulArgs : MatmulArgs {
+    static const bool LOW = true;
+    Low low;
 };

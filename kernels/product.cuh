@@ -128,8 +128,8 @@ __device__ __forceinline__ void part_product(const u8* tile, u32 p, u32 blocks, 
 }
 
 // All parts of a tile by one warp, in order.
-template <class P, int NT, bool ONE>
-__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P (&held)[1], const Columns<NT, ONE>& x,
+template <class P, int NT, bool ONE, int DEEP>
+__device__ __forceinline__ void tile_product(const u8* tile, u32 blocks, P (&held)[DEEP], const Columns<NT, ONE>& x,
                                              float total[NT][4]) {
 #pragma unroll 1
     for (u32 p = 0; p < PARTS; p++) {

@@ -4,11 +4,13 @@
 
 pub mod check;
 mod embed;
+mod error;
 mod judge;
 mod live;
 mod models;
 mod origins;
 pub mod raw;
+mod replies;
 mod search;
 pub mod settings;
 mod unit;
@@ -24,9 +26,11 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 pub use embed::EmbedConfig;
+pub use error::ConfigError;
 pub use live::Live;
 pub use models::ModelsConfig;
 use raw::{Field, RawConfig};
+pub use replies::RepliesConfig;
 pub use search::{Environment, variables};
 use settings::Setting;
 pub use unit::Unit;
@@ -43,18 +47,6 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most threads of an engine.
 const THREADS_MAX: u64 = 64;
 pub const SYSTEM_FILE: &str = "/etc/chimere/config.toml";
-
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{place}: {message}")]
-    Parse { place: String, message: String },
-    #[error("{origin}: {key} is {value}, but must be {wanted}")]
-    Range { origin: String, key: &'static str, value: String, wanted: String },
-    #[error("no place for the state: set daemon.state_dir, --state-dir or HOME")]
-    NoStateDir,
-}
 
 /// The engine process.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,24 +98,6 @@ pub struct HttpConfig {
     /// Origins whose pages may chat.
     pub origins: Vec<String>,
     pub loopback_owner: LoopbackOwner,
-}
-
-/// What a reply may cost.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RepliesConfig {
-    /// Replies under way at once, waiting ones included; more get 429.
-    pub requests_max: usize,
-    /// Tokens of a reply where neither request nor pipeline says.
-    /// Absent: as the served model has it.
-    pub max_tokens: Option<u32>,
-    /// How long a request waits for an engine that is starting before 503.
-    pub start_timeout: Duration,
-    /// Longest reply.
-    pub reply_timeout: Duration,
-    /// A client that takes no event for so long counts as gone.
-    pub client_stall_timeout: Duration,
-    /// Names beside its own that a request may give the model.
-    pub model_aliases: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -266,7 +240,7 @@ impl Config {
             models: models::further(raw.models, &raw.model)?,
             engine: engine(raw.engine, env)?,
             http: http(raw.http)?,
-            replies: replies(raw.replies, raw.model.aliases)?,
+            replies: replies::replies(raw.replies, raw.model.aliases)?,
             memory: MemoryConfig {
                 bytes_max: number(raw.memory.bytes_max, 2 << 30, 1 << 20..=1 << 44, "memory.bytes_max")?,
                 append_timeout: millis(raw.memory.append_timeout_ms, 5_000, "memory.append_timeout_ms")?,
@@ -372,17 +346,6 @@ fn loopback_owner(field: Option<raw::Field<String>>) -> Result<LoopbackOwner, Co
         origin: field.origin,
         key: "http.loopback_owner",
         wanted: "same_user, anyone or never".to_owned(),
-    })
-}
-
-fn replies(raw: raw::RepliesSection, names: Option<raw::Field<Vec<String>>>) -> Result<RepliesConfig, ConfigError> {
-    Ok(RepliesConfig {
-        requests_max: number(raw.requests_max, 64, 1..=65_536, "replies.requests_max")? as usize,
-        max_tokens: Some(number(raw.max_tokens, 0, 0..=1 << 21, "replies.max_tokens")? as u32).filter(|n| *n > 0),
-        start_timeout: millis(raw.start_timeout_ms, 10_000, "replies.start_timeout_ms")?,
-        reply_timeout: millis(raw.reply_timeout_ms, 600_000, "replies.reply_timeout_ms")?,
-        client_stall_timeout: millis(raw.client_stall_timeout_ms, 30_000, "replies.client_stall_timeout_ms")?,
-        model_aliases: models::aliases(names, "model.aliases")?,
     })
 }
 

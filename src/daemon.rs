@@ -52,7 +52,7 @@ use crate::config::{Config, Flags, Live};
 use crate::embed::Examples;
 use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
-use crate::keys::{KeyRing, Stamp};
+use crate::keys::KeyRing;
 use crate::lessons::Lessons;
 use crate::meters;
 use crate::night::generation::learned;
@@ -123,7 +123,7 @@ pub struct Daemon {
     replies: Arc<Replies>,
     keys: watch::Sender<Arc<KeyRing>>,
     /// The file that a request read last; the outer `None`: none yet.
-    keys_file: Mutex<Option<Option<Stamp>>>,
+    keys_file: Mutex<reload::KeysFile>,
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
     models: Arc<model::Models>,
@@ -157,7 +157,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     create_private_dir(&tables::own_folder(&config))?;
     let sources =
         Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
-    let pipelines = Arc::new(Pipelines::load(sources)?);
+    let pipelines = Arc::new(Pipelines::load(sources, config.replies.ceilings)?);
     let model = config.model.clone().map_err(DaemonError::NoModel)?;
     let listener = TcpListener::bind(config.http.listen)
         .await

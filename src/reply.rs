@@ -6,7 +6,6 @@ mod budget;
 mod choice;
 mod examples;
 mod generate;
-mod id;
 mod logprobs;
 mod open;
 mod preview;
@@ -27,7 +26,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-pub use id::{first_turn_id, new_turn_id};
 pub use registry::Runs;
 pub use seat::refused;
 pub use session::UnderWay;
@@ -166,6 +164,8 @@ impl Replies {
             quality_gate: request.quality_gate,
             steps: request.steps,
             max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
+            choices: request.choices,
+            ceilings: self.config.get().ceilings,
             model: Some(hosted.clone()),
         };
         let ReplyInput::Chat { messages, tools } = &mut request.input else { return plain_plan(wishes) };

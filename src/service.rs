@@ -266,12 +266,14 @@ pub enum ReplyEvent {
     },
     /// A step begins or has ended, where the client asked to hear of it.
     Step(Box<StepEvent>),
-    /// Every choice is complete and the Turn is flushed.
+    /// Every choice is complete and the Turn is flushed, where it could be.
     Done {
         /// Of the answers that stand.
         usage: Usage,
         generations: Vec<Generation>,
         steps: Vec<StepRecord>,
+        /// The turn log has the Turn.
+        kept: bool,
     },
     Failed(ServiceError),
 }

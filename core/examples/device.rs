@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use chimere_core::engine::adapter::{Adapter, AdapterError, BaseModel, Recipe, TARGETS};
+use chimere_core::engine::adapter::{Adapter, AdapterError, BaseModel, Recipe};
 use chimere_core::engine::backend::{Adapted, Backend, Chunk, Output, Rows};
 use chimere_core::engine::cpu::{Cpu, CpuOptions};
 use chimere_core::engine::cuda::{Cuda, CudaOptions, bench as measured};
 use chimere_core::gguf::Gguf;
 use chimere_core::gguf::synthetic::{Qwen35Moe, Types};
+use chimere_core::training::recipe::TARGETS;
 use chimere_ffi::gpu::{Device, Folders, PACKINGS};
 use chimere_ffi::kernels::check;
 use chimere_ffi::{DType, KvType, StateType};
@@ -46,7 +47,7 @@ enum What {
         tokens: usize,
         #[command(flatten)]
         kept: Kept,
-        /// Under a random adapter of this rank, of every matrix that one may change
+        /// Under a random adapter of this rank, of every matrix that a night trains
         #[arg(long)]
         adapter: Option<usize>,
         /// Also against logits that another engine wrote (floats [tokens][vocabulary], as `peer logits` makes them)
@@ -60,7 +61,7 @@ enum What {
         tokens: usize,
         #[command(flatten)]
         kept: Kept,
-        /// Under a random adapter of this rank, of every matrix that one may change
+        /// Under a random adapter of this rank, of every matrix that a night trains
         #[arg(long)]
         adapter: Option<usize>,
     },
@@ -80,9 +81,12 @@ enum What {
         /// Compare so many tokens fed whole with the same fed in pieces, in place of rates
         #[arg(long)]
         pieces: Option<usize>,
-        /// Under a random adapter of this rank, of every mixer and shared expert
+        /// Under random adapters of this rank, of every matrix that a night trains
         #[arg(long)]
         adapter: Option<usize>,
+        /// How many different ones, which the sequences have in turn
+        #[arg(long, default_value_t = 1)]
+        adapters: u64,
         #[command(flatten)]
         plan: Plan,
     },
@@ -163,7 +167,7 @@ fn run(cli: Cli) -> Outcome {
             let cuda = Cuda::load(&model, &options, &mut |_| {})?;
             bench(cuda, &plan, began.elapsed().as_secs_f64())
         }
-        What::Synthetic { layers, types, pieces: count, adapter, plan } => {
+        What::Synthetic { layers, types, pieces: count, adapter, adapters, plan } => {
             let named = |name: &String| DType::from_name(name).ok_or_else(|| format!("no type is called {name}"));
             let (experts, dense) = (named(&types[0])?, named(&types[1])?);
             let (header, len) = Qwen35Moe::slice_of_35b(layers, Types { experts, dense, ..TYPES }).build()?.header();
@@ -172,8 +176,8 @@ fn run(cli: Cli) -> Outcome {
             let began = Instant::now();
             let mut cuda = Cuda::random(&gguf, &options, &mut |_| {})?;
             if let Some(rank) = adapter {
-                let usual: Vec<&str> = TARGETS.into_iter().filter(|t| !t.ends_with("_exps")).collect();
-                cuda.always(&random_adapter(&gguf, rank, &usual)?)?;
+                let make = |seed| random_adapter(&gguf, rank, &TARGETS, seed);
+                cuda.always(&(1..=adapters).map(make).collect::<Result<Vec<_>, _>>()?)?;
             }
             match count {
                 Some(count) => pieces(&mut cuda, count),
@@ -225,9 +229,9 @@ fn checks(cache: &Path, emulated: Option<&Path>) -> Outcome {
     }
 }
 
-fn random_adapter(gguf: &Gguf, rank: usize, targets: &[&str]) -> Result<Adapter, AdapterError> {
+fn random_adapter(gguf: &Gguf, rank: usize, targets: &[&str], seed: u64) -> Result<Adapter, AdapterError> {
     let targets = targets.iter().map(|t| (*t).to_owned()).collect();
-    Recipe { rank, scale: 0.05, seed: 1, targets, last_layers: 0 }.make(&BaseModel::new(gguf, ""))
+    Recipe { rank, scale: 0.05, seed, targets, last_layers: 0 }.make(&BaseModel::new(gguf, ""))
 }
 
 fn ids(vocab: usize, count: usize, seed: usize) -> Vec<u32> {
@@ -290,7 +294,7 @@ fn agree(model: &Path, tokens: usize, rank: Option<usize>, against: Option<&Path
     let theirs = Cpu::load(model, &cpu, &mut |_| {})?;
     let (mut ours, mut theirs): (Box<dyn Backend>, Box<dyn Backend>) = (Box::new(ours), Box::new(theirs));
     if let Some(rank) = rank {
-        let adapter = random_adapter(&Gguf::open(model)?, rank, &[])?;
+        let adapter = random_adapter(&Gguf::open(model)?, rank, &TARGETS, 1)?;
         (ours, theirs) = (Box::new(Adapted::new(ours, &adapter)?), Box::new(Adapted::new(theirs, &adapter)?));
     }
     let vocab = ours.info().vocab;

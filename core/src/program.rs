@@ -34,7 +34,8 @@ mod tests {
             // A copy of this test is started, and takes its own file away.
             let dir = tempfile::tempdir().unwrap();
             let copy = dir.path().join("copy");
-            std::fs::copy(&file, &copy).unwrap();
+            // By a process of its own: a child of another test that is forked meanwhile would hold the copy open for writing.
+            assert!(Command::new("cp").args([&file, &copy]).status().unwrap().success());
             let test = "program::tests::a_child_is_the_same_program_after_its_file_was_replaced";
             return assert!(Command::new(&copy).args(["--exact", test]).status().unwrap().success());
         }

@@ -1,6 +1,7 @@
 //! The records that travel between the parts: a chat request, the plan made for it, and the turn that is
 //! kept. Plain data: no behaviour beyond construction and small queries.
 
+mod branch;
 mod said;
 mod step;
 mod thought;
@@ -8,6 +9,7 @@ mod thought;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use branch::{Branch, Condition};
 pub use step::{
     CallOutcome, CallRecord, Draft, HiddenUsage, Step, StepOutcome, StepRecord, ToolLimits, ToolLoop, Work,
 };
@@ -247,6 +249,16 @@ pub enum Tier {
     #[default]
     Quality,
     Ultra,
+}
+
+impl Tier {
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Fast => "fast",
+            Tier::Quality => "quality",
+            Tier::Ultra => "ultra",
+        }
+    }
 }
 
 /// When a finished answer is judged before its reply ends, and tried again where the judge thinks little of it.

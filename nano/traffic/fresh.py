@@ -1,8 +1,9 @@
 """Fresh phrasings: for a while, the training side of the task generators speaks in wordings of its own.
 
-`wordings.json` (and that of `effect`) names, for every place in `tasks` that holds phrasings, others to use. The names, numbers and
+`wordings.json.gz` (and that of `effect`) names, for every place in `tasks` that holds phrasings, others to use. The names, numbers and
 facts stay those of the training side. Imports nothing but `tasks`, so that the traffic can be made and checked by a plain Python.
 """
+import gzip
 import json
 import os
 import re
@@ -63,10 +64,15 @@ def trained():
     return out + [("before", t) for t in core.BEFORE + OPENERS] + [("after", t) for t in core.AFTER + CLOSERS]
 
 
+def own():
+    """The phrasings of this folder's file."""
+    with gzip.open(os.path.join(HERE, "wordings.json.gz"), "rt", encoding="utf-8") as f:
+        return json.load(f)
+
+
 def load():
     """{place: phrasings or a dict or list of them}; pools by "module.VARIABLE", with those of the effect experiment."""
-    with open(os.path.join(HERE, "wordings.json"), encoding="utf-8") as f:
-        mine = json.load(f)
+    mine = own()
     with open(EFFECT, encoding="utf-8") as f:
         others = json.load(f)
     pools = mine.pop("pools")

@@ -24,7 +24,7 @@ use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 pub use lessons::{EditLesson, ForgetLesson, ForgetLessons, Teach};
 use listing::Lister;
-pub use sessions::{AppendSpared, AppendTo, DeleteSession, GoesOn, Resume, SaveSession, Sessions};
+pub use sessions::{AppendTo, DeleteSession, Resume, SaveSession, Sessions};
 
 /// Pause before a failed log is opened again, milliseconds; it doubles with each failure in a row.
 const REOPEN_FIRST_MS: u64 = 250;

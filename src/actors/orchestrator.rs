@@ -8,8 +8,9 @@ use actix::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::config::Live;
 use crate::meters;
-use crate::pipeline::{DEFAULT_ROUTE, PipelineSet, Sources, Wishes, plan};
+use crate::pipeline::{Ceilings, DEFAULT_ROUTE, PipelineSet, Sources, Wishes, plan};
 use crate::service::ServiceError;
 use crate::turn::{Message as ChatMessage, Plan};
 
@@ -37,14 +38,17 @@ pub struct OrchestratorStatus;
 /// The last good set and why a newer one was refused; shared by the lives of the actor.
 pub struct Pipelines {
     sources: Sources,
+    /// What files may ask for, from the next reading on.
+    pub ceilings: Live<Ceilings>,
     current: watch::Sender<Arc<PipelineSet>>,
     refused: watch::Sender<Option<String>>,
 }
 
 impl Pipelines {
-    pub fn load(sources: Sources) -> Result<Self, crate::pipeline::PipelineError> {
-        let set = Arc::new(PipelineSet::load(&sources)?);
-        Ok(Pipelines { sources, current: watch::Sender::new(set), refused: watch::Sender::new(None) })
+    pub fn load(sources: Sources, ceilings: Ceilings) -> Result<Self, crate::pipeline::PipelineError> {
+        let set = Arc::new(PipelineSet::load(&sources)?.within(&ceilings)?);
+        let ceilings = Live::new(ceilings);
+        Ok(Pipelines { sources, ceilings, current: watch::Sender::new(set), refused: watch::Sender::new(None) })
     }
 
     pub fn current(&self) -> Arc<PipelineSet> {
@@ -57,7 +61,7 @@ impl Pipelines {
 
     /// Reads the files again. → how many, or the error that kept the old set.
     pub fn reload(&self) -> Result<usize, String> {
-        let loaded = PipelineSet::load(&self.sources);
+        let loaded = PipelineSet::load(&self.sources).and_then(|set| set.within(&self.ceilings.get()));
         meters::reloaded("pipelines", loaded.is_ok());
         match loaded {
             Ok(set) => {

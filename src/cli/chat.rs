@@ -8,7 +8,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use chimere::config::Config;
 use chimere::store::files::create_private_dir;
 use rustyline::error::ReadlineError;
@@ -150,8 +150,8 @@ fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, questio
     let mut answer = Answer::default();
     let request = session.request(true);
     runtime.block_on(answer::ask(client, &request, style, &mut answer, &mut std::io::stdout().lock()))?;
-    if answer.finish_reason.as_deref() == Some("length") {
-        note!("chimere: the answer was cut at its limit of tokens");
+    if answer.is_cut() {
+        note!("chimere: {}: --max-tokens N allows more", answer.cut());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,6 +164,8 @@ struct Prompt {
     editor: Editor<(), DefaultHistory>,
     history: Option<PathBuf>,
     last: Option<Answer>,
+    /// The reply that the conversation ends with, for votes and corrections.
+    rated: Option<String>,
     /// A question that got no answer, for `/retry`.
     unanswered: Option<String>,
 }
@@ -178,7 +180,7 @@ impl Prompt {
         }
         // A first conversation may come before the daemon's first start.
         let history = create_private_dir(state_dir).map(|()| history).ok();
-        Ok(Prompt { runtime, client, session, editor, history, last: None, unanswered: None })
+        Ok(Prompt { runtime, client, session, editor, history, last: None, rated: None, unanswered: None })
     }
 
     fn run(mut self) -> anyhow::Result<ExitCode> {
@@ -188,12 +190,15 @@ impl Prompt {
             None => say!("the model is still loading · /help for help, Ctrl-D to leave"),
         }
         let mut gather = Gather::default();
+        // The text that is gathered is the one of `/correct`.
+        let mut correcting = false;
         loop {
             let sign = if gather.open() { "… " } else { "> " };
-            let line = match self.editor.readline(sign) {
+            let mut line = match self.editor.readline(sign) {
                 Ok(line) => line,
                 Err(ReadlineError::Interrupted) => {
                     gather.clear();
+                    correcting = false;
                     continue;
                 }
                 Err(ReadlineError::Eof) => break,
@@ -202,7 +207,9 @@ impl Prompt {
             if !gather.open() && line.trim().is_empty() {
                 continue;
             }
-            if !gather.open() && line.starts_with('/') {
+            if let Some(text) = command::correction(&line).filter(|_| !gather.open()) {
+                (line, correcting) = (text.to_owned(), true);
+            } else if !gather.open() && line.starts_with('/') {
                 self.remember(&line);
                 match command::parse(&line) {
                     Ok(Command::Quit) => break,
@@ -212,8 +219,13 @@ impl Prompt {
                 continue;
             }
             if let Some(message) = gather.push(&line) {
-                self.remember(&message);
-                self.ask(&message);
+                if std::mem::take(&mut correcting) {
+                    self.remember(&format!("/correct {message}"));
+                    self.obey(Command::Correct(message));
+                } else {
+                    self.remember(&message);
+                    self.ask(&message);
+                }
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -245,7 +257,14 @@ impl Prompt {
             }
         });
         match outcome {
-            Ok(true) => self.session.push_answer(&answer.text),
+            Ok(true) => {
+                self.session.push_answer(&answer.text);
+                self.rated = answer.id.clone();
+                if answer.is_cut() {
+                    let again = if self.session.remembered.is_some() { "ask it to go on" } else { "/retry asks again" };
+                    say!("[{}: /tokens N allows more, {again}]", answer.cut());
+                }
+            }
             Ok(false) => {
                 say!("\u{1b}[0m\n[stopped]");
                 // What was said before the stop belongs to the conversation, but a session stays where it was.
@@ -253,6 +272,7 @@ impl Prompt {
                     self.unanswered = self.session.take_last_question();
                 } else {
                     self.session.push_answer(&answer.text);
+                    self.rated = answer.id.clone();
                 }
             }
             Err(error) => {
@@ -274,11 +294,13 @@ impl Prompt {
             Command::Help => say!("{HELP}"),
             Command::New => {
                 self.session.reset();
+                self.rated = None;
                 say!("a new conversation{}", self.leave());
             }
             Command::Session(None) => say!("session: {}", self.session.remembered.as_deref().unwrap_or("none")),
             Command::Session(Some(name)) => {
                 self.session.reset();
+                self.rated = None;
                 self.session.remembered = name;
                 say!("session: {}", self.session.remembered.as_deref().unwrap_or("none"));
             }
@@ -296,15 +318,29 @@ impl Prompt {
             }
             Command::Load(file) => {
                 self.session.load(Path::new(&file))?;
+                self.rated = None;
                 say!("{} messages{}", self.session.messages.len(), self.leave());
             }
             Command::Retry if self.session.remembered.is_some() && self.unanswered.is_none() && self.last.is_some() => {
                 say!("the session remembers that answer; `chimere session save NAME --turn ID --replace` goes back");
             }
             Command::Retry => match self.unanswered.take().or_else(|| self.session.take_last_question()) {
-                Some(question) => self.ask(&question),
+                Some(question) => {
+                    self.rated = None;
+                    self.ask(&question);
+                }
                 None => say!("there is nothing to ask again"),
             },
+            Command::Tokens(most) => {
+                self.session.settings.max_tokens = most.unwrap_or(self.session.settings.max_tokens);
+                match self.session.settings.max_tokens {
+                    Some(most) => say!("most tokens of an answer: {most}"),
+                    None => say!("most tokens of an answer: as the pipeline decides"),
+                }
+            }
+            Command::Good => self.rate("vote", "up")?,
+            Command::Bad => self.rate("vote", "down")?,
+            Command::Correct(text) => self.rate("correction", &text)?,
             Command::Stats => match &self.last {
                 Some(answer) => say!("{}", answer.stats()),
                 None => say!("there was no answer yet"),
@@ -312,6 +348,17 @@ impl Prompt {
             Command::Quit => {}
         }
         std::io::stdout().flush()?;
+        Ok(())
+    }
+
+    /// Tells the daemon what the person thinks of the last answer.
+    fn rate(&self, field: &str, value: &str) -> anyhow::Result<()> {
+        let Some(turn) = &self.rated else {
+            bail!("there is no answer in this conversation yet: ask first");
+        };
+        let body = serde_json::json!({"turn": turn, field: value});
+        let told = self.runtime.block_on(self.client.post("/v1/feedback", &body))?;
+        say!("{field} recorded for {}", printable(told["turn"].as_str().unwrap_or(turn)));
         Ok(())
     }
 

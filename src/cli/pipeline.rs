@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use chimere::pipeline::{FILE_BYTES_MAX, Pipeline, ProgramWork, SCHEMA};
+use chimere::config::Config;
+use chimere::pipeline::{Ceilings, FILE_BYTES_MAX, Pipeline, ProgramStep, ProgramWork, SCHEMA};
 use chimere::store::files::read_bounded;
+use chimere::turn::ToolLimits;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -49,16 +51,17 @@ enum Cmd {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match &args.command {
+    let Args { place, target, command } = args;
+    match &command {
         Cmd::Schema => {
             say!("{}", SCHEMA.trim_end());
             return Ok(ExitCode::SUCCESS);
         }
-        Cmd::Check { file } => return check(file),
+        Cmd::Check { file } => return check(file, &Config::load(&place.flags())?.replies.ceilings),
         _ => {}
     }
-    with_client(args.place, &args.target, async |client| {
-        match args.command {
+    with_client(place, &target, async |client| {
+        match command {
             Cmd::List { json } => {
                 let status = client.get("/v1/status").await?;
                 let routes = &status["actors"]["orchestrator"]["routes"];
@@ -107,28 +110,39 @@ fn line(route: &Value) -> String {
 }
 
 /// Reads a file as the daemon would, and says what its program is.
-fn check(file: &Path) -> anyhow::Result<ExitCode> {
+fn check(file: &Path, ceilings: &Ceilings) -> anyhow::Result<ExitCode> {
     let place = file.display().to_string();
     let text = read_bounded(file, FILE_BYTES_MAX)?.ok_or_else(|| coded(EX_NOINPUT, format!("{place} is not there")))?;
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let pipeline = Pipeline::parse(&text, &place, stem, false).map_err(|error| coded(EX_DATAERR, error.to_string()))?;
+    let read = Pipeline::parse(&text, &place, stem, false)
+        .and_then(|pipeline| ceilings.check_file(&pipeline, &place).map(|()| pipeline));
+    let pipeline = read.map_err(|error| coded(EX_DATAERR, error.to_string()))?;
     say!("{}: version {}, {} steps", pipeline.name, pipeline.version, pipeline.program.steps.len());
-    for step in &pipeline.program.steps {
-        let what = match &step.work {
-            ProgramWork::Answer(_) => "generate, visible".to_owned(),
-            ProgramWork::Tools(_, allowed, limits) => format!(
-                "tools, visible: {}; at most {} calls in {} rounds",
-                allowed.join(", "),
-                limits.calls,
-                limits.rounds
-            ),
-            ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {tokens} tokens"),
-            ProgramWork::Judge(gated) => format!("judge, at most {} more answers", gated.gate.retries),
-        };
-        say!("  {:<16} {what}", step.name);
-    }
+    pipeline.program.steps.iter().for_each(|step| tell(step, ""));
     say!("at most {} hidden tokens beside the answer", pipeline.program.hidden_tokens());
     Ok(ExitCode::SUCCESS)
+}
+
+/// A step of a program, in a line; those of a branch below it.
+fn tell(step: &ProgramStep, margin: &str) {
+    let what = match &step.work {
+        ProgramWork::Answer(_) => "generate, visible".to_owned(),
+        ProgramWork::Tools(_, allowed, limits) => {
+            let (tools, ToolLimits { calls, rounds, .. }) = (allowed.join(", "), limits);
+            format!("tools, visible: {tools}; at most {calls} calls in {rounds} rounds")
+        }
+        ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {tokens} tokens"),
+        ProgramWork::Branch(when, ..) => format!("branch: where {when}"),
+        ProgramWork::Judge(gated) => format!("judge, at most {} more answers", gated.gate.retries),
+    };
+    say!("  {margin}{:<16} {what}", step.name);
+    if let ProgramWork::Branch(_, steps, otherwise) = &step.work {
+        for (side, name) in [(steps, "then"), (otherwise, "otherwise")].into_iter().filter(|(side, _)| !side.is_empty())
+        {
+            say!("  {margin}  {name}");
+            side.iter().for_each(|step| tell(step, &format!("{margin}    ")));
+        }
+    }
 }
 
 /// A step of a reply, in a line.

@@ -47,8 +47,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// The pipelines that a daemon of this configuration would have.
 pub(super) fn pipelines(place: Place) -> anyhow::Result<PipelineSet> {
     let config = Config::load(&place.flags())?;
+    let ceilings = config.replies.ceilings;
     let sources = Sources { shipped: config.pipelines.shipped, overlay: Some(config.pipelines.overlay) };
-    PipelineSet::load(&sources).map_err(|error| coded(EX_CONFIG, error.to_string()))
+    let set = PipelineSet::load(&sources).and_then(|set| set.within(&ceilings));
+    set.map_err(|error| coded(EX_CONFIG, error.to_string()))
 }
 
 fn from_input() -> anyhow::Result<String> {

@@ -15,7 +15,7 @@ use crate::store::files::places;
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `model`, `further`, `judge`, `embedder`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `card`, `model`, `further`, `judge`, `embedder`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -48,8 +48,10 @@ impl Config {
             finding("config", Ok::<_, String>(said)),
             finding("pipelines", pipelines(&config)),
             finding("night", night(&config)),
-            finding("model", model(&config, program)),
         ];
+        // Any other choice does without a card.
+        findings.extend((config.engine.backend == "cuda").then(|| finding("card", card())));
+        findings.push(finding("model", model(&config, program)));
         findings.extend(config.models.files.iter().map(further));
         findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
@@ -65,6 +67,12 @@ fn counted(ring: &KeyRing) -> String {
     let revoked = ring.entries().iter().filter(|key| key.revoked.is_some()).count();
     let active = ring.entries().len() - revoked;
     if revoked > 0 { format!("{active} keys, and {revoked} revoked") } else { format!("{active} keys") }
+}
+
+/// The card that `engine.backend = "cuda"` asks for.
+fn card() -> Result<String, String> {
+    let wrong = |error| format!("{error}, but `engine.backend` is \"cuda\": with \"auto\" the processor serves");
+    chimere_ffi::gpu::first_card().map(|card| card.name).map_err(wrong)
 }
 
 /// `night.yaml` and the exams.
@@ -86,7 +94,7 @@ fn night(config: &Config) -> Result<String, String> {
 fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> {
     let sources =
         Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
-    let set = PipelineSet::load(&sources)?;
+    let set = PipelineSet::load(&sources)?.within(&config.replies.ceilings)?;
     let names: Vec<_> = set.all().map(|p| format!("{} {}", p.name, p.version)).collect();
     Ok(names.join(", "))
 }
@@ -143,6 +151,8 @@ mod tests {
         assert_eq!(all[..2], [("config", true), ("pipelines", true)]);
         assert_eq!(all[2..5], [("night", true), ("model", false), ("judge", true)]);
         assert_eq!(all[5..], [("embedder", true), ("listen", true), ("keys", true)]);
+        let card = chimere_ffi::gpu::first_card().is_ok();
+        assert!(good("[engine]\nbackend = 'cuda'").contains(&("card", card)));
         let judge = |more: &str| format!("[scorer]\nmodel = '{}/nano/nano.gguf'\n{more}", env!("CARGO_MANIFEST_DIR"));
         assert!(good(&judge("")).contains(&("judge", true)));
         assert!(good(&judge("[judge]\ngood = '<|good|> or so'")).contains(&("judge", false)));

@@ -178,6 +178,10 @@ section! {
     RepliesSection {
         requests_max: u64,
         max_tokens: u64,
+        /// 0: no ceiling.
+        tokens_max: u64,
+        generations_max: u64,
+        tool_calls_max: u64,
         start_timeout_ms: u64,
         reply_timeout_ms: u64,
         client_stall_timeout_ms: u64,

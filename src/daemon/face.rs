@@ -26,8 +26,8 @@ use crate::service::{
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
 
-/// Questions to the engine.
-const ENGINE_TIMEOUT_MS: u64 = 15_000;
+/// Questions to the engine: the longest text that it takes, read by a library on a busy machine.
+const ENGINE_TIMEOUT_MS: u64 = 60_000;
 /// Reading and forgetting may pass over the whole log.
 pub(super) const MEMORY_TIMEOUT_MS: u64 = 60_000;
 const STATUS_TIMEOUT_MS: u64 = 5_000;

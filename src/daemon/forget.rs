@@ -22,7 +22,6 @@ impl Daemon {
     }
 
     async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
-        self.replies.sessions.forget();
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
         self.forget_pairs(self.forgetting(&filter).await?).await?;
         self.forget_examples(filter.clone()).await?;
@@ -35,8 +34,9 @@ impl Daemon {
         // What was made or begun in between knew them still. The log may forget to its end, however late it says so.
         let pairs = self.forget_pairs(wanted).await;
         let examples = self.forget_examples(filter.clone()).await;
-        let lessons = self.forget_lessons(filter).await;
-        pairs.and(examples).and(lessons)?;
+        let lessons = self.forget_lessons(filter.clone()).await;
+        let prefixes = self.forget_prefixes(filter.principal).await;
+        pairs.and(examples).and(lessons).and(prefixes)?;
         forgotten.map_err(|error| link(&error))?.map_err(memory)
     }
 

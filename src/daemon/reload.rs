@@ -33,11 +33,8 @@ impl Daemon {
     /// Reads keys, tables, pipelines and configuration again.
     pub(super) async fn reload(self: &Arc<Self>) {
         notify::reloading();
-        self.reload_keys();
+        self.reload_keys(false);
         self.reload_tables().await;
-        // The outcome is logged and shown in the status.
-        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
-        let _ = self.cast.scheduler.send(ScheduleChanged).await;
         let loaded = Config::load(&self.flags);
         meters::reloaded("config", loaded.is_ok());
         match loaded {
@@ -50,6 +47,9 @@ impl Daemon {
                 });
             }
         }
+        // They are read by the configuration in force. The outcome is logged and shown in the status.
+        let _ = self.cast.orchestrator.send(PipelinesChanged).await;
+        let _ = self.cast.scheduler.send(ScheduleChanged).await;
         notify::reloaded();
     }
 
@@ -67,6 +67,7 @@ impl Daemon {
             }
             self.limits.set(http_limits(&config));
             self.replies.config.set(config.replies.clone());
+            self.replies.pipelines.ceilings.set(config.replies.ceilings);
             self.replies.append_timeout.set(config.memory.append_timeout);
             self.config.set(config);
             tracing::info!(keys = applied.join(", "), "configuration applied");
@@ -85,15 +86,23 @@ impl Daemon {
     pub(super) fn follow_keys(&self) {
         let mut read = self.keys_file.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Some(Stamp::of(&self.config.get().state_dir));
-        if *read != now && self.reload_keys() {
-            *read = now;
+        if read.stamp == now {
+            return;
         }
+        // One that cannot be read is tried at every request, and told of once.
+        if self.reload_keys(read.told == now) {
+            read.stamp = now;
+        }
+        read.told = now;
     }
 
-    /// False: the file could not be read just now, and is to be read again.
-    fn reload_keys(&self) -> bool {
+    /// False: the file could not be read just now, and is to be read again. `told`: that was said before.
+    fn reload_keys(&self, told: bool) -> bool {
         let config = self.config.get();
         let loaded = KeyRing::load(&config.state_dir);
+        if told && matches!(loaded, Err(KeyError::Io { .. })) {
+            return false;
+        }
         meters::reloaded("keys", loaded.is_ok());
         match loaded {
             Ok(ring) if ring.is_empty() && !config.http.listen.ip().is_loopback() => {
@@ -136,6 +145,15 @@ impl Daemon {
             }
         }
     }
+}
+
+/// The key file as it was looked at last.
+#[derive(Default)]
+pub(super) struct KeysFile {
+    /// When it was read last, where it could be.
+    stamp: Option<Option<Stamp>>,
+    /// When it was told last what came of it.
+    told: Option<Option<Stamp>>,
 }
 
 /// The running configuration with the values of `new` where a change needs no restart (`settings::LIVE`).

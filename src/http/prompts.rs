@@ -79,6 +79,8 @@ struct Joined {
     usage: Usage,
     generations: Vec<Option<Generation>>,
     steps: Vec<StepRecord>,
+    /// One of the turns could not be kept.
+    lost: bool,
 }
 
 impl Joined {
@@ -103,7 +105,7 @@ impl Joined {
             ReplyEvent::Revised { choice, generation, logprobs } => {
                 ReplyEvent::Revised { choice: first + choice, generation, logprobs }
             }
-            ReplyEvent::Done { usage, generations, steps } => {
+            ReplyEvent::Done { usage, generations, steps, kept } => {
                 self.usage.prompt_tokens += usage.prompt_tokens;
                 self.usage.completion_tokens += usage.completion_tokens;
                 self.usage.cached_tokens += usage.cached_tokens;
@@ -112,12 +114,14 @@ impl Joined {
                     *place = Some(generation);
                 }
                 self.steps.extend(steps);
+                self.lost |= !kept;
                 self.left -= 1;
                 if self.left > 0 {
                     return None;
                 }
                 let generations = self.generations.drain(..).flatten().collect();
-                ReplyEvent::Done { usage: self.usage, generations, steps: std::mem::take(&mut self.steps) }
+                let (usage, kept) = (self.usage, !self.lost);
+                ReplyEvent::Done { usage, generations, steps: std::mem::take(&mut self.steps), kept }
             }
             event => event,
         })

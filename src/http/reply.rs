@@ -144,6 +144,7 @@ pub(crate) struct Whole {
     pub(crate) usage: Usage,
     pub(crate) generations: Vec<Generation>,
     pub(crate) steps: Vec<StepRecord>,
+    pub(crate) kept: bool,
 }
 
 /// Collects a reply to its end.
@@ -178,10 +179,10 @@ pub(crate) async fn collect(mut running: Running, limit: Duration) -> Result<Who
                 choice.reason = Some(reason);
                 choice.tool_calls = tool_calls;
             }
-            ReplyEvent::Done { usage, generations, steps } => {
+            ReplyEvent::Done { usage, generations, steps, kept } => {
                 running.clock.stop("done", Some(&usage));
                 let head = head.ok_or_else(|| ApiError::internal("the reply ended before it began"))?;
-                return Ok(Whole { head, choices, usage, generations, steps });
+                return Ok(Whole { head, choices, usage, generations, steps, kept });
             }
             ReplyEvent::PromptRead { choice, tokens } => {
                 let Some(choice) = choices.get_mut(choice as usize) else { continue };

@@ -48,7 +48,8 @@ struct Tokenize {
 pub(crate) async fn tokenize(call: Call) -> Result<Response, ApiError> {
     let request: Tokenize = read(&call, &TOKENIZE)?;
     let specials = request.parse_special.unwrap_or(true);
-    let (ids, pieces) = call.door.service.tokenize(request.content, specials).await?;
+    let found = call.door.service.tokenize(request.content, specials).await;
+    let (ids, pieces) = found.map_err(|error| ApiError::from(error).about("the text ", "content"))?;
     let tokens: Value = if request.with_pieces == Some(true) {
         ids.iter().zip(&pieces).map(|(id, piece)| json!({"id": id, "piece": piece})).collect::<Vec<_>>().into()
     } else {

@@ -103,7 +103,10 @@ pub fn check_word(word: &str) -> Result<(), &'static str> {
     {
         return Err("a word with `*` needs three letters beside it");
     }
-    Ok(())
+    let mut folded = String::new();
+    fold(stem, &mut folded);
+    // Accents alone fold to nothing, which stands everywhere.
+    if folded.trim().is_empty() { Err("a word needs a letter or a sign beside its accents") } else { Ok(()) }
 }
 
 /// A word without the `*` at its ends, and whether it keeps its borders there.
@@ -203,6 +206,29 @@ impl Cascade {
     }
 }
 
+/// The words that stand in a text, read as those of a route's rules, in the order of the list.
+pub fn spoken<'a>(words: &'a [String], text: &str) -> impl Iterator<Item = &'a str> {
+    let text = shortened(text);
+    words.iter().filter(move |word| stands(word, &text)).map(String::as_str)
+}
+
+/// Whether a word stands in a folded text.
+fn stands(word: &str, text: &str) -> bool {
+    let (plain, borders) = stem(word);
+    let mut folded = String::new();
+    fold(plain, &mut folded);
+    // Finds may overlap: the next one is looked for behind the first character of the last. Accents alone fold to nothing.
+    let Some(step) = folded.chars().next().map(char::len_utf8) else { return false };
+    let mut from = 0;
+    while let Some(at) = text[from..].find(&folded).map(|at| from + at) {
+        if on_borders(text, at, at + folded.len(), borders) {
+            return true;
+        }
+        from = at + step;
+    }
+    false
+}
+
 /// The text as the rules read it: folded, and of a long one its beginning and its end.
 fn shortened(text: &str) -> String {
     let mut out = String::new();
@@ -289,6 +315,19 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(route(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_of_a_list_are_found_as_those_of_a_rule() {
+        let words = list(&["no", "aa a", "épaul*", "*muskel*"]);
+        for (text, found) in [
+            ("I know", &[][..]),
+            ("No.", &["no"]),
+            ("aaa aa a", &["aa a"]),
+            ("L’EPAULE: Muskelriss, no", &["no", "épaul*", "*muskel*"]),
+        ] {
+            assert_eq!(spoken(&words, text).collect::<Vec<_>>(), found, "{text}");
         }
     }
 

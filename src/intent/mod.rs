@@ -11,5 +11,5 @@ pub mod fold;
 pub mod guess;
 pub mod vote;
 
-pub use cascade::{Cascade, CascadeError, Choice, Reading, Rules, Score, check_word};
+pub use cascade::{Cascade, CascadeError, Choice, Reading, Rules, Score, check_word, spoken};
 pub use guess::{Guess, Likeness};

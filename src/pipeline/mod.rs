@@ -2,11 +2,15 @@
 //!
 //! - `file`: one YAML file and its checks; `yaml` reads it within bounds.
 //! - `program`: the steps of a file and the most that they cost.
+//! - `branch`: the step that goes on with one of two lists.
+//! - `cost`: the most that a reply costs.
 //! - `tool_loop`: the step that calls built-in tools.
 //! - `set`: all of them, with the overlay and the cascade.
 //! - `plan`: makes a request's plan from a pipeline and the client's parameters.
 //! - `watch`: tells when files change.
 
+mod branch;
+mod cost;
 mod file;
 mod plan;
 mod program;
@@ -15,9 +19,10 @@ mod tool_loop;
 mod watch;
 pub mod yaml;
 
+pub use cost::{Ceilings, Cost, cost};
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};
 pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
-pub use program::{Cost, HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, cost, fill};
+pub use program::{HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, fill};
 pub use set::{DEFAULT_ROUTE, PipelineSet, Routing, Source, Sources};
 pub use watch::Watch;
 

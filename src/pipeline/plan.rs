@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Pipeline;
-use super::program::{ANSWER, JUDGE, Program, ProgramWork, Terms};
+use super::cost::Ceilings;
+use super::program::{ANSWER, JUDGE, Program, ProgramStep, ProgramWork, Terms};
 use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
@@ -14,8 +15,8 @@ use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
 use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
 use crate::turn::{
-    Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy, Tier,
-    ToolLimits, ToolLoop, Work,
+    Branch, Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy,
+    Tier, ToolLimits, ToolLoop, Work,
 };
 
 /// Tables that one reply may use, and bytes of its passages together.
@@ -41,6 +42,9 @@ pub struct Wishes {
     pub steps: StepsWish,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
+    /// Answers that it wants, and what a reply may cost.
+    pub choices: u32,
+    pub ceilings: Ceilings,
     /// The model that will answer, whose defaults a pipeline may follow.
     pub model: Option<Arc<Hosted>>,
 }
@@ -52,6 +56,7 @@ pub fn plan(
     messages: Vec<Message>,
     wishes: Wishes,
 ) -> Result<Plan, ServiceError> {
+    let said_by_file = pipeline.max_tokens;
     let followed = wishes.model.as_deref().map(|hosted| pipeline.for_model(hosted));
     let pipeline = followed.as_ref().unwrap_or(pipeline);
     let program = match wishes.steps {
@@ -70,8 +75,6 @@ pub fn plan(
     let own = Terms::default();
     let own = program.answer().unwrap_or(&own);
     let tier = wishes.tier.or(own.tier).unwrap_or(pipeline.tier);
-    let max_tokens = wishes.max_tokens.or(own.max_tokens).or(pipeline.max_tokens).unwrap_or(wishes.max_tokens_default);
-    let thinking = wishes.thinking.unwrap_or_else(|| thinking(pipeline, own, tier, max_tokens));
     let base = own.sampling.as_ref().unwrap_or(&pipeline.sampling).clone();
     let sampling = overridden(base, wishes.sampling);
     let gate = match wishes.steps {
@@ -79,6 +82,12 @@ pub fn plan(
         StepsWish::Program | StepsWish::Events => gate(program, tier, wishes.quality_gate),
     };
     let steps = steps(pipeline, program, &messages, &sampling, tier, tools, gate);
+    let usual = || {
+        let room = wishes.ceilings.answer_tokens(&steps, wishes.choices.max(1));
+        pipeline.max_tokens.unwrap_or(wishes.max_tokens_default).min(room)
+    };
+    let max_tokens = wishes.max_tokens.or(own.max_tokens).or(said_by_file).unwrap_or_else(usual);
+    let thinking = wishes.thinking.unwrap_or_else(|| thinking(pipeline, own, tier, max_tokens));
     let mut stop = wishes.stop;
     stop.extend(pipeline.stop.iter().cloned());
     finish(Plan {
@@ -149,30 +158,41 @@ fn steps(
     tools: Option<(Vec<String>, ToolLimits)>,
     gate: Option<QualityGate>,
 ) -> Vec<Step> {
-    let answer = |instruction: &String| match tools.clone() {
-        Some((offered, limits)) => Work::Tools(ToolLoop { instruction: instruction.clone(), offered, limits }),
-        None => Work::Answer { instruction: instruction.clone() },
+    let answer = |own: &Terms| match tools.clone() {
+        Some((offered, limits)) => Work::Tools(ToolLoop { instruction: own.instruction.clone(), offered, limits }),
+        None => Work::Answer { instruction: own.instruction.clone() },
     };
-    let planned = program.steps.iter().filter_map(|step| {
+    let draft = |own: &Terms, max_tokens: u32| Draft {
+        system: system_text(own.system.as_deref().unwrap_or(&pipeline.system), messages),
+        instruction: own.instruction.clone(),
+        sampling: Sampling {
+            logit_bias: Vec::new(),
+            logprobs: None,
+            ..own.sampling.as_ref().unwrap_or(sampling).clone()
+        },
+        thinking: thinking(pipeline, own, own.tier.unwrap_or(tier), max_tokens),
+        max_tokens,
+    };
+    let judge = gate.map(|gate| Step { name: JUDGE.to_owned(), work: Work::Judge(gate) });
+    planned(&program.steps, &answer, &draft).into_iter().chain(judge).collect()
+}
+
+/// Steps as they are run; the judge is the reply's own affair.
+fn planned(steps: &[ProgramStep], answer: &dyn Fn(&Terms) -> Work, draft: &dyn Fn(&Terms, u32) -> Draft) -> Vec<Step> {
+    let planned = steps.iter().filter_map(|step| {
         let work = match &step.work {
-            ProgramWork::Answer(own) | ProgramWork::Tools(own, ..) => answer(&own.instruction),
-            ProgramWork::Draft(own, max_tokens) => Work::Draft(Box::new(Draft {
-                system: system_text(own.system.as_deref().unwrap_or(&pipeline.system), messages),
-                instruction: own.instruction.clone(),
-                sampling: Sampling {
-                    logit_bias: Vec::new(),
-                    logprobs: None,
-                    ..own.sampling.as_ref().unwrap_or(sampling).clone()
-                },
-                thinking: thinking(pipeline, own, own.tier.unwrap_or(tier), *max_tokens),
-                max_tokens: *max_tokens,
+            ProgramWork::Answer(own) | ProgramWork::Tools(own, ..) => answer(own),
+            ProgramWork::Draft(own, max_tokens) => Work::Draft(Box::new(draft(own, *max_tokens))),
+            ProgramWork::Branch(when, steps, otherwise) => Work::Branch(Box::new(Branch {
+                when: when.clone(),
+                steps: planned(steps, answer, draft),
+                otherwise: planned(otherwise, answer, draft),
             })),
             ProgramWork::Judge(_) => return None,
         };
         Some(Step { name: step.name.clone(), work })
     });
-    let judge = gate.map(|gate| Step { name: JUDGE.to_owned(), work: Work::Judge(gate) });
-    planned.chain(judge).collect()
+    planned.collect()
 }
 
 /// The quality gate of a reply. Whoever asks for `fast` wants no second look.
@@ -187,6 +207,8 @@ fn gate(program: &Program, tier: Tier, wish: Option<bool>) -> Option<QualityGate
 
 /// The plan of a completion, which has no pipeline.
 pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
+    let steps = vec![Step { name: ANSWER.to_owned(), work: Work::Answer { instruction: String::new() } }];
+    let room = wishes.ceilings.answer_tokens(&steps, wishes.choices.max(1));
     finish(Plan {
         route: "completion".to_owned(),
         because: "no chat".to_owned(),
@@ -198,13 +220,13 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         sampling: overridden(Sampling::default(), wishes.sampling),
         thinking: Thinking::Off,
         thought: None,
-        max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default),
+        max_tokens: wishes.max_tokens.unwrap_or(wishes.max_tokens_default.min(room)),
         stop: wishes.stop,
         engram: match wishes.engram {
             EngramWish::Pipeline | EngramWish::Off => None,
             EngramWish::Use(choice) => Some(choice),
         },
-        steps: vec![Step { name: ANSWER.to_owned(), work: Work::Answer { instruction: String::new() } }],
+        steps,
         retrieve: None,
         notes: Vec::new(),
         prompt: wishes.prompt,

@@ -1,13 +1,15 @@
 //! The program of a pipeline: the steps that its file names, what may stand in them, and the most that they cost.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::branch::RawBranch;
 use super::plan::check_sampling;
 use super::tool_loop::RawTools;
-use crate::turn::{Plan, QualityGate, Sampling, Tier, ToolLimits, Work};
+use crate::turn::{Condition, QualityGate, Sampling, Tier, ToolLimits};
 
 pub const STEPS_MAX: usize = 16;
 /// Tokens that the hidden generations of a program may come to together.
@@ -33,13 +35,13 @@ pub(super) enum RawStep {
     Retrieve(IgnoredAny),
     Web(IgnoredAny),
     TreeSearch(IgnoredAny),
-    Branch(IgnoredAny),
+    Branch(RawBranch),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawGenerate {
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// Absent: every generation but the last.
     hidden: Option<bool>,
     system: Option<String>,
@@ -110,6 +112,31 @@ pub enum ProgramWork {
     /// A hidden one of at most so many tokens.
     Draft(Terms, u32),
     Judge(Gated),
+    /// One of two lists of hidden steps.
+    Branch(Condition, Vec<ProgramStep>, Vec<ProgramStep>),
+}
+
+impl ProgramStep {
+    /// Tokens of its hidden generations, at most.
+    fn hidden_tokens(&self) -> u64 {
+        let all = |steps: &[ProgramStep]| steps.iter().map(ProgramStep::hidden_tokens).sum::<u64>();
+        match &self.work {
+            ProgramWork::Draft(_, tokens) => u64::from(*tokens),
+            ProgramWork::Branch(_, steps, otherwise) => all(steps).max(all(otherwise)),
+            ProgramWork::Answer(_) | ProgramWork::Tools(..) | ProgramWork::Judge(_) => 0,
+        }
+    }
+
+    /// It and the steps within it.
+    fn all(&self) -> Vec<&ProgramStep> {
+        let within = match &self.work {
+            ProgramWork::Branch(_, steps, otherwise) => {
+                steps.iter().chain(otherwise).flat_map(ProgramStep::all).collect()
+            }
+            _ => Vec::new(),
+        };
+        std::iter::once(self).chain(within).collect()
+    }
 }
 
 /// What a generation has of its own; the rest is the pipeline's.
@@ -157,18 +184,19 @@ impl Program {
     /// Tokens that its hidden generations come to at most, without what a judge sends back or tools are
     /// called by.
     pub fn hidden_tokens(&self) -> u64 {
-        let of = |step: &ProgramStep| match step.work {
-            ProgramWork::Draft(_, tokens) => u64::from(tokens),
-            _ => 0,
-        };
-        self.steps.iter().map(of).sum()
+        self.steps.iter().map(ProgramStep::hidden_tokens).sum()
+    }
+
+    /// Every step, those within others too.
+    pub(super) fn all(&self) -> impl Iterator<Item = &ProgramStep> {
+        self.steps.iter().flat_map(ProgramStep::all)
     }
 
     /// It asks something behind the conversation: the last word cannot be the assistant's own.
     pub fn instructs(&self) -> bool {
         let instructs = |step: &ProgramStep| match &step.work {
             ProgramWork::Answer(terms) | ProgramWork::Tools(terms, ..) => !terms.instruction.is_empty(),
-            ProgramWork::Draft(..) => true,
+            ProgramWork::Draft(..) | ProgramWork::Branch(..) => true,
             ProgramWork::Judge(_) => false,
         };
         self.steps.iter().any(instructs)
@@ -184,16 +212,26 @@ impl Program {
         let mut program = Program { steps: Vec::with_capacity(raw.len()) };
         for (at, step) in raw.into_iter().enumerate() {
             let step = program.step(step, at, last).map_err(|message| format!("[{at}] {message}"))?;
-            if program.steps.iter().any(|earlier| earlier.name == step.name) {
-                return Err(format!("[{at}] is called `{}` as an earlier step is", step.name));
-            }
-            program.steps.push(step);
+            program.push(step).map_err(|message| format!("[{at}] {message}"))?;
+        }
+        if program.all().count() > STEPS_MAX {
+            return Err(format!("holds more than {STEPS_MAX} steps, those of its branches counted"));
         }
         if program.hidden_tokens() > HIDDEN_TOKENS_MAX.into() {
             let tokens = program.hidden_tokens();
             return Err(format!("may come to {tokens} hidden tokens, but {HIDDEN_TOKENS_MAX} are the most"));
         }
         Ok(program)
+    }
+
+    /// One more step, under a name of its own.
+    pub(super) fn push(&mut self, step: ProgramStep) -> Result<(), String> {
+        let mut names: BTreeSet<&str> = self.all().map(|earlier| earlier.name.as_str()).collect();
+        if let Some(twice) = step.all().into_iter().find(|step| !names.insert(&step.name)) {
+            return Err(format!("is called `{}` as an earlier step is", twice.name));
+        }
+        self.steps.push(step);
+        Ok(())
     }
 
     fn step(&self, raw: RawStep, at: usize, last: usize) -> Result<ProgramStep, String> {
@@ -220,17 +258,20 @@ impl Program {
             RawStep::Retrieve(_) => not_built("retrieve", "an index of documents"),
             RawStep::Web(_) => not_built("web", "a search of the web"),
             RawStep::TreeSearch(_) => not_built("tree_search", "forks of a generation"),
-            RawStep::Branch(_) => not_built("branch", "declared conditions"),
+            RawStep::Branch(_) if at > last => Err("is `branch` behind the answer: nothing would see it".to_owned()),
+            RawStep::Branch(raw) => raw.checked(self, at),
         }
     }
 
-    fn generate(&self, raw: RawGenerate, at: usize, last: usize) -> Result<ProgramStep, String> {
+    /// There is a hidden step of this name.
+    pub(super) fn hidden(&self, name: &str) -> bool {
+        self.all().any(|step| step.name == name && matches!(step.work, ProgramWork::Draft(..)))
+    }
+
+    pub(super) fn generate(&self, raw: RawGenerate, at: usize, last: usize) -> Result<ProgramStep, String> {
         let hidden = at < last;
         let name = raw.name.unwrap_or_else(|| if hidden { format!("step{}", at + 1) } else { ANSWER.to_owned() });
-        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) {
-            return Err(format!("has the name {name:?}: 1 to {NAME_CHARS_MAX} of a-z, 0-9 and _ may be one"));
-        }
+        check_name(&name)?;
         match (raw.hidden, hidden) {
             (Some(true), false) => return Err("is hidden, but the last `generate` is what the client sees".to_owned()),
             (Some(false), true) => {
@@ -266,8 +307,7 @@ impl Program {
     fn check_named(&self, instruction: &str) -> Result<(), String> {
         let mut unknown = None;
         let rest = fill(instruction, |name| {
-            let hidden = |step: &ProgramStep| step.name == name && matches!(step.work, ProgramWork::Draft(..));
-            if !self.steps.iter().any(hidden) {
+            if !self.hidden(name) {
                 unknown.get_or_insert_with(|| name.to_owned());
             }
             String::new()
@@ -278,6 +318,14 @@ impl Program {
             None => Ok(()),
         }
     }
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(good) {
+        return Err(format!("has the name {name:?}: 1 to {NAME_CHARS_MAX} of a-z, 0-9 and _ may be one"));
+    }
+    Ok(())
 }
 
 /// A text with what `of` says in the place of each `{{name}}`.
@@ -291,30 +339,6 @@ pub fn fill(text: &str, mut of: impl FnMut(&str) -> String) -> String {
         rest = after;
     }
     filled + rest
-}
-
-/// What a reply may cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    pub generations: u32,
-    /// Tokens written.
-    pub tokens: u64,
-}
-
-/// The most that a planned reply with so many choices costs.
-pub fn cost(plan: &Plan, choices: u32) -> Cost {
-    plan.steps.iter().fold(Cost::default(), |cost, step| {
-        let (generations, tokens) = match &step.work {
-            Work::Answer { .. } => (choices, plan.max_tokens),
-            Work::Tools(tools) => (tools.limits.rounds + 1, plan.max_tokens),
-            Work::Draft(draft) => (1, draft.max_tokens),
-            Work::Judge(gate) => (gate.retries, plan.max_tokens),
-        };
-        Cost {
-            generations: cost.generations + generations,
-            tokens: cost.tokens + u64::from(generations) * u64::from(tokens),
-        }
-    })
 }
 
 #[cfg(test)]
@@ -431,8 +455,9 @@ mod tests {
             retrieve: {k: 1, min_score: 0.5, tokens_max: 9}\nsampling: {temperature: 0, top_p: 1, top_k: 1, min_p: 0, \
             repetition_penalty: 1, frequency_penalty: 0, presence_penalty: 0, penalty_window_tokens: 1, seed: 1, logprobs: 1}\n\
             steps:\n  - generate: {name: n, hidden: true, system: s, instruction: i, tier: ultra, thinking_tokens: 0, \
-            max_tokens: 9, sampling: {top_k: 1}}\n  - tools: {allow: [calculate], rounds: 2, calls: 3, timeout_ms: 500, \
-            answer: {name: n2}}\n  - judge: {verdict_max: 1, retries: 1, \
+            max_tokens: 9, sampling: {top_k: 1}}\n  - branch: {name: b, when: {tiers: [fast], words_min: 1, asks: [y], \
+            step: n, says: [x]}, steps: [{generate: {name: c}}], otherwise: [{generate: {}}]}\n  - tools: \
+            {allow: [calculate], rounds: 2, calls: 3, timeout_ms: 500, answer: {name: n2}}\n  - judge: {verdict_max: 1, retries: 1, \
             timeout_ms: 100, tiers: [ultra]}\n";
         Pipeline::parse(all, "a.yaml", "a", false).unwrap();
         let shipped = PipelineSet::texts(&Sources::default()).unwrap();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Pipeline;
+use super::cost::Ceilings;
 use super::file::{FILE_BYTES_MAX, PipelineError};
 use crate::intent::{Cascade, Choice, Guess, Likeness, Reading, Rules, guess};
 use crate::store::files::read_bounded;
@@ -82,6 +83,12 @@ impl PipelineSet {
         let cascade = Cascade::new(rules_of(&pipelines)).map_err(|error| PipelineError::Cascade(error.to_string()))?;
         let guess = Guess::shipped().map_err(|error| PipelineError::Examples(error.to_string()))?;
         Ok(PipelineSet { pipelines, cascade, guess, sources: files.into_values().map(|file| file.place).collect() })
+    }
+
+    /// The same set, if no file asks for more than is allowed.
+    pub fn within(self, ceilings: &Ceilings) -> Result<PipelineSet, PipelineError> {
+        self.pipelines.values().zip(&self.sources).try_for_each(|(own, place)| ceilings.check_file(own, place))?;
+        Ok(self)
     }
 
     /// The file of every route, unread.

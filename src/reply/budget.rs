@@ -20,7 +20,7 @@ impl Budget {
             let message = "a step asked for more than the reply's program was planned to cost";
             StepError::Failed(ServiceError::Internal(message.to_owned()))
         })?;
-        self.0 = Cost { generations, tokens };
+        self.0 = Cost { generations, tokens, ..self.0 };
         Ok(())
     }
 }
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn nothing_is_generated_beyond_what_was_planned() {
-        let mut budget = Budget::new(Cost { generations: 3, tokens: 30 });
+        let mut budget = Budget::new(Cost { generations: 3, tokens: 30, ..Cost::default() });
         budget.generation(2, 10).unwrap();
         assert!(budget.generation(1, 11).is_err() && budget.generation(2, 1).is_err());
         budget.generation(1, 10).unwrap();

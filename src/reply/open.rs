@@ -3,20 +3,36 @@
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::Replies;
 use super::budget::Budget;
 use super::choice::Choice;
 use super::record::Opening;
 use super::run::{Asked, ReplyRun, record};
+use super::seat::Seat;
 use super::session::Held;
 use super::sink::Sink;
-use super::stops::Stops;
-use super::{Replies, new_turn_id};
+use super::stops::{StepError, Stop, Stops};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::Prompt;
 use crate::pipeline::cost;
-use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, ServiceError, StepsWish};
+use crate::service::{
+    PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, ServiceError, ShownExample, StepsWish,
+};
+use crate::store::new_turn_id;
 use crate::toolcall::Format;
 use crate::turn::{Plan, Step, Work};
+
+/// The kind of what a run does before its first step.
+const WAITING: &str = "waiting";
+
+/// What an opening needs, once its model takes requests.
+struct Ready {
+    seat: Seat,
+    /// The generation that answers.
+    generation: u64,
+    plan: Plan,
+    examples: Vec<ShownExample>,
+}
 
 /// A reply that is ready to run, and what its client is told first.
 pub(super) async fn open(
@@ -24,20 +40,26 @@ pub(super) async fn open(
     mut request: ReplyRequest,
     client: mpsc::Sender<ReplyEvent>,
     began: Instant,
-) -> Result<(ReplyRun<'_>, ReplyEvent), ServiceError> {
-    let seat = replies.seat(request.model.as_deref()).await?;
-    let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
+) -> Result<(ReplyRun<'_>, ReplyEvent), StepError> {
+    // Before its turn has an id: ids are in the order in which turns of a session go on from one another.
     let session = replies.resume(&mut request).await?;
     let now_ms = replies.clock.now_ms();
     let mut opening = Opening::new(new_turn_id(now_ms), now_ms, &request);
-    if seat.serving() {
-        // An engine that has just started is waited for with its adapters: the base model is not what was being served.
-        let served = replies.board.served_within(replies.config.get().start_timeout).await;
-        opening.generation = served.choose(&opening.conversation_key(&request));
-    }
-    let plan;
-    (plan, opening.examples) = replies.terms(&mut request, &seat).await?;
+    // Listed before its engine is waited for, which may take long.
+    let (registered, cancelled) = replies.runs.enter(waiting(&opening, &request));
+    let ready = tokio::select! {
+        biased;
+        () = client.closed() => return Err(StepError::Stopped(Stop::ClientGone)),
+        () = cancelled.cancelled() => return Err(StepError::Stopped(Stop::Cancelled)),
+        () = replies.cut.cancelled() => return Err(StepError::Stopped(Stop::Stopping)),
+        ready = ready(replies, &mut request, &opening) => ready?,
+    };
+    let Ready { seat, generation, plan, examples } = ready;
+    (opening.generation, opening.examples) = (generation, examples);
+    let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
     let offered = tools_of(&plan, request.choices)?;
+    let worst = cost(&plan, request.choices);
+    replies.config.get().ceilings.check(worst)?;
     let form = request.grammar.as_ref().map(|grammar| match grammar {
         Grammar::Json(_) => "response_format",
         Grammar::Calls(_) => "tools",
@@ -77,20 +99,7 @@ pub(super) async fn open(
         fingerprint: fingerprint(&hosted.model_hash),
         created_unix_s: replies.clock.now_ms() / 1_000,
     };
-    let worst = cost(&plan, request.choices);
-    let (registered, cancelled) = replies.runs.enter(RunSummary {
-        id: opening.id.clone(),
-        principal: opening.principal.clone(),
-        route: plan.route.clone(),
-        model: model.clone(),
-        began_ms: now_ms,
-        step: 0,
-        steps: plan.steps.len(),
-        kind: String::new(),
-        name: String::new(),
-        generations_max: worst.generations,
-        tokens_max: worst.tokens,
-    });
+    registered.planned(&plan, &model, &worst);
     let stops = Stops {
         cancelled,
         client: client.clone(),
@@ -126,10 +135,41 @@ pub(super) async fn open(
         answered: false,
         under_way: None,
         judgement: None,
+        ahead: Default::default(),
         trace: Vec::new(),
         record: record(&Step { name: String::new(), work: Work::Answer { instruction: String::new() } }),
     };
     Ok((run, started))
+}
+
+/// Waits for the model that a request wants, and plans the request for it.
+async fn ready(replies: &Replies, request: &mut ReplyRequest, opening: &Opening) -> Result<Ready, ServiceError> {
+    let seat = replies.seat(request.model.as_deref()).await?;
+    let mut generation = 0;
+    if seat.serving() {
+        // An engine that has just started is waited for with its adapters: the base model is not what was being served.
+        let served = replies.board.served_within(replies.config.get().start_timeout).await;
+        generation = served.choose(&opening.conversation_key(request));
+    }
+    let (plan, examples) = replies.terms(request, &seat).await?;
+    Ok(Ready { seat, generation, plan, examples })
+}
+
+/// A run of which nothing is known but what was asked.
+fn waiting(opening: &Opening, request: &ReplyRequest) -> RunSummary {
+    RunSummary {
+        id: opening.id.clone(),
+        principal: opening.principal.clone(),
+        route: request.route.clone().unwrap_or_default(),
+        model: request.model.clone().unwrap_or_default(),
+        began_ms: opening.time_ms,
+        step: 0,
+        steps: 0,
+        kind: WAITING.to_owned(),
+        name: String::new(),
+        generations_max: 0,
+        tokens_max: 0,
+    }
 }
 
 /// The built-in tools that an answer may call. They are called for one answer alone.

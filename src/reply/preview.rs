@@ -11,8 +11,8 @@ use crate::lessons::note;
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
 use crate::turn::{Plan, Thinking, Work};
 
-/// Longest wait for the engine's answer.
-const PROMPT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest wait for the engine's answer: a long prompt, read by a library on a busy machine.
+const PROMPT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Replies {
     /// The prompt that a chat request would be answered from.

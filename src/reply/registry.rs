@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use crate::pipeline::Cost;
 use crate::service::RunSummary;
-use crate::turn::{Step, TurnId};
+use crate::turn::{Plan, Step, TurnId};
 
 /// As many as there are permits for replies, at most. Ids sort by time.
 #[derive(Default)]
@@ -25,10 +26,19 @@ impl Drop for Registered {
 }
 
 impl Registered {
-    /// It is at its step number `at`, from 1.
-    pub(super) fn at(&self, at: usize, step: &Step) {
+    /// Its model is there: what it will do, and what that can come to.
+    pub(super) fn planned(&self, plan: &Plan, model: &str, worst: &Cost) {
         if let Some((run, _)) = self.runs.all().get_mut(&self.id) {
-            (run.step, run.kind, run.name) = (at, step.work.kind().to_owned(), step.name.clone());
+            (run.route, run.model, run.steps) = (plan.route.clone(), model.to_owned(), plan.steps.len());
+            (run.generations_max, run.tokens_max) = (worst.generations, worst.tokens);
+        }
+    }
+
+    /// It is at its step number `at`, from 1, with so many ahead.
+    pub(super) fn at(&self, at: usize, ahead: usize, step: &Step) {
+        if let Some((run, _)) = self.runs.all().get_mut(&self.id) {
+            (run.step, run.steps) = (at, at + ahead);
+            (run.kind, run.name) = (step.work.kind().to_owned(), step.name.clone());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The life of one reply: a run of the steps of its plan, and exactly one Turn at its end.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -16,12 +17,13 @@ use super::session::Held;
 use super::sink::{Opened, Sink};
 use super::stops::{StepError, Stops};
 use super::{Replies, steps, unavailable};
-use crate::actors::memory::{Append, AppendSpared, AppendTo, GoesOn};
+use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
 use crate::lessons::note;
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
+use crate::store::GoesOn;
 use crate::toolcall::Format;
 use crate::turn::{HiddenUsage, Judgement, Message, Plan, Step, StepOutcome, StepRecord, Turn};
 
@@ -58,6 +60,8 @@ pub(super) struct ReplyRun<'a> {
     pub(super) under_way: Option<UnderWay>,
     /// Of the first choice, where a step judged it.
     pub(super) judgement: Option<Judgement>,
+    /// The steps that are still to be run.
+    pub(super) ahead: VecDeque<Step>,
     /// What the steps before this one did.
     pub(super) trace: Vec<StepRecord>,
     /// The step under way.
@@ -73,9 +77,14 @@ pub(super) async fn run(replies: &Replies, request: ReplyRequest, client: mpsc::
             run.sink.opening = Some((started, opened));
             run.live().await;
         }
-        Err(error) => return drop(opened.send(Err(error))),
+        Err(error) => return refuse(opened, error),
     }
     replies.board.touch(replies.clock.now_ms());
+}
+
+/// Tells whoever asked why there is no reply.
+fn refuse(opened: Opened, error: StepError) {
+    drop(opened.send(Err(error.told().unwrap_or_else(|| unavailable("the client left", 1)))));
 }
 
 impl ReplyRun<'_> {
@@ -97,18 +106,18 @@ impl ReplyRun<'_> {
         let opened = self.sink.opening.take();
         match (opened, end) {
             // The engine has taken nothing: there was no reply.
-            (Some((_, opened)), Some(error)) => {
-                let error = error.told().unwrap_or_else(|| unavailable("the client left", 1));
-                drop(opened.send(Err(error)));
-            }
+            (Some((_, opened)), Some(error)) => refuse(opened, error),
             (_, end) => self.close(end).await,
         }
     }
 
     /// Runs the steps of the plan, one after the other.
     async fn steps(&mut self) -> Result<(), StepError> {
-        for (at, step) in (1..).zip(std::mem::take(&mut self.plan.steps)) {
-            self.registered.at(at, &step);
+        let mut at = 0;
+        self.ahead = std::mem::take(&mut self.plan.steps).into();
+        while let Some(step) = self.ahead.pop_front() {
+            at += 1;
+            self.registered.at(at, self.ahead.len(), &step);
             let began = Instant::now();
             self.record = record(&step);
             if self.asked.step_events {
@@ -168,7 +177,9 @@ impl ReplyRun<'_> {
         let usage = total_usage(&generations);
         let complete = end.is_none();
         let mut last = match end {
-            None => Some(ReplyEvent::Done { usage, generations: generations.clone(), steps: trace.clone() }),
+            None => {
+                Some(ReplyEvent::Done { usage, generations: generations.clone(), steps: trace.clone(), kept: true })
+            }
             Some(error) => error.told().map(ReplyEvent::Failed),
         };
         // A request that the engine refused unread is no reply, and leaves no Turn.
@@ -178,14 +189,17 @@ impl ReplyRun<'_> {
             let mut turn = opening.turn(plan, &hosted, prompt_ids, generations, trace);
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
-            let in_doubt = session.as_ref().and_then(Held::in_doubt);
+            let goes_on = session.as_ref().and_then(Held::goes_on);
             // A reply that broke off leaves its session where it was.
             let session = session.as_ref().filter(|_| complete);
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();
-            if !keep(replies, turn, moved, in_doubt).await && in_session {
+            let written = keep(replies, turn, moved, goes_on).await;
+            if !written && in_session {
                 let message = "the turn log cannot be written: the reply was sent, but the session stays where it was";
                 last = Some(ReplyEvent::Failed(unavailable(message, 10)));
+            } else if let Some(ReplyEvent::Done { kept, .. }) = &mut last {
+                *kept = written;
             }
         }
         // Whoever has heard the end may go on at once.
@@ -216,13 +230,12 @@ pub(super) fn record(step: &Step) -> StepRecord {
 
 /// Appends a Turn, of an aborted reply with no less patience than of any other, and moves its session. Memory may be
 /// down: the reply goes on, and the loss is counted. False: the turn is not kept.
-async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, in_doubt: Option<GoesOn>) -> bool {
+async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, goes_on: Option<GoesOn>) -> bool {
     let (id, verdict, patience) = (turn.id.clone(), turn.verdict, *replies.append_timeout.get());
     let turn = Box::new(turn);
-    let kept = match (in_doubt, session) {
-        (Some(goes_on), session) => replies.memory.send_within(AppendSpared { turn, session, goes_on }, patience).await,
-        (None, Some(session)) => replies.memory.send_within(AppendTo(turn, session), patience).await,
+    let kept = match (&session, &goes_on) {
         (None, None) => replies.memory.send_within(Append(turn), patience).await,
+        _ => replies.memory.send_within(AppendTo { turn, session, goes_on }, patience).await,
     };
     let lost = match kept {
         Ok(Ok(())) => {

@@ -2,21 +2,18 @@
 //! reply goes on with that session meanwhile. The session moves to the new turn when that is kept.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Replies;
-use crate::actors::memory::{GoesOn, MemoryError, Resume};
+use crate::actors::memory::{MemoryError, Resume};
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
-use crate::store::StoreError;
+use crate::store::{GoesOn, StoreError};
 use crate::turn::{Role, TurnId};
 
 /// Sessions, by principal and name, that a reply is under way in: at most one for each reply.
 #[derive(Default)]
 pub struct UnderWay {
     sessions: Mutex<HashSet<(String, String)>>,
-    /// Forgettings that began.
-    forgettings: AtomicU64,
 }
 
 impl UnderWay {
@@ -24,11 +21,6 @@ impl UnderWay {
     pub fn refuse(&self, principal: &str, name: &str) -> Result<(), ServiceError> {
         let there = self.all().contains(&(principal.to_owned(), name.to_owned()));
         if there { Err(busy(name)) } else { Ok(()) }
-    }
-
-    /// Tells the replies under way that a forgetting begins: what they go on with is looked at once more when they are kept.
-    pub fn forget(&self) {
-        self.forgettings.fetch_add(1, Ordering::SeqCst);
     }
 
     fn all(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
@@ -46,8 +38,6 @@ pub(super) struct Held {
     /// The turn that it goes on with.
     from: Option<TurnId>,
     messages: usize,
-    /// Forgettings before that turn was read.
-    forgettings: u64,
 }
 
 impl Drop for Held {
@@ -62,11 +52,9 @@ impl Held {
         SessionUse { name: self.name.clone(), messages: self.messages }
     }
 
-    /// What the reply's turn goes on with, where something was forgotten since that was read.
-    pub(super) fn in_doubt(&self) -> Option<GoesOn> {
-        let since = self.under_way.forgettings.load(Ordering::SeqCst) != self.forgettings;
-        let turn = self.from.clone().filter(|_| since)?;
-        Some(GoesOn { turn, messages: self.messages })
+    /// What the reply's turn goes on with. It may have been forgotten since it was read.
+    pub(super) fn goes_on(&self) -> Option<GoesOn> {
+        self.from.clone().map(|turn| GoesOn { turn, messages: self.messages })
     }
 
     /// The session once it has come to a turn.
@@ -84,17 +72,9 @@ impl Replies {
         if !self.sessions.all().insert((principal.clone(), name.clone())) {
             return Err(busy(&name));
         }
-        let (under_way, forgettings) = (self.sessions.clone(), self.sessions.forgettings.load(Ordering::SeqCst));
+        let under_way = self.sessions.clone();
         let (created_ms, from, messages) = (None, None, 0);
-        let mut held = Held {
-            under_way,
-            principal: principal.clone(),
-            name: name.clone(),
-            created_ms,
-            from,
-            messages,
-            forgettings,
-        };
+        let mut held = Held { under_way, principal: principal.clone(), name: name.clone(), created_ms, from, messages };
         let resume = Resume { principal, name: name.clone(), begins: true };
         let found = self.memory.send_within(resume, *self.append_timeout.get()).await;
         let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;

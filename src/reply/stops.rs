@@ -89,3 +89,9 @@ impl StepError {
         }
     }
 }
+
+impl From<ServiceError> for StepError {
+    fn from(error: ServiceError) -> Self {
+        StepError::Failed(error)
+    }
+}

@@ -114,6 +114,39 @@ fn other_people_other_words_and_other_answers_share_nothing_that_differs() {
     assert_eq!(followers.iter().map(|id| id.0.as_str()).collect::<Vec<_>>(), ["turn-00002", "turn-00005"]);
 }
 
+#[test]
+fn a_reply_that_read_what_was_forgotten_since_is_kept_without_it() {
+    let turns = conversation(3, Thoughts::All);
+    let on = |turn: usize| GoesOn { turn: turns[turn].id.clone(), messages: turns[turn].clone().said(0).len() };
+    // Nothing was forgotten.
+    let (_dir, log) = log_of(&turns[..2]);
+    log.append_on(turns[2].clone(), &on(1)).unwrap();
+    assert_eq!(log.get(&turns[2].id).unwrap().as_ref(), Some(&turns[2]));
+    // The turn itself, one before it, and both.
+    for gone in [vec![1], vec![0], vec![0, 1]] {
+        let (_dir, log) = log_of(&turns[..2]);
+        gone.iter().for_each(|gone| assert_eq!(log.forget(&only(*gone)).unwrap(), 1));
+        log.append_on(turns[2].clone(), &on(1)).unwrap();
+        let kept = log.get(&turns[2].id).unwrap().unwrap();
+        let text = serde_json::to_string(&kept).unwrap();
+        assert!(kept.redacted && kept.prompt_ids.is_empty() && text.contains(&words("q", 2)));
+        assert!(gone.iter().all(|gone| !text.contains(&words("q", *gone)) && !text.contains(&words("a", *gone))));
+    }
+    // One that was dropped for want of room is not forgotten.
+    let bytes_max = pack(&turns[2]).unwrap().len() as u64 + 100;
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), bytes_max).unwrap();
+    for turn in &turns[..2] {
+        log.append(turn).unwrap();
+    }
+    for n in 'a'..='z' {
+        log.append(&Turn { id: TurnId(format!("turn-00001{n}")), ..next(9, &[]) }).unwrap();
+    }
+    assert_eq!(log.get(&turns[1].id).unwrap(), None);
+    log.append_on(turns[2].clone(), &on(1)).unwrap();
+    assert_eq!(log.get(&turns[2].id).unwrap().as_ref(), Some(&turns[2]));
+}
+
 /// Nothing on disk holds what was forgotten, and the rest of the conversation is as it was.
 fn demand_without(log: &SledTurns, turns: &[Turn], gone: &[usize]) {
     for (n, before) in turns.iter().enumerate().filter(|(n, _)| !gone.contains(n)) {

@@ -12,6 +12,7 @@ mod sessions;
 mod sled_files;
 mod sled_snapshot;
 mod sled_turns;
+mod turn_id;
 
 use futures_util::future::BoxFuture;
 
@@ -20,6 +21,7 @@ use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
 pub use salvage::Salvage;
 pub use sled_turns::SledTurns;
+pub use turn_id::{first_turn_id, new_turn_id};
 
 /// Version of the turn log's format on disk.
 pub const TURNS_FORMAT: u8 = 2;
@@ -79,6 +81,14 @@ pub struct TurnCounts {
     pub bytes: u64,
 }
 
+/// What a turn goes on with, as its reply read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoesOn {
+    pub turn: TurnId,
+    /// So many messages behind the turn's head.
+    pub messages: usize,
+}
+
 /// What came of one piece of the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece<T> {
@@ -94,6 +104,10 @@ pub trait TurnStore: Send + Sync + 'static {
     /// Adds a turn; an id that is there already is left as it is. When the log is over its limit the oldest
     /// turns are dropped; returns how many. Durable after the next `flush`.
     fn append(&self, turn: &Turn) -> Result<u64, StoreError>;
+
+    /// As `append`, of a turn without the messages that it goes on with where they were forgotten since its reply read them.
+    /// No forgetting comes between the look and the writing.
+    fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError>;
 
     /// Adds feedback to a turn that is there and has less than `FEEDBACK_MAX`.
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError>;

@@ -126,7 +126,7 @@ pub fn open(folder: &Path, bytes_max: u64, rebuild: Rebuild<'_>) -> Result<SledT
 }
 
 /// sled's own lock. While an earlier opening is not closed, it writes yet, and nothing can be said of its files.
-fn hold(folder: &Path) -> Result<Option<File>, StoreError> {
+pub(super) fn hold(folder: &Path) -> Result<Option<File>, StoreError> {
     let db = match File::options().read(true).write(true).open(folder.join("db")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(StoreError::from_io)?,

@@ -350,15 +350,16 @@ fn what_nothing_can_be_made_of_is_set_aside() {
 
 #[test]
 fn a_salvage_that_is_ended_from_outside_is_tried_again_and_loses_nothing() {
-    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("turns");
     let turns = lived(&folder);
     fs::write(folder.join("conf"), "no").unwrap();
     let by = |script: &str| {
         let program = dir.path().join("program");
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        // By a process of its own: a child of another test that is forked meanwhile would hold the file open for writing.
+        let made = format!("printf '#!/bin/sh\\n%s\\n' '{script}' > program && chmod 700 program");
+        assert!(Command::new("/bin/sh").args(["-c", &made]).current_dir(dir.path()).status().unwrap().success());
         open(&folder, BYTES_MAX, &|from, to, bytes_max| rebuild_apart(&program, from, to, bytes_max))
     };
     // Whoever starts a test in the background may have it ignore the others.
@@ -393,7 +394,7 @@ fn a_log_that_is_still_open_is_left_alone() {
 #[test]
 fn a_log_whose_places_are_used_again_is_sound() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut dice, mut again) = (Dice(7), 0);
+    let (mut dice, mut again, mut latest) = (Dice(7), 0, None);
     for life in 0..12 {
         let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
         for n in 0..50 {
@@ -418,6 +419,19 @@ fn a_log_whose_places_are_used_again_is_sound() {
         copy(dir.path(), damaged.path());
         fs::write(damaged.path().join("db"), bytes).unwrap();
         assert!(damage(damaged.path()).unwrap().is_some(), "life {life}");
+        if last.bytes[last.older.clone()].iter().any(|byte| *byte != 0) {
+            latest = Some((last, fs::read(&db).unwrap(), damaged));
+        }
+    }
+    // So is one wrong byte in the head of the last message, though older messages lie behind it.
+    let (last, whole, damaged) = latest.unwrap();
+    let (db, begins) = (damaged.path().join("db"), last.place as usize);
+    let message = last.messages.last().unwrap();
+    for at in begins + (message.number - last.number) as usize..begins + message.body.start {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        fs::write(&db, bytes).unwrap();
+        assert!(damage(damaged.path()).unwrap().is_some(), "byte {} of the head", at - begins);
     }
     assert!(again > 2, "{again} last segments lay where others had lain");
 }

@@ -24,9 +24,10 @@ use super::flusher::Flusher;
 use super::record::{pack, unpack};
 use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
+use super::turn_id::PREFIX;
 use super::{
-    FEEDBACK_MAX, LIST_LIMIT, Marks, PIECE_BYTES, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts, TurnStore,
-    forgotten, passes,
+    FEEDBACK_MAX, GoesOn, LIST_LIMIT, Marks, PIECE_BYTES, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts,
+    TurnStore, first_turn_id, forgotten, passes,
 };
 use crate::service::{Session, TurnFilter};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
@@ -206,15 +207,19 @@ impl SledTurns {
     }
 
     /// The next turns behind `after`, at most `PIECE_TURNS` of them or `PIECE_BYTES` of their records, until `each` returns false; behind which turn to
-    /// go on.
+    /// go on. Turns whose id says that they began before `since_ms` are passed over unread.
     fn walk(
         &self,
-        after: Option<&TurnId>,
+        (after, since_ms): (Option<&TurnId>, Option<i64>),
         mut each: impl FnMut(&[u8], &[u8]) -> Result<bool, StoreError>,
     ) -> Result<Option<TurnId>, StoreError> {
         let start = after.map_or(FIRST_TURN, |after| after.0.as_bytes());
+        let first = since_ms.map_or_else(Vec::new, |since| first_turn_id(since).0.into_bytes());
+        // Ids that say no time come before.
+        let timeless = (start < PREFIX.as_bytes()).then(|| self.log.range(start..PREFIX.as_bytes()));
+        let timed = self.log.range(start.max(PREFIX.as_bytes()).max(first.as_slice())..);
         let (mut seen, mut bytes) = (0, 0);
-        for entry in self.log.range(start..) {
+        for entry in timeless.into_iter().flatten().chain(timed) {
             let (key, record) = entry.map_err(disk)?;
             if !is_turn(&key) || after.is_some_and(|after| *key <= *after.0.as_bytes()) {
                 continue;
@@ -250,26 +255,13 @@ impl SledTurns {
 
 impl TurnStore for SledTurns {
     fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
+        self.add(&mut self.state(), turn)
+    }
+
+    fn append_on(&self, mut turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
         let mut state = self.state();
-        if self.log.contains_key(&turn.id.0).map_err(disk)? {
-            return Ok(0);
-        }
-        let (record, base) = self.folded(turn, &mut state.seen)?;
-        let bytes = record.len() as u64;
-        if bytes > self.bytes_max {
-            return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
-        }
-        let mut change = Change::new(&state);
-        change.batch.insert(turn.id.0.as_bytes(), record);
-        match &turn.judgement {
-            Some(judgement) => change.batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
-            None => change.batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
-        }
-        self.link(&mut change.batch, turn, base.as_ref());
-        (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
-        self.apply(&mut state, change)?;
-        state.seen.keep(turn);
-        self.drop_oldest(&mut state)
+        self.spare(&mut state, &mut turn, goes_on)?;
+        self.add(&mut state, &turn)
     }
 
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
@@ -357,7 +349,7 @@ impl TurnStore for SledTurns {
             return Ok(Piece { value: found.into_iter().collect(), next: None });
         }
         let (mut value, mut seen) = (Vec::new(), Seen::default());
-        let next = self.walk(filter.after.as_ref(), |key, record| {
+        let next = self.walk((filter.after.as_ref(), filter.since_ms), |key, record| {
             value.extend(self.passing(filter, key, record, &mut seen)?);
             Ok(value.len() < limit)
         })?;

@@ -53,7 +53,39 @@ fn one_turn_is_found_by_its_id_and_no_other_key_passes_for_one() {
         assert_eq!((found(&by(key, None)), log.forget(&by(key, None)).unwrap()), (0, 0), "{key}");
     }
     assert_eq!(log.forget(&by("turn-a", Some("q"))).unwrap(), 0);
+    assert_eq!(log.forget(&by("turn-typo", None)).unwrap(), 0);
+    assert!(!std::fs::read_to_string(dir.path().join("forgotten")).unwrap().contains("typo"), "what never was");
     assert_eq!(log.forget(&by("turn-a", Some("p"))).unwrap(), 1);
+}
+
+#[test]
+fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = SledTurns::open(dir.path(), 1 << 20).unwrap();
+    let at = |id: TurnId, time_ms: i64| Turn { time_ms, ..turn(&id.0, "p") };
+    for time_ms in 0..=PIECE_TURNS as i64 {
+        log.append(&at(new_turn_id(time_ms), time_ms)).unwrap();
+    }
+    let late: Vec<Turn> = [1_000, 1_001, 2_000].map(|time_ms| at(new_turn_id(time_ms), time_ms)).to_vec();
+    for turn in &late {
+        log.append(turn).unwrap();
+    }
+    let since = |since_ms: i64| TurnFilter { since_ms: Some(since_ms), ..TurnFilter::default() };
+    // In the first piece, which looks at fewer turns than came before.
+    assert_eq!(log.list_piece(&since(1_000)).unwrap().value, late);
+    assert_eq!(log.list(&since(1_001)).unwrap(), late[1..]);
+    assert_eq!(log.list(&TurnFilter { after: Some(late[1].id.clone()), ..since(3) }).unwrap(), late[2..]);
+    assert_eq!(log.list(&since(i64::MAX)).unwrap(), []);
+    assert_eq!(log.list(&since(i64::MIN)).unwrap().len(), PIECE_TURNS + 4);
+    // Ids that say no time are looked at.
+    let (early, odd) = (at(TurnId("a".into()), 5), at(TurnId("zebra".into()), 1_500));
+    for turn in [&early, &odd] {
+        log.append(turn).unwrap();
+    }
+    assert_eq!(log.list(&since(1_000)).unwrap(), [&late[..], &[odd]].concat());
+    assert_eq!(log.list(&since(5)).unwrap()[0], early);
+    assert_eq!(log.forget(&since(1_000)).unwrap(), 4);
+    assert_eq!(log.list(&since(1_000)).unwrap(), []);
 }
 
 #[test]
@@ -63,6 +95,8 @@ fn a_damaged_turn_can_be_forgotten() {
     log.append(&turn("turn-a", "p")).unwrap();
     log.append(&turn("turn-b", "p")).unwrap();
     drop(log);
+    // sled lets go of its lock a moment later.
+    assert!(salvage::hold(dir.path()).unwrap().is_some());
     let db = sled::open(dir.path()).unwrap();
     let tree = db.open_tree("log").unwrap();
     let mut record = tree.get("turn-a").unwrap().unwrap().to_vec();
@@ -82,7 +116,7 @@ fn a_log_whose_lock_is_let_go_in_a_moment_opens() {
     let before = SledTurns::open(dir.path(), 1 << 20).unwrap();
     before.append(&turn("turn-a", "p")).unwrap();
     let holder = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_millis(50));
         drop(before);
     });
     let log = SledTurns::open(dir.path(), 1 << 20).unwrap();

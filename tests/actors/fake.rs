@@ -60,7 +60,7 @@ pub const FRAIL_JUDGE: &str = "frail_judge";
 pub const CROWDED_JUDGE: &str = "crowded_judge";
 const CROWD: usize = 4;
 /// Steps before its first word: long enough for four requests to meet.
-const CROWD_STEPS: u32 = 50;
+const CROWD_STEPS: u32 = 250;
 const LABELS: [(&str, u32); 2] = [("<|good|>", 6), ("<|bad|>", 7)];
 const FRAIL_REQUESTS: u64 = 10;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chimere::actors::memory::{Append, Get, List, ListFor, Memory, MemoryError, MemoryStatus, OpenStore, Survey};
 use chimere::actors::supervisor::{Place, supervise};
 use chimere::service::{Session, TurnFilter};
-use chimere::store::{Piece, SledTurns, StoreError, TurnCounts, TurnStore};
+use chimere::store::{GoesOn, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -42,6 +42,10 @@ impl TurnStore for Flaky {
     fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
         self.check()?;
         self.inner.append(turn)
+    }
+    fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
+        self.check()?;
+        self.inner.append_on(turn, goes_on)
     }
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
         self.inner.add_feedback(id, feedback)
@@ -169,7 +173,12 @@ fn writing_stops_on_a_failing_disk_and_comes_back() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let (broken, hangs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let open = opener(dir.path(), &broken, &hangs);
+        let (opens, fails) = (opener(dir.path(), &broken, &hangs), broken.clone());
+        // While the disk fails, opening the log anew fails too.
+        let open: OpenStore = Arc::new(move || match fails.load(Ordering::Relaxed) {
+            true => Err(StoreError::Disk("no space left".to_owned())),
+            false => opens(),
+        });
         let (told, exhausted) = watch::channel(None);
         let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
         memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap().unwrap();
@@ -258,6 +267,9 @@ fn nice() -> u32 {
 impl TurnStore for Reading {
     fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
         self.inner.append(turn)
+    }
+    fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
+        self.inner.append_on(turn, goes_on)
     }
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
         self.inner.add_feedback(id, feedback)
@@ -354,9 +366,16 @@ fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
         let seen = memory.send_within(look, PATIENCE).await.unwrap().unwrap();
         assert_eq!(seen, ["turn-3", "turn-4", "turn-5", "turn-6", "turn-7"]);
         wanted.iter().for_each(CancellationToken::cancel);
-        sleep(Duration::from_millis(200)).await;
-        let before = read.load(Ordering::SeqCst);
-        sleep(Duration::from_millis(200)).await;
-        assert_eq!(read.load(Ordering::SeqCst), before, "whoever left is read to no more");
+        let ended = async {
+            let mut before = read.load(Ordering::SeqCst);
+            loop {
+                sleep(Duration::from_millis(200)).await;
+                let now = read.load(Ordering::SeqCst);
+                if std::mem::replace(&mut before, now) == now {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, ended).await.expect("whoever left is read to no more");
     });
 }

@@ -19,8 +19,8 @@ use chimere::night::library::Library;
 use chimere::night::phase::Job;
 use chimere::night::schedule::SHIPPED;
 use chimere::pipeline::Sources;
-use chimere::reply::new_turn_id;
 use chimere::service::{NightCommand, ReplyEvent, ReplyRequest, ServiceError};
+use chimere::store::new_turn_id;
 use chimere::turn::{Turn, Vote};
 use chimere_ffi::DType;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ impl NightStage {
         std::fs::create_dir_all(&pipelines).unwrap();
         std::fs::write(pipelines.join("night.yaml"), text).unwrap();
         let sources = Sources { shipped: None, overlay: Some(pipelines.clone()) };
-        let own = Arc::new(Pipelines::load(sources).unwrap());
+        let own = Arc::new(Pipelines::load(sources, Default::default()).unwrap());
         let stage = Stage::with(spec(GOOD), |config| config.requests_max = 64);
         stage.board.withhold();
         // 1 March 2026, noon UTC.

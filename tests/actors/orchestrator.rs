@@ -24,7 +24,7 @@ fn a_bad_file_keeps_the_last_good_set_and_is_shown() {
     run(async {
         let overlay = tempfile::tempdir().unwrap();
         let sources = Sources { shipped: None, overlay: Some(overlay.path().to_owned()) };
-        let pipelines = Arc::new(Pipelines::load(sources).unwrap());
+        let pipelines = Arc::new(Pipelines::load(sources, Default::default()).unwrap());
         let (told, _exhausted) = watch::channel(None);
         let orchestrator = supervise("orchestrator", Place::Here, budget(), Arc::new(told), move || {
             Orchestrator::new(pipelines.clone())

@@ -61,7 +61,9 @@ fn a_good_answer_passes_a_poor_one_is_revised_and_a_worse_one_is_not_kept() {
             assert_eq!(quality.others.len(), verdicts.len() - 1);
             let revised = outcome == QualityOutcome::Revised;
             assert_eq!(revisions(&events), if revised { vec![answer] } else { vec![] }, "{text}");
-            let ReplyEvent::Done { usage, generations, steps } = events.last().unwrap() else { panic!("{events:?}") };
+            let ReplyEvent::Done { usage, generations, steps, .. } = events.last().unwrap() else {
+                panic!("{events:?}")
+            };
             assert_eq!(generations[0].content, answer);
             // The usage is that of the answer that stands; the other attempt was work too.
             let hidden = 3 * (verdicts.len() as u32 - 1);

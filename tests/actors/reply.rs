@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use chimere::engine::protocol::Channel;
-use chimere::service::{EngramWish, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, ServiceError};
+use chimere::reply::Runs;
+use chimere::service::{EngramWish, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, SamplingOverrides, ServiceError};
 use chimere::turn::{EngramChoice, FinishReason, Message, Role};
 use tokio::time::{sleep, timeout};
 
-use crate::fake::{GOOD, MODEL, spec};
+use crate::fake::{GOOD, MODEL, SILENT, spec};
 use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 fn text(events: &[ReplyEvent], wanted: Channel) -> String {
@@ -176,6 +177,40 @@ fn wrong_requests_name_the_parameter_and_wrong_models_are_not_found() {
         assert!(matches!(stage.replies.start(request).await, Err(ServiceError::NoSuchModel(_))));
         stage.turns(0).await;
     });
+}
+
+#[test]
+fn a_reply_that_waits_for_its_engine_is_listed_and_can_be_ended() {
+    run(async {
+        // Loads, and never says that it is ready.
+        let stage = Stage::new(spec(SILENT));
+        let (replies, runs) = (stage.replies.clone(), stage.replies.runs.clone());
+        let mut asked = tokio::task::spawn_local(async move { replies.start(chat("hello")).await });
+        let one = timeout(PATIENCE, listed(&runs)).await.expect("the reply is not listed");
+        assert_eq!((one.principal.as_str(), one.kind.as_str(), one.step), ("tester", "waiting", 0));
+        assert!(runs.cancel(Some("tester"), &one.id));
+        let told = timeout(PATIENCE, &mut asked).await.expect("the reply was not ended").unwrap();
+        assert!(matches!(told, Err(ServiceError::Cancelled(_))), "{told:?}");
+        timeout(PATIENCE, stage.replies.idle()).await.expect("a reply is still under way");
+        // Whoever leaves while waiting frees the place as well.
+        let replies = stage.replies.clone();
+        let asked = tokio::task::spawn_local(async move { replies.start(chat("hello")).await });
+        timeout(PATIENCE, listed(&runs)).await.expect("the reply is not listed");
+        asked.abort();
+        timeout(PATIENCE, stage.replies.idle()).await.expect("a reply waits for nobody");
+        assert!(runs.list(None).is_empty());
+        stage.turns(0).await;
+    });
+}
+
+/// The first run, once there is one.
+async fn listed(runs: &Runs) -> RunSummary {
+    loop {
+        if let Some(run) = runs.list(None).pop() {
+            return run;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[test]

@@ -100,12 +100,13 @@ impl Stage {
         let told = Arc::new(watch::Sender::new(None));
         let board = Arc::new(Board::default());
         let sources = Sources { shipped: None, overlay: Some(state.path().to_owned()) };
-        let pipelines = Arc::new(Pipelines::load(sources).unwrap());
+        let pipelines = Arc::new(Pipelines::load(sources, Default::default()).unwrap());
         let folder = state.path().join("turns");
         let open: OpenStore = Arc::new(move || Ok(Arc::new(SledTurns::open(&folder, 1 << 24)?) as Arc<dyn TurnStore>));
         let mut config = RepliesConfig {
             requests_max: 8,
             max_tokens: Some(50),
+            ceilings: Default::default(),
             start_timeout: PATIENCE,
             reply_timeout: PATIENCE,
             client_stall_timeout: PATIENCE,

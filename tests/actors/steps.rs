@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use chimere::actors::inference::Ask;
+use chimere::config::RepliesConfig;
 use chimere::engine::protocol::Channel;
+use chimere::pipeline::Ceilings;
 use chimere::service::{ReplyEvent, ReplyInput, ReplyRequest, ServiceError, StepEvent, StepsWish};
-use chimere::turn::{FinishReason, Message, PromptEnd, PromptForm, Role, StepOutcome, StepRecord, Turn};
+use chimere::turn::{FinishReason, Message, PromptEnd, PromptForm, Role, StepOutcome, StepRecord, Tier, Turn};
 use tokio::time::{sleep, timeout};
 
 use crate::fake::{GOOD, JUDGE, MODEL, spec};
@@ -18,6 +20,93 @@ const RELAY: &str = "system: Be exact.\nsampling: {temperature: 0.5}\nsteps:\n  
 /// Its hidden step asks nothing of its own: the engine is asked the client's question itself.
 const PLAIN_FIRST: &str =
     "steps: [{generate: {name: first, max_tokens: 40}}, {generate: {instruction: '{{first}} done'}}]\n";
+
+/// A hidden step only where a condition holds: of the tier, of the question's length, of an earlier step's words.
+const FORKED: &str = "steps:\n  - generate: {name: first, instruction: Begin.}\n  \
+    - branch: {name: fork, when: {tiers: [ultra], words_min: 2, asks: ['plea*'], step: first, says: [W1]},\n    \
+        steps: [{generate: {name: long}}], otherwise: [{generate: {name: short}}]}\n  \
+    - generate: {instruction: '{{long}}{{short}} echo'}\n";
+
+#[test]
+fn a_branch_goes_on_with_the_side_that_its_condition_says() {
+    run(async {
+        let stage = Stage::with_pipelines(spec(GOOD), &[("forked", FORKED)]);
+        let ultra = |text: &str| ReplyRequest { tier: Some(Tier::Ultra), ..on("forked", text) };
+        let cases = [
+            (
+                ultra("two, please"),
+                "long",
+                "the tier is ultra, the question has 2 words, it holds `plea*`, `first` says `W1`",
+            ),
+            (ultra("please"), "short", "the question has 1 word"),
+            (ultra("no plan"), "short", "the question holds none of the words of `asks`"),
+            (on("forked", "two, please"), "short", "the tier is quality"),
+        ];
+        for (n, (request, side, because)) in cases.into_iter().enumerate() {
+            told(&stage, request).await;
+            let turn = &stage.turns(n + 1).await[n];
+            let names: Vec<&str> = turn.steps.iter().map(|step| step.name.as_str()).collect();
+            assert_eq!(names, ["first", "fork", side, "answer"]);
+            let fork = record(turn, "fork");
+            assert_eq!((fork.decided.as_deref(), fork.because.as_deref()), (Some(side), Some(because)));
+            assert_eq!((fork.completion_tokens, fork.visible), (0, false));
+            let mark = |name: &str| format!("<step name=\\\"{name}\\\">");
+            let sent = &turn.generations[0].content;
+            assert_eq!(
+                (sent.contains(&mark("long")), sent.contains(&mark("short"))),
+                (side == "long", side == "short")
+            );
+        }
+    });
+}
+
+/// The owner's ceilings: refused before the engine hears of it, with the setting's name; taken over while it runs.
+#[test]
+fn a_reply_that_may_cost_more_than_the_owner_allows_is_refused() {
+    run(async {
+        let stage = relay();
+        let allow = |ceilings: Ceilings| {
+            let config = RepliesConfig { ceilings, ..RepliesConfig::clone(&stage.replies.config.get()) };
+            stage.replies.config.set(config);
+        };
+        let refused = async |request: ReplyRequest| match stage.replies.start(request).await {
+            Err(ServiceError::Invalid { message, param }) => (message, param.unwrap()),
+            other => panic!("{other:?}"),
+        };
+        // Its hidden step has 7 tokens.
+        let short = || ReplyRequest { max_tokens: Some(13), ..on("relay", "Build a bridge.") };
+        allow(Ceilings { tokens: Some(19), ..Ceilings::default() });
+        let (message, param) = refused(short()).await;
+        assert!(message.contains("20 tokens, but the configuration allows 19 (replies.tokens_max)"), "{message}");
+        assert_eq!(param, "max_tokens");
+        // Nobody says a length: what is left is the answer's. Without the steps it fits as well.
+        told(&stage, on("relay", "Build a bridge.")).await;
+        told(&stage, ReplyRequest { steps: StepsWish::None, ..short() }).await;
+        allow(Ceilings { generations: Some(1), ..Ceilings::default() });
+        assert_eq!(refused(short()).await.1, "n");
+        assert_eq!(refused(ReplyRequest { choices: 2, ..chat("hello") }).await.1, "n");
+        allow(Ceilings { tool_calls: Some(0), ..Ceilings::default() });
+        let tools = ReplyRequest { built_in: Some(vec!["calculate".to_owned()]), ..chat("hello") };
+        assert_eq!(refused(tools).await.1, "chimere.tools");
+        told(&stage, chat("hello")).await;
+        assert_eq!(stage.turns(3).await.len(), 3, "what was refused left no turn");
+    });
+}
+
+/// A file is read by the ceilings in force; the last good ones stay.
+#[test]
+fn a_file_that_asks_for_more_than_the_owner_allows_is_not_taken() {
+    run(async {
+        let stage = relay();
+        let pipelines = &stage.replies.pipelines;
+        pipelines.ceilings.set(Ceilings { generations: Some(1), ..Ceilings::default() });
+        let refused = pipelines.reload().unwrap_err();
+        assert!(refused.contains("2 generations, but the configuration allows 1"), "{refused}");
+        assert!(pipelines.current().get("relay").is_some());
+        pipelines.ceilings.set(Ceilings::default());
+        pipelines.reload().unwrap();
+    });
+}
 
 fn relay() -> Stage {
     Stage::with_pipelines(spec(GOOD), &[("relay", RELAY), ("first", PLAIN_FIRST)])

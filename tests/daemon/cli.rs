@@ -328,7 +328,7 @@ async fn top_shows_what_the_daemon_is_doing() {
     let url = daemon.url.clone();
     // One look while a reply is under way, and one in words.
     let watching = tokio::task::spawn_blocking(move || {
-        let json = stdout(&run(&["top", "--url", &url, "--once", "--interval", "5", "--json"]));
+        let json = stdout(&run(&["top", "--url", &url, "--once", "--interval", "12", "--json"]));
         (
             serde_json::from_str::<Value>(&json).unwrap(),
             stdout(&run(&["top", "--url", &url, "--once", "--interval", "0.1"])),

@@ -69,6 +69,6 @@ async fn a_prompt_is_read_as_its_caller_wrote_it_and_each_token_of_it_has_its_li
     ] {
         let (status, answer) = daemon.post(path, &body).await;
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("context_length_exceeded")), "{path}");
-        assert!(answer["error"]["message"].as_str().unwrap().contains("at least"), "{}", answer["error"]["message"]);
+        assert!(answer["error"]["message"].as_str().unwrap().contains("more than"), "{}", answer["error"]["message"]);
     }
 }

@@ -1,10 +1,10 @@
 //! A turn log that the disk damaged: the daemon comes up on it and serves, says what was lost, and keeps the rest.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Instant;
 
 use chimere::turn::TurnId;
+use serde_json::Value;
 
 use crate::harness::{Daemon, PATIENCE, kill};
 use crate::people::{exchange, installation, put};
@@ -32,15 +32,7 @@ async fn a_daemon_serves_on_a_damaged_log_and_says_what_was_lost() {
 
     let daemon = Daemon::launch(state.clone(), &[]);
     daemon.ready().await;
-    let began = Instant::now();
-    let status = loop {
-        let status = daemon.get("/v1/status").await.1["actors"]["memory"].clone();
-        if status["state"] == "writing" || began.elapsed() > PATIENCE {
-            break status;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    };
-    assert_eq!(status["state"], "writing", "{status}\n{}", daemon.log.lock().unwrap().join("\n"));
+    let status = writing(&daemon).await;
     assert_eq!(status["turns"], TURNS, "one of them, and one of the installation: {status}");
     assert_eq!(status["salvage"]["turns_lost"], 1, "{status}");
     let lost = turns[50].id.clone();
@@ -50,10 +42,22 @@ async fn a_daemon_serves_on_a_damaged_log_and_says_what_was_lost() {
     // It keeps what is said from here on, also when it is killed.
     daemon.chat("Hello").await;
     kill(daemon.pid());
-    let log = Arc::clone(&daemon.log);
     drop(daemon);
     let daemon = Daemon::launch(state, &[]);
     daemon.ready().await;
-    let status = daemon.get("/v1/status").await.1["actors"]["memory"].clone();
-    assert_eq!(status["turns"], TURNS + 1, "{status}\n{}", log.lock().unwrap().join("\n"));
+    let status = writing(&daemon).await;
+    assert_eq!(status["turns"], TURNS + 1, "{status}\n{}", daemon.log.lock().unwrap().join("\n"));
+}
+
+/// What memory says of itself once the log is open.
+async fn writing(daemon: &Daemon) -> Value {
+    let began = Instant::now();
+    loop {
+        let status = daemon.get("/v1/status").await.1["actors"]["memory"].clone();
+        if status["state"] == "writing" {
+            return status;
+        }
+        assert!(began.elapsed() < PATIENCE, "{status}\n{}", daemon.log.lock().unwrap().join("\n"));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
 }

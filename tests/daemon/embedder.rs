@@ -2,26 +2,22 @@
 //! that dies or is late. Also files that are no embedding model, and a change of the model.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, chimere, kill};
-use crate::library;
+use crate::library::{self, bert_file as bert};
 use crate::model::{command, text, until};
 use crate::people::{answered, installation, job};
 use crate::retrieval::{likeness, shown, switch_on};
 
 const LATENCY: &str = "CHIMERE_EMBED_QUERY_TIMEOUT_MS";
 
-fn bert(pooling: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/llama/bert/{pooling}.gguf"))
-}
-
 fn reference() -> Value {
-    serde_json::from_str(&fs::read_to_string(bert("x").with_file_name("expected.json")).unwrap()).unwrap()
+    serde_json::from_str(&fs::read_to_string(bert("mean").with_file_name("expected.json")).unwrap()).unwrap()
 }
 
 async fn hosting(state: &Arc<tempfile::TempDir>, file: &Path, more: &[(&str, &str)]) -> Daemon {

@@ -82,6 +82,13 @@ async fn chats_are_answered_and_the_loss_is_told() {
     fill(&daemon, turn).await;
     let (_, status) = daemon.get("/v1/status").await;
     assert_eq!(status["actors"]["memory"]["state"], "stopped", "{}", status["actors"]["memory"]);
+    // Whoever is answered meanwhile is told that nothing is kept.
+    let mut tries = 0;
+    while daemon.chat("Hello").await["x_chimere"]["kept"] != false {
+        tries += 1;
+        assert!(tries < 20, "no reply says that it is not kept");
+        fill(&daemon, turn).await;
+    }
     let page = reqwest::get(format!("{}/metrics", daemon.url)).await.unwrap().text().await.unwrap();
     let lost = page.lines().find_map(|line| line.strip_prefix("chimere_turns_lost_total ")).unwrap_or("0");
     assert!(lost.parse::<u32>().unwrap() >= 1, "{page}");

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,21 @@ pub fn chimere() -> Command {
     command
 }
 
+/// A port that nothing listens on. No test of this program gets it again, and no outgoing connection can: the system takes
+/// theirs from 32,768 on.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
+    // Another program's tests begin elsewhere.
+    let start = std::process::id().wrapping_mul(7_919);
+    for _ in 0..COUNT {
+        let port = FIRST + (start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed))) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port as u16)).is_ok() {
+            return port as u16;
+        }
+    }
+    panic!("every port from {FIRST} on is taken");
 }
 
 pub struct Daemon {
@@ -177,10 +191,10 @@ fn said(pid: u32, argument: &str) -> bool {
     arguments.split(|byte| *byte == 0).any(|found| found == argument.as_bytes())
 }
 
-/// `kill -9`.
+/// `kill -9`. The process may have ended by itself.
 pub fn kill(pid: u32) {
-    let status = Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
-    assert!(status.success());
+    let status = Command::new("kill").args(["-9", &pid.to_string()]).stderr(Stdio::null()).status().unwrap();
+    assert!(status.success() || !Path::new(&format!("/proc/{pid}")).exists());
 }
 
 /// The JSON of each `data:` line of a stream, `[DONE]` left out.

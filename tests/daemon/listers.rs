@@ -75,7 +75,7 @@ async fn a_night_takes_no_longer_beside_a_slow_reader_and_an_aborting_lister() {
     drop(daemon);
     let one = exchange(&like, "owner", ("What is 1 + 1?", "2."), 1);
     let turns: Vec<_> = (0..TURNS)
-        .map(|n| chimere::turn::Turn { id: chimere::reply::new_turn_id(one.time_ms + n as i64), ..one.clone() })
+        .map(|n| chimere::turn::Turn { id: chimere::store::new_turn_id(one.time_ms + n as i64), ..one.clone() })
         .collect();
     put(state.path(), &turns);
     let daemon = launch(&state, &[]);

@@ -70,6 +70,7 @@ mod soak;
 mod storm;
 mod swaps;
 mod tools;
+mod trace;
 mod train;
 mod upgrade;
 mod weigh;

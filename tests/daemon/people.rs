@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::Vocab;
 use chimere::gguf::Gguf;
-use chimere::reply::new_turn_id;
+use chimere::store::new_turn_id;
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Feedback, FinishReason, Message, Role, Turn, Vote};
 use serde_json::{Value, json};

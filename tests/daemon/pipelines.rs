@@ -90,6 +90,7 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
     fs::create_dir_all(&folder).unwrap();
     let program = "name: relay\nversion: 1\nfollow_model: true\nsteps:\n  \
         - generate: {name: plan, system: You plan., instruction: 'Say in a few words how to answer.', max_tokens: 24}\n  \
+        - branch: {name: fork, when: {asks: ['what'], words_min: 5}, steps: [], otherwise: [{generate: {name: more}}]}\n  \
         - generate: {instruction: 'Answer by this. {{plan}}', max_tokens: 40}\n";
     fs::write(folder.join("relay.yaml"), program).unwrap();
     let daemon = Daemon::launch_with(state, &[], &[]);
@@ -104,16 +105,19 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
     let own = &reply["x_chimere"];
     let steps = own["trace"].as_array().unwrap();
     let names: Vec<(&Value, &Value)> = steps.iter().map(|step| (&step["name"], &step["visible"])).collect();
-    assert_eq!(names, [(&json!("plan"), &json!(false)), (&json!("answer"), &json!(true))], "{own}");
+    let hidden = |name: &str| (name.into(), json!(false));
+    let expected: [(Value, Value); 3] = [hidden("plan"), hidden("fork"), ("answer".into(), json!(true))];
+    assert_eq!(names, expected.each_ref().map(|(name, visible)| (name, visible)), "{own}");
+    assert_eq!((&steps[1]["decided"], &steps[1]["completion_tokens"]), (&json!("nothing more"), &json!(0)), "{own}");
     // The answer's tokens are the usage, the others are beside it.
     for field in ["prompt_tokens", "completion_tokens"] {
-        assert_eq!((&steps[1][field], &steps[0][field]), (&reply["usage"][field], &own["usage"][field]), "{reply}");
+        assert_eq!((&steps[2][field], &steps[0][field]), (&reply["usage"][field], &own["usage"][field]), "{reply}");
         assert!(steps[0][field].as_u64().unwrap() > 0);
     }
     let (_, page) = daemon.get("/v1/memory/turns?limit=5").await;
     let turn = &page["data"][0];
     // The same record, but for the hidden text: a model may have left that empty.
-    assert_eq!((&turn["steps"][0]["name"], turn["steps"].as_array().unwrap().len()), (&json!("plan"), 2), "{turn}");
+    assert_eq!((&turn["steps"][0]["name"], turn["steps"].as_array().unwrap().len()), (&json!("plan"), 3), "{turn}");
     assert!(!reply.to_string().contains("\"text\""), "{reply}");
     assert_eq!(turn["messages"].as_array().unwrap().last().unwrap()["content"], "What is 17 + 25?");
     let (_, alone) = daemon.post("/v1/chat/completions", &ask(json!({ "route": "relay", "steps": "none" }))).await;
@@ -128,8 +132,9 @@ async fn a_program_of_steps_is_run_recorded_and_left_out_on_request() {
 fn the_command_tells_a_texts_route_with_the_evidence_for_all() {
     let state = tempfile::tempdir().unwrap();
     fs::create_dir(state.path().join("pipelines")).unwrap();
-    let garden = "name: garden\nversion: 1\nfollow_model: true\nmatch: {words: [tomato*, tomate]}\n";
-    fs::write(state.path().join("pipelines/garden.yaml"), garden).unwrap();
+    let garden = "name: garden\nversion: 1\nfollow_model: true\nmax_tokens: 9\nmatch: {words: [tomato*, tomate]}\n";
+    let file = state.path().join("pipelines/garden.yaml");
+    fs::write(&file, garden).unwrap();
     let run = |args: &[&str]| {
         let output = chimere().args(args).arg("--state-dir").arg(state.path()).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -144,6 +149,18 @@ fn the_command_tells_a_texts_route_with_the_evidence_for_all() {
     assert_eq!(said["guess"].as_array().unwrap().len(), 5, "{said}");
     let (_, plain, _) = run(&["route", "Hello!"]);
     assert!(plain.starts_with("default: no rule") && plain.contains("  guess  default"), "{plain}");
+
+    // A file that asks for more than the configuration allows is no good one.
+    let check = |tokens_max: &str| {
+        let mut command = chimere();
+        command.args(["pipeline", "check"]).arg(&file).arg("--state-dir").arg(state.path());
+        let output = command.env("CHIMERE_REPLIES_TOKENS_MAX", tokens_max).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(check("9").0, Some(0));
+    let (code, error) = check("8");
+    let why = "steps may come to 9 tokens, but the configuration allows 8 (replies.tokens_max)";
+    assert!(code == Some(65) && error.contains(why), "{error}");
 
     let prompts = state.path().join("prompts.jsonl");
     let line = |language: &str, route: &str, text: &str| {

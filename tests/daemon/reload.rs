@@ -147,3 +147,17 @@ fn check_prints_every_setting_with_its_origin_and_every_mistake_with_its_place()
     let said = report["findings"][0]["message"].as_str().unwrap();
     assert_eq!(said, format!("{}:2:1: unknown key `max_token`: did you mean `max_tokens`?", file.display()));
 }
+
+#[tokio::test]
+async fn a_key_file_that_cannot_be_read_is_told_of_once() {
+    let daemon = Daemon::start(&[]).await;
+    let file = daemon.state.path().join("keys.toml");
+    assert!(!file.exists());
+    // A folder of that name cannot be read by anybody.
+    fs::create_dir(&file).unwrap();
+    for _ in 0..20 {
+        assert_eq!(daemon.get("/v1/models").await.0, 200, "what was read before stays");
+    }
+    let told = log_with(&daemon, "keys not reloaded").await;
+    assert_eq!(told.matches("keys not reloaded").count(), 1, "{told}");
+}

@@ -17,7 +17,7 @@ const PROMPT: &str = "\u{1b}[2C";
 struct Terminal {
     child: Child,
     keys: ChildStdin,
-    screen: Arc<Mutex<String>>,
+    screen: Arc<Mutex<Vec<u8>>>,
     /// How much of the screen was looked at.
     seen: usize,
 }
@@ -41,12 +41,12 @@ impl Terminal {
             };
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let screen = Arc::new(Mutex::new(String::new()));
+        let screen = Arc::new(Mutex::new(Vec::new()));
         let (sink, mut out) = (Arc::clone(&screen), child.stdout.take().unwrap());
         std::thread::spawn(move || {
             let mut buffer = [0u8; 4096];
             while let Ok(n @ 1..) = out.read(&mut buffer) {
-                sink.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..n]));
+                sink.lock().unwrap().extend_from_slice(&buffer[..n]);
             }
         });
         let keys = child.stdin.take().unwrap();
@@ -67,12 +67,12 @@ impl Terminal {
     fn until(&mut self, wanted: &str) {
         let began = Instant::now();
         loop {
-            let new = self.screen.lock().unwrap()[self.seen..].to_owned();
-            if let Some(at) = new.find(wanted) {
+            let new = self.screen.lock().unwrap()[self.seen..].to_vec();
+            if let Some(at) = new.windows(wanted.len()).position(|seen| seen == wanted.as_bytes()) {
                 self.seen += at + wanted.len();
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "no {wanted:?} in {new:?}");
+            assert!(began.elapsed() < PATIENCE, "no {wanted:?} in {:?}", String::from_utf8_lossy(&new));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -168,4 +168,46 @@ async fn a_session_is_changed_to_and_left_at_a_terminal() {
     let (_, told) = daemon.get("/v1/sessions/sums").await;
     let said: Vec<_> = told["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
     assert_eq!((said.len(), said[0], said[2]), (4, "What is 17 + 25?", "What is 9 + 5?"), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_is_rated_and_a_cut_one_says_so_at_a_terminal() {
+    let daemon = Daemon::start(&[]).await;
+    let mut terminal = Terminal::open(&daemon);
+    terminal.until(PROMPT);
+    for early in ["/good\r", "/correct 42.\r"] {
+        terminal.ask(early, "there is no answer in this conversation yet");
+    }
+    terminal.ask("/tokens 4\r", "most tokens of an answer: 4");
+    terminal.ask("What is 17 + 25?\r", "limit of 4 tokens: /tokens N allows more, /retry asks again]");
+    terminal.ask("/tokens auto\r", "as the pipeline decides");
+    terminal.ask("/retry\r", "42.");
+    terminal.ask("/good\r", "vote recorded for turn-");
+    terminal.ask("What is 9 + 5?\r", "The answer is");
+    terminal.ask("/bad\r", "vote recorded for turn-");
+    // A correction of several lines, as a message may have them.
+    terminal.ask("/correct It is\\\r", "…");
+    terminal.ask("14.\r", "correction recorded for turn-");
+    // One that was broken off leaves nothing behind it.
+    terminal.ask("/correct \"\"\"no\r", "…");
+    terminal.type_until("\u{3}", PROMPT);
+    terminal.ask("/new\r", "a new conversation");
+    terminal.ask("/bad\r", "there is no answer in this conversation yet");
+    terminal.ask("What is 17 + 25?\r", "42.");
+    let (_, turns) = daemon.get("/v1/memory/turns").await;
+    let turns = turns["data"].as_array().unwrap().clone();
+    let said: Vec<_> = turns
+        .iter()
+        .map(|t| t["feedback"].as_array().into_iter().flatten().map(|f| (f["vote"].clone(), f["correction"].clone())))
+        .map(Vec::from_iter)
+        .collect();
+    let none = serde_json::Value::Null;
+    let bad = vec![(json!("down"), none.clone()), (none.clone(), json!("It is\n14."))];
+    assert_eq!(said, [vec![], vec![(json!("up"), none)], bad, vec![]], "{turns:?}");
+    // What was forgotten meanwhile cannot be rated.
+    let last = turns[3]["id"].as_str().unwrap();
+    let gone = reqwest::Client::new().delete(format!("{}/v1/memory/turns?turn={last}", daemon.url)).send().await;
+    assert_eq!(gone.unwrap().status().as_u16(), 200);
+    terminal.ask("/good\r", "is not in the log");
+    terminal.leave();
 }

@@ -12,7 +12,7 @@ use crate::harness::{Daemon, kill};
 /// Requests under way at once.
 const PARALLEL: usize = 6;
 /// One verdict on a busy machine.
-const PATIENCE_PER_TURN: Duration = Duration::from_secs(8);
+const PATIENCE_PER_TURN: Duration = Duration::from_secs(30);
 
 pub async fn judged_daemon(state: Arc<tempfile::TempDir>) -> Daemon {
     // Many steps together: the judge's work counts here, not how soon one verdict comes.

@@ -226,6 +226,23 @@ async fn a_forgotten_turn_leaves_a_session_that_goes_on_without_its_words() {
     let story = kept["data"].as_array().unwrap().last().unwrap();
     assert_eq!((&story["redacted"], &story["prompt_ids"]), (&json!(true), &json!([])), "{story}");
     assert!(!story["messages"].to_string().contains("numbat"), "{story}");
+
+    // Nor one that begins while they are being forgotten.
+    for n in 0..6 {
+        let (session, word) = (format!("s{n}"), format!("okapi{n}"));
+        let told = home.ask(anna, Some(&session), json!([user(&format!("Remember {word}."))])).await;
+        let path = format!("/v1/memory/turns?turn={}", told["x_chimere"]["turn"].as_str().unwrap());
+        let next = async {
+            tokio::time::sleep(std::time::Duration::from_millis(n * 2)).await;
+            home.ask(anna, Some(&session), json!([user("And now?")])).await
+        };
+        let (forgotten, _) = tokio::join!(home.delete(anna, &path), next);
+        assert_eq!(forgotten.1["turns"], 1);
+        let (_, kept) = home.get(anna, "/v1/memory/turns?limit=100").await;
+        // The answer may repeat the word: it is its own.
+        let asked: Vec<&Value> = kept["data"].as_array().unwrap().iter().map(|turn| &turn["messages"]).collect();
+        assert!(!json!(asked).to_string().contains(&word), "{kept}");
+    }
 }
 
 #[tokio::test]

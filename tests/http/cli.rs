@@ -62,10 +62,19 @@ async fn a_pipeline_file_is_checked_and_its_route_is_asked() {
         std::fs::write(&file, format!("name: garden\nversion: 1\nfollow_model: true\n{body}")).unwrap();
         chimere("pipeline", &url, &["check", path], None).await
     };
-    let good = check("steps: [{generate: {name: plan, max_tokens: 90}}, {generate: {}}, {judge: {}}]\n").await;
+    let branch = "{branch: {name: fork, when: {tiers: [ultra]}, steps: [{generate: {max_tokens: 5}}]}}";
+    let steps = format!(
+        "steps: [{{generate: {{name: plan, max_tokens: 90}}}}, {branch}, {{generate: {{}}}}, {{judge: {{}}}}]\n"
+    );
+    let good = check(&steps).await;
     let said = text(&good.stdout);
     assert_eq!(good.status.code(), Some(0), "{good:?}");
-    for words in ["garden: version 1, 3 steps", "generate, hidden, at most 90 tokens", "at most 90 hidden tokens"] {
+    for words in [
+        "garden: version 1, 4 steps",
+        "generate, hidden, at most 90 tokens",
+        "branch: where the tier is ultra\n    then\n      fork_1",
+        "at most 95 hidden tokens",
+    ] {
         assert!(said.contains(words), "{said}");
     }
     let bad = check("steps: [{retrieve: {}}, {generate: {}}]\n").await;

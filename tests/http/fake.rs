@@ -225,7 +225,7 @@ impl Reply {
             usage.thinking_tokens += generation.usage.thinking_tokens;
             generations.push(generation);
         }
-        to.send(ReplyEvent::Done { usage, generations, steps: vec![step] }).await.ok()
+        to.send(ReplyEvent::Done { usage, generations, steps: vec![step], kept: true }).await.ok()
     }
 
     async fn choice(&self, choice: u32, to: &mpsc::Sender<ReplyEvent>) -> Option<Generation> {

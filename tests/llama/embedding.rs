@@ -12,7 +12,7 @@ use chimere_ffi::ggml::llama::{Batch, Context, ContextOptions, Hidden};
 use serde_json::Value;
 
 use crate::events::{WAIT, send, start};
-use crate::models::{VOCAB, alone, load, load_for, make};
+use crate::models::{VOCAB, alone, bert_file, load, load_for, make};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llama/bert")
@@ -72,7 +72,7 @@ fn vectors_are_those_of_the_papers_formulas_for_either_pooling() {
     let all = expected.as_object().unwrap();
     assert_eq!(all.keys().collect::<Vec<_>>(), ["mean", "cls"]);
     for (pooling, rows) in all {
-        let path = folder().join(format!("{pooling}.gguf"));
+        let path = bert_file(pooling);
         let (mut model, vocab) = load(&path);
         assert!(model.info().embedding_only);
         assert_eq!(model.info().context_tokens, 96, "no more than there are positions, whatever was asked for");

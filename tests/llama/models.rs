@@ -1,7 +1,7 @@
 //! Makers of small random models by our own writer, one for each kind of architecture.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use chimere::engine::llama::{self, Llama, LlamaOptions, LlamaVocab};
 use chimere::engine::load::{CardOptions, Kind, LoadOptions};
@@ -22,6 +22,31 @@ pub(crate) const TRAINED: u32 = 64;
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the tensors of `bert/mean.gguf` begin, the end of the padding before them included.
+const BERT_TENSORS: usize = 3_829;
+
+/// A file of `bert/make.py`, by its pooling, `mean` or `cls`. Both have the same weights: one is kept, the other is made of it.
+pub(crate) fn bert_file(pooling: &str) -> PathBuf {
+    static CLS: OnceLock<PathBuf> = OnceLock::new();
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/llama/bert/mean.gguf");
+    if pooling == "mean" {
+        return kept;
+    }
+    let made = || {
+        let bytes = std::fs::read(&kept).unwrap();
+        let (before, tensors) = bytes.split_at(BERT_TENSORS);
+        // Behind a key stands the type of its value, in four bytes.
+        let at = |key: &str| before.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len() + 4;
+        let (name, pooling) = (at("general.name"), at("bert.pooling_type"));
+        let renamed = [&3u64.to_le_bytes()[..], b"cls", &before[name + 12..pooling]].concat();
+        let bytes = [&before[..name], &renamed, &[2], &before[pooling + 1..], &[0], tensors].concat();
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cls.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    CLS.get_or_init(made).clone()
 }
 
 /// The architectures that write text.

@@ -14,6 +14,9 @@ if [ -z "${DAEMON_TEST_URL:-}" ]; then
   export XDG_CONFIG_HOME=$state/config
   DAEMON_TEST_KEY=$("$bin" keys --state-dir "$state" add tester 2>/dev/null)
   export DAEMON_TEST_KEY
+  mkdir -p "$state/pipelines"
+  cp "$here"/pipelines/*.yaml "$state/pipelines"
+  export DAEMON_TEST_PIPELINES=$here/pipelines
   "$bin" serve --listen "127.0.0.1:$port" --state-dir "$state" ${DAEMON_TEST_MODEL:+--model "$DAEMON_TEST_MODEL"} \
     >"$state/log" 2>&1 &
   daemon=$!

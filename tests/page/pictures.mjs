@@ -2,10 +2,10 @@
 // The chat page answers two questions with the shipped model. The report is that of the third night of a published
 // week, as `nano/week` keeps it, shown by the daemon.
 
-import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { execFileSync } from 'node:child_process';
+import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { gunzipSync } from 'node:zlib';
 
 import { Browser, Daemon, ask } from './harness.mjs';
 
@@ -13,7 +13,7 @@ const at = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 const OUT = at('docs/pictures');
 /** Largest picture, bytes. */
 const BYTES_MAX = 60_000;
-const WEEK = 'nano/week/full-2.json.gz';
+const WEEK = 'nano/week/full-2.json.xz';
 const NIGHT = 3;
 
 async function keep(page, name, options = {}) {
@@ -33,7 +33,7 @@ async function chat(browser) {
 }
 
 async function lived() {
-  const week = JSON.parse(gunzipSync(await readFile(at(WEEK))));
+  const week = JSON.parse(execFileSync('xz', ['-dc', at(WEEK)], { maxBuffer: 1 << 26 }));
   return week.nights[NIGHT - 1].jobs.find((job) => job.report.order.job === 'train').report;
 }
 

@@ -241,6 +241,11 @@ pub trait Backend: Send {
         Err(BackendError::Unsupported("an adapter"))
     }
 
+    /// The same of one that is compared with others that hardly differ from it: nothing of it may be rounded.
+    fn load_probe(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        self.load_adapter(adapter)
+    }
+
     /// Forgets an adapter; sequences that are under it stay so until they are closed.
     fn drop_adapter(&mut self, _adapter: AdapterId) {}
 

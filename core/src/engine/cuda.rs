@@ -34,7 +34,7 @@ use super::model::state::{Input, Part, Slots};
 use super::model::weights::Weights;
 use super::model::{HParams, ModelError};
 use crate::gguf::{Files, Gguf};
-use adapters::{Adapters, Held, Touched};
+use adapters::{Adapters, Changed, Held, in_tiles};
 use memory::{Memory, Sequence, Sizes, States};
 use offload::Tier;
 use place::place;
@@ -69,7 +69,8 @@ const SHORT_TOKENS: usize = 2 * GRID;
 /// Rows of a short pass, whose plan is short as well.
 const SHORT_ROWS_MAX: usize = 512;
 
-/// Words between two lists of the plan of a pass.
+/// Lists of the plan of a pass, which [`memory::Memory`] names, and words between two of them.
+const PLAN_LISTS: usize = 10;
 const fn plan_words(rows: usize) -> usize {
     if rows <= SHORT_ROWS_MAX { SHORT_ROWS_MAX } else { ROWS_MAX }
 }
@@ -88,8 +89,8 @@ pub struct Cuda {
     /// Of passes of few rows whose shape came again. Before the buffers, whose addresses they hold.
     graphs: HashMap<Shape, Option<Recording>>,
     adapters: Adapters,
-    /// Every sequence is put under it when it is opened.
-    always: Option<Arc<Held>>,
+    /// Every sequence is put under one of them when it is opened.
+    always: Vec<Arc<Held>>,
     /// Where some experts lie on the host.
     tier: Option<Tier>,
     weights: Weights<OnDevice>,
@@ -161,7 +162,7 @@ impl Cuda {
             fed: Vec::new(),
             pass: Pass::default(),
             graphs: HashMap::new(),
-            always: None,
+            always: Vec::new(),
             adapters: Adapters::new(&device, hp.layers.len(), sizes.sequences, sizes.adapters).map_err(unusable)?,
             left: Left::new(hp.vocab),
             memory: Memory::new(&device, &hp, &sizes).map_err(unusable)?,
@@ -230,7 +231,7 @@ impl Cuda {
         hidden: impl Fn(usize) -> &'b [f32],
     ) -> Result<(), GpuError> {
         let t = plan_words(pass.rows);
-        let mut plan = vec![0_u32; 8 * t];
+        let mut plan = vec![0_u32; PLAN_LISTS * t];
         for span in &pass.spans {
             if span.position == 0 && part == Part::Trunk {
                 self.states.clear(span.slot)?;
@@ -257,14 +258,15 @@ impl Cuda {
         for (i, wanted) in pass.wanted.iter().enumerate() {
             plan[3 * t + i] = wanted.row as u32;
         }
+        self.groups(&mut plan, t, pass.rows);
         self.memory.plan.write_u32(0, &plan)
     }
 
     fn run(&mut self, part: Part, pass: &Pass, left: &mut Left, out: &mut Output) -> Result<(), GpuError> {
         // The prediction block runs without adapters.
         let under = pass.spans.iter().map(|span| span.slot).filter(|_| part == Part::Trunk);
-        let (long, touched) = (run::long(self, part, pass), self.touched(under));
-        let shape = Shape { rows: pass.rows, wanted: pass.wanted.len(), spans: pass.spans.len(), long, touched };
+        let (long, changed) = (run::long(self, part, pass), self.changed(under));
+        let shape = Shape { rows: pass.rows, wanted: pass.wanted.len(), spans: pass.spans.len(), long, changed };
         let wanted = shape.wanted;
         if part == Part::Trunk && wanted > 0 && shape.rows <= GRAPH_ROWS_MAX && self.recorded(&shape)? {
             left.tell(&self.memory, &pass.wanted)?;
@@ -300,7 +302,7 @@ impl Cuda {
     fn recorded(&mut self, shape: &Shape) -> Result<bool, GpuError> {
         let Some(graph) = self.graphs.get(shape) else {
             if self.graphs.len() >= GRAPHS_MAX {
-                self.graphs.retain(|shape, _| *shape == Shape::decoding(shape.rows, Touched::default()));
+                self.graphs.retain(|shape, _| *shape == Shape::decoding(shape.rows, Changed::default()));
             }
             self.graphs.insert(shape.clone(), None);
             return Ok(false);
@@ -388,7 +390,7 @@ impl Backend for Cuda {
         let states = &self.states;
         let seq = self.slots.open(|| states.sequence())?;
         if let Some(slot) = self.slots.find(seq) {
-            self.slots.state_mut(slot).adapter = self.always.clone();
+            self.slots.state_mut(slot).adapter = self.always.get(slot % self.always.len().max(1)).cloned();
         }
         Ok(seq)
     }
@@ -402,7 +404,12 @@ impl Backend for Cuda {
     }
 
     fn load_adapter(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
-        self.adapters.load(adapter)
+        let layers = &self.weights.layers;
+        self.adapters.load(adapter, |layer, target| layers.get(layer).is_some_and(|l| in_tiles(l, target)))
+    }
+
+    fn load_probe(&mut self, adapter: &Adapter) -> Result<AdapterId, BackendError> {
+        self.adapters.load(adapter, |_, _| false)
     }
 
     fn drop_adapter(&mut self, adapter: AdapterId) {

@@ -22,6 +22,7 @@ pub mod llama;
 pub mod load;
 pub mod machine;
 pub mod model;
+mod pending;
 pub mod prefix;
 #[cfg(test)]
 mod prefix_tests;
@@ -35,6 +36,7 @@ pub mod sampler;
 pub mod slot;
 pub mod tables;
 pub mod template;
+mod text_side;
 pub mod thought;
 pub mod tokenizer;
 pub mod tool_prompt;

@@ -2,7 +2,7 @@
 //! sampling fields and sets up the control policies. Runs on its own thread; nothing here touches the model.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
@@ -23,6 +23,10 @@ use crate::turn::ThoughtPolicy;
 
 /// Tokens that one `Tokenize` lists: more would not fit a frame.
 const PIECES_MAX: usize = 1 << 20;
+/// A text that may be too long is counted in parts of so many bytes, up to the limit.
+const PART_BYTES: usize = 16 << 10;
+/// Tokens of a part that the whole text may not have, for the two words that were cut.
+const CUT_TOKENS: usize = 32;
 
 pub struct Preparer {
     vocab: Arc<dyn Vocab>,
@@ -35,7 +39,7 @@ pub struct Preparer {
     token_bytes_max: usize,
     embedding_only: bool,
     base: BaseModel,
-    tables: Tables,
+    tables: RwLock<Tables>,
 }
 
 /// Why a request cannot become a job.
@@ -66,7 +70,7 @@ struct Tokenised {
 impl Preparer {
     pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted, base: BaseModel) -> Preparer {
         Preparer {
-            tables: Tables::new(Arc::clone(&vocab)),
+            tables: RwLock::new(Tables::new(Arc::clone(&vocab))),
             ways: ToolWays::of(vocab.as_ref(), template.as_ref()),
             token_bytes_max: (0..vocab.len() as u32).map(|id| vocab.bytes(id).len()).max().unwrap_or(1).max(1),
             vocab,
@@ -114,7 +118,7 @@ impl Preparer {
             .behind(self.vocab.as_ref(), &ids)
             .calling(self.vocab.as_ref(), &tools, self.ways.format, self.ways.known)
             .watching(self.vocab.as_ref(), request.thought)?;
-        let engram = request.engram.map(|choice| self.tables.choose(&choice, &ids)).transpose()?;
+        let engram = request.engram.map(|choice| self.tables().choose(&choice, &ids)).transpose()?;
         Ok(Prepared {
             id: request.id,
             ids,
@@ -199,15 +203,51 @@ impl Preparer {
         Ok(Arrived { id, revision, adapter, facts })
     }
 
-    /// A prompt that is too long whatever its tokens are is refused unread: reading it would hold up others.
+    fn tables(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tables_mut(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A prompt that is too long is not read to its end: that would hold up others.
     fn may_fit(&self, input: &Prompt) -> Result<(), Refusal> {
-        let bytes: usize = match input {
-            Prompt::Chat(chat) => chat.messages.iter().map(|message| message.content.len()).sum(),
-            Prompt::Text(text) | Prompt::Marked(text) => text.len(),
-            Prompt::Ids(_) | Prompt::Parts(_) => 0,
+        let most = self.context_tokens;
+        let (texts, specials): (Vec<&str>, bool) = match input {
+            Prompt::Chat(chat) => (shown(chat), false),
+            Prompt::Text(text) => (vec![text], false),
+            Prompt::Marked(text) => (vec![text], true),
+            Prompt::Ids(_) | Prompt::Parts(_) => return Ok(()),
         };
-        let least = bytes.div_ceil(self.token_bytes_max);
-        if least > self.context_tokens { Err(self.too_long(&format!("at least {least}"))) } else { Ok(()) }
+        if self.has_more(most, &texts, specials)? { Err(self.too_long(&format!("more than {most}"))) } else { Ok(()) }
+    }
+
+    /// Whether texts certainly have more tokens than `most`: as many are read as tell.
+    fn has_more(&self, most: usize, texts: &[&str], specials: bool) -> Result<bool, Refusal> {
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        // A token has a byte at least.
+        if bytes <= most {
+            return Ok(false);
+        }
+        if bytes.div_ceil(self.token_bytes_max) > most {
+            return Ok(true);
+        }
+        let (mut sure, mut ids) = (0, Vec::new());
+        for text in texts {
+            let mut rest = *text;
+            while !rest.is_empty() {
+                let (part, left) = rest.split_at(rest.floor_char_boundary(PART_BYTES));
+                ids.clear();
+                self.vocab.encode(part, specials, &mut ids)?;
+                sure += ids.len().saturating_sub(CUT_TOKENS);
+                if sure > most {
+                    return Ok(true);
+                }
+                rest = left;
+            }
+        }
+        Ok(false)
     }
 
     fn tokenise(&self, input: Prompt) -> Result<Tokenised, Refusal> {
@@ -292,20 +332,20 @@ impl Preparer {
     }
 
     /// Answers the commands that are only about text and tables.
-    pub fn text(&mut self, command: Command) -> Event {
+    pub fn text(&self, command: Command) -> Event {
         let (id, answer) = match command {
             Command::Tokenize { id, text, specials } => (id, self.pieces(id, &text, specials)),
             Command::Detokenize { id, ids } => (id, self.detokenise(id, &ids)),
             Command::ApplyTemplate { id, chat } => {
-                let shown = self.render(&chat);
+                let shown = self.within(&shown(&chat), false).and_then(|()| self.render(&chat));
                 (id, shown.map(|prompt::Rendered { text, ids, .. }| Event::Rendered { id, text, ids }))
             }
             Command::LoadTable { id, name, path, digest } => {
-                let loaded = self.tables.load(&name, &path, &digest).map_err(Refusal::from);
+                let loaded = self.tables_mut().load(&name, &path, &digest).map_err(Refusal::from);
                 (id, loaded.map(|(contexts, entries)| Event::TableLoaded { id, name, contexts, entries }))
             }
             Command::DropTable { id, name } => {
-                self.tables.forget(&name);
+                self.tables_mut().forget(&name);
                 (id, Ok(Event::TableDropped { id, name }))
             }
             other => return Event::Refused { command: format!("{other:?}"), state: "Text".to_owned() },
@@ -313,14 +353,21 @@ impl Preparer {
         answer.unwrap_or_else(|Refusal { kind, message }| Event::Failed { id, kind, message })
     }
 
+    /// A text of more tokens than an answer can list is refused, unread from there on.
+    fn within(&self, texts: &[&str], specials: bool) -> Result<(), Refusal> {
+        if self.has_more(PIECES_MAX, texts, specials)? {
+            Err(too_many(&format!("more than {PIECES_MAX}")))
+        } else {
+            Ok(())
+        }
+    }
+
     fn pieces(&self, id: u64, text: &str, specials: bool) -> Result<Event, Refusal> {
+        self.within(&[text], specials)?;
         let mut ids = Vec::new();
         self.vocab.encode(text, specials, &mut ids)?;
         if ids.len() > PIECES_MAX {
-            let found = ids.len();
-            return Err(Refusal::invalid(format!(
-                "the text has {found} tokens, over the limit of {PIECES_MAX}: send it in parts"
-            )));
+            return Err(too_many(&ids.len().to_string()));
         }
         let pieces = ids.iter().map(|&id| self.vocab.name(id)).collect();
         Ok(Event::Tokens { id, ids, pieces })
@@ -334,3 +381,15 @@ impl Preparer {
         Ok(Event::Text { id, text: String::from_utf8_lossy(&bytes).into_owned() })
     }
 }
+
+/// The texts of a conversation that every template shows: past thoughts are often left out.
+fn shown(chat: &ChatInput) -> Vec<&str> {
+    chat.messages.iter().map(|message| prompt::thought_and_content(message).1).collect()
+}
+
+fn too_many(found: &str) -> Refusal {
+    Refusal::invalid(format!("the text has {found} tokens, and one call takes at most {PIECES_MAX}: send it in parts"))
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -134,7 +134,7 @@ impl Candidates {
             return Ok(false);
         }
         let Probe { seed, size } = p.probes[p.next];
-        let adapter = match backend.load_adapter(&p.candidate.perturbed(seed, size)) {
+        let adapter = match backend.load_probe(&p.candidate.perturbed(seed, size)) {
             Ok(adapter) => adapter,
             Err(BackendError::AdapterRoom { .. }) if !alone => {
                 self.full = true;

@@ -1,9 +1,8 @@
-//! The engine as a process. Commands are read from one pipe, events written to another. Between them run two threads:
-//! the engine loop, and a text thread with a large stack for templates, tokenising and the reading of adapters. End
-//! of file on the command pipe ends everything: no engine outlives its daemon.
+//! The engine as a process. Commands are read from one pipe, events written to another. Between them run the
+//! engine loop and the threads of the text side, for templates, tokenising and the reading of adapters. End of file on
+//! the command pipe ends everything: no engine outlives its daemon.
 
 use std::io::{self, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -11,17 +10,16 @@ use std::time::Instant;
 
 use super::backend::BackendError;
 use super::grammar::Desk;
-use super::host::{Events, Host, HostLimits, Input};
+use super::host::{Events, Host, HostLimits};
 use super::load::Loaded;
 use super::prepare::Preparer;
 use super::protocol::{self, Command, Event, FailureKind, Frame, FrameError, RequestId};
+use super::text_side;
 
 /// Commands read but not yet handled; the daemon is held back by the pipe beyond that.
 const COMMANDS_MAX: usize = 256;
 /// Batches of events not yet written.
 const EVENT_BATCHES_MAX: usize = 64;
-/// Templates and regular expressions may recurse: this much stack keeps them from ending the process.
-const TEXT_STACK_BYTES: usize = 64 << 20;
 /// Events are gathered into writes of about this size.
 const WRITE_BYTES: usize = 256 << 10;
 
@@ -37,7 +35,7 @@ pub enum ProcessError {
     Lost(#[from] BackendError),
 }
 
-/// Starts the text thread and the step loop of a loaded model. Commands go in with the time they were received;
+/// Starts the text side and the step loop of a loaded model. Commands go in with the time they were received;
 /// events come out of the other end of `events`, `Ready` first. The loop ends when the commands do.
 pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Running, ProcessError> {
     let (commands, from_client) = sync_channel(COMMANDS_MAX);
@@ -45,10 +43,8 @@ pub fn start(loaded: Loaded, limits: HostLimits, events: Events) -> Result<Runni
     let _ = events.send(vec![Event::Ready(Box::new(loaded.hosted.clone()))]);
     let preparer = Preparer::new(Arc::clone(&loaded.vocab), loaded.template, &loaded.hosted, loaded.base);
     let desk = Desk::start(Arc::clone(&loaded.vocab), loaded.vet_with, to_loop.clone(), events.clone())?;
-    let (text_events, forms) = (events.clone(), desk.counts());
-    named("text")
-        .stack_size(TEXT_STACK_BYTES)
-        .spawn(move || prepare(preparer, &desk, &from_client, &to_loop, &text_events))?;
+    let forms = desk.counts();
+    text_side::start(preparer, desk, from_client, to_loop, events.clone())?;
     let host = Host::new(loaded.backend, loaded.vocab, limits).keeping(loaded.keeper).counting(forms);
     let steps = named("steps").spawn(move || host.run(&from_text, &events))?;
     Ok(Running { commands, steps })
@@ -110,69 +106,6 @@ fn read_commands(mut from: impl Read, to: &SyncSender<(Command, Instant)>, event
 fn not_understood(id: RequestId) -> Event {
     let message = "the engine does not understand this command of the daemon; after an update, restart the daemon";
     Event::Failed { id, kind: FailureKind::Internal, message: message.to_owned() }
-}
-
-/// Turns commands into inputs of the step loop, answering by itself those that are only about text.
-fn prepare(
-    mut preparer: Preparer,
-    desk: &Desk,
-    from: &Receiver<(Command, Instant)>,
-    to: &SyncSender<Input>,
-    events: &Events,
-) {
-    while let Ok((command, received)) = from.recv() {
-        let input = match command {
-            Command::Generate(mut request) => {
-                let (id, grammar) = (request.id, request.grammar.take());
-                let made =
-                    contained(id, || preparer.generate(*request, received).map(|job| Input::Prepared(Box::new(job))));
-                match (made, grammar) {
-                    (Ok(Input::Prepared(mut job)), Some(grammar)) => {
-                        if grammar.answers_in_form() {
-                            job.control.calls_first();
-                        }
-                        match desk.take(job, grammar) {
-                            Ok(()) => continue,
-                            Err(event) => Err(event),
-                        }
-                    }
-                    (made, _) => made,
-                }
-            }
-            Command::Cancel { id } => desk.cancel(id).map_or(Ok(Input::Command(command)), Err),
-            Command::LoadAdapter { id, revision, path, sha256 } => contained(id, || {
-                preparer.adapter(id, revision, &path, &sha256).map(|arrived| Input::Adapter(Box::new(arrived)))
-            }),
-            Command::Embed { id, input, cut } => {
-                contained(id, || preparer.embed(id, &input, cut).map(|ids| Input::Embed { id, ids }))
-            }
-            Command::BeginCandidate { id, candidate, start, sides } => contained(id, || {
-                let made = preparer.candidate(id, start, sides)?;
-                Ok(Input::Candidate { id, name: candidate, candidate: Box::new(made) })
-            }),
-            Command::Tokenize { id, .. }
-            | Command::Detokenize { id, .. }
-            | Command::ApplyTemplate { id, .. }
-            | Command::LoadTable { id, .. }
-            | Command::DropTable { id, .. } => contained(id, || Err(preparer.text(command))),
-            other => Ok(Input::Command(other)),
-        };
-        let passed = match input {
-            Ok(input) => to.send(input).is_ok(),
-            Err(event) => events.send(vec![event]).is_ok(),
-        };
-        if !passed {
-            return;
-        }
-    }
-}
-
-/// What a text does to a template or a tokenizer must not end the requests of others: a panic fails one request.
-fn contained(id: RequestId, work: impl FnOnce() -> Result<Input, Event>) -> Result<Input, Event> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        let message = "a defect in the engine kept this request from being prepared: its log tells where".to_owned();
-        Err(Event::Failed { id, kind: FailureKind::Internal, message })
-    })
 }
 
 /// Writes every event that is ready in one go; ends at an empty batch, or when nobody reads.
@@ -255,11 +188,5 @@ mod tests {
         let first: Option<Event> = protocol::read_frame(pipe.as_slice()).unwrap();
         assert_eq!(first, Some(Event::Paused));
         drop(events);
-    }
-
-    #[test]
-    fn a_panic_over_a_text_fails_its_own_request() {
-        let failed = contained(7, || std::panic::resume_unwind(Box::new("a defect")));
-        assert!(matches!(failed, Err(Event::Failed { id: 7, kind: FailureKind::Internal, .. })));
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Generation, QualityGate, Sampling, Thinking};
+use super::{Branch, Generation, QualityGate, Sampling, Thinking};
 
 /// One step of a reply, as it is planned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,8 @@ pub enum Work {
     Tools(ToolLoop),
     /// Judges the answer; a poor one is tried again.
     Judge(QualityGate),
+    /// Goes on with one of two lists of hidden steps.
+    Branch(Box<Branch>),
 }
 
 impl Work {
@@ -38,6 +40,7 @@ impl Work {
             Work::Answer { .. } | Work::Draft(_) => "generate",
             Work::Tools(_) => "tools",
             Work::Judge(_) => "judge",
+            Work::Branch(_) => "branch",
         }
     }
 }

@@ -11,7 +11,7 @@ use cudarc::nvrtc::{result, sys};
 use super::GpuError;
 
 /// What the kernels include.
-const HEADERS: [(&CStr, &str); 22] = [
+const HEADERS: [(&CStr, &str); 23] = [
     (c"attend.cuh", include_str!("../../../kernels/attend.cuh")),
     (c"blocks.cuh", include_str!("../../../kernels/blocks.cuh")),
     (c"books.cuh", include_str!("../../../kernels/books.cuh")),
@@ -25,6 +25,7 @@ const HEADERS: [(&CStr, &str); 22] = [
     (c"expert.cuh", include_str!("../../../kernels/expert.cuh")),
     (c"gdn.cuh", include_str!("../../../kernels/gdn.cuh")),
     (c"lora.cuh", include_str!("../../../kernels/lora.cuh")),
+    (c"low.cuh", include_str!("../../../kernels/low.cuh")),
     (c"matmul.cuh", include_str!("../../../kernels/matmul.cuh")),
     (c"named.cuh", include_str!("../../../kernels/named.cuh")),
     (c"norm.cuh", include_str!("../../../kernels/norm.cuh")),

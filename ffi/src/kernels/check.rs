@@ -39,6 +39,7 @@ pub fn all(d: &Device) -> Result<Vec<Finding>, GpuError> {
     found.extend(super::check_experts::all(d)?);
     found.extend(super::check_dense::all(d)?);
     found.extend(super::check_lora::all(d)?);
+    found.extend(super::check_low::all(d)?);
     found.extend(super::check_offload::all(d)?);
     found.extend(super::check_sample::all(d)?);
     Ok(found)
@@ -73,11 +74,24 @@ fn rows(d: &Device, dtype: DType) -> Result<Finding, GpuError> {
     let tokens = d.allocate(4 * rows)?;
     tokens.write_u32(0, &(0..rows as u32).rev().collect::<Vec<_>>())?;
     let out = d.zeroed(4 * rows * cols)?;
-    embed::launch(d, buffer.at(), Packing::of(dtype, cols), tokens.at(), rows, cols, out.at())?;
+    let (packing, cleared) = (Packing::of(dtype, cols) as u32, floats(d, &[1.0; 600])?);
+    let a = embed::Embed {
+        table: buffer.at(),
+        tokens: tokens.at(),
+        out: out.at(),
+        inputs: cols as u32,
+        packing,
+        clear: cleared.at(),
+        words: 599,
+        pad: 0,
+    };
+    embed::launch(d, &a, rows)?;
+    let kept = read(&cleared, 600)?.iter().map(|v| f64::from(*v)).sum::<f64>();
     let found = read(&out, rows * cols)?;
     let top = values.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
     let wanted = values.chunks(cols).rev().flatten();
     let error = found.iter().zip(wanted).fold(0.0_f64, |m, (a, b)| worst(m, f64::from(a - b).abs() / f64::from(top)));
+    let error = if kept == 1.0 { error } else { f64::INFINITY };
     Ok(Finding { kernel: "embed", what: format!("{dtype:?} {rows}×{cols}"), error, limit: 1e-6 })
 }
 
@@ -206,7 +220,7 @@ fn routes(d: &Device) -> Result<Finding, GpuError> {
         used: used as u32,
         pad: 0,
     };
-    route::launch(d, &a, work.at())?;
+    route::launch(d, &a, Some(work.at()))?;
     let found = read(&weight, tokens * (used + 1))?;
     let words = |b: &Buffer, n: usize| -> Result<Vec<u32>, GpuError> {
         let mut v = vec![0; n];

@@ -4,7 +4,7 @@
 use super::check::{Finding, floats, matrix, read, rounded, worst};
 use super::check_many::{dot, same};
 use super::matmul::{Input, Weight};
-use super::{Packing, experts, matmul, norm};
+use super::{Packing, experts, low, matmul, norm};
 use crate::DType;
 use crate::gpu::{Device, GpuError};
 use crate::samples::Random;
@@ -77,7 +77,7 @@ fn up(d: &Device, gate: DType, up: DType) -> Result<Finding, GpuError> {
             stride: width as u32,
             ..Default::default()
         };
-        experts::up(d, &a, 0)?;
+        experts::up(d, &a, &low::Low::default(), 0)?;
         Ok::<_, GpuError>((read(&h, tokens * width)?, read(&hh, tokens * width / 2)?))
     };
     let (one, two) = (run(1)?, run(2)?);

@@ -5,6 +5,7 @@ use super::check::{Finding, floats, matrix, read, rounded, worst};
 use super::check_lora::{Factors, table};
 use super::check_many::{dot, same, words};
 use super::lora::{self, Joint, NO_ADAPTER, Part, RANK_MAX, Who};
+use super::low::Low;
 use super::{Packing, experts, grouped, norm};
 use crate::DType;
 use crate::gpu::{Buffer, Device, GpuError};
@@ -140,9 +141,9 @@ impl<'a> Scene<'a> {
             joint: joint(&xs, &chosen)?,
             ..Default::default()
         };
-        experts::up(d, &a, 3)?;
+        experts::up(d, &a, &Low::default(), 3)?;
         if tokens > 2 {
-            experts::down(d, &a, 3)?;
+            experts::down(d, &a, &Low::default(), 3)?;
         }
         Ok(Results { h: read(&h, all * WIDTH)?, hh: read(&hh, all * WIDTH / 2)?, y: read(&y, all * INPUTS)? })
     }

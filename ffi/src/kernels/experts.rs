@@ -1,6 +1,7 @@
 //! See `kernels/experts.cu`.
 
 use super::lora::Joint;
+use super::low::Low;
 use super::{Kernel, args, each, grouped};
 use crate::gpu::{Device, GpuError};
 
@@ -47,16 +48,23 @@ args! {
 }
 
 /// Tokens above which those of an expert are multiplied together, and lists of them are made for that.
-pub const GROUPED_OVER: usize = each::TOKENS_MAX;
+const GROUPED_OVER: usize = each::TOKENS_MAX;
 /// Tokens up to which each reads its own experts' matrices: they seldom share one.
 const EACH_TOKENS_MAX: u32 = 2;
 /// Experts of a token, the shared one counted, that have a warp of one block each.
 const EACH_EXPERTS_MAX: u32 = 16;
 
-/// Inner values of the experts: gate and up, with what adapters add to them. `experts`: how many the layer has.
-pub fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
-    if many(a) {
-        return grouped::up(d, a, experts);
+/// Whether rows of one expert are multiplied together, which takes the list of work that `route` makes: of more than a few
+/// tokens, and where adapters add tiles to the shared expert, of which the kernels for few know nothing.
+pub fn listed(tokens: usize, low: &Low) -> bool {
+    tokens > GROUPED_OVER || low.any()
+}
+
+/// Inner values of the experts: gate and up, with what adapters add to them. `experts`: how many the layer has. `low`: parts of the
+/// shared expert's gate, up and down, the inner values of the first two made; every matrix is packed where there are any.
+pub fn up(d: &Device, a: &Experts, low: &Low, experts: usize) -> Result<(), GpuError> {
+    if many(a, low) {
+        return grouped::up(d, a, low, experts);
     }
     let dense = a.routed.width == 0 && a.shared.gate_packing == a.shared.up_packing;
     if dense && a.tokens == 1 && !a.joint.any() && a.shared.gate_packing > super::Packing::BF16 as u32 {
@@ -72,9 +80,9 @@ pub fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
 
 /// Results of the experts. True if they were added to the residual stream, which is not done where adapters add to
 /// them; else they lie in `y`.
-pub fn down(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
-    if many(a) {
-        grouped::down(d, a, experts)?;
+pub fn down(d: &Device, a: &Experts, low: &Low, experts: usize) -> Result<bool, GpuError> {
+    if many(a, low) {
+        grouped::down(d, a, low, experts)?;
         return Ok(false);
     }
     if a.tokens <= EACH_TOKENS_MAX && a.used < EACH_EXPERTS_MAX && !a.joint.any() {
@@ -86,8 +94,8 @@ pub fn down(d: &Device, a: &Experts, experts: usize) -> Result<bool, GpuError> {
     Ok(false)
 }
 
-fn many(a: &Experts) -> bool {
-    a.tokens as usize > GROUPED_OVER && grouped::fits(a)
+fn many(a: &Experts, low: &Low) -> bool {
+    listed(a.tokens as usize, low) && grouped::fits(a)
 }
 
 /// Lists of pairs that can be full, the shared expert's among them.

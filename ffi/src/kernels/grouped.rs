@@ -2,6 +2,7 @@
 
 use super::experts::{Expert, Experts};
 use super::lora::Joint;
+use super::low::Low;
 use super::{Kernel, Packing, args};
 use crate::gpu::{Device, GpuError};
 
@@ -26,6 +27,7 @@ args! {
         pad: u32,
         joint: Joint,
         h: u64,
+        low: Low,
     }
 }
 
@@ -41,19 +43,20 @@ pub(super) fn fits(a: &Experts) -> bool {
 }
 
 /// Gate and up. `work`: the list made by `route`.
-pub(super) fn up(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
-    let (g, lists) = of(a, experts);
-    let kernel = if a.joint.any() { Kernel::GroupedUpJoined } else { Kernel::GroupedUp };
+pub(super) fn up(d: &Device, a: &Experts, low: &Low, experts: usize) -> Result<(), GpuError> {
+    let (g, lists) = of(a, low, experts);
+    let kernel = if a.joint.any() || low.any() { Kernel::GroupedUpJoined } else { Kernel::GroupedUp };
     d.launch(kernel, [a.routed.width.max(a.shared.width).div_ceil(64), lists, 1], 256, &g)
 }
 
-pub(super) fn down(d: &Device, a: &Experts, experts: usize) -> Result<(), GpuError> {
-    let (g, lists) = of(a, experts);
-    d.launch(Kernel::GroupedDown, [a.inputs.div_ceil(128), lists, 1], 256, &g)
+pub(super) fn down(d: &Device, a: &Experts, low: &Low, experts: usize) -> Result<(), GpuError> {
+    let (g, lists) = of(a, low, experts);
+    let kernel = if low.any() { Kernel::GroupedDownLow } else { Kernel::GroupedDown };
+    d.launch(kernel, [a.inputs.div_ceil(128), lists, 1], 256, &g)
 }
 
 /// As these kernels take it, and how many lists there are with the shared expert's.
-fn of(a: &Experts, experts: usize) -> (Grouped, u32) {
+fn of(a: &Experts, low: &Low, experts: usize) -> (Grouped, u32) {
     let lists = lists_max(a.tokens as usize, a.used as usize, experts) as u32;
     let g = Grouped {
         routed: a.routed,
@@ -71,6 +74,7 @@ fn of(a: &Experts, experts: usize) -> (Grouped, u32) {
         pad: 0,
         joint: a.joint,
         h: a.h,
+        low: *low,
     };
     (g, lists + a.tokens.div_ceil(GROUP as u32))
 }

@@ -3,10 +3,10 @@
 use super::{Kernel, args};
 use crate::gpu::{Device, GpuError};
 
-/// Largest rank.
-pub const RANK_MAX: usize = 64;
 /// In a list of adapters: none.
-pub const NO_ADAPTER: u32 = u32::MAX;
+pub use super::low::NONE as NO_ADAPTER;
+/// Largest rank.
+pub use super::low::RANK_MAX;
 /// Most matrices of one launch.
 pub const PARTS_MAX: usize = 4;
 

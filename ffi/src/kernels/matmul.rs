@@ -1,5 +1,6 @@
 //! See `kernels/matmul.cu`.
 
+use super::low::{Low, NONE};
 use super::{Kernel, Packing, args};
 use crate::gpu::{Device, GpuError};
 
@@ -31,6 +32,11 @@ args! {
         step: u32,
         pad: u32,
     }
+}
+
+args! {
+    /// The same with what adapters add; blocks of inner values come first.
+    LowMatmul { matmul: Matmul, low: Low }
 }
 
 /// A matrix on the device.
@@ -70,6 +76,8 @@ pub struct Besides {
     pub norm: Normed,
     /// Where the sums of the squares of its outputs go, for the next norm; 0 for nowhere.
     pub squares: u64,
+    /// What adapters add, `of` for the products as they are given.
+    pub low: Low,
 }
 
 /// Whether rows of this width can be normalised by who reads them.
@@ -80,10 +88,15 @@ pub fn normalises(width: usize) -> bool {
 /// out ← W·x, or out += W·x, for one to four matrices: `(weights, out)`, where an output row is as long as W has rows. What is
 /// added to must not have been written by the kernel just before.
 pub fn launch(d: &Device, input: Input, products: &[(Weight, u64)], add: bool) -> Result<(), GpuError> {
+    with(d, input, products, &Besides { add, ..Besides::default() })
+}
+
+/// The same with what is done besides; of many tokens that is no more than adding.
+pub fn with(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besides) -> Result<(), GpuError> {
     if input.tokens > NARROW_TOKENS_MAX {
-        return super::gemm::launch(d, input, products, add);
+        return super::gemm::launch(d, input, products, besides);
     }
-    few(d, input, products, &Besides { add, ..Besides::default() })
+    few(d, input, products, besides)
 }
 
 /// The same of few tokens, with what is done besides.
@@ -99,6 +112,7 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
         add: u32::from(besides.add),
         ..Matmul::default()
     };
+    let mut low = besides.low;
     let tile = |w: &Weight| w.packing.tile_rows();
     let tiles: usize = products.iter().map(|(w, _)| w.rows.div_ceil(tile(w))).sum();
     let long = |(w, _): &(Weight, u64)| input.inputs > PARTS * w.packing.inputs();
@@ -106,6 +120,11 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     let longer = input.inputs > if deep { LONGEST_INPUTS } else { LONG_INPUTS };
     // And how many blocks of it a multiprocessor holds, where a block goes on to further units.
     let (kernel, beside) = match input.tokens {
+        0..=1 if low.any() && a.norm.squares != 0 => (Kernel::MatmulOneNormedLow, 3),
+        0..=1 if low.any() => (Kernel::MatmulOneLow, u32::MAX),
+        2..=8 if low.any() && deep => (Kernel::Matmul1DeepLow, u32::MAX),
+        2..=8 if low.any() => (Kernel::Matmul1Low, 3),
+        _ if low.any() => (Kernel::Matmul4Low, u32::MAX),
         0..=1 if a.norm.squares != 0 => (Kernel::MatmulOneNormed, 3),
         0..=1 if longer => (Kernel::MatmulOneLong, u32::MAX),
         0..=1 if deep => (Kernel::MatmulOneDeep, u32::MAX),
@@ -117,16 +136,19 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     };
     // Floats take the longest way through memory, many short blocks the next: these go first. What is packed alike lies side
     // by side, the most of it at the end.
-    let mut order = products.to_vec();
+    let mut order: Vec<_> = products.iter().zip(low.of).map(|((w, out), of)| (w, out, of)).collect();
     let rows = |p: Packing| products.iter().filter(|(w, _)| w.packing == p).map(|(w, _)| w.rows).sum::<usize>();
-    order.sort_by_key(|(w, _)| (!w.packing.is_float(), w.packing.inputs(), rows(w.packing), w.packing as u32));
+    order.sort_by_key(|(w, ..)| (!w.packing.is_float(), w.packing.inputs(), rows(w.packing), w.packing as u32));
     let mut packing = None;
-    for (segment, (w, out)) in a.segments.iter_mut().zip(&order) {
+    (a.units, low.of) = (low.units(), [NONE; 4]);
+    a.alike = a.units;
+    for ((segment, part), (w, out, of)) in a.segments.iter_mut().zip(&mut low.of).zip(&order) {
         let rows = w.rows as u32;
         if packing.replace(w.packing) != Some(w.packing) {
             a.alike = a.units;
         }
-        *segment = Segment { weights: w.at, out: *out, rows, stride: rows, packing: w.packing as u32, unit: a.units };
+        *part = *of;
+        *segment = Segment { weights: w.at, out: **out, rows, stride: rows, packing: w.packing as u32, unit: a.units };
         a.units += w.rows.div_ceil(tile(w)) as u32;
     }
     if packing.is_some_and(|p| p.is_float()) {
@@ -135,5 +157,6 @@ pub fn few(d: &Device, input: Input, products: &[(Weight, u64)], besides: &Besid
     // Those alike are as many blocks' as fit at once beside the others.
     let fit = beside.saturating_mul(d.facts().processors.max(1));
     a.step = (a.units - a.alike).min(fit.saturating_sub(a.alike).max(1));
-    d.launch(kernel, [a.alike + a.step, 1, 1], 256, &a)
+    let grid = [a.alike + a.step, 1, 1];
+    if low.any() { d.launch(kernel, grid, 256, &LowMatmul { matmul: a, low }) } else { d.launch(kernel, grid, 256, &a) }
 }

@@ -1,6 +1,6 @@
 //! See `kernels/route.cu`.
 
-use super::{Kernel, args, experts};
+use super::{Kernel, args};
 use crate::gpu::{Device, GpuError};
 
 /// Most experts of a layer, and most that one token uses.
@@ -28,12 +28,9 @@ args! {
     Work { start: u64, active: u64, work: u64, experts: u32, pad: u32 }
 }
 
-/// `work`: where the list for `grouped` goes, `1 + grouped::lists_max` places of four words; it is made for many
-/// tokens only.
-pub fn launch(d: &Device, a: &Route, work: u64) -> Result<(), GpuError> {
-    if a.tokens as usize <= experts::GROUPED_OVER {
-        return d.launch(Kernel::Route, [1, 1, 1], 1024, a);
-    }
+/// `work`: where the list for `grouped` goes, `1 + grouped::lists_max` places of four words, if it is made.
+pub fn launch(d: &Device, a: &Route, work: Option<u64>) -> Result<(), GpuError> {
+    let Some(work) = work else { return d.launch(Kernel::Route, [1, 1, 1], 1024, a) };
     d.launch(Kernel::RouteChoose, [a.tokens.div_ceil(8), 1, 1], 256, a)?;
     d.launch(Kernel::RouteSort, [a.experts, 1, 1], 256, a)?;
     let list = Work { start: a.start, active: a.active, work, experts: a.experts, pad: 0 };

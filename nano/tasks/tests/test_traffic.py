@@ -1,6 +1,5 @@
 """The week's traffic: as pinned, apart from the exams, in fresh phrasings, and readable without the libraries of training."""
 
-import json
 import re
 import subprocess
 import sys
@@ -37,8 +36,7 @@ class Traffic(unittest.TestCase):
 
     def test_phrasings_are_new_and_fill_the_same_blanks(self):
         known, w = fresh.Known(), fresh.load()
-        with open(fresh.HERE + "/wordings.json", encoding="utf-8") as f:
-            mine = json.load(f)
+        mine = fresh.own()
         again = [(p, t) for place, v in {**mine["pools"], **mine}.items() if place not in ("pools", "polite") for p, t in fresh.flat(place, v) if known.has(p, t)]
         self.assertEqual(again, [])
         for place in (p for p in w if "." in p):

@@ -5,42 +5,27 @@ use actix::prelude::*;
 
 use super::{Memory, MemoryError, note_appended};
 use crate::service::{Session, SessionAt};
-use crate::store::{StoreError, TurnStore, without_forgotten};
+use crate::store::{GoesOn, StoreError, TurnStore};
 use crate::turn::{Turn, TurnId};
 
-/// Keeps a turn and moves the session that it belongs to; answered when both are flushed.
+/// Keeps a turn, without what was forgotten of what it goes on with, and moves its session, if it moves one; answered when
+/// both are flushed.
 #[derive(Message)]
 #[rtype(result = "Result<(), MemoryError>")]
-pub struct AppendTo(pub Box<Turn>, pub Session);
-
-/// What a turn goes on with, as its reply read it.
-pub struct GoesOn {
-    pub turn: TurnId,
-    /// So many messages behind the turn's head.
-    pub messages: usize,
-}
-
-/// Keeps a turn without the messages that it goes on with, where they were forgotten since, and moves its session, if it
-/// moves one; answered when both are flushed.
-#[derive(Message)]
-#[rtype(result = "Result<(), MemoryError>")]
-pub struct AppendSpared {
+pub struct AppendTo {
     pub turn: Box<Turn>,
     pub session: Option<Session>,
-    pub goes_on: GoesOn,
+    pub goes_on: Option<GoesOn>,
 }
 
-impl AppendSpared {
+impl AppendTo {
     fn append(self, log: &dyn TurnStore) -> Result<u64, StoreError> {
-        let AppendSpared { mut turn, session, goes_on } = self;
-        let said = log.get(&goes_on.turn)?.map(|before| before.said(0)).unwrap_or_default();
-        let behind = &turn.messages[turn.head()..];
-        if behind.get(..goes_on.messages) != Some(&said[..]) {
-            without_forgotten(&mut turn, goes_on.messages);
-        }
-        let dropped = log.append(&turn)?;
-        if let Some(session) = session {
-            log.put_session(&session)?;
+        let dropped = match &self.goes_on {
+            Some(goes_on) => log.append_on(*self.turn, goes_on)?,
+            None => log.append(&self.turn)?,
+        };
+        if let Some(session) = &self.session {
+            log.put_session(session)?;
         }
         Ok(dropped)
     }
@@ -114,21 +99,8 @@ fn own_turn(log: &dyn TurnStore, principal: &str, id: TurnId) -> Result<TurnId, 
 impl Handler<AppendTo> for Memory {
     type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
 
-    fn handle(&mut self, AppendTo(turn, session): AppendTo, _: &mut Self::Context) -> Self::Result {
-        let appended = self.write(move |log| {
-            let dropped = log.append(&turn)?;
-            log.put_session(&session)?;
-            Ok(dropped)
-        });
-        Box::pin(appended.map(|result, _, _| result.map(note_appended)))
-    }
-}
-
-impl Handler<AppendSpared> for Memory {
-    type Result = ResponseActFuture<Self, Result<(), MemoryError>>;
-
-    fn handle(&mut self, spared: AppendSpared, _: &mut Self::Context) -> Self::Result {
-        Box::pin(self.write(move |log| spared.append(log)).map(|result, _, _| result.map(note_appended)))
+    fn handle(&mut self, to: AppendTo, _: &mut Self::Context) -> Self::Result {
+        Box::pin(self.write(move |log| to.append(log)).map(|result, _, _| result.map(note_appended)))
     }
 }
 

@@ -25,8 +25,8 @@ use crate::night::library::{Judged, Line, Pairs};
 use crate::night::likeness::Exams;
 use crate::night::phase::{Candidate, Event, Outcome};
 use crate::night::suspicion::{self, Measured};
-use crate::reply::first_turn_id;
 use crate::service::{Scope, TurnFilter};
+use crate::store::first_turn_id;
 use crate::turn::{Turn, TurnId};
 
 /// Turns that are read at once.

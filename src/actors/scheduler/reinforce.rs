@@ -29,9 +29,9 @@ use crate::night::likeness::Exams;
 use crate::night::manifest::{KEY_FILE, Seal};
 use crate::night::phase::Event;
 use crate::night::report::EngramReport;
-use crate::reply::first_turn_id;
 use crate::service::TurnFilter;
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
+use crate::store::first_turn_id;
 use crate::turn::Turn;
 
 /// What the phase leaves for the report.

@@ -14,8 +14,8 @@ use crate::night::canary::{Decision, Watched, decide};
 use crate::night::generation::{Canary, Pointer};
 use crate::night::phase::Event;
 use crate::night::served::Served;
-use crate::reply::first_turn_id;
 use crate::service::TurnFilter;
+use crate::store::first_turn_id;
 use crate::turn::Turn;
 
 /// Another model is to take the place of the served one: no run begins and nobody moves the pointer until the answer is

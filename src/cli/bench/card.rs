@@ -90,7 +90,7 @@ fn load(args: &Args, options: &CudaOptions) -> anyhow::Result<(Cuda, f64)> {
     if let Some(file) = &args.model.adapter {
         let (gguf, _) = Files::open(&path)?;
         let base = BaseModel::new(&gguf, &model_hash(&path, &gguf)?);
-        cuda.always(&adapter::read(file, &base)?.0)?;
+        cuda.always(&[adapter::read(file, &base)?.0])?;
     }
     Ok((cuda, seconds))
 }

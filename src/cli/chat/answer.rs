@@ -14,6 +14,8 @@ const CALL_CHARS_MAX: usize = 120;
 /// What is left of an answer once it was printed.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
+    /// Of the reply, as soon as its first event is there.
+    pub id: Option<String>,
     pub text: String,
     pub finish_reason: Option<String>,
     /// Of the last event: usage, and where the answer came from.
@@ -74,6 +76,9 @@ impl Printer {
             if !value.is_null() {
                 *(if field == "usage" { &mut answer.usage } else { &mut answer.own }) = value.clone();
             }
+        }
+        if let Some(id) = event["id"].as_str() {
+            answer.id.get_or_insert_with(|| id.to_owned());
         }
         let choice = &event["choices"][0];
         if let Some(reason) = choice["finish_reason"].as_str() {
@@ -165,6 +170,19 @@ fn called(step: &Value) -> String {
 }
 
 impl Answer {
+    /// It ended at its limit of tokens and not by itself.
+    pub fn is_cut(&self) -> bool {
+        self.finish_reason.as_deref() == Some("length")
+    }
+
+    /// How a cut answer was cut, without what to do.
+    pub fn cut(&self) -> String {
+        let at = self.usage["completion_tokens"].as_u64().map(|n| format!(" of {n} tokens")).unwrap_or_default();
+        let what =
+            if self.text.is_empty() { "the thought took the whole limit" } else { "the answer was cut at its limit" };
+        format!("{what}{at}")
+    }
+
     /// The figures of `/stats`.
     pub fn stats(&self) -> String {
         let number = |value: &Value| value.as_f64().unwrap_or_default();
@@ -201,6 +219,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_cut_answer_says_where() {
+        let whole = Answer { finish_reason: Some("stop".to_owned()), ..Answer::default() };
+        let cut = |text: &str, usage| {
+            let finish_reason = Some("length".to_owned());
+            Answer { text: text.to_owned(), finish_reason, usage, ..Answer::default() }
+        };
+        let spoken = cut("The answer", json!({"completion_tokens": 3}));
+        assert!(!whole.is_cut() && spoken.is_cut());
+        assert_eq!(spoken.cut(), "the answer was cut at its limit of 3 tokens");
+        assert_eq!(cut("", json!({"completion_tokens": 3})).cut(), "the thought took the whole limit of 3 tokens");
+        assert_eq!(cut("The", json!(null)).cut(), "the answer was cut at its limit");
+    }
 
     #[test]
     fn a_call_is_a_line_and_long_ones_are_folded() {

@@ -40,6 +40,12 @@ pub enum Command {
     Save(String),
     Load(String),
     Retry,
+    /// `None` shows the limit; `Some(None)` leaves it to the pipeline.
+    Tokens(Option<Option<u32>>),
+    Good,
+    Bad,
+    /// What the last answer should have been.
+    Correct(String),
     Stats,
     Quit,
 }
@@ -51,6 +57,10 @@ pub const HELP: &str = "\
 /route [NAME]    show or choose the route; /route auto lets the daemon choose
 /model [NAME]    list the models or choose one
 /think [HOW]     show or set thought: auto, on, off or a number of tokens
+/tokens [N]      show or set the most tokens of an answer; /tokens auto leaves it to the pipeline
+/good            say that the last answer is right; nights learn from it where they may
+/bad             say that the last answer is wrong
+/correct TEXT    say what the last answer should have been; several lines as in a message
 /save FILE       write the conversation to a file
 /load FILE       go on with a saved conversation
 /retry           ask the last question again
@@ -81,10 +91,33 @@ pub fn parse(line: &str) -> Result<Command, String> {
         "/save" => Command::Save(file("/save FILE")?),
         "/load" => Command::Load(file("/load FILE")?),
         "/retry" => Command::Retry,
+        "/tokens" => Command::Tokens(some().map(|most| tokens(&most)).transpose()?),
+        "/good" | "/bad" if !rest.is_empty() => {
+            return Err(format!("{name} takes no text; /correct TEXT says what the answer should have been"));
+        }
+        "/good" => Command::Good,
+        "/bad" => Command::Bad,
+        "/correct" => Command::Correct(some().ok_or("usage: /correct TEXT, the answer that would have been right")?),
         "/stats" => Command::Stats,
         "/quit" | "/exit" => Command::Quit,
         _ => return Err(format!("unknown command {name}; /help lists them")),
     })
+}
+
+fn tokens(most: &str) -> Result<Option<u32>, String> {
+    match most {
+        "auto" => Ok(None),
+        number => match number.parse() {
+            Ok(most @ 1..) => Ok(Some(most)),
+            _ => Err("say auto or a number of tokens, at least 1".to_owned()),
+        },
+    }
+}
+
+/// The part of a line behind `/correct`: the first line of a text, which may have more.
+pub fn correction(line: &str) -> Option<&str> {
+    let (name, text) = line.split_once(char::is_whitespace)?;
+    (name == "/correct" && !text.trim().is_empty()).then(|| text.trim_start())
 }
 
 /// The question in a piped text, without the `/quit` that ends one; `None`: there is nothing but that. What begins with
@@ -191,7 +224,7 @@ mod tests {
         ] {
             assert_eq!(piped(text).unwrap().as_deref(), question, "{text}");
         }
-        for text in ["/help", "/new\nWhat is 1 + 1?\n/quit\n", "/think maybe"] {
+        for text in ["/help", "/good", "/bad\n", "/correct 42", "/new\nWhat is 1 + 1?\n/quit\n", "/think maybe"] {
             assert!(piped(text).unwrap_err().contains("is a command of the prompt"), "{text}");
         }
     }
@@ -207,6 +240,20 @@ mod tests {
         assert!(parse("/save").unwrap_err().contains("usage"));
         assert!(parse("/dance").unwrap_err().contains("/help"));
         assert_eq!(parse("/exit"), Ok(Command::Quit));
+        assert_eq!(parse("/tokens"), Ok(Command::Tokens(None)));
+        assert_eq!(parse("/tokens auto"), Ok(Command::Tokens(Some(None))));
+        assert_eq!(parse("/tokens 40"), Ok(Command::Tokens(Some(Some(40)))));
+        for wrong in ["0", "-1", "many", "99999999999"] {
+            assert!(parse(&format!("/tokens {wrong}")).unwrap_err().contains("at least 1"), "{wrong}");
+        }
+        assert_eq!((parse("/good"), parse("/bad ")), (Ok(Command::Good), Ok(Command::Bad)));
+        assert!(parse("/bad it is 5").unwrap_err().contains("/correct TEXT"));
+        assert_eq!(parse("/correct It is 5."), Ok(Command::Correct("It is 5.".to_owned())));
+        assert!(parse("/correct  ").unwrap_err().contains("usage"));
+        assert_eq!(correction("/correct  \"\"\"a"), Some("\"\"\"a"));
+        for other in ["/correct", "/correct ", "/correctly put", "/bad it"] {
+            assert_eq!(correction(other), None, "{other}");
+        }
     }
 
     #[test]

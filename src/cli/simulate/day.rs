@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use chimere::eval::golden::Score;
-use chimere::reply::first_turn_id;
 use chimere::simulate::arm::Arm;
 use chimere::simulate::plan::{Ask, Mood, OWNER, SMALL_TALK, Settings, TRIGGER, USERS, What, Who, guest};
 use chimere::simulate::pool::Question;
 use chimere::simulate::table::{Night, Requests};
 use chimere::simulate::user::{Said, say, shuffle};
+use chimere::store::first_turn_id;
 use chimere::turn::Vote;
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};

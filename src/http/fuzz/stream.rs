@@ -326,7 +326,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         told.events.push(ReplyEvent::ChoiceFinished { choice, reason, tool_calls });
     }
     let generations = (0..choices).map(|choice| generation(choice, String::new())).collect();
-    told.events.push(ReplyEvent::Done { usage: Usage::default(), generations, steps: Vec::new() });
+    told.events.push(ReplyEvent::Done { usage: Usage::default(), generations, steps: Vec::new(), kept: true });
     told
 }
 

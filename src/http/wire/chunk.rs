@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::chat::Form;
 use super::reply::{
-    Head, chat_logprobs, every_token, extension, finish_reason, is_text, text_logprobs, tool_call, usage,
+    Head, Told, chat_logprobs, every_token, extension, finish_reason, is_text, text_logprobs, tool_call, usage,
 };
 use crate::engine::protocol::{Channel, PromptToken};
 use crate::http::error::ApiError;
 use crate::service::{Logprob, ReplyEvent, ServiceError, StepEvent};
-use crate::turn::{FinishReason, Generation, StepRecord, ToolCall, Usage};
+use crate::turn::{FinishReason, ToolCall, Usage};
 
 /// Stands between an answer that was shown and the better one, as Markdown.
 pub(crate) const REVISED: &str = "\n\n---\n\n**Revised answer**\n\n";
@@ -92,7 +92,9 @@ impl ChunkWriter {
                 }
             }
             ReplyEvent::Step(event) => self.step(&event, out),
-            ReplyEvent::Done { usage, generations, steps } => return self.finish(&usage, &generations, &steps, out),
+            ReplyEvent::Done { usage, generations, steps, kept } => {
+                return self.finish(&usage, &Told { generations: &generations, steps: &steps, kept }, out);
+            }
             ReplyEvent::Failed(error) => return self.fail(error.into(), out),
         }
         Next::More
@@ -215,10 +217,10 @@ impl ChunkWriter {
         }
     }
 
-    fn finish(&mut self, totals: &Usage, generations: &[Generation], steps: &[StepRecord], out: &mut Vec<u8>) -> Next {
+    fn finish(&mut self, totals: &Usage, told: &Told, out: &mut Vec<u8>) -> Next {
         let mut reasons = Vec::with_capacity(self.choices.len());
         for (index, progress) in self.choices.iter().enumerate() {
-            match finish_reason(progress.reason, generations.get(index)) {
+            match finish_reason(progress.reason, told.generations.get(index)) {
                 Ok(reason) => reasons.push(reason),
                 Err(error) => return self.fail(error, out),
             }
@@ -226,7 +228,7 @@ impl ChunkWriter {
         let Some(head) = &self.head else {
             return self.fail(ApiError::internal("the reply ended before it began"), out);
         };
-        let extension = extension(&head.plan, generations, steps, &self.form);
+        let extension = extension(&head.plan, told, &self.form);
         let last = reasons.len().saturating_sub(1);
         for (choice, reason) in (0u32..).zip(&reasons) {
             self.open(choice, out);

@@ -69,12 +69,23 @@ pub(crate) fn usage(usage: &Usage) -> Value {
     })
 }
 
+/// What a reply says of itself at its end.
+pub(crate) struct Told<'a> {
+    pub(crate) generations: &'a [Generation],
+    pub(crate) steps: &'a [StepRecord],
+    pub(crate) kept: bool,
+}
+
 /// Where the reply came from: the plan, and what repeats it.
-pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &[StepRecord], form: &Form) -> Value {
+pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
+    let Told { generations, steps, kept } = *told;
     #[derive(Serialize)]
     struct Extension<'a> {
         #[serde(flatten)]
         plan: &'a PlanSummary,
+        /// Told only where the turn log does not have the turn.
+        #[serde(skip_serializing_if = "is_true")]
+        kept: bool,
         seeds: Vec<u64>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         ignored: Vec<&'static str>,
@@ -97,6 +108,7 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
     }
     let extension = Extension {
         plan,
+        kept,
         seeds: generations.iter().map(|g| g.seed).collect(),
         ignored: form.ignored.iter().chain(plan.without_effect.iter()).copied().collect(),
         timings: generations.first().map(|g| g.timings),
@@ -111,6 +123,10 @@ pub(crate) fn extension(plan: &PlanSummary, generations: &[Generation], steps: &
         usage: Some(HiddenUsage::of(steps, generations)).filter(|hidden| hidden.total_tokens > 0),
     };
     serde_json::to_value(extension).unwrap_or(Value::Null)
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 #[derive(Serialize)]
@@ -252,6 +268,6 @@ fn whole(reply: &Whole, form: &Form, prefix: &str, object: &str, choices: Vec<Va
         "system_fingerprint": head.fingerprint,
         "choices": choices,
         "usage": usage(&reply.usage),
-        "x_chimere": extension(&head.plan, &reply.generations, &reply.steps, form),
+        "x_chimere": extension(&head.plan, &Told { generations: &reply.generations, steps: &reply.steps, kept: reply.kept }, form),
     })
 }

@@ -83,7 +83,10 @@ pub(crate) fn tools(
             return wrong("`tool_choice` forces a call, but there are no tools".into());
         }
         Choice::Function(name) if !names.contains(name.as_str()) => {
-            return wrong(format!("`tool_choice` names `{name}`, which is not among the tools"));
+            let built_in = BUILT_IN.contains(&name.as_str());
+            let how = format!("; to force a built-in tool, name it in `chimere.tools` too: [\"{name}\"]");
+            let how = if built_in { how } else { String::new() };
+            return wrong(format!("`tool_choice` names `{name}`, which is not among the tools{how}"));
         }
         _ => {}
     }

@@ -3,6 +3,7 @@
 //! A new kind is a variant of `turn::Work`, its form in `pipeline::program`, a file here with one `run`, and a line in
 //! [`run`]. What it generates goes through `ReplyRun::generate`, which counts it.
 
+mod branch;
 mod generate;
 mod judge;
 mod tools;
@@ -50,5 +51,6 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, step: &Step) -> Result<Outcome, 
         Work::Tools(terms) => tools::run(run, terms).await,
         Work::Draft(draft) => generate::draft(run, draft).await,
         Work::Judge(gate) => judge::run(run, *gate).await,
+        Work::Branch(branch) => Ok(branch::run(run, branch)),
     }
 }

@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use sled::Batch;
 
-use super::{SledTurns, State, TurnCounts, beside, disk, is_turn, prefix};
+use super::{JUDGED_PREFIX, SledTurns, State, TurnCounts, UNSCORED_PREFIX, beside, disk, is_turn, prefix};
 use crate::service::TurnFilter;
-use crate::store::record::{Base, pack_turn, unpack, unpack_turn};
-use crate::store::{Marks, Piece, StoreError, TurnStore, links, passes};
+use crate::store::forgotten::Forgotten;
+use crate::store::record::{Base, pack, pack_turn, unpack, unpack_turn};
+use crate::store::{GoesOn, Marks, Piece, StoreError, TurnStore, links, passes, without_forgotten};
 use crate::turn::{Turn, TurnId};
 
 const FOLLOWS_PREFIX: &str = "!follows/";
@@ -157,6 +158,29 @@ impl SledTurns {
         Ok((pack_turn(turn, None)?, None))
     }
 
+    /// Adds a turn that is not there yet; how many were dropped for it.
+    pub(super) fn add(&self, state: &mut State, turn: &Turn) -> Result<u64, StoreError> {
+        if self.log.contains_key(&turn.id.0).map_err(disk)? {
+            return Ok(0);
+        }
+        let (record, base) = self.folded(turn, &mut state.seen)?;
+        let bytes = record.len() as u64;
+        if bytes > self.bytes_max {
+            return Err(StoreError::TooLarge { bytes, bytes_max: self.bytes_max });
+        }
+        let mut change = Change::new(state);
+        change.batch.insert(turn.id.0.as_bytes(), record);
+        match &turn.judgement {
+            Some(judgement) => change.batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
+            None => change.batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
+        }
+        self.link(&mut change.batch, turn, base.as_ref());
+        (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
+        self.apply(state, change)?;
+        state.seen.keep(turn);
+        self.drop_oldest(state)
+    }
+
     /// Makes a turn's links known.
     pub(super) fn link(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
         for place in links::ends(turn) {
@@ -177,6 +201,24 @@ impl SledTurns {
         }
     }
 
+    /// Takes out of a turn what it goes on with, where that was forgotten since its reply read it.
+    pub(super) fn spare(&self, state: &mut State, turn: &mut Turn, goes_on: &GoesOn) -> Result<(), StoreError> {
+        let before = self.sound(goes_on.turn.0.as_bytes(), &mut state.seen)?;
+        let dropped = || {
+            let forgotten = Forgotten::read(&self.folder);
+            forgotten.complete() && !forgotten.holds(&goes_on.turn.0)
+        };
+        let same = match before.map(|before| before.said(0)) {
+            Some(said) => turn.messages[turn.head()..].get(..goes_on.messages) == Some(&said[..]),
+            // What was dropped for want of room is nobody's secret.
+            None => dropped(),
+        };
+        if !same {
+            without_forgotten(turn, goes_on.messages);
+        }
+        Ok(())
+    }
+
     /// The next turns that a forgetting takes. Where nothing is asked of a record it is not read: a damaged one is forgotten
     /// too.
     pub(super) fn chosen(&self, filter: &TurnFilter) -> Result<Piece<Vec<Vec<u8>>>, StoreError> {
@@ -185,11 +227,13 @@ impl SledTurns {
         let next = match &filter.turn {
             Some(id) => {
                 let here = is_turn(id.0.as_bytes()) && filter.after.as_ref().is_none_or(|after| id > after);
-                let passes = here && (unread || !self.list_piece(filter)?.value.is_empty());
+                let there = here && self.log.contains_key(&id.0).map_err(disk)?;
+                let passes = there && (unread || !self.list_piece(filter)?.value.is_empty());
                 value.extend(passes.then(|| id.0.clone().into_bytes()));
                 None
             }
-            None => self.walk(filter.after.as_ref(), |key, record| {
+            // All of them are looked at: what is to be forgotten is told by its record, not by its id.
+            None => self.walk((filter.after.as_ref(), None), |key, record| {
                 value.extend(self.of_filter(filter, key, record).then(|| key.to_vec()));
                 Ok(true)
             })?,

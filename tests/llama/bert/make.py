@@ -4,6 +4,7 @@
     python3 -m venv /tmp/v && /tmp/v/bin/pip install numpy gguf && /tmp/v/bin/python tests/llama/bert/make.py
 
 writes `mean.gguf`, `cls.gguf` and `expected.json` beside itself: per file the pooled vectors of some texts, one long.
+`cls.gguf` is not kept: the tests make it of `mean.gguf` (tests/llama/models.rs).
 Weights are drawn from a fixed seed, so that a second run writes the same bytes. What computes the vectors here knows
 nothing of the library that the tests ask: Devlin et al. 2018 (post-norm encoder, learned positions, segment 0, erf GELU),
 in numpy at 64 bits.

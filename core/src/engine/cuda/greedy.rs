@@ -5,7 +5,7 @@ use chimere_ffi::gpu::Recording;
 use chimere_ffi::kernels::sample::{self, Argmax, LARGEST_WORDS};
 
 use super::run::Shape;
-use super::{Cuda, GRAPH_ROWS_MAX, computing, plan_words};
+use super::{Cuda, GRAPH_ROWS_MAX, PLAN_LISTS, computing, plan_words};
 use crate::engine::backend::{BackendError, SeqId};
 use crate::engine::model::state::Part;
 
@@ -29,7 +29,7 @@ impl Cuda {
         let history = self.device.zeroed(4 * rows * steps).map_err(computing)?;
         let step = self.device.zeroed(4 * rows).map_err(computing)?;
         let largest = self.device.zeroed(4 * LARGEST_WORDS * rows).map_err(computing)?;
-        let (m, touched) = (&self.memory, self.touched(slots.iter().copied()));
+        let (m, changed) = (&self.memory, self.changed(slots.iter().copied()));
         let argmax = Argmax {
             logits: m.logits.at(),
             largest: largest.at(),
@@ -41,7 +41,7 @@ impl Cuda {
             steps_max: steps as u32,
         };
         let whole = || {
-            self.launches(Part::Trunk, &Shape::decoding(rows, touched.clone()))?;
+            self.launches(Part::Trunk, &Shape::decoding(rows, changed.clone()))?;
             sample::argmax(&self.device, &argmax, rows)
         };
         let graph: Recording = self.device.record(whole).map_err(computing)?;
@@ -58,8 +58,7 @@ impl Cuda {
     pub fn profile(&mut self, seqs: &[SeqId], first: &[u32]) -> Result<Vec<(&'static str, u32, f64)>, BackendError> {
         let slots = self.place(seqs, first, 1)?;
         let rows = slots.len();
-        let touched = self.touched(slots.iter().copied());
-        let shape = Shape::decoding(rows, touched);
+        let shape = Shape::decoding(rows, self.changed(slots.iter().copied()));
         let found = self.device.profile(|| self.launches(Part::Trunk, &shape)).map_err(computing)?;
         slots.into_iter().for_each(|slot| self.slots.advance(slot, Part::Trunk, 1));
         Ok(found)
@@ -70,16 +69,16 @@ impl Cuda {
     pub fn together(&mut self, seq: SeqId, tokens: &[u32], rounds: usize) -> Result<f64, BackendError> {
         let (rows, t) = (tokens.len(), plan_words(tokens.len()));
         let slots = self.place(&[seq], &tokens[..1], rows)?;
-        let mut plan = vec![0_u32; 8 * t];
+        let mut plan = vec![0_u32; PLAN_LISTS * t];
         let held = self.slots.held(seq);
         for (row, token) in tokens.iter().enumerate() {
             (plan[row], plan[t + row], plan[2 * t + row], plan[3 * t + row]) =
                 (*token, slots[0] as u32, (held + row) as u32, row as u32);
         }
         plan[4 * t..4 * t + 4].copy_from_slice(&[slots[0] as u32, 0, rows as u32, held as u32]);
+        self.groups(&mut plan, t, rows);
         self.memory.plan.write_u32(0, &plan).map_err(computing)?;
-        let touched = self.touched(slots.iter().copied());
-        let shape = Shape { spans: 1, ..Shape::decoding(rows, touched) };
+        let shape = Shape { spans: 1, ..Shape::decoding(rows, self.changed(slots.iter().copied())) };
         let graph = self.device.record(|| self.launches(Part::Trunk, &shape)).map_err(computing)?;
         graph.replay().map_err(computing)?;
         let seconds = self.device.time(|| (0..rounds).try_for_each(|_| graph.replay())).map_err(computing)?;
@@ -89,7 +88,7 @@ impl Cuda {
     /// Pages for all steps, and the plan of the first one.
     pub(super) fn place(&mut self, seqs: &[SeqId], first: &[u32], steps: usize) -> Result<Vec<usize>, BackendError> {
         let t = plan_words(seqs.len());
-        let mut plan = vec![0_u32; 8 * t];
+        let mut plan = vec![0_u32; PLAN_LISTS * t];
         let mut slots = Vec::with_capacity(seqs.len());
         for (row, (seq, token)) in seqs.iter().zip(first).enumerate() {
             let slot = self.slots.find(*seq).ok_or(BackendError::UnknownSequence(seq.0))?;
@@ -107,6 +106,7 @@ impl Cuda {
             plan[4 * t + 4 * row..][..4].copy_from_slice(&[slot as u32, row as u32, 1, held as u32]);
             slots.push(slot);
         }
+        self.groups(&mut plan, t, slots.len());
         self.memory.plan.write_u32(0, &plan).map_err(computing)?;
         Ok(slots)
     }

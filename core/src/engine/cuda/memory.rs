@@ -10,14 +10,14 @@ use chimere_ffi::cpu::Angles;
 use chimere_ffi::gpu::{Buffer, Device, GpuError};
 use chimere_ffi::kernels::attention::{self, PAGE};
 use chimere_ffi::kernels::gdn::{WINDOW_FLOATS, state_bytes};
-use chimere_ffi::kernels::{attention_prefill, grouped, lora, norm};
+use chimere_ffi::kernels::{attention_prefill, grouped, lora, low, norm};
 use chimere_ffi::{KvType, StateType};
 use serde::Serialize;
 
 use super::adapters::{Held, table_bytes};
 use super::offload::Split;
 use super::rows::Likely;
-use super::{CudaOptions, ROWS_MAX, SHORT_ROWS_MAX};
+use super::{CudaOptions, PLAN_LISTS, ROWS_MAX, SHORT_ROWS_MAX};
 use crate::engine::model::hparams::{HParams, LayerKind};
 use crate::engine::model::state::SequenceState;
 
@@ -90,7 +90,16 @@ impl Sizes {
     fn lora_rows(&self, hp: &HParams) -> usize {
         if self.adapters == 0 { 0 } else { self.rows * (2 * (hp.moe.used + 1)).max(lora::PARTS_MAX) }
     }
+
+    /// Words of the inner values of adapters in tiles, and of what their launches count.
+    fn low_words(&self, hp: &HParams) -> (usize, usize) {
+        let counts = LOW_LAUNCHES * hp.layers.len() * low::words(self.rows);
+        if self.adapters == 0 { (0, 0) } else { (self.rows * low::PARTS_MAX * low::RANK_MAX / 2, counts) }
+    }
 }
+
+/// Launches of a pass that wait for inner values of adapters: at most so many a layer.
+pub(super) const LOW_LAUNCHES: usize = 3;
 
 /// How the memory is divided, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -211,7 +220,8 @@ impl Activation {
 
 /// Buffers of a pass; letters as in `model::stages`, T = `Sizes::rows`, K = experts used.
 pub(super) struct Memory {
-    /// Words: tokens, slots, positions, wanted rows [T each], spans [T, 4].
+    /// Words: tokens, slots, positions, wanted rows [T each], spans [T, 4], groups of rows under one adapter, and adapters of groups
+    /// [T each].
     pub(super) plan: Buffer,
     pub(super) x: Buffer,
     /// The rows that somebody asked for.
@@ -248,6 +258,9 @@ pub(super) struct Memory {
     pub(super) y: Buffer,
     /// Inner values of adapters [rows][`lora::RANK_MAX`].
     pub(super) inner: Buffer,
+    /// The same as halves, of those in tiles [parts][T][`lora::RANK_MAX`], and what their launches count.
+    pub(super) low_inner: Buffer,
+    pub(super) low_arrived: Buffer,
     pub(super) logits: Buffer,
     pub(super) likely: Likely,
     /// Cosines and sines [positions, rope_dims].
@@ -267,6 +280,8 @@ fn scratch_bytes(hp: &HParams, s: &Sizes) -> usize {
         + t * (m.used + 1) * d
         + HEAD_ROWS * (hp.vocab + Likely::WORDS)
         + s.lora_rows(hp) * lora::RANK_MAX
+        + s.low_words(hp).0
+        + s.low_words(hp).1
         + s.context * a.rope_dims
         + d.div_ceil(16)
         + 2;
@@ -285,7 +300,7 @@ impl Memory {
         let mixed = g.value_dim().max(a.heads * a.head_dim);
         let pairs = t * (m.used + 1);
         Ok(Memory {
-            plan: floats(8 * ROWS_MAX)?,
+            plan: floats(PLAN_LISTS * ROWS_MAX)?,
             x: floats(t * hp.width)?,
             narrow: floats(t * hp.width)?,
             squares: floats(hp.width.div_ceil(16))?,
@@ -314,6 +329,8 @@ impl Memory {
             h: Activation::new(d, pairs, s.inner)?,
             y: floats(pairs * hp.width)?,
             inner: floats(s.lora_rows(hp) * lora::RANK_MAX)?,
+            low_inner: floats(s.low_words(hp).0)?,
+            low_arrived: floats(s.low_words(hp).1)?,
             logits: floats(HEAD_ROWS * hp.vocab)?,
             likely: Likely::new(d)?,
             angles: angles(d, hp, s.context)?,

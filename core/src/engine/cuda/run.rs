@@ -6,16 +6,19 @@ mod delta;
 mod experts;
 mod lora;
 
-use super::adapters::{Target, Touched};
-use super::memory::HEAD_ROWS;
+use super::adapters::{Changed, Target};
+use super::memory::{HEAD_ROWS, LOW_LAUNCHES};
 use super::weights::{Matrix, OnDevice};
 use super::{Cuda, GRAPH_ROWS_MAX, plan_words};
 use crate::engine::model::passes::{GRID, Pass, Span};
 use crate::engine::model::stages::Stage;
 use crate::engine::model::state::Part;
 use crate::engine::model::weights::{Layer, Mixer};
+use std::cell::Cell;
+
 use chimere_ffi::KvType;
 use chimere_ffi::gpu::{Buffer, GpuError};
+use chimere_ffi::kernels::low::{self, Low};
 use chimere_ffi::kernels::matmul::{Besides, Normed};
 use chimere_ffi::kernels::norm::{Out, Pending, Rows};
 use chimere_ffi::kernels::{attention_prefill, embed, matmul, norm};
@@ -30,13 +33,13 @@ pub(super) struct Shape {
     /// Parts of spans whose attention runs on tensor cores.
     pub(super) long: Vec<Long>,
     /// What the adapters of the pass change.
-    pub(super) touched: Touched,
+    pub(super) changed: Changed,
 }
 
 impl Shape {
     /// A token of each of so many sequences, all of them wanted.
-    pub(super) fn decoding(rows: usize, touched: Touched) -> Shape {
-        Shape { rows, wanted: rows, spans: rows, long: Vec::new(), touched }
+    pub(super) fn decoding(rows: usize, changed: Changed) -> Shape {
+        Shape { rows, wanted: rows, spans: rows, long: Vec::new(), changed }
     }
 }
 
@@ -60,7 +63,10 @@ pub(super) struct Run<'a> {
     /// Only the wanted rows are left.
     narrowed: bool,
     /// What the adapters of the pass change.
-    touched: Touched,
+    changed: Changed,
+    /// Launches that waited for inner values of adapters, and words that each counts in.
+    counted: Cell<usize>,
+    words: usize,
 }
 
 /// The part of a span whose attention runs on tensor cores: its leading rows.
@@ -109,7 +115,7 @@ fn long_rows(span: &Span) -> usize {
 
 impl<'a> Run<'a> {
     pub(super) fn new(c: &'a Cuda, part: Part, shape: &Shape) -> Run<'a> {
-        let Shape { rows, wanted, spans, long, touched } = shape.clone();
+        let Shape { rows, wanted, spans, long, changed } = shape.clone();
         Run {
             c,
             part,
@@ -122,7 +128,9 @@ impl<'a> Run<'a> {
             pending: false,
             summed: false,
             narrowed: false,
-            touched,
+            changed,
+            counted: Cell::new(0),
+            words: low::words(rows),
         }
     }
 
@@ -181,7 +189,7 @@ impl<'a> Run<'a> {
     /// Whether whoever reads the residual stream normalises it: a single row, and no adapter that reads it too.
     fn fuses(&self) -> bool {
         let single = self.rows == 1 && matmul::normalises(self.c.hp.width);
-        single && self.part == Part::Trunk && self.touched.is_empty()
+        single && self.part == Part::Trunk && self.changed.floats.is_empty()
     }
 
     /// Where the sums of the residual stream's squares go, if they are of use.
@@ -200,20 +208,34 @@ impl<'a> Run<'a> {
         (matmul::Input { x: self.x.at(), ..self.input() }, norm)
     }
 
-    /// Products of the normalised residual stream.
-    fn project(&mut self, w: &Buffer, products: &[(&Matrix, &Buffer)]) -> Result<(), GpuError> {
+    /// Products of the normalised residual stream, with what adapters add to them.
+    fn project(&mut self, i: usize, products: &[(Target, &Matrix, &Buffer)]) -> Result<(), GpuError> {
+        let w = &self.layer(i).norm;
         if !self.summed {
             self.norm(w)?;
-            return self.product(self.input(), products, false);
         }
         let (input, norm) = self.reading(w);
-        let list: Vec<_> = products.iter().map(|(m, out)| (m.weight(), out.at())).collect();
-        matmul::few(&self.c.device, input, &list, &Besides { norm, ..Besides::default() })
+        let list: Vec<_> = products.iter().map(|(_, m, out)| (m.weight(), out.at())).collect();
+        let targets: Vec<_> = products.iter().map(|(target, ..)| *target).collect();
+        let low = self.low(i, &targets);
+        matmul::with(&self.c.device, input, &list, &Besides { norm, low, ..Besides::default() })?;
+        self.adapt(i, self.input(), products)
     }
 
     fn embed(&self, table: &Matrix, out: u64) -> Result<(), GpuError> {
-        let tokens = self.c.memory.plan.at();
-        embed::launch(&self.c.device, table.buffer.at(), table.packing, tokens, self.rows, table.cols, out)
+        let m = &self.c.memory;
+        let counts = LOW_LAUNCHES * self.c.hp.layers.len() * self.words;
+        let a = embed::Embed {
+            table: table.buffer.at(),
+            tokens: m.plan.at(),
+            out,
+            inputs: table.cols as u32,
+            packing: table.packing as u32,
+            clear: m.low_arrived.at(),
+            words: if self.changed.groups > 0 { counts as u32 } else { 0 },
+            pad: 0,
+        };
+        embed::launch(&self.c.device, &a, self.rows)
     }
 
     /// n = norm(x), after what waits was added to x.
@@ -250,18 +272,16 @@ impl<'a> Run<'a> {
             Mixer::Attention(w) => (&w.out, hp.attention.heads * hp.attention.head_dim, Target::AttentionOut),
         };
         let input = matmul::Input { x: m.mixed.x.at(), halves: m.mixed.halves.at(), inputs, tokens: self.rows };
-        self.add(w, input)?;
+        self.add(w, input, self.low(i, &[target]))?;
         self.adapt(i, input, &[(target, w, self.x)])
     }
 
     /// x += w · input, and of a single row the sums that whoever reads it next normalises it with.
-    fn add(&mut self, w: &Matrix, input: matmul::Input) -> Result<(), GpuError> {
+    fn add(&mut self, w: &Matrix, input: matmul::Input, low: Low) -> Result<(), GpuError> {
         self.summed = self.fuses() && !w.packing.is_float();
-        if self.summed {
-            let besides = Besides { add: true, squares: self.squares(), ..Besides::default() };
-            return matmul::few(&self.c.device, input, &[(w.weight(), self.x.at())], &besides);
-        }
-        self.product(input, &[(w, self.x)], true)
+        let squares = if self.summed { self.squares() } else { 0 };
+        let besides = Besides { add: true, squares, low, ..Besides::default() };
+        matmul::with(&self.c.device, input, &[(w.weight(), self.x.at())], &besides)
     }
 
     fn narrow(&mut self) -> Result<(), GpuError> {

@@ -162,7 +162,7 @@ fn the_prediction_block_gives_the_processor_s_numbers() {
 fn a_shape_is_recorded_when_it_comes_again_and_the_usual_ones_stay_when_there_are_too_many() {
     let file = Tiny::default().write();
     let mut c = cuda(&file.path);
-    let decoding = Shape::decoding(2, Touched::default());
+    let decoding = Shape::decoding(2, Changed::default());
     assert!(!c.recorded(&decoding).unwrap() && c.graphs[&decoding].is_none());
     assert!(c.recorded(&decoding).unwrap() && c.graphs[&decoding].is_some());
     // Pieces of one prompt, of ever other lengths.

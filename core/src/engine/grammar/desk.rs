@@ -1,12 +1,11 @@
 //! Where requests wait for their grammar to be compiled. A thread of its own does that, so that no schema holds up
 //! the engine loop or requests without one. It keeps what was compiled lately, and what was refused.
 
-use std::collections::HashSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use llguidance::{Matcher, ParserFactory};
@@ -18,6 +17,7 @@ use super::counts::FormCounts;
 use super::vet::{STACK_BYTES, vet_apart};
 use super::{Grammar, GrammarError, compile, words};
 use crate::engine::host::{Events, Input};
+use crate::engine::pending::Pending;
 use crate::engine::protocol::{Event, FailureKind, RequestId};
 use crate::engine::slot::Prepared;
 use crate::engine::vocab::Vocab;
@@ -31,9 +31,6 @@ struct Job {
     job: Box<Prepared>,
     grammar: Grammar,
 }
-
-/// Ids of the requests at the desk. Whoever takes an id out answers for the request.
-type Pending = Arc<Mutex<HashSet<RequestId>>>;
 
 /// The side of whoever prepares requests.
 pub struct Desk {
@@ -53,7 +50,7 @@ impl Desk {
     ) -> io::Result<Desk> {
         let (jobs, from_desk) = sync_channel(WAITING_MAX);
         let pending = Pending::default();
-        let own = Arc::clone(&pending);
+        let own = pending.clone();
         let compiler = Compiler::new(vocab, vet_with);
         let counts = Arc::clone(&compiler.counts);
         thread::Builder::new().name("engine-grammar".to_owned()).stack_size(STACK_BYTES).spawn(move || {
@@ -70,7 +67,7 @@ impl Desk {
     /// Has a request go on to the step loop once its grammar is compiled; or the event that tells why it cannot.
     pub fn take(&self, job: Box<Prepared>, grammar: Grammar) -> Result<(), Event> {
         let id = job.id;
-        held(&self.pending).insert(id);
+        self.pending.enter(id);
         let refused = match self.jobs.try_send(Job { job, grammar }) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Full(_)) => {
@@ -80,25 +77,25 @@ impl Desk {
                 (FailureKind::Internal, "the engine no longer compiles grammars".to_owned())
             }
         };
-        held(&self.pending).remove(&id);
+        self.pending.leave(id);
         self.counts.turned_away();
         Err(Event::Failed { id, kind: refused.0, message: refused.1 })
     }
 
     /// Ends a request that is still here; the event tells so. `None`: it is elsewhere.
     pub fn cancel(&self, id: RequestId) -> Option<Event> {
-        let message = "the request was cancelled".to_owned();
-        held(&self.pending).remove(&id).then_some(Event::Failed { id, kind: FailureKind::Invalid, message })
+        self.pending.cancel(id)
     }
-}
 
-fn held(pending: &Pending) -> std::sync::MutexGuard<'_, HashSet<RequestId>> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Nothing is kept of the prompts of the requests that are here.
+    pub fn forget(&self) {
+        self.pending.forget();
+    }
 }
 
 fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &SyncSender<Input>, events: &Events) {
     while let Ok(Job { mut job, grammar }) = from.recv() {
-        if !held(pending).contains(&job.id) {
+        if !pending.holds(job.id) {
             continue;
         }
         let made = compiler.constraint(&grammar).and_then(|mut made| {
@@ -107,14 +104,13 @@ fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &S
             }
             Ok(made)
         });
-        // Held while the request is passed on, so that a cancel comes either before or behind it.
-        let mut pending = held(pending);
-        if !pending.remove(&job.id) {
-            continue;
-        }
-        let passed = match made {
+        let id = job.id;
+        let passed = pending.pass(id, |forgotten| match made {
             Ok(constraint) => {
                 job.constraint = Some(constraint);
+                if forgotten {
+                    job.prefix_owner = None;
+                }
                 to.send(Input::Prepared(job)).is_ok()
             }
             Err(error) => {
@@ -123,10 +119,10 @@ fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &S
                     GrammarError::Late => FailureKind::Busy,
                     _ => FailureKind::Form,
                 };
-                events.send(vec![Event::Failed { id: job.id, kind, message: error.to_string() }]).is_ok()
+                events.send(vec![Event::Failed { id, kind, message: error.to_string() }]).is_ok()
             }
-        };
-        if !passed {
+        });
+        if passed == Some(false) {
             return;
         }
     }

@@ -120,9 +120,12 @@ pub enum GrammarError {
     NoObject,
     #[error("the schema cannot be enforced: {0}")]
     Schema(String),
-    /// `path`: JSON pointer to the keyword that is wrong, or cannot be enforced.
+    /// `path`: JSON pointer to the keyword that means something which no grammar can hold.
     #[error("the schema cannot be enforced at `{path}`: {reason}")]
     At { path: String, reason: String },
+    /// `path`: JSON pointer to the keyword that means nothing as it stands.
+    #[error("the schema is wrong at `{path}`: {reason}")]
+    Wrong { path: String, reason: String },
     #[error(
         "the schema is too complex to be enforced: it takes more than {VET_CPU_S_MAX} s or too much memory to compile"
     )]

@@ -256,15 +256,22 @@ fn listing(values: Vec<Value>, own: Map<String, Value>) -> Value {
     Value::Object(kept)
 }
 
-/// Has one step in place of several of its own. Those of others and of alternatives the library joins: each of them with
-/// the step of all would be more than it can multiply.
+/// Has one step in place of several of its own, and beside it the narrowest bounds of all its parts: the library counts
+/// multiples within bounds that stand together. The steps of others and of alternatives the library joins: each of them
+/// with the step of all would be more than it can multiply.
 fn one_step(own: &mut Map<String, Value>, within: &Together<'_>, all: &Together<'_>) -> Result<(), GrammarError> {
-    let step = if steps_apart(own) { None } else { within.step(false)? };
+    let apart = steps_apart(own);
+    let step = if apart { None } else { within.step(false)? };
     all.step(step.is_none() && within.has_step())?;
+    if !within.has_step() {
+        return Ok(());
+    }
+    let mut found = Map::new();
+    if let Some(parts) = own.get_mut("allOf") {
+        take_numbers(parts, !apart, &mut found);
+    }
+    found.into_iter().for_each(|(key, value)| narrow(own, &key, value));
     if let Some(step) = step {
-        if let Some(parts) = own.get_mut("allOf") {
-            strip_steps(parts);
-        }
         own.insert("multipleOf".to_owned(), Value::Number(step));
     }
     Ok(())
@@ -279,12 +286,30 @@ fn steps_apart(own: &Map<String, Value>) -> bool {
         || parts.any(steps_apart)
 }
 
-fn strip_steps(parts: &mut Value) {
+/// Takes the bounds out of parts, and their steps where `steps` says so. Of several steps the last is told.
+fn take_numbers(parts: &mut Value, steps: bool, found: &mut Map<String, Value>) {
     for part in parts.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-        part.remove("multipleOf");
-        if let Some(parts) = part.get_mut("allOf") {
-            strip_steps(parts);
+        for key in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"] {
+            if key != "multipleOf" || steps {
+                part.remove(key).into_iter().for_each(|value| narrow(found, key, value));
+            }
         }
+        if let Some(parts) = part.get_mut("allOf") {
+            take_numbers(parts, steps, found);
+        }
+    }
+}
+
+/// Adds a keyword of numbers to a schema that may have it already: of two bounds the narrower holds.
+fn narrow(map: &mut Map<String, Value>, key: &str, value: Value) {
+    let number = |value: &Value| value.as_f64().unwrap_or_default();
+    let wider = map.get(key).is_none_or(|own| match key {
+        "minimum" | "exclusiveMinimum" => number(own) < number(&value),
+        "maximum" | "exclusiveMaximum" => number(own) > number(&value),
+        _ => true,
+    });
+    if wider {
+        map.insert(key.to_owned(), value);
     }
 }
 

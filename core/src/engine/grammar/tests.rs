@@ -270,12 +270,19 @@ fn a_free_choice_is_text_calls_or_the_answer_that_was_asked_for() {
 #[test]
 fn what_cannot_be_enforced_is_said() {
     let said = |schema: Value| compiler(false).constraint(&Grammar::Json(schema)).unwrap_err().to_string();
-    let message = "the schema cannot be enforced at `#/properties/p/pattern`: the pattern cannot be enforced: \
-        look-around, including look-ahead and look-behind, is not supported";
+    let message = "the schema cannot be enforced at `#/properties/p/pattern`: look-around, \
+        including look-ahead and look-behind, is not supported; without `strict` it is left to the model";
     assert_eq!(said(json!({"properties": {"p": {"type": "string", "pattern": "(?=a)b"}}})), message);
     assert!(said(json!({"type": "array", "uniqueItems": true})).contains("uniqueItems"));
     let steps = json!({"allOf": [{"type": "integer", "multipleOf": 99991}, {"type": "integer", "multipleOf": 99989}]});
     assert!(said(steps).contains("`multipleOf` 99991 and 99989"));
+    // Of more than two that stand apart the library multiplies some two first.
+    let apart = |step: u32| {
+        json!({"type": "integer", "allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}, {"multipleOf": step}],
+        "$defs": {"a": {"multipleOf": step}, "b": {"multipleOf": step}}})
+    };
+    assert!(said(apart(70_000)).contains("`multipleOf` 70000 and 70000 and 70000"));
+    assert!(compiler(false).constraint(&Grammar::Json(apart(60_000))).is_ok());
     assert!(said(json!({"enum": []})).len() > 20);
     assert!(said(json!({"$ref": "http://example.org/a"})).contains("example.org"));
     assert!(said(json!({"$ref": "#/$defs/none"})).len() > 20);

@@ -14,6 +14,8 @@ use super::prepare::{decimal, integer, kind_of, parts};
 const SCHEMAS_MAX: usize = 64;
 /// Work of one question about texts.
 const FUEL: u64 = 20_000;
+/// Steps whose every division in two is looked at.
+const SPLIT_MAX: usize = 8;
 /// Digits behind the point that are counted.
 const PLACES_MAX: u32 = 18;
 
@@ -202,18 +204,11 @@ impl<'a> Together<'a> {
         let deepest = steps.iter().map(|(_, places)| *places).max().unwrap_or(0);
         let scaled = |(coefficient, places): &(u64, u32)| coefficient.checked_mul(10u64.checked_pow(deepest - places)?);
         let most = u64::from(u32::MAX);
-        // Of more than two, the order in which it multiplies them is its own.
-        let apart = apart && steps.len() == 2;
-        let joined = steps.iter().try_fold(None, |all: Option<u64>, step| {
-            let step = scaled(step)?;
-            let Some(all) = all else { return Some(Some(step)) };
-            let product = u128::from(all) * u128::from(step);
-            let least = product / common(i128::from(all), i128::from(step)).unsigned_abs();
-            let fits = !apart || product <= u128::from(most);
-            fits.then_some(Some(u64::try_from(least).ok()?))
-        });
+        let scaled: Option<Vec<u64>> = steps.iter().map(scaled).collect();
+        let joined =
+            scaled.filter(|steps| !apart || multiply_in_any_order(steps, most)).and_then(|steps| least(&steps));
         let sized = |joined: &u64| u128::from(*joined) * 10 + 9 * 10u128.pow(deepest.min(9)) <= u128::from(most);
-        let fits = joined.flatten().filter(sized);
+        let fits = joined.filter(sized);
         let number = fits.filter(|_| deepest <= 9).and_then(|joined| match deepest {
             0 => Some(Number::from(joined)),
             places => Number::from_f64(joined as f64 / 10f64.powi(places as i32)),
@@ -384,6 +379,30 @@ fn no_number_between(steps: &[&Number], bounds: &[(&str, &Number)], whole: bool)
         }
     }
     Some(first.zip(last).is_some_and(|(first, last)| first > last))
+}
+
+/// The least number that is a multiple of all.
+fn least(steps: &[u64]) -> Option<u64> {
+    steps.iter().try_fold(1, |all: u64, step| {
+        let product = u128::from(all) * u128::from(*step);
+        u64::try_from(product / common(i128::from(all), i128::from(*step)).unsigned_abs()).ok()
+    })
+}
+
+/// Whether no product is above `most` when two multiples of all are made one, and so on: the order is the library's own.
+fn multiply_in_any_order(steps: &[u64], most: u64) -> bool {
+    let small = |product: u128| product <= u128::from(most);
+    if steps.len() > SPLIT_MAX {
+        let product = steps.iter().try_fold(1u128, |all, step| all.checked_mul(u128::from(*step)));
+        return product.is_some_and(small);
+    }
+    (1..1usize << (steps.len() - 1)).all(|part| {
+        let of = |inside: bool| {
+            let own = steps.iter().enumerate().filter(|(at, _)| (part >> at & 1 == 1) == inside);
+            least(&own.map(|(_, step)| *step).collect::<Vec<_>>())
+        };
+        of(true).zip(of(false)).is_some_and(|(one, other)| small(u128::from(one) * u128::from(other)))
+    })
 }
 
 /// The largest common divisor of two numbers above 0.

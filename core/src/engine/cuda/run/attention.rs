@@ -19,8 +19,7 @@ impl<'a> Run<'a> {
         let Mixer::Attention(w) = &layer.mixer else { return Ok(()) };
         let m = &self.c.memory;
         let products = [(&w.q, &m.query_gate), (&w.k, &m.k), (&w.v, &m.v)];
-        self.project(&layer.norm, &products)?;
-        self.adapt(i, self.input(), &with_targets([Target::Q, Target::K, Target::V], products))
+        self.project(i, &with_targets([Target::Q, Target::K, Target::V], products))
     }
 
     fn attention_parts(&self, i: usize) -> Option<(&'a AttentionWeights<OnDevice>, &'a Buffer, &'a Buffer)> {

@@ -15,9 +15,8 @@ impl Run<'_> {
         let Mixer::Gdn(w) = &layer.mixer else { return Ok(()) };
         let m = &self.c.memory;
         let products = [(&w.qkv, &m.qkv), (&w.gate, &m.z), (&w.alpha, &m.alpha), (&w.beta, &m.beta)];
-        self.project(&layer.norm, &products)?;
         let targets = [Target::Qkv, Target::Z, Target::Alpha, Target::Beta];
-        self.adapt(i, self.input(), &with_targets(targets, products))
+        self.project(i, &with_targets(targets, products))
     }
 
     /// The recurrent mix, by the kernel for so many rows.

@@ -7,7 +7,8 @@ use crate::engine::cuda::supported::slower;
 use crate::engine::cuda::weights::Matrix;
 use crate::engine::model::weights::Ffn;
 use chimere_ffi::gpu::GpuError;
-use chimere_ffi::kernels::matmul::{self, Normed};
+use chimere_ffi::kernels::low::{self, Low};
+use chimere_ffi::kernels::matmul::{self, Besides, Normed};
 use chimere_ffi::kernels::{each, experts, route};
 
 impl Run<'_> {
@@ -21,7 +22,11 @@ impl Run<'_> {
         self.norm(&layer.post_norm)?;
         self.summed = false;
         let (m, p) = (&self.c.memory, &self.c.hp.moe);
-        self.product(self.input(), &[(&moe.router, &m.router)], false)?;
+        // The inner values of the shared expert's adapters are made beside the logits, over the same inputs.
+        let shared = self.low_shared(i);
+        let low = if shared.count > 0 { Low { of: [low::NONE; low::PARTS_MAX], ..shared } } else { Low::default() };
+        let besides = Besides { low: self.counting(low), ..Besides::default() };
+        matmul::with(&self.c.device, self.input(), &[(moe.router.weight(), m.router.at())], &besides)?;
         let a = route::Route {
             logits: m.router.at(),
             weight: m.weight.at(),
@@ -34,13 +39,13 @@ impl Run<'_> {
             used: p.used as u32,
             pad: 0,
         };
-        route::launch(&self.c.device, &a, m.work.at())
+        route::launch(&self.c.device, &a, experts::listed(self.rows, &shared).then_some(m.work.at()))
     }
 
     /// What the experts say, added to the residual stream now or by the norm that comes next.
     pub(super) fn experts(&mut self, i: usize) -> Result<(), GpuError> {
         if self.each(i) {
-            each::launch(&self.c.device, &self.each_experts(i))?;
+            each::launch(&self.c.device, &self.each_experts(i), &self.counting(self.low_shared(i)))?;
             self.summed = self.fuses();
             return Ok(());
         }
@@ -49,9 +54,9 @@ impl Run<'_> {
             let p = &self.c.hp.moe;
             tier.bring(&self.c.device, (i, moe), (&m.start, p.experts, self.rows * p.used))?;
         }
-        let (a, count) = (self.listed(i)?, self.c.hp.moe.experts);
-        experts::up(&self.c.device, &a, count)?;
-        self.pending = !experts::down(&self.c.device, &a, count)?;
+        let (a, low, count) = (self.listed(i)?, self.low_shared(i), self.c.hp.moe.experts);
+        experts::up(&self.c.device, &a, &low, count)?;
+        self.pending = !experts::down(&self.c.device, &a, &low, count)?;
         self.adapt_down(i)
     }
 
@@ -60,9 +65,13 @@ impl Run<'_> {
         let layer = self.layer(i);
         let Ffn::Dense(w) = &layer.ffn else { return Ok(()) };
         self.norm(&layer.post_norm)?;
-        experts::up(&self.c.device, &self.listed(i)?, 0)?;
+        experts::up(&self.c.device, &self.listed(i)?, &Low::default(), 0)?;
         let (h, inputs) = (&self.c.memory.h, self.c.hp.moe.shared_width);
-        self.add(&w.down, matmul::Input { x: h.x.at(), halves: h.halves.at(), inputs, tokens: self.rows })
+        self.add(
+            &w.down,
+            matmul::Input { x: h.x.at(), halves: h.halves.at(), inputs, tokens: self.rows },
+            Low::default(),
+        )
     }
 
     /// The experts over lists of the rows that chose each.

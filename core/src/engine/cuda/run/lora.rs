@@ -1,17 +1,58 @@
-//! What adapters add in a pass: behind the products of mixers and head, and inside the experts. Nothing is launched for
-//! matrices that no adapter of the pass changes.
+//! What adapters add in a pass: inside the products where their factors are in tiles, else behind the products of mixers and head,
+//! and inside the experts. Nothing is launched for matrices that no adapter of the pass changes.
 
 use super::Run;
 use crate::engine::cuda::adapters::{Adapters, Target};
 use crate::engine::cuda::weights::Matrix;
 use chimere_ffi::gpu::{Buffer, GpuError};
 use chimere_ffi::kernels::lora::{self, Joint, Part, RANK_MAX, Who};
+use chimere_ffi::kernels::low::{self, Low};
 use chimere_ffi::kernels::matmul;
 
 const EXPERTS: [Target; 6] =
     [Target::SharedGate, Target::SharedUp, Target::SharedDown, Target::Gate, Target::Up, Target::Down];
 
+const SHARED: [Target; 3] = [Target::SharedGate, Target::SharedUp, Target::SharedDown];
+
 impl Run<'_> {
+    /// What adapters in tiles add to products of layer `i` over the same inputs.
+    pub(super) fn low(&self, i: usize, targets: &[Target]) -> Low {
+        self.counting(self.low_parts(i, targets))
+    }
+
+    /// What they add to the shared expert's gate, up and down, the inner values of the first two made by who is told where to
+    /// count.
+    pub(super) fn low_shared(&self, i: usize) -> Low {
+        let low = self.low_parts(i, &SHARED);
+        let made = low.of[..2].iter().filter(|of| **of != low::NONE).count() as u32;
+        Low { count: low.count.min(made), ..low }
+    }
+
+    /// With a place of its own to count in.
+    pub(super) fn counting(&self, low: Low) -> Low {
+        if low.count == 0 {
+            return low;
+        }
+        let n = self.counted.replace(self.counted.get() + 1);
+        Low { arrived: self.c.memory.low_arrived.from(4 * n * self.words), ..low }
+    }
+
+    fn low_parts(&self, i: usize, targets: &[Target]) -> Low {
+        let (changed, plan) = (&self.changed, &self.c.memory.plan);
+        if !changed.tiles.any(i, targets) {
+            return Low::default();
+        }
+        let rows = if self.narrowed { plan.from(3 * self.list) } else { 0 };
+        let mut low = self.c.adapters.low(changed, plan.from(9 * self.list), plan.from(8 * self.list), rows);
+        low.inner = self.c.memory.low_inner.at();
+        for (of, target) in low.of.iter_mut().zip(targets).filter(|(_, t)| changed.tiles.at(i, **t)) {
+            low.place[low.count as usize] = Adapters::place(i, *target);
+            *of = low.count;
+            low.count += 1;
+        }
+        low
+    }
+
     /// Whose adapter each row is under, from row `first` on.
     fn who(&self, first: usize) -> Who {
         let (plan, from) = (&self.c.memory.plan, 4 * first);
@@ -34,7 +75,7 @@ impl Run<'_> {
         input: matmul::Input,
         products: &[(Target, &Matrix, &Buffer)],
     ) -> Result<(), GpuError> {
-        let touched = products.iter().filter(|(target, ..)| self.touched.at(i, *target));
+        let touched = products.iter().filter(|(target, ..)| self.changed.floats.at(i, *target));
         let parts: Vec<Part> = touched
             .enumerate()
             .map(|(n, (target, w, out))| Part {
@@ -49,7 +90,7 @@ impl Run<'_> {
 
     /// Adds to the logits of the rows `first ..`.
     pub(super) fn adapt_head(&self, first: usize, input: matmul::Input, outputs: usize) -> Result<(), GpuError> {
-        if !self.touched.head() {
+        if !self.changed.floats.head() {
             return Ok(());
         }
         let out = self.c.memory.logits.at();
@@ -69,7 +110,7 @@ impl Run<'_> {
 
     /// Whether adapters change the experts of layer `i`.
     pub(super) fn adapts_experts(&self, i: usize) -> bool {
-        self.touched.any(i, &EXPERTS)
+        self.changed.floats.any(i, &EXPERTS)
     }
 
     /// What is added to gate and up of layer `i`, its inner values made.
@@ -91,7 +132,8 @@ impl Run<'_> {
             (Target::SharedGate, one(Target::SharedGate, routed)),
             (Target::SharedUp, one(Target::SharedUp, all + routed)),
         ];
-        let parts: Vec<Part> = parts.into_iter().filter(|(t, _)| self.touched.at(i, *t)).map(|(_, p)| p).collect();
+        let parts: Vec<Part> =
+            parts.into_iter().filter(|(t, _)| self.changed.floats.at(i, *t)).map(|(_, p)| p).collect();
         if !parts.is_empty() {
             lora::inner(&self.c.device, who, &parts)?;
         }
@@ -129,7 +171,8 @@ impl Run<'_> {
             (Target::Down, self.routed(one(Target::Down, 0, p.width))),
             (Target::SharedDown, one(Target::SharedDown, routed, p.shared_width)),
         ];
-        let parts: Vec<Part> = parts.into_iter().filter(|(t, _)| self.touched.at(i, *t)).map(|(_, p)| p).collect();
+        let parts: Vec<Part> =
+            parts.into_iter().filter(|(t, _)| self.changed.floats.at(i, *t)).map(|(_, p)| p).collect();
         self.add_parts(0, &parts)
     }
 }

@@ -8,12 +8,12 @@ use super::super::adapters::standard_bytes;
 use super::super::weights::packed_bytes;
 use super::*;
 use crate::engine::adapter::{self, Adapter, BaseModel, Candidate, Recipe, Sides, TARGETS};
-use crate::engine::backend::AdapterId;
+use crate::engine::backend::{AdapterId, SeqId};
 use crate::engine::host::{Host, HostLimits, Input as HostInput};
 use crate::engine::host_tests::Letters;
 use crate::engine::protocol::{Command, EvalRow, Event, Probe};
 use crate::training::pairs::Pair;
-use crate::training::recipe::{Method, Recipe as TrainingRecipe};
+use crate::training::recipe::{Method, Recipe as TrainingRecipe, TARGETS as TRAINED};
 use crate::training::zeroth::{Ask, Walk};
 
 pub(super) fn adapter(path: &Path, rank: usize, targets: &[&str], seed: u64) -> Adapter {
@@ -105,6 +105,58 @@ fn sequences_under_different_adapters_share_steps_bit_for_bit() {
         assert!(out.logits == [0, 1, 2, 3].map(|i| split(i).1).concat(), "{dtype:?}: decode");
         seqs.iter().for_each(|s| c.close(*s));
     }
+}
+
+/// Of packed weights the factors are tiles of halves, which a probe's must not be.
+#[test]
+fn factors_in_tiles_give_the_numbers_of_floats_and_the_same_bits_in_pieces() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let mut c = with(&file.path, &CudaOptions { kv: KvType::F16, ..options() });
+    let (tokens, v) = (Random(12).tokens(40), VOCAB as usize);
+    let base = logits(&mut c, &tokens, 0);
+    let shared = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+    let mixers = ["attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "attn_gate", "ssm_out"];
+    for (rank, targets) in [(5, &mixers[..]), (40, &shared[..]), (17, &shared[2..]), (33, &TRAINED[..])] {
+        let adapter = adapter(&file.path, rank, targets, 4);
+        let (tiles, floats) = (c.load_adapter(&adapter).unwrap(), c.load_probe(&adapter).unwrap());
+        let whole = under(&mut c, Some(tiles), &tokens, 0);
+        let apart = kl(&under(&mut c, Some(floats), &tokens, 0), &whole, v);
+        let moved = kl(&base, &whole, v);
+        let (apart, moved) = (apart[apart.len() / 2], moved[moved.len() / 2]);
+        assert!(apart < 1e-4 && apart < moved / 20.0, "rank {rank}, {targets:?}: {apart:e} apart, {moved:e} moved");
+        for (step, len) in [(1, 6), (3, 9), (7, 14), (20, 40)] {
+            let pieces = under(&mut c, Some(tiles), &tokens[..len], step);
+            assert!(pieces == whole[..len * v], "rank {rank}, {targets:?}: fed {step} at a time: other bits");
+        }
+        c.drop_adapter(tiles);
+        c.drop_adapter(floats);
+    }
+    assert!(base == logits(&mut c, &tokens, 0), "after the drop");
+}
+
+/// A pass under more adapters than it has rows left behind its last mixer.
+#[test]
+fn rows_that_are_dropped_leave_the_others_their_adapters() {
+    let file = Tiny { dtype: DType::Q8_0, ..Tiny::default() }.write();
+    let mut c = with(&file.path, &CudaOptions { sequences_max: 6, kv: KvType::F16, ..options() });
+    let adapters: Vec<_> =
+        (0..6).map(|seed| c.load_adapter(&adapter(&file.path, 5, &TRAINED, seed)).unwrap()).collect();
+    let tokens = Random(13).tokens(3);
+    let alone: Vec<_> = adapters.iter().map(|a| under(&mut c, Some(*a), &tokens, 0)).collect();
+    let seqs: Vec<_> = adapters
+        .iter()
+        .map(|a| {
+            let seq = c.open().unwrap();
+            c.adapt(seq, *a).unwrap();
+            seq
+        })
+        .collect();
+    let rows = |i: usize| if i >= 4 { Rows::Last } else { Rows::None };
+    let chunk = |(i, seq): (usize, &SeqId)| Chunk { seq: *seq, tokens: &tokens, rows: rows(i), hidden: false };
+    let mut out = Output::default();
+    c.step(&seqs.iter().enumerate().map(chunk).collect::<Vec<_>>(), &mut out).unwrap();
+    let wanted: Vec<f32> = [4, 5].into_iter().flat_map(|i: usize| alone[i][2 * VOCAB as usize..].to_vec()).collect();
+    assert!(out.logits == wanted && alone[4] != alone[5], "the numbers of others' adapters");
 }
 
 #[test]

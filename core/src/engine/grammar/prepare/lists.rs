@@ -45,7 +45,7 @@ impl Preparer<'_> {
                 Ok(Some((UNEVALUATED, schema)))
             }
             Some(_) => {
-                self.leave(node.at, UNEVALUATED, "`unevaluatedItems` beside what joins schemas cannot be enforced")?;
+                self.leave(node.at, UNEVALUATED, "beside what joins schemas it is not known what is left")?;
                 Ok(None)
             }
         }
@@ -55,8 +55,8 @@ impl Preparer<'_> {
         match node.map.get("uniqueItems") {
             None | Some(Value::Bool(false)) => Ok(()),
             Some(Value::Bool(true)) if node.count("maxItems")?.is_some_and(|most| most <= 1) => Ok(()),
-            Some(Value::Bool(true)) => self.leave(node.at, "uniqueItems", "`uniqueItems` cannot be enforced"),
-            Some(_) => Err(node.fault("uniqueItems", "this must be `true` or `false`")),
+            Some(Value::Bool(true)) => self.leave(node.at, "uniqueItems", "a grammar does not remember earlier items"),
+            Some(_) => Err(node.wrong("uniqueItems", "this must be `true` or `false`")),
         }
     }
 
@@ -64,7 +64,7 @@ impl Preparer<'_> {
         let says = node.map.contains_key("contains")
             && !(node.count("minContains")? == Some(0) && node.count("maxContains")?.is_none());
         match says {
-            true => self.leave(node.at, "contains", "`contains` cannot be enforced"),
+            true => self.leave(node.at, "contains", "a grammar does not look for one item among others"),
             false => Ok(()),
         }
     }

@@ -7,6 +7,7 @@ mod disjoint;
 mod lists;
 mod numbers;
 mod objects;
+mod older;
 mod patterns;
 mod references;
 mod strings;
@@ -114,7 +115,15 @@ pub fn prepare(schema: &Value, strict: bool) -> Result<Prepared, GrammarError> {
     }
 }
 
-/// A wrong or unenforceable part of a schema. `keyword`: under `path`; empty: the schema there itself.
+/// A part of a schema that is no part of one. `keyword`: under `path`; empty: the schema there itself.
+fn wrong(path: &str, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
+    match fault(path, keyword, reason) {
+        GrammarError::At { path, reason } => GrammarError::Wrong { path, reason },
+        other => other,
+    }
+}
+
+/// A part of a schema that cannot be enforced. `keyword` as in [`wrong`].
 pub(super) fn fault(path: &str, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
     let path = if keyword.is_empty() { path.to_owned() } else { below(path, keyword) };
     GrammarError::At { path: shortened(&path), reason: shortened(reason.as_ref()) }
@@ -157,8 +166,8 @@ impl<'a> Node<'a> {
         self.types.is_empty() || self.types.contains(&kind)
     }
 
-    fn fault(&self, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
-        fault(self.at, keyword, reason)
+    fn wrong(&self, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
+        wrong(self.at, keyword, reason)
     }
 
     /// A count that a schema gives: a whole number, also as `2.0`.
@@ -168,9 +177,9 @@ impl<'a> Node<'a> {
         match value.as_u64().or_else(|| value.as_f64().filter(whole).map(|f| f as u64)) {
             // Nothing grows as long as that.
             Some(count) if count > COUNT_MAX && keyword.starts_with("max") => Ok(None),
-            Some(count) if count > COUNT_MAX => Err(self.fault(keyword, format!("this is more than {COUNT_MAX}"))),
+            Some(count) if count > COUNT_MAX => Err(fault(self.at, keyword, format!("this is more than {COUNT_MAX}"))),
             Some(count) => Ok(Some(count)),
-            None => Err(self.fault(keyword, "this must be a whole number, not below 0")),
+            None => Err(self.wrong(keyword, "this must be a whole number, not below 0")),
         }
     }
 
@@ -179,7 +188,7 @@ impl<'a> Node<'a> {
         match self.map.get(keyword) {
             None => Ok(None),
             Some(Value::Array(list)) if !list.is_empty() => Ok(Some(list)),
-            Some(_) => Err(self.fault(keyword, "this must be a list of at least one schema")),
+            Some(_) => Err(self.wrong(keyword, "this must be a list of at least one schema")),
         }
     }
 
@@ -227,6 +236,9 @@ impl<'a> Preparer<'a> {
                 }
                 Ok(())
             }
+            GrammarError::At { path, reason } => {
+                Err(GrammarError::At { path, reason: format!("{reason}; without `strict` it is left to the model") })
+            }
             error => Err(error),
         }
     }
@@ -239,8 +251,9 @@ impl<'a> Preparer<'a> {
         let map = match schema {
             Value::Bool(_) => return Ok(schema.clone()),
             Value::Object(map) => map,
-            _ => return Err(fault(at, "", "a schema must be an object, `true` or `false`")),
+            _ => return Err(wrong(at, "", "a schema must be an object, `true` or `false`")),
         };
+        older::check(map, at)?;
         let mut node = Node { at, map, types: types(map, at)?, out: Map::new(), all: Vec::new() };
         if let Some(kind) = map.get("type") {
             node.out.insert("type".to_owned(), kind.clone());
@@ -269,7 +282,7 @@ impl<'a> Preparer<'a> {
             let Some(value) = node.map.get(keyword) else { continue };
             let values = match (keyword, value) {
                 ("enum", Value::Array(list)) if !list.is_empty() => list.as_slice(),
-                ("enum", _) => return Err(node.fault(keyword, "this must be a list of at least one value")),
+                ("enum", _) => return Err(node.wrong(keyword, "this must be a list of at least one value")),
                 _ => std::slice::from_ref(value),
             };
             match values.iter().find_map(unwritable) {
@@ -295,8 +308,8 @@ impl<'a> Preparer<'a> {
                 && let Some((one, other)) = disjoint::overlap(&self.references, list, &mut self.comparisons)
             {
                 let reason = format!(
-                    "alternatives {one} and {other} may hold together, so that `oneOf` cannot be enforced: use `anyOf`, \
-                     or give each a required property with a `const` of its own"
+                    "alternatives {one} and {other} may hold together: use `anyOf`, or give each a required property \
+                     with a `const` of its own"
                 );
                 self.leave(node.at, keyword, reason)?;
             }
@@ -313,12 +326,12 @@ impl<'a> Preparer<'a> {
 
     fn reference(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
         let Some(to) = node.map.get("$ref") else { return Ok(()) };
-        let Some(to) = to.as_str() else { return Err(node.fault("$ref", "a reference must be a text")) };
+        let Some(to) = to.as_str() else { return Err(node.wrong("$ref", "a reference must be a text")) };
         if !to.starts_with('#') {
             return Err(GrammarError::Remote(shortened(to)));
         }
         let Some(pointer) = self.references.pointer(to) else {
-            return Err(node.fault("$ref", format!("nothing stands at `{to}`")));
+            return Err(node.wrong("$ref", format!("nothing stands at `{to}`")));
         };
         let next = self.targets.pointers.len();
         let number = *self.targets.known.entry(pointer.clone()).or_insert(next);
@@ -339,18 +352,22 @@ impl<'a> Preparer<'a> {
     fn unknowable(&mut self, node: &Node<'_>) -> Result<(), GrammarError> {
         let has = |keyword: &str| node.map.contains_key(keyword);
         if node.map.get("not").is_some_and(|not| *not != json!(false)) {
-            self.leave(node.at, "not", "`not` cannot be enforced")?;
+            self.leave(node.at, "not", "what a value must not be is no form: say what it may be")?;
         }
         if has("if") && (has("then") || has("else")) {
-            self.leave(node.at, "if", "`if` with `then` and `else` cannot be enforced: use `anyOf`")?;
+            self.leave(node.at, "if", "a grammar knows no conditions: use `anyOf`")?;
         }
         for keyword in ["$dynamicRef", "$recursiveRef"] {
             if has(keyword) {
-                self.leave(node.at, keyword, format!("`{keyword}` cannot be enforced: use `$ref`"))?;
+                self.leave(node.at, keyword, "where it leads is not known beforehand: use `$ref`")?;
             }
         }
         if node.at != "#" && has("$id") {
-            self.leave(node.at, "$id", "a schema with an `$id` of its own within another one cannot be enforced")?;
+            self.leave(
+                node.at,
+                "$id",
+                "references within a schema of its own name lead elsewhere: leave the `$id` out",
+            )?;
         }
         Ok(())
     }
@@ -365,11 +382,11 @@ fn types<'a>(map: &'a Map<String, Value>, at: &str) -> Result<Vec<&'a str>, Gram
     };
     let known = |kind: &'a Value| match kind.as_str() {
         Some(name) if TYPES.contains(&name) => Ok(name),
-        _ => Err(fault(
-            at,
-            "type",
-            format!("`{}` is no type; there are {}", shortened(&kind.to_string()), TYPES.join(", ")),
-        )),
+        Some("any") => Err(wrong(at, "type", "`any` is no type: leave `type` out")),
+        _ => {
+            let told = shortened(&kind.to_string());
+            Err(wrong(at, "type", format!("`{told}` is no type; there are {}", TYPES.join(", "))))
+        }
     };
     list.iter().map(known).collect()
 }

@@ -21,7 +21,7 @@ impl Preparer<'_> {
                     None => continue,
                     Some(Value::Bool(_)) if keyword == exclusive => continue,
                     Some(Value::Number(number)) => number,
-                    Some(_) => return Err(node.fault(keyword, "this must be a number")),
+                    Some(_) => return Err(node.wrong(keyword, "this must be a number")),
                 };
                 match inexact(number) {
                     Some(reason) => self.leave(node.at, keyword, reason)?,
@@ -38,7 +38,7 @@ impl Preparer<'_> {
                 Some(reason) => self.leave(node.at, "multipleOf", reason)?,
                 None => drop(node.out.insert("multipleOf".to_owned(), Value::Number(number.clone()))),
             },
-            Some(_) => return Err(node.fault("multipleOf", "this must be a number above 0")),
+            Some(_) => return Err(node.wrong("multipleOf", "this must be a number above 0")),
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ pub(in crate::engine::grammar) fn is_wide(number: &Number) -> bool {
 pub(super) fn inexact(number: &Number) -> Option<String> {
     let narrow = number.as_f64().is_some_and(|float| float.abs() <= SAFE_MAX as f64);
     (integer(number).is_none() && !narrow)
-        .then(|| format!("{number} cannot be enforced to its last digit: integers of 64 bits can"))
+        .then(|| format!("{number} is not known to its last digit; integers of 64 bits are"))
 }
 
 /// Why multiples of a number cannot be told by their digits: the library counts in 32 bits.
@@ -76,7 +76,7 @@ fn step(number: &Number) -> Option<String> {
         *places <= 9 && u128::from(*coefficient) * 10 + 9 * 10u128.pow(*places) <= u128::from(u32::MAX)
     });
     let same = sized.is_some_and(|own| number.as_f64().and_then(decimal_of_double) == Some(own));
-    (!same).then(|| format!("multiples of {number} cannot be enforced: it has too many digits"))
+    (!same).then(|| format!("{number} has too many digits to tell its multiples"))
 }
 
 /// A number above 0 as `coefficient · 10^-places`, shortest form.

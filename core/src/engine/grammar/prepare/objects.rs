@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Node, Preparer, below, patterns};
+use super::{Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
 
 impl Preparer<'_> {
@@ -25,7 +25,7 @@ impl Preparer<'_> {
         let schemas = match node.map.get(keyword) {
             None => return Ok(None),
             Some(Value::Object(schemas)) => schemas,
-            Some(_) => return Err(node.fault(keyword, "this must be an object of schemas")),
+            Some(_) => return Err(node.wrong(keyword, "this must be an object of schemas")),
         };
         let at = below(node.at, keyword);
         let prepared = schemas.iter().map(|(name, schema)| Ok((name.clone(), self.node(schema, &below(&at, name))?)));
@@ -45,6 +45,9 @@ impl Preparer<'_> {
         for (pattern, schema) in schemas {
             match patterns::read(&pattern) {
                 Ok(pattern) => drop(own.insert(pattern, schema)),
+                Err(reason) if patterns::is_wrong(&pattern) => {
+                    return Err(wrong(&below(node.at, "patternProperties"), &pattern, reason));
+                }
                 Err(reason) => self.leave(&below(node.at, "patternProperties"), &pattern, reason)?,
             }
         }
@@ -71,8 +74,7 @@ impl Preparer<'_> {
                 node.out.insert(OTHERS.to_owned(), schema);
             }
             Some(_) => {
-                let reason = "`unevaluatedProperties` beside what joins schemas cannot be enforced: use \
-                              `additionalProperties`";
+                let reason = "beside what joins schemas it is not known what is left: use `additionalProperties`";
                 self.leave(node.at, UNEVALUATED, reason)?;
             }
         }
@@ -87,7 +89,7 @@ impl Preparer<'_> {
             Value::Object(map) => map.clone(),
             Value::Bool(true) => return Ok(()),
             Value::Bool(false) => Map::from_iter([("enum".to_owned(), json!([]))]),
-            _ => return Err(node.fault(NAMES, "a schema must be an object, `true` or `false`")),
+            _ => return Err(node.wrong(NAMES, "a schema must be an object, `true` or `false`")),
         };
         let says: Vec<(&str, &Value)> = map
             .iter()
@@ -118,11 +120,7 @@ impl Preparer<'_> {
             }
             _ => {}
         }
-        self.leave(
-            node.at,
-            NAMES,
-            "`propertyNames` can be enforced as an `enum` or a `pattern` alone, without other properties",
-        )
+        self.leave(node.at, NAMES, "names are held to an `enum` or a `pattern` alone, and without other properties")
     }
 
     /// `minProperties` and `maxProperties`, where the properties that are named decide them.
@@ -140,20 +138,14 @@ impl Preparer<'_> {
         if let Some(least) = least {
             match one {
                 true => drop(node.out.insert("minProperties".to_owned(), json!(least))),
-                false => {
-                    self.leave(node.at, "minProperties", "`minProperties` cannot be enforced: name what is `required`")?
-                }
+                false => self.leave(node.at, "minProperties", "properties are not counted: name what is `required`")?,
             }
         }
         if let Some(most) = most {
             // A name that comes twice counts once: the bound holds then all the more.
             match one || named == required_of(node) {
                 true => drop(node.out.insert("maxProperties".to_owned(), json!(most))),
-                false => self.leave(
-                    node.at,
-                    "maxProperties",
-                    "`maxProperties` beside optional properties cannot be enforced",
-                )?,
+                false => self.leave(node.at, "maxProperties", "optional properties are not counted")?,
             }
         }
         Ok(())
@@ -164,10 +156,10 @@ impl Preparer<'_> {
             let says = match node.map.get(keyword) {
                 None => false,
                 Some(Value::Object(map)) => !map.is_empty(),
-                Some(_) => return Err(node.fault(keyword, "this must be an object")),
+                Some(_) => return Err(node.wrong(keyword, "this must be an object")),
             };
             if says {
-                self.leave(node.at, keyword, format!("`{keyword}` cannot be enforced: use `anyOf`"))?;
+                self.leave(node.at, keyword, "what hangs on another property is no form: use `anyOf`")?;
             }
         }
         Ok(())
@@ -185,19 +177,25 @@ fn required_of(node: &Node<'_>) -> u64 {
 fn required(node: &Node<'_>) -> Result<Vec<String>, GrammarError> {
     let (mut names, mut known) = (Vec::new(), HashSet::new());
     match node.map.get("required") {
-        // In older drafts a switch of one property, which says nothing of the object.
+        // In draft 3 a switch of the property that this is.
         None | Some(Value::Bool(_)) => {}
         Some(Value::Array(list)) => {
             for name in list {
                 let Some(name) = name.as_str() else {
-                    return Err(node.fault("required", "each name must be a text"));
+                    return Err(node.wrong("required", "each name must be a text"));
                 };
                 if known.insert(name) {
                     names.push(name.to_owned());
                 }
             }
         }
-        Some(_) => return Err(node.fault("required", "this must be a list of names")),
+        Some(_) => return Err(node.wrong("required", "this must be a list of names")),
+    }
+    let properties = node.map.get("properties").and_then(Value::as_object);
+    for (name, _) in properties.into_iter().flatten().filter(|(_, property)| older::is_required(property)) {
+        if known.insert(name) {
+            names.push(name.clone());
+        }
     }
     Ok(names)
 }

@@ -11,9 +11,24 @@ const BLANKS: &str = r"\t\n\x0b\x0c\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}
 const BLANKS_SOMEWHERE: &str = r"\x1c-\x1f\x{85}\x{180e}\x{feff}";
 const NO_BLANKS: &str = r"\x00-\x08\x0e-\x1b!-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{180d}\x{180f}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{fefe}\x{ff00}-\x{10ffff}";
 
+/// Whether nobody reads the pattern: it is wrong, and not only beyond a grammar.
+pub(super) fn is_wrong(pattern: &str) -> bool {
+    use regex_syntax::ast::ErrorKind::{
+        ClassUnclosed, EscapeUnexpectedEof, GroupUnclosed, GroupUnopened, RepetitionMissing,
+    };
+    let error = Parser::new().parse(pattern).err();
+    error.is_some_and(|error| match error.kind() {
+        GroupUnclosed | GroupUnopened | EscapeUnexpectedEof => true,
+        // What means itself to some.
+        RepetitionMissing => !pattern.contains('{'),
+        ClassUnclosed => !pattern.contains(']'),
+        _ => false,
+    })
+}
+
 /// The pattern as it is enforced, or why it cannot be.
 pub(super) fn read(pattern: &str) -> Result<String, String> {
-    let ast = Parser::new().parse(pattern).map_err(|e| format!("the pattern cannot be enforced: {}", e.kind()))?;
+    let ast = Parser::new().parse(pattern).map_err(|e| e.kind().to_string())?;
     anchors(&ast, true, true)?;
     let narrow = visit(&ast, Narrow { replaced: Vec::new(), excluding: false })?;
     Ok(rewritten(pattern, narrow))
@@ -26,9 +41,9 @@ fn anchors(ast: &Ast, first: bool, last: bool) -> Result<(), String> {
             AssertionKind::StartLine | AssertionKind::StartText if first => Ok(()),
             AssertionKind::EndLine | AssertionKind::EndText if last => Ok(()),
             AssertionKind::WordBoundary | AssertionKind::NotWordBoundary => {
-                Err("the pattern cannot be enforced: word boundaries are not supported".to_owned())
+                Err("word boundaries are not supported".to_owned())
             }
-            _ => Err("the pattern cannot be enforced: `^` and `$` are known at its ends alone".to_owned()),
+            _ => Err("`^` and `$` are known at its ends alone".to_owned()),
         },
         Ast::Group(group) => anchors(&group.ast, first, last),
         Ast::Repetition(repetition) => anchors(&repetition.ast, false, false),
@@ -78,13 +93,13 @@ impl Visitor for Narrow {
             Ast::Dot(span) => self.replaced.push((**span, DOT.to_owned())),
             Ast::ClassPerl(class) => self.perl(class, false),
             Ast::ClassBracketed(class) => self.excluding = class.negated,
-            Ast::Flags(_) => return Err("the pattern cannot be enforced: flags within it are not supported".to_owned()),
+            Ast::Flags(_) => return Err("flags within it are not supported".to_owned()),
             Ast::Group(group) => match &group.kind {
                 GroupKind::CaptureName { name, .. } if name.name == "stop" => {
-                    return Err("the pattern cannot be enforced: no group may be called `stop`".to_owned());
+                    return Err("no group may be called `stop`".to_owned());
                 }
                 GroupKind::NonCapturing(flags) if !flags.items.is_empty() => {
-                    return Err("the pattern cannot be enforced: flags within it are not supported".to_owned());
+                    return Err("flags within it are not supported".to_owned());
                 }
                 _ => {}
             },
@@ -97,7 +112,7 @@ impl Visitor for Narrow {
         match item {
             ClassSetItem::Perl(class) => self.perl(class, true),
             ClassSetItem::Bracketed(_) | ClassSetItem::Ascii(_) => {
-                let reason = "the pattern cannot be enforced: write `[` as `\\[` within brackets, where it means one \
+                let reason = "write `[` as `\\[` within brackets, where it means one \
                               thing here and another there";
                 return Err(reason.to_owned());
             }
@@ -107,7 +122,7 @@ impl Visitor for Narrow {
     }
 
     fn visit_class_set_binary_op_pre(&mut self, _: &regex_syntax::ast::ClassSetBinaryOp) -> Result<(), String> {
-        Err("the pattern cannot be enforced: `&&`, `--` and `~~` within brackets are not supported".to_owned())
+        Err("`&&`, `--` and `~~` within brackets are not supported".to_owned())
     }
 }
 

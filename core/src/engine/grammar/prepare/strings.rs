@@ -74,14 +74,15 @@ impl Preparer<'_> {
             None => {}
             Some(Value::String(own)) => match patterns::read(own) {
                 Ok(pattern) => drop(node.out.insert("pattern".to_owned(), json!(pattern))),
+                Err(reason) if patterns::is_wrong(own) => return Err(node.wrong("pattern", reason)),
                 Err(reason) => self.leave(node.at, "pattern", reason)?,
             },
-            Some(_) => return Err(node.fault("pattern", "a pattern must be a text")),
+            Some(_) => return Err(node.wrong("pattern", "a pattern must be a text")),
         }
         let format = match node.map.get("format") {
             None => return Ok(()),
             Some(Value::String(format)) => format.as_str(),
-            Some(_) => return Err(node.fault("format", "a format must be a text")),
+            Some(_) => return Err(node.wrong("format", "a format must be a text")),
         };
         match pattern(format) {
             Some(pattern) if node.out.contains_key("pattern") => node.all.push(json!({"pattern": pattern})),

@@ -120,14 +120,13 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         (json!({"pattern": "[a&&b]"}), "#/pattern", "&&"),
         (json!({"pattern": "[[:alpha:]]"}), "#/pattern", "brackets"),
         (json!({"pattern": "(?i)a"}), "#/pattern", "flags"),
-        (json!({"pattern": "(a"}), "#/pattern", "unclosed group"),
         (json!({"type": "string", "format": "telephone"}), "#/format", "telephone"),
-        (json!({"uniqueItems": true}), "#/uniqueItems", "uniqueItems"),
-        (json!({"not": {"type": "null"}}), "#/not", "not"),
+        (json!({"uniqueItems": true}), "#/uniqueItems", "earlier items"),
+        (json!({"not": {"type": "null"}}), "#/not", "may be"),
         (json!({"minProperties": 2}), "#/minProperties", "required"),
         (json!({"properties": {"a": {}}, "maxProperties": 3}), "#/maxProperties", "optional"),
         (json!({"if": {}, "then": {}}), "#/if", "anyOf"),
-        (json!({"contains": {}}), "#/contains", "contains"),
+        (json!({"contains": {}}), "#/contains", "one item"),
         (json!({"propertyNames": {"maxLength": 3}}), "#/propertyNames", "enum"),
         (json!({"multipleOf": 1e-9}), "#/multipleOf", "too many digits"),
         (json!({"multipleOf": 0.07}), "#/multipleOf", "too many digits"),
@@ -137,7 +136,7 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         (json!({"const": 1e30}), "#/const", "64 bits"),
         (json!({"enum": [[{"a": "\u{1}"}]]}), "#/enum", "control"),
         (json!({"maximum": 18446744073709551616.0}), "#/maximum", "64 bits"),
-        (json!({"$defs": {"a": {"not": {}}}, "anyOf": [{"$ref": "#/$defs/a"}]}), "#/$defs/a/not", "not"),
+        (json!({"$defs": {"a": {"not": {}}}, "anyOf": [{"$ref": "#/$defs/a"}]}), "#/$defs/a/not", "may be"),
         (
             json!({"allOf": [{"type": "integer", "minimum": 9007199254740993u64}, {"type": "integer", "maximum": 3}]}),
             "#/allOf",
@@ -149,7 +148,12 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         assert_eq!(at, path, "{schema}");
         assert!(why.contains(reason), "{schema}: {why}");
         let left = prepare(&schema, false).unwrap();
-        assert_eq!(left.not_enforced, [NotEnforced { path: path.to_owned(), reason: why.clone() }], "{schema}");
+        let [NotEnforced { path: at, reason: own }] = &left.not_enforced[..] else { panic!("{:?}", left.not_enforced) };
+        assert_eq!((at.as_str(), why.split(';').next().unwrap()), (path, own.split(';').next().unwrap()), "{schema}");
+        // The keyword is named once, by its place.
+        let keyword = path.rsplit('/').next().unwrap();
+        let twice = own.contains(&format!("`{keyword}`")) || own.contains("enforced");
+        assert!(!twice || own.contains("2^53"), "{own}");
         ready(&left.schema);
     }
 }
@@ -169,12 +173,53 @@ fn a_wrong_schema_is_refused_strict_or_not() {
         (json!({"required": [1]}), "#/required"),
         (json!({"pattern": 1}), "#/pattern"),
         (json!({"$ref": "#/$defs/none"}), "#/$ref"),
+        (json!({"type": "any"}), "#/type"),
+        (json!({"pattern": "(a"}), "#/pattern"),
+        (json!({"pattern": "["}), "#/pattern"),
+        (json!({"pattern": "*a"}), "#/pattern"),
+        (json!({"patternProperties": {"a)": {}}}), "#/patternProperties/a)"),
+        (json!({"required": "a"}), "#/required"),
+        (json!({"enum": "abc"}), "#/enum"),
+        (json!({"uniqueItems": 1}), "#/uniqueItems"),
+        // Older drafts, where no later one knows what they mean.
+        (json!({"type": "object", "required": true}), "#/required"),
+        (json!({"items": {"type": "string", "required": true}}), "#/items/required"),
+        (json!({"minimum": 1, "exclusiveMaximum": true}), "#/exclusiveMaximum"),
+        (json!({"properties": {"a": {"divisibleBy": 5}}}), "#/properties/a/divisibleBy"),
+        (json!({"extends": {"type": "object"}}), "#/extends"),
+        (json!({"anyOf": [{"disallow": "string"}]}), "#/anyOf/0/disallow"),
     ] {
         for strict in [true, false] {
             let error = prepare(&schema, strict).unwrap_err();
-            assert!(matches!(&error, GrammarError::At { path: at, .. } if at == path), "{schema}: {error}");
+            assert!(matches!(&error, GrammarError::Wrong { path: at, .. } if at == path), "{schema}: {error}");
+            assert!(error.to_string().starts_with("the schema is wrong at `#/"), "{error}");
         }
     }
+}
+
+#[test]
+fn a_property_that_says_itself_that_it_must_be_there_is_required() {
+    let of = |properties: Value, required: Value| {
+        let mut schema = json!({"type": "object", "properties": properties, "required": required});
+        schema.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        schema
+    };
+    let (yes, no) = (json!({"type": "boolean", "required": true}), json!({"type": "integer", "required": false}));
+    let plain = json!({"a": {"type": "boolean"}, "b": {"type": "integer"}});
+    for (required, expected) in
+        [(json!(null), json!(["a"])), (json!(["b", "a"]), json!(["b", "a"])), (json!(["b"]), json!(["b", "a"]))]
+    {
+        let schema = of(json!({"a": yes, "b": no}), required);
+        assert_eq!(ready(&schema), of(plain.clone(), expected), "{schema}");
+    }
+    // Of an object within, and of one that is referred to.
+    let inner = json!({"type": "object", "required": true, "properties": {"c": {"$ref": "#/properties/b"}}});
+    let ready = ready(&of(json!({"a": inner, "b": yes}), json!(null)));
+    assert_eq!((&ready["required"], &ready["properties"]["a"]["required"]), (&json!(["a", "b"]), &json!(null)));
+    assert_eq!(ready["$defs"]["0"], json!({"type": "boolean"}));
+    // Where a property is only called so.
+    let named = json!({"properties": {"extends": {"type": "string"}, "required": {"type": "boolean"}}});
+    assert!(prepare(&named, true).is_ok());
 }
 
 #[test]

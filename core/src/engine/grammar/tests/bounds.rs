@@ -18,7 +18,7 @@ fn a_bound_that_is_open_is_not_written() {
         schema["type"] = json!(kind);
         schema
     };
-    let cases: [(Value, &[&str], &[&str]); 13] = [
+    let cases: [(Value, &[&str], &[&str]); 17] = [
         (json!({"exclusiveMaximum": 0, "minimum": -0.5}), &["-0.5", "-0.25", "-0.001"], &["0", "0.1", "-0.6"]),
         (json!({"exclusiveMaximum": 0, "minimum": -5}), &["-5", "-0.5", "-1"], &["0", "0.0", "-5.1"]),
         (json!({"exclusiveMaximum": 0}), &["-5", "-0.5", "-100"], &["0", "1"]),
@@ -35,6 +35,23 @@ fn a_bound_that_is_open_is_not_written() {
             &["0.3", "0.7"],
         ),
         (json!({"allOf": [{"exclusiveMaximum": 0}, {"minimum": -0.5}]}), &["-0.5", "-0.25"], &["0", "-0.6"]),
+        // A step and its bounds in parts of their own.
+        (json!({"multipleOf": 0.1, "allOf": [{"minimum": 0.3}, {"maximum": 0.3}]}), &["0.3"], &["0.2", "0.4", "0.31"]),
+        (
+            json!({"allOf": [{"multipleOf": 0.1, "minimum": 0.3, "maximum": 0.3}, {"multipleOf": 0.05}]}),
+            &["0.3"],
+            &["0.2", "0.35", "0.25"],
+        ),
+        (
+            json!({"allOf": [{"multipleOf": 0.1}, {"minimum": 0.1, "allOf": [{"minimum": 0.3}]}], "maximum": 0.4}),
+            &["0.3", "0.4"],
+            &["0.2", "0.1", "0.5", "0.35"],
+        ),
+        (
+            json!({"allOf": [{"multipleOf": 2}, {"multipleOf": 3}, {"multipleOf": 0.5}, {"exclusiveMinimum": 0, "maximum": 13}]}),
+            &["6", "12"],
+            &["0", "3", "4", "18"],
+        ),
         (json!({"anyOf": [{"maximum": -7}, {"minimum": -0.5}], "exclusiveMaximum": 0}), &["-0.5", "-7"], &["0", "-1"]),
     ];
     for (keywords, right, wrong) in cases {

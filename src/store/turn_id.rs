@@ -5,6 +5,11 @@ use crate::turn::TurnId;
 /// Crockford's alphabet, in ASCII order, lower case.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
+/// The latest time that an id can tell, milliseconds.
+const TIME_MAX: i64 = (1 << 48) - 1;
+/// Every id begins with this.
+pub(super) const PREFIX: &str = "turn-";
+
 /// A new id for a turn that begins at `now_ms`.
 pub fn new_turn_id(now_ms: i64) -> TurnId {
     let mut random = [0u8; 10];
@@ -14,18 +19,18 @@ pub fn new_turn_id(now_ms: i64) -> TurnId {
         let serial = SERIAL.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         random[2..].copy_from_slice(&serial.to_be_bytes());
     }
-    let mut bits = (now_ms.max(0) as u128 & 0xffff_ffff_ffff) << 80;
+    let mut bits = (now_ms.clamp(0, TIME_MAX) as u128) << 80;
     bits |= random.iter().fold(0u128, |n, byte| n << 8 | u128::from(*byte));
     spelled(bits)
 }
 
 /// Not later than any id of a turn that begins at `now_ms`.
 pub fn first_turn_id(now_ms: i64) -> TurnId {
-    spelled((now_ms.max(0) as u128 & 0xffff_ffff_ffff) << 80)
+    spelled((now_ms.clamp(0, TIME_MAX) as u128) << 80)
 }
 
 fn spelled(bits: u128) -> TurnId {
-    let mut text = String::from("turn-");
+    let mut text = String::from(PREFIX);
     text.extend((0..26).rev().map(|i| LETTERS[(bits >> (5 * i)) as usize & 31] as char));
     TurnId(text)
 }
@@ -40,6 +45,7 @@ mod tests {
         assert!(ids.is_sorted());
         assert!(ids.iter().all(|id| id.0.len() == 31));
         assert_ne!(new_turn_id(5), new_turn_id(5));
+        assert!(first_turn_id(i64::MAX) > new_turn_id(1_700_000_000_000) && first_turn_id(-1) == first_turn_id(0));
         assert!(first_turn_id(32) <= new_turn_id(32) && first_turn_id(32) > new_turn_id(31));
     }
 }
