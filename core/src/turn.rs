@@ -305,6 +305,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieve: Option<Retrieve>,
+    /// Lessons may be shown.
+    #[serde(default)]
+    pub recall: bool,
     /// Lessons that the model is shown with the question; no part of the conversation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,

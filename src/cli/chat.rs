@@ -359,6 +359,16 @@ impl Prompt {
         let body = serde_json::json!({"turn": turn, field: value});
         let told = self.runtime.block_on(self.client.post("/v1/feedback", &body))?;
         say!("{field} recorded for {}", printable(told["turn"].as_str().unwrap_or(turn)));
+        if let Some(lesson) = told["lesson"].as_str().map(printable) {
+            say!("kept as {lesson}: answers to this question are shown it from now on");
+            for retired in told["retired"].as_array().into_iter().flatten().filter_map(|id| id.as_str()) {
+                say!("it takes the place of {}", printable(retired));
+            }
+            say!("see `chimere lessons show {lesson}`; undo with `chimere lessons forget {lesson}`");
+        }
+        if let Some(why) = told["no_lesson"].as_str() {
+            say!("no lesson was made: {}", printable(why));
+        }
         Ok(())
     }
 

@@ -133,7 +133,13 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
         }
         Cmd::Share { id, private, json } => {
             let sharing = if private { "private" } else { "shared" };
-            print(&client.patch(&address(&id)?, &json!({"sharing": sharing})).await?, json);
+            // Whose words they are may change them meanwhile.
+            let seen = client.get(&address(&id)?).await?;
+            if !json {
+                show(&seen);
+            }
+            let body = json!({"sharing": sharing, "updated_ms": seen["updated_ms"]});
+            print(&client.patch(&address(&id)?, &body).await?, json);
         }
         Cmd::Forget { id, json } => {
             let gone = client.delete(&address(&id)?).await?;

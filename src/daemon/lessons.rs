@@ -10,8 +10,8 @@ use super::Daemon;
 use super::face::link;
 use crate::actors::memory::{EditLesson, ForgetLesson, Memory, Teach};
 use crate::lessons::{self, Draft, Edit, Known, Lesson, LessonError, LessonId, Sharing, State};
-use crate::reply::new_turn_id;
 use crate::service::{FeedbackKept, LessonCommand, Principal, Scope, ServiceError};
+use crate::store::new_turn_id;
 use crate::turn::Turn;
 
 /// A file of a few megabytes is written.
@@ -31,7 +31,7 @@ pub(super) fn told(error: LessonError) -> ServiceError {
     match error {
         LessonError::Invalid { param, .. } => ServiceError::Invalid { message, param: Some(param.to_owned()) },
         LessonError::Unknown(_) | LessonError::TurnGone => ServiceError::NotFound(message),
-        LessonError::Full(_) => ServiceError::Conflict(message),
+        LessonError::Full(_) | LessonError::Changed => ServiceError::Conflict(message),
         LessonError::Disk(_) => ServiceError::Unavailable { message, retry_after_s: 10 },
         LessonError::Closed(_) => ServiceError::Internal(message),
     }

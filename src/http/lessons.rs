@@ -32,6 +32,12 @@ const SHARING: Param = Param::new(
     "Shown for its own principal, or for everybody; only the scope `admin` shares.",
 );
 
+const SEEN: Param = Param::new(
+    "updated_ms",
+    Shape::Whole { min: i64::MIN as i128, max: i64::MAX as i128 },
+    "As the lesson was seen: where its words are others by now, nothing is changed (409).",
+);
+
 pub(super) const LIST: Table = Table::new(
     "",
     "",
@@ -54,7 +60,7 @@ pub(super) const EDIT: Table = Table {
     ..Table::new(
         "EditLessonRequest",
         "What is to be changed.",
-        &[&[Param::new("question", QUESTION, "In place of all wordings."), QUESTIONS, ANSWER, SHARING]],
+        &[&[Param::new("question", QUESTION, "In place of all wordings."), QUESTIONS, ANSWER, SHARING, SEEN]],
     )
 };
 
@@ -64,6 +70,7 @@ struct Wanted {
     questions: Option<Vec<String>>,
     answer: Option<String>,
     sharing: Option<Sharing>,
+    updated_ms: Option<i64>,
 }
 
 impl Wanted {
@@ -162,7 +169,8 @@ pub(crate) async fn get(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn edit(call: Call) -> Result<Response, ApiError> {
     let mut wanted = Wanted::of(&call, &EDIT)?;
     let questions = wanted.questions();
-    let edit = Edit { questions, answer: wanted.answer, sharing: wanted.sharing, by_owner: false };
+    let edit =
+        Edit { questions, answer: wanted.answer, sharing: wanted.sharing, seen_ms: wanted.updated_ms, by_owner: false };
     let id = id(&call);
     one(call, LessonCommand::Edit(id, edit)).await
 }

@@ -84,7 +84,7 @@ impl Book {
         self.0.iter().find(|lesson| lesson.id == *id)
     }
 
-    /// With one more lesson, which retires those of its principal on the same question.
+    /// With one more lesson, which retires those on the same question.
     pub(super) fn with(&self, draft: Draft, id: LessonId, now_ms: i64) -> Result<(Book, Arc<Lesson>), LessonError> {
         let lesson = Lesson {
             id,
@@ -111,12 +111,13 @@ impl Book {
         (self, lesson)
     }
 
-    /// Retires the other lessons of this one's principal on the same question, and those of `wrong`.
+    /// Retires the other lessons of this one's principal on the same question, and those of `wrong`. A shared one retires
+    /// whosever shared ones: the owner has more than one name.
     fn retire_for(&mut self, newer: &Lesson, wrong: &[LessonId]) {
         let own = keys(newer);
         for lesson in &mut self.0 {
             let same = || !own.is_disjoint(&keys(lesson)) || wrong.contains(&lesson.id);
-            if lesson.state == State::New && lesson.principal == newer.principal && lesson.id != newer.id && same() {
+            if lesson.state == State::New && lesson.beside(newer) && lesson.id != newer.id && same() {
                 let state = State::Retired { by: newer.id.clone() };
                 *lesson = Arc::new(Lesson { state, ..Lesson::clone(lesson) });
             }
@@ -149,6 +150,9 @@ impl Book {
     /// With a lesson in other words, or shared with others than before.
     pub(super) fn changed(&self, id: &LessonId, edit: Edit, now_ms: i64) -> Result<(Book, Arc<Lesson>), LessonError> {
         let before = self.get(id).ok_or_else(|| LessonError::Unknown(id.0.clone()))?;
+        if edit.seen_ms.is_some_and(|seen| seen != before.updated_ms) {
+            return Err(LessonError::Changed);
+        }
         let mut lesson = Lesson::clone(before);
         if let Some(texts) = edit.questions {
             lesson.questions = questions(texts)?;
@@ -187,7 +191,7 @@ impl Book {
             let lesson = Lesson { state, ..Lesson::clone(&left[at]) };
             let own = keys(&lesson);
             let taken = |other: &Arc<Lesson>| {
-                other.state == State::New && other.principal == lesson.principal && !own.is_disjoint(&keys(other))
+                other.state == State::New && other.beside(&lesson) && !own.is_disjoint(&keys(other))
             };
             if lesson.state != State::New || !left.iter().any(taken) {
                 left[at] = Arc::new(lesson);
@@ -270,6 +274,31 @@ mod tests {
         }
         let same = Edit { answer: Some("Monday.".into()), ..Edit::default() };
         assert_eq!(first.changed(&id(0), same, 5).unwrap().1.updated_ms, 0, "nothing was changed");
+        // Other words than those that were seen are not shared.
+        let seen = |seen_ms| Edit { sharing: Some(Sharing::Shared), seen_ms, by_owner: true, ..Edit::default() };
+        assert!(first.changed(&id(0), seen(Some(0)), 5).is_ok());
+        assert_eq!(first.changed(&id(0), seen(Some(1)), 5).unwrap_err(), LessonError::Changed);
+    }
+
+    #[test]
+    fn a_newer_shared_lesson_takes_the_place_of_an_older_shared_one_whosever_it_is() {
+        let of = |principal: &str, sharing| Draft {
+            sharing: Some(sharing),
+            by_owner: true,
+            ..draft(principal, "Which day?", principal)
+        };
+        let owner = of("owner", Sharing::Shared);
+        let live = |newer: Draft| {
+            let book = book(&[owner.clone(), newer]);
+            book.lessons().iter().map(|lesson| lesson.state == State::New).collect::<Vec<_>>()
+        };
+        assert_eq!(live(of("root", Sharing::Shared)), [false, true]);
+        assert_eq!(live(of("root", Sharing::Private)), [true, true]);
+        let (left, _) = book(&[owner.clone(), of("root", Sharing::Private)])
+            .changed(&id(1), Edit { sharing: Some(Sharing::Shared), by_owner: true, ..Edit::default() }, 5)
+            .unwrap();
+        assert_eq!(left.lessons()[0].state, State::Retired { by: id(1) });
+        assert_eq!(left.without(|lesson| lesson.id == id(1)).unwrap().lessons()[0].state, State::New);
     }
 
     #[test]

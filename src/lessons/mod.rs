@@ -108,8 +108,14 @@ impl Lesson {
         self.state == State::New && (self.principal == principal || self.sharing == Sharing::Shared)
     }
 
+    /// Are both for the same people, so that the newer one on a question takes the place of the other?
+    fn beside(&self, other: &Lesson) -> bool {
+        let shared = self.sharing == Sharing::Shared && other.sharing == Sharing::Shared;
+        self.principal == other.principal || shared
+    }
+
     /// Does forgetting by this filter forget it? A lesson without a turn goes with its principal and by its time.
-    fn passes(&self, filter: &TurnFilter) -> bool {
+    pub(crate) fn passes(&self, filter: &TurnFilter) -> bool {
         let of_turn = |source: &Source| {
             filter.turn.as_ref().is_none_or(|id| *id == source.turn)
                 && filter.conversation.as_ref().is_none_or(|c| *c == source.conversation)
@@ -146,6 +152,8 @@ pub struct Edit {
     pub questions: Option<Vec<String>>,
     pub answer: Option<String>,
     pub sharing: Option<Sharing>,
+    /// The lesson as whoever changes it saw it: if its words are others since, nothing is changed.
+    pub seen_ms: Option<i64>,
     /// The owner changes it: other words of a shared lesson stay shared.
     pub by_owner: bool,
 }
@@ -158,6 +166,8 @@ pub enum LessonError {
     Unknown(String),
     #[error("{0}")]
     Full(String),
+    #[error("the words of the lesson are others by now: look at it again")]
+    Changed,
     #[error("its turn was forgotten")]
     TurnGone,
     #[error("the file of lessons cannot be written: {0}")]

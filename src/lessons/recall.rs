@@ -188,7 +188,12 @@ impl Index {
             (b.score.total_cmp(&a.score)).then(own(b).cmp(&own(a))).then(b.lesson.id.cmp(&a.lesson.id))
         });
         let best = found.first().map_or(0.0, |best| best.score);
-        found.retain(|found| found.score >= best - NEARLY);
+        let mut asked = BTreeSet::new();
+        // What others were told of the same question stands behind what its own people were.
+        found.retain(|found| {
+            let wording = found.lesson.questions.get(found.question).map(|question| key(question));
+            found.score >= best - NEARLY && asked.insert(wording)
+        });
         found.truncate(SHOWN_MAX);
         found
     }
@@ -249,7 +254,7 @@ mod tests {
                 known: Known::Added,
                 sources: Vec::new(),
                 by_owner: true,
-                sharing: question.contains("pump").then_some(Sharing::Shared),
+                sharing: (question.contains("pump") && *principal == "bob").then_some(Sharing::Shared),
                 shown: Vec::new(),
             };
             book.with(draft, LessonId(format!("lesson-{n:02}")), 0).unwrap().0
@@ -316,6 +321,14 @@ mod tests {
             };
             assert_eq!(scores(&own), scores(&both), "{question}");
         }
+    }
+
+    #[test]
+    fn ones_own_lesson_is_shown_alone_where_another_is_shared_on_the_same_question() {
+        let shared = ("bob", "How do we start the old pump?", "Pull twice.");
+        let index = Index::new(&book(&[shared, ("ada", "how do we start the old pump", "Push.")]));
+        assert_eq!(found(&index, "How is the old pump started?", "ada"), ["Push."]);
+        assert_eq!(found(&index, "How is the old pump started?", "eve"), ["Pull twice."]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a correction teaches: the question of its turn, with the right answer.
 
+use super::words::leans;
 use super::{ANSWER_CHARS_MAX, Draft, Known, LessonId, QUESTION_CHARS_MAX, Source};
 use crate::scoring::correction::Answer;
 use crate::service::{Principal, Scope};
@@ -21,6 +22,10 @@ pub fn of_correction(turn: &Turn, principal: &Principal, correction: &str) -> Re
     let Some(question) = asked.map(|message| message.content.trim()).filter(|question| !question.is_empty()) else {
         return none("the reply answers no question");
     };
+    let own = turn.messages.iter().filter(|message| message.role != Role::System).skip(turn.examples as usize);
+    if own.count() > 1 && leans(question) {
+        return none("the question needs what was said before it: add the lesson by hand, with a whole question");
+    }
     let answer = Answer::read(correction, &turn.tools).content;
     if answer.is_empty() {
         return none("the correction has no words outside of its thought and its calls");
@@ -70,6 +75,15 @@ mod tests {
         assert!(of(&turn, "bob", "Monday.").unwrap_err().contains("one's own"));
         assert!(of(&turn, "ada", "<think>It moved.</think>").unwrap_err().contains("no words"));
         assert!(of(&turn, "ada", &"x".repeat(ANSWER_CHARS_MAX + 1)).unwrap_err().contains("longer than"));
+        let mut leaning = turn.clone();
+        leaning.messages[1].content = "And on Sunday?".into();
+        assert!(of(&leaning, "ada", "Monday.").is_ok(), "nothing was said before");
+        leaning
+            .messages
+            .splice(1..1, [Message::new(Role::User, "Which day?"), Message::new(Role::Assistant, "Today.")]);
+        assert!(of(&leaning, "ada", "Monday.").unwrap_err().contains("before it"));
+        leaning.examples = 2;
+        assert!(of(&leaning, "ada", "Monday.").is_ok());
         let tainted = Turn { taint: true, ..turn.clone() };
         assert!(of(&tainted, "ada", "Monday.").unwrap_err().contains("by hand"));
         let plain = Turn { pipeline_version: NO_PIPELINE.into(), ..turn.clone() };

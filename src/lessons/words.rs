@@ -128,6 +128,10 @@ const COMMON: &[&str] = &[
 /// Words of which a question has the one or the other.
 const CONTRARY: &[(&str, &str)] =
     &[("to", "from"), ("before", "after"), ("with", "without"), ("in", "out"), ("on", "off")];
+/// Words that point to what was said before, anywhere and at the beginning.
+const POINTING: &[&str] = &["it", "its", "this", "that", "these", "those", "they", "them", "he", "him", "she", "there"];
+const BEGINNING: &[&str] = &["and", "but", "or", "so", "then"];
+const BEGINNINGS: &[[&str; 2]] = &[["what", "about"], ["how", "about"]];
 /// Signs that are words of a question.
 const SIGNS: &str = "+*/=<>%#&@^×÷°$€£−";
 /// Bytes that a word keeps, and endings that recall passes over.
@@ -209,6 +213,14 @@ pub(super) struct Word {
     pub(super) named: bool,
 }
 
+/// Does a question need what was said before it?
+pub(super) fn leans(question: &str) -> bool {
+    let words = tokens(&folded(question));
+    let begins = words.first().is_some_and(|first| BEGINNING.contains(&first.as_str()))
+        || words.get(..2).is_some_and(|two| BEGINNINGS.iter().any(|known| two == known));
+    begins || words.iter().any(|word| POINTING.contains(&word.as_str())) || asked(question).is_empty()
+}
+
 /// The words of a question that say what it is about.
 pub(super) fn asked(text: &str) -> Vec<Word> {
     let plain = text.replace(['’', '‘'], "'").replace("'s ", " ").replace("'s?", "?");
@@ -264,6 +276,22 @@ mod tests {
             ("?", "!", false),
         ] {
             assert_eq!(key(a) == key(b), same, "{a} / {b}: {} / {}", key(a), key(b));
+        }
+    }
+
+    #[test]
+    fn a_question_that_needs_what_was_said_before_is_told_apart() {
+        for (question, needs) in [
+            ("And on Sunday?", true),
+            ("What about Sunday?", true),
+            ("Why?", true),
+            ("Yes", true),
+            ("What is its code?", true),
+            ("What is my name?", false),
+            ("What do I put on the list on Sunday?", false),
+            ("Sunday", false),
+        ] {
+            assert_eq!(leans(question), needs, "{question}");
         }
     }
 

@@ -110,6 +110,7 @@ pub fn plan(
         },
         steps,
         retrieve: pipeline.retrieve,
+        recall: pipeline.recall,
         notes: Vec::new(),
         prompt: wishes.prompt,
     })
@@ -228,6 +229,7 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         },
         steps,
         retrieve: None,
+        recall: false,
         notes: Vec::new(),
         prompt: wishes.prompt,
     })

@@ -6,13 +6,10 @@ use crate::engine::protocol::Hosted;
 use crate::lessons::note;
 use crate::turn::{Note, Plan, PromptEnd, Role};
 
-/// The pipeline's version of a completion, which asks nothing.
-const NO_PIPELINE: &str = "none";
-
 impl Replies {
     /// Puts lessons into the plan that bear on its last question, as far as the context can spare the room.
     pub(super) async fn recall(&self, plan: &mut Plan, hosted: &Hosted, principal: &str) {
-        if plan.pipeline_version == NO_PIPELINE || plan.prompt.end == PromptEnd::Within {
+        if !plan.recall || plan.prompt.end == PromptEnd::Within {
             return;
         }
         let Some(asked) = plan.messages.iter().rfind(|message| message.role == Role::User) else { return };

@@ -187,7 +187,7 @@ async fn an_answer_is_rated_and_a_cut_one_says_so_at_a_terminal() {
     terminal.ask("/bad\r", "vote recorded for turn-");
     // A correction of several lines, as a message may have them.
     terminal.ask("/correct It is\\\r", "…");
-    terminal.ask("14.\r", "correction recorded for turn-");
+    terminal.ask("14.\r", "kept as lesson-");
     // One that was broken off leaves nothing behind it.
     terminal.ask("/correct \"\"\"no\r", "…");
     terminal.type_until("\u{3}", PROMPT);

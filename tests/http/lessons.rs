@@ -84,7 +84,7 @@ async fn lessons_are_added_changed_and_forgotten() {
     let body = json!({"questions": ["p", "q"], "answer": "a", "sharing": "shared"});
     of(&server, "POST", "/v1/lessons", ADMIN_KEY, Some(&body)).await;
     let path = "/v1/lessons/lesson-1";
-    of(&server, "PATCH", path, CHAT_KEY, Some(&json!({"question": "r", "sharing": "private"}))).await;
+    of(&server, "PATCH", path, CHAT_KEY, Some(&json!({"question": "r", "sharing": "private", "updated_ms": 2}))).await;
     let gone = of(&server, "DELETE", path, CHAT_KEY, None).await;
     assert_eq!(
         gone.json(),
@@ -96,7 +96,12 @@ async fn lessons_are_added_changed_and_forgotten() {
         answer: "a".into(),
         sharing,
     };
-    let edit = Edit { questions: Some(vec!["r".into()]), sharing: Some(Sharing::Private), ..Edit::default() };
+    let edit = Edit {
+        questions: Some(vec!["r".into()]),
+        sharing: Some(Sharing::Private),
+        seen_ms: Some(2),
+        ..Edit::default()
+    };
     assert_eq!(
         commands(&server),
         [

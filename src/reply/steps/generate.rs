@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use crate::engine::protocol::{ChatInput, Generate, Prompt};
+use crate::lessons::note;
 use crate::pipeline::fill;
 use crate::reply::choice::Choice;
 use crate::reply::generate::{Generated, Spec, chat_input};
@@ -63,7 +64,10 @@ fn conversation(run: &ReplyRun<'_>, system: &str) -> Vec<Message> {
     let own = run.plan.messages.iter().take_while(|m| m.role == Role::System).count();
     let said = run.plan.messages.iter().skip(own + run.plan.examples as usize).cloned();
     let system = (!system.is_empty()).then(|| Message::new(Role::System, system));
-    system.into_iter().chain(said).collect()
+    let mut messages: Vec<Message> = system.into_iter().chain(said).collect();
+    // What the answer is shown: a draft without it would speak against it.
+    note::show(&mut messages, &run.replies.standing(&run.plan.notes));
+    messages
 }
 
 /// The conversation with the step's instruction behind it, and in that the texts of the steps it names. They stand with
