@@ -5,6 +5,7 @@
 mod error;
 mod lessons;
 mod night;
+mod session;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use crate::turn::{
 pub use error::ServiceError;
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand};
 pub use night::NightCommand;
+pub use session::{SESSION_NAME_BYTES_MAX, SESSION_NAMES, Session, SessionAt, is_session_name};
 pub use steps::{RunSummary, StepEvent, StepsWish};
 
 /// What a key may do. A route asks for exactly one.
@@ -310,37 +312,6 @@ pub struct Forgetting {
     pub filter: TurnFilter,
     /// They stay in the log, without the words of the forgotten.
     pub followers: BTreeSet<TurnId>,
-}
-
-/// A conversation under a name: the turn that it has come to. What was said is that turn's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Session {
-    pub principal: String,
-    pub name: String,
-    pub turn: TurnId,
-    /// Unix milliseconds.
-    pub created_ms: i64,
-    pub updated_ms: i64,
-}
-
-/// Where a session is to stand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SessionAt {
-    /// At a turn of one's own.
-    Turn(TurnId),
-    /// Where another of one's sessions stands.
-    Session(String),
-}
-
-/// Longest name of a session, bytes.
-pub const SESSION_NAME_BYTES_MAX: usize = 64;
-
-/// What a session may be called: it is a part of an address.
-pub const SESSION_NAMES: &str = "1 to 64 letters, digits, `.`, `_` and `-`, not dots alone";
-
-pub fn is_session_name(name: &str) -> bool {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    (1..=SESSION_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) && !name.chars().all(|c| c == '.')
 }
 
 /// Texts in one request for embeddings.

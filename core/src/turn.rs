@@ -315,10 +315,9 @@ pub struct Plan {
     pub prompt: PromptForm,
 }
 
-/// A lesson that the model is shown.
+/// A lesson that the model is shown, by its id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Its id.
     pub lesson: String,
     pub question: String,
     pub answer: String,

@@ -105,7 +105,7 @@ async fn lessons_are_added_changed_and_forgotten() {
     assert_eq!(
         commands(&server),
         [
-            (chatter.clone(), add(&["q"], Some(Sharing::Private))),
+            (chatter.clone(), add(&["q"], None)),
             ("admin".to_owned(), add(&["p", "q"], Some(Sharing::Shared))),
             (chatter.clone(), LessonCommand::Edit(id.clone(), edit)),
             (chatter, LessonCommand::Forget(id)),
