@@ -160,6 +160,7 @@ export class Answer {
   /** The lessons that the answer was shown. */
   showSource(ids) {
     this.source.hidden = !ids.length;
+    if (this.source.hidden) return this.source.replaceChildren();
     const words = ids.length > 1 ? `${ids.length} lessons` : 'a lesson';
     this.source.replaceChildren(h('button', { type: 'button', class: 'quiet', onclick: () => this.actions.lessons(ids) },
       `Source: ${words}`));
