@@ -260,6 +260,9 @@ impl Prompt {
             Ok(true) => {
                 self.session.push_answer(&answer.text);
                 self.rated = answer.id.clone();
+                if let Some(lessons) = answer.lessons() {
+                    say!("[shown {lessons}: `chimere lessons show ID`]");
+                }
                 if answer.is_cut() {
                     let again = if self.session.remembered.is_some() { "ask it to go on" } else { "/retry asks again" };
                     say!("[{}: /tokens N allows more, {again}]", answer.cut());
