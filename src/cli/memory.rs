@@ -65,7 +65,7 @@ enum Cmd {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Remove turns for good
+    /// Remove turns for good, with lessons that came of them; without --turn and --conversation also those by hand
     Forget {
         #[command(flatten)]
         which: Which,
