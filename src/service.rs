@@ -189,7 +189,7 @@ pub struct PlanSummary {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lessons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionUse>,
+    pub session: Option<Box<SessionUse>>,
     /// Keywords of the request's schemas that were left to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_enforced: Vec<NotEnforced>,

@@ -91,7 +91,7 @@ pub(super) async fn open(
             adapter_revision: opening.generation,
             examples: opening.examples.clone(),
             lessons: plan.notes.iter().map(|note| note.lesson.clone()).collect(),
-            session: session.as_ref().map(Held::told),
+            session: session.as_ref().map(Held::told).map(Box::new),
             not_enforced: request.not_enforced,
             without_effect,
         },

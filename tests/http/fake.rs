@@ -179,7 +179,7 @@ impl Reply {
             adapter_revision: 0,
             examples: Vec::new(),
             lessons: Vec::new(),
-            session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
+            session: self.request.session.clone().map(|name| Box::new(SessionUse { name, messages: 2 })),
             not_enforced: self.request.not_enforced.clone(),
             // As a model without thoughts says.
             without_effect: match self.order.as_str() {
