@@ -8,12 +8,14 @@ mod face;
 mod fleet;
 mod forget;
 pub mod judge;
+mod lessons;
 pub mod log;
 mod model;
 mod notify;
 mod pause;
 mod reload;
 mod sessions;
+mod signals;
 mod tables;
 pub mod validate;
 mod vectors;
@@ -27,7 +29,6 @@ use std::time::Duration;
 use actix_rt::{Arbiter, System};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use exit::DaemonError;
 use log::LogFilter;
+use signals::{Asked, Signals};
 
 use crate::actors::embedder::EmbedEngine;
 use crate::actors::inference::{Board, EXIT_TIMEOUT, EngineSpec, EngineState, Fleet, Inference, Stop};
@@ -51,6 +53,7 @@ use crate::embed::Examples;
 use crate::engine::prefix::discard;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
+use crate::lessons::Lessons;
 use crate::meters;
 use crate::night::generation::learned;
 use crate::night::library::Library;
@@ -81,6 +84,7 @@ pub const TURNS_DIR: &str = "turns";
 struct Common {
     board: Arc<Board>,
     examples: Arc<Examples>,
+    lessons: Arc<Lessons>,
     pipelines: Arc<Pipelines>,
     clock: Clock,
     toolbox: Arc<Toolbox>,
@@ -168,7 +172,8 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let embedding = embedder::open(&config);
     let examples = Arc::new(tables::examples(&config, embedding.embedder));
     let toolbox = Arc::new(Toolbox::new(crate::program::own()?, clock.clone()));
-    let common = Common { board, examples, pipelines, clock, toolbox };
+    let lessons = Arc::new(Lessons::open(&config.state_dir));
+    let common = Common { board, examples, lessons, pipelines, clock, toolbox };
     let cast = Cast { embedder: embedding.engine, ..cast(&config, &spec, &common, &exhausted)? };
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
@@ -176,7 +181,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
 
 impl Daemon {
     fn new(config: Config, flags: Flags, log: LogFilter, cast: Cast, common: Common, keys: KeyRing) -> Arc<Self> {
-        let Common { board, examples, pipelines, clock, toolbox } = common;
+        let Common { board, examples, lessons, pipelines, clock, toolbox } = common;
         let replies = Arc::new(Replies {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
@@ -189,6 +194,7 @@ impl Daemon {
             board: board.clone(),
             fleet: cast.fleet.clone(),
             examples,
+            lessons,
             pipelines,
             failpoint: config.failpoint.clone(),
             config: Live::new(config.replies.clone()),
@@ -309,7 +315,10 @@ fn cast(
     let reader = engine.program.clone();
     let open: OpenStore =
         Arc::new(move || Ok(Arc::new(open_turns(&folder, bytes_max, &reader)?) as Arc<dyn TurnStore>));
-    let memory = supervise("memory", keeping.clone(), budget, exhausted.clone(), move || Memory::new(open.clone()));
+    let lessons = common.lessons.clone();
+    let memory = supervise("memory", keeping.clone(), budget, exhausted.clone(), move || {
+        Memory::new(open.clone()).with_lessons(lessons.clone())
+    });
     let inbox = Arc::new(Inbox::new(config.scorer.queue_max));
     let judge = judge::engine(config);
     let scoring =
@@ -466,35 +475,5 @@ fn hosting_error(state: Option<EngineState>) -> DaemonError {
         Some(EngineState::Failed { message, fatal: true }) => DaemonError::BadModel(message),
         Some(EngineState::Failed { message, .. }) => DaemonError::EngineDies(message),
         _ => DaemonError::EngineDies("its state was lost".to_owned()),
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Stop,
-    Reload,
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.hangup.recv() => Asked::Reload,
-        }
     }
 }

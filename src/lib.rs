@@ -12,6 +12,7 @@
 //! - [`toolcall`]: tool calls out of the text of a reply; [`tools`]: what a model may have done inside one.
 //! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
 //! - [`embed`]: texts as vectors, and the index of verified exchanges.
+//! - [`lessons`]: what people taught, and what of it a reply is shown.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
 //! - [`engine`], [`gguf`], [`program`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
 //! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
@@ -32,6 +33,7 @@ pub mod fuzz;
 pub mod http;
 pub mod intent;
 pub mod keys;
+pub mod lessons;
 pub mod meters;
 mod mistyped;
 pub mod night;

@@ -9,6 +9,7 @@ mod generate;
 mod logprobs;
 mod open;
 mod preview;
+mod recall;
 mod record;
 mod registry;
 mod run;
@@ -41,6 +42,7 @@ use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
 use crate::engram::learned::{NAME, own_name};
 use crate::failpoint::Failpoint;
+use crate::lessons::Lessons;
 use crate::meters;
 use crate::pipeline::{Wishes, plain_plan};
 use crate::service::{CHOICES_MAX, ReplyEvent, ReplyInput, ReplyRequest, SESSION_NAMES, ServiceError, is_session_name};
@@ -79,6 +81,7 @@ pub struct Replies {
     pub fleet: Arc<Fleet>,
     /// Verified exchanges, for the pipelines that show some.
     pub examples: Arc<Examples>,
+    pub lessons: Arc<Lessons>,
     /// For the time when the Orchestrator does not answer.
     pub pipelines: Arc<Pipelines>,
     pub config: Live<RepliesConfig>,

@@ -3,11 +3,14 @@
 //! reply cancels the reply.
 
 mod error;
+mod lessons;
 mod night;
+mod session;
 mod steps;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -16,13 +19,16 @@ use tokio::sync::mpsc;
 
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
+use crate::lessons::Lesson;
 use crate::turn::{
     EngramChoice, FinishReason, Generation, Message, Plan, PromptForm, StepRecord, Thinking, ThoughtPolicy, Tier,
-    ToolCall, TurnId, Usage, Vote,
+    ToolCall, TurnId, Usage,
 };
 
 pub use error::ServiceError;
+pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand};
 pub use night::NightCommand;
+pub use session::{SESSION_NAME_BYTES_MAX, SESSION_NAMES, Session, SessionAt, is_session_name};
 pub use steps::{RunSummary, StepEvent, StepsWish};
 
 /// What a key may do. A route asks for exactly one.
@@ -159,6 +165,8 @@ pub struct ReplyRequest {
     pub built_in: Option<Vec<String>>,
     /// Of the calls that a choice makes the first counts alone.
     pub one_tool_call: bool,
+    /// Lessons that bear on the question are shown.
+    pub recall: bool,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }
@@ -177,8 +185,11 @@ pub struct PlanSummary {
     /// Verified exchanges that the model was shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<ShownExample>,
+    /// Lessons that the model was shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lessons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<SessionUse>,
+    pub session: Option<Box<SessionUse>>,
     /// Keywords of the request's schemas that were left to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_enforced: Vec<NotEnforced>,
@@ -303,49 +314,6 @@ pub struct Forgetting {
     pub followers: BTreeSet<TurnId>,
 }
 
-/// A conversation under a name: the turn that it has come to. What was said is that turn's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Session {
-    pub principal: String,
-    pub name: String,
-    pub turn: TurnId,
-    /// Unix milliseconds.
-    pub created_ms: i64,
-    pub updated_ms: i64,
-}
-
-/// Where a session is to stand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SessionAt {
-    /// At a turn of one's own.
-    Turn(TurnId),
-    /// Where another of one's sessions stands.
-    Session(String),
-}
-
-/// Longest name of a session, bytes.
-pub const SESSION_NAME_BYTES_MAX: usize = 64;
-
-/// What a session may be called: it is a part of an address.
-pub const SESSION_NAMES: &str = "1 to 64 letters, digits, `.`, `_` and `-`, not dots alone";
-
-pub fn is_session_name(name: &str) -> bool {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    (1..=SESSION_NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(good) && !name.chars().all(|c| c == '.')
-}
-
-/// Longest correction, characters.
-pub const CORRECTION_CHARS_MAX: usize = 64 << 10;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FeedbackRequest {
-    pub turn: TurnId,
-    #[serde(default)]
-    pub vote: Option<Vote>,
-    #[serde(default)]
-    pub correction: Option<String>,
-}
-
 /// Texts in one request for embeddings.
 pub const EMBED_TEXTS_MAX: usize = 2_048;
 
@@ -392,7 +360,7 @@ pub struct FurtherModel {
     /// `unloaded`, `loading`, `ready`, `restarting` …
     pub state: &'static str,
     /// While it is loaded.
-    pub hosted: Option<std::sync::Arc<Hosted>>,
+    pub hosted: Option<Arc<Hosted>>,
 }
 
 /// What a model would read, and under which terms it would answer.
@@ -412,7 +380,7 @@ pub trait Service: Send + Sync + 'static {
     fn reply(&self, request: ReplyRequest) -> BoxFuture<'_, Result<mpsc::Receiver<ReplyEvent>, ServiceError>>;
 
     /// The hosted model, once it can produce a token.
-    fn hosted(&self) -> Option<std::sync::Arc<Hosted>>;
+    fn hosted(&self) -> Option<Arc<Hosted>>;
     /// Names beside its own that the hosted model answers to.
     fn aliases(&self) -> Vec<String>;
     /// Models that requests may name beside the hosted one, loaded or not, by name.
@@ -436,7 +404,17 @@ pub trait Service: Send + Sync + 'static {
     /// Actor states, engine state, queues, pipelines: the body of `/v1/status`.
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>>;
 
-    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>>;
+    fn feedback(
+        &self,
+        principal: Principal,
+        feedback: FeedbackRequest,
+    ) -> BoxFuture<'_, Result<FeedbackKept, ServiceError>>;
+    /// Lessons that the principal may see, or the one that the command is about.
+    fn lessons(
+        &self,
+        principal: Principal,
+        command: LessonCommand,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>>;
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;

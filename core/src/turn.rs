@@ -305,8 +305,22 @@ pub struct Plan {
     pub steps: Vec<Step>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieve: Option<Retrieve>,
+    /// Lessons may be shown.
+    #[serde(default)]
+    pub recall: bool,
+    /// Lessons that the model is shown with the question; no part of the conversation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
     #[serde(default)]
     pub prompt: PromptForm,
+}
+
+/// A lesson that the model is shown, by its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub lesson: String,
+    pub question: String,
+    pub answer: String,
 }
 
 /// One generated choice of a reply.
@@ -464,6 +478,9 @@ pub struct Turn {
     /// How many of `messages`, behind the system's, are examples and no part of the conversation.
     #[serde(default)]
     pub examples: u32,
+    /// Ids of the lessons that the model was shown with the question.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lessons: Vec<String>,
     pub tools: Vec<Value>,
     pub prompt_ids: Vec<u32>,
     pub sampling: Sampling,

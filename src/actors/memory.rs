@@ -2,6 +2,7 @@
 //! read, writing stops and serving goes on. The log is reopened after a while. The log is opened and read away from the
 //! actor's thread: sled may hang, and it panics at some damage.
 
+mod lessons;
 mod listing;
 mod sessions;
 
@@ -15,11 +16,13 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::lessons::Lessons;
 use crate::meters;
 use crate::service::{TurnFilter, TurnText};
 use crate::store::{StoreError, TurnStore};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
+pub use lessons::{EditLesson, ForgetLesson, ForgetLessons, Teach};
 use listing::Lister;
 pub use sessions::{AppendTo, DeleteSession, Resume, SaveSession, Sessions};
 
@@ -152,6 +155,7 @@ pub struct Memory {
     lists: Arc<Semaphore>,
     own_lists: Arc<Semaphore>,
     lister: Lister,
+    lessons: Arc<Lessons>,
 }
 
 impl Memory {
@@ -159,7 +163,13 @@ impl Memory {
         let places = |count| Arc::new(Semaphore::new(count));
         let (lists, own_lists) = (places(LISTS_MAX), places(OWN_LISTS_MAX));
         let lister = Lister::start();
-        Memory { open, log: Err("not opened yet".to_owned()), failures: 0, lists, own_lists, lister }
+        let log = Err("not opened yet".to_owned());
+        Memory { open, log, failures: 0, lists, own_lists, lister, lessons: Arc::default() }
+    }
+
+    /// Also the one who changes these lessons.
+    pub fn with_lessons(self, lessons: Arc<Lessons>) -> Self {
+        Memory { lessons, ..self }
     }
 
     fn opened(&mut self, opened: Result<Arc<dyn TurnStore>, StoreError>, context: &mut Context<Self>) {

@@ -260,6 +260,9 @@ impl Prompt {
             Ok(true) => {
                 self.session.push_answer(&answer.text);
                 self.rated = answer.id.clone();
+                if let Some(lessons) = answer.lessons() {
+                    say!("[shown {lessons}: `chimere lessons show ID`]");
+                }
                 if answer.is_cut() {
                     let again = if self.session.remembered.is_some() { "ask it to go on" } else { "/retry asks again" };
                     say!("[{}: /tokens N allows more, {again}]", answer.cut());
@@ -359,6 +362,16 @@ impl Prompt {
         let body = serde_json::json!({"turn": turn, field: value});
         let told = self.runtime.block_on(self.client.post("/v1/feedback", &body))?;
         say!("{field} recorded for {}", printable(told["turn"].as_str().unwrap_or(turn)));
+        if let Some(lesson) = told["lesson"].as_str().map(printable) {
+            say!("kept as {lesson}: answers to this question are shown it from now on");
+            for retired in told["retired"].as_array().into_iter().flatten().filter_map(|id| id.as_str()) {
+                say!("it takes the place of {}", printable(retired));
+            }
+            say!("see `chimere lessons show {lesson}`; undo with `chimere lessons forget {lesson}`");
+        }
+        if let Some(why) = told["no_lesson"].as_str() {
+            say!("no lesson was made: {}", printable(why));
+        }
         Ok(())
     }
 

@@ -115,6 +115,10 @@ impl Client {
         self.json(self.request(reqwest::Method::DELETE, path)).await
     }
 
+    pub async fn patch(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.json(self.request(reqwest::Method::PATCH, path).json(body)).await
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         // A reply that is not streamed is silent until it is complete.
         self.json(self.request(reqwest::Method::POST, path).json(body).timeout(Duration::from_secs(3600))).await

@@ -3,6 +3,7 @@
 mod ask;
 mod golden;
 mod judge;
+mod lessons;
 mod quality;
 mod retrieval;
 mod routing;
@@ -56,6 +57,8 @@ enum What {
     Thought(thought::Args),
     /// What built-in tools are worth: accuracy without them, with them offered, and with a call that has to be made
     Tools(tools::Args),
+    /// What lessons are worth: facts taught by corrections, asked in other words, and neighbours that nobody taught
+    Lessons(lessons::Args),
 }
 
 #[derive(clap::Args)]
@@ -161,6 +164,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Retrieval(args) => retrieval::run(args),
         What::Thought(args) => thought::run(args),
         What::Tools(args) => tools::run(args),
+        What::Lessons(args) => lessons::run(args),
     }
 }
 

@@ -14,6 +14,7 @@ use chimere::config::Config;
 use chimere::daemon::{TURNS_DIR, open_turns};
 use chimere::embed::Examples;
 use chimere::engine::prefix::discard;
+use chimere::lessons::Lessons;
 use chimere::night::forget;
 use chimere::night::library::Library;
 use chimere::service::{Forgetting, TurnFilter};
@@ -64,7 +65,7 @@ enum Cmd {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Remove turns for good
+    /// Remove turns for good, with lessons that came of them; without --turn and --conversation also those by hand
     Forget {
         #[command(flatten)]
         which: Which,
@@ -321,6 +322,7 @@ fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> a
     let wanted = Forgetting { filter: filter.clone(), followers };
     forget::pairs(state_dir, &Library::new(state_dir), &wanted, None).map_err(anyhow::Error::msg)?;
     Examples::open(Err("no daemon runs".to_owned()), state_dir).forget(filter)?;
+    Lessons::open(state_dir).forget(filter)?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@ mod engram;
 mod eval;
 mod exit;
 mod keys;
+mod lessons;
 mod memory;
 mod model;
 mod model_args;
@@ -56,6 +57,8 @@ enum Cmd {
     Route(route::Args),
     /// Remembered replies: list, export, forget
     Memory(memory::Args),
+    /// What people taught: list, show, add, edit, share, forget
+    Lessons(lessons::Args),
     /// Named conversations: list, show, save, fork, delete
     Session(session::Args),
     /// Nightly jobs: run, status, report, pause, resume
@@ -125,6 +128,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Keys(args) => keys::run(args),
         Cmd::Route(args) => route::run(args),
         Cmd::Memory(args) => memory::run(args),
+        Cmd::Lessons(args) => lessons::run(args),
         Cmd::Session(args) => session::run(args),
         Cmd::Night(args) => night::run(args),
         Cmd::Rollback(args) => night::roll_back(args),

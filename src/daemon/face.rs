@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, fleet, pause, sessions, vectors};
+use super::{Daemon, fleet, lessons, pause, sessions, vectors};
 use crate::actors::inference::{Ask, InferenceError};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Get, ListFor, MemoryError, MemoryStatus};
@@ -17,10 +17,11 @@ use crate::actors::scheduler::{Night, SchedulerStatus};
 use crate::actors::scorer::ScorerStatus;
 use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
+use crate::lessons::Lesson;
 use crate::service::{
-    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish,
-    NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt,
-    ShownPrompt, TokenPieces, TurnFilter, TurnText,
+    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel,
+    LessonCommand, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
+    ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter, TurnText,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -59,7 +60,11 @@ impl Daemon {
         found.map_err(memory)?.ok_or_else(|| memory(StoreError::Unknown(id.0).into()))
     }
 
-    async fn take_feedback(&self, principal: Principal, feedback: FeedbackRequest) -> Result<(), ServiceError> {
+    async fn take_feedback(
+        &self,
+        principal: Principal,
+        feedback: FeedbackRequest,
+    ) -> Result<FeedbackKept, ServiceError> {
         let invalid = |message: &str, param: &str| {
             Err(ServiceError::Invalid { message: message.to_owned(), param: Some(param.to_owned()) })
         };
@@ -76,19 +81,18 @@ impl Daemon {
         }
         let record = Feedback {
             time_ms: self.clock.now_ms(),
-            principal: principal.name,
+            principal: principal.name.clone(),
             vote: feedback.vote,
             correction: feedback.correction,
             judgement: None,
         };
-        let corrected = record.correction.is_some();
+        let correction = record.correction.clone();
         let added = self.cast.memory.send(AddFeedback(feedback.turn.clone(), record)).await;
         added.map_err(|error| link(&error))?.map_err(memory)?;
-        if corrected {
-            // A correction is judged as the answer that it stands for.
-            self.cast.inbox.put(feedback.turn);
-        }
-        Ok(())
+        let Some(correction) = correction else { return Ok(FeedbackKept::default()) };
+        // A correction is judged as the answer that it stands for.
+        self.cast.inbox.put(feedback.turn);
+        Ok(lessons::of_correction(self, &turn, &principal, &correction).await)
     }
 
     async fn report(&self) -> Value {
@@ -113,6 +117,7 @@ impl Daemon {
             "models": fleet::show(&self.cast.fleet),
             "engram": self.board.table_status(),
             "examples": self.replies.examples.status(),
+            "lessons": self.replies.lessons.status(),
             "actors": {
                 "inference": inference,
                 "orchestrator": orchestrator,
@@ -176,8 +181,20 @@ impl Service for Daemon {
         Box::pin(async move { Ok(self.report().await) })
     }
 
-    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>> {
+    fn feedback(
+        &self,
+        principal: Principal,
+        feedback: FeedbackRequest,
+    ) -> BoxFuture<'_, Result<FeedbackKept, ServiceError>> {
         Box::pin(self.take_feedback(principal, feedback))
+    }
+
+    fn lessons(
+        &self,
+        principal: Principal,
+        command: LessonCommand,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>> {
+        Box::pin(lessons::command(self, principal, command))
     }
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {

@@ -1,14 +1,16 @@
 //! A forgetting, everywhere: the log, what was learned from it, what is shown of it, and replies that go on with it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Daemon;
 use super::face::{MEMORY_TIMEOUT_MS, engine, link, memory, strange};
+use super::{Daemon, lessons};
 use crate::actors::inference::{Ask, InferenceError};
-use crate::actors::memory::{Followers, Forget};
+use crate::actors::memory::{Followers, Forget, ForgetLessons};
 use crate::actors::scheduler::ForgetPairs;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::Event;
+use crate::lessons::{Lesson, Sharing};
 use crate::service::{Forgetting, ServiceError, TurnFilter};
 
 const WITHIN: Duration = Duration::from_millis(MEMORY_TIMEOUT_MS);
@@ -25,14 +27,22 @@ impl Daemon {
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
         self.forget_pairs(self.forgetting(&filter).await?).await?;
         self.forget_examples(filter.clone()).await?;
+        // Whoever was shown a shared lesson has kept prompts with it.
+        let book = self.replies.lessons.book();
+        let shared = |lesson: &Arc<Lesson>| lesson.sharing == Sharing::Shared && lesson.passes(&filter);
+        let whose = filter.principal.clone().filter(|_| !book.lessons().iter().any(shared));
+        // What keeps lessons from it is said at the end: the log must forget all the same.
+        let _ = self.forget_lessons(filter.clone()).await;
         self.replies.withheld.forget(filter.principal.as_deref());
-        self.forget_prefixes(filter.principal.clone()).await?;
+        self.forget_prefixes(whose.clone()).await?;
         let wanted = self.forgetting(&filter).await?;
         let forgotten = self.cast.memory.send_within(Forget(filter.clone()), WITHIN).await;
         // What was made or begun in between knew them still. The log may forget to its end, however late it says so.
-        self.forget_pairs(wanted).await?;
-        self.forget_examples(filter.clone()).await?;
-        self.forget_prefixes(filter.principal).await?;
+        let pairs = self.forget_pairs(wanted).await;
+        let examples = self.forget_examples(filter.clone()).await;
+        let lessons = self.forget_lessons(filter).await;
+        let prefixes = self.forget_prefixes(whose).await;
+        pairs.and(examples).and(lessons).and(prefixes)?;
         forgotten.map_err(|error| link(&error))?.map_err(memory)
     }
 
@@ -57,9 +67,15 @@ impl Daemon {
         Ok(())
     }
 
+    /// Drops the lessons that came of them.
+    async fn forget_lessons(&self, filter: TurnFilter) -> Result<(), ServiceError> {
+        let gone = self.cast.memory.send_within(ForgetLessons(filter), WITHIN).await;
+        gone.map_err(|error| link(&error))?.map(drop).map_err(lessons::told)
+    }
+
     /// Drops what the engine keeps of the prompts of the principal whose turns are forgotten, or of everybody's: which
     /// turn a prefix came from is not known, and it is soon read again.
-    async fn forget_prefixes(&self, owner: Option<String>) -> Result<(), ServiceError> {
+    pub(super) async fn forget_prefixes(&self, owner: Option<String>) -> Result<(), ServiceError> {
         // An engine that is told to end writes what it keeps, and the file goes after that.
         let _pass = self.replies.enter().await?;
         self.cast.fleet.forget_prefixes(owner.as_deref(), WITHIN).await.map_err(ServiceError::Internal)?;

@@ -5,6 +5,7 @@ pub mod check;
 mod decimal;
 pub mod gain;
 pub mod golden;
+pub mod lessons;
 pub mod logits;
 pub mod perplexity;
 pub mod quality;

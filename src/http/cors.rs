@@ -13,7 +13,7 @@ use hyper::{Method, StatusCode};
 
 use super::error::ApiError;
 
-const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PATCH, DELETE");
 /// What a page may read of an answer beside its body.
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, retry-after");
 /// How long a browser remembers a preflight, seconds.

@@ -66,8 +66,16 @@ pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
     }
     request.turn = TurnId::named(&request.turn.0);
     let turn = request.turn.clone();
-    call.door.service.feedback(call.principal, request).await?;
-    Ok(reply::json(&json!({"object": "feedback", "turn": turn, "recorded": true})))
+    let kept = call.door.service.feedback(call.principal, request).await?;
+    let mut answer = json!({"object": "feedback", "turn": turn, "recorded": true});
+    if let Some(lesson) = kept.lesson {
+        answer["lesson"] = json!(lesson);
+        answer["retired"] = json!(kept.retired);
+    }
+    if let Some(why) = kept.no_lesson {
+        answer["no_lesson"] = json!(why);
+    }
+    Ok(reply::json(&answer))
 }
 
 #[derive(Debug, Default, Deserialize)]

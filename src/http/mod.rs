@@ -25,6 +25,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gate;
+mod lessons;
 mod limits;
 mod memory;
 mod metrics;

@@ -48,6 +48,7 @@ static ASSETS: &[Asset] = assets![
     "dom.js" "text/javascript; charset=utf-8",
     "inline.js" "text/javascript; charset=utf-8",
     "keys.js" "text/javascript; charset=utf-8",
+    "lessons.js" "text/javascript; charset=utf-8",
     "list.js" "text/javascript; charset=utf-8",
     "log.js" "text/javascript; charset=utf-8",
     "markdown.js" "text/javascript; charset=utf-8",

@@ -25,8 +25,8 @@ use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{
-    body, chat, completions, embeddings, memory, models, openapi, operate, page, query, runs, sessions, text, tools,
-    wire,
+    body, chat, completions, embeddings, lessons, memory, models, openapi, operate, page, query, runs, sessions, text,
+    tools, wire,
 };
 use crate::config::Live;
 use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};
@@ -110,6 +110,11 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/memory/turns", CHAT, Query(memory::LIST), memory::list),
     route!("DELETE" "/v1/memory/turns", CHAT, Query(memory::FORGET), memory::forget),
     route!("GET" "/v1/memory/export", CHAT, Query(memory::EXPORT), memory::export),
+    route!("GET" "/v1/lessons", CHAT, Query(lessons::LIST), lessons::list),
+    route!("POST" "/v1/lessons", CHAT, Json(lessons::ADD), lessons::add),
+    route!("GET" "/v1/lessons/{*id}", CHAT, Nothing, lessons::get),
+    route!("PATCH" "/v1/lessons/{*id}", CHAT, Json(lessons::EDIT), lessons::edit),
+    route!("DELETE" "/v1/lessons/{*id}", CHAT, Nothing, lessons::forget),
     route!("GET" "/v1/runs", CHAT, Nothing, runs::list),
     route!("GET" "/v1/runs/{*id}", CHAT, Nothing, runs::get),
     route!("DELETE" "/v1/runs/{*id}", CHAT, Nothing, runs::cancel),
@@ -165,6 +170,7 @@ pub(crate) fn router(door: Arc<Door>) -> Router {
         let filter = match route.method {
             "POST" => MethodFilter::POST,
             "DELETE" => MethodFilter::DELETE,
+            "PATCH" => MethodFilter::PATCH,
             _ => MethodFilter::GET,
         };
         let handler = move |State(door): State<Arc<Door>>, id: Option<Path<String>>, request: Request| {

@@ -7,7 +7,7 @@
 //! - `vote`: the model asked where both are unsure. Only `chimere eval routing --vote` does that; no request does.
 
 mod cascade;
-mod fold;
+pub mod fold;
 pub mod guess;
 pub mod vote;
 

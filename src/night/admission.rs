@@ -67,6 +67,7 @@ pub enum Refusal {
     Tainted,
     Formed,
     Called,
+    Noted,
     UnknownPrincipal,
     Redacted,
     NoChat,
@@ -96,6 +97,7 @@ impl Refusal {
             Refusal::Tainted => "text of tools or files took part",
             Refusal::Formed => "its form was enforced",
             Refusal::Called => "it stands on results of built-in tools",
+            Refusal::Noted => "it was shown a lesson, which is learned as such",
             Refusal::UnknownPrincipal => "its principal has no key any more",
             Refusal::Redacted => "earlier messages of its conversation were forgotten",
             Refusal::NoChat => "no chat",
@@ -146,6 +148,7 @@ impl Admission<'_> {
         refuse(turn.taint, Refusal::Tainted)?;
         refuse(turn.formed, Refusal::Formed)?;
         refuse(turn.called_tools(), Refusal::Called)?;
+        refuse(!turn.lessons.is_empty(), Refusal::Noted)?;
         refuse(!self.principals.known.contains(&turn.principal), Refusal::UnknownPrincipal)?;
         let ends_with_user = turn.messages.last().is_some_and(|m| m.role == Role::User);
         refuse(turn.redacted, Refusal::Redacted)?;

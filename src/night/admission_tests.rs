@@ -57,6 +57,7 @@ fn turn() -> Turn {
         template_hash: "t".to_owned(),
         messages: vec![Message::new(Role::System, "Be kind."), Message::new(Role::User, "What is 17 + 25?")],
         examples: 0,
+        lessons: Vec::new(),
         tools: Vec::new(),
         prompt_ids: vec![1],
         sampling: Sampling::default(),

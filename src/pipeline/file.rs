@@ -116,6 +116,17 @@ struct RawPipeline {
     steps: Option<Vec<RawStep>>,
     provenance: Option<Provenance>,
     retrieve: Option<Retrieve>,
+    #[serde(default)]
+    lessons: LessonsUse,
+}
+
+/// Whether answers of a route are shown lessons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LessonsUse {
+    #[default]
+    Recall,
+    None,
 }
 
 /// What a file leaves to the served model.
@@ -156,6 +167,8 @@ pub struct Pipeline {
     pub provenance: Option<Provenance>,
     /// Absent: no examples are looked for.
     pub retrieve: Option<Retrieve>,
+    /// Lessons that bear on the question are shown.
+    pub recall: bool,
 }
 
 impl Pipeline {
@@ -297,6 +310,7 @@ impl RawPipeline {
             program,
             provenance: self.provenance,
             retrieve: self.retrieve,
+            recall: self.lessons == LessonsUse::Recall,
         }
     }
 }
@@ -321,6 +335,14 @@ mod tests {
         assert_eq!(pipeline.sampling.temperature, 0.2);
         assert_eq!(pipeline.thinking.unwrap().quality_tokens, 10);
         assert_eq!(pipeline.rules.evidence_min, 1);
+    }
+
+    #[test]
+    fn lessons_are_recalled_unless_the_file_says_otherwise() {
+        let of = |more: &str| Pipeline::parse(&format!("{GOOD}{more}"), "code.yaml", "code", false);
+        let recall = |more: &str| of(more).unwrap().recall;
+        assert_eq!((recall(""), recall("lessons: recall\n"), recall("lessons: none\n")), (true, true, false));
+        assert!(of("lessons: some\n").unwrap_err().to_string().contains("some"));
     }
 
     #[test]

@@ -110,6 +110,8 @@ pub fn plan(
         },
         steps,
         retrieve: pipeline.retrieve,
+        recall: pipeline.recall,
+        notes: Vec::new(),
         prompt: wishes.prompt,
     })
 }
@@ -227,6 +229,8 @@ pub fn plain_plan(wishes: Wishes) -> Result<Plan, ServiceError> {
         },
         steps,
         retrieve: None,
+        recall: false,
+        notes: Vec::new(),
         prompt: wishes.prompt,
     })
 }

@@ -7,6 +7,7 @@ use super::seat::Seat;
 use super::{Replies, check, unavailable};
 use crate::actors::inference::Ask;
 use crate::engine::protocol::{Event, FailureKind};
+use crate::lessons::note;
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
 use crate::turn::{Plan, Thinking, Work};
 
@@ -25,6 +26,7 @@ impl Replies {
         }
         let mut messages = plan.messages.clone();
         self.withheld.put_back(&request.principal.name, &mut messages);
+        note::show(&mut messages, &plan.notes);
         let chat = chat_input(&plan, messages, self.clock.date());
         let answer = seat.inference.send_within(Ask::ApplyTemplate { chat }, PROMPT_TIMEOUT).await;
         let retry_after_s = seat.board.retry_after_s();
@@ -69,6 +71,9 @@ impl Replies {
         self.define_tools(&mut plan)?;
         self.limit_tables(&mut plan, &seat.board, &request.principal.name)?;
         let examples = self.show_examples(&mut plan, &seat.hosted, &request.principal.name).await;
+        if request.recall {
+            self.recall(&mut plan, &seat.hosted, &request.principal.name).await;
+        }
         if !seat.hosted.thinks {
             plan.thinking = Thinking::Template;
         }

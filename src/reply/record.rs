@@ -90,8 +90,10 @@ impl Opening {
             template_hash: hosted.template_hash.clone(),
             messages,
             examples: plan.examples,
+            lessons: plan.notes.iter().map(|note| note.lesson.clone()).collect(),
             tools: plan.tools,
-            prompt_ids,
+            // They hold the words of lessons, which may be forgotten.
+            prompt_ids: if plan.notes.is_empty() { prompt_ids } else { Vec::new() },
             sampling: plan.sampling,
             thinking: plan.thinking,
             generations,
@@ -148,6 +150,7 @@ pub(super) mod tests {
             one_tool_call: false,
             built_in: None,
             prompt_logprobs: false,
+            recall: true,
             streamed: false,
         }
     }

@@ -21,6 +21,7 @@ use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
+use crate::lessons::note;
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
 use crate::store::GoesOn;
@@ -143,10 +144,11 @@ impl ReplyRun<'_> {
         self.trace.push(ended);
     }
 
-    /// The plan's conversation, with the built-in calls that its client was not told of.
+    /// The plan's conversation, with the built-in calls that its client was not told of and the lessons that it is shown.
     pub(super) fn said(&self) -> Vec<Message> {
         let mut messages = self.plan.messages.clone();
         self.replies.withheld.put_back(&self.opening.principal, &mut messages);
+        note::show(&mut messages, &self.replies.standing(&self.plan.notes));
         messages
     }
 

@@ -32,6 +32,7 @@ pub(crate) fn turn(id: &str, principal: &str) -> Turn {
         feedback: Vec::new(),
         verdict: None,
         examples: 0,
+        lessons: Vec::new(),
         judgement: None,
     }
 }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use chimere::actors::memory::{Append, Get, List, ListFor, Memory, MemoryError, MemoryStatus, OpenStore, Survey};
+use chimere::actors::memory::{
+    Append, Get, List, ListFor, Memory, MemoryError, MemoryStatus, OpenStore, Survey, Teach,
+};
 use chimere::actors::supervisor::{Place, supervise};
+use chimere::lessons::{Draft, Known, LessonError, LessonId, Lessons, Source};
 use chimere::service::{Session, TurnFilter};
 use chimere::store::{GoesOn, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
@@ -124,6 +127,7 @@ fn turn(id: &str) -> Box<Turn> {
         feedback: Vec::new(),
         verdict: None,
         examples: 0,
+        lessons: Vec::new(),
         judgement: None,
     })
 }
@@ -134,6 +138,39 @@ fn opener(folder: &Path, broken: &Arc<AtomicBool>, hangs: &Arc<AtomicBool>) -> O
         let inner = SledTurns::open(&folder, 1 << 20)?;
         Ok(Arc::new(Flaky { inner, broken: broken.clone(), hangs: hangs.clone() }) as Arc<dyn TurnStore>)
     })
+}
+
+/// A turn may be forgotten while its correction is on the way.
+#[test]
+fn a_lesson_of_a_turn_that_is_not_there_is_not_kept() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let lessons = Arc::new(Lessons::open(dir.path()));
+        let (open, kept) = (opener(&dir.path().join("turns"), &Arc::default(), &Arc::default()), lessons.clone());
+        let (told, _exhausted) = watch::channel(None);
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || {
+            Memory::new(open.clone()).with_lessons(kept.clone())
+        });
+        memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap().unwrap();
+        let of = |turn: &str| {
+            let turn = TurnId(turn.to_owned());
+            let draft = Draft {
+                principal: "p".to_owned(),
+                questions: vec!["Which day?".to_owned()],
+                answer: "Monday.".to_owned(),
+                known: Known::Correction,
+                sources: vec![Source { turn, conversation: "c".to_owned(), time_ms: 1, consent: false }],
+                by_owner: false,
+                sharing: None,
+                shown: Vec::new(),
+            };
+            Teach { draft, id: LessonId("lesson-1".to_owned()), now_ms: 1 }
+        };
+        let gone = memory.send_within(of("turn-2"), PATIENCE).await.unwrap().unwrap_err();
+        assert_eq!((gone, lessons.book().lessons().len()), (LessonError::TurnGone, 0));
+        memory.send_within(of("turn-1"), PATIENCE).await.unwrap().unwrap();
+        assert_eq!(Lessons::open(dir.path()).book().lessons()[0].answer, "Monday.");
+    });
 }
 
 /// A log that does not close takes nobody along: Memory answers, and writes again when the disk is back.

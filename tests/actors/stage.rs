@@ -133,6 +133,7 @@ impl Stage {
             board: board.clone(),
             fleet: Arc::default(),
             examples: Arc::default(),
+            lessons: Arc::default(),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
             config: Live::new(config),
@@ -196,6 +197,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         one_tool_call: false,
         built_in: None,
         prompt_logprobs: false,
+        recall: true,
         streamed: false,
     }
 }

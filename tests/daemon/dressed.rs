@@ -126,6 +126,7 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         feedback: Vec::new(),
         verdict: None,
         examples: 0,
+        lessons: Vec::new(),
         judgement: None,
     }
 }

@@ -37,6 +37,7 @@ mod kill_engine;
 mod leaks;
 mod learn;
 mod learn_kills;
+mod lessons;
 #[cfg(feature = "llama")]
 #[allow(dead_code)]
 #[path = "../llama/models.rs"]

@@ -187,13 +187,14 @@ async fn an_answer_is_rated_and_a_cut_one_says_so_at_a_terminal() {
     terminal.ask("/bad\r", "vote recorded for turn-");
     // A correction of several lines, as a message may have them.
     terminal.ask("/correct It is\\\r", "…");
-    terminal.ask("14.\r", "correction recorded for turn-");
+    terminal.ask("14.\r", "kept as lesson-");
     // One that was broken off leaves nothing behind it.
     terminal.ask("/correct \"\"\"no\r", "…");
     terminal.type_until("\u{3}", PROMPT);
     terminal.ask("/new\r", "a new conversation");
     terminal.ask("/bad\r", "there is no answer in this conversation yet");
     terminal.ask("What is 17 + 25?\r", "42.");
+    terminal.ask("What is 9 + 5?\r", "[shown lesson-");
     let (_, turns) = daemon.get("/v1/memory/turns").await;
     let turns = turns["data"].as_array().unwrap().clone();
     let said: Vec<_> = turns
@@ -203,9 +204,9 @@ async fn an_answer_is_rated_and_a_cut_one_says_so_at_a_terminal() {
         .collect();
     let none = serde_json::Value::Null;
     let bad = vec![(json!("down"), none.clone()), (none.clone(), json!("It is\n14."))];
-    assert_eq!(said, [vec![], vec![(json!("up"), none)], bad, vec![]], "{turns:?}");
+    assert_eq!(said, [vec![], vec![(json!("up"), none)], bad, vec![], vec![]], "{turns:?}");
     // What was forgotten meanwhile cannot be rated.
-    let last = turns[3]["id"].as_str().unwrap();
+    let last = turns[4]["id"].as_str().unwrap();
     let gone = reqwest::Client::new().delete(format!("{}/v1/memory/turns?turn={last}", daemon.url)).send().await;
     assert_eq!(gone.unwrap().status().as_u16(), 200);
     terminal.ask("/good\r", "is not in the log");

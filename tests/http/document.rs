@@ -195,6 +195,7 @@ fn bases(path: &str) -> Vec<Value> {
         "/detokenize" => vec![json!({"tokens": [1]})],
         "/apply-template" => vec![json!({"messages": messages})],
         "/v1/feedback" => vec![json!({"turn": "turn-1", "vote": "up"})],
+        "/v1/lessons" => vec![json!({"question": "q", "answer": "a"})],
         "/v1/sessions" => vec![json!({"name": "n", "turn": "t"}), json!({"name": "n", "from": "m"})],
         "/v1/admin/model" => vec![json!({"path": "/x.gguf"}), json!({"before": true})],
         "/v1/night" => vec![

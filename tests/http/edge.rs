@@ -67,7 +67,7 @@ async fn a_page_of_a_named_origin_may_chat_and_no_more() {
     let told = |name: &str| allowed.headers.get(name).and_then(|value| value.to_str().ok());
     for (name, value) in [
         ("access-control-allow-origin", PAGE),
-        ("access-control-allow-methods", "GET, POST, DELETE"),
+        ("access-control-allow-methods", "GET, POST, PATCH, DELETE"),
         ("access-control-allow-headers", "authorization,content-type,x-stainless-os"),
         ("access-control-allow-private-network", "true"),
         ("access-control-max-age", "600"),

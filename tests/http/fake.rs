@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use chimere::engine::backend::ModelInfo;
 use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
+use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackRequest, FurtherModel, ModelWish, NightCommand, PlanSummary,
-    Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt,
-    SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
+    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, ModelWish,
+    NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
+    ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
@@ -45,6 +46,7 @@ pub struct Fake {
     pub cancelled: Arc<AtomicU64>,
     pub requests: Mutex<Vec<ReplyRequest>>,
     pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
+    pub lesson_commands: Mutex<Vec<(String, LessonCommand)>>,
     pub forgets: Mutex<Vec<TurnFilter>>,
     pub nights: Mutex<Vec<NightCommand>>,
     pub wishes: Mutex<Vec<(ModelWish, bool)>>,
@@ -177,7 +179,8 @@ impl Reply {
             pipeline_version: "1".to_owned(),
             adapter_revision: 0,
             examples: Vec::new(),
-            session: self.request.session.clone().map(|name| SessionUse { name, messages: 2 }),
+            lessons: Vec::new(),
+            session: self.request.session.clone().map(|name| Box::new(SessionUse { name, messages: 2 })),
             not_enforced: self.request.not_enforced.clone(),
             // As a model without thoughts says.
             without_effect: match self.order.as_str() {
@@ -459,14 +462,29 @@ impl Service for Fake {
         Box::pin(async { Ok(json!({"actors": {}})) })
     }
 
-    fn feedback(&self, principal: Principal, feedback: FeedbackRequest) -> BoxFuture<'_, Result<(), ServiceError>> {
+    fn feedback(
+        &self,
+        principal: Principal,
+        feedback: FeedbackRequest,
+    ) -> BoxFuture<'_, Result<FeedbackKept, ServiceError>> {
         Box::pin(async move {
             if feedback.turn.0 == "turn-none" {
                 return Err(ServiceError::NotFound("no such turn".to_owned()));
             }
+            let lesson = feedback.correction.as_ref().map(|_| LessonId("lesson-fake".to_owned()));
             self.feedbacks.lock().unwrap().push((principal.name, feedback));
-            Ok(())
+            Ok(FeedbackKept { lesson, ..FeedbackKept::default() })
         })
+    }
+
+    fn lessons(
+        &self,
+        principal: Principal,
+        command: LessonCommand,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>> {
+        let lessons = crate::lessons::answer(&principal, &command);
+        self.lesson_commands.lock().unwrap().push((principal.name, command));
+        Box::pin(async move { lessons })
     }
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {

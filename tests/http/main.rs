@@ -12,6 +12,7 @@ mod embeddings;
 mod fake;
 mod http2;
 mod json;
+mod lessons;
 mod likely;
 mod limits;
 mod lint;

@@ -105,6 +105,7 @@ async fn feedback_reaches_the_service() {
     let server = server().await;
     let good = server.post("/v1/feedback", &json!({"turn": "turn-1", "vote": "down", "correction": "4"})).await;
     assert_eq!((good.status, &good.json()["recorded"]), (200, &json!(true)));
+    assert_eq!(good.json()["lesson"], "lesson-fake");
     let (name, feedback) = server.fake.feedbacks.lock().unwrap().pop().unwrap();
     assert_eq!(
         (name.as_str(), feedback.turn.0.as_str(), feedback.correction.as_deref()),

@@ -32,6 +32,7 @@ pub fn turn(index: usize) -> Turn {
         feedback: Vec::new(),
         verdict: None,
         examples: 0,
+        lessons: Vec::new(),
         judgement: None,
     }
 }

@@ -110,6 +110,12 @@ for (const scheme of ['light', 'dark']) {
     await page.click('#open-keys');
     await audit(page, 'shortcuts');
     await page.keyboard.press('Escape');
+    const lesson = { method: 'POST', headers: { 'content-type': 'application/json' }, body: '{"question": "Who waters the fern?", "answer": "Orvane."}' };
+    assert.equal((await fetch(`${daemon.url}/v1/lessons`, lesson)).status, 200);
+    await page.click('#open-lessons');
+    await page.waitForSelector('#lessons-list li');
+    await audit(page, 'lessons');
+    await page.keyboard.press('Escape');
     await page.click('#delete');
     await audit(page, 'deleting');
   });

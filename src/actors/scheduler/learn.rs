@@ -83,7 +83,8 @@ impl Work {
         let (mut turns, mut corrections) = (BTreeSet::new(), BTreeSet::new());
         let mut after = None;
         while let Some(page) = self.page(&mut after).await? {
-            for turn in page.into_iter().filter(|t| t.consent && !t.taint && !t.called_tools()) {
+            for turn in page.into_iter().filter(|t| t.consent && !t.taint && !t.called_tools() && t.lessons.is_empty())
+            {
                 if turn.feedback.iter().any(|f| f.correction.is_some() && f.judgement.is_none()) {
                     corrections.insert(turn.id.clone());
                 }

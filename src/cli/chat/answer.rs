@@ -183,6 +183,12 @@ impl Answer {
         format!("{what}{at}")
     }
 
+    /// The lessons that it was shown.
+    pub fn lessons(&self) -> Option<String> {
+        let ids: Vec<_> = self.own["lessons"].as_array()?.iter().filter_map(Value::as_str).map(printable).collect();
+        (!ids.is_empty()).then(|| ids.join(", "))
+    }
+
     /// The figures of `/stats`.
     pub fn stats(&self) -> String {
         let number = |value: &Value| value.as_f64().unwrap_or_default();

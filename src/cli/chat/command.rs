@@ -60,7 +60,7 @@ pub const HELP: &str = "\
 /tokens [N]      show or set the most tokens of an answer; /tokens auto leaves it to the pipeline
 /good            say that the last answer is right; nights learn from it where they may
 /bad             say that the last answer is wrong
-/correct TEXT    say what the last answer should have been; several lines as in a message
+/correct TEXT    say what the last answer should have been, kept as a lesson; several lines as in a message
 /save FILE       write the conversation to a file
 /load FILE       go on with a saved conversation
 /retry           ask the last question again

@@ -54,7 +54,7 @@ fn body(messages: Vec<Value>, tools: &[Value], max_tokens: u32, manner: Manner, 
         "stream": true,
         "enable_thinking": true,
         "thinking_budget": THINKING_TOKENS,
-        "chimere": { "conversation": conversation, "consent": manner.consent },
+        "chimere": { "conversation": conversation, "consent": manner.consent, "lessons": "none" },
     });
     if manner.greedy {
         body["temperature"] = json!(0);

@@ -59,7 +59,7 @@ async fn probe(client: &Client, n: u64) -> anyhow::Result<()> {
         "temperature": 0,
         "stream": true,
         "enable_thinking": false,
-        "chimere": { "conversation": format!("probe-{n}"), "consent": false },
+        "chimere": { "conversation": format!("probe-{n}"), "consent": false, "lessons": "none" },
     });
     let mut events = client.stream("/v1/chat/completions", &body).await?;
     while events.next().await?.is_some() {}

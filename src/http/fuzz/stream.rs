@@ -277,6 +277,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         pipeline_version: String::new(),
         adapter_revision: 0,
         examples: Vec::new(),
+        lessons: Vec::new(),
         session: None,
         not_enforced: Vec::new(),
         without_effect: Box::default(),

@@ -81,6 +81,24 @@ export const models = async () => (await json('/v1/models')).data;
 export const status = () => json('/v1/status');
 export const feedback = (body) => json('/v1/feedback', { method: 'POST', body });
 
+/** Lessons in one request. */
+const PAGE = 500;
+
+/** Every lesson that the key may see, the oldest first. */
+export async function lessons() {
+  const all = [];
+  for (;;) {
+    const { data, has_more: more } = await json(`/v1/lessons?limit=${PAGE}&after=${encodeURIComponent(all.at(-1)?.id ?? '')}`);
+    all.push(...data);
+    if (!more || !data.length) return all;
+  }
+}
+
+const lesson = (id) => `/v1/lessons/${encodeURIComponent(id)}`;
+export const addLesson = (body) => json('/v1/lessons', { method: 'POST', body });
+export const editLesson = (id, body) => json(lesson(id), { method: 'PATCH', body });
+export const forgetLesson = (id) => json(lesson(id), { method: 'DELETE' });
+
 /** Makes the daemon forget a conversation; tells how many turns it was. */
 export const forget = async (conversation) =>
   (await json(`/v1/memory/turns?conversation=${encodeURIComponent(conversation)}`, { method: 'DELETE' })).turns;

@@ -4,6 +4,7 @@ import * as api from './api.js';
 import * as kept from './conversations.js';
 import { $, copy, download, grow } from './dom.js';
 import { bindKeys } from './keys.js';
+import { Lessons } from './lessons.js';
 import { List } from './list.js';
 import { Log } from './log.js';
 import { Session } from './session.js';
@@ -53,17 +54,28 @@ const actions = {
     message.vote = vote;
     session.changed();
   }),
-  correct: (message, correction) => tried(async () => {
-    await api.feedback({ turn: message.meta.turn, correction });
-    message.correction = correction;
-    session.changed();
-    notice('The daemon has the correction. Thank you.');
-  }),
+  /** Gives what came of it, or null if it failed. */
+  correct: async (message, correction) => {
+    let kept = null;
+    await tried(async () => {
+      kept = await api.feedback({ turn: message.meta.turn, correction });
+      message.correction = correction;
+      session.changed();
+    });
+    return kept;
+  },
+  lessons: (ids) => lessons.open(ids),
+  forgetLesson: async (id) => {
+    let said = null;
+    await tried(async () => { said = await lessons.forget(id); });
+    return said;
+  },
 };
 
 const log = new Log({ frame: $('log'), list: $('messages'), latest: $('latest'), actions });
 const openSettings = bindDialog(() => { connect(); input.focus(); });
 
+const lessons = new Lessons();
 const list = new List({ session, tried, notice });
 
 // The conversation on screen.

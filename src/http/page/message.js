@@ -1,7 +1,8 @@
 // How one message looks, and what can be done with it. Model text goes through `render.js`, all other text is set as
-// text. `actions` are the page's: again, edit, results, vote, correct, copied, askKey.
+// text. `actions` are the page's: again, edit, results, vote, correct, lessons, forgetLesson, copy, askKey.
 
 import { h, grow, iconButton } from './dom.js';
+import { ofCorrection } from './lessons.js';
 import { show } from './render.js';
 
 /** A text area over a message, with what ends it. */
@@ -76,9 +77,11 @@ export class Answer {
     this.problem = h('div', { class: 'problem', hidden: true });
     this.meta = h('p', { class: 'meta' });
     this.actionsBar = h('div', { class: 'actions' });
+    this.source = h('div', { hidden: true });
     this.below = h('div');
+    this.taught = h('div', { class: 'taught', role: 'status' });
     this.node = h('article', { class: 'message answer' }, h('h2', { class: 'sr' }, 'Answer'), this.thought, this.used, this.waiting,
-      this.body, this.calls, this.problem, h('div', { class: 'under' }, this.actionsBar, this.meta), this.below);
+      this.body, this.calls, this.source, this.problem, h('div', { class: 'under' }, this.actionsBar, this.meta), this.below, this.taught);
   }
 
   /** `running` says whether this very answer is under way, `last` whether it ends the conversation. */
@@ -103,6 +106,7 @@ export class Answer {
 
   finish(message, running) {
     this.showProblem(message, running);
+    this.showSource(Array.isArray(message.meta.lessons) ? message.meta.lessons : []);
     if (running) return this.actionsBar.replaceChildren();
     const { vote, meta, content, calls } = message;
     const bar = [];
@@ -133,10 +137,33 @@ export class Answer {
       editor({ label: 'What the answer should have been', value: this.message.correction ?? this.message.content,
         done: 'Send correction', cancel: close,
         save: async (text) => {
-          if (!await this.actions.correct(this.message, text)) return;
+          const kept = await this.actions.correct(this.message, text);
+          if (!kept) return;
           this.actionsBar.lastChild.textContent = 'Corrected';
           close();
+          this.showTaught(kept);
         } }));
+  }
+
+  /** What became of a correction, and how to undo it. */
+  showTaught(kept) {
+    const { lesson } = kept;
+    const quiet = (words, onclick) => h('button', { type: 'button', class: 'quiet', onclick }, words);
+    const forget = async () => {
+      const said = await this.actions.forgetLesson(lesson);
+      if (said) this.taught.replaceChildren(h('span', { class: 'faint' }, said));
+    };
+    this.taught.replaceChildren(h('span', { class: 'faint' }, ofCorrection(kept)),
+      ...(lesson ? [quiet('See lessons', () => this.actions.lessons([lesson])), quiet('Forget it', forget)] : []));
+  }
+
+  /** The lessons that the answer was shown. */
+  showSource(ids) {
+    this.source.hidden = !ids.length;
+    if (this.source.hidden) return this.source.replaceChildren();
+    const words = ids.length > 1 ? `${ids.length} lessons` : 'a lesson';
+    this.source.replaceChildren(h('button', { type: 'button', class: 'quiet', onclick: () => this.actions.lessons(ids) },
+      `Source: ${words}`));
   }
 
   showProblem({ problem, stopped, content, reasoning }, running) {

@@ -14,7 +14,7 @@ export const emptyReply = () => ({ role: 'assistant', content: '', reasoning: ''
 
 /** The request for the reply that follows `messages`. */
 export function requestFor(conversation, messages, settings) {
-  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn } = settings;
+  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn, lessons } = settings;
   const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id, steps: 'events' } };
   if (instruction.trim()) body.messages.unshift({ role: 'system', content: instruction });
   if (temperature !== null) body.temperature = temperature;
@@ -26,6 +26,7 @@ export function requestFor(conversation, messages, settings) {
   if (tier) body.chimere.tier = tier;
   if (builtIn) body.chimere.tools = BUILT_IN;
   if (!learn) body.chimere.consent = false;
+  if (!lessons) body.chimere.lessons = 'none';
   return body;
 }
 
@@ -126,6 +127,7 @@ function growPlan(meta, plan) {
   meta.because = plan.because;
   meta.tier = plan.tier;
   meta.generation = plan.adapter_revision;
+  meta.lessons = plan.lessons;
   const decode = plan.timings?.decode_ms;
   meta.rate = decode > 0 && meta.tokens > 1 ? (1000 * (meta.tokens - 1)) / decode : null;
 }

@@ -11,7 +11,7 @@ const THOUGHTS = ['none', 'low', 'medium', 'high'];
 const TEXT_MAX = 32_000;
 
 /** `null` and '' leave the choice to the route. */
-const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true };
+const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true, lessons: true };
 
 function read() {
   try {
@@ -29,6 +29,7 @@ function read() {
       tier: TIERS.includes(found.tier) ? found.tier : '',
       thought: THOUGHTS.includes(found.thought) ? found.thought : '',
       learn: same('learn') ? found.learn : true,
+      lessons: same('lessons') ? found.lessons : true,
     };
   } catch {
     return { ...DEFAULTS };
@@ -123,6 +124,7 @@ export function bindDialog(saved) {
         tools: tools(field('tools').value),
         builtIn: field('built-in').checked,
         learn: field('learn').checked,
+        lessons: field('lessons').checked,
       });
       key.set(field('key').value.trim(), field('keep').checked);
     } catch (error) {
@@ -133,13 +135,14 @@ export function bindDialog(saved) {
     saved();
   });
   return function open(why = '') {
-    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn } = current;
+    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn, lessons } = current;
     field('instruction').value = instruction;
     field('temperature').value = temperature ?? '';
     field('max-tokens').value = maxTokens ?? '';
     field('tools').value = defined.length ? JSON.stringify(defined, null, 1) : '';
     field('built-in').checked = builtIn;
     field('learn').checked = learn;
+    field('lessons').checked = lessons;
     field('key').value = key.get();
     field('keep').checked = key.kept();
     $('settings-error').textContent = why;

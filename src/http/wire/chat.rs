@@ -168,6 +168,7 @@ const EXTENSION: &[Param] = &[
         Shape::Word(&["program", "events", "none"]),
         "`events`: a stream tells of the steps of the route as they happen; `none`: the answer alone.",
     ),
+    Param::new("lessons", Shape::Word(&["recall", "none"]), "`none`: the answer is shown no lesson."),
 ];
 
 #[derive(Debug, Deserialize)]
@@ -211,6 +212,15 @@ pub(crate) struct Extension {
     pub(crate) steps: Option<StepsWish>,
     /// `false`, or what the model's certainty changes in its thought.
     pub(crate) thought: Option<RawThought>,
+    /// Absent: lessons that bear on the question are shown.
+    pub(crate) lessons: Option<LessonsWish>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LessonsWish {
+    Recall,
+    None,
 }
 
 /// A policy for the thought, as a client asks for it.
@@ -361,6 +371,7 @@ pub(crate) fn request(
         not_enforced: Vec::new(),
         prompt_logprobs: false,
         one_tool_call: false,
+        recall: extension.lessons != Some(LessonsWish::None),
         streamed: common.stream,
     }
 }

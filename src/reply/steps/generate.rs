@@ -2,12 +2,13 @@
 
 use super::Outcome;
 use crate::engine::protocol::{ChatInput, Generate, Prompt};
+use crate::lessons::note;
 use crate::pipeline::fill;
 use crate::reply::choice::Choice;
 use crate::reply::generate::{Generated, Spec, chat_input};
 use crate::reply::run::ReplyRun;
 use crate::reply::stops::StepError;
-use crate::turn::{Draft, FinishReason, Message, Role, StepOutcome, StepRecord, Thinking};
+use crate::turn::{Draft, FinishReason, Message, Note, Role, StepOutcome, StepRecord, Thinking};
 
 /// The client's answer, as many times as it asked for one.
 pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<Outcome, StepError> {
@@ -27,7 +28,13 @@ pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<
     let requests = requests.collect();
     run.choices = run.generate(Spec { requests, choices, shown: true }).await?.choices;
     run.answered = true;
-    Ok(Outcome { visible: true, ..Outcome::of(StepOutcome::Done) })
+    Ok(Outcome { visible: true, because: shown(&run.plan.notes), ..Outcome::of(StepOutcome::Done) })
+}
+
+/// Which lessons the answer was shown, for the trace.
+pub(super) fn shown(notes: &[Note]) -> Option<String> {
+    let ids: Vec<&str> = notes.iter().map(|note| note.lesson.as_str()).collect();
+    (!ids.is_empty()).then(|| format!("shown {}", ids.join(", ")))
 }
 
 /// A hidden text.
@@ -57,7 +64,10 @@ fn conversation(run: &ReplyRun<'_>, system: &str) -> Vec<Message> {
     let own = run.plan.messages.iter().take_while(|m| m.role == Role::System).count();
     let said = run.plan.messages.iter().skip(own + run.plan.examples as usize).cloned();
     let system = (!system.is_empty()).then(|| Message::new(Role::System, system));
-    system.into_iter().chain(said).collect()
+    let mut messages: Vec<Message> = system.into_iter().chain(said).collect();
+    // What the answer is shown: a draft without it would speak against it.
+    note::show(&mut messages, &run.replies.standing(&run.plan.notes));
+    messages
 }
 
 /// The conversation with the step's instruction behind it, and in that the texts of the steps it names. They stand with
