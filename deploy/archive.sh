@@ -26,8 +26,8 @@ if [ -d "$root/target/release/kernels" ]; then cp -r "$root/target/release/kerne
 install -m 644 "$root"/systemd/chimere.service "$root"/systemd/chimere.sysusers "$root"/systemd/config.toml "$share/systemd/"
 install -m 755 "$root/deploy/install.sh" "$top/install.sh"
 install -m 644 "$root/deploy/INSTALL.md" "$top/INSTALL.md"
-install -m 644 "$root/LICENSE" "$root/CHANGELOG.md" "$root/deploy/grafana.json" "$root/docs/api.md" "$root/docs/security.md" "$doc/"
-for card in "$root"/nano/*_CARD.md "$root/nano/ATTRIBUTION.md"; do install -m 644 "$card" "$doc/"; done
+install -m 644 "$root/LICENSE" "$root/deploy/grafana.json" "$doc/"
+python3 "$root/deploy/pages.py" "$root" "$doc"
 python3 "$root/deploy/licences.py" "$root" > "$doc/THIRD-PARTY.txt"
 find "$tree" -type d -exec chmod 755 {} +
 find "$tree" -type f ! -perm -u+x -exec chmod 644 {} +

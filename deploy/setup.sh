@@ -28,13 +28,13 @@ if ((${#missing[@]})); then
   fi
   as_root=()
   if ((EUID != 0)); then as_root=(sudo); fi
-  echo "setup: installing ${missing[*]}"
+  echo "setup: installing ${missing[*]} with apt-get${as_root:+, as root by sudo}"
   "${as_root[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
 export PATH="$HOME/.cargo/bin:$PATH"
 if ! command -v cargo >/dev/null 2>&1; then
-  echo "setup: installing Rust with rustup"
+  echo "setup: installing Rust with rustup, into $HOME/.cargo and $HOME/.rustup"
   curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --component rustfmt --component clippy
 fi

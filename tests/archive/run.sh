@@ -24,6 +24,16 @@ tar -xf "$archive"
 top=$(echo "$PWD"/chimere-*)
 fresh() { env -i HOME="$work/home" PATH=/usr/bin:/bin "$@"; }
 fresh "$top/bin/chimere" --version >/dev/null
+# Every page that is packed leads only to what is packed.
+python3 - "$top/share/doc/chimere" <<'PY' || fail "a page of the archive leads nowhere"
+import pathlib, re, sys
+folder = pathlib.Path(sys.argv[1])
+pages = list(folder.glob("*.md"))
+links = [(page.name, to.split("#")[0]) for page in pages for to in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
+dead = [(page, to) for page, to in links if "://" not in to and not (folder / to).exists()]
+print(*dead, sep="\n", end="")
+sys.exit(bool(dead) or not links or not (folder / "owner.md").exists())
+PY
 files() { (cd "$1" && find . -type f -exec sha256sum {} + | sort -k 2); }
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

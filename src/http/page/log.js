@@ -85,7 +85,7 @@ export class Log {
   #welcome() {
     const example = (text) => h('button', { type: 'button', class: 'example', onclick: () => this.actions.ask(text) }, text);
     return h('div', { class: 'welcome' }, h('h2', {}, 'What would you like to know?'),
-      h('p', {}, `What you write goes to the daemon at ${location.host}. It may remember it, to answer better.`),
+      h('p', {}, `What you write goes to the daemon at ${location.host}. It keeps it, until you delete the conversation and let the daemon forget it.`),
       h('div', { class: 'examples' }, EXAMPLES.map(example)));
   }
 }
