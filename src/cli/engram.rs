@@ -11,6 +11,8 @@ use chimere::daemon::choice::served_file;
 use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::{Vocab, fingerprint};
 use chimere::engram::count::{Corpus, CountRules};
+use chimere::engram::file;
+use chimere::engram::format::EXTENSION;
 use chimere::engram::learned::{self, Record};
 use chimere::engram::nightly;
 use chimere::engram::revoked::Revoked;
@@ -260,6 +262,9 @@ fn seal(config: &Config) -> anyhow::Result<Seal> {
 fn write(draft: &Draft, output: &Output, owner: Option<&str>, config: &Config) -> anyhow::Result<()> {
     let bytes = draft.finish(&output.name, &output.description, &output.licence, owner)?;
     let path = match &output.out {
+        Some(path) if file::is_packed(path) => {
+            bail!("{}: a table is written unpacked: let --out end with `.{EXTENSION}`", path.display())
+        }
         Some(path) => {
             write_durable(path, &bytes).map_err(cannot_write(path))?;
             path.clone()

@@ -1,7 +1,7 @@
 //! Tables on disk: where they lie, which of them may be served, and how a new one takes an old one's place.
 //!
-//! A table `NAME.engr` (packed: `NAME.engr.gz`) is served when this installation signed its digest (`DIGEST.sig` beside it). The shipped
-//! tables are served too; their digests are compiled in. The signature is named by the digest and written before
+//! A table `NAME.engr` is served when this installation signed its digest (`DIGEST.sig` beside it). The shipped
+//! tables are served too, packed (`NAME.engr.gz`); their digests are compiled in. The signature is named by the digest and written before
 //! the table is renamed into place. So at every moment the table in place has its signature.
 
 use std::collections::BTreeSet;
@@ -75,7 +75,7 @@ impl Shelf {
         let mut shelf = Shelf::default();
         for (folder, is_shipped) in [(Some(own), false), (shipped, true)] {
             let Some(folder) = folder else { continue };
-            for path in files(folder) {
+            for path in files(folder, is_shipped) {
                 match list(&path, is_shipped, signatures) {
                     Ok(table) if shelf.tables.iter().any(|t| t.name == table.name) => {}
                     Ok(_) if shelf.tables.len() >= TABLES_MAX => {
@@ -97,10 +97,12 @@ impl Shelf {
     }
 }
 
-/// Tables of a folder, by name.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// Tables of a folder, by name. A packed one counts where the shipped ones lie: a copy that somebody packed would keep
+/// what was revoked.
+fn files(folder: &Path, packed: bool) -> Vec<PathBuf> {
+    let counts = |path: &PathBuf| file::name_of(path).is_some() && (packed || !file::is_packed(path));
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path());
-    let mut found: Vec<PathBuf> = entries.filter(|path| file::name_of(path).is_some()).collect();
+    let mut found: Vec<PathBuf> = entries.filter(counts).collect();
     found.sort();
     found
 }
@@ -172,7 +174,7 @@ pub fn sign(path: &Path, digest: &str, signatures: &Seal) -> Result<(), EngramEr
 
 /// Removes signatures whose table is gone; what cannot be read or removed stays.
 fn forget_signatures(folder: &Path) {
-    let used: BTreeSet<PathBuf> = files(folder)
+    let used: BTreeSet<PathBuf> = files(folder, false)
         .iter()
         .filter_map(|path| read(path).ok().map(|table| signature_path(path, &table.digest())))
         .collect();

@@ -30,6 +30,12 @@ fn only_signed_tables_stand_on_the_shelf() {
     shelf::publish(&own, &changed, &signatures).unwrap();
     assert_eq!(Shelf::scan(None, &own, Some(&signatures)).tables.len(), 1);
     assert_eq!(std::fs::read_dir(&own).unwrap().count(), 2, "a table and its signature");
+    // A packed copy is no table of this folder: it would outlive what is revoked.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &changed).unwrap();
+    std::fs::write(own.join("small.engr.gz"), packed.finish().unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(Shelf::scan(None, &own, Some(&signatures)), Shelf::default());
 }
 
 #[test]

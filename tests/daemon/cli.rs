@@ -141,6 +141,9 @@ fn a_table_is_written_under_a_bare_name() {
     merge.current_dir(dir.path()).args(["engram", "merge", table.to_str().unwrap(), "--state-dir", "state"]);
     stdout(&merge.args(["--name", "mine", "--out", "mine.engr"]).output().unwrap());
     assert!(dir.path().join("mine.engr").is_file());
+    let packed = run(&["engram", "merge", table.to_str().unwrap(), "--name", "mine", "--out", "mine.engr.gz"]);
+    let said = String::from_utf8_lossy(&packed.stderr).into_owned();
+    assert!(!packed.status.success() && said.contains("let --out end with `.engr`"), "{said}");
     let show = run(&["engram", "show", "--json", dir.path().join("mine.engr").to_str().unwrap()]);
     assert_eq!(serde_json::from_str::<Value>(&stdout(&show)).unwrap()["name"], "mine");
 }
