@@ -4,8 +4,8 @@
 use super::Grammar;
 use crate::engine::vocab::{TokenKind, Vocab};
 
-/// Digits of an integer of 64 bits.
-const WHOLE_MAX: u32 = 20;
+/// Digits of an integer: room for one of 128 bits, such as an identifier.
+const WHOLE_MAX: u32 = 40;
 /// Digits of a fraction that tell every double apart.
 const FRACTION_MAX: u32 = 17;
 /// The same where a bound is open: of so many digits no two numbers are one double, so none reads as the bound.
@@ -162,7 +162,8 @@ mod tests {
         for (text, good, good_open) in [
             (format!("{{\"{long}\": \"{long}\\\"{long}\"}}"), true, true),
             (format!("[{}, -{}]", u64::MAX, u64::MAX), true, true),
-            (format!("[{}1]", u64::MAX), false, false),
+            (format!("[{}, -{}]", u128::MAX, i128::MAX), true, true),
+            (format!("[{}12]", u128::MAX), false, false),
             (format!("[{}, {}]", f64::MIN_POSITIVE, i64::MIN), false, false),
             ("[1.7976931348623157e308, 2.2250738585072014E-308]".to_owned(), true, false),
             ("0.000000000123456789012345".to_owned(), true, true),
