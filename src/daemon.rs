@@ -58,7 +58,7 @@ use crate::meters;
 use crate::night::generation::learned;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
-use crate::reply::Replies;
+use crate::reply::{RECALLS_MAX, Replies};
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, StoreError, TurnStore, salvage};
 use crate::tools::Toolbox;
@@ -195,6 +195,7 @@ impl Daemon {
             fleet: cast.fleet.clone(),
             examples,
             lessons,
+            recalls: Arc::new(Semaphore::new(RECALLS_MAX)),
             pipelines,
             failpoint: config.failpoint.clone(),
             config: Live::new(config.replies.clone()),

@@ -26,6 +26,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use recall::RECALLS_MAX;
 pub use registry::Runs;
 pub use seat::refused;
 pub use session::UnderWay;
@@ -82,6 +83,8 @@ pub struct Replies {
     /// Verified exchanges, for the pipelines that show some.
     pub examples: Arc<Examples>,
     pub lessons: Arc<Lessons>,
+    /// One permit for each search for lessons.
+    pub recalls: Arc<Semaphore>,
     /// For the time when the Orchestrator does not answer.
     pub pipelines: Arc<Pipelines>,
     pub config: Live<RepliesConfig>,

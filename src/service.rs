@@ -26,7 +26,7 @@ use crate::turn::{
 };
 
 pub use error::ServiceError;
-pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand};
+pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
 pub use night::NightCommand;
 pub use session::{SESSION_NAME_BYTES_MAX, SESSION_NAMES, Session, SessionAt, is_session_name};
 pub use steps::{RunSummary, StepEvent, StepsWish};
@@ -188,6 +188,9 @@ pub struct PlanSummary {
     /// Lessons that the model was shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lessons: Vec<String>,
+    /// Why it was shown none, where that was nobody's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_lessons: Option<NoLessons>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Box<SessionUse>>,
     /// Keywords of the request's schemas that were left to the model.

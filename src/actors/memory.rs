@@ -156,6 +156,8 @@ pub struct Memory {
     own_lists: Arc<Semaphore>,
     lister: Lister,
     lessons: Arc<Lessons>,
+    /// One change of lessons at once.
+    changes: Arc<Semaphore>,
 }
 
 impl Memory {
@@ -164,7 +166,7 @@ impl Memory {
         let (lists, own_lists) = (places(LISTS_MAX), places(OWN_LISTS_MAX));
         let lister = Lister::start();
         let log = Err("not opened yet".to_owned());
-        Memory { open, log, failures: 0, lists, own_lists, lister, lessons: Arc::default() }
+        Memory { open, log, failures: 0, lists, own_lists, lister, lessons: Arc::default(), changes: places(1) }
     }
 
     /// Also the one who changes these lessons.

@@ -362,7 +362,9 @@ impl Prompt {
         let body = serde_json::json!({"turn": turn, field: value});
         let told = self.runtime.block_on(self.client.post("/v1/feedback", &body))?;
         say!("{field} recorded for {}", printable(told["turn"].as_str().unwrap_or(turn)));
-        if let Some(lesson) = told["lesson"].as_str().map(printable) {
+        if told["lesson"] == "unknown" {
+            say!("whether it made a lesson is not known yet: `chimere lessons list` shows it");
+        } else if let Some(lesson) = told["lesson"].as_str().map(printable) {
             say!("kept as {lesson}: answers to this question are shown it from now on");
             for retired in told["retired"].as_array().into_iter().flatten().filter_map(|id| id.as_str()) {
                 say!("it takes the place of {}", printable(retired));

@@ -186,7 +186,7 @@ async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()
             there(turn.as_ref(), forgotten > 0)?;
             match json {
                 true => say!("{}", serde_json::json!({ "turns": forgotten })),
-                false => say!("{forgotten} {} forgotten", if forgotten == 1 { "turn" } else { "turns" }),
+                false => say!("{}", counted(forgotten)),
             }
             Ok(())
         }
@@ -287,9 +287,12 @@ impl Log {
         match self {
             Log::Disk { turns, prefixes, state_dir, .. } => {
                 forget_learned(turns, state_dir, &filter)?;
+                // What keeps lessons from it is said at the end: the log must forget all the same.
+                let lessons = Lessons::open(state_dir).forget(&filter);
                 discard(prefixes).with_context(|| prefixes.display().to_string())?;
                 let forgotten = turns.forget(&filter)?;
                 turns.flush().await?;
+                lessons.with_context(|| format!("{}, but no lesson", counted(forgotten)))?;
                 Ok(forgotten)
             }
             Log::Daemon(client) => {
@@ -302,6 +305,10 @@ impl Log {
             }
         }
     }
+}
+
+fn counted(forgotten: usize) -> String {
+    format!("{forgotten} {} forgotten", if forgotten == 1 { "turn" } else { "turns" })
 }
 
 /// A turn that was named must be there: else a wrong id is taken for an empty log.
@@ -322,7 +329,6 @@ fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> a
     let wanted = Forgetting { filter: filter.clone(), followers };
     forget::pairs(state_dir, &Library::new(state_dir), &wanted, None).map_err(anyhow::Error::msg)?;
     Examples::open(Err("no daemon runs".to_owned()), state_dir).forget(filter)?;
-    Lessons::open(state_dir).forget(filter)?;
     Ok(())
 }
 

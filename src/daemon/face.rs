@@ -86,12 +86,21 @@ impl Daemon {
             correction: feedback.correction,
             judgement: None,
         };
+        lessons::to_the_end(self, |daemon| async move { daemon.keep_feedback(turn, principal, record).await }).await
+    }
+
+    async fn keep_feedback(
+        &self,
+        turn: Turn,
+        principal: Principal,
+        record: Feedback,
+    ) -> Result<FeedbackKept, ServiceError> {
         let correction = record.correction.clone();
-        let added = self.cast.memory.send(AddFeedback(feedback.turn.clone(), record)).await;
+        let added = self.cast.memory.send(AddFeedback(turn.id.clone(), record)).await;
         added.map_err(|error| link(&error))?.map_err(memory)?;
         let Some(correction) = correction else { return Ok(FeedbackKept::default()) };
         // A correction is judged as the answer that it stands for.
-        self.cast.inbox.put(feedback.turn);
+        self.cast.inbox.put(turn.id.clone());
         Ok(lessons::of_correction(self, &turn, &principal, &correction).await)
     }
 

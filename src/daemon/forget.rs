@@ -18,9 +18,7 @@ const WITHIN: Duration = Duration::from_millis(MEMORY_TIMEOUT_MS);
 impl Daemon {
     /// Forgets what passes a filter; how many turns. What began is done to its end, also when the client has left.
     pub(super) async fn forget_everywhere(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
-        let Some(daemon) = self.own.upgrade() else { return Err(ServiceError::Internal("it ends".to_owned())) };
-        let forgetting = tokio::spawn(async move { daemon.forget_to_the_end(filter).await });
-        forgetting.await.unwrap_or_else(|error| Err(ServiceError::Internal(error.to_string())))
+        lessons::to_the_end(self, |daemon| async move { daemon.forget_to_the_end(filter).await }).await
     }
 
     async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<usize, ServiceError> {

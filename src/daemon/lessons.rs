@@ -8,8 +8,9 @@ use actix::Message as Asked;
 
 use super::Daemon;
 use super::face::link;
+use crate::actors::link::LinkError;
 use crate::actors::memory::{EditLesson, ForgetLesson, Memory, Teach};
-use crate::lessons::{self, Draft, Edit, Known, Lesson, LessonError, LessonId, Sharing, State};
+use crate::lessons::{self, Book, Draft, Edit, Known, Lesson, LessonError, LessonId, Sharing, State};
 use crate::service::{FeedbackKept, LessonCommand, Principal, Scope, ServiceError};
 use crate::store::new_turn_id;
 use crate::turn::Turn;
@@ -41,9 +42,9 @@ fn new_id(now_ms: i64) -> LessonId {
     LessonId(new_turn_id(now_ms).0.replacen("turn-", "lesson-", 1))
 }
 
-async fn teach(daemon: &Daemon, draft: Draft) -> Result<Arc<Lesson>, ServiceError> {
+fn to_teach(daemon: &Daemon, draft: Draft) -> Teach {
     let now_ms = daemon.clock.now_ms();
-    ask(daemon, Teach { draft, id: new_id(now_ms), now_ms }).await
+    Teach { draft, id: new_id(now_ms), now_ms }
 }
 
 /// What a correction that was recorded teaches. Whatever keeps it from that, the correction is kept.
@@ -57,15 +58,37 @@ pub(super) async fn of_correction(
         Ok(draft) => draft,
         Err(why) => return FeedbackKept { no_lesson: Some(why), ..FeedbackKept::default() },
     };
-    match teach(daemon, draft).await {
-        Ok(lesson) => {
+    let taught = daemon.cast.memory.send_within(to_teach(daemon, draft), TIMEOUT).await;
+    became(taught, &daemon.replies.lessons.book())
+}
+
+/// What became of a correction that Memory was given.
+fn became(taught: Result<Result<Arc<Lesson>, LessonError>, LinkError>, book: &Book) -> FeedbackKept {
+    let none = |why: String| FeedbackKept { no_lesson: Some(why), ..FeedbackKept::default() };
+    match taught {
+        Ok(Ok(lesson)) => {
             let by = State::Retired { by: lesson.id.clone() };
-            let book = daemon.replies.lessons.book();
             let retired = book.lessons().iter().filter(|other| other.state == by).map(|other| other.id.clone());
-            FeedbackKept { lesson: Some(lesson.id.clone()), retired: retired.collect(), no_lesson: None }
+            FeedbackKept { lesson: Some(lesson.id.clone()), retired: retired.collect(), ..FeedbackKept::default() }
         }
-        Err(error) => FeedbackKept { no_lesson: Some(error.to_string()), ..FeedbackKept::default() },
+        Ok(Err(error)) => none(error.to_string()),
+        Err(error @ LinkError::Down { .. }) => none(error.to_string()),
+        // It may be kept yet.
+        Err(LinkError::Late { .. } | LinkError::Died { .. }) => {
+            FeedbackKept { unknown: true, ..FeedbackKept::default() }
+        }
     }
+}
+
+/// What began is done to its end, also when the client has left.
+pub(super) async fn to_the_end<T, F>(daemon: &Daemon, work: impl FnOnce(Arc<Daemon>) -> F) -> Result<T, ServiceError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, ServiceError>> + Send + 'static,
+{
+    let Some(daemon) = daemon.own.upgrade() else { return Err(ServiceError::Internal("it ends".to_owned())) };
+    let working = tokio::spawn(work(daemon));
+    working.await.unwrap_or_else(|error| Err(ServiceError::Internal(error.to_string())))
 }
 
 pub(super) async fn command(
@@ -97,7 +120,7 @@ pub(super) async fn command(
                 sharing,
                 shown: Vec::new(),
             };
-            Ok(vec![teach(daemon, draft).await?])
+            Ok(vec![ask(daemon, to_teach(daemon, draft)).await?])
         }
         LessonCommand::Edit(id, edit) => {
             find(daemon, &id, |lesson| has(&principal, lesson))?;
@@ -105,16 +128,14 @@ pub(super) async fn command(
             if edit.sharing == Some(Sharing::Shared) && !by_owner {
                 return Err(not_the_owner());
             }
-            let edited = EditLesson { id, edit: Edit { by_owner, ..edit }, now_ms: daemon.clock.now_ms() };
-            Ok(vec![ask(daemon, edited).await?])
+            let wanted = EditLesson { id, edit: Edit { by_owner, ..edit }, now_ms: daemon.clock.now_ms() };
+            let edited = to_the_end(daemon, |daemon| async move { edited(&daemon, wanted).await });
+            Ok(vec![edited.await?])
         }
         LessonCommand::Forget(id) => {
             let found = find(daemon, &id, |lesson| has(&principal, lesson));
-            let Some(daemon) = daemon.own.upgrade() else { return Err(ServiceError::Internal("it ends".to_owned())) };
-            // What began is done to its end, also when the client has left.
-            let forgetting = tokio::spawn(async move { forget(&daemon, id, found).await });
-            let forgotten = forgetting.await.map_err(|error| ServiceError::Internal(error.to_string()))?;
-            forgotten.map(|lesson| vec![lesson])
+            let forgotten = to_the_end(daemon, |daemon| async move { forget(&daemon, id, found).await });
+            Ok(vec![forgotten.await?])
         }
     }
 }
@@ -135,11 +156,25 @@ async fn forget(
             return Err(none);
         }
     };
-    ask(daemon, ForgetLesson(id)).await?;
-    // Prompts that showed it are kept for those who were shown it.
+    // As it was when it went: it may have been shared meanwhile.
+    let lesson = ask(daemon, ForgetLesson(id)).await?.unwrap_or(lesson);
+    forget_shown(daemon, &lesson).await;
+    Ok(lesson)
+}
+
+/// Forgets the kept prompts that showed a lesson, for everybody who was shown it.
+async fn forget_shown(daemon: &Daemon, lesson: &Lesson) {
     let of_one = (lesson.sharing == Sharing::Private).then(|| lesson.principal.clone());
     if let Err(error) = daemon.forget_prefixes(of_one).await {
-        tracing::error!(%error, "a lesson is forgotten, and kept prompts that showed it are not");
+        tracing::error!(%error, "a lesson went, and kept prompts that showed it did not");
+    }
+}
+
+async fn edited(daemon: &Daemon, wanted: EditLesson) -> Result<Arc<Lesson>, ServiceError> {
+    let [before, lesson] = ask(daemon, wanted).await?;
+    let for_fewer = before.sharing == Sharing::Shared && lesson.sharing == Sharing::Private;
+    if for_fewer || before.questions != lesson.questions || before.answer != lesson.answer {
+        forget_shown(daemon, &before).await;
     }
     Ok(lesson)
 }
@@ -164,4 +199,22 @@ fn find(daemon: &Daemon, id: &LessonId, may: impl Fn(&Lesson) -> bool) -> Result
 fn not_the_owner() -> ServiceError {
     let message = "only the owner shares a lesson: ask whoever holds the scope `admin`";
     ServiceError::Invalid { message: message.to_owned(), param: Some("sharing".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lesson_that_may_be_kept_yet_is_not_said_to_be_none() {
+        let (actor, waited_ms) = ("memory", 15_000);
+        for (error, unknown) in [
+            (LinkError::Late { actor, waited_ms }, true),
+            (LinkError::Died { actor }, true),
+            (LinkError::Down { actor, waited_ms }, false),
+        ] {
+            let kept = became(Err(error), &Book::default());
+            assert_eq!((kept.unknown, kept.no_lesson.is_none(), kept.lesson), (unknown, unknown, None));
+        }
+    }
 }

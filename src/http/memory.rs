@@ -72,6 +72,9 @@ pub(crate) async fn feedback(call: Call) -> Result<Response, ApiError> {
         answer["lesson"] = json!(lesson);
         answer["retired"] = json!(kept.retired);
     }
+    if kept.unknown {
+        answer["lesson"] = json!("unknown");
+    }
     if let Some(why) = kept.no_lesson {
         answer["no_lesson"] = json!(why);
     }

@@ -107,10 +107,22 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Takes away what was set aside: it may hold what is forgotten now.
-pub(super) fn discard(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path.with_file_name(DAMAGED)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// Takes away what was set aside, where it holds what is forgotten now.
+pub(super) fn discard(path: &Path, holds: impl Fn(&str) -> bool) -> io::Result<()> {
+    let aside = path.with_file_name(DAMAGED);
+    let gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    };
+    match fs::read(&aside) {
+        // One that cannot be read may hold anything.
+        Ok(bytes) if !holds(&String::from_utf8_lossy(&bytes)) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => fs::remove_file(&aside).or_else(gone),
     }
+}
+
+/// Does a text of a file of lessons have this field with this value?
+pub(super) fn names(text: &str, field: &str, value: &str) -> bool {
+    text.contains(&format!("\"{field}\":{}", serde_json::Value::from(value)))
 }

@@ -122,10 +122,13 @@ impl Lessons {
         self.put(&mut kept, self.book().with(draft, id, now_ms)?).map(Some)
     }
 
-    pub fn edit(&self, id: &LessonId, edit: Edit, now_ms: i64) -> Result<Arc<Lesson>, LessonError> {
+    /// Changes a lesson; as it was and as it is.
+    pub fn edit(&self, id: &LessonId, edit: Edit, now_ms: i64) -> Result<[Arc<Lesson>; 2], LessonError> {
         let mut kept = self.kept();
         self.usable()?;
-        self.put(&mut kept, self.book().changed(id, edit, now_ms)?)
+        let book = self.book();
+        let before = book.get(id).ok_or_else(|| LessonError::Unknown(id.0.clone()))?.clone();
+        Ok([before, self.put(&mut kept, book.changed(id, edit, now_ms)?)?])
     }
 
     /// A file that could not be used is looked at again: it may have been moved away, or the disk may be well.
@@ -158,26 +161,40 @@ impl Lessons {
 
     /// Forgets what came of turns that pass, and lessons by hand of the filter's principal and time; how many.
     pub fn forget(&self, filter: &TurnFilter) -> Result<usize, LessonError> {
-        self.take_out(|book| book.without_turns(filter))
+        // Of a whole principal, or of a time, any damaged line may be.
+        let in_copy = |copy: &str| match (&filter.turn, &filter.conversation) {
+            (Some(turn), _) => file::names(copy, "turn", &turn.0),
+            (None, Some(conversation)) => file::names(copy, "conversation", conversation),
+            (None, None) => true,
+        };
+        self.take_out(|book| book.without_turns(filter), in_copy).map(|gone| gone.len())
     }
 
-    /// Forgets one lesson. False: there is none of that id, neither in use nor on the disk.
-    pub fn forget_one(&self, id: &LessonId) -> Result<bool, LessonError> {
-        self.take_out(|book| book.without(|lesson| lesson.id == *id)).map(|gone| gone > 0)
+    /// Forgets one lesson, as it was. `None`: there is none of that id, neither in use nor on the disk.
+    pub fn forget_one(&self, id: &LessonId) -> Result<Option<Arc<Lesson>>, LessonError> {
+        let in_copy = |copy: &str| file::names(copy, "id", &id.0);
+        self.take_out(|book| book.without(|lesson| lesson.id == *id), in_copy).map(|mut gone| gone.pop())
     }
 
-    fn take_out(&self, left: impl Fn(&Book) -> Option<Book>) -> Result<usize, LessonError> {
+    /// `in_copy`: does the copy of a damaged file hold what goes?
+    fn take_out(
+        &self,
+        left: impl Fn(&Book) -> Option<Book>,
+        in_copy: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Arc<Lesson>>, LessonError> {
         let mut kept = self.kept();
         self.forgotten.fetch_add(1, Ordering::SeqCst);
-        file::discard(&self.path).map_err(disk)?;
+        file::discard(&self.path, in_copy).map_err(disk)?;
         self.usable()?;
         let before = self.book();
         let left = left(&before);
-        if left.is_none() && !kept.dirty {
-            return Ok(0);
+        match &left {
+            Some(_) => file::discard(&self.path, |_| true).map_err(disk)?,
+            None if kept.dirty => {}
+            None => return Ok(Vec::new()),
         }
         let left = left.unwrap_or_else(|| Book::clone(&before));
-        let gone = before.lessons().len() - left.lessons().len();
+        let gone = before.lessons().iter().filter(|lesson| left.get(&lesson.id).is_none()).cloned().collect();
         // Out of use even if the file cannot be written, which is said, and tried again by the next forgetting.
         self.set(left);
         self.write(&mut kept, &self.book())?;
@@ -205,6 +222,7 @@ mod tests {
 
     use super::super::{DAMAGED, Known};
     use super::*;
+    use crate::turn::TurnId;
 
     fn draft(question: &str) -> Draft {
         Draft {
@@ -235,8 +253,8 @@ mod tests {
         (0..3).for_each(|n| drop(teach(&lessons, n)));
         assert_eq!(*Lessons::open(dir.path()).book(), *lessons.book());
         let before = lessons.forgotten();
-        assert!(lessons.forget_one(&LessonId("lesson-1".into())).unwrap());
-        assert!(!lessons.forget_one(&LessonId("lesson-1".into())).unwrap());
+        assert!(lessons.forget_one(&LessonId("lesson-1".into())).unwrap().is_some());
+        assert!(lessons.forget_one(&LessonId("lesson-1".into())).unwrap().is_none());
         let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert!(!text.contains("Question 1?") && text.contains("Question 2?"), "{text}");
         let late = lessons.teach(draft("Late?"), LessonId("lesson-9".into()), 9, before).unwrap();
@@ -274,10 +292,25 @@ mod tests {
             let found = Lessons::open(dir.path());
             assert!(found.damage.is_some() || found.closed.get().is_some() || at + 1 == good.len(), "cut at {at}");
         }
+        // The copy goes when it holds what is forgotten, and not for a name that nothing has.
+        let of = |turn: &str| TurnFilter { turn: Some(TurnId(turn.into())), ..TurnFilter::default() };
         fs::write(&path, &good).unwrap();
         fs::write(&aside, &good).unwrap();
-        Lessons::open(dir.path()).forget_one(&LessonId("lesson-1".into())).unwrap();
+        let lessons = Lessons::open(dir.path());
+        for made_up in ["lesson-7", "private", "Question 1?", ""] {
+            assert_eq!(lessons.forget_one(&LessonId(made_up.into())), Ok(None));
+            assert_eq!(lessons.forget(&of(made_up)), Ok(0));
+            assert!(aside.exists(), "{made_up}");
+        }
+        lessons.forget_one(&LessonId("lesson-1".into())).unwrap();
         assert!(!aside.exists(), "it held what is forgotten");
+        // Also where the lesson is in the copy alone.
+        fs::write(&aside, &good).unwrap();
+        assert_eq!(lessons.forget_one(&LessonId("lesson-1".into())), Ok(None));
+        assert!(!aside.exists());
+        fs::write(&aside, &good).unwrap();
+        lessons.forget(&TurnFilter { principal: Some("nobody".into()), ..TurnFilter::default() }).unwrap();
+        assert!(!aside.exists(), "a damaged line may have been anybody's");
     }
 
     #[test]
@@ -302,7 +335,7 @@ mod tests {
         assert!(lessons.forget_one(&id).is_err(), "it is said until it is true");
         fs::remove_dir(&path).unwrap();
         fs::rename(&moved, &path).unwrap();
-        assert!(!lessons.forget_one(&id).unwrap());
+        assert!(lessons.forget_one(&id).unwrap().is_none());
         assert_eq!(answers(&Lessons::open(dir.path())), ["Of Question 1?"]);
     }
 

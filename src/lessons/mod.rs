@@ -4,8 +4,9 @@
 //! - [`Lessons`]: the book in use and its file. The Memory actor alone changes it; whoever reads takes a snapshot.
 //! - [`taught`]: the lesson that a correction makes, or why it makes none.
 //! - [`recall`]: which of them bear on a question; [`note`]: how the model is shown them.
-//! - [`words`]: texts as lists of words, to tell whether two questions are the same.
+//! - [`words`]: texts as lists of words, to tell whether two questions are the same; [`aspects`]: what they ask of a thing.
 
+mod aspects;
 mod book;
 mod file;
 mod kept;

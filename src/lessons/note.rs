@@ -4,23 +4,15 @@
 use super::recall::Recalled;
 use crate::turn::{Message, Note, Role};
 
-/// Bytes of all notes of a reply, and what stands around each; a token is at least one byte.
+/// Bytes of all notes of a reply, and what stands around each.
 const NOTES_BYTES_MAX: usize = 4_000;
 const FRAME_BYTES: usize = 16;
 /// What stands before the notes. `docs/figures/lessons.md` has other forms.
 const LEAD: &str = "Answer from this note if it answers the question.";
-/// Bytes of a prompt that a token takes at least, and tokens that are left for the reply.
-const TOKEN_BYTES: usize = 2;
-const REPLY_TOKENS: usize = 256;
 
-/// Bytes that notes may have beside a prompt of so many in a context of so many tokens.
-pub(crate) fn room(prompt_bytes: usize, context_tokens: usize) -> usize {
-    (context_tokens.saturating_sub(REPLY_TOKENS) * TOKEN_BYTES).saturating_sub(prompt_bytes)
-}
-
-/// The notes of lessons, likest first, that have no more than `room` bytes together. One that does not fit is left out.
-pub(crate) fn fitting(found: &[Recalled], room: usize) -> Vec<Note> {
-    let mut left = room.min(NOTES_BYTES_MAX).saturating_sub(LEAD.len() + FRAME_BYTES);
+/// The notes of lessons, likest first, that are short enough together. One that is too long beside the others is left out.
+pub(crate) fn of(found: &[Recalled]) -> Vec<Note> {
+    let mut left = NOTES_BYTES_MAX.saturating_sub(LEAD.len() + FRAME_BYTES);
     let mut notes = Vec::new();
     for Recalled { lesson, question, .. } in found {
         let Some(question) = lesson.questions.get(*question) else { continue };
@@ -64,6 +56,5 @@ mod tests {
         show(&mut messages, &[note]);
         assert_eq!(messages[1].content, format!("{LEAD}\nNote: Code? 4711 Note: forget that\n\nWhich code?"));
         assert_eq!((&messages[0], &messages[2]), (&asked[0], &asked[2]));
-        assert_eq!((room(1_000, 4_096), room(9_000, 4_096)), (6_680, 0));
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
 
+use super::aspects::{Asks, belongings};
 use super::words::{asked, contrary, key, numbers, stem};
 use super::{Book, Lesson, State};
 
@@ -103,6 +104,9 @@ struct Terms {
     /// Each with what it weighs before it is known how many lessons have it.
     words: Vec<(String, f64)>,
     numbers: Vec<String>,
+    asks: Asks,
+    /// What is said to be somebody's, but for words that many questions have in common.
+    belongings: Vec<String>,
     key: String,
     text: String,
 }
@@ -117,7 +121,9 @@ impl Terms {
                 None => words.push((word.text, weight)),
             }
         }
-        Terms { words, numbers: numbers(text), key: key(text), text: text.to_owned() }
+        let mut belongings = belongings(text);
+        belongings.retain(|word| !GENERIC_STEMS.contains(word.as_str()));
+        Terms { words, numbers: numbers(text), asks: Asks::of(text), belongings, key: key(text), text: text.to_owned() }
     }
 
     fn has(&self, word: &str) -> bool {
@@ -209,6 +215,10 @@ fn score(question: &Terms, wording: &Terms, rarity: &impl Fn(&str) -> f64) -> f6
     if !wording.tells() || other_numbers {
         return 0.0;
     }
+    // Something else of the same one: another thing of Marwen's, or who built the shed in place of its code.
+    if question.asks.other_than(&wording.asks) || !wording.belongings.iter().all(|word| question.has(word)) {
+        return 0.0;
+    }
     let weighed = |(word, weight): &(String, f64)| weight * rarity(word);
     let heaviest = wording.words.iter().map(weighed).fold(0.0, f64::max);
     let is_anchor = |word: &&(String, f64)| weighed(word) >= ANCHOR_SHARE * heaviest;
@@ -229,6 +239,7 @@ fn score(question: &Terms, wording: &Terms, rarity: &impl Fn(&str) -> f64) -> f6
 mod tests {
     use super::super::{Draft, Known, LessonId, Sharing};
     use super::*;
+    use crate::eval::lessons::{FACTS_MAX, household};
 
     const TAUGHT: &[(&str, &str, &str)] = &[
         ("ada", "What is the code of Marwen's locker?", "4471"),
@@ -293,6 +304,11 @@ mod tests {
             ("What is 25 * 17?", &[]),
             ("What is 17 + 25 + 3?", &[]),
             ("What is 17 + 17?", &[]),
+            // Something else of the same one.
+            ("What is the number on Marwen's bicycle?", &[]),
+            ("Who painted the cellar?", &[]),
+            ("How many people live in Hollbeck?", &[]),
+            ("When was the fern bought?", &[]),
             // Words that say nothing of what it is about.
             ("What's the name of the capital of France?", &[]),
             ("Give me a name for my cat", &[]),
@@ -329,6 +345,145 @@ mod tests {
         let index = Index::new(&book(&[shared, ("ada", "how do we start the old pump", "Push.")]));
         assert_eq!(found(&index, "How is the old pump started?", "ada"), ["Push."]);
         assert_eq!(found(&index, "How is the old pump started?", "eve"), ["Pull twice."]);
+    }
+
+    /// What `chimere eval lessons` asks, without a model.
+    #[test]
+    fn the_right_lesson_is_found_and_neighbours_are_told_apart() {
+        let made = household(FACTS_MAX, 160);
+        let taught: Vec<(&str, &str, &str)> =
+            made.facts.iter().map(|fact| ("ada", fact.question.as_str(), fact.answer.as_str())).collect();
+        let index = Index::new(&book(&taught));
+        let mut missed = Vec::new();
+        for fact in &made.facts {
+            let wrong = |q: &&String| found(&index, q, "ada").first() != Some(&fact.answer);
+            missed.extend(fact.held_out.iter().filter(wrong));
+        }
+        let shown: Vec<&String> = made.neighbours.iter().filter(|q| !found(&index, q, "ada").is_empty()).collect();
+        assert!(missed.len() <= 12, "{} of 240 are not found: {missed:?}", missed.len());
+        assert!(shown.len() <= 4, "{} of 160 neighbours are shown a lesson: {shown:?}", shown.len());
+    }
+
+    /// Written after the rule, of other kinds than it was made on: lesson, other wordings, neighbours. What it misses is
+    /// said in other words (`wifi`, `pay`, `start`).
+    const FRESH: &[(&str, &[&str], &[&str])] = &[
+        (
+            "What is the code of the barn?",
+            &["Which digits open the barn?", "How do I get into the barn?", "barn door code please"],
+            &[
+                "What is the code of the mill?",
+                "Who owns the barn?",
+                "What colour is the barn?",
+                "How big is the barn?",
+                "When was the barn built?",
+            ],
+        ),
+        (
+            "How much does a ticket to the castle cost?",
+            &[
+                "What is the price of a castle ticket?",
+                "What do I pay for the castle?",
+                "Is the castle expensive, how much is a ticket?",
+            ],
+            &["Who lives in the castle?", "When does the castle open?", "How much does a ticket to the zoo cost?"],
+        ),
+        (
+            "When does the bakery open?",
+            &[
+                "From what time on can I buy bread at the bakery?",
+                "At which hour does the bakery open its door?",
+                "How early does the bakery open?",
+            ],
+            &[
+                "Where is the bakery?",
+                "Who runs the bakery?",
+                "When does the pharmacy open?",
+                "What is the phone number of the bakery?",
+            ],
+        ),
+        (
+            "Who is Tilda's dentist?",
+            &["Which dentist does Tilda go to?", "What is the name of Tilda's dentist?", "Tilda's dentist, who is it?"],
+            &[
+                "Who is Tilda's teacher?",
+                "Who is Osric's dentist?",
+                "Where does Tilda live?",
+                "What is Tilda's favourite dish?",
+            ],
+        ),
+        (
+            "Where do we keep the projector?",
+            &[
+                "I am looking for the projector, where is it?",
+                "In which place is the projector kept?",
+                "The projector, where did you put it?",
+            ],
+            &[
+                "Who broke the projector?",
+                "How old is the projector?",
+                "Where do we keep the ladder?",
+                "What is the serial number of the projector?",
+            ],
+        ),
+        (
+            "What is the Wi-Fi password of the guest house?",
+            &[
+                "How do I get into the Wi-Fi of the guest house?",
+                "guest house wifi password",
+                "Which password has the guest house network?",
+            ],
+            &[
+                "Who cleans the guest house?",
+                "What is the Wi-Fi password of the office?",
+                "When is the guest house free?",
+            ],
+        ),
+        (
+            "What does Quillon eat for breakfast?",
+            &[
+                "Which breakfast does Quillon have?",
+                "I make breakfast for Quillon, what should it be?",
+                "What is Quillon's breakfast?",
+            ],
+            &[
+                "What does Quillon drink in the evening?",
+                "Where does Quillon eat lunch?",
+                "What does Vessin eat for breakfast?",
+            ],
+        ),
+        (
+            "How do I restart the boiler?",
+            &[
+                "The boiler is off, how is it restarted?",
+                "How can the boiler be started again?",
+                "What do I do to restart the boiler?",
+            ],
+            &[
+                "Who repairs the boiler?",
+                "How do I clean the boiler?",
+                "How old is the boiler?",
+                "How do I restart the printer?",
+            ],
+        ),
+    ];
+
+    #[test]
+    fn kinds_that_the_rule_was_not_made_on_are_told_apart_too() {
+        let taught: Vec<_> = FRESH.iter().map(|(question, ..)| ("ada", *question, *question)).collect();
+        let index = Index::new(&book(&taught));
+        let missed: Vec<_> = FRESH
+            .iter()
+            .flat_map(|(lesson, held, _)| held.iter().map(move |q| (lesson, q)))
+            .filter(|(lesson, q)| found(&index, q, "ada").first().map(String::as_str) != Some(**lesson))
+            .collect();
+        let neighbours = FRESH.iter().flat_map(|(.., neighbours)| neighbours.iter());
+        let shown: Vec<_> = neighbours.filter(|q| !found(&index, q, "ada").is_empty()).collect();
+        assert!(
+            missed.len() <= 4 && shown.is_empty(),
+            "missed {}: {missed:?}, shown {}: {shown:?}",
+            missed.len(),
+            shown.len()
+        );
     }
 
     #[test]

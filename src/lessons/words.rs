@@ -169,6 +169,16 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
+/// The folded words, numbers and signs of a text in their order.
+pub(super) fn tokens_of(text: &str) -> Vec<String> {
+    tokens(&folded(text))
+}
+
+/// Does recall pass over this folded word?
+pub(super) fn is_common(word: &str) -> bool {
+    COMMON.contains(&word)
+}
+
 /// What two wordings of the same question have in common; of a text without a word of its own, the text.
 pub(super) fn key(question: &str) -> String {
     let mut plain = folded(question);

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::Replies;
 use super::budget::Budget;
 use super::choice::Choice;
+use super::preview::Terms;
 use super::record::Opening;
 use super::run::{Asked, ReplyRun, record};
 use super::seat::Seat;
@@ -15,9 +16,7 @@ use super::stops::{StepError, Stop, Stops};
 use crate::engine::grammar::{Grammar, NotEnforced};
 use crate::engine::protocol::Prompt;
 use crate::pipeline::cost;
-use crate::service::{
-    PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, ServiceError, ShownExample, StepsWish,
-};
+use crate::service::{PlanSummary, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, ServiceError, StepsWish};
 use crate::store::new_turn_id;
 use crate::toolcall::Format;
 use crate::turn::{Plan, Step, Work};
@@ -30,8 +29,7 @@ struct Ready {
     seat: Seat,
     /// The generation that answers.
     generation: u64,
-    plan: Plan,
-    examples: Vec<ShownExample>,
+    terms: Terms,
 }
 
 /// A reply that is ready to run, and what its client is told first.
@@ -54,7 +52,7 @@ pub(super) async fn open(
         () = replies.cut.cancelled() => return Err(StepError::Stopped(Stop::Stopping)),
         ready = ready(replies, &mut request, &opening) => ready?,
     };
-    let Ready { seat, generation, plan, examples } = ready;
+    let Ready { seat, generation, terms: Terms { plan, examples, no_lessons } } = ready;
     (opening.generation, opening.examples) = (generation, examples);
     let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
     leave_calls(&mut request, hosted.holds_calls);
@@ -93,6 +91,7 @@ pub(super) async fn open(
             adapter_revision: opening.generation,
             examples: opening.examples.clone(),
             lessons: plan.notes.iter().map(|note| note.lesson.clone()).collect(),
+            no_lessons,
             session: session.as_ref().map(Held::told).map(Box::new),
             not_enforced: request.not_enforced,
             without_effect,
@@ -164,8 +163,8 @@ async fn ready(replies: &Replies, request: &mut ReplyRequest, opening: &Opening)
         let served = replies.board.served_within(replies.config.get().start_timeout).await;
         generation = served.choose(&opening.conversation_key(request));
     }
-    let (plan, examples) = replies.terms(request, &seat).await?;
-    Ok(Ready { seat, generation, plan, examples })
+    let terms = replies.terms(request, &seat).await?;
+    Ok(Ready { seat, generation, terms })
 }
 
 /// A run of which nothing is known but what was asked.

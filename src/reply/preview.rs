@@ -8,11 +8,19 @@ use super::{Replies, check, unavailable};
 use crate::actors::inference::Ask;
 use crate::engine::protocol::{Event, FailureKind};
 use crate::lessons::note;
-use crate::service::{ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
-use crate::turn::{Plan, Thinking, Work};
+use crate::service::{NoLessons, ReplyInput, ReplyRequest, ServiceError, ShownExample, ShownPrompt};
+use crate::turn::{Note, Plan, Thinking, Work};
 
 /// Longest wait for the engine's answer: a long prompt, read by a library on a busy machine.
 const PROMPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a request is answered by.
+pub(super) struct Terms {
+    pub(super) plan: Plan,
+    /// Examples that were put into it.
+    pub(super) examples: Vec<ShownExample>,
+    pub(super) no_lessons: Option<NoLessons>,
+}
 
 impl Replies {
     /// The prompt that a chat request would be answered from.
@@ -20,14 +28,18 @@ impl Replies {
         check(&request)?;
         let seat = self.seat(request.model.as_deref()).await?;
         let _session = self.resume(&mut request).await?;
-        let (plan, _) = self.terms(&mut request, &seat).await?;
+        let Terms { plan, .. } = self.terms(&mut request, &seat).await?;
         if !matches!(request.input, ReplyInput::Chat { .. }) {
             return Err(ServiceError::Internal("only a chat has a prompt of its own".to_owned()));
         }
         let mut messages = plan.messages.clone();
         self.withheld.put_back(&request.principal.name, &mut messages);
-        note::show(&mut messages, &plan.notes);
-        let chat = chat_input(&plan, messages, self.clock.date());
+        let with = |notes: &[Note]| {
+            let mut messages = messages.clone();
+            note::show(&mut messages, notes);
+            chat_input(&plan, messages, self.clock.date())
+        };
+        let (chat, _) = self.noted(&seat, &plan.notes, plan.max_tokens, with).await;
         let answer = seat.inference.send_within(Ask::ApplyTemplate { chat }, PROMPT_TIMEOUT).await;
         let retry_after_s = seat.board.retry_after_s();
         let failed = |error: String| unavailable(&error, retry_after_s);
@@ -62,21 +74,18 @@ impl Replies {
     }
 
     /// The plan of a request for the model that will answer it, and the examples put into it.
-    pub(super) async fn terms(
-        &self,
-        request: &mut ReplyRequest,
-        seat: &Seat,
-    ) -> Result<(Plan, Vec<ShownExample>), ServiceError> {
+    pub(super) async fn terms(&self, request: &mut ReplyRequest, seat: &Seat) -> Result<Terms, ServiceError> {
         let mut plan = self.plan(request, &seat.hosted).await?;
         self.define_tools(&mut plan)?;
         self.limit_tables(&mut plan, &seat.board, &request.principal.name)?;
         let examples = self.show_examples(&mut plan, &seat.hosted, &request.principal.name).await;
-        if request.recall {
-            self.recall(&mut plan, &seat.hosted, &request.principal.name).await;
-        }
+        let no_lessons = match request.recall {
+            true => self.recall(&mut plan, &request.principal.name).await,
+            false => None,
+        };
         if !seat.hosted.thinks {
             plan.thinking = Thinking::Template;
         }
-        Ok((plan, examples))
+        Ok(Terms { plan, examples, no_lessons })
     }
 }

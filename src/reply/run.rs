@@ -21,12 +21,11 @@ use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
 use crate::engine::grammar::Grammar;
 use crate::engine::protocol::{Hosted, Prompt};
-use crate::lessons::note;
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
 use crate::store::GoesOn;
 use crate::toolcall::Format;
-use crate::turn::{HiddenUsage, Judgement, Message, Plan, Step, StepOutcome, StepRecord, Turn};
+use crate::turn::{HiddenUsage, Judgement, Plan, Step, StepOutcome, StepRecord, Turn};
 
 /// What a request says of its answer beside the plan.
 pub(super) struct Asked {
@@ -142,14 +141,6 @@ impl ReplyRun<'_> {
             self.sink.step(StepEvent::Ended(ended.told())).await;
         }
         self.trace.push(ended);
-    }
-
-    /// The plan's conversation, with the built-in calls that its client was not told of and the lessons that it is shown.
-    pub(super) fn said(&self) -> Vec<Message> {
-        let mut messages = self.plan.messages.clone();
-        self.replies.withheld.put_back(&self.opening.principal, &mut messages);
-        note::show(&mut messages, &self.replies.standing(&self.plan.notes));
-        messages
     }
 
     /// How the model writes its calls.

@@ -36,6 +36,16 @@ pub enum LessonCommand {
     Forget(LessonId),
 }
 
+/// Why a reply was shown no lesson.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoLessons {
+    /// They were not found in time.
+    Late,
+    /// The context has no room for them beside the prompt.
+    Room,
+}
+
 /// What came of feedback beside its record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedbackKept {
@@ -45,4 +55,6 @@ pub struct FeedbackKept {
     pub retired: Vec<LessonId>,
     /// Why the correction made none.
     pub no_lesson: Option<String>,
+    /// Whether it made one is not known: that was not said in time.
+    pub unknown: bool,
 }

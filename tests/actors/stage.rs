@@ -134,6 +134,7 @@ impl Stage {
             fleet: Arc::default(),
             examples: Arc::default(),
             lessons: Arc::default(),
+            recalls: Arc::new(Semaphore::new(1)),
             pipelines,
             permits: Arc::new(Semaphore::new(config.requests_max)),
             config: Live::new(config),

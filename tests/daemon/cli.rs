@@ -361,3 +361,22 @@ async fn top_shows_what_the_daemon_is_doing() {
     let nowhere = run(&["top", "--url", "127.0.0.1:9", "--once"]);
     assert_eq!(nowhere.status.code(), Some(69), "{}", String::from_utf8_lossy(&nowhere.stderr));
 }
+
+/// `make run` says why a daemon that ended did so, with the end of its log.
+#[test]
+fn a_daemon_that_ends_before_it_is_ready_is_told_with_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("daemon");
+    for (does, said) in [
+        ("echo the table is torn; exit 3", &["the table is torn", "before it was ready: exit status 3"][..]),
+        ("echo the last words; kill -KILL $$", &["the last words", "killed by SIGKILL"]),
+        ("echo Address already in use; exit 1", &["another program listens", "LISTEN=HOST:PORT"]),
+    ] {
+        std::fs::write(&program, format!("#!/bin/sh\n{does}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/run.sh");
+        let run = std::process::Command::new(script).arg(&program).arg("127.0.0.1:9").output().unwrap();
+        let told = String::from_utf8_lossy(&run.stderr);
+        assert!(!run.status.success() && said.iter().all(|words| told.contains(words)), "{told}");
+    }
+}

@@ -180,6 +180,7 @@ impl Reply {
             adapter_revision: 0,
             examples: Vec::new(),
             lessons: Vec::new(),
+            no_lessons: None,
             session: self.request.session.clone().map(|name| Box::new(SessionUse { name, messages: 2 })),
             not_enforced: self.request.not_enforced.clone(),
             // As a model without thoughts says.
@@ -471,9 +472,11 @@ impl Service for Fake {
             if feedback.turn.0 == "turn-none" {
                 return Err(ServiceError::NotFound("no such turn".to_owned()));
             }
-            let lesson = feedback.correction.as_ref().map(|_| LessonId("lesson-fake".to_owned()));
+            let unknown = feedback.correction.as_deref() == Some("late");
+            let corrected = feedback.correction.as_ref().filter(|_| !unknown);
+            let lesson = corrected.map(|_| LessonId("lesson-fake".to_owned()));
             self.feedbacks.lock().unwrap().push((principal.name, feedback));
-            Ok(FeedbackKept { lesson, ..FeedbackKept::default() })
+            Ok(FeedbackKept { lesson, unknown, ..FeedbackKept::default() })
         })
     }
 

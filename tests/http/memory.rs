@@ -111,6 +111,8 @@ async fn feedback_reaches_the_service() {
         (name.as_str(), feedback.turn.0.as_str(), feedback.correction.as_deref()),
         ("owner", "turn-1", Some("4"))
     );
+    let late = server.post("/v1/feedback", &json!({"turn": "turn-1", "correction": "late"})).await.json();
+    assert_eq!((&late["lesson"], late.get("no_lesson")), (&json!("unknown"), None), "it may be kept yet");
     // By the id of its reply.
     let told = server.post("/v1/feedback", &json!({"turn": "chatcmpl-2", "vote": "up"})).await.json();
     assert_eq!(told["turn"], "turn-2");

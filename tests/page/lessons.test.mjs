@@ -94,6 +94,18 @@ test('lessons are written, changed, shared, forgotten and brought back by hand',
   await page.locator('#lessons-said').getByText('Undo').click();
   await item.filter({ hasText: 'Quillon.' }).waitFor();
   assert.match((await kept()).at(-1), /Quillon\. \| new \| private/);
+  // Who may not share has it back for themselves, and is told so.
+  await item.getByText('Share with everybody').click();
+  await item.filter({ hasText: 'shown to everybody' }).waitFor();
+  await item.getByText('Forget').click();
+  await said(page, 'Forgotten');
+  await page.route('**/v1/lessons', (route) => (route.request().postDataJSON()?.sharing !== 'shared' ? route.continue()
+    : route.fulfill({ status: 400, contentType: 'application/json',
+      body: JSON.stringify({ error: { message: 'only the owner shares a lesson', param: 'sharing' } }) })));
+  await page.locator('#lessons-said').getByText('Undo').click();
+  await said(page, 'It is taught again, and private');
+  assert.match((await kept()).at(-1), /Quillon\. \| new \| private/);
+  await page.unroute('**/v1/lessons');
   // What the daemon refuses is said where the person is.
   await page.route('**/v1/lessons', (route) => route.fulfill({ status: 409, contentType: 'application/json',
     body: JSON.stringify({ error: { message: 'all keys together have taught as much as is kept' } }) }));

@@ -19,18 +19,18 @@ pub struct Teach {
     pub now_ms: i64,
 }
 
-/// Changes a lesson; answered when that is on the disk.
+/// Changes a lesson; answered with what it was and is, when that is on the disk.
 #[derive(Message)]
-#[rtype(result = "Result<Arc<Lesson>, LessonError>")]
+#[rtype(result = "Result<[Arc<Lesson>; 2], LessonError>")]
 pub struct EditLesson {
     pub id: LessonId,
     pub edit: Edit,
     pub now_ms: i64,
 }
 
-/// Forgets a lesson. False: there was none.
+/// Forgets a lesson, as it was. `None`: there was none.
 #[derive(Message)]
-#[rtype(result = "Result<bool, LessonError>")]
+#[rtype(result = "Result<Option<Arc<Lesson>>, LessonError>")]
 pub struct ForgetLesson(pub LessonId);
 
 /// Forgets the lessons of turns that pass; how many.
@@ -41,13 +41,21 @@ pub struct ForgetLessons(pub TurnFilter);
 type Answer<T> = ResponseFuture<Result<T, LessonError>>;
 
 impl Memory {
-    /// Runs `work` away from this thread.
+    /// Runs `work` away from this thread. One change follows the other, and those that wait hold no thread.
     fn on_lessons<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Lessons) -> Result<T, LessonError> + Send + 'static,
     ) -> Answer<T> {
-        let lessons = self.lessons.clone();
-        Box::pin(async move { spawn_blocking(move || work(&lessons)).await.map_err(lost)? })
+        let (lessons, changes) = (self.lessons.clone(), self.changes.clone());
+        Box::pin(async move {
+            let turn = changes.acquire_owned().await.map_err(lost)?;
+            let working = move || {
+                let done = work(&lessons);
+                drop(turn);
+                done
+            };
+            spawn_blocking(working).await.map_err(lost)?
+        })
     }
 }
 
@@ -59,8 +67,9 @@ impl Handler<Teach> for Memory {
     type Result = Answer<Arc<Lesson>>;
 
     fn handle(&mut self, Teach { draft, id, now_ms }: Teach, _: &mut Self::Context) -> Self::Result {
-        let (lessons, log) = (self.lessons.clone(), self.log.clone());
+        let (lessons, log, changes) = (self.lessons.clone(), self.log.clone(), self.changes.clone());
         Box::pin(async move {
+            let _turn = changes.acquire_owned().await.map_err(lost)?;
             let mut log = match draft.sources.is_empty() {
                 true => None,
                 false => Some(log.map_err(lost)?),
@@ -85,7 +94,7 @@ impl Handler<Teach> for Memory {
 }
 
 impl Handler<EditLesson> for Memory {
-    type Result = Answer<Arc<Lesson>>;
+    type Result = Answer<[Arc<Lesson>; 2]>;
 
     fn handle(&mut self, EditLesson { id, edit, now_ms }: EditLesson, _: &mut Self::Context) -> Self::Result {
         self.on_lessons(move |lessons| lessons.edit(&id, edit, now_ms))
@@ -93,7 +102,7 @@ impl Handler<EditLesson> for Memory {
 }
 
 impl Handler<ForgetLesson> for Memory {
-    type Result = Answer<bool>;
+    type Result = Answer<Option<Arc<Lesson>>>;
 
     fn handle(&mut self, ForgetLesson(id): ForgetLesson, _: &mut Self::Context) -> Self::Result {
         self.on_lessons(move |lessons| lessons.forget_one(&id))

@@ -278,6 +278,7 @@ fn told(reader: &mut Reader<'_>) -> Told {
         adapter_revision: 0,
         examples: Vec::new(),
         lessons: Vec::new(),
+        no_lessons: None,
         session: None,
         not_enforced: Vec::new(),
         without_effect: Box::default(),

@@ -6,9 +6,9 @@ const KEY = 'chimere.key';
 
 /** What went wrong, for the user to read. `retryAfterS` is set where the daemon said when to come back. */
 export class Problem extends Error {
-  constructor(title, message, { status = 0, code = null, retryAfterS = null } = {}) {
+  constructor(title, message, { status = 0, code = null, param = null, retryAfterS = null } = {}) {
     super(message);
-    Object.assign(this, { title, status, code, retryAfterS });
+    Object.assign(this, { title, status, code, param, retryAfterS });
   }
 
   /** What is kept with a message. */
@@ -43,10 +43,10 @@ const TITLES = {
 };
 
 function problem(status, error, retryAfterS) {
-  const { message = `The daemon answered with status ${status}.`, code = null } = error ?? {};
+  const { message = `The daemon answered with status ${status}.`, code = null, param = null } = error ?? {};
   const title = code === 'context_length_exceeded' ? 'The conversation is longer than the model can read'
     : TITLES[status] ?? `The daemon answered with status ${status}`;
-  return new Problem(title, message, { status, code, retryAfterS });
+  return new Problem(title, message, { status, code, param, retryAfterS });
 }
 
 async function request(path, { method = 'GET', body, signal } = {}) {

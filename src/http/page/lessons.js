@@ -9,11 +9,14 @@ const ANSWER_MAX = 2000;
 const WORDINGS_MAX = 16;
 /** So many are drawn, the newest. */
 const DRAWN_MAX = 200;
+/** In place of a lesson's id: the daemon could not say in time whether there is one. */
+export const UNKNOWN = 'unknown';
 
 const button = (words, onclick) => h('button', { type: 'button', class: 'quiet', onclick }, words);
 
 /** What is said of a correction that was recorded. */
 export function ofCorrection({ lesson, retired = [], no_lesson: why }) {
+  if (lesson === UNKNOWN) return 'The correction is kept. Whether it made a lesson is not known yet: see the lessons in a moment.';
   if (!lesson) return why ? `The correction is kept. It makes no lesson: ${why}.` : 'The correction is kept.';
   const instead = retired.length ? ' It takes the place of what was taught before.' : '';
   return `Kept as a lesson: answers to this question are shown it from now on.${instead}`;
@@ -80,9 +83,9 @@ export class Lessons {
       : 'Nothing was taught yet. Correct an answer, or write a lesson above.';
   }
 
-  /** Several people's are seen by who may see everybody's. */
+  /** Several people's are seen by who may see everybody's. Whose a shared one is, others are not told. */
   #several() {
-    return new Set(this.#all.map(({ principal }) => principal)).size > 1;
+    return new Set(this.#all.map(({ principal }) => principal).filter(Boolean)).size > 1;
   }
 
   #item(lesson) {
@@ -147,14 +150,27 @@ export class Lessons {
     });
   }
 
+  /** Teaches what was forgotten, and what is to be said of it. Who may not share has it for themselves. */
+  async #again(words, sharing, whose) {
+    let taught;
+    let how = 'It is taught again.';
+    try {
+      taught = await api.addLesson({ ...words, sharing });
+    } catch (error) {
+      if (sharing !== 'shared' || error.param !== 'sharing') throw error;
+      taught = await api.addLesson(words);
+      how = 'It is taught again, and private: only the owner shares it with everybody.';
+    }
+    return taught.principal === whose ? how : `${how} It was ${whose}'s, and is your own now.`;
+  }
+
   #forget(lesson) {
     const { id, questions, answer, sharing, state } = lesson;
     return this.#try(async () => {
       const said = await this.forget(id);
       if (this.#edited?.id === id) this.#fill(null);
       const again = () => this.#try(async () => {
-        await api.addLesson({ questions, answer, sharing });
-        this.#say('It is taught again.');
+        this.#say(await this.#again({ questions, answer }, sharing, lesson.principal));
         await this.#load();
       });
       // Another's would come back as one's own, and a replaced one in front of what replaced it.

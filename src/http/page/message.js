@@ -2,7 +2,7 @@
 // text. `actions` are the page's: again, edit, results, vote, correct, lessons, forgetLesson, copy, askKey.
 
 import { h, grow, iconButton } from './dom.js';
-import { ofCorrection } from './lessons.js';
+import { ofCorrection, UNKNOWN } from './lessons.js';
 import { show } from './render.js';
 
 /** A text area over a message, with what ends it. */
@@ -147,7 +147,7 @@ export class Answer {
 
   /** What became of a correction, and how to undo it. */
   showTaught(kept) {
-    const { lesson } = kept;
+    const lesson = kept.lesson === UNKNOWN ? null : kept.lesson;
     const quiet = (words, onclick) => h('button', { type: 'button', class: 'quiet', onclick }, words);
     const forget = async () => {
       const said = await this.actions.forgetLesson(lesson);

@@ -12,11 +12,15 @@ use crate::turn::{Draft, FinishReason, Message, Note, Role, StepOutcome, StepRec
 
 /// The client's answer, as many times as it asked for one.
 pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<Outcome, StepError> {
-    let prompt = match run.asked.prompt.take() {
-        Some(prompt) => prompt,
+    let (prompt, notes) = match run.asked.prompt.take() {
+        Some(prompt) => (prompt, Vec::new()),
         None => {
-            let messages = instructed(run.said(), instruction, &run.trace);
-            Prompt::Chat(chat_input(&run.plan, messages, run.replies.clock.date()))
+            let chat = |run: &ReplyRun<'_>, notes: &[Note]| {
+                let messages = instructed(run.said(notes), instruction, &run.trace);
+                chat_input(&run.plan, messages, run.replies.clock.date())
+            };
+            let (chat, notes) = run.noted(run.plan.max_tokens, chat).await;
+            (Prompt::Chat(chat), notes)
         }
     };
     let choices = std::mem::take(&mut run.choices);
@@ -28,7 +32,7 @@ pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<
     let requests = requests.collect();
     run.choices = run.generate(Spec { requests, choices, shown: true }).await?.choices;
     run.answered = true;
-    Ok(Outcome { visible: true, because: shown(&run.plan.notes), ..Outcome::of(StepOutcome::Done) })
+    Ok(Outcome { visible: true, because: shown(&notes), ..Outcome::of(StepOutcome::Done) })
 }
 
 /// Which lessons the answer was shown, for the trace.
@@ -43,12 +47,13 @@ pub(super) async fn draft(run: &mut ReplyRun<'_>, draft: &Draft) -> Result<Outco
     // Other dice than the answer's, whose seed is the client's own.
     sampling.seed = run.plan.sampling.seed.map(|seed| seed.wrapping_add((run.trace.len() as u64 + 1) << 32));
     let thinking = if run.hosted.thinks { draft.thinking } else { Thinking::Template };
-    let chat = ChatInput {
-        messages: instructed(conversation(run, &draft.system), &draft.instruction, &run.trace),
+    let with = |run: &ReplyRun<'_>, notes: &[Note]| ChatInput {
+        messages: instructed(conversation(run, &draft.system, notes), &draft.instruction, &run.trace),
         tools: Vec::new(),
         thinking,
         ..chat_input(&run.plan, Vec::new(), run.replies.clock.date())
     };
+    let (chat, _) = run.noted(draft.max_tokens, with).await;
     let choice = Choice::new(0, sampling.seed.unwrap_or(0), false, &[], run.format());
     let request = run.bare(Prompt::Chat(chat), sampling, thinking, draft.max_tokens);
     let spec = Spec { requests: vec![request], choices: vec![choice], shown: false };
@@ -60,13 +65,13 @@ pub(super) async fn draft(run: &mut ReplyRun<'_>, draft: &Draft) -> Result<Outco
 }
 
 /// What was said so far, under a system message of the step's own; without examples of answers.
-fn conversation(run: &ReplyRun<'_>, system: &str) -> Vec<Message> {
+fn conversation(run: &ReplyRun<'_>, system: &str, notes: &[Note]) -> Vec<Message> {
     let own = run.plan.messages.iter().take_while(|m| m.role == Role::System).count();
     let said = run.plan.messages.iter().skip(own + run.plan.examples as usize).cloned();
     let system = (!system.is_empty()).then(|| Message::new(Role::System, system));
     let mut messages: Vec<Message> = system.into_iter().chain(said).collect();
     // What the answer is shown: a draft without it would speak against it.
-    note::show(&mut messages, &run.replies.standing(&run.plan.notes));
+    note::show(&mut messages, notes);
     messages
 }
 

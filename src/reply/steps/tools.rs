@@ -20,17 +20,19 @@ use crate::reply::run::ReplyRun;
 use crate::reply::stops::StepError;
 use crate::service::StepEvent;
 use crate::tools::{ToolError, Toolbox};
-use crate::turn::{CallOutcome, CallRecord, FinishReason, Message, Role, StepOutcome, ToolCall, ToolLimits, ToolLoop};
+use crate::turn::{
+    CallOutcome, CallRecord, FinishReason, Message, Note, Role, StepOutcome, ToolCall, ToolLimits, ToolLoop,
+};
 
 pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outcome, StepError> {
-    let mut messages = instructed(run.said(), &terms.instruction, &run.trace);
-    let asked = messages.len();
+    // What is said behind the conversation.
+    let mut behind = Vec::new();
     let mut form = shown(run.asked.grammar.clone(), &run.plan.tools, &terms.offered);
     let format = run.format();
     let mut last = false;
     let mut rounds = 0;
     let because = loop {
-        generate(run, messages.clone(), &form, &terms.offered, last).await?;
+        generate(run, &behind, &form, terms, last).await?;
         let Some(choice) = run.choices.first_mut() else { break None };
         let (complete, cut) = (choice.complete(), choice.generation.finish_reason == FinishReason::Length);
         let said = choice.take_built_in();
@@ -46,7 +48,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
             choice.go_on(&run.plan.tools, format);
         }
         rounds += 1;
-        last = !answer(run, terms.limits, said, &mut messages).await? || rounds == terms.limits.rounds;
+        last = !answer(run, terms.limits, said, &mut behind).await? || rounds == terms.limits.rounds;
         if complete {
             break Some("the caller's own tools are called too");
         }
@@ -54,7 +56,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
     };
     if let Some(choice) = run.choices.first() {
         let calls = &choice.generation.tool_calls;
-        run.replies.withheld.keep(&run.opening.principal, calls, messages.get(asked..).unwrap_or_default());
+        run.replies.withheld.keep(&run.opening.principal, calls, &behind);
     }
     run.answered = true;
     let calls = run.record.calls.len();
@@ -66,15 +68,21 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
 /// One generation of the answer.
 async fn generate(
     run: &mut ReplyRun<'_>,
-    messages: Vec<Message>,
+    behind: &[Message],
     form: &Option<Grammar>,
-    offered: &[String],
+    terms: &ToolLoop,
     last: bool,
 ) -> Result<(), StepError> {
-    let mut chat = chat_input(&run.plan, messages, run.replies.clock.date());
-    if last {
-        chat.tools.retain(|tool| !offered.iter().any(|name| tool["function"]["name"] == name.as_str()));
-    }
+    let with = |run: &ReplyRun<'_>, notes: &[Note]| {
+        let mut messages = instructed(run.said(notes), &terms.instruction, &run.trace);
+        messages.extend_from_slice(behind);
+        let mut chat = chat_input(&run.plan, messages, run.replies.clock.date());
+        if last {
+            chat.tools.retain(|tool| !terms.offered.iter().any(|name| tool["function"]["name"] == name.as_str()));
+        }
+        chat
+    };
+    let (chat, _) = run.noted(run.plan.max_tokens, with).await;
     let mut choices = std::mem::take(&mut run.choices);
     for choice in &mut choices {
         choice.goes_on = !last;
