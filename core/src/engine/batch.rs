@@ -1,7 +1,7 @@
 //! The planner: which tokens go into the next step. It takes decoding sequences first, one token each, then prompt
-//! chunks until the token budget is spent: those of the key whose prompts were read longest ago first, then in order of
-//! arrival. It cuts a prompt only where its sequence stands at a
-//! multiple of the backend's cut. So the numbers of a reply depend neither on the budget nor on the neighbours.
+//! chunks until the token budget is spent. The key whose prompts were read longest ago comes first, then order of arrival
+//! counts. It cuts a prompt only where its sequence stands at a multiple of the backend's cut. So the numbers of a reply
+//! depend neither on the budget nor on the neighbours.
 //!
 //! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a
 //! step.

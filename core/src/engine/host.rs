@@ -7,8 +7,8 @@
 //!
 //! A command that the state does not allow is refused by name. One request's failure ends that request alone.
 //! Background work (requests marked so, evaluations) is admitted while no live request waits and one sequence stays
-//! free. A live request that finds no free sequence takes the one of the youngest background work, or of the youngest
-//! reply of a key that has two more than its own.
+//! free. A live request that finds no free sequence takes the one of the youngest background work. If there is none, the
+//! youngest reply of a key with two more gives way.
 
 mod background;
 mod embed;

@@ -210,11 +210,8 @@ impl Rig {
 
     fn over(backend: Counting, waiting_max: usize) -> Rig {
         let seen_by_backend = backend.seen.clone();
-        let host = Host::new(
-            Box::new(backend),
-            Arc::new(Letters),
-            HostLimits { waiting_max, step_tokens_max: 64, ..HostLimits::default() },
-        );
+        let limits = HostLimits { waiting_max, step_tokens_max: 64, ..HostLimits::default() };
+        let host = Host::new(Box::new(backend), Arc::new(Letters), limits);
         let (inputs, from_us) = sync_channel(64);
         let (to_us, events) = sync_channel(4096);
         let thread = std::thread::spawn(move || host.run(&from_us, &to_us));
