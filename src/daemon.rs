@@ -29,7 +29,7 @@ use std::time::Duration;
 use actix_rt::{Arbiter, System};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Flags, Live};
 use crate::embed::Examples;
 use crate::engine::prefix::discard;
+use crate::fair::Shares;
 use crate::http::{self, HttpLimits};
 use crate::keys::KeyRing;
 use crate::lessons::Lessons;
@@ -58,7 +59,7 @@ use crate::meters;
 use crate::night::generation::learned;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
-use crate::reply::{RECALLS_MAX, Replies};
+use crate::reply::{Permits, RECALLS_MAX, Replies};
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, StoreError, TurnStore, salvage};
 use crate::tools::Toolbox;
@@ -202,7 +203,7 @@ impl Daemon {
             append_timeout: Live::new(config.memory.append_timeout),
             clock: clock.clone(),
             toolbox,
-            permits: Arc::new(Semaphore::new(config.replies.requests_max)),
+            permits: Arc::new(Permits::new(config.replies.requests_max)),
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });
@@ -421,7 +422,8 @@ fn engine_args(config: &Config) -> Vec<OsString> {
         flag("--snapshots-file", config.prefixes_file().display().to_string());
     }
     // Every admitted reply may wait, with all its choices.
-    flag("--waiting", (config.replies.requests_max * crate::service::CHOICES_MAX as usize).min(4_096).to_string());
+    let waiting = Shares::most(config.replies.requests_max) * crate::service::CHOICES_MAX as usize;
+    flag("--waiting", waiting.min(4_096).to_string());
     args.extend(["--kernels".into(), config.kernels_cache().into_os_string()]);
     if let Some(folder) = &engine.kernels {
         args.extend(["--shipped-kernels".into(), folder.clone().into_os_string()]);

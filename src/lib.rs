@@ -48,4 +48,4 @@ pub mod tools;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;
-pub use chimere_core::{engine, gguf, program, toolcall, training, turn, whole};
+pub use chimere_core::{engine, fair, gguf, program, toolcall, training, turn, whole};

@@ -16,6 +16,8 @@ const ENGINE_ENDS: &str = "chimere_engine_ends_total";
 const ENGINE_READY: &str = "chimere_engine_ready";
 const ENGINE_RUNNING: &str = "chimere_engine_requests_running";
 const ENGINE_WAITING: &str = "chimere_engine_requests_waiting";
+const ENGINE_SUSPENDED: &str = "chimere_engine_suspended_total";
+const ENGINE_RESUMED: &str = "chimere_engine_resumed_total";
 const ENGINE_RESIDENT: &str = "chimere_engine_resident_bytes";
 const SNAPSHOTS: &str = "chimere_engine_snapshots";
 const SNAPSHOT_BYTES: &str = "chimere_engine_snapshot_bytes";
@@ -51,6 +53,8 @@ pub fn describe() {
     describe_gauge!(ENGINE_READY, Unit::Count, "1 while the engine can produce a token.");
     describe_gauge!(ENGINE_RUNNING, Unit::Count, "Requests decoding in the engine.");
     describe_gauge!(ENGINE_WAITING, Unit::Count, "Requests queued in the engine.");
+    describe_counter!(ENGINE_SUSPENDED, Unit::Count, "Replies that gave their sequence to another key's request.");
+    describe_counter!(ENGINE_RESUMED, Unit::Count, "Replies that got a sequence again.");
     describe_gauge!(ENGINE_RESIDENT, Unit::Bytes, "Resident memory of the engine.");
     describe_gauge!(SNAPSHOTS, Unit::Count, "Prompt prefixes that the engine keeps.");
     describe_gauge!(SNAPSHOT_BYTES, Unit::Bytes, "Memory of the prompt prefixes that the engine keeps.");
@@ -138,6 +142,12 @@ pub fn experts(now: &Offloaded, before: &Offloaded) {
     for ((place, now), (_, before)) in of(now).into_iter().zip(of(before)) {
         counter!(EXPERTS_USED, "place" => place).increment(now.saturating_sub(before));
     }
+}
+
+/// What an engine has told of sequences that changed hands, now and the last time.
+pub fn shares(now: &EngineStats, before: &EngineStats) {
+    counter!(ENGINE_SUSPENDED).increment(now.suspended.saturating_sub(before.suspended));
+    counter!(ENGINE_RESUMED).increment(now.resumed.saturating_sub(before.resumed));
 }
 
 /// What an engine has told of its forms, now and the last time.

@@ -8,6 +8,7 @@ mod examples;
 mod generate;
 mod logprobs;
 mod open;
+mod permits;
 mod preview;
 mod recall;
 mod record;
@@ -23,9 +24,10 @@ mod withheld;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use permits::Permits;
 pub use recall::RECALLS_MAX;
 pub use registry::Runs;
 pub use seat::refused;
@@ -96,7 +98,7 @@ pub struct Replies {
     /// `reply.judge`: before the quality gate asks its judge.
     pub failpoint: Failpoint,
     /// One permit for each reply under way.
-    pub permits: Arc<Semaphore>,
+    pub permits: Arc<Permits>,
     /// No new replies.
     pub draining: CancellationToken,
     /// Replies under way end now.
@@ -110,10 +112,7 @@ impl Replies {
             return Err(unavailable("the daemon is stopping", 5));
         }
         check(&request)?;
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| ServiceError::Busy {
-            message: format!("{} replies are under way", self.config.get().requests_max),
-            retry_after_s: 1,
-        })?;
+        let permit = self.permits.enter(&request.principal.name)?;
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let (opened, opening) = oneshot::channel();
         let replies = self.clone();
@@ -128,11 +127,11 @@ impl Replies {
 
     /// Resolves when no reply is under way.
     pub async fn idle(&self) {
-        let _ = self.permits.acquire_many(self.config.get().requests_max as u32).await;
+        self.permits.idle().await;
     }
 
     pub fn running(&self) -> usize {
-        self.config.get().requests_max.saturating_sub(self.permits.available_permits())
+        self.permits.held()
     }
 
     /// Waits in line while the model is changed, for as long as one may take to load.

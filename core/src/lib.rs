@@ -4,6 +4,7 @@
 //!
 //! - [`engine`]: tokens in, tokens out; runs in a process of its own.
 //! - [`engram`]: n-grams of verified texts that are mixed into what the model says.
+//! - [`fair`]: who comes next where several keys want the same places.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 //! - [`schema`]: what a JSON Schema says of a value's kind; [`toolcall`]: calls out of the text of a reply.
 //! - [`program`]: this program, as what its children are.
@@ -14,6 +15,7 @@
 
 pub mod engine;
 pub mod engram;
+pub mod fair;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod gguf;

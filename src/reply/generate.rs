@@ -160,6 +160,7 @@ impl ReplyRun<'_> {
         Generate {
             thinking,
             adapter: revision(self.opening.generation),
+            principal: self.opening.principal.clone(),
             prefix_owner: Some(self.opening.principal.clone()),
             ..Generate::new(prompt, sampling, max_tokens)
         }

@@ -9,7 +9,7 @@ use crate::pipeline::Cost;
 use crate::service::RunSummary;
 use crate::turn::{Plan, Step, TurnId};
 
-/// As many as there are permits for replies, at most. Ids sort by time.
+/// As many as permits for replies are held. Ids sort by time.
 #[derive(Default)]
 pub struct Runs(Mutex<BTreeMap<TurnId, (RunSummary, CancellationToken)>>);
 

@@ -13,13 +13,13 @@ use chimere::clock::Clock;
 use chimere::config::{Live, RepliesConfig};
 use chimere::failpoint::Failpoint;
 use chimere::pipeline::Sources;
-use chimere::reply::Replies;
+use chimere::reply::{Permits, Replies};
 use chimere::scoring::{Form, Reading};
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::tools::Toolbox;
 use chimere::turn::{Message, Role, Turn};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -136,7 +136,7 @@ impl Stage {
             lessons: Arc::default(),
             recalls: Arc::new(Semaphore::new(1)),
             pipelines,
-            permits: Arc::new(Semaphore::new(config.requests_max)),
+            permits: Arc::new(Permits::new(config.requests_max)),
             config: Live::new(config),
             append_timeout: Live::new(PATIENCE),
             clock: Clock::wall(),

@@ -24,6 +24,7 @@ mod dressed;
 #[cfg(feature = "llama")]
 mod embedder;
 mod engram;
+mod fair;
 mod families;
 mod form;
 mod frames;

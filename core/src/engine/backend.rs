@@ -258,6 +258,12 @@ pub trait Backend: Send {
     /// whatever pieces: a backend may compute prompts another way than what is fed token by token.
     fn begin_prompt(&mut self, _seq: SeqId, _end: usize) {}
 
+    /// What a sequence is fed again, after it was closed, in other pieces than at first, gives the same numbers: a reply may
+    /// be suspended for another.
+    fn replays(&self) -> bool {
+        true
+    }
+
     /// Feeds every chunk and fills `out` (cleared first). On an error that names a sequence nothing was fed.
     /// A row's numbers do not depend on which other chunks share the step, nor on the adapters of other sequences.
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError>;
@@ -362,6 +368,10 @@ impl Backend for Adapted {
 
     fn adapt(&mut self, seq: SeqId, adapter: AdapterId) -> Result<(), BackendError> {
         self.inner.adapt(seq, adapter)
+    }
+
+    fn replays(&self) -> bool {
+        self.inner.replays()
     }
 
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {

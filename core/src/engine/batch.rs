@@ -1,6 +1,7 @@
 //! The planner: which tokens go into the next step. It takes decoding sequences first, one token each, then prompt
-//! chunks in order of arrival until the token budget is spent. It cuts a prompt only where its sequence stands at a
-//! multiple of the backend's cut. So the numbers of a reply depend neither on the budget nor on the neighbours.
+//! chunks until the token budget is spent. The key whose prompts were read longest ago comes first, then order of arrival
+//! counts. It cuts a prompt only where its sequence stands at a multiple of the backend's cut. So the numbers of a reply
+//! depend neither on the budget nor on the neighbours.
 //!
 //! Background work follows live work in both classes, and while there is live work it adds at most 64 tokens to a
 //! step.
@@ -34,6 +35,8 @@ pub struct Demand {
     pub background: bool,
     /// Sequences fed with the same tokens in the same step.
     pub lanes: usize,
+    /// When a prompt of its key was read last: the earliest comes first.
+    pub served: u64,
     pub wants: Wants,
 }
 
@@ -82,7 +85,9 @@ pub fn plan(demands: &[Demand], budget: &Budget) -> Vec<Share> {
             (left, left_long) = (left.min(CUT_TOKENS), left_long.min(CUT_TOKENS));
             first_prompt = false;
         }
-        for (slot, demand) in wanting().filter(|(_, d)| !d.decoding && d.background == background) {
+        let mut prompts: Vec<_> = wanting().filter(|(_, d)| !d.decoding && d.background == background).collect();
+        prompts.sort_by_key(|(_, demand)| demand.served);
+        for (slot, demand) in prompts {
             let short = demand.short(short);
             let reach = if short { left } else { left.min(left_long) } / demand.lanes;
             let allowed = if first_prompt { reach.max(cut_tokens) } else { reach };
@@ -114,7 +119,7 @@ mod tests {
     use super::*;
 
     fn prompt(held: usize, pending: usize) -> Demand {
-        Demand { held, pending, decoding: false, background: false, lanes: 1, wants: Wants::Last }
+        Demand { held, pending, decoding: false, background: false, lanes: 1, served: 0, wants: Wants::Last }
     }
 
     /// Without short prompts.
@@ -173,6 +178,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_key_whose_prompts_were_read_longest_ago_comes_first() {
+        let demands = [(7, 1_000), (9, 30), (6, 100), (9, 10)].map(|(served, n)| Demand { served, ..prompt(0, n) });
+        let fed =
+            |tokens| plan(&demands, &within(tokens, CUT_TOKENS)).iter().map(|s| (s.slot, s.tokens)).collect::<Vec<_>>();
+        assert_eq!(fed(64), [(2, 64)]);
+        assert_eq!(fed(170), [(2, 100), (0, 64)]);
+        assert_eq!(fed(1_200), [(2, 100), (0, 1_000), (1, 30), (3, 10)]);
     }
 
     #[test]

@@ -161,6 +161,7 @@ impl Evaluations {
                 pending: len - open.held,
                 decoding: false,
                 background: true,
+                served: 0,
                 lanes: open.seqs.len(),
                 wants: Wants::From(from),
             }

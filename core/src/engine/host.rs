@@ -7,13 +7,15 @@
 //!
 //! A command that the state does not allow is refused by name. One request's failure ends that request alone.
 //! Background work (requests marked so, evaluations) is admitted while no live request waits and one sequence stays
-//! free. A live request that finds no free sequence takes the one of the youngest background work.
+//! free. A live request that finds no free sequence takes the one of the youngest background work. If there is none, the
+//! youngest reply of a key with two more gives way.
 
 mod background;
 mod embed;
 mod ending;
 mod prefixes;
 mod rows;
+mod shares;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ use super::protocol::{Command, EngineStats, Event, FailureKind, RequestId};
 use super::revisions::{Arrived, Revisions};
 use super::slot::{Prepared, Slot};
 use super::vocab::Vocab;
+use crate::fair::Rounds;
 
 /// What reaches the step loop, in the order the daemon sent it.
 pub enum Input {
@@ -77,7 +80,12 @@ pub struct Host {
     vocab: Arc<dyn Vocab>,
     limits: HostLimits,
     state: State,
+    /// Live requests without a sequence, new and suspended.
     waiting: VecDeque<Slot>,
+    /// Which key got a sequence when.
+    rounds: Rounds,
+    /// Whose prompts were read when.
+    reads: Rounds,
     /// Background requests without a sequence, new and suspended.
     background: VecDeque<Slot>,
     slots: Vec<Slot>,
@@ -109,6 +117,8 @@ impl Host {
             limits,
             state: State::Running,
             waiting: VecDeque::new(),
+            rounds: Rounds::default(),
+            reads: Rounds::default(),
             background: VecDeque::new(),
             slots: Vec::new(),
             evaluations: Evaluations::default(),
@@ -250,6 +260,7 @@ impl Host {
         let found = queues.into_iter().find_map(|q| q.iter().position(|s| s.id == id).and_then(|at| q.remove(at)));
         if let Some(mut slot) = found {
             out.push(slot.aborted());
+            self.account(&slot);
             return self.leave(slot.adapter, out);
         }
         if self.candidates.cancel(id, &mut self.evaluations, self.backend.as_mut()) {
@@ -274,13 +285,11 @@ impl Host {
         self.backend.info().sequences_max.saturating_sub(used)
     }
 
-    /// Gives waiting requests a sequence, in order of arrival: live ones while one is free or can be taken from
-    /// background work, background ones while nobody waits and one stays free.
+    /// Gives waiting requests a sequence: live ones while one is free or can be taken from background work or from a key
+    /// that has more, background ones in order of arrival, while nobody waits and one stays free.
     fn admit(&mut self, out: &mut Vec<Event>) {
-        while !self.waiting.is_empty() && (self.free() > 0 || self.evict()) {
-            if let Some(slot) = self.waiting.pop_front() {
-                self.start(slot, out);
-            }
+        while let Some(slot) = self.next_live() {
+            self.start(slot, out);
         }
         if !self.waiting.is_empty() {
             return;
@@ -315,7 +324,8 @@ impl Host {
 
     /// One step for every admitted request that has something to feed, evaluations after the others.
     fn step(&mut self, out: &mut Vec<Event>) {
-        let demands: Vec<_> = self.slots.iter().map(Slot::demand).chain(self.evaluations.demands()).collect();
+        let live = self.slots.iter().map(|slot| slot.demand(self.reads.served(&slot.principal)));
+        let demands: Vec<_> = live.chain(self.evaluations.demands()).collect();
         let mut shares = batch::plan(&demands, &self.budget(&demands));
         if self.backend.finds_likeliest() {
             shares.iter_mut().for_each(|share| self.ask_likeliest(share));
@@ -323,6 +333,7 @@ impl Host {
         if shares.is_empty() {
             return;
         }
+        self.read(&demands, &shares);
         let began = Instant::now();
         match self.feed(&shares) {
             Ok(()) => {
@@ -360,17 +371,26 @@ impl Host {
 
     fn retire(&mut self, at: usize, out: &mut Vec<Event>) {
         let slot = self.slots.remove(at);
-        self.stats.prompt_tokens += u64::from(slot.prompt_tokens());
-        self.stats.generated_tokens += u64::from(slot.completion_tokens());
+        self.account(&slot);
         if let Some(seq) = slot.seq {
             self.backend.close(seq);
         }
         self.leave(slot.adapter, out);
     }
 
+    /// What a request that ended cost.
+    fn account(&mut self, slot: &Slot) {
+        if slot.began() {
+            self.stats.prompt_tokens += u64::from(slot.prompt_tokens());
+            self.stats.generated_tokens += u64::from(slot.completion_tokens());
+        }
+    }
+
     fn stats(&self) -> EngineStats {
         let running = self.slots.iter().filter(|s| s.background).count();
-        let live = |f: fn(&Slot) -> u32| self.slots.iter().map(|s| u64::from(f(s))).sum::<u64>();
+        // A suspended request has cost what it had written.
+        let began = || self.slots.iter().chain(&self.waiting).chain(&self.background).filter(|s| s.began());
+        let live = |f: fn(&Slot) -> u32| began().map(|s| u64::from(f(s))).sum::<u64>();
         EngineStats {
             running: self.slots.len() as u32,
             waiting: self.waiting.len() as u32,

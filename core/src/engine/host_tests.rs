@@ -2,6 +2,7 @@
 
 mod background;
 mod likelihood;
+mod shares;
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -39,6 +40,7 @@ struct Counting {
     adapters: Vec<(AdapterId, u32)>,
     under: HashMap<u32, u32>,
     seen: Arc<Mutex<Seen>>,
+    replays: bool,
 }
 
 /// What the backend saw.
@@ -84,6 +86,10 @@ impl Backend for Counting {
         let found = self.adapters.iter().find(|(id, _)| *id == adapter);
         self.under.insert(seq.0, found.ok_or(BackendError::UnknownAdapter(adapter.0))?.1);
         Ok(())
+    }
+
+    fn replays(&self) -> bool {
+        self.replays
     }
 
     fn held(&self, seq: SeqId) -> usize {
@@ -192,18 +198,20 @@ fn counting(sequences_max: usize, step_time: Duration, seen: Arc<Mutex<Seen>>) -
         adapters: Vec::new(),
         under: HashMap::new(),
         seen,
+        replays: true,
     }
 }
 
 impl Rig {
     fn start(sequences_max: usize, waiting_max: usize, step_time: Duration) -> Rig {
-        let seen_by_backend = Arc::new(Mutex::new(Seen::default()));
-        let backend = counting(sequences_max, step_time, seen_by_backend.clone());
-        let host = Host::new(
-            Box::new(backend),
-            Arc::new(Letters),
-            HostLimits { waiting_max, step_tokens_max: 64, ..HostLimits::default() },
-        );
+        let backend = counting(sequences_max, step_time, Arc::default());
+        Rig::over(backend, waiting_max)
+    }
+
+    fn over(backend: Counting, waiting_max: usize) -> Rig {
+        let seen_by_backend = backend.seen.clone();
+        let limits = HostLimits { waiting_max, step_tokens_max: 64, ..HostLimits::default() };
+        let host = Host::new(Box::new(backend), Arc::new(Letters), limits);
         let (inputs, from_us) = sync_channel(64);
         let (to_us, events) = sync_channel(4096);
         let thread = std::thread::spawn(move || host.run(&from_us, &to_us));
@@ -235,6 +243,7 @@ impl Rig {
             received: Instant::now(),
             adapter: None,
             background: false,
+            principal: String::new(),
             prefix_owner: None,
             prompt_logprobs: logprobs.is_some(),
         }

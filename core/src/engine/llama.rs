@@ -319,6 +319,11 @@ impl Backend for Llama {
         }
     }
 
+    /// Its sums depend on how many tokens are fed at once.
+    fn replays(&self) -> bool {
+        false
+    }
+
     /// A sequence is kept as a whole, by the library's own account: what one snapshot holds is not shared by the next.
     fn saved_size(&self) -> Option<SavedSize> {
         let size = SavedSize { block: 0, state: 0, grid: CUT_TOKENS };

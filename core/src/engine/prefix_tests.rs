@@ -116,6 +116,7 @@ impl Rig {
             received: Instant::now(),
             adapter: ask.adapter.map(str::to_owned),
             background: false,
+            principal: ask.owner.unwrap_or_default().to_owned(),
             prefix_owner: ask.owner.map(str::to_owned),
             prompt_logprobs: false,
         };

@@ -95,8 +95,8 @@ impl Preparer {
         if self.embedding_only {
             return Err(Refusal::invalid("this model gives embeddings and cannot generate text"));
         }
-        if request.prefix_owner.as_ref().is_some_and(|owner| owner.len() > OWNER_BYTES_MAX) {
-            return Err(Refusal::invalid(format!("a prefix's owner is named by at most {OWNER_BYTES_MAX} bytes")));
+        if request.prefix_owner.iter().chain([&request.principal]).any(|name| name.len() > OWNER_BYTES_MAX) {
+            return Err(Refusal::invalid(format!("whoever asks is named by at most {OWNER_BYTES_MAX} bytes")));
         }
         let tools = match &request.prompt {
             Prompt::Chat(chat) => chat.tools.clone(),
@@ -130,6 +130,7 @@ impl Preparer {
             received,
             adapter: request.adapter,
             background: request.background,
+            principal: request.principal,
             // What a snapshot holds is not read again, and so has no logits.
             prefix_owner: request.prefix_owner.filter(|_| !request.prompt_logprobs),
             prompt_logprobs: request.prompt_logprobs,

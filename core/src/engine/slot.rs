@@ -28,6 +28,8 @@ pub struct Prepared {
     /// Revision of the adapter.
     pub adapter: Option<String>,
     pub background: bool,
+    /// Who waits for it: sequences are shared out between keys.
+    pub principal: String,
     /// Whose prompts' prefixes it may begin from, and may leave its own to.
     pub prefix_owner: Option<String>,
     /// How likely each token of the prompt was is told.
@@ -59,6 +61,9 @@ impl From<BackendError> for Unchosen {
 /// Longest chunk of a reply that is fed again. Every backend computes so few tokens like one alone, so each token
 /// gets the numbers it had when it was fed alone.
 const REPLAY_TOKENS_MAX: usize = CUT_TOKENS / 2;
+/// Tokens that a reply writes after it got a sequence again, before that may be taken away once more: so each comes to its
+/// end, whoever else wants its place.
+pub(super) const RESUMED_TOKENS_MIN: u32 = 64;
 /// Longest chunk of a prompt whose every row is wanted, so that the rows of a large vocabulary stay some hundred MiB. A
 /// multiple of where any backend cuts.
 const SCORED_TOKENS_MAX: usize = 4 * CUT_TOKENS;
@@ -69,6 +74,7 @@ pub(super) struct Slot {
     pub(super) seq: Option<SeqId>,
     pub(super) adapter: Option<AdapterId>,
     pub(super) background: bool,
+    pub(super) principal: String,
     /// Prompt and reply: what the sequence must hold before the next row.
     history: Vec<u32>,
     /// How much of it the sequence holds.
@@ -91,6 +97,8 @@ pub(super) struct Slot {
     scored: Option<usize>,
     received: Instant,
     admitted: Option<Instant>,
+    /// Tokens that were written when it got a sequence again.
+    resumed: Option<u32>,
     first_row: Option<Instant>,
 }
 
@@ -108,6 +116,7 @@ impl Slot {
             seq: None,
             adapter,
             background: job.background,
+            principal: job.principal,
             prompt_tokens: job.ids.len(),
             history: job.ids,
             held: 0,
@@ -120,6 +129,7 @@ impl Slot {
             scored: job.prompt_logprobs.then_some(0),
             received: job.received,
             admitted: None,
+            resumed: None,
             first_row: None,
         }
     }
@@ -131,7 +141,10 @@ impl Slot {
 
     /// Its sequence holds the first `held` tokens of the prompt by a snapshot; others are to be taken at `marks`.
     pub(super) fn resume(&mut self, held: usize, marks: Vec<usize>) {
-        (self.held, self.cached, self.marks) = (held, held, marks.into());
+        (self.held, self.marks) = (held, marks.into());
+        if !self.began() {
+            self.cached = held;
+        }
     }
 
     /// Nothing more is kept of it where its owner, or everybody, is forgotten: it was asked before that.
@@ -150,13 +163,24 @@ impl Slot {
     /// Gives it a sequence, empty or with what was kept of its prompt; the event is told once.
     pub(super) fn admit(&mut self, seq: SeqId) -> Option<Event> {
         self.seq = Some(seq);
-        if self.admitted.is_some() {
+        if self.began() {
+            self.resumed = Some(self.completion_tokens());
             return None;
         }
         self.admitted = Some(Instant::now());
         let prompt_ids = self.history.clone();
         let cached_tokens = self.cached as u32;
         Some(Event::Started { id: self.id, prompt_ids, cached_tokens, seed: self.seed })
+    }
+
+    /// It had a sequence, now or before.
+    pub(super) fn began(&self) -> bool {
+        self.admitted.is_some()
+    }
+
+    /// Its sequence may be taken away for another key's request.
+    pub(super) fn may_give_way(&self) -> bool {
+        self.resumed.is_none_or(|before| self.completion_tokens() >= before + RESUMED_TOKENS_MIN)
     }
 
     /// Takes its sequence away; it goes on from the same token in another one.
@@ -166,7 +190,8 @@ impl Slot {
         self.seq.take()
     }
 
-    pub(super) fn demand(&self) -> Demand {
+    /// `served`: when a prompt of its key was read last.
+    pub(super) fn demand(&self, served: u64) -> Demand {
         let reply = self.held >= self.prompt_tokens;
         let end = match self.marks.front() {
             _ if reply => self.history.len(),
@@ -179,7 +204,8 @@ impl Slot {
         let left = end - self.held;
         let pending = if reply { left.min(REPLAY_TOKENS_MAX) } else { left };
         let wants = match self.held + pending == self.history.len() {
-            _ if !reply && self.scored.is_some() => Wants::From(0),
+            // Of a prompt that is read again everything is told.
+            _ if !reply && self.scored.is_some_and(|told| told < self.prompt_tokens) => Wants::From(0),
             true => Wants::Last,
             false => Wants::None,
         };
@@ -189,6 +215,7 @@ impl Slot {
             decoding: reply && self.held >= self.replayed,
             background: self.background,
             lanes: 1,
+            served,
             wants,
         }
     }

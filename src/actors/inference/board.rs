@@ -342,6 +342,7 @@ impl Board {
         }
         let before = self.stats.send_replace(stats);
         if self.metered {
+            meters::shares(&stats, &before);
             meters::forms(&stats.forms, &before.forms);
             if let Some(now) = &stats.offloaded {
                 meters::experts(now, &before.offloaded.unwrap_or_default());

@@ -95,6 +95,9 @@ pub struct Generate {
     /// request that finds none. Its tokens are the same all the while.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub background: bool,
+    /// Who waits for it: sequences are shared out fairly between all who do. Empty: the daemon itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub principal: String,
     /// Tables mixed into the answer; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engram: Option<EngramChoice>,
@@ -125,6 +128,7 @@ impl Generate {
             ignore_end: false,
             adapter: None,
             background: false,
+            principal: String::new(),
             engram: None,
             prefix_owner: None,
             grammar: None,

@@ -117,6 +117,11 @@ pub struct EngineStats {
     /// Background requests and evaluations, waiting or under way.
     #[serde(default)]
     pub background: u32,
+    /// Sequences taken from a reply for another key's request, and replies that got one again since.
+    #[serde(default)]
+    pub suspended: u64,
+    #[serde(default)]
+    pub resumed: u64,
     /// Prompt prefixes kept, and the bytes of all of them.
     #[serde(default)]
     pub snapshots: u32,
