@@ -134,7 +134,7 @@ impl Stage {
             fleet: Arc::default(),
             examples: Arc::default(),
             lessons: Arc::default(),
-            recalls: Arc::new(Semaphore::new(1)),
+            recalls: Arc::new(tokio::sync::Semaphore::new(1)),
             pipelines,
             permits: Arc::new(Permits::new(config.requests_max)),
             config: Live::new(config),
