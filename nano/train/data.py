@@ -42,8 +42,9 @@ class Domain:
 
 
 def rows(files, mix, length, seed, worker=0, workers=1, even=()):
-    """Endless rows [2,length] int64: ids, and 1 where the token is of a domain of `even`. files: domain -> list of token files;
-    mix: domain -> share of tokens."""
+    """Endless rows [2,length] int64: ids, and where the token is of a domain of `even` 1, or what `even` says if it is a dict.
+    files: domain -> list of token files; mix: domain -> share of tokens."""
+    even = even if isinstance(even, dict) else dict.fromkeys(even, 1)
     names = [n for n in mix if mix[n] > 0 and files.get(n)]
     domains = [Domain(files[n], mix[n], np.random.default_rng([seed, i]), worker, workers) for i, n in enumerate(names)]
     p = np.array([d.share / min(d.mean, length) for d in domains])
@@ -63,7 +64,7 @@ def rows(files, mix, length, seed, worker=0, workers=1, even=()):
                     misses += 1
                     continue
                 d = d[:length - n]
-            row[0, n:n + len(d)], row[1, n:n + len(d)] = d, names[k] in even
+            row[0, n:n + len(d)], row[1, n:n + len(d)] = d, even.get(names[k], 0)
             n += len(d)
         yield row
 
