@@ -231,6 +231,11 @@ impl Config {
 
     /// Checks every value and fills in the defaults.
     pub fn resolve(raw: RawConfig, env: &Environment) -> Result<Config, ConfigError> {
+        if let Some((key, origin)) = raw.empty_path() {
+            let (origin, value) = (origin.to_owned(), "empty".to_owned());
+            let wanted = "a path; leave it out for the default".to_owned();
+            return Err(ConfigError::Range { origin, key, value, wanted });
+        }
         let state_dir = match raw.daemon.state_dir {
             Some(field) => field.value,
             None => env.state_dir().ok_or(ConfigError::NoStateDir)?,

@@ -36,9 +36,12 @@ pub enum KeyError {
     Parse { path: PathBuf, message: String },
     #[error("{} has format {found}, but this version reads format {FORMAT}", path.display())]
     Format { path: PathBuf, found: u32 },
-    #[error("a key called `{0}` exists: revoke it, or take another name")]
+    #[error("a key called `{0}` exists: `chimere keys renew {0}` makes it anew, or take another name")]
     Exists(String),
-    #[error("a key called `{0}` was revoked, and its name stays taken, for turns are kept under it: take another name")]
+    #[error(
+        "a key called `{0}` was revoked, and its name stays taken, for turns are kept under it: `chimere keys renew {0}` \
+         makes it anew, or take another name"
+    )]
     Taken(String),
     #[error("there is no key called `{0}`: `chimere keys list` shows those that there are")]
     Unknown(String),
@@ -151,6 +154,13 @@ impl KeyRing {
         self.entries.is_empty()
     }
 
+    /// Nothing is made for a name that there is not: a state folder may lack.
+    fn known(state_dir: &Path, name: &str) -> Result<(), KeyError> {
+        let ring = KeyRing::load(state_dir)?;
+        let there = ring.entries.iter().any(|key| key.name == name);
+        if there { Ok(()) } else { Err(KeyError::Unknown(name.to_owned())) }
+    }
+
     /// Reads the file, changes the keys and writes it again, while nobody else does.
     fn change<T>(state_dir: &Path, change: impl FnOnce(&mut KeyRing) -> Result<T, KeyError>) -> Result<T, KeyError> {
         let path = KeyRing::path(state_dir);
@@ -176,9 +186,7 @@ impl KeyRing {
         if name == OWNER && !scopes.contains(&Scope::Admin) {
             return Err(KeyError::Owner);
         }
-        let mut secret = [0u8; 32];
-        getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
-        let key = format!("{PREFIX}{}", hex(&secret));
+        let key = made()?;
         let mut scopes = scopes.to_vec();
         scopes.sort_unstable();
         scopes.dedup();
@@ -193,7 +201,7 @@ impl KeyRing {
             }
             ring.entries.push(Entry {
                 name: name.to_owned(),
-                digest: hex(&Sha256::digest(key.as_bytes())),
+                digest: digest_of(&key),
                 scopes,
                 consent,
                 created: now.to_string(),
@@ -203,8 +211,40 @@ impl KeyRing {
         })
     }
 
+    /// Makes the key of that name anew, revoked or not, with its scopes: the old one opens nothing any more. Turns and
+    /// lessons are kept under the name, and stay. `consent`: of the turns from now on; `None`: as it was. → the key.
+    pub fn renew(
+        state_dir: &Path,
+        name: &str,
+        consent: Option<bool>,
+        now: jiff::Timestamp,
+    ) -> Result<(String, Entry), KeyError> {
+        KeyRing::known(state_dir, name)?;
+        let key = made()?;
+        KeyRing::change(state_dir, |ring| {
+            let entry = ring.entries.iter_mut().find(|k| k.name == name);
+            let entry = entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?;
+            entry.digest = digest_of(&key);
+            entry.created = now.to_string();
+            entry.consent = consent.unwrap_or(entry.consent);
+            entry.revoked = None;
+            Ok((key, entry.clone()))
+        })
+    }
+
+    /// Changes the consent of a key, for its turns from now on, and nothing else.
+    pub fn consent(state_dir: &Path, name: &str, consent: bool) -> Result<(), KeyError> {
+        KeyRing::known(state_dir, name)?;
+        KeyRing::change(state_dir, |ring| {
+            let entry = ring.entries.iter_mut().find(|k| k.name == name);
+            entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?.consent = consent;
+            Ok(())
+        })
+    }
+
     /// Revokes the active key of that name and writes the file.
     pub fn revoke(state_dir: &Path, name: &str, now: jiff::Timestamp) -> Result<(), KeyError> {
+        KeyRing::known(state_dir, name)?;
         KeyRing::change(state_dir, |ring| {
             let entry = ring.entries.iter_mut().find(|k| k.name == name);
             let entry = entry.ok_or_else(|| KeyError::Unknown(name.to_owned()))?;
@@ -245,6 +285,17 @@ impl KeyRing {
 /// The principal of a loopback client where no key is configured.
 pub fn owner() -> Principal {
     Principal { name: OWNER.to_owned(), scopes: vec![Scope::Chat, Scope::Metrics, Scope::Admin], consent: true }
+}
+
+/// A new key.
+fn made() -> Result<String, KeyError> {
+    let mut secret = [0u8; 32];
+    getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
+    Ok(format!("{PREFIX}{}", hex(&secret)))
+}
+
+fn digest_of(key: &str) -> String {
+    hex(&Sha256::digest(key.as_bytes()))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -291,6 +342,28 @@ mod tests {
         assert!(matches!(KeyRing::add(dir.path(), "laptop", &[], true, now()), Err(KeyError::Taken(_))));
         KeyRing::add(dir.path(), "desk", &[], true, now()).unwrap();
         assert!(matches!(KeyRing::add(dir.path(), "desk", &[], true, now()), Err(KeyError::Exists(_))));
+    }
+
+    /// A key that was lost or seen by others is replaced under its name, which turns and lessons are kept under.
+    #[test]
+    fn a_renewed_key_opens_under_its_name_and_the_old_one_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, _) = KeyRing::add(dir.path(), "anna", &[Scope::Chat, Scope::Metrics], false, now()).unwrap();
+        let who = |key: &str| KeyRing::load(dir.path()).unwrap().authenticate(Some(key), false);
+        let before = who(&old).unwrap();
+        let (new, _) = KeyRing::renew(dir.path(), "anna", None, now()).unwrap();
+        assert_eq!((who(&old), who(&new)), (Err(AuthError::Unknown), Ok(before.clone())));
+        KeyRing::consent(dir.path(), "anna", true).unwrap();
+        assert_eq!(who(&new).unwrap(), Principal { consent: true, ..before });
+        KeyRing::revoke(dir.path(), "anna", now()).unwrap();
+        let (again, entry) = KeyRing::renew(dir.path(), "anna", Some(false), now()).unwrap();
+        assert_eq!((who(&new), who(&again).unwrap().consent), (Err(AuthError::Unknown), false));
+        assert_eq!(entry.revoked, None);
+        assert!(matches!(KeyRing::renew(dir.path(), "bert", None, now()), Err(KeyError::Unknown(_))));
+        assert!(matches!(KeyRing::consent(dir.path(), "bert", true), Err(KeyError::Unknown(_))));
+        let nowhere = dir.path().join("nowhere");
+        assert!(matches!(KeyRing::revoke(&nowhere, "anna", now()), Err(KeyError::Unknown(_))));
+        assert!(!nowhere.exists());
     }
 
     /// Who was the owner without a key goes on as the owner with one.

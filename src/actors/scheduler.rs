@@ -34,6 +34,7 @@ pub use host::Host;
 pub use tenure::{Hold, HoldNight};
 
 use super::inference::EngineState;
+use crate::engine::learns;
 use crate::night::canary::Watched;
 use crate::night::generation::{Generations, Pointer};
 use crate::night::phase::{Action, Event, Job, Order, Outcome, Phase, phase};
@@ -323,7 +324,14 @@ impl Actor for Scheduler {
 
 impl StreamHandler<EngineState> for Scheduler {
     fn handle(&mut self, state: EngineState, context: &mut Self::Context) {
-        if matches!(state, EngineState::Ready(_)) && self.recovered != Some(self.desk.board.starts()) {
+        if let EngineState::Ready(hosted) = state
+            && self.recovered != Some(self.desk.board.starts())
+        {
+            let words = learns::told(hosted.frozen.as_deref());
+            match self.desk.enabled {
+                true => tracing::info!(model = hosted.model.name, "nights: {words}"),
+                false => tracing::info!(model = hosted.model.name, "nights are off (night.enabled): {words}"),
+            }
             self.recover(context);
         }
     }
@@ -416,8 +424,11 @@ impl Scheduler {
         // A night is what people ask for; the small jobs in between are asked for by name.
         let last = || newest(Some(Job::Train)).or_else(|| newest(None));
         let Some(id) = run.clone().map_or_else(last, |id| named(&id).then_some(id)) else {
-            let message =
-                run.map_or("no run has ended yet".to_owned(), |run| format!("there is no report of a run `{run}`"));
+            let none = || "no run has ended yet: `chimere night run --now` begins one".to_owned();
+            let message = run.map_or_else(none, |run| match newest(None) {
+                Some(last) => format!("there is no report of a run `{run}`: the last one is `{last}`"),
+                None => none(),
+            });
             return Box::pin(fut::err(ServiceError::NotFound(message)));
         };
         let dir = self.desk.run_dir(&id);

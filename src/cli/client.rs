@@ -81,7 +81,8 @@ impl Client {
             return Ok(response);
         }
         let body: Value = response.json().await.unwrap_or(Value::Null);
-        let message = body["error"]["message"].as_str().map_or_else(|| format!("status {status}"), printable);
+        let stranger = || format!("{} answers with {status}, not as a daemon of ours: is --url right?", self.base);
+        let message = body["error"]["message"].as_str().map_or_else(stranger, printable);
         Err(match status.as_u16() {
             401 | 403 => coded(EX_NOPERM, format!("{message} (set CHIMERE_KEY or --key)")),
             429 | 503 => coded(EX_TEMPFAIL, message),
@@ -97,6 +98,9 @@ impl Client {
         }
         if error.is_timeout() {
             return coded(EX_TEMPFAIL, format!("the daemon at {} did not answer in time", self.base));
+        }
+        if error.is_decode() {
+            return coded(EX_IOERR, format!("what answers at {} is no daemon of ours: is --url right?", self.base));
         }
         coded(EX_IOERR, format!("talking to {}: {error}", self.base))
     }

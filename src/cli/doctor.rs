@@ -1,7 +1,6 @@
 //! `chimere doctor`: what this machine offers and what would stand in the way of serving, on one screen.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,7 +20,9 @@ use super::check::{all_good, print_findings};
 use super::exit::{EX_UNAVAILABLE, say};
 use super::serve::Place;
 
-/// Examine this machine: processor, card, memory, model, state folder, port. The flags are those of `serve`
+mod running;
+
+/// Examine this machine and its daemon: processor, card, memory, model, state folder, port, nights. The flags are those of `serve`
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -41,7 +42,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(Config::check_in(&flags, &Environment::of_process(), Some(&program)));
     if let Ok(config) = Config::load(&flags) {
         findings.push(state(&config.state_dir));
-        findings.push(port(&config));
+        findings.extend(running::look(&config));
     }
     if args.json {
         say!("{}", serde_json::to_string_pretty(&findings)?);
@@ -109,17 +110,21 @@ fn memory_of(flags: &Flags, program: &Path) -> Finding {
     });
     let gb = |bytes: u64| bytes as f64 / 1e9;
     let message = format!("{:.1} GB free, the models need about {:.1} GB", gb(free), gb(needed));
-    found("memory", needed <= free, message)
+    let next = ": end other programs, or serve a smaller model, or a smaller `engine.context_tokens`";
+    found("memory", needed <= free, if needed <= free { message } else { message + next })
 }
 
 /// Nothing is written: a daemon may live there, or none may ever.
 fn state(folder: &Path) -> Finding {
     let shown = folder.display();
     let no = |path: &Path, error: std::io::Error| {
-        found("state", false, format!("{shown} cannot be written: {}: {error}", path.display()))
+        let next = "change its owner or its rights, or name another with --state-dir";
+        found("state", false, format!("{shown} cannot be written: {}: {error}: {next}", path.display()))
     };
     match fs::metadata(folder) {
-        Ok(meta) if !meta.is_dir() => found("state", false, format!("{shown} is no folder")),
+        Ok(meta) if !meta.is_dir() => {
+            found("state", false, format!("{shown} is no folder: name another with --state-dir"))
+        }
         Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
             found("state", false, format!("{shown} is open to other users of this machine: chmod 700 {shown}"))
         }
@@ -137,16 +142,5 @@ fn state(folder: &Path) -> Finding {
             }
         }
         Err(error) => no(folder, error),
-    }
-}
-
-fn port(config: &Config) -> Finding {
-    let listen = config.http.listen;
-    match TcpListener::bind(listen) {
-        Ok(_) => found("port", true, format!("{listen} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            found("port", true, format!("{listen} is in use: by a running daemon, or choose another with --listen"))
-        }
-        Err(error) => found("port", false, format!("{listen} cannot be bound: {error}")),
     }
 }

@@ -12,7 +12,7 @@ use chimere::engine::tokenizer::Bpe;
 use chimere::engine::vocab::{Vocab, fingerprint};
 use chimere::engram::count::{Corpus, CountRules};
 use chimere::engram::file;
-use chimere::engram::format::EXTENSION;
+use chimere::engram::format::{EXTENSION, tokenizer_name};
 use chimere::engram::learned::{self, Record};
 use chimere::engram::nightly;
 use chimere::engram::revoked::Revoked;
@@ -21,12 +21,12 @@ use chimere::engram::table::Run;
 use chimere::engram::{Change, Draft, Source, Table};
 use chimere::gguf::Gguf;
 use chimere::night::manifest::{KEY_FILE, Seal};
-use chimere::store::files::{create_private_dir, write_durable};
+use chimere::store::files::{create_private_dir, places, write_durable};
 use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::exit::{EX_DATAERR, cannot_write, coded, note, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 
@@ -112,7 +112,7 @@ struct Build {
     /// UTF-8 text; documents end with a zero byte
     #[arg(long = "text", required = true, value_name = "FILE")]
     texts: Vec<PathBuf>,
-    /// Model whose tokenizer to use [default: the one the daemon would serve]
+    /// Model whose tokenizer to use [default: the one of the configuration, or of `chimere model swap`]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Size to reach, bytes
@@ -169,13 +169,20 @@ fn vocabulary(model: Option<PathBuf>, config: &Config) -> anyhow::Result<Bpe> {
     let path = match (model, served_file(config)) {
         (Some(path), _) => path,
         (None, Ok(path)) => path,
-        (None, Err(_)) => bail!("no model found: name one with --model"),
+        (None, Err(found)) => {
+            return Err(coded(
+                EX_NOINPUT,
+                format!("no model file: looked for {}; name one with --model", places(&found)),
+            ));
+        }
     };
     let gguf = Gguf::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Bpe::from_gguf(&gguf).map_err(|error| {
+    let vocab = Bpe::from_gguf(&gguf).map_err(|error| {
         let message = "there can be no table for this model: a table holds tokens of our own tokenizer";
         coded(EX_DATAERR, format!("{}: {message} ({error})", path.display()))
-    })
+    })?;
+    note!("for the tokenizer {} of {}; --model names another", tokenizer_name(&fingerprint(&vocab)), path.display());
+    Ok(vocab)
 }
 
 fn build(args: Build, config: &Config) -> anyhow::Result<()> {
@@ -345,7 +352,7 @@ fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
     let known = scan(config)?.tables.into_iter().find(|t| t.name == name);
     let missing =
         || format!("there is no file and no table `{name}`: `chimere engram list` shows those that there are");
-    Ok(known.with_context(missing)?.path)
+    Ok(known.ok_or_else(|| coded(EX_DATAERR, missing()))?.path)
 }
 
 fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> anyhow::Result<()> {
@@ -355,7 +362,8 @@ fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> 
     if let Some(vocab) = &vocab
         && fingerprint(vocab) != *table.fingerprint()
     {
-        bail!("the table was made for another tokenizer than this model's");
+        let (table, model) = (tokenizer_name(table.fingerprint()), tokenizer_name(&fingerprint(vocab)));
+        bail!("the table was made for the tokenizer {table}, but this model has {model}");
     }
     let mut by_order: BTreeMap<usize, usize> = BTreeMap::new();
     table.all().for_each(|(context, _)| *by_order.entry(context.len() + 1).or_default() += 1);
@@ -393,7 +401,7 @@ fn print_table(table: &Table, by_order: &BTreeMap<usize, usize>, sources: usize,
     if as_json {
         let report = json!({
             "name": meta.name, "description": meta.description, "licence": meta.licence, "owner": meta.owner,
-            "digest": table.digest(), "bytes": bytes, "contexts": table.contexts(), "entries": table.entries(),
+            "digest": table.digest(), "tokenizer": tokenizer_name(table.fingerprint()), "bytes": bytes, "contexts": table.contexts(), "entries": table.entries(),
             "orders": by_order, "sources": sources, "shown": shown,
         });
         say!("{report:#}");
@@ -401,6 +409,7 @@ fn print_table(table: &Table, by_order: &BTreeMap<usize, usize>, sources: usize,
     }
     say!("{}: {}", meta.name, meta.description);
     say!("licence     {}", meta.licence);
+    say!("tokenizer   {}", tokenizer_name(table.fingerprint()));
     say!("digest      {}", table.digest());
     say!("contexts    {} ({})", table.contexts(), orders(by_order));
     say!("entries     {}, from {sources} sources, {bytes} bytes", table.entries());

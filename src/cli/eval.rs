@@ -19,6 +19,7 @@ use chimere::engine::load::{Kind, Loaded};
 use chimere::engine::prompt;
 use chimere::engine::protocol::ChatInput;
 use chimere::engine::vocab::fingerprint;
+use chimere::engram::format::tokenizer_name;
 use chimere::engram::{Table, shelf};
 use chimere::eval::agree;
 use chimere::eval::logits::Request;
@@ -210,7 +211,13 @@ fn engram_tables(paths: &[PathBuf], loaded: &Loaded) -> anyhow::Result<Vec<Table
     let wanted = fingerprint(loaded.vocab.as_ref());
     let read = |path: &PathBuf| -> anyhow::Result<Table> {
         let table = shelf::read(path).with_context(|| path.display().to_string())?;
-        anyhow::ensure!(*table.fingerprint() == wanted, "{}: made for another tokenizer", path.display());
+        anyhow::ensure!(
+            *table.fingerprint() == wanted,
+            "{}: made for the tokenizer {}, but this model has {}",
+            path.display(),
+            tokenizer_name(table.fingerprint()),
+            tokenizer_name(&wanted)
+        );
         Ok(table)
     };
     paths.iter().map(read).collect()

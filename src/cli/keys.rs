@@ -1,5 +1,6 @@
-//! `chimere keys add | list | revoke`: works on the key file; a running daemon takes the change with its next request.
+//! `chimere keys add | list | renew | revoke`: works on the key file; a running daemon takes the change with its next request.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use chimere::config::Config;
@@ -31,9 +32,25 @@ enum Cmd {
         /// What it may do; repeatable [default: chat]
         #[arg(long = "scope", value_name = "SCOPE")]
         scopes: Vec<ScopeArg>,
-        /// The daemon may learn from turns of this key
+        /// Nights may learn from what this key says; without the flag they may not
         #[arg(long)]
         consent: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a key anew under its name, or change its consent alone; its turns and lessons stay
+    ///
+    /// The old key opens nothing any more. A revoked key can be renewed too.
+    Renew {
+        /// Its name, as given to `add`
+        name: String,
+        /// Whether nights may learn from what this key says from now on [default: as it was]
+        #[arg(long, value_name = "YES|NO")]
+        consent: Option<Consent>,
+        /// Leave the key itself as it is: change its consent alone
+        #[arg(long, requires = "consent")]
+        keep: bool,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -64,6 +81,12 @@ enum ScopeArg {
     Admin,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Consent {
+    Yes,
+    No,
+}
+
 impl From<ScopeArg> for Scope {
     fn from(scope: ScopeArg) -> Self {
         match scope {
@@ -72,6 +95,45 @@ impl From<ScopeArg> for Scope {
             ScopeArg::Admin => Scope::Admin,
         }
     }
+}
+
+const ONCE: &str = "This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.";
+
+/// What holds before the first key is made.
+const KEYLESS: &str = "There are no keys. Who asks from this machine as the daemon's user or root (http.loopback_owner) \
+     is its owner, with all rights; nights may learn from what the owner says. \
+     `chimere keys add NAME` makes the first key; from then on every client needs one.";
+
+fn consent_words(name: &str, consent: bool) -> String {
+    match consent {
+        true => format!(
+            "Nights may learn from what `{name}` says: `chimere keys renew {name} --keep --consent no` ends that."
+        ),
+        false => format!(
+            "Nights learn nothing from what `{name}` says: `chimere keys renew {name} --keep --consent yes` changes that. \
+             Lessons work all the same."
+        ),
+    }
+}
+
+/// A new key under an old name, or another consent alone.
+fn renew(dir: &Path, name: &str, (consent, keep): (Option<bool>, bool), as_json: bool) -> anyhow::Result<()> {
+    if let (true, Some(consent)) = (keep, consent) {
+        KeyRing::consent(dir, name, consent)?;
+        if as_json {
+            say!("{}", json!({ "name": name, "consent": consent }));
+        }
+        note!("{}", consent_words(name, consent));
+        return Ok(());
+    }
+    let (key, entry) = KeyRing::renew(dir, name, consent, jiff::Timestamp::now())?;
+    match as_json {
+        true => say!("{}", json!({ "name": name, "key": key, "scopes": entry.scopes, "consent": entry.consent })),
+        false => say!("{key}"),
+    }
+    note!("{ONCE} The old key of `{name}` opens nothing any more.");
+    note!("{}", consent_words(name, entry.consent));
+    Ok(())
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -93,7 +155,8 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
                 true => say!("{}", json!({ "name": name, "key": key, "scopes": scopes, "consent": consent })),
                 false => say!("{key}"),
             }
-            note!("This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.");
+            note!("{ONCE}");
+            note!("{}", consent_words(&name, consent));
             if first {
                 note!("From now on every client needs a key, on this machine too.");
                 if name != OWNER {
@@ -115,8 +178,17 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
                 .collect();
             say!("{}", serde_json::Value::from(shown));
         }
+        Cmd::Renew { name, consent, keep, json } => {
+            become_owner(config)?;
+            let consent = consent.map(|consent| consent == Consent::Yes);
+            renew(dir, &name, (consent, keep), json)?;
+        }
         Cmd::List { json: false } => {
-            for k in KeyRing::load(dir)?.entries() {
+            let ring = KeyRing::load(dir)?;
+            if ring.is_empty() {
+                note!("{KEYLESS}");
+            }
+            for k in ring.entries() {
                 let scopes: Vec<_> = k.scopes.iter().map(|s| format!("{s:?}").to_lowercase()).collect();
                 let consent = if k.consent { "consent" } else { "no consent" };
                 let state = k.revoked.as_ref().map_or_else(|| "active".to_owned(), |at| format!("revoked {at}"));
@@ -129,6 +201,9 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
             if json {
                 say!("{}", json!({ "name": name, "revoked": true }));
             }
+            note!(
+                "`{name}` opens nothing any more. Its turns and lessons stay; `chimere keys renew {name}` makes a new key of the name."
+            );
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use super::client::{Client, Where, printable};
-use super::exit::say;
+use super::exit::{note, say};
 use super::serve::Place;
 
 const PATH: &str = "/v1/lessons";
@@ -106,6 +106,11 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
     match command {
         Cmd::List { principal, json } => {
             let lessons = all(client, principal.as_deref()).await?;
+            if lessons.is_empty() {
+                note!(
+                    "There are no lessons. `/correct TEXT` in `chimere chat` teaches one, and `chimere lessons add`."
+                );
+            }
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&lessons)?),
                 false => lessons.iter().for_each(|lesson| say!("{}", line(lesson))),

@@ -145,6 +145,9 @@ async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()
     match command {
         Cmd::List { which, limit, json } => {
             let (turns, more) = log.newest(which.filter(), usize::try_from(limit).unwrap_or(usize::MAX)).await?;
+            if turns.is_empty() {
+                note!("There are no turns that fit. A chat with the daemon makes one.");
+            }
             let mut out = io::stdout().lock();
             for turn in &turns {
                 if json { line(&mut out, turn)? } else { writeln!(out, "{}", summary(turn))? }

@@ -51,7 +51,7 @@ OpenAI-compatible HTTP endpoint.\n\nStart with `chimere serve`, then `chimere ch
 enum Cmd {
     /// Serve the model over HTTP
     Serve(serve::Args),
-    /// API keys: add, list, revoke
+    /// API keys: add, list, renew, revoke
     Keys(keys::Args),
     /// Tell which route a text takes, and why
     Route(route::Args),
@@ -67,7 +67,7 @@ enum Cmd {
     Rollback(night::RollbackArgs),
     /// Served model and further models: show, swap, back, load, unload
     Model(model::Args),
-    /// Routes and their prompts: list, reset
+    /// Routes and their prompts: list, reset, schema, check, run
     Pipeline(pipeline::Args),
     /// Built-in tools: list them, run one
     Tools(tools::Args),
@@ -83,9 +83,9 @@ enum Cmd {
     Engram(engram::Args),
     /// Evaluate a model: logits, perplexity, agreement of two backends, exams
     Eval(eval::Args),
-    /// LoRA adapters: check one, make a random one for tests
+    /// LoRA adapters: show and check one, make a random one for tests
     Adapter(adapter::Args),
-    /// Examine this machine: processor, card, memory, model, state folder, port
+    /// Examine this machine and its daemon: processor, card, memory, model, state folder, port, nights
     Doctor(doctor::Args),
     /// Host one model and speak frames over standard input and output (started by the daemon)
     Engine(engine::Args),

@@ -211,6 +211,9 @@ fn status_text(status: &Value) -> String {
         None => String::new(),
     };
     line("serves", format!("generation {}{canary}", served["champion"]));
+    if let Some(words) = status["learning"]["words"].as_str() {
+        line("learning", printable(words));
+    }
     let run = &status["run"];
     if !run.is_null() {
         let progress = &run["progress"];

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::client::{Client, Where, printable};
-use super::exit::say;
+use super::exit::{note, say};
 use super::serve::Place;
 
 const PATH: &str = "/v1/sessions";
@@ -88,6 +88,9 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
         Cmd::List { json } => {
             let listed = client.get(PATH).await?;
             let sessions = listed["data"].as_array().context("the daemon told no list")?;
+            if sessions.is_empty() {
+                note!("There are no sessions. `chimere chat --session NAME` begins one.");
+            }
             match json {
                 true => say!("{}", serde_json::to_string_pretty(sessions)?),
                 false => sessions.iter().for_each(|session| say!("{}", line(session))),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use chimere::engine::adapter::{self, AdapterFacts, BaseModel};
 use chimere::engine::gradient::Trunk;
+use chimere::engine::learns;
 use chimere::engine::load::{self, Kind, model_hash};
 use chimere::gguf::Gguf;
 use chimere::training::pairs::{Pair, Pairs};
@@ -19,7 +20,7 @@ use serde_json::json;
 
 pub use here::{Here, SEQUENCES};
 
-use super::exit::{end_with_input, note, say};
+use super::exit::{EX_DATAERR, coded, end_with_input, note, say};
 use super::model_args::{ModelArgs, bar};
 
 /// Train an adapter on verified pairs, on the processor
@@ -156,6 +157,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.model.adapter.is_none(), "--adapter is not for training: --from names what it goes on from");
     let path = args.model.path()?;
     let header = Gguf::open(&path).with_context(|| format!("cannot read the model {}", path.display()))?;
+    if let Some(why) = learns::frozen_file(&header) {
+        return Err(coded(EX_DATAERR, learns::refused(&why)));
+    }
     let (vocab, template) = load::text(&header, chimere::program::own().ok())?;
     let read = pairs::read(&args.pairs, vocab.as_ref(), template.as_ref(), args.objective)?;
     for (line, reason) in &read.refused {

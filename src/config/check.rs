@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{Config, Environment, Flags};
 use crate::daemon::choice::served_file;
 use crate::daemon::validate::judge;
+use crate::engine::learns;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
@@ -15,7 +16,7 @@ use crate::store::files::places;
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `card`, `model`, `further`, `judge`, `embedder`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `card`, `model`, `learning`, `further`, `judge`, `embedder`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
@@ -51,7 +52,7 @@ impl Config {
         ];
         // Any other choice does without a card.
         findings.extend((config.engine.backend == "cuda").then(|| finding("card", card())));
-        findings.push(finding("model", model(&config, program)));
+        findings.extend(model(&config, program));
         findings.extend(config.models.files.iter().map(further));
         findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
@@ -64,6 +65,11 @@ impl Config {
 }
 
 fn counted(ring: &KeyRing) -> String {
+    if ring.is_empty() {
+        return "none: who asks from this machine is its owner (http.loopback_owner), and nights may learn from the \
+                owner; `chimere keys add NAME` makes one"
+            .to_owned();
+    }
     let revoked = ring.entries().iter().filter(|key| key.revoked.is_some()).count();
     let active = ring.entries().len() - revoked;
     if revoked > 0 { format!("{active} keys, and {revoked} revoked") } else { format!("{active} keys") }
@@ -99,24 +105,31 @@ fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> 
     Ok(names.join(", "))
 }
 
-fn model(config: &Config, program: Option<&Path>) -> Result<String, String> {
-    let path = served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())?;
-    file(config, &path, program)
+/// The model that would be served and, of one that can be, whether its weights learn at night.
+fn model(config: &Config, program: Option<&Path>) -> Vec<Finding> {
+    let judged = served_file(config)
+        .map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())
+        .and_then(|path| file(config, &path, program));
+    let learning = judged.as_ref().ok().map(|(_, frozen)| learns::told(frozen.as_deref()));
+    let mut findings = vec![finding("model", judged.map(|(said, _)| said))];
+    findings.extend(learning.map(|said| finding("learning", Ok::<_, String>(said))));
+    findings
 }
 
 /// A further model, with the names that requests give it.
 fn further(config: &Config, path: &Path, names: &[String], program: Option<&Path>) -> Result<String, String> {
     let named = |said: String| format!("{}: {said}", names.join(", "));
-    file(config, path, program).map(named).map_err(named)
+    file(config, path, program).map(|(said, _)| named(said)).map_err(named)
 }
 
-/// The judgement of a model file. A file of defaults that a start would pass over is a mistake of somebody's.
-fn file(config: &Config, path: &Path, program: Option<&Path>) -> Result<String, String> {
+/// The judgement of a model file, and why its weights do not learn. A file of defaults that a start would pass over is
+/// a mistake of somebody's.
+fn file(config: &Config, path: &Path, program: Option<&Path>) -> Result<(String, Option<String>), String> {
     let shown = path.display().to_string();
     match judge(config, path, program, 0) {
         Ok(judged) => match &judged.defaults_unused {
             Some(why) => Err(format!("{shown}: {judged}; but {why}")),
-            None => Ok(format!("{shown}: {judged}")),
+            None => Ok((format!("{shown}: {judged}"), judged.frozen)),
         },
         Err(why) if why.contains(&shown) => Err(why),
         Err(why) => Err(format!("{shown}: {why}")),

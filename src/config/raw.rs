@@ -334,6 +334,26 @@ impl RawConfig {
         Ok((raw, unknown))
     }
 
+    /// A path that says nothing, and where it does. It would be the folder in which the program was started.
+    pub fn empty_path<'a>(&'a self) -> Option<(&'static str, &'a str)> {
+        let empty = |path: &PathBuf| path.as_os_str().is_empty();
+        let further = self.models.files.as_ref().filter(|files| files.value.values().any(empty));
+        let paths = [
+            ("daemon.state_dir", &self.daemon.state_dir),
+            ("model.path", &self.model.path),
+            ("scorer.model", &self.scorer.model),
+            ("scorer.adapter", &self.scorer.adapter),
+            ("embed.model", &self.embed.model),
+            ("pipelines.dir", &self.pipelines.dir),
+            ("night.golden", &self.night.golden),
+            ("night.slice", &self.night.slice),
+        ];
+        let of = |(key, field): (&'static str, &'a Option<Field<PathBuf>>)| {
+            field.as_ref().filter(|field| empty(&field.value)).map(|field| (key, field.origin.as_str()))
+        };
+        paths.into_iter().find_map(of).or_else(|| further.map(|files| ("models.files", files.origin.as_str())))
+    }
+
     /// A variable's text is a TOML value where the key wants one, and a string otherwise.
     fn variable(name: &str, section: &str, key: &str, value: &str) -> Result<Self, ConfigError> {
         let quoted = toml::Value::String(value.to_owned()).to_string();

@@ -48,6 +48,28 @@ fn a_value_out_of_range_names_where_it_was_typed() {
     assert!(error.contains(":2:10: log.filter is `chimere=loud`"), "{error}");
 }
 
+/// An empty path would be the folder that the program happens to run in.
+#[test]
+fn an_empty_path_is_refused_wherever_it_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.toml");
+    let error = |flags: Flags, env: &Environment| Config::load_in(&flags, env).unwrap_err().to_string();
+    for (key, section) in [("state_dir", "daemon"), ("path", "model"), ("adapter", "scorer"), ("golden", "night")] {
+        fs::write(&file, format!("[{section}]\n{key} = ''\n")).unwrap();
+        let said = error(Flags { config: Some(file.clone()), ..Flags::default() }, &env(dir.path()));
+        assert!(
+            said.contains(&format!(":2:{}: {section}.{key} is empty, but must be a path", key.len() + 4)),
+            "{said}"
+        );
+    }
+    let said = error(Flags { state_dir: Some("".into()), ..Flags::default() }, &env(dir.path()));
+    assert!(said.starts_with("flag --state-dir: daemon.state_dir is empty"), "{said}");
+    let mut variable = env(dir.path());
+    variable.chimere.push(("CHIMERE_MODEL_PATH".into(), String::new()));
+    let said = error(Flags::default(), &variable);
+    assert!(said.starts_with("environment variable CHIMERE_MODEL_PATH: model.path is empty"), "{said}");
+}
+
 #[test]
 fn the_shipped_file_says_the_defaults_and_every_key() {
     let text = include_str!("../../systemd/config.toml");

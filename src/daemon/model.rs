@@ -135,7 +135,11 @@ impl Models {
             ModelWish::Unload(name) => return self.unload(&name, wait).await,
             ModelWish::Before => match self.before() {
                 Some(path) => of_own_release(&path, &whole_here(self.configured())),
-                None => return conflict("no other model was served before: name a file".to_owned()),
+                None => {
+                    return conflict(
+                        "no other model was served before: `chimere model swap FILE` names one".to_owned(),
+                    );
+                }
             },
         };
         let to = self.judged(to).await?;

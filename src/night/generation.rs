@@ -29,7 +29,7 @@ pub enum GenerationError {
     Io(#[from] io::Error),
     #[error("generation {generation}: {source}")]
     Manifest { generation: u64, source: ManifestError },
-    #[error("there is no generation {0}")]
+    #[error("there is no generation {0}: `chimere night status` says which serves, and 0 is the model itself")]
     Absent(u64),
     #[error("generation {generation}: its manifest is of generation {found}")]
     Number { generation: u64, found: u64 },

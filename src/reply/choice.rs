@@ -8,7 +8,7 @@ use super::unavailable;
 use crate::actors::inference::FromEngine;
 use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
 use crate::service::{Logprob, ReplyEvent, ServiceError};
-use crate::toolcall::{Format, Piece, ToolCallParser};
+use crate::toolcall::{Format, Half, Piece, ToolCallParser};
 use crate::turn::{FinishReason, Generation, Message, Role, Timings, ToolCall, Usage};
 use crate::whole;
 
@@ -36,6 +36,8 @@ pub(super) struct Choice {
     pub(super) built_in: Vec<String>,
     /// Their calls in this generation.
     called: Vec<ToolCall>,
+    /// A call of theirs that was cut off, of which the client sees nothing.
+    half: Option<Half>,
     /// Where this generation begins in thought and content, and whether that is still to be marked.
     begins: [usize; 2],
     parted: [bool; 2],
@@ -76,6 +78,7 @@ impl Choice {
             call: None,
             built_in: Vec::new(),
             called: Vec::new(),
+            half: None,
             begins: [0, 0],
             parted: [false, false],
             goes_on: false,
@@ -102,6 +105,11 @@ impl Choice {
             tool_calls: std::mem::take(&mut self.called),
             ..Message::new(Role::Assistant, content[said..].trim())
         }
+    }
+
+    /// A call of a built-in tool that was cut off in this generation.
+    pub(super) fn take_half(&mut self) -> Option<Half> {
+        self.half.take()
     }
 
     /// It ended with calls of built-in tools alone, whose results it waits for.
@@ -242,10 +250,17 @@ impl Choice {
         }
     }
 
-    /// Text that the tool parser still holds back. `cut`: the reply reached a limit.
+    /// Text that the tool parser still holds back. `cut`: the reply reached a limit, or was ended.
     fn flush(&mut self, cut: bool, out: &mut Vec<ReplyEvent>) {
         if let Some(parser) = &mut self.tools {
-            let pieces = if cut { parser.cut() } else { parser.finish() };
+            let pieces = match cut {
+                true => {
+                    let (pieces, half) = parser.cut_without(&self.built_in);
+                    self.half = half;
+                    pieces
+                }
+                false => parser.finish(),
+            };
             self.pieces(pieces, out);
         }
     }
@@ -260,7 +275,7 @@ impl Choice {
         out: &mut Vec<ReplyEvent>,
     ) {
         self.text(self.channel, rest, out);
-        self.flush(reason == FinishReason::Length, out);
+        self.flush(reason != FinishReason::Stop, out);
         self.finished = true;
         let called = reason == FinishReason::Stop && !self.generation.tool_calls.is_empty();
         let reason = if called { FinishReason::ToolCalls } else { reason };
@@ -287,7 +302,7 @@ impl Choice {
     /// Nothing more will come of it.
     pub(super) fn break_off(&mut self, reason: FinishReason, error: Option<&str>) {
         if !self.finished {
-            self.flush(false, &mut Vec::new());
+            self.flush(true, &mut Vec::new());
             self.finished = true;
             self.generation.finish_reason = reason;
             self.generation.error = error.map(str::to_owned);

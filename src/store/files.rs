@@ -56,13 +56,25 @@ pub fn why_not(path: &Path) -> Option<String> {
     why_not_under(path, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// Places where a file was looked for, each with why it cannot be had.
+/// Places that are named where a file was looked for.
+const PLACES_SHOWN: usize = 4;
+
+/// Places where a file was looked for: those where there is something, each with why it cannot be had, then some others.
 pub fn places(paths: &[PathBuf]) -> String {
-    let shown = |path: &PathBuf| match why_not(path) {
-        Some(why) => format!("{} (which {why})", path.display()),
-        None => path.display().to_string(),
-    };
-    paths.iter().map(shown).collect::<Vec<_>>().join(", ")
+    let (mut there, mut absent) = (Vec::new(), Vec::new());
+    for path in paths {
+        match why_not(path) {
+            Some(why) => there.push(format!("{} (which {why})", path.display())),
+            None => absent.push(path.display().to_string()),
+        }
+    }
+    there.append(&mut absent);
+    let mut seen = std::collections::HashSet::new();
+    there.retain(|place| seen.insert(place.clone()));
+    let more = there.len().saturating_sub(PLACES_SHOWN);
+    there.truncate(PLACES_SHOWN);
+    let shown = there.join(", ");
+    if more > 0 { format!("{shown} and {more} other places") } else { shown }
 }
 
 fn why_not_under(path: &Path, mounts: &str) -> Option<String> {
@@ -151,6 +163,17 @@ pub struct StateLock {
     _file: File,
 }
 
+/// Who holds a state folder, or held it last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number, as it wrote it down.
+    pub process: String,
+    /// The folder is held now.
+    pub held: bool,
+    /// It is, by a process that there is.
+    pub alive: bool,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("the state folder is in use by process {0}: stop that daemon, or name another --state-dir")]
@@ -160,6 +183,25 @@ pub enum LockError {
 }
 
 impl StateLock {
+    /// Who holds the folder; `None`: nobody ever did. Nothing is written.
+    pub fn holder(state_dir: &Path) -> io::Result<Option<Holder>> {
+        let mut file = match File::open(state_dir.join("daemon.lock")) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            opened => opened?,
+        };
+        let mut process = String::new();
+        (&mut file).take(32).read_to_string(&mut process)?;
+        let held = match file.try_lock_shared() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(error)) => return Err(error),
+        };
+        let alive = held && !process.is_empty() && Path::new("/proc").join(&process).exists();
+        Ok(Some(Holder { process, held, alive }))
+    }
+
     /// Waits at most `patience`: what a killed daemon was about to start holds its lock until it is a program of its own.
     pub fn take(state_dir: &Path, patience: Duration) -> Result<StateLock, LockError> {
         let failed = |source| LockError::Io { path: state_dir.to_owned(), source };
@@ -196,6 +238,17 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left aside");
         assert_eq!(read_bounded(&dir.path().join("none"), 3).unwrap(), None);
+    }
+
+    #[test]
+    fn of_many_places_those_with_something_come_first_and_each_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut paths: Vec<PathBuf> = (0..9).map(|n| dir.path().join(format!("none-{}", n % 6))).collect();
+        paths.push(dir.path().to_owned());
+        let said = places(&paths);
+        let first = format!("{} (which is not a file), {}/none-0, ", dir.path().display(), dir.path().display());
+        assert!(said.starts_with(&first) && said.ends_with("none-2 and 3 other places"), "{said}");
+        assert_eq!(places(&paths[..1]), paths[0].display().to_string());
     }
 
     #[test]

@@ -568,6 +568,7 @@ fn hosted() -> Hosted {
         holds_calls: true,
         chats: true,
         calls: "qwen-tags".to_owned(),
+        frozen: None,
         load_ms: 1,
         defaults: Default::default(),
     }

@@ -195,6 +195,37 @@ fn rounds_calls_and_repetition_end_in_a_generation_without_tools() {
     });
 }
 
+/// A call that a limit cuts off is neither told nor kept as text, wherever it is cut; the text before it is.
+#[test]
+fn of_a_built_in_call_that_is_cut_off_the_client_sees_nothing() {
+    run(async {
+        let (stage, said) = (stage(), "Wait a while.");
+        let whole = format!("{said} {}", says("39.1"));
+        let (mut turns, mut cut) = (0, Vec::new());
+        // The engine of these tests cuts its texts into tokens of nine letters.
+        for limit in 1..whole.len().div_ceil(9) {
+            for with_own in [false, true] {
+                let request = ReplyRequest { max_tokens: Some(limit as u32), ..script(&[&whole]) };
+                let request = if with_own { own(request, "weather") } else { request };
+                let events = told(&stage, request).await;
+                turns += 1;
+                let turn = turn(&stage, turns).await;
+                let generation = &turn.generations[0];
+                assert!(said.starts_with(text(&events).trim()), "{limit}: {}", text(&events));
+                assert!(said.starts_with(generation.content.trim()), "{limit}: {}", generation.content);
+                assert_eq!(calls_and_ends(&events), (Vec::new(), 1));
+                assert_eq!(generation.finish_reason, FinishReason::Length);
+                cut.extend(records(&turn).iter().map(|call| (call.name.clone(), call.outcome)));
+            }
+        }
+        assert!(cut.contains(&("probe".to_owned(), CallOutcome::Cut)), "{cut:?}");
+        // The caller's own call that is cut is no call yet, and its beginning is text.
+        let weather = call("weather", &json!({"city": "Ghent"}));
+        let request = ReplyRequest { max_tokens: Some(5), ..own(script(&[&weather]), "weather") };
+        assert!(text(&told(&stage, request).await).contains("weather"));
+    });
+}
+
 #[test]
 fn the_callers_own_calls_end_the_reply_and_built_in_ones_are_not_told() {
     run(async {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, chimere, model};
+use crate::night::until;
 
 async fn daemon(snapshot_bytes: &str) -> Daemon {
     let kept = ("CHIMERE_ENGINE_SNAPSHOT_BYTES_MAX", snapshot_bytes);
@@ -49,4 +50,29 @@ async fn the_library_takes_text_as_text_and_keeps_what_it_read() {
         cached.push(held);
     }
     assert!(cached[0] == 0 && cached[1] > 256 && cached[2] > 256, "{cached:?}");
+}
+
+/// Before a night it is said that the library computes no adapters, and what works without. A night that is begun all
+/// the same is over at once.
+#[tokio::test]
+async fn that_its_weights_cannot_learn_is_said_before_a_night() {
+    let daemon = daemon("0").await;
+    let why = "weights cannot learn: `engine.backend` is \"llama\"";
+    let (_, status) = daemon.get("/v1/night").await;
+    let words = status["learning"]["words"].as_str().unwrap();
+    assert!(status["learning"]["weights"] == false && words.contains(why) && words.contains("Lessons"), "{status}");
+    let (code, begun) = daemon.post("/v1/night", &json!({ "command": "run_now" })).await;
+    assert_eq!(code, 200, "{begun}");
+    let last = until(&daemon, |status| status["last"]["id"] == begun["run"]).await["last"].clone();
+    assert!(last["outcome"]["nothing"]["words"].as_str().is_some_and(|words| words.contains(why)), "{last}");
+    assert_eq!(daemon.get("/v1/night/report").await.0, 200);
+    // The same words without a daemon, and of another backend.
+    for (backend, wanted) in [("llama", why), ("cpu", "weights learn at night")] {
+        let mut check = chimere();
+        check.env("CHIMERE_ENGINE_BACKEND", backend).args(["check", "--json", "--model"]).arg(model());
+        let said = check.arg("--state-dir").arg(daemon.state.path()).output().unwrap();
+        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let found = said["findings"].as_array().unwrap().iter().find(|found| found["what"] == "learning").unwrap();
+        assert!(found["message"].as_str().unwrap().contains(wanted), "{found}");
+    }
 }

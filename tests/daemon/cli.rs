@@ -43,6 +43,20 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
         assert_eq!(state_finding(&["doctor", "--state-dir", nowhere, "--json"]), false, "{nowhere}");
     }
     assert_eq!(std::fs::read_dir(state).unwrap().count(), 0, "whoever looks writes nothing");
+    // A port of another program, a record of nights that cannot be read: with what to do.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    drop(std::thread::spawn(move || drop(taken.accept())));
+    std::fs::write(format!("{state}/night.json"), "{").unwrap();
+    std::fs::write(format!("{state}/daemon.lock"), "1").unwrap();
+    let said = run(&["doctor", "--state-dir", state, "--listen", &listen, "--json"]);
+    let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+    for (what, good, words) in
+        [("port", false, "--listen"), ("nights", false, "move the file away"), ("daemon", true, "none runs")]
+    {
+        let found = said.as_array().unwrap().iter().find(|f| f["what"] == what).unwrap();
+        assert!(found["good"] == good && found["message"].as_str().unwrap().contains(words), "{found}");
+    }
     let bad = run(&["check", "--state-dir", state, "--model", "Cargo.toml"]);
     assert!(!bad.status.success());
     let said = String::from_utf8_lossy(&bad.stdout);

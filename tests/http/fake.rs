@@ -386,6 +386,7 @@ impl Service for Fake {
             holds_calls: true,
             chats: true,
             calls: "qwen-tags".to_owned(),
+            frozen: None,
             load_ms: 1,
             defaults: Default::default(),
         }))

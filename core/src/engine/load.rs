@@ -167,6 +167,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
     let Validated { gguf, files, foreign, vocab, template, defaults, model_hash, judged } =
         validate::opened(path, options, 0)?;
     let path = files.first();
+    let frozen = judged.frozen;
     let (backend, vocab): Parts = match (options.backend, vocab) {
         (Kind::Cuda, Some(vocab)) => (native_cuda(path, options, progress)?, vocab),
         (Kind::Cpu, Some(vocab)) => (native_cpu(path, options, progress)?, vocab),
@@ -199,6 +200,7 @@ pub fn load(path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(f32)) -
         thinks: ThoughtMarks::of(vocab.as_ref()).is_some(),
         steered_by: steered_by(vocab.as_ref(), template.as_ref()),
         chats: template.is_some(),
+        frozen,
         load_ms: began.elapsed().as_millis() as u64,
     };
     Ok(Loaded { backend, vocab, template, hosted, base, vet_with: options.vet_with.clone(), keeper: None })

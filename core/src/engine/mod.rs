@@ -17,6 +17,7 @@ pub mod grammar;
 pub mod host;
 #[cfg(test)]
 mod host_tests;
+pub mod learns;
 #[cfg(feature = "llama")]
 pub mod llama;
 pub mod load;

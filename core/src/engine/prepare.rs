@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::adapter::{self, BaseModel, Candidate, Recipe, Sides};
 use super::control::{ReplyControl, ReplyLimits};
+use super::learns;
 use super::prompt::{self, PromptError};
 use super::protocol::{
     CandidateStart, ChatInput, Command, EmbedInput, Event, FailureKind, Generate, Hosted, OWNER_BYTES_MAX, Prompt,
@@ -39,6 +40,8 @@ pub struct Preparer {
     token_bytes_max: usize,
     embedding_only: bool,
     base: BaseModel,
+    /// Why it takes no adapter, if it takes none.
+    frozen: Option<String>,
     tables: RwLock<Tables>,
 }
 
@@ -71,6 +74,7 @@ impl Preparer {
     pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted, base: BaseModel) -> Preparer {
         Preparer {
             tables: RwLock::new(Tables::new(Arc::clone(&vocab))),
+            frozen: hosted.frozen.clone(),
             ways: ToolWays::of(vocab.as_ref(), template.as_ref()),
             token_bytes_max: (0..vocab.len() as u32).map(|id| vocab.bytes(id).len()).max().unwrap_or(1).max(1),
             vocab,
@@ -195,6 +199,9 @@ impl Preparer {
         let invalid = |message: String| Event::Failed { id, kind: FailureKind::Invalid, message };
         if revision.is_empty() || revision.len() > REVISION_BYTES_MAX {
             return Err(invalid(format!("a revision is named by 1 to {REVISION_BYTES_MAX} bytes")));
+        }
+        if let Some(why) = &self.frozen {
+            return Err(invalid(learns::refused(why)));
         }
         let (adapter, bytes, found) = adapter::read(path, &self.base).map_err(|e| invalid(e.to_string()))?;
         if found != sha256 {

@@ -49,6 +49,8 @@ pub struct Judged {
     pub needs_bytes: u64,
     /// Memory that there was; absent: the system did not say.
     pub available_bytes: Option<u64>,
+    /// Why its weights learn nothing at night; absent: they learn.
+    pub frozen: Option<String>,
     /// Why the file of defaults beside the weights is passed over, if one is.
     pub defaults_unused: Option<String>,
 }
@@ -147,6 +149,7 @@ pub(super) fn opened(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Re
     let defaults = ModelDefaults::of(files.first(), &gguf, &architecture, &model_hash);
     let judged = Judged {
         architecture,
+        frozen: super::learns::frozen(foreign.as_deref(), library),
         embedding_only: library && super::embedder::embeds(&gguf),
         library,
         tensors: gguf.tensors().len(),

@@ -108,7 +108,7 @@ impl Draft {
     /// Adds everything of another table.
     pub fn merge(&mut self, table: &Table) -> Result<(), EngramError> {
         if self.fingerprint != *table.fingerprint() || self.vocab != table.vocab() {
-            return Err(EngramError::Tokenizer);
+            return Err(EngramError::tokenizer(table.fingerprint(), &self.fingerprint));
         }
         let numbers = table.sources().into_iter().map(|s| self.source(s)).collect::<Result<Vec<_>, _>>()?;
         for (context, run) in table.all() {

@@ -43,6 +43,18 @@ pub const SOURCES_MAX: usize = 1 << 24;
 /// Most entries of one context.
 pub(super) const RUN_MAX: usize = (1 << 13) - 1;
 
+/// A tokenizer for people: the beginning of its fingerprint.
+pub fn tokenizer_name(fingerprint: &[u8; 32]) -> String {
+    fingerprint[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl EngramError {
+    /// A table of the one tokenizer where the other is needed.
+    pub(super) fn tokenizer(table: &[u8; 32], model: &[u8; 32]) -> EngramError {
+        EngramError::Tokenizer { table: tokenizer_name(table), model: tokenizer_name(model) }
+    }
+}
+
 /// Why a table cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EngramError {
@@ -54,8 +66,11 @@ pub enum EngramError {
     Version(u32),
     #[error("the table is damaged: {0}: restore it or build it again")]
     Damaged(&'static str),
-    #[error("the table was made for another tokenizer than this model's: build it again with this model")]
-    Tokenizer,
+    #[error(
+        "the table was made for the tokenizer {table}, but this model has {model}: build the table again with \
+         `chimere engram build --model` and this model's file"
+    )]
+    Tokenizer { table: String, model: String },
     #[error("the table's digest is {found}, but {wanted} was announced: it was exchanged in between")]
     Digest { found: String, wanted: String },
     #[error("the table is not signed by this installation: make it anew with `chimere engram build`, or remove it")]

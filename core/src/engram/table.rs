@@ -161,8 +161,8 @@ impl Table {
     /// have been made for.
     pub fn open(bytes: Bytes, tokenizer: Option<&[u8; 32]>) -> Result<Table, EngramError> {
         let header = Header::read(&bytes)?;
-        if tokenizer.is_some_and(|wanted| *wanted != header.fingerprint) {
-            return Err(EngramError::Tokenizer);
+        if let Some(wanted) = tokenizer.filter(|wanted| **wanted != header.fingerprint) {
+            return Err(EngramError::tokenizer(&header.fingerprint, wanted));
         }
         let meta: Meta = serde_json::from_slice(&bytes[header.sections.meta.clone()])
             .map_err(|_| EngramError::Damaged("its description is no JSON of the known form"))?;

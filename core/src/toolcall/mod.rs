@@ -79,6 +79,13 @@ pub enum Piece {
     },
 }
 
+/// A call that was cut off before it was whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Half {
+    /// Absent: it was cut before its name was whole.
+    pub name: Option<String>,
+}
+
 /// Reads one reply.
 #[derive(Debug)]
 pub struct ToolCallParser {
@@ -95,6 +102,9 @@ pub struct ToolCallParser {
     read_bytes: usize,
     /// Behind text of the answer there are no calls.
     calls_first: bool,
+    /// A call of one of these that was begun and cut is no text. What was cut of them.
+    withheld: Vec<String>,
+    half: Option<Half>,
     /// Makes the ids of this reply unlike those of others.
     prefix: u64,
 }
@@ -113,6 +123,8 @@ impl ToolCallParser {
             texts: None,
             read_bytes: 0,
             calls_first: false,
+            withheld: Vec::new(),
+            half: None,
             // Without random numbers, ids are still unique within the reply.
             prefix: getrandom::u64().unwrap_or_default(),
         }
@@ -176,6 +188,32 @@ impl ToolCallParser {
         self.finish()
     }
 
+    /// The same, where half a call of one of `names` is no text either. → what was left out so.
+    pub fn cut_without(&mut self, names: &[String]) -> (Vec<Piece>, Option<Half>) {
+        self.withheld = names.to_vec();
+        let pieces = self.cut();
+        (pieces, self.half.take())
+    }
+
+    /// Whether the undecided text is the beginning of a call that is withheld, or of one whose name was cut off.
+    fn withholds(&mut self, stream: &mut Stream) -> bool {
+        if self.withheld.is_empty() || !matches!(self.read(stream, false), Reading::More) {
+            return false;
+        }
+        let (body, ..) = stream.body();
+        let name = match self.functions.first_in(body) {
+            Some(name) if self.withheld.iter().any(|own| own == name) => Some(name.to_owned()),
+            Some(_) => return false,
+            None => None,
+        };
+        let begun = &body[body.trim_end_matches(shape::is_word).len()..];
+        if name.is_none() && !self.withheld.iter().any(|own| own.starts_with(begun)) {
+            return false;
+        }
+        self.half = Some(Half { name });
+        true
+    }
+
     /// Calls given so far.
     pub fn calls(&self) -> u32 {
         self.calls
@@ -216,6 +254,10 @@ impl ToolCallParser {
                     true
                 }
                 Reading::More if !ended => false,
+                _ if ended && channel == Channel::Answer && self.withholds(stream) => {
+                    stream.drop(stream.undecided());
+                    true
+                }
                 // Only the mark is certainly text: a call may start within what followed it.
                 _ => {
                     self.say(channel, stream, mark, pieces);

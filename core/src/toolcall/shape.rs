@@ -61,10 +61,28 @@ impl Functions {
             .map(|(n, _)| n.as_str())
     }
 
+    /// The first function that `text` names as a word; a key of JSON names none.
+    pub(super) fn first_in(&self, text: &str) -> Option<&str> {
+        let found = |name: &str| {
+            let word = |at: &usize| {
+                let (before, behind) = (&text[..*at], &text[at + name.len()..]);
+                let key = behind.strip_prefix('"').is_some_and(|rest| rest.trim_start().starts_with(':'));
+                !before.ends_with(is_word) && !behind.starts_with(is_word) && !key
+            };
+            text.match_indices(name).map(|(at, _)| at).find(word)
+        };
+        self.0.iter().filter_map(|(name, _)| Some((found(name)?, name.as_str()))).min().map(|(_, name)| name)
+    }
+
     /// Whether some function's name begins with `text`.
     pub(super) fn begins(&self, text: &str) -> bool {
         self.0.iter().any(|(name, _)| name.starts_with(text))
     }
+}
+
+/// A letter of a function's name.
+pub(super) fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-')
 }
 
 pub(super) fn is_name(name: &str) -> bool {

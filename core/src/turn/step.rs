@@ -102,6 +102,8 @@ pub enum CallOutcome {
     Limit,
     /// The reply was ended meanwhile.
     Stopped,
+    /// The reply reached its limit within it: it is not whole, and was not run.
+    Cut,
 }
 
 impl CallOutcome {
@@ -115,6 +117,7 @@ impl CallOutcome {
             CallOutcome::Repeated => "repeated",
             CallOutcome::Limit => "limit",
             CallOutcome::Stopped => "stopped",
+            CallOutcome::Cut => "cut",
         }
     }
 }

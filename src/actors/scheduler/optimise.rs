@@ -187,7 +187,10 @@ fn restore(path: &std::path::Path, before: Option<String>) -> std::io::Result<()
 pub(super) fn reset(desk: &Desk, route: &str) -> Result<Value, ServiceError> {
     let invalid = |message: String| ServiceError::Invalid { message, param: Some("route".to_owned()) };
     let set = desk.pipelines.current();
-    let before = set.get(route).ok_or_else(|| invalid(format!("there is no route `{route}`")))?;
+    let before = set.get(route).ok_or_else(|| {
+        let known: Vec<_> = set.all().map(|pipeline| pipeline.name.as_str()).collect();
+        invalid(format!("there is no route `{route}`: the routes are {}", known.join(", ")))
+    })?;
     if before.provenance.is_none() {
         let why = format!("the route `{route}` was not optimised: it is at version {}", before.version);
         return Err(invalid(why));

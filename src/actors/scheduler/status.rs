@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Scheduler;
+use crate::engine::learns;
 use crate::night::phase::Job;
 use crate::night::record::Handled;
 use crate::night::schedule::Due;
@@ -25,6 +26,7 @@ impl Scheduler {
             "state": state,
             "fault": fault,
             "enabled": self.desk.enabled,
+            "learning": self.learning(),
             "paused": self.record.paused,
             "run": self.run_status(),
             "served": {
@@ -43,6 +45,14 @@ impl Scheduler {
                 Err(why) => why,
             },
         })
+    }
+
+    /// Whether the weights of the model that serves learn, known as soon as it is loaded.
+    fn learning(&self) -> Value {
+        self.desk.board.hosted().map_or(
+            Value::Null,
+            |hosted| json!({ "weights": hosted.frozen.is_none(), "words": learns::told(hosted.frozen.as_deref()) }),
+        )
     }
 
     fn run_status(&self) -> Value {

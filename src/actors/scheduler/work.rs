@@ -11,8 +11,9 @@ use super::examine::Trial;
 use super::host::Contender;
 use super::paper;
 use super::promote::promote;
+use crate::engine::learns;
 use crate::night::generation::{Generations, Pointer};
-use crate::night::phase::{Event, Phase, Run};
+use crate::night::phase::{Event, Job, Phase, Run};
 use crate::night::schedule::Schedule;
 
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -62,6 +63,9 @@ impl Work {
     }
 
     async fn work(&self) -> Worked {
+        if let Some(words) = self.learns_nothing() {
+            return just(Event::Nothing { words });
+        }
         match self.run.phase {
             Phase::Score => done(self.score().await),
             Phase::Select => done(self.select().await),
@@ -85,6 +89,13 @@ impl Work {
                 Err(words) => failed(words),
             },
         }
+    }
+
+    /// Why a night that trains is over before it begins: nothing could come of it.
+    fn learns_nothing(&self) -> Option<String> {
+        let before = matches!(self.run.phase, Phase::Score | Phase::Select | Phase::Train);
+        let hosted = self.desk.board.hosted().filter(|_| before && self.run.order.job == Job::Train)?;
+        hosted.frozen.as_deref().map(learns::refused)
     }
 
     async fn gate(&self) -> Result<Event, String> {

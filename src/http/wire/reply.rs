@@ -9,7 +9,7 @@ use crate::engine::protocol::{PromptToken, TokenLogprob};
 use crate::http::error::ApiError;
 use crate::http::reply::Whole;
 use crate::service::{Logprob, PlanSummary};
-use crate::turn::{FinishReason, Generation, HiddenUsage, Quality, StepRecord, ToolCall, Usage};
+use crate::turn::{CallOutcome, FinishReason, Generation, HiddenUsage, Quality, StepRecord, ToolCall, Usage};
 use crate::whole;
 
 /// What stands at the head of a reply and of each of its chunks.
@@ -86,7 +86,7 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
         /// Told only where the turn log does not have the turn, or may not.
         #[serde(skip_serializing_if = "Option::is_none")]
         kept: Option<Value>,
-        /// Told only of a reply that has no answer.
+        /// Told only of a reply that has no answer, or ended within a call of a built-in tool.
         #[serde(skip_serializing_if = "Option::is_none")]
         cut: Option<&'static str>,
         seeds: Vec<u64>,
@@ -116,7 +116,10 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
             Some(false) => Some(json!(false)),
             None => Some(json!("unknown")),
         },
-        cut: generations.iter().any(cut_in_thought).then_some(CUT_IN_THOUGHT),
+        cut: match generations.iter().any(cut_in_thought) {
+            true => Some(CUT_IN_THOUGHT),
+            false => steps.iter().any(cut_in_call).then_some(CUT_IN_CALL),
+        },
         seeds: generations.iter().map(|g| g.seed).collect(),
         ignored: form.ignored.iter().chain(plan.without_effect.iter()).copied().collect(),
         timings: generations.first().map(|g| g.timings),
@@ -135,6 +138,13 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
 
 const CUT_IN_THOUGHT: &str = "the thought took every token that the reply was allowed, and no answer was begun: \
     ask with a larger `max_tokens`, or bound the thought with `reasoning_effort` or `chat_template_kwargs`";
+
+const CUT_IN_CALL: &str = "the reply reached its limit within a call of a built-in tool: the call was not run, and \
+    nothing of it is in the answer: ask with a larger `max_tokens`";
+
+fn cut_in_call(step: &StepRecord) -> bool {
+    step.calls.iter().any(|call| call.outcome == CallOutcome::Cut)
+}
 
 fn cut_in_thought(generation: &Generation) -> bool {
     let Generation { thinking, content, tool_calls, .. } = generation;

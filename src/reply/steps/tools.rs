@@ -19,10 +19,14 @@ use crate::reply::generate::{Spec, chat_input};
 use crate::reply::run::ReplyRun;
 use crate::reply::stops::StepError;
 use crate::service::StepEvent;
+use crate::toolcall::Half;
 use crate::tools::{ToolError, Toolbox};
 use crate::turn::{
     CallOutcome, CallRecord, FinishReason, Message, Note, Role, StepOutcome, ToolCall, ToolLimits, ToolLoop,
 };
+
+/// Why the loop ended, in its step's record.
+const CUT: &str = "it was cut at its limit";
 
 pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outcome, StepError> {
     // What is said behind the conversation.
@@ -35,14 +39,20 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
         generate(run, &behind, &form, terms, last).await?;
         let Some(choice) = run.choices.first_mut() else { break None };
         let (complete, cut) = (choice.complete(), choice.generation.finish_reason == FinishReason::Length);
-        let said = choice.take_built_in();
+        let (said, half) = (choice.take_built_in(), choice.take_half());
+        if let Some(Half { name }) = &half {
+            run.record.calls.push(half_call(name.clone().unwrap_or_default()));
+        }
         if said.tool_calls.is_empty() {
+            if half.is_some() {
+                break Some(CUT);
+            }
             break last.then_some("a limit of the tools was reached");
         }
         if last || cut {
             let left = said.tool_calls.into_iter().map(|call| not_run(call, CallOutcome::Limit, terms.limits));
             run.record.calls.extend(left);
-            break Some(if cut { "it was cut at its limit" } else { "it called on behind the limit of the tools" });
+            break Some(if cut { CUT } else { "it called on behind the limit of the tools" });
         }
         if !complete {
             choice.go_on(&run.plan.tools, format);
@@ -191,6 +201,19 @@ fn not_run(call: ToolCall, outcome: CallOutcome, limits: ToolLimits) -> CallReco
     };
     let ToolCall { name, arguments, .. } = call;
     CallRecord { name, arguments, outcome, bytes: result.len(), result, took_ms: 0, taints: false }
+}
+
+/// The record of a call that was cut off: nothing of it was told or run.
+fn half_call(name: String) -> CallRecord {
+    CallRecord {
+        name,
+        arguments: serde_json::Value::Null,
+        outcome: CallOutcome::Cut,
+        result: String::new(),
+        bytes: 0,
+        took_ms: 0,
+        taints: false,
+    }
 }
 
 /// A form that leaves room for calls of the tools that are offered.

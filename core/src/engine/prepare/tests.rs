@@ -21,6 +21,7 @@ pub(in crate::engine) fn preparer(vocab: Arc<dyn Vocab>, context_tokens: usize) 
         holds_calls: true,
         calls: String::new(),
         chats: false,
+        frozen: None,
         load_ms: 0,
         defaults: Default::default(),
     };

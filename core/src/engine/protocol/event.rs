@@ -94,6 +94,9 @@ pub struct Hosted {
     pub holds_calls: bool,
     /// A chat template is present.
     pub chats: bool,
+    /// Why its weights learn nothing at night; absent: they learn, as adapters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<String>,
     pub load_ms: u64,
     /// What it is asked with where nobody says.
     #[serde(default)]
