@@ -30,6 +30,11 @@ const ASKING: &[(&str, &[Aspect])] = &[
     ("when", &[Time]),
     ("why", &[Reason]),
 ];
+/// What follows `when`, `where` and `why` where they ask.
+const VERBS: &[&str] = &[
+    "is", "s", "are", "am", "was", "were", "do", "does", "did", "can", "could", "will", "would", "shall", "should",
+    "must", "may", "might", "has", "have", "had",
+];
 /// What follows `how`.
 const HOW: &[(&str, &[Aspect])] = &[
     ("long", &[Time]),
@@ -118,12 +123,14 @@ impl Asks {
         // Words since the last `what` or `which`.
         let (mut since, mut before) = (usize::MAX, String::new());
         for word in tokens_of(text) {
-            let clearly = match before.as_str() {
-                "how" => [listed(HOW, &word), listed(ASKING, &word)].concat(),
-                _ => listed(ASKING, &word).to_vec(),
-            };
-            asks.all.extend(clearly.iter().chain(listed(NOUNS, &word)));
-            asks.clearly.extend(clearly);
+            asks.all.extend(listed(ASKING, &word).iter().chain(listed(NOUNS, &word)));
+            asks.clearly.extend(match before.as_str() {
+                "how" => listed(HOW, &word),
+                // "When I come home" asks for no time, and "When do I come home" does.
+                "when" | "where" | "why" if VERBS.contains(&word.as_str()) => listed(ASKING, &before),
+                _ if word.starts_with("who") => listed(ASKING, &word),
+                _ => &[],
+            });
             if since < NOUN_WITHIN {
                 asks.clearly.extend(listed(NOUNS, &word));
             }
@@ -132,6 +139,7 @@ impl Asks {
             since = if opens { 0 } else { since.saturating_add(1) };
             before = word;
         }
+        asks.all.extend(asks.clearly.clone());
         asks
     }
 
@@ -195,6 +203,7 @@ mod tests {
             ("What is the code of the shed?", "Which digits open the shed?", false),
             ("What is the code of the shed?", "How do I get into the shed?", false),
             ("What is the code of the shed?", "shed code", false),
+            ("What is the code of the shed?", "When I come home late, how do I get into the shed?", false),
             ("Which room is the choir in?", "How long is the choir?", true),
             ("Which room is the choir in?", "Where does the choir meet?", false),
             ("When is the report due?", "How long do I have for the report?", false),
