@@ -110,7 +110,7 @@ fn consent_words(name: &str, consent: bool) -> String {
             "Nights may learn from what `{name}` says: `chimere keys renew {name} --keep --consent no` ends that."
         ),
         false => format!(
-            "Nights learn nothing from what `{name}` says: `chimere keys renew {name} --keep --consent yes` changes that. \
+            "From now on nights learn nothing from what `{name}` says: `chimere keys renew {name} --keep --consent yes` changes that. \
              Lessons work all the same."
         ),
     }
