@@ -220,6 +220,29 @@ fn nobody_else_finds_what_was_kept() {
     assert_eq!((mine.cached, again.cached), (0, 216));
 }
 
+/// With what a sequence held kept aside, where it can be saved at any token and where it rarely can, and without.
+#[test]
+fn replies_that_gave_way_to_another_key_are_the_same_bits() {
+    for tiny in [Tiny::default(), Tiny { value_heads: 16, ..Tiny::default() }] {
+        let (file, prompt) = (tiny.write(), &prompts()[0]);
+        for limits in [PrefixLimits::default(), KEEP] {
+            let backend = on_processor(&file.path);
+            let ids = 2..2 + backend.info().sequences_max as u64;
+            let mut rig = Rig::start(backend, limits, 24);
+            let long = Ask { seed: Some(3), owner: Some("me"), tokens: 250, ..Ask::default() };
+            let alone = rig.ask(1, prompt, long).tokens;
+            ids.clone().for_each(|id| rig.send(id, prompt, long));
+            rig.until(|e| matches!(e, Event::Token(t) if t.id == ids.end - 1));
+            for id in 50..56 {
+                rig.ask(id, prompt, Ask { owner: Some("you"), tokens: 2, ..Ask::default() });
+            }
+            ids.for_each(|id| assert_eq!(rig.answer(id).tokens, alone, "request {id}"));
+            rig.command(Command::Stats { id: 99 });
+            rig.until(|e| matches!(e, Event::Stats { stats, .. } if stats.suspended > 0));
+        }
+    }
+}
+
 /// Messages end at 71, 140 and 216 of the first two prompts, and at 281 of the third; the fourth parts at 130.
 #[test]
 fn replies_on_the_processor_are_the_same_bits_whatever_was_kept() {

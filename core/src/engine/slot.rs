@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::backend::{AdapterId, BackendError, Chunk, Largest, Rows, SeqId};
+use super::backend::{AdapterId, BackendError, Chunk, Largest, Rows, Saved, SeqId};
 use super::batch::{CUT_TOKENS, Demand, Share, Wants};
 use super::control::engram::Engram;
 use super::control::{Advance, Finish, ReplyControl};
@@ -81,6 +81,8 @@ pub(super) struct Slot {
     held: usize,
     /// How much of it some sequence has held before: it is fed again after a suspension.
     replayed: usize,
+    /// What its sequence held when it was taken away, where that was kept, and so many tokens.
+    pub(super) kept: Option<(usize, Saved)>,
     prompt_tokens: usize,
     /// Where snapshots of its prompt are kept, if they are.
     scope: Option<Scope>,
@@ -121,6 +123,7 @@ impl Slot {
             history: job.ids,
             held: 0,
             replayed: 0,
+            kept: None,
             seed: job.seed,
             sampler: job.sampler,
             control: job.control,
@@ -160,6 +163,11 @@ impl Slot {
         Some((self.seq?, self.scope.as_ref()?, &self.history[..self.held]))
     }
 
+    /// Its sequence holds again what was kept when it was taken away.
+    pub(super) fn restored(&mut self, held: usize) {
+        self.held = held;
+    }
+
     /// Gives it a sequence, empty or with what was kept of its prompt; the event is told once.
     pub(super) fn admit(&mut self, seq: SeqId) -> Option<Event> {
         self.seq = Some(seq);
@@ -183,11 +191,11 @@ impl Slot {
         self.resumed.is_none_or(|before| self.completion_tokens() >= before + RESUMED_TOKENS_MIN)
     }
 
-    /// Takes its sequence away; it goes on from the same token in another one.
-    pub(super) fn suspend(&mut self) -> Option<SeqId> {
-        self.replayed = self.replayed.max(self.held);
-        self.held = 0;
-        self.seq.take()
+    /// Takes its sequence away, which holds so many tokens; it goes on from the same one in another sequence.
+    pub(super) fn suspend(&mut self) -> Option<(SeqId, usize)> {
+        let held = std::mem::take(&mut self.held);
+        self.replayed = self.replayed.max(held);
+        self.seq.take().map(|seq| (seq, held))
     }
 
     /// `served`: when a prompt of its key was read last.

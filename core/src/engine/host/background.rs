@@ -88,10 +88,7 @@ impl Host {
             return true;
         }
         let Some(at) = self.slots.iter().rposition(|s| s.background) else { return false };
-        let mut slot = self.slots.remove(at);
-        if let Some(seq) = slot.suspend() {
-            self.backend.close(seq);
-        }
+        let slot = self.take_away(at);
         self.background.push_front(slot);
         true
     }

@@ -2,7 +2,8 @@
 //! it holds on the way is kept for later prompts, until its owner is forgotten.
 
 use super::Host;
-use crate::engine::backend::{BackendError, SavedSize, SeqId};
+use crate::engine::backend::{BackendError, Kept, Saved, SavedSize, SeqId};
+use crate::engine::model::passes::GRID;
 use crate::engine::prefix::Keeper;
 use crate::engine::protocol::{Event, RequestId};
 use crate::engine::slot::Slot;
@@ -23,6 +24,12 @@ impl Host {
             self.backend.adapt(seq, adapter)?;
         }
         self.backend.begin_prompt(seq, slot.prompt_tokens() as usize);
+        if let Some((tokens, saved)) = slot.kept.take() {
+            let blocks = saved.blocks.iter().map(Vec::as_slice).collect();
+            self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state })?;
+            slot.restored(tokens);
+            return Ok(());
+        }
         let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(()) };
         let found = self.prefixes.find(scope, prompt);
         if let Some(node) = found.node {
@@ -31,6 +38,27 @@ impl Host {
         let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found, size.grid);
         slot.resume(found.held, marks);
         Ok(())
+    }
+
+    /// Takes a request's sequence away. What it held is kept aside where it can be saved just there and room is left, as
+    /// much as for prompts; else it is fed again.
+    pub(super) fn take_away(&mut self, at: usize) -> Slot {
+        let mut slot = self.slots.remove(at);
+        if let Some((seq, held)) = slot.suspend() {
+            slot.kept = self.kept_aside(seq, held).map(|saved| (held, saved));
+            self.backend.close(seq);
+        }
+        slot
+    }
+
+    fn kept_aside(&mut self, seq: SeqId, held: usize) -> Option<Saved> {
+        let size = self.backend.saved_size().filter(|size| size.block > 0)?;
+        let bytes = |held: usize| (held.div_ceil(GRID) * size.block + size.state) as u64;
+        let aside = self.waiting.iter().chain(&self.background).filter_map(|slot| slot.kept.as_ref());
+        let all = aside.map(|(held, _)| bytes(*held)).sum::<u64>() + bytes(held);
+        let fits = held > 0 && held.is_multiple_of(size.grid) && all <= self.limits.prefixes.bytes_max;
+        // A device that was lost says so at the next step.
+        fits.then(|| self.backend.save(seq, 0).ok()).flatten()
     }
 
     /// Forgets what was kept of an owner's prompts, or of everybody's, and keeps nothing of those that were asked before.

@@ -44,10 +44,7 @@ impl Host {
 
     /// Takes a reply's sequence away. It goes on before what its key asked later.
     fn suspend(&mut self, at: usize) {
-        let mut slot = self.slots.remove(at);
-        if let Some(seq) = slot.suspend() {
-            self.backend.close(seq);
-        }
+        let slot = self.take_away(at);
         self.stats.suspended += 1;
         self.waiting.push_front(slot);
     }
