@@ -20,8 +20,8 @@ use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::lessons::Lesson;
 use crate::service::{
     AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel,
-    LessonCommand, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
-    Listed, ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
+    LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
+    ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};

@@ -403,7 +403,10 @@ fn a_listing_whose_time_is_up_tells_what_it_found_and_where_to_go_on() {
         for (principal, first, rest) in [("p", PIECE_TURNS, 1), ("nobody", 0, 0)] {
             let own = TurnFilter { principal: Some(principal.to_owned()), ..TurnFilter::default() };
             let begun = ask(&own, Duration::ZERO).await;
-            assert_eq!((begun.turns.len(), &begun.next), (first, &Some(TurnId(format!("turn-{:04}", PIECE_TURNS - 1)))));
+            assert_eq!(
+                (begun.turns.len(), &begun.next),
+                (first, &Some(TurnId(format!("turn-{:04}", PIECE_TURNS - 1))))
+            );
             let ended = ask(&TurnFilter { after: begun.next, ..own.clone() }, Duration::ZERO).await;
             assert_eq!((ended.turns.len(), ended.next), (rest, None));
             assert!(ended.turns.iter().all(|turn| turn.id.0 == last));

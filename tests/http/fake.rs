@@ -10,9 +10,9 @@ use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, ModelWish,
-    NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
-    ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText, Listed,
+    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, Listed,
+    ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
+    ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
