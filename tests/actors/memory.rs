@@ -390,7 +390,9 @@ fn a_listing_whose_time_is_up_tells_what_it_found_and_where_to_go_on() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let log = SledTurns::open(dir.path(), 1 << 24).unwrap();
-        (0..=PIECE_TURNS).for_each(|n| drop(log.append(&turn(&format!("turn-{n:04}"))).unwrap()));
+        for n in 0..=PIECE_TURNS {
+            log.append(&turn(&format!("turn-{n:04}"))).unwrap();
+        }
         drop(log);
         let (told, _exhausted) = watch::channel(None);
         let open = opener(dir.path(), &Arc::default(), &Arc::default());
