@@ -309,6 +309,14 @@ pub struct TurnText {
     pub json: String,
 }
 
+/// A listing, or as much of it as was found in time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    pub turns: Vec<TurnText>,
+    /// The last turn that was looked at, where its time was up before its end: a further listing goes on behind it.
+    pub next: Option<TurnId>,
+}
+
 /// What a forgetting reaches: what passes a filter, and what came of turns that went on with such a one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forgetting {
@@ -418,7 +426,7 @@ pub trait Service: Send + Sync + 'static {
         principal: Principal,
         command: LessonCommand,
     ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>>;
-    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>>;
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;
 

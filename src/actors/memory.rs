@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lessons::Lessons;
 use crate::meters;
-use crate::service::{TurnFilter, TurnText};
+use crate::service::{Listed, TurnFilter};
 use crate::store::{StoreError, TurnStore};
 use crate::turn::{Feedback, Judgement, Turn, TurnId};
 
@@ -80,10 +80,11 @@ pub struct Get(pub TurnId);
 #[rtype(result = "Result<Vec<Turn>, MemoryError>")]
 pub struct List(pub TurnFilter);
 
-/// As `List`, for a client, at a low priority: when it leaves, the token is cancelled, and no further piece is read.
+/// As `List`, for a client, at a low priority: when it leaves, the token is cancelled, and no further piece is read. So it
+/// is when the time is up; a first piece is read in any case.
 #[derive(Message)]
-#[rtype(result = "Result<Vec<TurnText>, MemoryError>")]
-pub struct ListFor(pub TurnFilter, pub CancellationToken);
+#[rtype(result = "Result<Listed, MemoryError>")]
+pub struct ListFor(pub TurnFilter, pub CancellationToken, pub Duration);
 
 /// Shows turns one by one to `take`, as `List` would return them: of a whole log only a piece is in memory.
 #[derive(Message)]

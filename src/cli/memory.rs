@@ -243,16 +243,15 @@ impl Log {
         while left > 0 {
             let wanted = left.min(PAGE_TURNS);
             filter.limit = Some(wanted);
-            let page = self.page(&filter).await?;
-            there(turn.as_ref(), !page.is_empty())?;
+            let (page, next) = self.page(&filter).await?;
+            there(turn.as_ref(), !page.is_empty() || next.is_some())?;
             for turn in &page {
                 take(turn)?;
             }
             left -= page.len();
-            match page.last() {
-                Some(last) if page.len() == wanted => filter.after = Some(last.id.clone()),
-                _ => break,
-            }
+            let full = page.last().filter(|_| page.len() == wanted);
+            let Some(last) = next.or_else(|| full.map(|last| last.id.clone())) else { break };
+            filter.after = Some(last);
         }
         Ok(())
     }
@@ -276,12 +275,14 @@ impl Log {
         Ok((turns, more))
     }
 
-    async fn page(&self, filter: &TurnFilter) -> anyhow::Result<Vec<Turn>> {
+    /// With it, where a daemon says that there is more.
+    async fn page(&self, filter: &TurnFilter) -> anyhow::Result<(Vec<Turn>, Option<TurnId>)> {
         match self {
-            Log::Disk { turns, .. } => Ok(turns.list(filter)?),
+            Log::Disk { turns, .. } => Ok((turns.list(filter)?, None)),
             Log::Daemon(client) => {
                 let mut answer = client.get(&path(query(filter))?).await?;
-                Ok(serde_json::from_value(answer["data"].take())?)
+                let next = answer["next"].as_str().map(|id| TurnId(id.to_owned()));
+                Ok((serde_json::from_value(answer["data"].take())?, next))
             }
         }
     }

@@ -24,6 +24,7 @@ mod model_args;
 mod night;
 mod owner;
 mod pipeline;
+mod port;
 #[cfg(feature = "llama")]
 mod quantize;
 mod route;

@@ -47,7 +47,12 @@ pub fn refuse_daemon_of_root(config: &Config) -> anyhow::Result<()> {
 fn make_for_unit(config: &Config) -> anyhow::Result<()> {
     let folder = &config.state_dir;
     let Some(unit) = config.unit.as_ref().filter(|_| !folder.exists()) else { return Ok(()) };
-    let none = || format!("the unit's user `{}` has no account yet: systemd-sysusers makes it", unit.user);
+    let none = || {
+        format!(
+            "the unit's user `{}` has no account yet: start the service first (systemd-sysusers or `DynamicUser=` makes it)",
+            unit.user
+        )
+    };
     let (owner, group) = unit.account().with_context(none)?;
     create_private_dir(folder).with_context(|| folder.display().to_string())?;
     chown(folder, Some(owner), Some(group)).with_context(|| folder.display().to_string())

@@ -35,12 +35,14 @@ impl Unit {
         for file in drop_ins(root) {
             read_bounded(&file, FILE_BYTES_MAX).ok().flatten().iter().for_each(|text| said.read(text));
         }
-        Some(Unit { state_dir: Path::new(STATE_ROOT).join(said.state?), user: said.user? })
+        let user = said.user()?;
+        Some(Unit { state_dir: Path::new(STATE_ROOT).join(said.state?), user })
     }
 
     /// The numbers of the unit's user and of its group, by the system's table of accounts.
     pub fn account(&self) -> Option<(u32, u32)> {
-        account(&fs::read_to_string("/etc/passwd").ok()?, &self.user)
+        // A system without that table has numbers all the same.
+        account(&fs::read_to_string("/etc/passwd").unwrap_or_default(), &self.user)
     }
 }
 
@@ -60,9 +62,16 @@ fn drop_ins(root: &Path) -> Vec<PathBuf> {
 struct Said {
     state: Option<String>,
     user: Option<String>,
+    /// Systemd makes an account for each start.
+    dynamic: bool,
 }
 
 impl Said {
+    /// An account that systemd makes has the unit's name where none is said.
+    fn user(&self) -> Option<String> {
+        self.user.clone().or_else(|| self.dynamic.then(|| NAME.trim_end_matches(".service").to_owned()))
+    }
+
     /// Takes a file, whose lines may go on behind a `\`. Nothing behind a `=` takes back what was said before.
     fn read(&mut self, text: &str) {
         let whole = text.replace("\\\r\n", " ").replace("\\\n", " ");
@@ -78,20 +87,23 @@ impl Said {
                 "StateDirectory" if first.is_some() => self.state = self.state.take().or(first),
                 "StateDirectory" => self.state = None,
                 "User" => self.user = first,
+                "DynamicUser" => self.dynamic = first.is_some_and(|word| matches!(&*word, "yes" | "true" | "on" | "1")),
                 _ => {}
             }
         }
     }
 }
 
-/// An account is a line: name, password, user, group, and what does not matter here. A user may be told by number.
+/// An account is a line: name, password, user, group, and what does not matter here. A user may be told by number, also one
+/// that no line names: its group has the same number then.
 fn account(table: &str, user: &str) -> Option<(u32, u32)> {
-    table.lines().find_map(|line| {
+    let named = table.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, number) = (fields.next()?, fields.nth(1)?);
         let own = name == user || number == user;
         own.then_some(Some((number.parse().ok()?, fields.next()?.parse().ok()?))).flatten()
-    })
+    });
+    named.or_else(|| user.parse().ok().map(|number| (number, number)))
 }
 
 #[cfg(test)]
@@ -109,11 +121,19 @@ mod tests {
         let unit = Unit::installed(root.path()).unwrap();
         assert_eq!(unit, Unit { state_dir: "/var/lib/chimere".into(), user: "chimere".to_owned() });
         // Whoever administers the machine has the last word.
-        let own = root.path().join("etc/systemd/system");
-        fs::create_dir_all(&own).unwrap();
-        fs::write(own.join(NAME), "[Service]\nUser=ai\nStateDirectory=lm more\n").unwrap();
+        let own_folder = root.path().join("etc/systemd/system");
+        fs::create_dir_all(&own_folder).unwrap();
+        fs::write(own_folder.join(NAME), "[Service]\nUser=ai\nStateDirectory=lm more\n").unwrap();
         let own = Unit::installed(root.path()).unwrap();
         assert_eq!(own, Unit { state_dir: "/var/lib/lm".into(), user: "ai".to_owned() });
+        // Systemd makes an account for each start, of the unit's name where none is said.
+        let ever = |text: &str| {
+            fs::write(own_folder.join(NAME), text).unwrap();
+            Unit::installed(root.path()).map(|unit| unit.user)
+        };
+        assert_eq!(ever("[Service]\nDynamicUser=yes\nStateDirectory=lm\n").as_deref(), Some("chimere"));
+        assert_eq!(ever("[Service]\nDynamicUser=yes\nUser=ai\nStateDirectory=lm\n").as_deref(), Some("ai"));
+        assert_eq!(ever("[Service]\nDynamicUser=no\nStateDirectory=lm\n"), None);
         // What `systemctl edit` writes comes after it, in the order of names; blanks around `=` are nothing.
         for (folder, name, text) in [
             ("etc", "b.conf", "[Unit]\nUser=no\n[Service]\n# User=no\nUser = eve\n"),
@@ -155,5 +175,8 @@ mod tests {
         assert_eq!(account(table, "chim"), None);
         assert_eq!(account(table, "992"), Some((992, 991)));
         assert_eq!(account("chimere:x:many", "chimere"), None);
+        // No line names it, as in a container.
+        assert_eq!(account(table, "61184"), Some((61_184, 61_184)));
+        assert_eq!((account("", "10001"), account("", "chimere")), (Some((10_001, 10_001)), None));
     }
 }

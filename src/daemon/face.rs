@@ -20,8 +20,8 @@ use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::lessons::Lesson;
 use crate::service::{
     AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel,
-    LessonCommand, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
-    ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter, TurnText,
+    LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
+    ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -30,6 +30,8 @@ use crate::turn::{Feedback, Message, Turn, TurnId};
 const ENGINE_TIMEOUT_MS: u64 = 60_000;
 /// Reading and forgetting may pass over the whole log.
 pub(super) const MEMORY_TIMEOUT_MS: u64 = 60_000;
+/// Then a listing tells what it has found, well before nobody waits for it any more.
+const LIST_TIMEOUT_MS: u64 = 25_000;
 const STATUS_TIMEOUT_MS: u64 = 5_000;
 /// A rollback waits for the engine and the disk; everything else is answered at once.
 const NIGHT_TIMEOUT_MS: u64 = 60_000;
@@ -206,9 +208,9 @@ impl Service for Daemon {
         Box::pin(lessons::command(self, principal, command))
     }
 
-    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>> {
         let wanted = CancellationToken::new();
-        let list = ListFor(filter, wanted.clone());
+        let list = ListFor(filter, wanted.clone(), Duration::from_millis(LIST_TIMEOUT_MS));
         let listed = self.cast.memory.send_within(list, Duration::from_millis(MEMORY_TIMEOUT_MS));
         Box::pin(async move {
             // Whoever leaves drops this.

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::routes::Call;
 use super::table::{Param, Rule, Shape, TEXT, Table};
 use super::{query, reply};
-use crate::service::{CORRECTION_CHARS_MAX, FeedbackRequest, Scope, TurnFilter};
+use crate::service::{CORRECTION_CHARS_MAX, FeedbackRequest, Listed, Scope, TurnFilter};
 use crate::turn::TurnId;
 
 /// Turns in one page of the listing, unless the client asks for fewer.
@@ -134,13 +134,19 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let limit = wanted.limit.unwrap_or(PAGE_TURNS_DEFAULT);
     // One more than asked tells whether there is more.
     let filter = TurnFilter { limit: Some(limit + 1), ..wanted.filter(&call)? };
-    let mut turns = call.door.service.turns(filter.clone()).await?;
-    known(&filter, !turns.is_empty())?;
-    let has_more = turns.len() > limit;
-    turns.truncate(limit);
+    let Listed { mut turns, mut next } = call.door.service.turns(filter.clone()).await?;
+    known(&filter, !turns.is_empty() || next.is_some())?;
+    if turns.len() > limit {
+        turns.truncate(limit);
+        next = turns.last().map(|turn| turn.id.clone());
+    }
     let data: Vec<&str> = turns.iter().map(|turn| turn.json.as_str()).collect();
     let data = data.join(",");
-    Ok(reply::json_text(format!(r#"{{"object":"list","data":[{data}],"has_more":{has_more}}}"#)))
+    let more = match next {
+        Some(next) => format!(r#""has_more":true,"next":{}"#, json!(next)),
+        None => r#""has_more":false"#.to_owned(),
+    };
+    Ok(reply::json_text(format!(r#"{{"object":"list","data":[{data}],{more}}}"#)))
 }
 
 pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
@@ -163,19 +169,20 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let first = TurnFilter { limit: Some(EXPORT_TURNS), ..wanted.filter(&call)? };
     let service = std::sync::Arc::clone(&call.door.service);
     let page = service.turns(first.clone()).await?;
-    known(&first, !page.is_empty())?;
+    known(&first, !page.turns.is_empty() || page.next.is_some())?;
     let lines = stream::try_unfold(Some((page, first)), move |state| {
         let service = std::sync::Arc::clone(&service);
         async move {
             let Some((page, mut filter)) = state else { return Ok(None) };
-            let lines: String = page.iter().flat_map(|turn| [turn.json.as_str(), "\n"]).collect();
-            let next = match page.last() {
-                Some(last) if page.len() == EXPORT_TURNS => {
-                    filter.after = Some(last.id.clone());
+            let lines: String = page.turns.iter().flat_map(|turn| [turn.json.as_str(), "\n"]).collect();
+            let full = page.turns.last().filter(|_| page.turns.len() == EXPORT_TURNS);
+            let next = match page.next.or_else(|| full.map(|last| last.id.clone())) {
+                Some(last) => {
+                    filter.after = Some(last);
                     let page = service.turns(filter.clone()).await.map_err(Box::new)?;
                     Some((page, filter))
                 }
-                _ => None,
+                None => None,
             };
             Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Some((Bytes::from(lines), next)))
         }

@@ -173,6 +173,9 @@ pub enum LessonError {
     TurnGone,
     #[error("the file of lessons cannot be written: {0}")]
     Disk(String),
+    /// The turn log's own words: a lesson of a turn needs that turn.
+    #[error("{0}")]
+    Log(String),
     #[error("the file of lessons cannot be used: {0}")]
     Closed(String),
 }

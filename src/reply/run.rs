@@ -190,7 +190,8 @@ impl ReplyRun<'_> {
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();
             let written = keep(replies, turn, moved, goes_on).await;
-            if written != Some(true) && in_session {
+            // Where nobody said in time, the session may have moved: the end says that this is unknown.
+            if written == Some(false) && in_session {
                 let message = "the turn log cannot be written: the reply was sent, but the session stays where it was";
                 last = Some(ReplyEvent::Failed(unavailable(message, 10)));
             } else if let Some(ReplyEvent::Done { kept, .. }) = &mut last {
@@ -246,7 +247,12 @@ async fn keep(replies: &Replies, turn: Turn, session: Option<Session>, goes_on: 
         Err(error) => (Some(false), error.to_string()),
     };
     let (kept, error) = lost;
-    tracing::error!(turn = id.0, error, "turn not kept");
-    meters::turn_lost();
+    match kept {
+        None => tracing::error!(turn = id.0, error, "it is not known whether the turn is kept"),
+        Some(_) => {
+            tracing::error!(turn = id.0, error, "turn not kept");
+            meters::turn_lost();
+        }
+    }
     kept
 }

@@ -106,6 +106,13 @@ fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
     assert_eq!(log.list(&TurnFilter { after: Some(late[1].id.clone()), ..since(3) }).unwrap(), late[2..]);
     assert_eq!(log.list(&since(i64::MAX)).unwrap(), []);
     assert_eq!(log.list(&since(i64::MIN)).unwrap().len(), PIECE_TURNS + 4);
+    // From the newest back it ends there: nothing is left to go on with, however many turns came before.
+    let back = |since_ms: i64| TurnFilter { newest_first: true, ..since(since_ms) };
+    let piece = log.list_piece(&back(1_000)).unwrap();
+    assert_eq!((piece.value, piece.next), (late.iter().rev().cloned().collect(), None));
+    let below = TurnFilter { after: Some(new_turn_id(900)), ..back(1_000) };
+    assert_eq!(log.list_piece(&below).unwrap().next, None);
+    assert_eq!(log.list(&back(i64::MIN)).unwrap().len(), PIECE_TURNS + 4);
     // Ids that say no time are looked at.
     let (early, odd) = (at(TurnId("a".into()), 5), at(TurnId("zebra".into()), 1_500));
     for turn in [&early, &odd] {
@@ -113,6 +120,7 @@ fn a_listing_since_a_time_begins_there_and_a_forgetting_looks_at_all() {
     }
     assert_eq!(log.list(&since(1_000)).unwrap(), [&late[..], &[odd]].concat());
     assert_eq!(log.list(&since(5)).unwrap()[0], early);
+    assert_eq!(log.list(&back(5)).unwrap().last(), Some(&early));
     assert_eq!(log.forget(&since(1_000)).unwrap(), 4);
     assert_eq!(log.list(&since(1_000)).unwrap(), []);
 }

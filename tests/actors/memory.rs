@@ -11,7 +11,7 @@ use chimere::actors::memory::{
 use chimere::actors::supervisor::{Place, supervise};
 use chimere::lessons::{Draft, Known, LessonError, LessonId, Lessons, Source};
 use chimere::service::{Session, TurnFilter};
-use chimere::store::{GoesOn, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
+use chimere::store::{GoesOn, PIECE_TURNS, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -140,6 +140,40 @@ fn opener(folder: &Path, broken: &Arc<AtomicBool>, hangs: &Arc<AtomicBool>) -> O
     })
 }
 
+/// The file of lessons is sound: whoever looks after the machine must look at the log.
+#[test]
+fn a_lesson_that_the_turn_log_keeps_from_being_made_blames_the_turn_log() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let lessons = Arc::new(Lessons::open(dir.path()));
+        let (told, _exhausted) = watch::channel(None);
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || {
+            let open: OpenStore = Arc::new(|| Err(StoreError::Disk("no space left".to_owned())));
+            Memory::new(open).with_lessons(lessons.clone())
+        });
+        let taught = memory.send_within(teach("turn-1"), PATIENCE).await.unwrap();
+        let Err(error) = taught else { panic!("{taught:?}") };
+        let words = error.to_string();
+        assert!(words.contains("turn log") && !words.contains("file of lessons"), "{words}");
+    });
+}
+
+/// Of a correction of a turn.
+fn teach(turn: &str) -> Teach {
+    let turn = TurnId(turn.to_owned());
+    let draft = Draft {
+        principal: "p".to_owned(),
+        questions: vec!["Which day?".to_owned()],
+        answer: "Monday.".to_owned(),
+        known: Known::Correction,
+        sources: vec![Source { turn, conversation: "c".to_owned(), time_ms: 1, consent: false }],
+        by_owner: false,
+        sharing: None,
+        shown: Vec::new(),
+    };
+    Teach { draft, id: LessonId("lesson-1".to_owned()), now_ms: 1 }
+}
+
 /// A turn may be forgotten while its correction is on the way.
 #[test]
 fn a_lesson_of_a_turn_that_is_not_there_is_not_kept() {
@@ -152,23 +186,9 @@ fn a_lesson_of_a_turn_that_is_not_there_is_not_kept() {
             Memory::new(open.clone()).with_lessons(kept.clone())
         });
         memory.send_within(Append(turn("turn-1")), PATIENCE).await.unwrap().unwrap();
-        let of = |turn: &str| {
-            let turn = TurnId(turn.to_owned());
-            let draft = Draft {
-                principal: "p".to_owned(),
-                questions: vec!["Which day?".to_owned()],
-                answer: "Monday.".to_owned(),
-                known: Known::Correction,
-                sources: vec![Source { turn, conversation: "c".to_owned(), time_ms: 1, consent: false }],
-                by_owner: false,
-                sharing: None,
-                shown: Vec::new(),
-            };
-            Teach { draft, id: LessonId("lesson-1".to_owned()), now_ms: 1 }
-        };
-        let gone = memory.send_within(of("turn-2"), PATIENCE).await.unwrap().unwrap_err();
+        let gone = memory.send_within(teach("turn-2"), PATIENCE).await.unwrap().unwrap_err();
         assert_eq!((gone, lessons.book().lessons().len()), (LessonError::TurnGone, 0));
-        memory.send_within(of("turn-1"), PATIENCE).await.unwrap().unwrap();
+        memory.send_within(teach("turn-1"), PATIENCE).await.unwrap().unwrap();
         assert_eq!(Lessons::open(dir.path()).book().lessons()[0].answer, "Monday.");
     });
 }
@@ -364,6 +384,40 @@ impl TurnStore for Reading {
     }
 }
 
+/// However little time there is for each, listings one behind the other come to the end of the log.
+#[test]
+fn a_listing_whose_time_is_up_tells_what_it_found_and_where_to_go_on() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let log = SledTurns::open(dir.path(), 1 << 24).unwrap();
+        for n in 0..=PIECE_TURNS {
+            log.append(&turn(&format!("turn-{n:04}"))).unwrap();
+        }
+        drop(log);
+        let (told, _exhausted) = watch::channel(None);
+        let open = opener(dir.path(), &Arc::default(), &Arc::default());
+        let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));
+        let ask = async |filter: &TurnFilter, time| {
+            let list = ListFor(filter.clone(), CancellationToken::new(), time);
+            memory.send_within(list, PATIENCE).await.unwrap().unwrap()
+        };
+        let last = format!("turn-{PIECE_TURNS:04}");
+        for (principal, first, rest) in [("p", PIECE_TURNS, 1), ("nobody", 0, 0)] {
+            let own = TurnFilter { principal: Some(principal.to_owned()), ..TurnFilter::default() };
+            let begun = ask(&own, Duration::ZERO).await;
+            assert_eq!(
+                (begun.turns.len(), &begun.next),
+                (first, &Some(TurnId(format!("turn-{:04}", PIECE_TURNS - 1))))
+            );
+            let ended = ask(&TurnFilter { after: begun.next, ..own.clone() }, Duration::ZERO).await;
+            assert_eq!((ended.turns.len(), ended.next), (rest, None));
+            assert!(ended.turns.iter().all(|turn| turn.id.0 == last));
+            let whole = ask(&own, PATIENCE).await;
+            assert_eq!((whole.turns.len(), whole.next), (first + rest, None));
+        }
+    });
+}
+
 #[test]
 fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
     run(async {
@@ -382,7 +436,7 @@ fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
         let endless = TurnFilter { principal: Some("nobody".to_owned()), ..TurnFilter::default() };
         let wanted: Vec<_> = (0..12).map(|_| CancellationToken::new()).collect();
         for token in &wanted {
-            let (memory, list) = (memory.clone(), ListFor(endless.clone(), token.clone()));
+            let (memory, list) = (memory.clone(), ListFor(endless.clone(), token.clone(), PATIENCE));
             tokio::task::spawn_local(async move { memory.send_within(list, PATIENCE).await });
         }
         while read.load(Ordering::SeqCst) < 4 {

@@ -72,6 +72,25 @@ fn a_client_that_leaves_frees_the_engine_and_leaves_its_turn() {
     });
 }
 
+/// Nobody knows whether the session moved: the reply is whole, and says so.
+#[test]
+fn a_turn_log_that_does_not_answer_in_time_leaves_unknown_what_became_of_the_turn() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        for session in [None, Some("work".to_owned())] {
+            stage.replies.append_timeout.set(PATIENCE);
+            let mut events = stage.replies.start(ReplyRequest { session, ..chat("hello") }).await.unwrap();
+            let first = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+            assert!(matches!(first, ReplyEvent::Started { .. }), "{first:?}");
+            // The log is asked when the answer is there.
+            stage.replies.append_timeout.set(Duration::ZERO);
+            let events = collect(events).await;
+            let Some(ReplyEvent::Done { kept, .. }) = events.last() else { panic!("{events:?}") };
+            assert_eq!(*kept, None);
+        }
+    });
+}
+
 #[test]
 fn an_engine_that_dies_or_fails_leaves_a_turn_and_a_refusal_leaves_none() {
     run(async {

@@ -10,8 +10,8 @@ use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, ModelWish,
-    NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
+    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, Listed,
+    ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
     ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
@@ -491,15 +491,19 @@ impl Service for Fake {
         Box::pin(async move { lessons })
     }
 
-    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Vec<TurnText>, ServiceError>> {
+    fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>> {
         let limit = filter.limit.unwrap_or(usize::MAX);
         let text = |turn: Turn| TurnText { json: serde_json::to_string(&turn).unwrap(), id: turn.id };
         let mut turns: Vec<Turn> = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).collect();
         if filter.newest_first {
             turns.reverse();
         }
-        let turns = turns.into_iter().take(limit).map(text).collect();
-        Box::pin(async move { Ok(turns) })
+        let mut listed = Listed { turns: turns.into_iter().take(limit).map(text).collect(), next: None };
+        // Its time is up before it has found anything.
+        if filter.conversation.as_deref() == Some("slow") && filter.after.is_none() {
+            listed = Listed { turns: Vec::new(), next: Some(turn(1).id) };
+        }
+        Box::pin(async move { Ok(listed) })
     }
 
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {

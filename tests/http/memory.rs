@@ -24,6 +24,15 @@ async fn listing_pages_and_keeps_to_the_own_turns() {
     assert_eq!((&newest["data"][0], &newest["has_more"]), (last, &json!(true)));
     let before = format!("/v1/memory/turns?limit=1&order=desc&after={}", last["id"].as_str().unwrap());
     assert_eq!(of(&server, "GET", &before, CHAT_KEY).await.json()["data"][0], newest["data"][1]);
+    // Where to go on is said, also by a listing whose time was up.
+    assert_eq!((&page["next"], &own["next"]), (&page["data"][1]["id"], &Value::Null));
+    let slow = of(&server, "GET", "/v1/memory/turns?conversation=slow", CHAT_KEY).await.json();
+    assert_eq!((&slow["data"], &slow["has_more"]), (&json!([]), &json!(true)));
+    let on = format!("/v1/memory/turns?conversation=slow&after={}", slow["next"].as_str().unwrap());
+    assert_eq!(of(&server, "GET", &on, CHAT_KEY).await.json()["has_more"], false);
+    let export = of(&server, "GET", "/v1/memory/export?conversation=slow", CHAT_KEY).await;
+    assert_eq!(export.status, 200);
+    assert_eq!(export.text, "");
     let all = of(&server, "GET", "/v1/memory/turns?limit=1000", ADMIN_KEY).await.json();
     assert_eq!(all["data"].as_array().unwrap().len(), TURNS);
     let foreign = of(&server, "GET", "/v1/memory/turns?principal=somebody", CHAT_KEY).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use tokio::task::spawn_blocking;
 
-use super::{Memory, blocking};
+use super::{Memory, MemoryError, blocking};
 use crate::lessons::{Draft, Edit, Lesson, LessonError, LessonId, Lessons};
 use crate::service::TurnFilter;
 
@@ -63,6 +63,11 @@ fn lost(error: impl ToString) -> LessonError {
     LessonError::Disk(error.to_string())
 }
 
+/// The log failed, not the file.
+fn of_log(error: impl Into<MemoryError>) -> LessonError {
+    LessonError::Log(error.into().to_string())
+}
+
 impl Handler<Teach> for Memory {
     type Result = Answer<Arc<Lesson>>;
 
@@ -72,14 +77,14 @@ impl Handler<Teach> for Memory {
             let _turn = changes.acquire_owned().await.map_err(lost)?;
             let mut log = match draft.sources.is_empty() {
                 true => None,
-                false => Some(log.map_err(lost)?),
+                false => Some(log.map_err(MemoryError::Stopped).map_err(of_log)?),
             };
             loop {
                 let forgotten = lessons.forgotten();
                 for source in &draft.sources {
                     let Some(held) = log.take() else { break };
                     let turn = source.turn.clone();
-                    let (held, found) = blocking(held, move |log| log.get(&turn)).await.map_err(lost)?;
+                    let (held, found) = blocking(held, move |log| log.get(&turn)).await.map_err(of_log)?;
                     log = Some(held);
                     found.ok_or(LessonError::TurnGone)?;
                 }

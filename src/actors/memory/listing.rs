@@ -13,9 +13,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Held, List, ListFor, Memory, MemoryError, Survey, blocking, done, tell, within};
-use crate::service::{TurnFilter, TurnText};
+use crate::service::{Listed, TurnFilter, TurnText};
 use crate::store::{Piece, StoreError, TurnStore, rest_of_list};
-use crate::turn::Turn;
+use crate::turn::{Turn, TurnId};
 
 /// Others want the processor where the thread waited for it for so large a part of the time that it computed.
 const WAITED_PART: u32 = 8;
@@ -123,8 +123,8 @@ impl Spent {
 enum Reader {
     /// The daemon itself.
     Own,
-    /// A client, until it leaves.
-    Client(Lister, CancellationToken),
+    /// A client, until it leaves or its time is up.
+    Client(Lister, CancellationToken, Instant),
 }
 
 /// How a piece is read.
@@ -143,36 +143,47 @@ fn written(log: &dyn TurnStore, filter: &TurnFilter) -> Result<Piece<Vec<TurnTex
     Ok(Piece { value: value.into_iter().map(text).collect::<Result<_, _>>()?, next })
 }
 
-/// Reads a listing piece by piece, each a job of its own, so that listings take turns.
+/// Reads a listing piece by piece, each a job of its own, so that listings take turns. The last turn that was looked at,
+/// where the time was up before the end.
 async fn pieces<T: Send + 'static>(
     (log, me): (Result<Arc<Held>, String>, Addr<Memory>),
     lists: Arc<Semaphore>,
     (filter, reader): (TurnFilter, Reader),
     read: Read<T>,
     mut take: impl FnMut(T),
-) -> Result<(), MemoryError> {
+) -> Result<Option<TurnId>, MemoryError> {
     let left = async || match &reader {
         Reader::Own => std::future::pending().await,
-        Reader::Client(_, wanted) => wanted.cancelled().await,
+        Reader::Client(_, wanted, _) => wanted.cancelled().await,
+    };
+    // Every listing reads a piece, so that whoever goes on comes to an end.
+    let mut seen = None;
+    let late = async |seen: &Option<TurnId>| match &reader {
+        // A timer may be late, and there is always a place.
+        Reader::Client(_, _, until) if seen.is_some() && Instant::now() >= *until => {}
+        Reader::Client(_, _, until) if seen.is_some() => tokio::time::sleep_until((*until).into()).await,
+        _ => std::future::pending().await,
     };
     let mut log = log.map_err(MemoryError::Stopped)?;
     let mut rest = Some(filter);
     while let Some(filter) = rest {
         let _place = tokio::select! {
             biased;
-            () = left() => return Ok(()),
+            () = left() => return Ok(None),
+            () = late(&seen) => return Ok(seen),
             place = lists.acquire() => place,
         };
         let asked = filter.clone();
         let piece = match &reader {
             Reader::Own => blocking(log, move |log| read(log, &filter)).await,
-            Reader::Client(lister, _) => lister.run(log, move |log| read(log, &filter)).await,
+            Reader::Client(lister, ..) => lister.run(log, move |log| read(log, &filter)).await,
         };
         let (same, piece) = tell(&me, piece)?;
         (log, rest) = (same, rest_of_list(asked, &piece));
+        seen = rest.as_ref().and_then(|rest| rest.after.clone());
         piece.value.into_iter().for_each(&mut take);
     }
-    Ok(())
+    Ok(None)
 }
 
 impl Memory {
@@ -182,12 +193,12 @@ impl Memory {
         lists: &Arc<Semaphore>,
         wanted: (TurnFilter, Reader),
         read: Read<T>,
-    ) -> ResponseFuture<Result<Vec<T>, MemoryError>> {
+    ) -> ResponseFuture<Result<(Vec<T>, Option<TurnId>), MemoryError>> {
         let (from, lists) = ((self.log.clone(), context.address()), lists.clone());
         Box::pin(async move {
             let mut turns = Vec::new();
-            pieces(from, lists, wanted, read, |turn| turns.push(turn)).await?;
-            Ok(turns)
+            let next = pieces(from, lists, wanted, read, |turn| turns.push(turn)).await?;
+            Ok((turns, next))
         })
     }
 }
@@ -196,15 +207,18 @@ impl Handler<List> for Memory {
     type Result = ResponseFuture<Result<Vec<Turn>, MemoryError>>;
 
     fn handle(&mut self, List(filter): List, context: &mut Self::Context) -> Self::Result {
-        self.list(context, &self.own_lists, (filter, Reader::Own), whole)
+        let listed = self.list(context, &self.own_lists, (filter, Reader::Own), whole);
+        Box::pin(async move { Ok(listed.await?.0) })
     }
 }
 
 impl Handler<ListFor> for Memory {
-    type Result = ResponseFuture<Result<Vec<TurnText>, MemoryError>>;
+    type Result = ResponseFuture<Result<Listed, MemoryError>>;
 
-    fn handle(&mut self, ListFor(filter, wanted): ListFor, context: &mut Self::Context) -> Self::Result {
-        self.list(context, &self.lists, (filter, Reader::Client(self.lister.clone(), wanted)), written)
+    fn handle(&mut self, ListFor(filter, wanted, time): ListFor, context: &mut Self::Context) -> Self::Result {
+        let reader = Reader::Client(self.lister.clone(), wanted, Instant::now() + time);
+        let listed = self.list(context, &self.lists, (filter, reader), written);
+        Box::pin(async move { listed.await.map(|(turns, next)| Listed { turns, next }) })
     }
 }
 

@@ -2,7 +2,6 @@
 //! measurement, with nothing of the surroundings' configuration, and ends with it.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::client::{Client, Where};
 use crate::cli::exit::{EX_UNAVAILABLE, coded};
+use crate::cli::port;
 
 /// Longest wait for a model to be loaded.
 const READY_TIMEOUT: Duration = Duration::from_secs(300);
@@ -83,7 +83,7 @@ impl Server {
     }
 
     fn start(mut command: Command, state: Option<PathBuf>, place: fn(u16) -> Vec<String>) -> anyhow::Result<Server> {
-        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let listen = port::free()?;
         command.args(place(listen.port()));
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");

@@ -2,7 +2,6 @@
 //! and without recall.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use tokio::process::{Child, Command};
 
 use super::super::client::{Client, Where};
 use super::super::exit::{cannot_write, say};
+use super::super::port;
 
 /// Longest wait for a daemon that loads its model.
 const READY_TIMEOUT: Duration = Duration::from_secs(600);
@@ -132,7 +132,7 @@ impl Drop for Folder {
 
 /// A daemon with an empty state, without a judge and without nights, that ends with this process.
 async fn daemon(folder: &Path, model: Option<&Path>) -> anyhow::Result<(Child, Client)> {
-    let listen: SocketAddr = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let listen = port::free()?;
     let (config, log) = (folder.join("config.toml"), folder.join("daemon.log"));
     std::fs::write(&config, "[scorer]\nenabled = false\n[night]\nenabled = false\n")?;
     let mut command = std::process::Command::new(chimere::program::own()?);

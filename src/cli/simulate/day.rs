@@ -204,7 +204,9 @@ impl Town<'_> {
             }
             if judged < turns.len() {
                 tokio::time::sleep(LOOK).await;
-            } else if page["has_more"] != true {
+            } else if let Some(next) = page["next"].as_str() {
+                next.clone_into(seen);
+            } else {
                 return Ok(());
             }
         }
@@ -241,10 +243,10 @@ impl Town<'_> {
             for turn in page["data"].as_array().into_iter().flatten() {
                 turns += usize::from(by_user(turn, &mark));
                 judged += usize::from(by_user(turn, &mark) && turn["verdict"].is_u64());
-                after = turn["id"].as_str().unwrap_or_default().to_owned();
             }
-            if page["has_more"] != true {
-                return Ok((turns, judged));
+            match page["next"].as_str() {
+                Some(next) => next.clone_into(&mut after),
+                None => return Ok((turns, judged)),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,6 +19,7 @@ use chimere::store::files::{create_private_dir, write_durable};
 use tokio::process::{Child, Command};
 
 use super::super::client::{Client, Where};
+use super::super::port;
 
 /// Longest wait for a daemon that loads its model.
 const READY_TIMEOUT: Duration = Duration::from_secs(600);
@@ -74,7 +75,7 @@ impl House {
         };
         Schedule::parse(&night, "night.yaml")?;
         write_durable(&folder.join("state/pipelines/night.yaml"), night.as_bytes())?;
-        let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let listen = port::free()?;
         Ok(House { folder: folder.to_owned(), means, keys, listen, child: None })
     }
 

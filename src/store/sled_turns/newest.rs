@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::chain::Seen;
-use super::{FIRST_TURN, SledTurns, disk, is_turn, unpack};
+use super::{FIRST_TURN, PREFIX, SledTurns, disk, first_turn_id, is_turn, unpack};
 use crate::service::TurnFilter;
 use crate::store::{Marks, PIECE_BYTES, PIECE_TURNS, Piece, StoreError, passes};
 use crate::turn::{Turn, TurnId};
@@ -12,7 +12,7 @@ impl SledTurns {
     /// As `list_piece`, from the newest turn that is older than `after` back.
     pub(super) fn newest_piece(&self, filter: &TurnFilter, limit: usize) -> Result<Piece<Vec<Turn>>, StoreError> {
         let mut found = Vec::new();
-        let next = self.walk_back(filter.after.as_ref(), |key, record| {
+        let next = self.walk_back((filter.after.as_ref(), filter.since_ms), |key, record| {
             // A damaged record is reported where it is read.
             if unpack::<Marks>(&key, &record).map_or(true, |turn| passes(filter, &turn)) {
                 found.push((key, record));
@@ -30,16 +30,22 @@ impl SledTurns {
     /// As `walk`, from the newest turn older than `before` back.
     fn walk_back(
         &self,
-        before: Option<&TurnId>,
+        (before, since_ms): (Option<&TurnId>, Option<i64>),
         mut each: impl FnMut(sled::IVec, sled::IVec) -> ControlFlow<()>,
     ) -> Result<Option<TurnId>, StoreError> {
-        let entries = match before.map(|before| before.0.as_bytes()) {
-            Some(before) if before <= FIRST_TURN => return Ok(None),
-            Some(before) => self.log.range(FIRST_TURN..before),
-            None => self.log.range(FIRST_TURN..),
+        let first = since_ms.map_or_else(Vec::new, |since| first_turn_id(since).0.into_bytes());
+        let first = PREFIX.as_bytes().max(first.as_slice());
+        let before = before.map(|before| before.0.as_bytes());
+        // A range that would end before it begins is none.
+        let timed = match before {
+            None => Some(self.log.range(first..)),
+            Some(before) => (first < before).then(|| self.log.range(first..before)),
         };
+        // Ids that say no time come before.
+        let end = before.map_or(PREFIX.as_bytes(), |before| before.min(PREFIX.as_bytes()));
+        let timeless = (FIRST_TURN < end).then(|| self.log.range(FIRST_TURN..end));
         let (mut seen, mut bytes) = (0, 0);
-        for entry in entries.rev() {
+        for entry in timed.into_iter().flatten().rev().chain(timeless.into_iter().flatten().rev()) {
             let (key, record) = entry.map_err(disk)?;
             if !is_turn(&key) {
                 continue;

@@ -44,29 +44,32 @@ fn what_is_too_large_to_be_followed_is_refused_before_a_reply() {
 
 #[test]
 fn a_number_ends_where_its_digits_no_longer_count() {
-    for (schema, most) in [
-        (json!({"type": "integer"}), 40),
-        (json!({"type": "number"}), 40),
-        (json!({"type": ["number", "null"], "minimum": 0.001, "maximum": 0.002}), 22),
-        (json!({"type": "integer", "minimum": 5}), 40),
-        (json!({"format": "duration", "type": "string"}), 12),
-        (json!({}), 40),
+    let mut longest = [0; 3];
+    for schema in [
+        json!({"type": "integer"}),
+        json!({"type": "number"}),
+        json!({"type": ["number", "null"], "minimum": 0.001, "maximum": 0.002}),
+        json!({"type": "integer", "minimum": 5}),
+        json!({}),
     ] {
-        for favoured in [b'1', b'.', b'0'] {
-            let mut constraint = compiler(false).constraint(&Grammar::Json(schema.clone())).unwrap();
-            let mut text = String::new();
-            while !constraint.complete() && text.len() <= 60 {
-                let row = allowed(&mut constraint);
-                let is_allowed = |id: &u8| row[usize::from(*id)] != f32::NEG_INFINITY;
-                let Some(id) = [favoured, b'1', b'0', b'2', b'"', b'P'].into_iter().find(is_allowed) else { break };
-                constraint.took(Channel::Answer, u32::from(id), false).unwrap();
-                text.push(char::from(id));
-            }
-            assert!(text.len() <= most.max(45), "{text} of {schema}");
-            let digits = text.trim_start_matches(['0', '.']).bytes().filter(u8::is_ascii_digit).count();
-            assert!(digits <= most, "{digits} of {text} of {schema}");
+        for favoured in [b'1', b'.', b'0', b'e'] {
+            let text = longest_of(&schema, favoured);
+            let (value, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, ""));
+            let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
+            let significant = digits(value.trim_start_matches(['0', '.']));
+            let parts = match value.contains('.') {
+                true => [0, significant, digits(exponent)],
+                false => [significant, 0, digits(exponent)],
+            };
+            let within = parts.iter().zip([40, 17, 3]).all(|(own, most)| *own <= most);
+            assert!(within, "{parts:?}: {text} of {schema}");
+            (0..3).for_each(|at| longest[at] = parts[at].max(longest[at]));
         }
     }
+    assert_eq!(longest, [40, 17, 3], "each limit is met");
+    let duration = longest_of(&json!({"format": "duration", "type": "string"}), b'1');
+    let digits = duration.bytes().filter(u8::is_ascii_digit).count();
+    assert!((1..=12).contains(&digits), "{duration}");
     // What a schema asks for is written all the same, and texts may hold any digits.
     let long = "7".repeat(60);
     for (schema, text) in [
@@ -74,7 +77,8 @@ fn a_number_ends_where_its_digits_no_longer_count() {
         (json!({"type": "string"}), format!("\"{long}\"")),
         (json!({"type": "integer"}), u128::MAX.to_string()),
         (json!({"type": "integer"}), i64::MIN.to_string()),
-        (json!({"type": "number"}), f64::MAX.to_string().len().to_string()),
+        (json!({"type": "number"}), format!("{:e}", f64::MAX)),
+        (json!({"type": "number"}), format!("{:e}", f64::MIN_POSITIVE)),
     ] {
         assert!(takes(&Grammar::Json(schema.clone()), false, &text), "{text} of {schema}");
     }
@@ -89,4 +93,19 @@ fn a_number_ends_where_its_digits_no_longer_count() {
         assert!(takes(&grammar, false, "0.999999999999999"), "{grammar:?}");
         assert!(!takes(&grammar, false, "0.99999999999999999"), "{grammar:?}");
     }
+}
+
+/// What is written where digits are always preferred to an end, and one character to all others.
+fn longest_of(schema: &Value, favoured: u8) -> String {
+    let mut constraint = compiler(false).constraint(&Grammar::Json(schema.clone())).unwrap();
+    let mut text = String::new();
+    while !constraint.complete() && text.len() <= 60 {
+        let row = allowed(&mut constraint);
+        let is_allowed = |id: &u8| row[usize::from(*id)] != f32::NEG_INFINITY;
+        let Some(id) = [favoured, b'1', b'0', b'2', b'"', b'P'].into_iter().find(is_allowed) else { break };
+        constraint.took(Channel::Answer, u32::from(id), false).unwrap();
+        text.push(char::from(id));
+    }
+    assert!(text.len() <= 60, "{text} of {schema} does not end");
+    text
 }
