@@ -79,7 +79,9 @@ fn a_turn_log_that_does_not_answer_in_time_leaves_unknown_what_became_of_the_tur
         let stage = Stage::new(spec(GOOD));
         for session in [None, Some("work".to_owned())] {
             stage.replies.append_timeout.set(PATIENCE);
-            let mut events = stage.replies.start(ReplyRequest { session, ..chat("hello") }).await.unwrap();
+            // More than the events that wait for a reader: the answer does not end before it is read.
+            let long = format!("script: {}", "spoken word ".repeat(250));
+            let mut events = stage.replies.start(ReplyRequest { session, ..chat(&long) }).await.unwrap();
             let first = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
             assert!(matches!(first, ReplyEvent::Started { .. }), "{first:?}");
             // The log is asked when the answer is there.
