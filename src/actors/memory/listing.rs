@@ -186,6 +186,9 @@ async fn pieces<T: Send + 'static>(
     Ok(None)
 }
 
+/// What a listing found, and where it goes on if its time was up.
+type Page<T> = (Vec<T>, Option<TurnId>);
+
 impl Memory {
     fn list<T: Send + 'static>(
         &self,
@@ -193,7 +196,7 @@ impl Memory {
         lists: &Arc<Semaphore>,
         wanted: (TurnFilter, Reader),
         read: Read<T>,
-    ) -> ResponseFuture<Result<(Vec<T>, Option<TurnId>), MemoryError>> {
+    ) -> ResponseFuture<Result<Page<T>, MemoryError>> {
         let (from, lists) = ((self.log.clone(), context.address()), lists.clone());
         Box::pin(async move {
             let mut turns = Vec::new();
