@@ -129,7 +129,7 @@ pub(super) fn conversation(reader: &mut Reader<'_>) -> ChatInput {
             message.tool_calls.push(ToolCall { id: text(reader), name, arguments });
         }
         // As the prompt does it before the template sees anything.
-        if let (Some(thought), content) = thought_and_content(&message) {
+        if let (Some(thought), content) = thought_and_content(&message, None) {
             let (thought, content) = (thought.to_owned(), content.to_owned());
             message.reasoning_content = Some(thought);
             message.content = content;
