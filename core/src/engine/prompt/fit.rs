@@ -92,7 +92,7 @@ impl Search<'_> {
             if tried.contains(&form) {
                 continue;
             }
-            if tried.len() >= 1 + MESSAGES_MAX / messages.len().max(1) {
+            if tried.len() > MESSAGES_MAX / messages.len().max(1) {
                 break;
             }
             match seen(&form, tools, self.render) {

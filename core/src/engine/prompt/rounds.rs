@@ -8,9 +8,11 @@ use crate::turn::{Message, Role};
 /// Where a template asks for a message that nobody wrote: an empty text is refused by some.
 const BLANK: &str = " ";
 
+/// A change of a conversation.
+type Way = fn(&[Message]) -> Vec<Message>;
+
 /// The conversation as it stands, with each change alone, and with all of them.
-pub(super) const WAYS: [fn(&[Message]) -> Vec<Message>; 6] =
-    [<[Message]>::to_vec, successive, apart, alternated, numbered, all];
+pub(super) const WAYS: [Way; 6] = [<[Message]>::to_vec, successive, apart, alternated, numbered, all];
 
 fn all(messages: &[Message]) -> Vec<Message> {
     numbered(&alternated(&apart(&successive(messages))))
