@@ -3,8 +3,8 @@
 //! the template sees it, it gets a mark inside, a Unicode noncharacter. Afterwards only special tokens without a mark
 //! are the template's own, and the marks are taken out.
 //!
-//! `marks` finds special tokens and marks texts, `context` makes the template's variables, `fit` puts a conversation
-//! into a form that the template shows whole: `rounds` has the forms of calls, `seen` tells what is shown.
+//! `marks` finds special tokens and marks texts, `context` makes the template's variables. `fit` puts a conversation into
+//! a form that the template shows whole. `rounds` has the forms of calls, `seen` tells what is shown.
 
 mod context;
 mod fit;
@@ -12,7 +12,7 @@ mod marks;
 mod rounds;
 mod seen;
 #[cfg(test)]
-mod shapes;
+mod shape_tests;
 #[cfg(test)]
 mod tests;
 

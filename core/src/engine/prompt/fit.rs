@@ -1,4 +1,4 @@
-//! Conversations that a template was not written for: a system message late or twice, no user message, two of a role in
+//! Conversations that a template was not written for. A system message late or twice, no user message, two of a role in
 //! a row, several calls at once, a user behind a tool's result. Or the template has no system's role, or no tools. Each
 //! is put into the nearest form of which the template shows every part.
 

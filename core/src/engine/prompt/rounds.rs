@@ -1,5 +1,5 @@
-//! Rounds of calls and results in forms that more templates take: one call a message, a call without a text beside it,
-//! users and assistants in turn around the rounds, short ids.
+//! Rounds of calls and results in forms that more templates take. One call a message, and a call without a text beside
+//! it. Users and assistants in turn around the rounds. Short ids.
 
 use std::collections::HashMap;
 
