@@ -18,7 +18,7 @@ impl Answer {
     /// Reads a correction of a reply that had these tools.
     pub fn read(correction: &str, tools: &[Value]) -> Answer {
         let message = Message::new(Role::Assistant, correction);
-        let (thinking, content) = thought_and_content(&message);
+        let (thinking, content) = thought_and_content(&message, None);
         let (text, tool_calls) =
             if tools.is_empty() { (content.to_owned(), Vec::new()) } else { toolcall::parse(content, tools) };
         Answer {

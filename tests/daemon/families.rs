@@ -85,6 +85,59 @@ async fn streamed(daemon: &Daemon, mut body: Value) -> (String, String, Value) {
     (delta("/tool_calls/0/function/name"), reason.to_owned() + &delta("/content"), arguments.unwrap())
 }
 
+/// One call a message without a text beside it, tools beside the first user, a description of every tool.
+const SINGLE: &str = "{% if messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n\
+    {% set messages = messages[1:] %}{% endif %}{% if tools %}<|im_start|>user\n{% for t in tools %}\
+    {{ t.function.name + ': ' + t.function.description }}{{ t.function.parameters.properties.items()|list }}{% endfor %}\
+    {{ messages[0].content }}<|im_end|>\n{% set messages = messages[1:] %}{% endif %}{% for m in messages %}\
+    <|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% if m.tool_calls|length > 1 %}{{ raise_exception('one call') }}\
+    {% endif %}{{ m.tool_calls[0].function|tojson }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+#[tokio::test]
+async fn every_part_is_shown_by_a_template_that_knows_single_calls_and_described_tools() {
+    let daemon = Daemon::start(&[]).await;
+    let file = daemon.state.path().join("single.gguf");
+    let file = changed(&file, "tokenizer.chat_template", BEGINNING, &filled(SINGLE.to_owned()));
+    let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+    assert_eq!(status, 200, "{swapped}");
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": format!("{{\"at\": \"{id}\"}}")}});
+    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": format!("found {id}")});
+    let system = json!({"role": "system", "content": "Be brief."});
+    let several = json!({"role": "assistant", "content": "I look.", "tool_calls": [call("here"), call("there")]});
+    let single = json!({"role": "assistant", "content": null, "tool_calls": [call("here")]});
+    let user = |text: &str| json!({"role": "user", "content": text});
+    for (messages, shown) in [
+        (
+            json!([system, user("Go."), several, result("here"), result("there"), user("And?")]),
+            vec![
+                "Be brief.",
+                "Go.",
+                "I look.",
+                "{\"at\": \"here\"}",
+                "{\"at\": \"there\"}",
+                "found here",
+                "found there",
+                "And?",
+            ],
+        ),
+        (json!([system, single, result("here")]), vec!["Be brief.", "{\"at\": \"here\"}", "found here"]),
+        (json!([user("Go.")]), vec!["Go."]),
+    ] {
+        for function in
+            [json!({"name": "look"}), json!({"name": "look", "description": null, "parameters": {"type": "object"}})]
+        {
+            let tools = json!([{"type": "function", "function": function}]);
+            let (status, prompt) = daemon.post("/apply-template", &json!({"messages": messages, "tools": tools})).await;
+            assert_eq!(status, 200, "{prompt}");
+            let text = prompt["prompt"].as_str().unwrap();
+            for part in shown.iter().copied().chain(["look: []"]) {
+                assert!(text.contains(part), "{part} is missing in {text}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn calls_of_other_families_are_held_to_their_form_read_back_and_never_cut() {
     let daemon = Daemon::start(&[]).await;

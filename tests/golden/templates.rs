@@ -1,26 +1,62 @@
-//! The calls that the chat templates of a folder render into a history, read back in any cut. By hand:
+//! The chat templates of a folder. The calls of a history that they render are read back in any cut. Each part of
+//! conversations of many shapes stands in its prompt. By hand:
 //! `CHIMERE_TEMPLATES=FOLDER cargo test --test golden -- --ignored templates_of_a_folder --nocapture`.
 
-use chimere::engine::protocol::Channel;
+use std::path::{Path, PathBuf};
+
+use chimere::engine::prompt::{PromptError, render};
+use chimere::engine::protocol::{Channel, ChatInput};
 use chimere::engine::template::{ChatTemplate, TemplateError};
+use chimere::engine::tokenizer::Bpe;
+use chimere::engine::tool_prompt::ToolWays;
+use chimere::engine::vocab::Vocab;
+use chimere::gguf::Gguf;
 use chimere::toolcall::{Format, Piece, ToolCallParser, collect};
+use chimere::turn::{Message, Role, ToolCall};
 use serde_json::{Value, json};
 
 #[path = "../../core/src/toolcall/histories.rs"]
 mod histories;
+#[path = "../../core/src/engine/prompt/shapes.rs"]
+mod shapes;
 
 use histories::{calls, expected, read_in_any_cut, tools};
 
-#[test]
-#[ignore = "long tier: needs a folder of templates"]
-fn calls_that_the_templates_of_a_folder_render_are_read_back() {
+fn files() -> Vec<PathBuf> {
     let folder = std::env::var("CHIMERE_TEMPLATES").expect("CHIMERE_TEMPLATES names a folder of templates");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "jinja"));
     files.sort();
     assert!(!files.is_empty(), "there is no template in that folder");
+    files
+}
+
+#[test]
+#[ignore = "long tier: needs a folder of templates"]
+fn shapes_by_the_templates_of_a_folder_are_shown_whole() {
+    let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/nano.gguf");
+    let vocab = Bpe::from_gguf(&Gguf::open(&nano).unwrap()).unwrap();
+    let mut wrong = 0;
+    for path in files() {
+        let source = std::fs::read_to_string(&path).unwrap();
+        println!("{}", path.file_stem().unwrap().to_string_lossy());
+        if let Err(error) = shapes::text_of(&vocab, &source, "u:one a:two u:three") {
+            println!("    takes no past reply: {error}");
+            continue;
+        }
+        for fault in shapes::faults(&vocab, &source) {
+            println!("    WRONG: {fault}");
+            wrong += 1;
+        }
+    }
+    assert_eq!(wrong, 0);
+}
+
+#[test]
+#[ignore = "long tier: needs a folder of templates"]
+fn calls_that_the_templates_of_a_folder_render_are_read_back() {
     let mut wrong = Vec::new();
-    for path in files {
+    for path in files() {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let source = std::fs::read_to_string(&path).unwrap();
         match told(&source) {

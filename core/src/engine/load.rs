@@ -17,7 +17,7 @@ use super::template::{self, ChatTemplate, TemplateError};
 use super::thought::ThoughtMarks;
 use super::tool_prompt::ToolWays;
 use super::validate::{self, EMBEDS, Validated};
-use super::vocab::{Vocab, fingerprint};
+use super::vocab::{TOOL_TEMPLATE, Vocab, fingerprint};
 use crate::gguf::{Files, Gguf};
 use chimere_ffi::{CacheTypes, KvType};
 
@@ -237,9 +237,6 @@ pub fn vocabulary(path: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError>
     }
     by_library(path, gguf)
 }
-
-/// Key of the template that some files bring for conversations with tools.
-const TOOL_TEMPLATE: &str = "tokenizer.chat_template.tool_use";
 
 /// Templates come from a stranger: each is tried on probe conversations before anything depends on it.
 pub(super) fn chat_template(source: &str, gguf: &Gguf, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {

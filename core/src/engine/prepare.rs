@@ -18,6 +18,7 @@ use super::sampler::Sampler;
 use super::slot::Prepared;
 use super::tables::Tables;
 use super::template::{ChatTemplate, TemplateError};
+use super::thought::ThoughtMarks;
 use super::tool_prompt::ToolWays;
 use super::vocab::Vocab;
 use crate::turn::ThoughtPolicy;
@@ -223,7 +224,7 @@ impl Preparer {
     fn may_fit(&self, input: &Prompt) -> Result<(), Refusal> {
         let most = self.context_tokens;
         let (texts, specials): (Vec<&str>, bool) = match input {
-            Prompt::Chat(chat) => (shown(chat), false),
+            Prompt::Chat(chat) => (shown(chat, ThoughtMarks::of(self.vocab.as_ref())), false),
             Prompt::Text(text) => (vec![text], false),
             Prompt::Marked(text) => (vec![text], true),
             Prompt::Ids(_) | Prompt::Parts(_) => return Ok(()),
@@ -315,7 +316,10 @@ impl Preparer {
         prompt::render(self.vocab.as_ref(), template, own.as_ref().unwrap_or(chat)).map_err(|error| {
             let of_messages = matches!(
                 error,
-                PromptError::Conversation(_) | PromptError::Prefill | PromptError::Template(TemplateError::Limit(_))
+                PromptError::Conversation(_)
+                    | PromptError::Lost(_)
+                    | PromptError::Prefill
+                    | PromptError::Template(TemplateError::Limit(_))
             );
             let kind = if of_messages { FailureKind::Messages } else { FailureKind::Invalid };
             Refusal { kind, message: error.to_string() }
@@ -345,7 +349,9 @@ impl Preparer {
             Command::Tokenize { id, text, specials } => (id, self.pieces(id, &text, specials)),
             Command::Detokenize { id, ids } => (id, self.detokenise(id, &ids)),
             Command::ApplyTemplate { id, chat } => {
-                let shown = self.within(&shown(&chat), false).and_then(|()| self.render(&chat));
+                let shown = self
+                    .within(&shown(&chat, ThoughtMarks::of(self.vocab.as_ref())), false)
+                    .and_then(|()| self.render(&chat));
                 (id, shown.map(|prompt::Rendered { text, ids, .. }| Event::Rendered { id, text, ids }))
             }
             Command::LoadTable { id, name, path, digest } => {
@@ -391,8 +397,8 @@ impl Preparer {
 }
 
 /// The texts of a conversation that every template shows: past thoughts are often left out.
-fn shown(chat: &ChatInput) -> Vec<&str> {
-    chat.messages.iter().map(|message| prompt::thought_and_content(message).1).collect()
+fn shown(chat: &ChatInput, marks: Option<ThoughtMarks>) -> Vec<&str> {
+    chat.messages.iter().map(|message| prompt::thought_and_content(message, marks).1).collect()
 }
 
 fn too_many(found: &str) -> Refusal {

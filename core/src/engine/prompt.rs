@@ -3,21 +3,30 @@
 //! the template sees it, it gets a mark inside, a Unicode noncharacter. Afterwards only special tokens without a mark
 //! are the template's own, and the marks are taken out.
 //!
-//! `marks` finds special tokens and marks texts, `context` makes the template's variables, `fit` puts a conversation
-//! into a form that the template takes.
+//! `marks` finds special tokens and marks texts, `context` makes the template's variables. `fit` puts a conversation into
+//! a form that the template shows whole. `rounds` has the forms of calls, `seen` tells what is shown.
 
 mod context;
 mod fit;
 mod marks;
+mod rounds;
+mod seen;
+#[cfg(test)]
+mod shape_tests;
 #[cfg(test)]
 mod tests;
+
+use serde_json::Value;
 
 use super::protocol::ChatInput;
 use super::template::{ChatTemplate, TemplateError};
 use super::thought::ThoughtMarks;
+use super::tool_schema::in_usual_order;
 use super::vocab::{Vocab, VocabError};
+use crate::toolcall::Format;
 use crate::turn::{Message, Role, Thinking};
 use context::context;
+use fit::Unfit;
 use marks::{CUT, Specials};
 
 /// Of a template's own words, characters that a client is told.
@@ -27,10 +36,15 @@ const WHY_CHARS_MAX: usize = 200;
 pub enum PromptError {
     /// The template takes the messages in none of the forms that mean the same.
     #[error(
-        "this model's chat template cannot show these messages (its reason: {0}): send them in another order, or without \
-         what it does not know"
+        "this model's chat template cannot show these messages in any form (its reason: {0}): send them without what it \
+         does not know"
     )]
     Conversation(String),
+    /// It takes them and leaves something out, in every form.
+    #[error(
+        "this model's chat template leaves out {0}, in whatever form it is given: send it otherwise, or leave it out"
+    )]
+    Lost(String),
     #[error(
         "this model's chat template does not show the last message as it stands, so that no reply can go on with it"
     )]
@@ -79,8 +93,7 @@ pub fn render(vocab: &dyn Vocab, template: &ChatTemplate, chat: &ChatInput) -> R
     Ok(prompt)
 }
 
-/// The conversation in the template's words, marks included: as it stands where the template takes that, else in the
-/// first form that it takes.
+/// The conversation in the template's words, marks included.
 fn write(
     vocab: &dyn Vocab,
     specials: &Specials,
@@ -88,42 +101,19 @@ fn write(
     chat: &ChatInput,
 ) -> Result<String, PromptError> {
     let template = template.of(chat);
-    let render = |messages: &[Message]| {
-        let context = context(vocab, specials, template, chat, messages);
-        template.render(context, &chat.date)
+    let marks = ThoughtMarks::of(vocab);
+    let messages: Vec<Message> = chat.messages.iter().map(|message| with_its_thought(message, marks)).collect();
+    let tools: Vec<Value> = chat.tools.iter().map(in_usual_order).collect();
+    let render = |messages: &[Message], tools: &[Value]| {
+        template.render(context(vocab, specials, template, chat, messages, tools), &chat.date)
     };
-    let sound = fit::is_usual(&chat.messages)
-        && (!fit::has_system(&chat.messages) || shows_system(vocab, specials, template, &chat.date));
-    let refused = |error| match error {
-        TemplateError::Raised(why) | TemplateError::Failed(why) => Ok(why),
-        other => Err(PromptError::Template(other)),
-    };
-    let mut why = None;
-    if sound {
-        match render(&chat.messages) {
-            Ok(text) => return Ok(text),
-            Err(error) => why = Some(refused(error)?),
+    let format = || Format::of_model(vocab);
+    fit::write(&messages, &tools, &format, &render).map_err(|unfit| match unfit {
+        Unfit::Refused(TemplateError::Raised(why) | TemplateError::Failed(why)) => {
+            PromptError::Conversation(in_short(&why))
         }
-    }
-    let Some(messages) = fit::choose(&chat.messages, &render) else {
-        let why = match why {
-            Some(why) => why,
-            None => match render(&chat.messages) {
-                Ok(text) => return Ok(text),
-                Err(error) => refused(error)?,
-            },
-        };
-        return Err(PromptError::Conversation(in_short(&why)));
-    };
-    render(&messages).or_else(|error| Err(PromptError::Conversation(in_short(&refused(error)?))))
-}
-
-/// Whether the template shows a system message.
-fn shows_system(vocab: &dyn Vocab, specials: &Specials, template: &ChatTemplate, date: &str) -> bool {
-    template.shows_system(|| {
-        let plain = ChatInput { add_generation_prompt: true, date: date.to_owned(), ..ChatInput::default() };
-        let render = |messages: &[Message]| template.render(context(vocab, specials, template, &plain, messages), date);
-        fit::shows(&fit::system_and_user(), &render)
+        Unfit::Refused(other) => PromptError::Template(other),
+        Unfit::Lost(what) => PromptError::Lost(in_short(&what.join(", "))),
     })
 }
 
@@ -152,19 +142,28 @@ pub fn render_pair(
     Ok(Some((render(vocab, template, chat)?.ids, specials.tokenise(vocab, rest)?.ids)))
 }
 
-/// Clients may send a past reply with its thought inside. Templates cut it off at `</think>`, which they
-/// could not find any more once it is defused: so it is done here, in the way of Qwen's template.
-pub fn thought_and_content(message: &Message) -> (Option<&str>, &str) {
+fn with_its_thought(message: &Message, marks: Option<ThoughtMarks>) -> Message {
+    let (thought, content) = thought_and_content(message, marks);
+    let (reasoning_content, content) = (thought.map(str::to_owned), content.to_owned());
+    Message { reasoning_content, content, ..message.clone() }
+}
+
+/// Clients may send a past reply with its thought inside, between the marks of its model or of most. Templates cut it
+/// off at the last mark, which they could not find any more once it is defused: so it is done here, in the way of
+/// Qwen's template.
+pub fn thought_and_content(message: &Message, own: Option<ThoughtMarks>) -> (Option<&str>, &str) {
     let content = message.content.as_str();
     if message.role != Role::Assistant || message.reasoning_content.is_some() {
         return (message.reasoning_content.as_deref(), content);
     }
-    match (content.split_once("</think>"), content.rsplit_once("</think>")) {
-        (Some((before, _)), Some((_, after))) => {
-            let thought = before.trim_end_matches('\n');
-            let thought = thought.rsplit_once("<think>").map_or(thought, |(_, t)| t);
-            (Some(thought.trim_start_matches('\n')), after.trim_start_matches('\n'))
-        }
-        _ => (None, content),
-    }
+    let own = own.map(|marks| (marks.open_text, marks.close_text, marks.heading()));
+    let cut = |(open, close, heading): (&str, &str, &str)| {
+        let ((before, _), (_, after)) = content.split_once(close).zip(content.rsplit_once(close))?;
+        let thought = before.trim_end_matches('\n');
+        let thought = thought.rsplit_once(open).map_or(thought, |(_, t)| t);
+        let thought = thought.strip_prefix(heading).unwrap_or(thought);
+        Some((thought.trim_start_matches('\n'), after.trim_start_matches('\n')))
+    };
+    let found = own.into_iter().chain([("<think>", "</think>", "")]).find_map(cut);
+    found.map_or((None, content), |(thought, content)| (Some(thought), content))
 }

@@ -13,6 +13,7 @@ use super::tool_schema::in_usual_order;
 use super::vocab::Vocab;
 use crate::toolcall::Format;
 use crate::turn::{Message, Role};
+use crate::whole;
 
 /// A name that no template holds.
 const PROBE: &str = "zq_probe_7";
@@ -33,6 +34,7 @@ pub struct ToolWays {
 impl ToolWays {
     pub fn of(vocab: &dyn Vocab, template: Option<&ChatTemplate>) -> ToolWays {
         let found = Format::of_vocab(vocab);
+        let template = template.map(ChatTemplate::for_tools);
         let user = json!({"role": "user", "content": "x"});
         let call = |arguments: Value| {
             let function = json!({"name": PROBE, "arguments": arguments});
@@ -91,71 +93,88 @@ impl ToolWays {
         }
         let mut own = chat.clone();
         if rewrites {
-            own.messages = self.as_text(&chat.messages);
+            own.messages = as_text(self.format, &chat.messages);
         }
         if writes {
             let calls = own.messages.iter_mut().flat_map(|message| &mut message.tool_calls);
             calls.for_each(|call| call.arguments = as_python(&call.arguments).into());
         }
         if describes {
-            let text = self.describe(&chat.tools);
+            own.messages = described(self.format, &own.messages, &chat.tools);
             own.tools.clear();
-            match own.messages.first_mut() {
-                Some(first) if first.role == Role::System => first.content += &format!("\n\n{text}"),
-                _ => own.messages.insert(0, Message::new(Role::System, text)),
-            }
         }
         Some(own)
     }
+}
 
-    /// What the system text says of tools.
-    fn describe(&self, tools: &[Value]) -> String {
-        let lines: Vec<String> = tools.iter().map(|tool| in_usual_order(tool).to_string()).collect();
-        let example = Map::from_iter([("PARAMETER".to_owned(), json!("VALUE"))]);
-        let example = self.format.write(&[("NAME", &example)]);
-        format!(
-            "# Tools\n\nYou can call these functions, each described by a line of JSON:\n{}\n\nTo call one, write this with \
-             its name, its parameters and their values, and nothing behind it:\n{example}\nThe result comes with the next \
-             message. Answer without a call where none is needed.",
-            lines.join("\n")
-        )
+/// With the tools in the system text.
+pub(super) fn described(format: &Format, messages: &[Message], tools: &[Value]) -> Vec<Message> {
+    let text = description(format, tools);
+    let mut messages = messages.to_vec();
+    match messages.first_mut() {
+        Some(first) if first.role == Role::System => first.content += &format!("\n\n{text}"),
+        _ => messages.insert(0, Message::new(Role::System, text)),
     }
+    messages
+}
 
-    /// Calls and results as text, results one after the other in one message of the user.
-    fn as_text(&self, messages: &[Message]) -> Vec<Message> {
-        let mut out: Vec<Message> = Vec::new();
-        let mut results = false;
-        for message in messages {
-            let mut own = message.clone();
-            if message.role == Role::Tool {
-                let text = format!("<tool_response>\n{}\n</tool_response>", message.content);
-                match out.last_mut().filter(|_| results) {
-                    Some(last) => last.content += &format!("\n{text}"),
-                    None => out.push(Message::new(Role::User, text)),
-                }
-                results = true;
-                continue;
+/// What the system text says of tools.
+fn description(format: &Format, tools: &[Value]) -> String {
+    let lines: Vec<String> = tools.iter().map(|tool| in_usual_order(tool).to_string()).collect();
+    let example = Map::from_iter([("PARAMETER".to_owned(), json!("VALUE"))]);
+    let example = format.write(&[("NAME", &example)]);
+    format!(
+        "# Tools\n\nYou can call these functions, each described by a line of JSON:\n{}\n\nTo call one, write this with \
+         its name, its parameters and their values, and nothing behind it:\n{example}\nThe result comes with the next \
+         message. Answer without a call where none is needed.",
+        lines.join("\n")
+    )
+}
+
+/// Calls and results as text, results one after the other in one message of the user.
+pub(super) fn as_text(format: &Format, messages: &[Message]) -> Vec<Message> {
+    let mut out: Vec<Message> = Vec::new();
+    let mut results = false;
+    for message in messages {
+        let mut own = message.clone();
+        if message.role == Role::Tool {
+            let text = format!("<tool_response>\n{}\n</tool_response>", message.content);
+            match out.last_mut().filter(|_| results) {
+                Some(last) => last.content += &format!("\n{text}"),
+                None => out.push(Message::new(Role::User, text)),
             }
-            results = false;
-            if !message.tool_calls.is_empty() {
-                let none = Map::new();
-                let calls: Vec<(&str, &Map<String, Value>)> = message
-                    .tool_calls
-                    .iter()
-                    .map(|c| (c.name.as_str(), c.arguments.as_object().unwrap_or(&none)))
-                    .collect();
-                let text = self.format.write(&calls);
-                own.content = if own.content.is_empty() { text } else { format!("{}\n{text}", own.content) };
-                own.tool_calls.clear();
-            }
-            out.push(own);
+            results = true;
+            continue;
         }
-        out
+        results = false;
+        if !message.tool_calls.is_empty() {
+            let arguments: Vec<Map<String, Value>> =
+                message.tool_calls.iter().map(|call| object(&call.arguments)).collect();
+            let calls: Vec<(&str, &Map<String, Value>)> =
+                message.tool_calls.iter().map(|call| call.name.as_str()).zip(&arguments).collect();
+            let text = format.write(&calls);
+            own.content = if own.content.is_empty() { text } else { format!("{}\n{text}", own.content) };
+            own.tool_calls.clear();
+        }
+        out.push(own);
+    }
+    out
+}
+
+/// The arguments of a call, which may stand in a text.
+fn object(arguments: &Value) -> Map<String, Value> {
+    match arguments {
+        Value::Object(map) => map.clone(),
+        Value::String(text) => match whole::read(text) {
+            Ok(Value::Object(map)) => map,
+            _ => Map::from_iter([("arguments".to_owned(), arguments.clone())]),
+        },
+        _ => Map::new(),
     }
 }
 
 /// JSON as Python writes it, with a blank behind each comma and colon: models were trained on that.
-fn as_python(value: &Value) -> String {
+pub(super) fn as_python(value: &Value) -> String {
     let mut bytes = Vec::new();
     let mut out = serde_json::Serializer::with_formatter(&mut bytes, Spaced);
     match value.serialize(&mut out) {

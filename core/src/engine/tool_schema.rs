@@ -17,6 +17,12 @@ pub(super) fn in_usual_order(tool: &Value) -> Value {
     let mut tool = sorted(tool, TOOL_KEYS);
     if let Some(Value::Object(function)) = tool.get("function") {
         let mut function = sorted(function, FUNCTION_KEYS);
+        // As good as missing.
+        for key in ["description", "parameters"] {
+            if function.get(key).is_some_and(Value::is_null) {
+                function.shift_remove(key);
+            }
+        }
         if let Some(parameters) = function.get_mut("parameters") {
             *parameters = schema(parameters, DEPTH_MAX);
         }
@@ -35,6 +41,91 @@ fn schema(value: &Value, depth: usize) -> Value {
         properties.values_mut().for_each(|property| *property = schema(property, depth - 1));
     }
     Value::Object(object)
+}
+
+/// The definition with all that a template may ask for: descriptions, parameters with their properties, and a type of
+/// every property that a template in Python's words can name.
+pub(super) fn completed(tool: &Value) -> Value {
+    let mut tool = tool.clone();
+    if let Some(Value::Object(function)) = tool.get_mut("function") {
+        function.entry("description").or_insert_with(|| "".into());
+        let parameters = function.entry("parameters").or_insert_with(|| Map::new().into());
+        let root = parameters.clone();
+        type_of(parameters, &root, DEPTH_MAX);
+        if let Value::Object(parameters) = parameters {
+            parameters.insert("type".to_owned(), "object".into());
+            parameters.entry("properties").or_insert_with(|| Map::new().into());
+        }
+        tool = in_usual_order(&tool);
+    }
+    tool
+}
+
+/// Gives a schema and those within a type where they have none, and takes `null` out of a choice of types.
+fn type_of(value: &mut Value, root: &Value, depth: usize) {
+    if depth == 0 {
+        return;
+    }
+    if value.is_boolean() {
+        *value = Map::new().into();
+    }
+    let Value::Object(schema) = value else { return };
+    let mut types = types(schema, root, depth);
+    types.retain(|name| name != "null");
+    types.dedup();
+    let named = match types.len() {
+        0 => "string".into(),
+        1 => types.remove(0).into(),
+        _ => types.into(),
+    };
+    schema.insert("type".to_owned(), named);
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        for property in properties.values_mut() {
+            type_of(property, root, depth - 1);
+            if let Value::Object(property) = property {
+                property.entry("description").or_insert_with(|| "".into());
+            }
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(within @ Value::Object(_)) = schema.get_mut(key) {
+            type_of(within, root, depth - 1);
+        }
+    }
+}
+
+/// The names of the types that a schema allows.
+fn types(schema: &Map<String, Value>, root: &Value, depth: usize) -> Vec<String> {
+    let listed = |key: &str| schema.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let within = |value: &Value| match value {
+        Value::Object(schema) if depth > 0 => types(schema, root, depth - 1),
+        _ => Vec::new(),
+    };
+    match schema.get("type") {
+        Some(Value::String(name)) => return vec![name.clone()],
+        Some(Value::Array(names)) => return names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => {}
+    }
+    let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| root.pointer(to.strip_prefix('#')?));
+    let alternatives = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(listed);
+    let values = listed("enum").iter().chain(schema.get("const")).map(|value| kind(value).to_owned());
+    let mut found: Vec<String> = referred.into_iter().chain(alternatives).flat_map(within).chain(values).collect();
+    if found.is_empty() && schema.contains_key("properties") {
+        found.push("object".to_owned());
+    }
+    found
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
 }
 
 fn sorted(object: &Map<String, Value>, first: &[&str]) -> Map<String, Value> {

@@ -3,6 +3,9 @@
 
 use sha2::{Digest, Sha256};
 
+/// Key of the template that some files bring for conversations with tools.
+pub const TOOL_TEMPLATE: &str = "tokenizer.chat_template.tool_use";
+
 /// Role of a token in the vocabulary (GGUF `tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
@@ -106,4 +109,9 @@ pub trait Vocab: Send + Sync {
 
     /// The chat template of the file.
     fn template(&self) -> Option<String>;
+
+    /// The file's other template, for conversations with tools.
+    fn tool_template(&self) -> Option<String> {
+        None
+    }
 }

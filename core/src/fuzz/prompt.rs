@@ -63,7 +63,7 @@ fn whole(chat: &ChatInput, text: &str) {
         assert!(text.contains(&said), "{said:?} is missing in {text:?}");
     }
     if let Some(last) = chat.messages.last().filter(|_| chat.continue_final) {
-        let (_, content) = thought_and_content(last);
+        let (_, content) = thought_and_content(last, None);
         assert!(text.trim_end().ends_with(&plain(content)), "{content:?} does not end {text:?}");
     }
 }

@@ -88,6 +88,8 @@ fn judged(rendered: Result<Rendered, PromptError>) -> Option<Rendered> {
             assert!(!why.contains("panicked"), "{why}");
             None
         }
+        // The templates of fuzzing show what they like.
+        Err(PromptError::Lost(_)) => None,
         Err(error) => panic!("{error}"),
     }
 }
@@ -129,7 +131,7 @@ pub(super) fn conversation(reader: &mut Reader<'_>) -> ChatInput {
             message.tool_calls.push(ToolCall { id: text(reader), name, arguments });
         }
         // As the prompt does it before the template sees anything.
-        if let (Some(thought), content) = thought_and_content(&message) {
+        if let (Some(thought), content) = thought_and_content(&message, None) {
             let (thought, content) = (thought.to_owned(), content.to_owned());
             message.reasoning_content = Some(thought);
             message.content = content;

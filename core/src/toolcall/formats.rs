@@ -468,7 +468,8 @@ impl Format {
 
     /// That of its family, where it has one.
     pub fn of_vocab(vocab: &dyn Vocab) -> Option<&'static Format> {
-        Format::of(&vocab.template().unwrap_or_default(), &|mark| vocab.special(mark).is_some())
+        let of = |source: Option<String>| Format::of(&source?, &|mark| vocab.special(mark).is_some());
+        of(vocab.tool_template()).or_else(|| of(Some(vocab.template().unwrap_or_default())))
     }
 }
 

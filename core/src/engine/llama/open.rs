@@ -71,7 +71,7 @@ pub fn examine(
     let context = context_options(&gguf, &model, options);
     let free_choice = options.context_tokens == 0 && !embedder::embeds(&gguf);
     let plan = plan::plan(&model, context, free_choice, available)?;
-    Ok((plan, model.chat_template()))
+    Ok((plan, model.chat_template(None)))
 }
 
 /// Loads the model at `path`: the backend and its vocabulary.

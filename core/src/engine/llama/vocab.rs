@@ -255,7 +255,11 @@ impl Vocab for LlamaVocab {
     }
 
     fn template(&self) -> Option<String> {
-        self.model.chat_template()
+        self.model.chat_template(None)
+    }
+
+    fn tool_template(&self) -> Option<String> {
+        self.model.chat_template(Some(c"tool_use"))
     }
 }
 

@@ -8,6 +8,8 @@ use crate::engine::host_tests::{Letters, info};
 use crate::engine::tokenizer::Bpe;
 use crate::engine::vocab::{TokenKind, VocabError};
 use crate::gguf::Gguf;
+use crate::turn::{Message, Role};
+use serde_json::json;
 
 /// Prepares for a model of that vocabulary, which reads so many tokens.
 pub(in crate::engine) fn preparer(vocab: Arc<dyn Vocab>, context_tokens: usize) -> Preparer {
@@ -90,6 +92,31 @@ fn a_text_over_a_limit_is_read_to_the_limit_and_no_further() {
 }
 
 #[test]
+fn tools_are_shown_by_the_files_template_for_tools() {
+    let plain = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let of_tools = "Tools: {{ tools|tojson }}{% for m in messages %}{{ m.content }}{{ m.tool_calls|tojson if m.tool_calls }}{% endfor %}";
+    let template = ChatTemplate::load(plain).unwrap().with_tool_use(Some(ChatTemplate::load(of_tools).unwrap()));
+    let base = preparer(Arc::new(Letters), 100);
+    let preparer = Preparer { ways: ToolWays::of(&Letters, Some(&template)), template: Some(template), ..base };
+    let shown = |tools: &serde_json::Value| {
+        let messages = vec![Message::new(Role::User, "hello")];
+        let tools = tools.as_array().unwrap().clone();
+        let chat = ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() };
+        preparer.render(&chat).unwrap_or_else(|refused| panic!("{}", refused.message)).text
+    };
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}});
+    assert_eq!(shown(&json!([])), "hello");
+    assert_eq!(
+        shown(&json!([tool])),
+        format!(
+            "Tools: {}hello",
+            r#"[{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]"#
+        )
+    );
+}
+
+#[test]
 fn no_text_is_taken_for_longer_than_it_is() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../nano/nano.gguf");
     let vocab = Arc::new(Bpe::from_gguf(&Gguf::open(std::path::Path::new(path)).unwrap()).unwrap());
@@ -109,8 +136,7 @@ fn no_text_is_taken_for_longer_than_it_is() {
 
 #[test]
 fn a_past_thought_does_not_count_as_shown() {
-    use crate::turn::{Message, Role};
     let thought = format!("<think>{}</think>\n\n4", "1".repeat(5_000));
     let messages = vec![Message::new(Role::User, "2 + 2?"), Message::new(Role::Assistant, thought)];
-    assert_eq!(shown(&ChatInput { messages, ..ChatInput::default() }), ["2 + 2?", "4"]);
+    assert_eq!(shown(&ChatInput { messages, ..ChatInput::default() }, None), ["2 + 2?", "4"]);
 }

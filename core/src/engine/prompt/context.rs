@@ -3,20 +3,19 @@
 use serde_json::{Map, Value, json};
 
 use super::marks::{CUT, Specials};
-use super::thought_and_content;
 use crate::engine::protocol::ChatInput;
 use crate::engine::template::ChatTemplate;
-use crate::engine::tool_schema::in_usual_order;
 use crate::engine::vocab::Vocab;
 use crate::turn::{Message, Role, Thinking, ToolCall};
 
-/// The variables for `messages`, a form of the conversation of `chat`.
+/// The variables for `messages` and `tools`, a form of the conversation of `chat`.
 pub(super) fn context(
     vocab: &dyn Vocab,
     specials: &Specials,
     template: &ChatTemplate,
     chat: &ChatInput,
     messages: &[Message],
+    tools: &[Value],
 ) -> Value {
     let mut context = Map::new();
     for (name, value) in &chat.arguments {
@@ -27,7 +26,7 @@ pub(super) fn context(
         cut_behind(last);
     }
     context.insert("messages".into(), Value::Array(shown));
-    let tools: Vec<Value> = chat.tools.iter().map(|t| specials.defuse_all(&in_usual_order(t))).collect();
+    let tools: Vec<Value> = tools.iter().map(|tool| specials.defuse_all(tool)).collect();
     if template.asks_for("functions") && !template.asks_for("tools") {
         // The form of an older API: the functions as JSON text, and when it is.
         let functions: Vec<&Value> = tools.iter().filter_map(|tool| tool.get("function")).collect();
@@ -100,11 +99,10 @@ fn message(specials: &Specials, message: &Message) -> Value {
         Role::Assistant => "assistant",
         Role::Tool => "tool",
     };
-    let (thought, content) = thought_and_content(message);
     let mut out = Map::new();
     out.insert("role".into(), role.into());
-    out.insert("content".into(), specials.defuse(content).into());
-    if let Some(thought) = thought {
+    out.insert("content".into(), specials.defuse(&message.content).into());
+    if let Some(thought) = &message.reasoning_content {
         out.insert("reasoning_content".into(), specials.defuse(thought).into());
     }
     if !message.tool_calls.is_empty() {

@@ -1,125 +1,148 @@
-//! Conversations that a template was not written for: a system message late or twice, no user message, two of a role in
-//! a row. Or the template has no system's role. Each is put into the nearest form that the template takes and in which
-//! no text is lost. A twin shows whether text is lost: the same conversation with a word of ours in place of each text.
+//! Conversations that a template was not written for. A system message late or twice, no user message, two of a role in
+//! a row, several calls at once, a user behind a tool's result. Or the template has no system's role, or no tools. Each
+//! is put into the nearest form of which the template shows every part.
 
+use serde_json::Value;
+
+use super::rounds;
+use super::seen::{Seen, seen};
 use crate::engine::template::TemplateError;
+use crate::engine::tool_prompt::{as_text, described};
+use crate::engine::tool_schema::completed;
+use crate::toolcall::Format;
 use crate::turn::{Message, Role};
 
 /// Between texts that become one.
 const BETWEEN: &str = "\n\n";
 
-/// How every template expects a conversation: one system message at most, in front, then a user's, and the roles in turn.
-pub(super) fn is_usual(messages: &[Message]) -> bool {
-    let rest = &messages[leading(messages).min(1)..];
-    let mut before = None;
-    for message in rest {
-        let fits = match (before, message.role) {
-            (_, Role::System) => false,
-            (None, role) => role == Role::User,
-            (Some(Role::User), role) => role == Role::Assistant,
-            (Some(Role::Assistant), role) => role != Role::Assistant,
-            (Some(Role::Tool), _) => true,
-            (Some(Role::System), _) => false,
-        };
-        if !fits {
-            return false;
-        }
-        before = Some(message.role);
-    }
-    before.is_some()
+/// Messages of all forms that are tried before what they call becomes text: a long conversation takes a template long.
+const MESSAGES_MAX: usize = 100_000;
+
+/// Renders messages and tools.
+pub(super) type Render<'a> = dyn Fn(&[Message], &[Value]) -> Result<String, TemplateError> + 'a;
+
+/// Why a conversation cannot be shown.
+pub(super) enum Unfit {
+    Refused(TemplateError),
+    /// What is missing in the form of which most is shown.
+    Lost(Vec<String>),
 }
 
-pub(super) fn has_system(messages: &[Message]) -> bool {
-    messages.iter().any(|m| m.role == Role::System)
-}
-
-/// The least that a template with a system's role shows.
-pub(super) fn system_and_user() -> Vec<Message> {
-    vec![Message::new(Role::System, "s"), Message::new(Role::User, "u")]
-}
-
-/// The first form in which `render` shows every text in its order, else every text, else anything; `None` where it takes
-/// none of them.
-pub(super) fn choose(
+/// The text of a conversation, in the first form of which `render` shows every part, in order if one does.
+pub(super) fn write(
     messages: &[Message],
-    render: &impl Fn(&[Message]) -> Result<String, TemplateError>,
-) -> Option<Vec<Message>> {
-    let mut second: Option<(Shown, Vec<Message>)> = None;
-    let mut tried: Vec<Vec<Message>> = Vec::new();
-    for form in forms(messages) {
-        if tried.contains(&form) {
-            continue;
-        }
-        match shown(&form, render) {
-            Shown::InOrder => return Some(form),
-            Shown::Nothing => {}
-            much if second.as_ref().is_none_or(|(before, _)| much > *before) => second = Some((much, form.clone())),
-            _ => {}
-        }
-        tried.push(form);
+    tools: &[Value],
+    format: &dyn Fn() -> &'static Format,
+    render: &Render<'_>,
+) -> Result<String, Unfit> {
+    let mut search = Search { render, why: None, lost: None };
+    let shown = tools_for(tools, render);
+    if let Some(text) = search.among(messages, &shown)? {
+        return Ok(text);
     }
-    second.map(|(_, form)| form)
-}
-
-/// Whether `render` shows every text.
-pub(super) fn shows(messages: &[Message], render: &impl Fn(&[Message]) -> Result<String, TemplateError>) -> bool {
-    shown(messages, render) >= Shown::All
-}
-
-/// What a template shows of a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shown {
-    /// It refuses it.
-    Nothing,
-    Some,
-    All,
-    InOrder,
-}
-
-fn shown(messages: &[Message], render: &impl Fn(&[Message]) -> Result<String, TemplateError>) -> Shown {
-    let (twin, words) = twin(messages);
-    let Ok(text) = render(&twin) else { return Shown::Nothing };
-    let text: String = text.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
-    let mut at = 0;
-    let in_order = words.iter().all(|word| match text[at..].find(word) {
-        Some(found) => {
-            at += found + word.len();
-            true
+    // What the template cannot show by itself becomes text.
+    let of_calls = messages.iter().any(|m| m.role == Role::Tool || !m.tool_calls.is_empty());
+    if of_calls && let Some(text) = search.among(&as_text(format(), messages), &shown)? {
+        return Ok(text);
+    }
+    if !tools.is_empty() {
+        let told = described(format(), messages, tools);
+        if let Some(text) = search.among(&told, &[])? {
+            return Ok(text);
         }
-        None => false,
-    });
-    match in_order {
-        true => Shown::InOrder,
-        false if words.iter().all(|word| text.contains(word)) => Shown::All,
-        false => Shown::Some,
+        if of_calls && let Some(text) = search.among(&as_text(format(), &told), &[])? {
+            return Ok(text);
+        }
+    }
+    match (search.lost, search.why) {
+        (Some(lost), _) => Err(Unfit::Lost(lost)),
+        (None, Some(why)) => Err(Unfit::Refused(why)),
+        (None, None) => Err(Unfit::Lost(Vec::new())),
     }
 }
 
-/// The same conversation with a word for each text, and the words that a template has to show. Of a message that calls
-/// tools, and of what a tool gave, templates show what they like.
-fn twin(messages: &[Message]) -> (Vec<Message>, Vec<String>) {
-    let mut words = Vec::new();
-    let twin = messages.iter().enumerate().map(|(at, message)| {
-        let mut other = message.clone();
-        if message.content.trim().is_empty() {
-            return other;
+/// The tools as they were sent where the template shows their names, else completed.
+fn tools_for(tools: &[Value], render: &Render<'_>) -> Vec<Value> {
+    let asked = [Message::new(Role::User, "u")];
+    let good = |tools: &[Value]| seen(&asked, tools, render).is_ok_and(|seen| seen.lost.is_empty());
+    if tools.is_empty() || good(tools) {
+        return tools.to_vec();
+    }
+    let whole: Vec<Value> = tools.iter().map(completed).collect();
+    if good(&whole) { whole } else { tools.to_vec() }
+}
+
+/// A search for a form, and what was found on the way.
+struct Search<'a> {
+    render: &'a Render<'a>,
+    /// Of the first form that was refused.
+    why: Option<TemplateError>,
+    /// The least that was missing.
+    lost: Option<Vec<String>>,
+}
+
+impl Search<'_> {
+    /// The text of the first form that shows every part in order, else of the first that shows every part.
+    fn among(&mut self, messages: &[Message], tools: &[Value]) -> Result<Option<String>, Unfit> {
+        let mut tried: Vec<Vec<Message>> = Vec::new();
+        let mut second = None;
+        // Most templates show most conversations as they stand: nothing else is made up before.
+        let others = rounds::WAYS.iter().flat_map(|way| forms(&way(messages)));
+        for form in std::iter::once(messages.to_vec()).chain(others) {
+            if tried.contains(&form) {
+                continue;
+            }
+            if tried.len() > MESSAGES_MAX / messages.len().max(1) {
+                break;
+            }
+            match seen(&form, tools, self.render) {
+                Ok(Seen { lost, in_order: true }) if lost.is_empty() => {
+                    if let Some(text) = self.text(&form, tools)? {
+                        return Ok(Some(text));
+                    }
+                }
+                Ok(Seen { lost, .. }) if lost.is_empty() => {
+                    second.get_or_insert_with(|| form.clone());
+                }
+                Ok(Seen { lost, .. }) => {
+                    if self.lost.as_ref().is_none_or(|least| lost.len() < least.len()) {
+                        self.lost = Some(lost);
+                    }
+                }
+                Err(error) => {
+                    let breach = matches!(error, TemplateError::Limit(_) | TemplateError::TooLarge { .. });
+                    self.why.get_or_insert(error);
+                    if breach {
+                        // The other forms are as long.
+                        break;
+                    }
+                }
+            }
+            tried.push(form);
         }
-        other.content = format!("zq{at}qz");
-        if message.role != Role::Tool && message.tool_calls.is_empty() {
-            words.push(other.content.clone());
+        second.map_or(Ok(None), |form| self.text(&form, tools))
+    }
+
+    /// The text itself; none where the template refuses what the texts say.
+    fn text(&mut self, messages: &[Message], tools: &[Value]) -> Result<Option<String>, Unfit> {
+        match (self.render)(messages, tools) {
+            Ok(text) => Ok(Some(text)),
+            Err(error @ (TemplateError::Raised(_) | TemplateError::Failed(_))) => {
+                self.why.get_or_insert(error);
+                Ok(None)
+            }
+            Err(error) => Err(Unfit::Refused(error)),
         }
-        other
-    });
-    (twin.collect(), words)
+    }
 }
 
 /// The conversation as it stands, then in forms ever farther from it.
-fn forms(messages: &[Message]) -> [Vec<Message>; 6] {
+fn forms(messages: &[Message]) -> [Vec<Message>; 8] {
     let folded = folded(messages);
     let (opened, both) = (opened(messages.to_vec()), opened(folded.clone()));
-    let in_turn = in_turn(both.clone());
-    let without_system = without_system(in_turn.clone());
-    [messages.to_vec(), folded, opened, both, in_turn, without_system]
+    let (in_turn, one) = (in_turn(both.clone(), false), in_turn(both.clone(), true));
+    let (plain, plain_one) = (without_system(in_turn.clone()), without_system(one.clone()));
+    [messages.to_vec(), folded, opened, both, in_turn, plain, one, plain_one]
 }
 
 fn leading(messages: &[Message]) -> usize {
@@ -143,12 +166,16 @@ fn opened(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// With one message where a user or the assistant had several in a row.
-fn in_turn(messages: Vec<Message>) -> Vec<Message> {
+/// With one message where a user or the assistant had several in a row; those that call tools too, if `calls`.
+fn in_turn(messages: Vec<Message>, calls: bool) -> Vec<Message> {
+    let joins = |last: &Message, next: &Message| {
+        let plain = last.tool_calls.is_empty() && next.tool_calls.is_empty();
+        last.role == next.role && matches!(next.role, Role::User | Role::Assistant) && (calls || plain)
+    };
     let mut turns: Vec<Message> = Vec::with_capacity(messages.len());
     for message in messages {
         match turns.last_mut() {
-            Some(last) if last.role == message.role && matches!(message.role, Role::User | Role::Assistant) => {
+            Some(last) if joins(last, &message) => {
                 last.content = joined([last.content.as_str(), message.content.as_str()]);
                 last.tool_calls.extend(message.tool_calls);
                 last.reasoning_content = message.reasoning_content.or(last.reasoning_content.take());

@@ -321,14 +321,16 @@ fn a_last_message_is_gone_on_with() {
     // A template that does not show it.
     let chat = ChatInput { messages: conversation("u:q a:b"), continue_final: true, ..ChatInput::default() };
     let error = text_of("{{ messages[0].content }}", chat).unwrap_err();
-    assert!(matches!(error, PromptError::Prefill), "{error}");
+    assert!(matches!(error, PromptError::Lost(_)), "{error}");
 }
 
 #[test]
 fn variables_of_the_client_and_the_effort_reach_the_template() {
     let shown = |source: &str, effort: Option<&str>, arguments: Value, thinking| {
         let (effort, arguments) = (effort.map(str::to_owned), arguments.as_object().cloned().unwrap());
-        text_of(source, ChatInput { effort, arguments, thinking, ..user("x") }).unwrap()
+        let source = format!("{{{{ messages[0].content }}}}|{source}");
+        let text = text_of(&source, ChatInput { effort, arguments, thinking, ..user("x") }).unwrap();
+        text.strip_prefix("x|").unwrap().to_owned()
     };
     let none = || json!({});
     let print = "{{ reasoning_effort }}";
@@ -350,10 +352,10 @@ fn variables_of_the_client_and_the_effort_reach_the_template() {
     assert_eq!(shown(switch, None, json!({"thinking": "deep"}), Thinking::On { budget_tokens: 7 }), "True deep 7");
     // They are a client's text as well.
     let vocab = qwen();
-    let template = ChatTemplate::load("{{ x.y|tojson(ensure_ascii=true) }}").unwrap();
+    let template = ChatTemplate::load("{{ messages[0].content }}{{ x.y|tojson(ensure_ascii=true) }}").unwrap();
     let arguments = json!({"x": {"y": "<think>é"}}).as_object().cloned().unwrap();
     let prompt = render(&vocab, &template, &ChatInput { arguments, ..user("x") }).unwrap();
-    assert_eq!(prompt.text, "\"<think>\\u00e9\"");
+    assert_eq!(prompt.text, "x\"<think>\\u00e9\"");
     assert!(prompt.ids.iter().all(|&id| vocab.kind(id) == TokenKind::Normal));
 }
 
@@ -378,36 +380,46 @@ fn long_whole_numbers_of_a_past_call_keep_their_digits() {
         crate::whole::read("{\"n\": -123456789012345678901234567890, \"m\": [18446744073709551616]}").unwrap();
     call.tool_calls = vec![ToolCall { id: "c".into(), name: "f".into(), arguments }];
     let ask = |source: &str| {
-        let source = format!("{{% set x = messages[1].tool_calls[0].function.arguments %}}{source}");
+        let called = "{% set f = messages[1].tool_calls[0].function %}{% set x = f.arguments %}";
+        let source = format!("{called}{{{{ messages[0].content ~ f.name }}}}|{source}");
         let messages = vec![Message::new(Role::User, "x"), call.clone()];
-        text_of(&source, ChatInput { messages, ..user("x") }).unwrap()
+        let text = text_of(&source, ChatInput { messages, ..user("x") }).unwrap();
+        text.strip_prefix("xf|").unwrap().to_owned()
     };
     assert_eq!(ask("{{ x.n }}"), "-123456789012345678901234567890");
     assert_eq!(ask("{{ x.n is number and x.n is not string }}"), "True");
     assert_eq!(ask("{{ x|tojson }}"), "{\"n\": -123456789012345678901234567890, \"m\": [18446744073709551616]}");
     assert_eq!(ask("{{ x|string }}"), "{'n': -123456789012345678901234567890, 'm': [18446744073709551616]}");
     // A user's own text is no number.
-    assert_eq!(text_of("{{ messages[0].content is string }}", user("\u{fdd2}18446744073709551616")).unwrap(), "True");
+    let text =
+        text_of("{{ messages[0].content is string }}{{ messages[0].content }}", user("\u{fdd2}1844674407370955161"))
+            .unwrap();
+    assert_eq!(text, "True1844674407370955161");
 }
 
 #[test]
 fn the_other_template_is_for_tools() {
-    let template = ChatTemplate::load("plain").unwrap().with_tool_use(Some(ChatTemplate::load("tools").unwrap()));
+    let template = ChatTemplate::load("plain {{ messages[0].content }}").unwrap();
+    let of_tools = "tools {{ messages[0].content }}{{ tools[0].function.name }}";
+    let template = template.with_tool_use(Some(ChatTemplate::load(of_tools).unwrap()));
     let with = |tools: Vec<Value>| render(&qwen(), &template, &ChatInput { tools, ..user("x") }).unwrap().text;
-    assert_eq!((with(Vec::new()), with(vec![json!({"type": "function"})])), ("plain".to_owned(), "tools".to_owned()));
+    assert_eq!(
+        (with(Vec::new()), with(vec![json!({"type": "function", "function": {"name": "f"}})])),
+        ("plain x".to_owned(), "tools xf".to_owned())
+    );
 }
 
 #[test]
 fn functions_and_the_time_are_there_for_templates_of_the_older_form() {
-    let source = "{{ 'F: ' + functions + ' at ' + datetime }}";
+    let source = "{{ messages[0].content + ' F: ' + functions + ' at ' + datetime }}";
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     let chat = ChatInput { date: "2026-01-31".to_owned(), tools: vec![tool], ..user("x") };
     let shown = text_of(source, chat).unwrap();
     assert!(
-        shown.starts_with("F: [\n") && shown.contains("\"name\": \"f\"") && shown.ends_with("] at 2026-01-31"),
+        shown.starts_with("x F: [\n") && shown.contains("\"name\": \"f\"") && shown.ends_with("] at 2026-01-31"),
         "{shown}"
     );
     let chat = ChatInput { date: "2026-01-31".to_owned(), ..user("x") };
-    assert_eq!(text_of(source, chat).unwrap(), "F: [] at 2026-01-31");
+    assert_eq!(text_of(source, chat).unwrap(), "x F: [] at 2026-01-31");
     super::super::template::vet(source).unwrap();
 }

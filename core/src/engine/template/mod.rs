@@ -14,7 +14,7 @@ mod vet;
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 
 use minijinja::syntax::SyntaxConfig;
@@ -68,7 +68,6 @@ pub struct ChatTemplate {
     source: String,
     /// Variables that it expects.
     asks: HashSet<String>,
-    shows_system: OnceLock<bool>,
     /// The file's other template, for conversations with tools.
     tool_use: Option<Box<ChatTemplate>>,
 }
@@ -88,13 +87,7 @@ impl ChatTemplate {
             let asks = asks.map_err(|e| TemplateError::Refused(explain(&e)))?;
             Ok((env, asks))
         })?;
-        Ok(ChatTemplate {
-            env: Arc::new(env),
-            source: source.to_owned(),
-            asks,
-            shows_system: OnceLock::new(),
-            tool_use: None,
-        })
+        Ok(ChatTemplate { env: Arc::new(env), source: source.to_owned(), asks, tool_use: None })
     }
 
     /// With another template for conversations with tools.
@@ -104,7 +97,12 @@ impl ChatTemplate {
 
     /// The template for a conversation.
     pub fn of(&self, chat: &ChatInput) -> &ChatTemplate {
-        self.tool_use.as_deref().filter(|_| !chat.tools.is_empty()).unwrap_or(self)
+        if chat.tools.is_empty() { self } else { self.for_tools() }
+    }
+
+    /// The template for conversations with tools.
+    pub fn for_tools(&self) -> &ChatTemplate {
+        self.tool_use.as_deref().unwrap_or(self)
     }
 
     /// Whether it expects a variable of this name.
@@ -119,11 +117,6 @@ impl ChatTemplate {
                 (self.source[..at].chars().next_back(), self.source[at + word.len()..].chars().next());
             matches!((before, behind), (Some('\''), Some('\'')) | (Some('"'), Some('"')))
         })
-    }
-
-    /// Whether it shows the text of a system message; found out once.
-    pub fn shows_system(&self, find: impl FnOnce() -> bool) -> bool {
-        *self.shows_system.get_or_init(find)
     }
 
     /// Renders the variables of `context`, an object; `date` (`YYYY-MM-DD`) is today's for `strftime_now`,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::gguf::{Gguf, Strings};
 
-use super::super::vocab::{TokenKind, VocabError};
+use super::super::vocab::{TOOL_TEMPLATE, TokenKind, VocabError};
 use super::alphabet::Alphabet;
 
 /// Names that end a reply in the supported families, whatever the file's ids say.
@@ -27,6 +27,7 @@ pub(super) struct Loaded {
     /// The file's beginning of text, put there or not.
     pub(super) begin: Option<u32>,
     pub(super) template: Option<String>,
+    pub(super) tool_template: Option<String>,
 }
 
 fn model(message: impl ToString) -> VocabError {
@@ -64,6 +65,8 @@ impl Loaded {
         let loaded = Loaded {
             merges: merges.iter().map(pair).collect::<Result<_, _>>()?,
             template: text("tokenizer.chat_template")?.map(str::to_owned),
+            // Without it, the other is taken.
+            tool_template: text(TOOL_TEMPLATE).ok().flatten().map(str::to_owned),
             texts,
             kinds,
             pre,

@@ -40,6 +40,7 @@ pub struct Bpe {
     bos: Option<u32>,
     begin: Option<u32>,
     template: Option<String>,
+    tool_template: Option<String>,
 }
 
 impl Bpe {
@@ -50,7 +51,7 @@ impl Bpe {
         let pieces = Pieces::named(&loaded.pre)?;
         let alphabet = Alphabet::new();
         let plain: bpe::Vocab = loaded.plain().into_iter().map(|(text, id)| (text.to_owned(), id)).collect();
-        let Loaded { texts, kinds, merges, ends, bos, begin, template, .. } = loaded;
+        let Loaded { texts, kinds, merges, ends, bos, begin, template, tool_template, .. } = loaded;
         let merges = BPE::builder()
             .vocab_and_merges(plain, merges)
             .ignore_merges(pieces.whole_first)
@@ -75,7 +76,21 @@ impl Bpe {
             .match_kind(MatchKind::LeftmostLongest)
             .build(specials.iter().map(|(_, text)| text))
             .map_err(|e| VocabError::Model(e.to_string()))?;
-        Ok(Bpe { merges, pieces, alphabet, kinds, bytes, ends_at, specials, finder, ends, bos, begin, template })
+        Ok(Bpe {
+            merges,
+            pieces,
+            alphabet,
+            kinds,
+            bytes,
+            ends_at,
+            specials,
+            finder,
+            ends,
+            bos,
+            begin,
+            template,
+            tool_template,
+        })
     }
 
     fn raw(&self, id: u32) -> &[u8] {
@@ -155,5 +170,9 @@ impl Vocab for Bpe {
 
     fn template(&self) -> Option<String> {
         self.template.clone()
+    }
+
+    fn tool_template(&self) -> Option<String> {
+        self.tool_template.clone()
     }
 }

@@ -202,11 +202,12 @@ impl Model {
         unsafe { sys::llama_model_size(self.ptr.as_ptr()) }
     }
 
-    /// The default chat template of the file.
-    pub fn chat_template(&self) -> Option<String> {
-        // SAFETY: returns null or a zero-terminated string owned by the model.
+    /// A chat template of the file: the default one, or the one of a name.
+    pub fn chat_template(&self, name: Option<&CStr>) -> Option<String> {
+        let name = name.map_or(std::ptr::null(), CStr::as_ptr);
+        // SAFETY: takes null or a zero-terminated name; returns null or a zero-terminated string owned by the model.
         unsafe {
-            let text = sys::llama_model_chat_template(self.ptr.as_ptr(), std::ptr::null());
+            let text = sys::llama_model_chat_template(self.ptr.as_ptr(), name);
             (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
         }
     }
