@@ -157,9 +157,11 @@ async fn forget(
         }
     };
     // As it was when it went: it may have been shared meanwhile.
-    let lesson = ask(daemon, ForgetLesson(id)).await?.unwrap_or(lesson);
+    let went = ask(daemon, ForgetLesson(id)).await;
+    // One that was not answered in time may go yet.
+    let lesson = went.as_ref().ok().cloned().flatten().unwrap_or(lesson);
     forget_shown(daemon, &lesson).await;
-    Ok(lesson)
+    went.map(|_| lesson)
 }
 
 /// Forgets the kept prompts that showed a lesson, for everybody who was shown it.
@@ -171,7 +173,13 @@ async fn forget_shown(daemon: &Daemon, lesson: &Lesson) {
 }
 
 async fn edited(daemon: &Daemon, wanted: EditLesson) -> Result<Arc<Lesson>, ServiceError> {
-    let [before, lesson] = ask(daemon, wanted).await?;
+    let shown = daemon.replies.lessons.book().get(&wanted.id).cloned();
+    let changed = ask(daemon, wanted).await;
+    // One that was not answered in time may come yet.
+    if let (Err(ServiceError::Unavailable { .. }), Some(shown)) = (&changed, &shown) {
+        forget_shown(daemon, shown).await;
+    }
+    let [before, lesson] = changed?;
     let for_fewer = before.sharing == Sharing::Shared && lesson.sharing == Sharing::Private;
     if for_fewer || before.questions != lesson.questions || before.answer != lesson.answer {
         forget_shown(daemon, &before).await;

@@ -37,7 +37,7 @@ const VERBS: &[&str] = &[
 ];
 /// What follows `how`.
 const HOW: &[(&str, &[Aspect])] = &[
-    ("long", &[Time]),
+    ("long", &[Time, Amount]),
     ("soon", &[Time]),
     ("late", &[Time]),
     ("early", &[Time]),

@@ -92,11 +92,13 @@ impl Lessons {
         self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Is the lesson of this note still there, with these words?
-    pub fn has(&self, note: &Note) -> bool {
+    /// Is the lesson of this note still shown to this principal, with these words?
+    pub fn has(&self, note: &Note, principal: &str) -> bool {
         let book = self.book();
         let lesson = book.lessons().iter().find(|lesson| lesson.id.0 == note.lesson);
-        lesson.is_some_and(|lesson| lesson.state == State::New && lesson.answer == note.answer)
+        lesson.is_some_and(|lesson| {
+            lesson.shown_to(principal) && lesson.answer == note.answer && lesson.questions.contains(&note.question)
+        })
     }
 
     /// Keeps a lesson. `None`: something was forgotten since `forgotten` was asked, perhaps its turn.

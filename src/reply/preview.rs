@@ -39,7 +39,7 @@ impl Replies {
             note::show(&mut messages, notes);
             chat_input(&plan, messages, self.clock.date())
         };
-        let (chat, _) = self.noted(&seat, &plan.notes, plan.max_tokens, with).await;
+        let (chat, ..) = self.noted(&seat, plan.notes.clone(), plan.max_tokens, with).await;
         let answer = seat.inference.send_within(Ask::ApplyTemplate { chat }, PROMPT_TIMEOUT).await;
         let retry_after_s = seat.board.retry_after_s();
         let failed = |error: String| unavailable(&error, retry_after_s);

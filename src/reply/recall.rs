@@ -13,7 +13,7 @@ use super::Replies;
 use super::run::ReplyRun;
 use super::seat::Seat;
 use crate::actors::inference::Ask;
-use crate::engine::protocol::{ChatInput, Event};
+use crate::engine::protocol::{ChatInput, Event, FailureKind};
 use crate::lessons::note;
 use crate::service::{NoLessons, ReplyEvent};
 use crate::turn::{Message, Note, Plan, PromptEnd, Role};
@@ -48,33 +48,42 @@ impl Replies {
         None
     }
 
-    /// Those of the notes whose lesson is still as it was: it may have been forgotten since the plan was made.
-    pub(super) fn standing(&self, notes: &[Note]) -> Vec<Note> {
-        notes.iter().filter(|note| self.lessons.has(note)).cloned().collect()
+    /// Those of the notes whose lesson is still as it was: it may have been forgotten, or taken back, since the plan was made.
+    pub(super) fn standing(&self, notes: &[Note], principal: &str) -> Vec<Note> {
+        notes.iter().filter(|note| self.lessons.has(note, principal)).cloned().collect()
     }
 
-    /// The chat with as many of the notes as the context has room for beside `answer_tokens`. A prompt that fits without them
-    /// is never refused for them.
+    /// The chat with as many of the notes as the context has room for beside `answer_tokens`, and why it has none of them. A
+    /// prompt that fits without them is never refused for them.
     pub(super) async fn noted(
         &self,
         seat: &Seat,
-        notes: &[Note],
+        mut notes: Vec<Note>,
         answer_tokens: u32,
         chat: impl Fn(&[Note]) -> ChatInput,
-    ) -> (ChatInput, Vec<Note>) {
+    ) -> (ChatInput, Vec<Note>, Option<NoLessons>) {
         let room = seat.hosted.model.context_tokens.saturating_sub(answer_tokens.min(ANSWER_TOKENS) as usize);
         let until = Instant::now() + WITHIN;
-        let mut notes = self.standing(notes);
+        let mut why = None;
         loop {
             let noted = chat(&notes);
-            if notes.is_empty() || tokens_at_most(&noted) <= room {
-                return (noted, notes);
+            if notes.is_empty() {
+                return (noted, notes, why);
+            }
+            if tokens_at_most(&noted) <= room {
+                return (noted, notes, None);
             }
             match timeout_at(until, count(seat, noted.clone())).await {
-                Ok(Some(tokens)) if tokens <= room => return (noted, notes),
+                Ok(Some(tokens)) if tokens <= room => return (noted, notes, None),
                 // The least like goes first.
-                Ok(Some(_)) => drop(notes.pop()),
-                Ok(None) | Err(_) => notes.clear(),
+                Ok(Some(_)) => {
+                    notes.pop();
+                    why = Some(NoLessons::Room);
+                }
+                Ok(None) | Err(_) => {
+                    notes.clear();
+                    why = Some(NoLessons::Late);
+                }
             }
         }
     }
@@ -88,13 +97,13 @@ impl ReplyRun<'_> {
         chat: impl Fn(&Self, &[Note]) -> ChatInput,
     ) -> (ChatInput, Vec<Note>) {
         let build = |notes: &[Note]| chat(self, notes);
-        let standing = self.replies.standing(&self.plan.notes);
-        let (chat, shown) = self.replies.noted(&self.stops.seat, &standing, answer_tokens, build).await;
+        let standing = self.replies.standing(&self.plan.notes, &self.opening.principal);
+        let (chat, shown, why) = self.replies.noted(&self.stops.seat, standing, answer_tokens, build).await;
         if let Some((ReplyEvent::Started { plan, .. }, _)) = &mut self.sink.opening
             && shown != self.plan.notes
         {
             plan.lessons = shown.iter().map(|note| note.lesson.clone()).collect();
-            plan.no_lessons = (shown.is_empty() && !standing.is_empty()).then_some(NoLessons::Room);
+            plan.no_lessons = why;
             self.plan.notes.clone_from(&shown);
         }
         (chat, shown)
@@ -148,6 +157,7 @@ fn tokens_at_most(chat: &ChatInput) -> usize {
 async fn count(seat: &Seat, chat: ChatInput) -> Option<usize> {
     match seat.inference.send_within(Ask::ApplyTemplate { chat }, WITHIN).await {
         Ok(Ok(Event::Rendered { ids, .. })) => Some(ids.len()),
+        Ok(Ok(Event::Failed { kind: FailureKind::Context, .. })) => Some(usize::MAX),
         _ => None,
     }
 }

@@ -195,7 +195,7 @@ impl ToolCallParser {
         (pieces, self.half.take())
     }
 
-    /// Whether the undecided text is the beginning of a call that is withheld, or of one whose name was cut off.
+    /// Whether the undecided text is the beginning of a call that is withheld, or of one without a whole name.
     fn withholds(&mut self, stream: &mut Stream) -> bool {
         if self.withheld.is_empty() || !matches!(self.read(stream, false), Reading::More) {
             return false;
@@ -204,12 +204,9 @@ impl ToolCallParser {
         let name = match self.functions.first_in(body) {
             Some(name) if self.withheld.iter().any(|own| own == name) => Some(name.to_owned()),
             Some(_) => return false,
+            // It may have become one of them.
             None => None,
         };
-        let begun = &body[body.trim_end_matches(shape::is_word).len()..];
-        if name.is_none() && !self.withheld.iter().any(|own| own.starts_with(begun)) {
-            return false;
-        }
         self.half = Some(Half { name });
         true
     }

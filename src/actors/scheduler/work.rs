@@ -93,7 +93,8 @@ impl Work {
 
     /// Why a night that trains is over before it begins: nothing could come of it.
     fn learns_nothing(&self) -> Option<String> {
-        let before = matches!(self.run.phase, Phase::Score | Phase::Select | Phase::Train);
+        // Verdicts are of use to tables all the same.
+        let before = matches!(self.run.phase, Phase::Select | Phase::Train);
         let hosted = self.desk.board.hosted().filter(|_| before && self.run.order.job == Job::Train)?;
         hosted.frozen.as_deref().map(learns::refused)
     }

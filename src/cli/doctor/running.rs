@@ -108,7 +108,12 @@ fn night(state_dir: &Path) -> Finding {
         Ok(_) if path.exists() => found("nights", true, format!("{} can be read", path.display())),
         Ok(_) => found("nights", true, "no night has been recorded yet"),
         Err(error) => {
-            let next = "no night begins; move the file away and restart the daemon to begin anew";
+            let next = match std::fs::File::open(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    "ask as the account that the daemon runs as"
+                }
+                _ => "no night begins; move the file away and restart the daemon to begin anew",
+            };
             found("nights", false, format!("{}: {error}: {next}", path.display()))
         }
     }

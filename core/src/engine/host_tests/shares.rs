@@ -111,7 +111,7 @@ fn where_bits_would_change_nothing_is_taken_away() {
     let mut rig = Rig::odd(2, false);
     rig.hold();
     for id in 1..=3 {
-        rig.asks("ann", id, vec![1], 50);
+        rig.asks("ann", id, vec![1], 2_000);
     }
     rig.go_on();
     rig.until(|e| matches!(e, Event::Token(t) if t.id == 2));
