@@ -73,6 +73,13 @@ fn type_of(value: &mut Value, root: &Value, depth: usize) {
     let mut types = types(schema, root, depth);
     types.retain(|name| name != "null");
     types.dedup();
+    // What is within may be anything, and some templates ask for its type.
+    let within = match types.as_slice() {
+        [one] if one == "array" => Some("items"),
+        [one] if one == "object" && depth < DEPTH_MAX => Some("additionalProperties"),
+        _ => None,
+    };
+    let missing = within.filter(|key| !schema.contains_key(*key));
     let named = match types.len() {
         0 => "string".into(),
         1 => types.remove(0).into(),
@@ -91,6 +98,9 @@ fn type_of(value: &mut Value, root: &Value, depth: usize) {
         if let Some(within @ Value::Object(_)) = schema.get_mut(key) {
             type_of(within, root, depth - 1);
         }
+    }
+    if let Some(key) = missing {
+        schema.insert(key.to_owned(), Map::new().into());
     }
 }
 

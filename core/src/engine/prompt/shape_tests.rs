@@ -36,7 +36,7 @@ const FORMS: &[(&str, &str)] = &[
     (
         "tools in Python's words",
         "{% macro kind(spec) %}{% if spec.type in ['string', 'number', 'integer', 'boolean'] %}{{ spec.type }}\
-         {% elif spec.type == 'array' %}list[{{ kind(spec['items']) }}]{% elif spec.type == 'object' %}dict\
+         {% elif spec.type == 'array' %}list[{{ kind(spec['items']) }}]{% elif spec.type == 'object' %}dict[{{ kind(spec.additionalProperties) }}]\
          {% else %}Union[{% for t in spec.type %}{{ kind({'type': t}) }},{% endfor %}]{% endif %}{% endmacro %}\
          {% for t in tools %}{{ t.function.name + '(' }}{% for name, spec in t.function.parameters.properties.items() %}\
          {{ name + ': ' + kind(spec) }},{% endfor %}{{ ') - ' + t.function.description }}{% endfor %}\

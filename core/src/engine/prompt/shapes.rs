@@ -75,7 +75,7 @@ fn definitions() -> Vec<Value> {
     let typed = json!({"type": "object", "properties": {"s": {"type": "string"}}});
     let untyped = json!({"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "b": {"$ref": "#/$defs/x"}, "c": {"type": ["string", "null"]}, "d": {}, "e": {"enum": [1, "a"]},
-        "f": {"type": "array", "items": {}}, "g": {"type": "null"}, "h": true}, "$defs": {"x": {"type": "object"}}});
+        "f": {"type": "array"}, "g": {"type": "null"}, "h": true}, "$defs": {"x": {"type": "object"}}});
     vec![
         usual(),
         tool(json!({})),
@@ -108,7 +108,7 @@ fn shown(
 }
 
 pub fn text_of(vocab: &dyn Vocab, source: &str, shape: &str) -> Result<String, PromptError> {
-    let chat = ChatInput { messages: conversation(shape), ..ChatInput::default() };
+    let chat = ChatInput { messages: conversation(shape), date: "2026-01-31".into(), ..ChatInput::default() };
     render(vocab, &ChatTemplate::load(source).unwrap(), &chat).map(|prompt| prompt.text)
 }
 
