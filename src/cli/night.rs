@@ -141,7 +141,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
         }
         Cmd::Resume => {
             client.post("/v1/night", &json!({ "command": "resume" })).await?;
-            say!("runs begin by schedule again");
+            say!("no longer paused: runs begin by schedule again, if `night.enabled` is true");
             Ok(ExitCode::SUCCESS)
         }
     }
