@@ -229,7 +229,7 @@ fn replies_that_gave_way_to_another_key_are_the_same_bits() {
             let backend = on_processor(&file.path);
             let ids = 2..2 + backend.info().sequences_max as u64;
             let mut rig = Rig::start(backend, limits, 24);
-            let long = Ask { seed: Some(3), owner: Some("me"), tokens: 250, ..Ask::default() };
+            let long = Ask { seed: Some(3), owner: Some("me"), tokens: 750, ..Ask::default() };
             let alone = rig.ask(1, prompt, long).tokens;
             ids.clone().for_each(|id| rig.send(id, prompt, long));
             rig.until(|e| matches!(e, Event::Token(t) if t.id == ids.end - 1));

@@ -10,9 +10,9 @@ impl Rig {
         self.inputs.send(Input::Prepared(Box::new(job))).unwrap();
     }
 
-    /// Every reply goes on with the odd numbers.
+    /// Every reply goes on with the odd numbers, no faster than a test can ask for more.
     fn odd(sequences: usize, replays: bool) -> Rig {
-        let backend = Counting { replays, ..counting(sequences, Duration::ZERO, Arc::default()) };
+        let backend = Counting { replays, ..counting(sequences, Duration::from_millis(1), Arc::default()) };
         let mut rig = Rig::over(backend, 64);
         rig.load(999, "odd", 1);
         rig.until(|e| matches!(e, Event::AdapterLoaded { .. }));
@@ -65,7 +65,7 @@ fn the_key_with_the_fewest_sequences_comes_first_and_each_key_in_order() {
 fn the_youngest_reply_of_a_key_gives_way_and_goes_on_where_it_stood() {
     let mut rig = Rig::odd(2, true);
     for id in 1..=3 {
-        rig.asks("ann", id, vec![id as u32 * 2 + 1; 100], 2_000);
+        rig.asks("ann", id, vec![id as u32 * 2 + 1; 100], 1_000);
     }
     rig.until(|e| matches!(e, Event::Token(t) if t.id == 2));
     rig.asks("bob", 11, vec![1], 10);
@@ -74,7 +74,7 @@ fn the_youngest_reply_of_a_key_gives_way_and_goes_on_where_it_stood() {
     assert!(rig.finish_of(1).is_none() && rig.finish_of(2).is_none());
     for id in 1..=3 {
         rig.until(ended(id));
-        assert_eq!(rig.tokens_of(id), odd_numbers(id as u32 * 2 + 1, 2_000), "request {id}");
+        assert_eq!(rig.tokens_of(id), odd_numbers(id as u32 * 2 + 1, 1_000), "request {id}");
     }
     // The one that gave way goes on before what its key asked later.
     assert_eq!(rig.begun(), [1, 2, 11, 3]);
@@ -83,7 +83,7 @@ fn the_youngest_reply_of_a_key_gives_way_and_goes_on_where_it_stood() {
 
 #[test]
 fn under_a_steady_stream_of_another_key_every_reply_comes_to_its_end() {
-    let (mut rig, length) = (Rig::odd(2, true), 600);
+    let (mut rig, length) = (Rig::odd(2, true), 1_000);
     rig.asks("ann", 1, vec![3], length);
     rig.asks("ann", 2, vec![5], length);
     rig.until(|e| matches!(e, Event::Token(t) if t.id == 2));
@@ -111,7 +111,7 @@ fn where_bits_would_change_nothing_is_taken_away() {
     let mut rig = Rig::odd(2, false);
     rig.hold();
     for id in 1..=3 {
-        rig.asks("ann", id, vec![1], 2_000);
+        rig.asks("ann", id, vec![1], 1_000);
     }
     rig.go_on();
     rig.until(|e| matches!(e, Event::Token(t) if t.id == 2));
