@@ -32,7 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(1_200);
 const KEEP: PrefixLimits = PrefixLimits { bytes_max: 1 << 30, gain_tokens_min: 64, stride_tokens: 128 };
 
 fn on_processor(path: &Path) -> Box<dyn Backend> {
-    let options = CpuOptions { threads: 2, context_tokens: CONTEXT_TOKENS, sequences_max: 4, ..Default::default() };
+    on_processor_with(path, CONTEXT_TOKENS)
+}
+
+fn on_processor_with(path: &Path, context_tokens: usize) -> Box<dyn Backend> {
+    let options = CpuOptions { threads: 2, context_tokens, sequences_max: 4, ..Default::default() };
     Box::new(Cpu::load(path, &options, &mut |_| {}).unwrap())
 }
 
@@ -226,7 +230,8 @@ fn replies_that_gave_way_to_another_key_are_the_same_bits() {
     for tiny in [Tiny::default(), Tiny { value_heads: 16, ..Tiny::default() }] {
         let (file, prompt) = (tiny.write(), &prompts()[0]);
         for limits in [PrefixLimits::default(), KEEP] {
-            let backend = on_processor(&file.path);
+            // The replies are long enough to be under way still when the other key asks.
+            let backend = on_processor_with(&file.path, 2 * CONTEXT_TOKENS);
             let ids = 2..2 + backend.info().sequences_max as u64;
             let mut rig = Rig::start(backend, limits, 24);
             let long = Ask { seed: Some(3), owner: Some("me"), tokens: 750, ..Ask::default() };
