@@ -408,7 +408,7 @@ impl Child {
                 self.judge(id, n, bad);
                 continue;
             }
-            let item = prompt.strip_prefix("item ").and_then(|n| n.parse::<u32>().ok());
+            let item = prompt.strip_prefix("dinner ").and_then(|n| n.parse::<u32>().ok());
             let limit = if prompt == "endless" { request.max_tokens } else { request.max_tokens.min(3) };
             if prompt == "hang" || prompt == "reflect on slow" {
                 continue;

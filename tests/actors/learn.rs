@@ -93,7 +93,7 @@ fn a_night_learns_from_what_was_confirmed_and_shows_it_again() {
         taught(&state, 75);
         let night = NightStage::new(&state, options()).await;
         night.confirmed("owner", questions(0..50), |_| {}).await;
-        night.confirmed("owner", ["item 7".to_owned()], |_| {}).await;
+        night.confirmed("owner", ["dinner 7".to_owned()], |_| {}).await;
         night.confirmed("owner", ["Is this a secret?".to_owned()], |turn| turn.consent = false).await;
         night.confirmed("owner", ["Is this unscored?".to_owned()], |turn| turn.verdict = None).await;
         let report = night.learn().await;

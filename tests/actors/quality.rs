@@ -45,7 +45,7 @@ fn a_good_answer_passes_a_poor_one_is_revised_and_a_worse_one_is_not_kept() {
         let stage = judged(JUDGE);
         // What is asked, what comes of it, verdicts, the answer that stands.
         let cases = [
-            ("item 5", QualityOutcome::Passed, &[5][..], "right"),
+            ("dinner 5", QualityOutcome::Passed, &[5][..], "right"),
             ("plain", QualityOutcome::Revised, &[1, 5], "better0 better1 better2 "),
             ("stubborn", QualityOutcome::Kept, &[1, 1], "w0 w1 w2 "),
         ];
