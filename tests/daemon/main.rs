@@ -60,6 +60,7 @@ mod quality;
 #[path = "../gguf_malformed/raw.rs"]
 mod raw;
 mod reload;
+mod reloads;
 mod repl;
 mod resident;
 mod retrieval;
