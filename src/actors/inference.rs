@@ -50,6 +50,8 @@ const MAILBOX_MAX: usize = 256;
 const PAUSE_TIMEOUT_MS: u64 = 10_000;
 /// Longest wait for the answer to a question.
 const ASK_TIMEOUT_MS: u64 = 10_000;
+/// The same where a long text is rendered or read, by a library on a busy machine.
+const TEXT_TIMEOUT_MS: u64 = 60_000;
 /// Longest wait for an answer that comes after the step under way.
 const STEP_TIMEOUT_MS: u64 = 30_000;
 /// Longest wait for a vector. An engine that answers nothing at all is ended earlier (`engine.stall_timeout_ms`).
@@ -70,7 +72,7 @@ pub enum InferenceError {
     Busy,
     #[error("the engine is paused already, by somebody else: try again when that is over")]
     Leased,
-    #[error("the engine did not answer within {0} ms")]
+    #[error("the engine did not answer within {} s: ask again when it is less busy, or of a shorter text", .0 / 1_000)]
     Late(u64),
 }
 
@@ -117,6 +119,7 @@ impl Ask {
         match self {
             Ask::ForgetPrefixes { .. } => STEP_TIMEOUT_MS,
             Ask::Embed { .. } => EMBED_TIMEOUT_MS,
+            Ask::Tokenize { .. } | Ask::Detokenize { .. } | Ask::ApplyTemplate { .. } => TEXT_TIMEOUT_MS,
             _ => ASK_TIMEOUT_MS,
         }
     }

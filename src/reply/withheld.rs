@@ -2,7 +2,7 @@
 //! results of its own, they stand in front again, so that the model reads what it had read. They lie in memory alone:
 //! without them the history reads all the same.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::turn::{Message, Role, ToolCall};
@@ -56,9 +56,15 @@ impl Withheld {
         found.map(|kept| kept.messages.clone())
     }
 
-    /// Puts them in front of the client's calls that they led to, where they do not stand there already.
+    /// Puts them in front of the client's calls that they led to, where they do not stand there already. A call that the
+    /// history repeats gets them at its last place alone.
     pub(super) fn put_back(&self, principal: &str, messages: &mut Vec<Message>) {
+        let mut done = HashSet::new();
         for at in (0..messages.len()).rev() {
+            let Some(first) = messages[at].tool_calls.first() else { continue };
+            if !done.insert(first.id.clone()) {
+                continue;
+            }
             let Some(kept) = self.find(principal, &messages[at].tool_calls) else { continue };
             if !messages[..at].ends_with(&kept) {
                 messages.splice(at..at, kept.iter().cloned());
@@ -107,6 +113,11 @@ mod tests {
         let read: Vec<_> = messages.iter().map(|m| (m.role, m.content.as_str())).collect();
         let (assistant, tool) = (Role::Assistant, Role::Tool);
         assert_eq!(read, [(Role::User, "q"), (assistant, ""), (tool, "39.1"), (assistant, "told"), (tool, "sunny")]);
+        let mut twice = sent();
+        twice.extend(sent());
+        withheld.put_back("anna", &mut twice);
+        assert_eq!(twice.len(), 8, "the history repeats the call, and what led to it stands there once");
+        assert_eq!(twice[5].content, "39.1".to_owned());
         let once = messages.clone();
         withheld.put_back("anna", &mut messages);
         assert_eq!(messages, once, "a second time changes nothing");

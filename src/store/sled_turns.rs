@@ -174,10 +174,13 @@ impl SledTurns {
         self.log.scan_prefix(prefix(id)).values().map(|vote| Ok(vote.map_err(disk)?.len() as u64)).sum()
     }
 
-    fn drop_oldest(&self, state: &mut State) -> Result<u64, StoreError> {
+    /// Makes room by dropping the turns that began first, but for `spared`: it came last, also where others began by a
+    /// clock that ran ahead.
+    fn drop_oldest(&self, state: &mut State, spared: Option<&TurnId>) -> Result<u64, StoreError> {
         let mut dropped = 0;
+        let goes = |key: &[u8]| is_turn(key) && spared.is_none_or(|turn| turn.0.as_bytes() != key);
         while state.counts.bytes > self.bytes_max {
-            let oldest = self.log.range(FIRST_TURN..).find(|entry| entry.as_ref().is_ok_and(|(key, _)| is_turn(key)));
+            let oldest = self.log.range(FIRST_TURN..).find(|entry| entry.as_ref().is_ok_and(|(key, _)| goes(key)));
             let Some((id, record)) = oldest.transpose().map_err(disk)? else { break };
             state.seen = Seen::default();
             let mut change = Change::new(state);

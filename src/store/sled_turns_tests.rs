@@ -270,6 +270,19 @@ fn the_oldest_make_room_for_the_newest() {
     assert_eq!(log.len(), 2);
 }
 
+/// Turns of a clock that ran ahead are no reason to drop the one that was just taken.
+#[test]
+fn the_newest_stays_also_where_others_began_in_the_future() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = pack(&turn("turn-50", "p")).unwrap().len() as u64;
+    let log = SledTurns::open(dir.path(), 3 * bytes).unwrap();
+    for id in ["turn-50", "turn-51", "turn-52", "turn-10", "turn-11"] {
+        log.append(&turn(id, "p")).unwrap();
+        assert!(log.list(&TurnFilter::default()).unwrap().iter().any(|kept| kept.id.0 == id), "{id}");
+    }
+    assert_eq!(log.counts().unwrap().turns, 3);
+}
+
 #[test]
 fn a_flipped_bit_is_noticed_and_passed_over() {
     let dir = tempfile::tempdir().unwrap();

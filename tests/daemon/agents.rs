@@ -52,3 +52,23 @@ async fn histories_of_agents_are_answered_and_shown_whole() {
         assert!(reply["usage"]["completion_tokens"].as_u64().unwrap() > 0, "{what}: {reply}");
     }
 }
+
+/// Agents pass some hundred messages every day. What is more than a request may have is refused as such.
+#[tokio::test]
+async fn a_conversation_of_four_thousand_short_messages_is_shown() {
+    let daemon = Daemon::start(&[]).await;
+    let talk = |count: usize| {
+        let mut messages: Vec<Value> = (0..count).map(|n| said(["user", "assistant"][n % 2], "ok")).collect();
+        messages[count / 2] = said("system", "Be brief.");
+        json!({ "messages": messages })
+    };
+    for count in [175, 4_095] {
+        let (status, shown) = daemon.post("/apply-template", &talk(count)).await;
+        assert_eq!(status, 200, "{shown}");
+        let prompt = shown["prompt"].as_str().unwrap();
+        assert!(prompt.starts_with("<|im_start|>system\nBe brief."), "{}", &prompt[..60]);
+        assert!(prompt.matches("<|im_start|>").count() > count / 2);
+    }
+    let (status, reply) = daemon.post(CHAT, &json!({"messages": talk(301)["messages"], "max_tokens": 4})).await;
+    assert_eq!(status, 200, "{reply}");
+}

@@ -407,3 +407,60 @@ fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
         assert!(steps[3 + wanted.len()..].iter().all(|step| *step == [1, 1]), "{steps:?}");
     }
 }
+
+/// A model that gives up what it holds, and takes nothing of it back.
+struct Forgetful(Box<dyn Backend>);
+
+impl Backend for Forgetful {
+    fn info(&self) -> &ModelInfo {
+        self.0.info()
+    }
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        self.0.open()
+    }
+    fn close(&mut self, seq: SeqId) {
+        self.0.close(seq);
+    }
+    fn held(&self, seq: SeqId) -> usize {
+        self.0.held(seq)
+    }
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        self.0.step(batch, out)
+    }
+    fn begin_prompt(&mut self, seq: SeqId, end: usize) {
+        self.0.begin_prompt(seq, end);
+    }
+    fn saved_size(&self) -> Option<SavedSize> {
+        self.0.saved_size()
+    }
+    fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
+        self.0.save(seq, first)
+    }
+    fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
+        // As a library that found no room for the rest.
+        self.0.restore(seq, kept)?;
+        Err(BackendError::Unsupported("restoring a sequence"))
+    }
+}
+
+#[test]
+fn what_is_not_taken_back_is_let_go_and_read_again() {
+    let file = Tiny::default().write();
+    let prompt = &prompts()[1];
+    let mut rig = Rig::start(Box::new(Forgetful(on_processor(&file.path))), KEEP, 24);
+    let mine = Ask { seed: Some(3), owner: Some("me"), tokens: 4, ..Ask::default() };
+    let first = rig.ask(1, prompt, mine);
+    for id in 2..5 {
+        assert_eq!(rig.ask(id, prompt, mine), first);
+    }
+    // So does a reply that gave way to another key.
+    let ids = 10..10 + 4;
+    let long = Ask { tokens: 250, ..mine };
+    let alone = rig.ask(5, prompt, long).tokens;
+    ids.clone().for_each(|id| rig.send(id, prompt, long));
+    rig.until(|e| matches!(e, Event::Token(t) if t.id == ids.end - 1));
+    for id in 50..56 {
+        rig.ask(id, prompt, Ask { owner: Some("you"), tokens: 2, ..Ask::default() });
+    }
+    ids.for_each(|id| assert_eq!(rig.answer(id).tokens, alone, "request {id}"));
+}

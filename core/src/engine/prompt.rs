@@ -164,6 +164,8 @@ pub fn thought_and_content(message: &Message, own: Option<ThoughtMarks>) -> (Opt
         let thought = thought.strip_prefix(heading).unwrap_or(thought);
         Some((thought.trim_start_matches('\n'), after.trim_start_matches('\n')))
     };
-    let found = own.into_iter().chain([("<think>", "</think>", "")]).find_map(cut);
+    // Another model's mark is one only where the text begins with a thought; else somebody wrote of such marks.
+    let foreign = Some(("<think>", "</think>", "")).filter(|(open, ..)| content.trim_start().starts_with(open));
+    let found = own.into_iter().chain(foreign).find_map(cut);
     found.map_or((None, content), |(thought, content)| (Some(thought), content))
 }

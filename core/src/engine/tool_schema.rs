@@ -10,6 +10,9 @@ const FUNCTION_KEYS: &[&str] = &["name", "description", "parameters"];
 const SCHEMA_KEYS: &[&str] = &["type", "description", "enum", "items", "properties", "required"];
 /// Schemas nested deeper than this stay as they are.
 const DEPTH_MAX: usize = 32;
+/// Schemas and values looked at for the types of one definition: references may go in circles. What is beyond counts as
+/// text.
+const LOOKS_MAX: usize = 10_000;
 
 /// The definition with its keys in the usual order; unknown keys follow, and parameters keep their own order.
 pub(super) fn in_usual_order(tool: &Value) -> Value {
@@ -51,7 +54,7 @@ pub(super) fn completed(tool: &Value) -> Value {
         function.entry("description").or_insert_with(|| "".into());
         let parameters = function.entry("parameters").or_insert_with(|| Map::new().into());
         let root = parameters.clone();
-        type_of(parameters, &root, DEPTH_MAX);
+        type_of(parameters, &root, DEPTH_MAX, &mut LOOKS_MAX.clone());
         if let Value::Object(parameters) = parameters {
             parameters.insert("type".to_owned(), "object".into());
             parameters.entry("properties").or_insert_with(|| Map::new().into());
@@ -62,7 +65,7 @@ pub(super) fn completed(tool: &Value) -> Value {
 }
 
 /// Gives a schema and those within a type where they have none, and takes `null` out of a choice of types.
-fn type_of(value: &mut Value, root: &Value, depth: usize) {
+fn type_of(value: &mut Value, root: &Value, depth: usize, looks: &mut usize) {
     if depth == 0 {
         return;
     }
@@ -70,7 +73,7 @@ fn type_of(value: &mut Value, root: &Value, depth: usize) {
         *value = Map::new().into();
     }
     let Value::Object(schema) = value else { return };
-    let mut types = types(schema, root, depth);
+    let mut types = types(schema, root, depth, looks);
     types.retain(|name| name != "null");
     types.dedup();
     // What is within may be anything, and some templates ask for its type.
@@ -88,7 +91,7 @@ fn type_of(value: &mut Value, root: &Value, depth: usize) {
     schema.insert("type".to_owned(), named);
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for property in properties.values_mut() {
-            type_of(property, root, depth - 1);
+            type_of(property, root, depth - 1, looks);
             if let Value::Object(property) = property {
                 property.entry("description").or_insert_with(|| "".into());
             }
@@ -96,7 +99,7 @@ fn type_of(value: &mut Value, root: &Value, depth: usize) {
     }
     for key in ["items", "additionalProperties"] {
         if let Some(within @ Value::Object(_)) = schema.get_mut(key) {
-            type_of(within, root, depth - 1);
+            type_of(within, root, depth - 1, looks);
         }
     }
     if let Some(key) = missing {
@@ -105,21 +108,27 @@ fn type_of(value: &mut Value, root: &Value, depth: usize) {
 }
 
 /// The names of the types that a schema allows.
-fn types(schema: &Map<String, Value>, root: &Value, depth: usize) -> Vec<String> {
-    let listed = |key: &str| schema.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let within = |value: &Value| match value {
-        Value::Object(schema) if depth > 0 => types(schema, root, depth - 1),
-        _ => Vec::new(),
-    };
+fn types(schema: &Map<String, Value>, root: &Value, depth: usize, looks: &mut usize) -> Vec<String> {
     match schema.get("type") {
         Some(Value::String(name)) => return vec![name.clone()],
         Some(Value::Array(names)) => return names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
         _ => {}
     }
+    let listed = |key: &str| schema.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let mut look = || looks.checked_sub(1).map(|left| *looks = left).is_some();
+    let values: Vec<&Value> = listed("enum").iter().chain(schema.get("const")).take_while(|_| look()).collect();
     let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| root.pointer(to.strip_prefix('#')?));
-    let alternatives = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(listed);
-    let values = listed("enum").iter().chain(schema.get("const")).map(|value| kind(value).to_owned());
-    let mut found: Vec<String> = referred.into_iter().chain(alternatives).flat_map(within).chain(values).collect();
+    let mut found = Vec::new();
+    for within in referred.into_iter().chain(["anyOf", "oneOf", "allOf"].into_iter().flat_map(listed)) {
+        let (Value::Object(within), 1..) = (within, depth.min(*looks)) else { continue };
+        *looks -= 1;
+        for name in types(within, root, depth - 1, looks) {
+            if !found.contains(&name) {
+                found.push(name);
+            }
+        }
+    }
+    found.extend(values.into_iter().map(|value| kind(value).to_owned()));
     if found.is_empty() && schema.contains_key("properties") {
         found.push("object".to_owned());
     }
@@ -146,6 +155,8 @@ fn sorted(object: &Map<String, Value>, first: &[&str]) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -158,6 +169,23 @@ mod tests {
         assert_eq!(
             in_usual_order(&tool).to_string(),
             r#"{"type":"function","function":{"name":"n","description":"d","parameters":{"type":"object","properties":{"type":{"type":"string","description":"x"},"a":{"type":"array","items":{"type":"integer","enum":[1]}}},"required":["type"]},"strict":true}}"#
+        );
+    }
+
+    /// Three ways back to itself at each of 32 levels would be looked at for ever.
+    #[test]
+    fn a_schema_that_refers_to_itself_is_completed_at_once() {
+        let again = vec![json!({"$ref": "#/properties/a"}); 10];
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {
+            "a": {"allOf": again}, "b": {"anyOf": [{"type": "string"}, {"$ref": "#/properties/c"}]}, "c": {"const": 3}}}}});
+        let properties = &completed(&tool)["function"]["parameters"]["properties"];
+        assert_eq!(properties["a"]["type"], "string");
+        let alone = json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {
+            "b": {"anyOf": [{"type": "string"}, {"$ref": "#/properties/c"}]}, "c": {"const": 3}}}}});
+        let properties = &completed(&alone)["function"]["parameters"]["properties"];
+        assert_eq!(
+            (&properties["b"]["type"], &properties["c"]["type"]),
+            (&json!(["string", "integer"]), &json!("integer"))
         );
     }
 

@@ -1,6 +1,7 @@
 //! Who serves, while it serves: recovery when an engine comes up, the canary's watch, and every move of the
 //! pointer that no run makes.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,12 @@ impl Look {
             self.watched.add(&turn, self.champion, self.candidate);
         }
     }
+}
+
+/// The canary with no time later than `now`, where it has one: it would pass every turn over, and never grow old.
+fn not_ahead(canary: Canary, now: i64) -> Option<Canary> {
+    let (began_ms, stage_ms) = (canary.began_ms.min(now), canary.stage_ms.min(now));
+    Some(Canary { began_ms, stage_ms, ..canary }).filter(|other| *other != canary)
 }
 
 /// When an engine that came up may be recovered again: one recovery at a time, and after one that came to nothing a
@@ -200,14 +207,19 @@ impl Scheduler {
         context.spawn(wrap_future::<_, Self>(seen).map(move |seen, this, context| {
             this.looking = false;
             this.look_after = Instant::now() + REST_AFTER_LOOK * began.elapsed();
-            let seen = match seen {
-                Ok(Ok(seen)) => seen,
-                Ok(Err(error)) => return tracing::warn!(%error, "the canary was not looked at"),
-                Err(error) => return tracing::warn!(%error, "the canary was not looked at"),
+            let unseen = |error: &dyn Display| {
+                tracing::warn!(%error, "the canary was not looked at");
+                // Its time goes on all the same.
+                this.watched.clone().unwrap_or_else(|| Watched::beginning(this.pointer.champion))
+            };
+            let watched = match seen {
+                Ok(Ok(seen)) => seen.watched,
+                Ok(Err(error)) => unseen(&error),
+                Err(error) => unseen(&error),
             };
             // Something else changed the pointer meanwhile.
             if this.pointer.canary == Some(canary) && !this.moving() {
-                this.judge(canary, seen.watched, context);
+                this.judge(canary, watched, context);
             }
         }));
     }
@@ -215,6 +227,13 @@ impl Scheduler {
     fn judge(&mut self, canary: Canary, watched: Watched, context: &mut Context<Self>) {
         let Ok(schedule) = self.schedule.clone() else { return };
         let now = self.desk.clock.now_ms();
+        if let Some(canary) = not_ahead(canary, now) {
+            self.notice(format!(
+                "the canary of generation {} began by a clock that ran ahead: it counts from now",
+                canary.generation
+            ));
+            return self.point(Pointer { canary: Some(canary), ..self.pointer }, context);
+        }
         let decision = decide(&schedule.canary, canary.stage, now - canary.began_ms, &watched);
         self.watched = Some(watched);
         let number = canary.generation;
@@ -235,6 +254,10 @@ impl Scheduler {
                 Pointer { champion: number, canary: None, previous: self.pointer.champion, ..self.pointer }
             }
         };
+        self.point(next, context);
+    }
+
+    fn point(&mut self, next: Pointer, context: &mut Context<Self>) {
         let Ok(generations) = self.generations.clone() else { return };
         let desk = self.desk.clone();
         self.changing = true;
@@ -246,6 +269,14 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_canary_of_a_clock_that_ran_ahead_counts_from_now() {
+        let canary = Canary { generation: 2, percent: 10, stage: 0, began_ms: 5_000, stage_ms: 9_000 };
+        assert_eq!(not_ahead(canary, 9_000), None);
+        assert_eq!(not_ahead(canary, 7_000), Some(Canary { stage_ms: 7_000, ..canary }));
+        assert_eq!(not_ahead(canary, 1_000), Some(Canary { began_ms: 1_000, stage_ms: 1_000, ..canary }));
+    }
 
     #[test]
     fn one_recovery_at_a_time_and_ever_longer_pauses_while_nothing_helps() {

@@ -14,6 +14,9 @@ use crate::whole;
 /// Under this name the text of arguments is kept that are no JSON object.
 const CUT_OFF: &str = "arguments";
 
+/// Calls of one message: twice what a reply may have.
+const CALLS_MAX: usize = 128;
+
 /// A message on the wire. Clients send replies back with whatever they or another server put into them: what is not read
 /// here has no effect.
 #[derive(Debug, Deserialize)]
@@ -99,6 +102,10 @@ fn message(raw: RawMessage, at: &str, ids: &mut Ids, limits: &HttpLimits) -> Res
     let tool_calls = raw.tool_calls.unwrap_or_default();
     if role != Role::Assistant && !tool_calls.is_empty() {
         return Err(ApiError::param(format!("{at}.tool_calls"), "only the assistant calls tools"));
+    }
+    if tool_calls.len() > CALLS_MAX {
+        let message = format!("{} calls in one message, over the limit of {CALLS_MAX}", tool_calls.len());
+        return Err(ApiError::param(format!("{at}.tool_calls"), message));
     }
     let tool_call_id = match (role, raw.tool_call_id) {
         (Role::Tool, Some(id)) if !id.is_empty() => Some(id),
@@ -292,6 +299,10 @@ mod tests {
             (
                 "messages[0].tool_calls",
                 json!([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}]),
+            ),
+            (
+                "messages[0].tool_calls",
+                json!([{"role": "assistant", "tool_calls": vec![json!({"function": {"name": "f"}}); CALLS_MAX + 1]}]),
             ),
             (
                 "messages[0].tool_calls[0].function.arguments",

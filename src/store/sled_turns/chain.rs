@@ -178,7 +178,7 @@ impl SledTurns {
         (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
         self.apply(state, change)?;
         state.seen.keep(turn);
-        self.drop_oldest(state)
+        self.drop_oldest(state, Some(&turn.id))
     }
 
     /// Makes a turn's links known.

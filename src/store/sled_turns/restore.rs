@@ -61,7 +61,7 @@ impl SledTurns {
     pub(in crate::store) fn limit(&mut self, bytes_max: u64) -> Result<u64, StoreError> {
         self.bytes_max = bytes_max;
         let mut state = self.state();
-        self.drop_oldest(&mut state)
+        self.drop_oldest(&mut state, None)
     }
 
     pub(in crate::store) fn flush_now(&self) -> Result<(), StoreError> {

@@ -8,36 +8,58 @@ use crate::engine::prefix::Keeper;
 use crate::engine::protocol::{Event, RequestId};
 use crate::engine::slot::Slot;
 
-impl Host {
-    /// Opens a sequence for a request, under its adapter, with the longest prefix of its prompt that is kept.
-    pub(super) fn begin(&mut self, slot: &mut Slot) -> Result<SeqId, BackendError> {
-        let seq = self.backend.open()?;
-        let begun = self.fill(seq, slot);
-        if begun.is_err() {
-            self.backend.close(seq);
+/// Whether the backend took back what was kept. A device that was lost stays an error.
+fn taken(restored: Result<(), BackendError>) -> Result<bool, BackendError> {
+    match restored {
+        Ok(()) => Ok(true),
+        Err(error @ BackendError::Lost(_)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "what was kept of a prompt is not taken back, and is read again");
+            Ok(false)
         }
-        begun.map(|()| seq)
+    }
+}
+
+impl Host {
+    /// Opens a sequence for a request, under its adapter, with the longest prefix of its prompt that is kept. What the
+    /// backend does not take back is let go, and the prompt is read.
+    pub(super) fn begin(&mut self, slot: &mut Slot) -> Result<SeqId, BackendError> {
+        loop {
+            let seq = self.backend.open()?;
+            let filled = self.fill(seq, slot);
+            if let Ok(true) = filled {
+                return Ok(seq);
+            }
+            self.backend.close(seq);
+            filled?;
+        }
     }
 
-    fn fill(&mut self, seq: SeqId, slot: &mut Slot) -> Result<(), BackendError> {
+    /// False: something kept was let go, and the sequence may hold a part of it.
+    fn fill(&mut self, seq: SeqId, slot: &mut Slot) -> Result<bool, BackendError> {
         if let Some(adapter) = slot.adapter {
             self.backend.adapt(seq, adapter)?;
         }
         self.backend.begin_prompt(seq, slot.prompt_tokens() as usize);
         if let Some((tokens, saved)) = slot.kept.take() {
             let blocks = saved.blocks.iter().map(Vec::as_slice).collect();
-            self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state })?;
-            slot.restored(tokens);
-            return Ok(());
+            let whole = taken(self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state }))?;
+            if whole {
+                slot.restored(tokens);
+            }
+            return Ok(whole);
         }
-        let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(()) };
+        let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(true) };
         let found = self.prefixes.find(scope, prompt);
-        if let Some(node) = found.node {
-            self.backend.restore(seq, &self.prefixes.kept(node))?;
+        if let Some(node) = found.node
+            && !taken(self.backend.restore(seq, &self.prefixes.kept(node)))?
+        {
+            self.prefixes.discard(node);
+            return Ok(false);
         }
         let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found, size.grid);
         slot.resume(found.held, marks);
-        Ok(())
+        Ok(true)
     }
 
     /// Takes a request's sequence away. What it held is kept aside where it can be saved just there and room is left, as

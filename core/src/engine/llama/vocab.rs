@@ -5,6 +5,7 @@
 //! parts where that happened, cut inside each such name.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use aho_corasick::AhoCorasick;
@@ -68,7 +69,7 @@ impl LlamaVocab {
     /// Ids of a text by the library alone, in parts where it could not bear the whole.
     fn whole(&self, text: &str, specials: bool) -> Result<Vec<u32>, VocabError> {
         let (pieces, longest) = match self.kind {
-            VocabKind::Bpe => cut_runs(text),
+            VocabKind::Bpe => cut_runs(text, &if specials { self.names(text) } else { Vec::new() }),
             _ => (vec![text], 0),
         };
         let all = || -> Result<Vec<u32>, VocabError> {
@@ -85,6 +86,19 @@ impl LlamaVocab {
             let thread = thread.map_err(|e| VocabError::Encode(format!("no thread: {e}")))?;
             thread.join().unwrap_or_else(|_| Err(VocabError::Encode("the tokeniser panicked".into())))
         })
+    }
+
+    /// Where names of special tokens stand in a text, those that overlap as one.
+    fn names(&self, text: &str) -> Vec<Range<usize>> {
+        let found = self.finder.iter().flat_map(|finder| finder.find_overlapping_iter(text));
+        let mut found: Vec<Range<usize>> = found.map(|name| name.range()).collect();
+        found.sort_unstable_by_key(|name| name.start);
+        found.dedup_by(|next, last| {
+            let one = next.start < last.end;
+            last.end = if one { last.end.max(next.end) } else { last.end };
+            one
+        });
+        found
     }
 
     /// Ids of a text that goes on from another, without the blank that SentencePiece puts before a text.
@@ -157,9 +171,9 @@ fn bounded(text: &str) -> Result<(), VocabError> {
     }
 }
 
-/// Cuts `text` inside runs (of white space, or of anything else) longer than `RUN_BYTES_MAX`;
-/// also returns the longest run left.
-fn cut_runs(text: &str) -> (Vec<&str>, usize) {
+/// Cuts `text` inside runs (of white space, or of anything else) longer than `RUN_BYTES_MAX`, but not inside `names`,
+/// which are in order; also returns the longest run left.
+fn cut_runs<'a>(text: &'a str, names: &[Range<usize>]) -> (Vec<&'a str>, usize) {
     let mut pieces = Vec::new();
     let (mut start, mut run, mut longest) = (0, 0, 0);
     let mut in_space = None;
@@ -167,8 +181,13 @@ fn cut_runs(text: &str) -> (Vec<&str>, usize) {
         if in_space != Some(c.is_whitespace()) {
             (in_space, run) = (Some(c.is_whitespace()), 0);
         } else if run + c.len_utf8() > RUN_BYTES_MAX {
-            pieces.push(&text[start..at]);
-            (start, run) = (at, 0);
+            let name =
+                names.get(names.partition_point(|name| name.end <= at)).filter(|name| name.len() <= RUN_BYTES_MAX);
+            let cut = name.map_or(at, |name| name.start.min(at));
+            if cut > start {
+                pieces.push(&text[start..cut]);
+                (start, run) = (cut, at - cut);
+            }
         }
         run += c.len_utf8();
         longest = longest.max(run);
@@ -270,13 +289,18 @@ mod tests {
     #[test]
     fn only_long_runs_are_cut_and_nothing_is_lost() {
         let words = "a few words  and\n\nspaces ".repeat(500);
-        assert_eq!(cut_runs(&words).0, [words.as_str()]);
+        assert_eq!(cut_runs(&words, &[]).0, [words.as_str()]);
         for text in ["a".repeat(10_000), " ".repeat(10_000), "é漢".repeat(3_000), format!("x {}", "y".repeat(2_049))]
         {
-            let (pieces, longest) = cut_runs(&text);
+            let (pieces, longest) = cut_runs(&text, &[]);
             assert_eq!(pieces.concat(), text);
             assert!(pieces.len() > 1 && longest <= RUN_BYTES_MAX);
         }
-        assert_eq!(cut_runs("").0, [""]);
+        assert_eq!(cut_runs("", &[]).0, [""]);
+        // No cut within a name.
+        let named = "a".repeat(2_040) + "<|im_end|>" + &"b".repeat(2_100);
+        let (pieces, longest) = cut_runs(&named, &[2_040..2_050]);
+        assert_eq!(pieces, ["a".repeat(2_040), "<|im_end|>".to_owned() + &"b".repeat(2_038), "b".repeat(62)]);
+        assert!(longest <= RUN_BYTES_MAX);
     }
 }

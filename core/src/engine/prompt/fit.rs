@@ -2,6 +2,10 @@
 //! a row, several calls at once, a user behind a tool's result. Or the template has no system's role, or no tools. Each
 //! is put into the nearest form of which the template shows every part.
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+
 use serde_json::Value;
 
 use super::rounds;
@@ -17,6 +21,8 @@ const BETWEEN: &str = "\n\n";
 
 /// Messages of all forms that are tried before what they call becomes text: a long conversation takes a template long.
 const MESSAGES_MAX: usize = 100_000;
+/// Bytes of all forms that are tried.
+const BYTES_MAX: usize = 128 << 20;
 
 /// Renders messages and tools.
 pub(super) type Render<'a> = dyn Fn(&[Message], &[Value]) -> Result<String, TemplateError> + 'a;
@@ -84,16 +90,18 @@ struct Search<'a> {
 impl Search<'_> {
     /// The text of the first form that shows every part in order, else of the first that shows every part.
     fn among(&mut self, messages: &[Message], tools: &[Value]) -> Result<Option<String>, Unfit> {
-        let mut tried: Vec<Vec<Message>> = Vec::new();
+        let mut tried = HashSet::new();
+        let (_, bytes) = print(messages);
+        let tries_max = (MESSAGES_MAX / messages.len().max(1)).min(BYTES_MAX / bytes.max(1));
         let mut second = None;
         // Most templates show most conversations as they stand: nothing else is made up before.
         let others = rounds::WAYS.iter().flat_map(|way| forms(&way(messages)));
         for form in std::iter::once(messages.to_vec()).chain(others) {
-            if tried.contains(&form) {
-                continue;
-            }
-            if tried.len() > MESSAGES_MAX / messages.len().max(1) {
+            if tried.len() > tries_max {
                 break;
+            }
+            if !tried.insert(print(&form).0) {
+                continue;
             }
             match seen(&form, tools, self.render) {
                 Ok(Seen { lost, in_order: true }) if lost.is_empty() => {
@@ -111,14 +119,14 @@ impl Search<'_> {
                 }
                 Err(error) => {
                     let breach = matches!(error, TemplateError::Limit(_) | TemplateError::TooLarge { .. });
-                    self.why.get_or_insert(error);
                     if breach {
-                        // The other forms are as long.
+                        // The other forms are as long, and this is what ends the search.
+                        self.why = Some(error);
                         break;
                     }
+                    self.why.get_or_insert(error);
                 }
             }
-            tried.push(form);
         }
         second.map_or(Ok(None), |form| self.text(&form, tools))
     }
@@ -134,6 +142,27 @@ impl Search<'_> {
             Err(error) => Err(Unfit::Refused(error)),
         }
     }
+}
+
+/// A hash of messages, and their bytes as JSON.
+fn print(messages: &[Message]) -> (u64, usize) {
+    #[derive(Default)]
+    struct Print(DefaultHasher, usize);
+    impl io::Write for Print {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes);
+            self.1 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut print = Print::default();
+    // A message that cannot be written is told by what of it could be.
+    let _ = serde_json::to_writer(&mut print, messages);
+    (print.0.finish(), print.1)
 }
 
 /// The conversation as it stands, then in forms ever farther from it.

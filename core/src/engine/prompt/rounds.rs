@@ -33,10 +33,11 @@ fn successive(messages: &[Message]) -> Vec<Message> {
         at += behind;
         let by_id = results.iter().all(|result| result.tool_call_id.is_some());
         for (which, call) in message.tool_calls.iter().enumerate() {
-            let mut own = Message { tool_calls: vec![call.clone()], ..message.clone() };
-            if which > 0 {
-                own.content.clear();
-                own.reasoning_content = None;
+            let mut own = Message::new(Role::Assistant, "");
+            (own.tool_calls, own.name) = (vec![call.clone()], message.name.clone());
+            if which == 0 {
+                own.content.clone_from(&message.content);
+                own.reasoning_content.clone_from(&message.reasoning_content);
             }
             out.push(own);
             let answers = |result: &&Message| !by_id || result.tool_call_id.as_deref() == Some(call.id.as_str());

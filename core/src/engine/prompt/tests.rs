@@ -85,6 +85,37 @@ fn a_past_thought_inside_the_content_is_cut_off() {
     assert!(prompt.text.contains("<|im_start|>assistant\n1<|im_end|>"), "{}", prompt.text);
 }
 
+/// A model without marks of its own: somebody may write of such marks.
+#[test]
+fn another_models_mark_cuts_off_what_it_begins_alone() {
+    let cut = |content: &str| {
+        let message = Message::new(Role::Assistant, content);
+        let (thought, content) = thought_and_content(&message, None);
+        (thought.map(str::to_owned), content.to_owned())
+    };
+    assert_eq!(cut("\n<think>\nhm\n</think>\n\n1"), (Some("hm".to_owned()), "1".to_owned()));
+    let told = "A thought ends with </think> there, and begins with <think>.";
+    assert_eq!(cut(told), (None, told.to_owned()));
+}
+
+/// Long conversations of short texts, also where a system's message comes late; what ends the search is what is told.
+#[test]
+fn long_conversations_are_shown_and_a_limit_is_told_as_one() {
+    let turn = |n: usize| Message::new([Role::User, Role::Assistant][n % 2], format!("{n}"));
+    let mut chat = user("0");
+    chat.messages = (0..1_001).map(turn).collect();
+    assert!(rendered(&chat).1.text.contains("<|im_start|>user\n1000<|im_end|>"));
+    chat.messages.insert(501, Message::new(Role::System, "Be brief."));
+    let (_, prompt) = rendered(&chat);
+    assert!(prompt.text.starts_with("<|im_start|>system\nBe brief."), "{}", &prompt.text[..80]);
+    let vocab = qwen();
+    let endless = "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}\
+        {% for m in messages %}{% for n in range(20000) %}{{ n }}{% endfor %}{% endfor %}";
+    let template = ChatTemplate::load(endless).unwrap();
+    let refused = render(&vocab, &template, &chat).unwrap_err();
+    assert!(matches!(refused, PromptError::Template(_)), "{refused}");
+}
+
 /// The attack of the OpenAI role: text that pretends to be another turn.
 #[test]
 fn control_tokens_in_text_stay_text() {

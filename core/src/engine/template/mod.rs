@@ -125,7 +125,10 @@ impl ChatTemplate {
         let input_bytes = text_bytes(&context);
         let output_bytes_max = (4 * input_bytes).max(OUTPUT_BYTES_MIN);
         let items = ["messages", "tools"].iter().filter_map(|k| context.get(k)?.as_array()).map(Vec::len);
-        let fuel = FUEL + FUEL_PER_ITEM * items.sum::<usize>() as u64;
+        let items = items.sum::<usize>() as u64;
+        let fuel = FUEL + FUEL_PER_ITEM * items;
+        // Every turn of a loop is charged with the plain text of all its branches.
+        let written_bytes_max = 4 * output_bytes_max + items * self.source.len() as u64;
         let mut env = Environment::clone(&self.env);
         let strftime = python::strftime(date);
         on_large_stack(move || {
@@ -133,7 +136,7 @@ impl ChatTemplate {
             if let Some(function) = strftime {
                 env.add_global("strftime_now", function);
             }
-            python::start(output_bytes_max, 4 * output_bytes_max);
+            python::start(output_bytes_max, written_bytes_max);
             let template = env.get_template(NAME).map_err(|e| TemplateError::Failed(explain(&e)))?;
             let mut out = Limited { bytes: Vec::new(), limit: output_bytes_max as usize, full: false };
             let done = template.render_captured_to(Value::from(Serde(Shown(&context))), &mut out).map(drop);

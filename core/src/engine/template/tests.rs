@@ -34,6 +34,27 @@ fn qwen_is_rendered_byte_for_byte() {
     }
 }
 
+/// The plain text of a loop's body is charged in each turn, whether it is written or not: long conversations of short
+/// texts have room for it, and a template that writes it all is still held.
+#[test]
+fn a_conversation_of_as_many_messages_as_a_request_may_have_is_rendered() {
+    let talk = |count: usize| {
+        let turn = |n: usize| json!({"role": (["user", "assistant"][n % 2]), "content": format!("{n}")});
+        json!({"messages": (0..count).map(turn).collect::<Vec<_>>(), "add_generation_prompt": true})
+    };
+    let qwen = ChatTemplate::load(QWEN).unwrap();
+    for count in [175, 4_095] {
+        let text = qwen.render(talk(count), "").unwrap();
+        assert_eq!(text.matches("<|im_start|>").count(), count + 1);
+    }
+    let wide =
+        "{% for m in messages %}{% if m.content == 'x' %}".to_owned() + &"y".repeat(9_000) + "{% endif %}{% endfor %}";
+    assert_eq!(ChatTemplate::load(&wide).unwrap().render(talk(4_095), "").unwrap(), "");
+    let written = wide.replace("== 'x'", "!= 'x'");
+    let refused = ChatTemplate::load(&written).unwrap().render(talk(4_095), "");
+    assert!(matches!(refused, Err(TemplateError::TooLarge { .. })), "{refused:?}");
+}
+
 #[test]
 fn lists_of_a_namespace_change_as_in_python() {
     let fill = "{% set n = namespace(x=[]) %}{% macro m(v) %}{% set _ = n.x.append(v) %}{% endmacro %}\
