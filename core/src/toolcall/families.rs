@@ -188,6 +188,18 @@ fn calls_in_the_history_of_every_family_are_read_back() {
     assert_eq!(families, all, "every family has its template here");
 }
 
+/// Where the name is the key itself, a function may be called as others call the whole of a call.
+#[test]
+fn a_function_may_be_called_function() {
+    let tools = [json!({"type": "function", "function": {"name": "function", "parameters": {"type": "object"}}})];
+    let arguments = json!({"function": {"name": "19:00:05"}, "name": "function"});
+    let text = format!("<|tools_prefix|>[{{\"function\": {arguments}}}]<|tools_suffix|>");
+    let mut parser = ToolCallParser::new(&tools, Format::named("apertus").unwrap());
+    let (rest, calls) = crate::toolcall::collect(&parser.push(Channel::Answer, &text));
+    assert_eq!((rest.as_str(), calls.len()), ("", 1));
+    assert_eq!((calls[0].name.as_str(), &calls[0].arguments), ("function", &arguments));
+}
+
 #[test]
 fn a_closing_mark_inside_a_string_closes_nothing_and_text_between_marks_is_told_at_once() {
     let gemma = Format::named("gemma").unwrap();

@@ -42,7 +42,7 @@ pub(super) fn read(form: &Json, text: &str, ended: bool, functions: &Functions, 
             End::Never => return Reading::Text,
             End::More => return if ended { Reading::Text } else { Reading::More },
         };
-        let Some(found) = value(&text[from..to], unclosed).and_then(|value| calls_of(value, functions)) else {
+        let Some(found) = value(&text[from..to], unclosed).and_then(|value| calls_of(form, value, functions)) else {
             return Reading::Text;
         };
         calls.extend(found);
@@ -81,18 +81,21 @@ fn fence(text: &str) -> Option<&str> {
 }
 
 /// The calls that a value is: all of them, or none.
-fn calls_of(value: Value, functions: &Functions) -> Option<Vec<Call>> {
+fn calls_of(form: &Json, value: Value, functions: &Functions) -> Option<Vec<Call>> {
     match value {
-        Value::Array(items) if !items.is_empty() => items.into_iter().map(|item| call_of(item, functions)).collect(),
-        one @ Value::Object(_) => Some(vec![call_of(one, functions)?]),
+        Value::Array(items) if !items.is_empty() => {
+            items.into_iter().map(|item| call_of(form, item, functions)).collect()
+        }
+        one @ Value::Object(_) => Some(vec![call_of(form, one, functions)?]),
         _ => None,
     }
 }
 
-fn call_of(value: Value, functions: &Functions) -> Option<Call> {
+fn call_of(form: &Json, value: Value, functions: &Functions) -> Option<Call> {
     let Value::Object(mut fields) = value else { return None };
-    // The whole definition of a call, as requests write it.
-    if let Some(Value::Object(function)) = fields.get_mut("function") {
+    // The whole definition of a call, as requests write it; not where the key is the name of a function.
+    let is_named = form.name.is_empty() && functions.named("function").is_some();
+    if let (false, Some(Value::Object(function))) = (is_named, fields.get_mut("function")) {
         fields = std::mem::take(function);
     }
     let name =

@@ -278,15 +278,21 @@ impl ReplyControl {
             let rest = held + &self.spelled_rest();
             let rest = skip_newlines(&mut self.skip_newlines, &rest).to_owned();
             let mut found = self.answer(&rest);
+            let mut half = String::new();
             if let (None, Some(calls)) = (&found.stop, &mut self.calls) {
-                let pieces = if reason == FinishReason::Length { calls.cut() } else { calls.finish() };
+                // What was held back may be half a call, which no stop string ends.
+                let (pieces, cut) = match reason {
+                    FinishReason::Length => parted(calls.cut()),
+                    _ => (calls.finish(), String::new()),
+                };
+                half = cut;
                 let last = self.pieces(pieces);
                 found = Found { text: found.text + &last.text, stop: last.stop };
             }
             if found.stop.is_some() {
                 return Finish { reason: FinishReason::Stop, text: found.text, stop: found.stop };
             }
-            text = found.text + &self.stops.flush();
+            text = found.text + &self.stops.flush() + &half;
         }
         Finish { reason, text, stop: None }
     }
@@ -479,6 +485,17 @@ impl ReplyControl {
             None => rest,
         }
     }
+}
+
+/// The pieces up to the end of the last call, and the text behind it.
+fn parted(mut pieces: Vec<Piece>) -> (Vec<Piece>, String) {
+    let behind = pieces.iter().rposition(|piece| !matches!(piece, Piece::Content(..))).map_or(0, |last| last + 1);
+    let rest = pieces.split_off(behind).into_iter().filter_map(|piece| match piece {
+        Piece::Content(_, text) => Some(text),
+        _ => None,
+    });
+    let rest = rest.collect();
+    (pieces, rest)
 }
 
 /// `text` without its leading newlines while `skip` is set; other text clears it.

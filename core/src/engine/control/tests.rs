@@ -194,16 +194,25 @@ fn a_call_that_an_untaught_model_repeats_ends_the_reply() {
 
 #[test]
 fn a_mark_that_the_limit_cuts_meets_no_stop_string() {
-    let vocab = Bytes(Vec::new());
-    let (text, stop) = ("So <tool_", ["<".to_owned()]);
-    let limits = ReplyLimits { max_tokens: text.len() as u32, ..limits(&stop) };
-    let tools = [serde_json::json!({"type": "function", "function": {"name": "f"}})];
-    let control = ReplyControl::new(&vocab, limits, false).unwrap();
-    let mut control = control.calling(&vocab, &tools, &crate::toolcall::QWEN_TAGS, true);
-    let advances = text.bytes().map(|byte| control.push(&vocab, u32::from(byte) + 3)).collect::<Vec<_>>();
-    let finish = advances.last().unwrap().finish.clone().unwrap();
-    let shown: String = advances.iter().map(|a| a.text.as_str()).chain([finish.text.as_str()]).collect();
-    assert_eq!((shown.trim_end(), finish.reason, finish.stop), ("So", FinishReason::Length, None));
+    let whole = "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>";
+    let half = "<tool_call>\n<function=f>\n<parameter=s>\nb\n";
+    for (text, stop, shown_wanted) in [
+        ("So <tool_".to_owned(), "<", "So".to_owned()),
+        // Half a call is no text in which a stop string could stand, also behind a whole one.
+        (half.to_owned(), "\n", half.trim_end().to_owned()),
+        (format!("{whole}{half}"), "<", format!("{whole}{half}").trim_end().to_owned()),
+    ] {
+        let vocab = Bytes(Vec::new());
+        let stop = [stop.to_owned()];
+        let limits = ReplyLimits { max_tokens: text.len() as u32, ..limits(&stop) };
+        let tools = [serde_json::json!({"type": "function", "function": {"name": "f"}})];
+        let control = ReplyControl::new(&vocab, limits, false).unwrap();
+        let mut control = control.calling(&vocab, &tools, &crate::toolcall::QWEN_TAGS, true);
+        let advances = text.bytes().map(|byte| control.push(&vocab, u32::from(byte) + 3)).collect::<Vec<_>>();
+        let finish = advances.last().unwrap().finish.clone().unwrap();
+        let shown: String = advances.iter().map(|a| a.text.as_str()).chain([finish.text.as_str()]).collect();
+        assert_eq!((shown.trim_end(), finish.reason, finish.stop), (shown_wanted.as_str(), FinishReason::Length, None));
+    }
 }
 
 fn limits(stop: &[String]) -> ReplyLimits<'_> {

@@ -37,6 +37,8 @@ const FUEL_PER_ITEM: u64 = 5_000;
 const RECURSION_MAX: usize = 64;
 /// Output that is always allowed; beyond, four times the input.
 const OUTPUT_BYTES_MIN: u64 = 64 << 10;
+/// What a list of the messages may count beside their texts, for each message.
+const VALUE_BYTES_PER_ITEM: u64 = 1 << 10;
 const NAME: &str = "chat";
 
 /// Put into texts of clients, so that nothing in them is taken for a control token: never valid text in interchange
@@ -136,7 +138,7 @@ impl ChatTemplate {
             if let Some(function) = strftime {
                 env.add_global("strftime_now", function);
             }
-            python::start(output_bytes_max, written_bytes_max);
+            python::start(output_bytes_max + VALUE_BYTES_PER_ITEM * items, written_bytes_max);
             let template = env.get_template(NAME).map_err(|e| TemplateError::Failed(explain(&e)))?;
             let mut out = Limited { bytes: Vec::new(), limit: output_bytes_max as usize, full: false };
             let done = template.render_captured_to(Value::from(Serde(Shown(&context))), &mut out).map(drop);

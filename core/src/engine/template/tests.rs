@@ -47,6 +47,10 @@ fn a_conversation_of_as_many_messages_as_a_request_may_have_is_rendered() {
         let text = qwen.render(talk(count), "").unwrap();
         assert_eq!(text.matches("<|im_start|>").count(), count + 1);
     }
+    // Some make a list of their own of them, message by message.
+    let own = "{% set ns = namespace(own=[]) %}{% for m in messages %}{% if m.role != 'system' %}\
+        {% set ns.own = ns.own + [m] %}{% endif %}{% endfor %}{% for m in ns.own %}{{ m.content }},{% endfor %}";
+    assert_eq!(ChatTemplate::load(own).unwrap().render(talk(1_500), "").unwrap().matches(',').count(), 1_500);
     let wide =
         "{% for m in messages %}{% if m.content == 'x' %}".to_owned() + &"y".repeat(9_000) + "{% endif %}{% endfor %}";
     assert_eq!(ChatTemplate::load(&wide).unwrap().render(talk(4_095), "").unwrap(), "");
