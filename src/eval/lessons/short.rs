@@ -123,5 +123,7 @@ mod tests {
         let development = all(Half::Development);
         assert_eq!((development.found.n, development.neighbours.n), (144, 108));
         assert!(development.found.passed >= 133 && development.neighbours.passed <= 1, "{development:#?}");
+        let held_out = all(Half::HeldOut);
+        assert!(held_out.found.passed >= 127 && held_out.neighbours.passed <= 2, "{held_out:#?}");
     }
 }
