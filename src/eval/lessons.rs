@@ -1,6 +1,8 @@
 //! What lessons are worth: facts that no model can know are taught by bare corrections, and asked in other words. Neighbours
 //! are questions of the same shapes that nobody taught: about other people and things, or about something else of the same ones.
 
+pub mod short;
+
 use serde::Serialize;
 
 use super::golden::Score;

@@ -98,7 +98,7 @@ impl Book {
     }
 
     /// With one more lesson, which retires those on the same question.
-    pub(super) fn with(&self, draft: Draft, id: LessonId, now_ms: i64) -> Result<(Book, Arc<Lesson>), LessonError> {
+    pub fn with(&self, draft: Draft, id: LessonId, now_ms: i64) -> Result<(Book, Arc<Lesson>), LessonError> {
         let lesson = Lesson {
             id,
             questions: questions(draft.questions)?,

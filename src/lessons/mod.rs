@@ -4,13 +4,18 @@
 //! - [`Lessons`]: the book in use and its file. The Memory actor alone changes it; whoever reads takes a snapshot.
 //! - [`taught`]: the lesson that a correction makes, or why it makes none.
 //! - [`recall`]: which of them bear on a question; [`note`]: how the model is shown them.
-//! - [`words`]: texts as lists of words, to tell whether two questions are the same; [`aspects`]: what they ask of a thing.
+//! - [`words`]: texts as lists of words, to tell whether two questions are the same.
+//! - [`reading`]: what a question asks for and about whom, by the words of [`classes`]; [`likeness`]: whether two ask the same.
 
-mod aspects;
+mod belongings;
 mod book;
+mod classes;
+mod clauses;
 mod file;
 mod kept;
+mod likeness;
 pub(crate) mod note;
+mod reading;
 mod recall;
 mod taught;
 mod words;
@@ -23,7 +28,7 @@ use crate::turn::TurnId;
 pub use book::Book;
 pub use file::{DAMAGED, FILE};
 pub use kept::Lessons;
-pub use recall::Recalled;
+pub use recall::{Index, Recalled};
 pub use taught::of_correction;
 
 /// Lessons of one principal, retired ones among them.

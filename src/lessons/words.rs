@@ -205,14 +205,24 @@ pub(super) fn numbers(text: &str) -> Vec<String> {
     numbers
 }
 
-/// Has one text a word, and the other its contrary?
-pub(super) fn contrary(a: &str, b: &str) -> bool {
-    let (a, b) = (tokens(&folded(a)), tokens(&folded(b)));
-    let has = |tokens: &[String], word: &str| tokens.iter().any(|token| token == word);
-    CONTRARY
-        .iter()
-        .flat_map(|(x, y)| [(*x, *y), (*y, *x)])
-        .any(|(x, y)| has(&a, x) && !has(&a, y) && has(&b, y) && !has(&b, x))
+/// Which words of the pairs of contraries a text has: two bits for each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Contraries(u32);
+
+impl Contraries {
+    pub(super) fn of(text: &str) -> Contraries {
+        let tokens = tokens_of(text);
+        let has = |word: &str| u32::from(tokens.iter().any(|token| token == word));
+        Contraries(CONTRARY.iter().fold(0, |bits, (x, y)| bits << 2 | has(x) << 1 | has(y)))
+    }
+
+    /// Has one text a word, and the other its contrary?
+    pub(super) fn against(self, other: Contraries) -> bool {
+        (0..CONTRARY.len()).map(|pair| 2 * pair).any(|at| {
+            let (a, b) = (self.0 >> at & 3, other.0 >> at & 3);
+            a != 0 && b != 0 && a & b == 0
+        })
+    }
 }
 
 /// A word of a question, without its ending.
@@ -325,6 +335,7 @@ mod tests {
         assert_eq!((stem("glass"), stem("closed"), stem("close")), ("glass", "clos", "clos"));
         assert_eq!(numbers("What is 25 + 17?"), ["25", "+", "17"]);
         assert_eq!(numbers("Room 12 or room 11"), ["11", "12"]);
+        let contrary = |a, b| Contraries::of(a).against(Contraries::of(b));
         assert!(contrary("to Basel", "from Basel") && !contrary("to Basel", "from here to Basel"));
     }
 }

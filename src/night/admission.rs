@@ -128,6 +128,15 @@ pub struct Principals {
     pub known: BTreeSet<String>,
     /// Those of them whose share is not bounded.
     pub owners: BTreeSet<String>,
+    /// Those of them who do not consent, or do no longer. What they said when they did is not learned either.
+    pub withdrawn: BTreeSet<String>,
+}
+
+impl Principals {
+    /// May a night learn what they said?
+    pub fn teaches(&self, principal: &str) -> bool {
+        self.known.contains(principal) && !self.withdrawn.contains(principal)
+    }
 }
 
 /// Judges turns one by one.
@@ -144,7 +153,8 @@ impl Admission<'_> {
     /// The pair of a turn, or why it gives none.
     pub fn examine(&self, turn: &Turn) -> Result<Row, Refusal> {
         let refuse = |wrong: bool, why: Refusal| if wrong { Err(why) } else { Ok(()) };
-        refuse(!turn.consent, Refusal::NoConsent)?;
+        let withdrawn = |principal: &str| self.principals.withdrawn.contains(principal);
+        refuse(!turn.consent || withdrawn(&turn.principal), Refusal::NoConsent)?;
         refuse(turn.taint, Refusal::Tainted)?;
         refuse(turn.formed, Refusal::Formed)?;
         refuse(turn.called_tools(), Refusal::Called)?;
@@ -190,6 +200,10 @@ impl Admission<'_> {
         let known = |f: &&Feedback| self.principals.known.contains(&f.principal);
         let mut spoken = turn.feedback.iter().filter(known).rev();
         if let Some(feedback) = spoken.clone().find(|f| f.correction.is_some()) {
+            // The words are those of who corrected.
+            if self.principals.withdrawn.contains(&feedback.principal) {
+                return Err(Refusal::NoConsent);
+            }
             return corrected(turn, feedback);
         }
         let vote = spoken.find(|f| f.vote.is_some()).ok_or(Refusal::NoSignal)?;

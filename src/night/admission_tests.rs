@@ -72,7 +72,11 @@ fn turn() -> Turn {
 
 fn principals() -> Principals {
     let names = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect();
-    Principals { known: names(&["owner", "anna", "ben"]), owners: names(&["owner"]) }
+    Principals {
+        known: names(&["owner", "anna", "ben", "gone"]),
+        owners: names(&["owner"]),
+        withdrawn: names(&["gone"]),
+    }
 }
 
 fn examine(change: impl FnOnce(&mut Turn)) -> Result<Row, Refusal> {
@@ -121,6 +125,15 @@ fn each_rule_refuses_what_it_is_for() {
     let ask = |text: &str| vec![Message::new(Role::User, text)];
     let cases: Vec<(Refusal, Change)> = vec![
         (Refusal::NoConsent, Box::new(|t| t.consent = false)),
+        // It was given when the turn was kept, and is not any more.
+        (Refusal::NoConsent, Box::new(|t| t.principal = "gone".to_owned())),
+        (
+            Refusal::NoConsent,
+            Box::new(|t| {
+                let said = feedback(None, Some("<think>7 + 8 is 15</think>15"));
+                t.feedback.push(Feedback { principal: "gone".to_owned(), ..said });
+            }),
+        ),
         (Refusal::Tainted, Box::new(|t| t.taint = true)),
         (Refusal::Formed, Box::new(|t| t.formed = true)),
         (Refusal::Called, Box::new(|t| t.steps = vec![called()])),

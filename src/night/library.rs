@@ -95,6 +95,11 @@ impl Pairs {
         settled.map(|kept| kept.row.origin.question.clone()).collect()
     }
 
+    /// The pairs that may still be learned, as of people who consent.
+    pub fn of(&self, may: impl Fn(&Row) -> bool) -> Pairs {
+        Pairs(self.0.iter().filter(|kept| may(&kept.row)).cloned().collect())
+    }
+
     /// Pairs of refused nights, and of generations that were rolled back, that may be tried again.
     pub fn again(&self, line: &Line, retries_max: u32) -> Vec<Row> {
         self.0.iter().filter(|kept| retries(kept, line, retries_max)).map(|kept| kept.row.clone()).collect()

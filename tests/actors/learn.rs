@@ -129,6 +129,32 @@ fn a_night_learns_from_what_was_confirmed_and_shows_it_again() {
 }
 
 #[test]
+fn who_withdraws_consent_is_left_out_with_earlier_turns_and_with_pairs_of_earlier_nights() {
+    run(async {
+        let state = folder();
+        taught(&state, 75);
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        KeyRing::add(state.path(), "ann", &[Scope::Admin], true, now).unwrap();
+        let night = NightStage::new(&state, options()).await;
+        night.confirmed("owner", questions(0..40), |_| {}).await;
+        night.confirmed("ann", questions(100..140), |_| {}).await;
+        let first = night.learn().await;
+        assert_eq!(first["outcome"]["promoted"]["generation"], 1, "{first:#}");
+        assert_eq!(first["selection"]["new"], 80, "{first:#}");
+        // More of both, kept while both consented.
+        night.confirmed("owner", questions(200..280), |_| {}).await;
+        night.confirmed("ann", questions(300..310), |_| {}).await;
+        KeyRing::consent(state.path(), "ann", false).unwrap();
+        taught(&state, 90);
+        let second = night.learn().await;
+        let selection = &second["selection"];
+        assert_eq!((&selection["new"], &selection["replayed"]), (&json!(80), &json!(40)), "{selection}");
+        assert!(selection["refused"].as_array().unwrap().contains(&json!(["no_consent", 50])), "{selection}");
+        assert!(night.dataset(&second).iter().all(|row| row.origin.principal == "owner"));
+    });
+}
+
+#[test]
 fn a_poisoner_is_capped_and_a_refused_nights_pairs_are_tried_again_and_then_given_up() {
     run(async {
         let state = folder();

@@ -364,6 +364,8 @@ impl Classroom {
         let (principals, exams) = (principals(&self.state_dir)?, exams(&self.exams)?);
         let retries = self.training.retries_max;
         let learned = known.questions(&self.line, retries);
+        let known =
+            &known.of(|row| principals.teaches(&row.origin.principal) && principals.teaches(&row.origin.author));
         let admission =
             Admission { rules: &self.rules, principals: &principals, exams: &exams, learned: &learned, run: &self.run };
         let mut refused = BTreeMap::new();
@@ -419,6 +421,9 @@ pub(super) fn principals(state_dir: &Path) -> Result<Principals, String> {
         principals.known.insert(entry.name.clone());
         if entry.scopes.contains(&Scope::Admin) {
             principals.owners.insert(entry.name.clone());
+        }
+        if !entry.consent {
+            principals.withdrawn.insert(entry.name.clone());
         }
     }
     Ok(principals)

@@ -22,7 +22,6 @@ use crate::engram::nightly::{self, Writing};
 use crate::engram::revoked::Revoked;
 use crate::engram::shelf::{self, DIR, Listed, Shelf};
 use crate::engram::{Source, Table};
-use crate::keys::KeyRing;
 use crate::night::admission::{Admission, Principals, Refusal, Rules};
 use crate::night::dataset::Signal;
 use crate::night::likeness::Exams;
@@ -66,18 +65,13 @@ pub(super) struct Admitted {
 
 impl People {
     fn load(state_dir: &Path, exams: &[PathBuf], rules: Rules) -> Result<People, String> {
-        let ring = KeyRing::load(state_dir).map_err(|error| error.to_string())?;
-        let mut principals = super::learn::principals(state_dir)?;
-        // Who consented when a turn was kept, and does no longer, is not learned from again at every writing.
-        for entry in ring.entries().iter().filter(|entry| !entry.consent) {
-            principals.known.remove(&entry.name);
-        }
+        let principals = super::learn::principals(state_dir)?;
         let revoked = Revoked::load(&state_dir.join(DIR)).map_err(|error| error.to_string())?;
         Ok(People { rules, principals, exams: super::learn::exams(exams)?, revoked })
     }
 
     fn knows(&self, principal: &str) -> bool {
-        self.principals.known.contains(principal)
+        self.principals.teaches(principal)
     }
 
     /// What may be learned from a turn, or why nothing may.

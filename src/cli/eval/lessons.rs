@@ -1,5 +1,5 @@
 //! `chimere eval lessons`: facts are taught through a daemon of its own by bare corrections, and asked in other words with
-//! and without recall.
+//! and without recall. With `--short` it counts which short lessons are recalled, without a model.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use chimere::config::Environment;
 use chimere::eval::golden::Score;
+use chimere::eval::lessons::short::{self, Half};
 use chimere::eval::lessons::{Asked, FACTS_MAX, Fact, household, report};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::{Value, json};
@@ -42,14 +43,43 @@ pub(super) struct Args {
     /// Write every question with its replies to this file (JSONL)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Count which of the shipped short lessons are recalled in other words, without a model
+    #[arg(long, conflicts_with_all = ["model", "facts", "neighbours", "out"])]
+    short: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.short {
+        return count(args.json);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(measure(args))
+}
+
+/// Both halves of the short lessons, a row for all languages, for English and for the others.
+fn count(json: bool) -> anyhow::Result<ExitCode> {
+    let items = short::items()?;
+    let mut rows = short::count(&items, Half::Development)?;
+    rows.extend(short::count(&items, Half::HeldOut)?);
+    if json {
+        say!("{:#}", json!(rows));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for row in &rows {
+        let half = if row.half == Half::HeldOut { "held out" } else { "development" };
+        say!("{half}, {} lessons, {}", row.lessons, row.languages);
+        share("  other wordings that find their lesson", &row.found);
+        share("  neighbours shown a lesson", &row.neighbours);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn share(name: &str, score: &Score) {
+    let [rate, low, high] = [score.rate, score.low, score.high].map(|share| 100.0 * share);
+    say!("{name:<42} {rate:5.1} %  [{low:.1}, {high:.1}]  n {}", score.n);
 }
 
 async fn measure(args: Args) -> anyhow::Result<ExitCode> {
@@ -72,17 +102,13 @@ async fn measure(args: Args) -> anyhow::Result<ExitCode> {
         say!("{:#}", json!(report));
         return Ok(ExitCode::SUCCESS);
     }
-    let row = |name: &str, score: &Score| {
-        let [rate, low, high] = [score.rate, score.low, score.high].map(|share| 100.0 * share);
-        say!("{name:<42} {rate:5.1} %  [{low:.1}, {high:.1}]  n {}", score.n);
-    };
     say!("{} facts taught by corrections", report.facts);
-    row("right in other words without lessons", &report.without);
-    row("right in other words with lessons", &report.with);
-    row("shown a lesson", &report.shown);
-    row("neighbours answered with a taught value", &report.spill_with);
-    row("the same without lessons", &report.spill_without);
-    row("neighbours shown a lesson", &report.neighbours_shown);
+    share("right in other words without lessons", &report.without);
+    share("right in other words with lessons", &report.with);
+    share("shown a lesson", &report.shown);
+    share("neighbours answered with a taught value", &report.spill_with);
+    share("the same without lessons", &report.spill_without);
+    share("neighbours shown a lesson", &report.neighbours_shown);
     Ok(ExitCode::SUCCESS)
 }
 
