@@ -177,6 +177,8 @@ mod tests {
     use super::*;
     use crate::night::phase::Phase;
     use crate::night::report::tests::report;
+    use crate::optimise::paper::{FORMAT, Optimised, RouteResult};
+    use crate::turn::{Message, Role};
 
     fn said(report: &Report) -> [String; 3] {
         report.summary().sentences().map(str::to_owned)
@@ -224,6 +226,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A dry run of the search says what a real one would do.
+    #[test]
+    fn a_dry_run_of_the_prompts_says_what_it_would_change() {
+        let route = |name: &str, outcome| RouteResult {
+            route: name.to_owned(),
+            outcome,
+            system: Some("Give only the number.".to_owned()),
+            messages: vec![Message::new(Role::User, "q"), Message::new(Role::Assistant, "a")],
+            ..RouteResult::default()
+        };
+        let of = |routes: Vec<RouteResult>| {
+            let optimised = Some(Optimised { format: FORMAT, alpha: 0.05, routes });
+            let mut report = Report { outcome: Outcome::Done { words: String::new() }, optimised, ..report() };
+            report.order.job = Job::OptimisePrompts;
+            said(&report)
+        };
+        let [_, happened, means] = of(vec![route("code", RouteOutcome::WouldChange)]);
+        assert_eq!(happened, "A better prompt was found for code.");
+        let real = "A real run would tell `code` \"Give only the number.\" with 1 example.";
+        assert_eq!(means, format!("Nothing changed, because this was a dry run. {real}"));
+        let [_, happened, means] = of(vec![route("kine", RouteOutcome::NothingBetter)]);
+        assert!(happened.contains("No prompt was better") && happened.contains("kine: nothing better"), "{happened}");
+        assert_eq!(means, "Nothing changed: the prompts of yesterday stay.");
     }
 
     #[test]
