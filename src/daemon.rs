@@ -1,5 +1,5 @@
-//! Builds everything once, in this order: state lock, keys, pipelines, listener, actors, door. Stops it in the
-//! opposite order: no new requests, replies under way, door, engine. Signals and systemd are answered here.
+//! Builds everything once, in this order: state lock, keys, pipelines, listener, actors, HTTP server. Stops it in
+//! the opposite order: no new requests, replies under way, server, engine. Signals and systemd are answered here.
 
 pub mod choice;
 pub mod embedder;
@@ -16,7 +16,7 @@ mod pause;
 mod reload;
 mod sessions;
 mod signals;
-mod tables;
+pub mod tables;
 pub mod validate;
 mod vectors;
 

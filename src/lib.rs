@@ -1,9 +1,9 @@
-//! Chimère: one daemon that serves a local mixture-of-experts model, remembers what was verified, scores its
-//! own answers and trains itself at night.
+//! Chimère: one daemon that serves a local language model, remembers what was verified, scores its own
+//! answers and trains itself at night.
 //!
-//! - [`service`]: what the daemon offers to its doors (HTTP).
+//! - [`service`]: what the daemon offers to its server (HTTP).
 //! - [`config`]: what was typed, checked; the only reader of the environment.
-//! - [`actors`]: the cast, its links and its supervisor.
+//! - [`actors`]: the actors, their links and their supervisor.
 //! - [`intent`] picks a request's route, [`pipeline`] makes its plan.
 //! - [`night`]: judging a candidate, generations on disk, canary, schedule, report.
 //! - [`optimise`]: instructions and demonstrations of a route, searched on exams.
@@ -13,8 +13,8 @@
 //! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
 //! - [`embed`]: texts as vectors, and the index of verified exchanges.
 //! - [`lessons`]: what people taught, and what of it a reply is shown.
-//! - [`http`]: the door: OpenAI's API, event streams, limits.
-//! - [`engine`], [`gguf`], [`program`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
+//! - [`http`]: the server: OpenAI's API, event streams, limits.
+//! - [`engine`], [`gguf`], [`plural`], [`program`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
 //! - [`daemon`] builds all of it; [`reply`] is the life of one reply; [`keys`] says who asks.
 
 #![forbid(unsafe_code)]
@@ -48,4 +48,4 @@ pub mod tools;
 
 #[cfg(feature = "llama")]
 pub use chimere_core::quantize;
-pub use chimere_core::{engine, fair, gguf, program, toolcall, training, turn, whole};
+pub use chimere_core::{engine, fair, gguf, plural, program, toolcall, training, turn, whole};

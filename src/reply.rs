@@ -43,6 +43,7 @@ use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
 use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
+use crate::engram::fit::unfit;
 use crate::engram::learned::{NAME, own_name};
 use crate::failpoint::Failpoint;
 use crate::lessons::Lessons;
@@ -196,6 +197,8 @@ impl Replies {
         // A further model has none: they speak of the served one's tokens.
         let shelf = board.shelf();
         let may = |name: &String| shelf.find(name, principal).is_some();
+        let hosted = board.hosted();
+        let other = |name: &String| unfit(shelf.find(name, principal)?, &hosted.as_ref()?.tokenizer_hash);
         let own = own_name(NAME, principal);
         if engram.tables.iter().any(|name| name == NAME) && may(&own) && !engram.tables.contains(&own) {
             engram.tables.push(own);
@@ -211,7 +214,10 @@ impl Replies {
                 param: Some("chimere.engram.tables".to_owned()),
             });
         }
-        engram.tables.retain(may);
+        if let Some(message) = engram.tables.iter().filter(|_| engram.required).find_map(other) {
+            return Err(ServiceError::Invalid { message, param: Some("chimere.engram.tables".to_owned()) });
+        }
+        engram.tables.retain(|name| may(name) && other(name).is_none());
         if engram.tables.is_empty() && !engram.required {
             plan.engram = None;
         }

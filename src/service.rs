@@ -3,12 +3,12 @@
 //! reply cancels the reply.
 
 mod error;
+mod forget;
 mod lessons;
 mod night;
 mod session;
 mod steps;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use crate::turn::{
 };
 
 pub use error::ServiceError;
+pub use forget::{Forgetting, Forgotten};
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
 pub use night::NightCommand;
 pub use session::{SESSION_NAME_BYTES_MAX, SESSION_NAMES, Session, SessionAt, is_session_name};
@@ -317,14 +318,6 @@ pub struct Listed {
     pub next: Option<TurnId>,
 }
 
-/// What a forgetting reaches: what passes a filter, and what came of turns that went on with such a one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Forgetting {
-    pub filter: TurnFilter,
-    /// They stay in the log, without the words of the forgotten.
-    pub followers: BTreeSet<TurnId>,
-}
-
 /// Texts in one request for embeddings.
 pub const EMBED_TEXTS_MAX: usize = 2_048;
 
@@ -427,8 +420,8 @@ pub trait Service: Send + Sync + 'static {
         command: LessonCommand,
     ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>>;
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>>;
-    /// Forgets by filter; returns how many turns were removed.
-    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;
+    /// Forgets by filter; returns what was removed.
+    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Forgotten, ServiceError>>;
 
     /// Replies under way, oldest first; without a principal everybody's.
     fn runs(&self, principal: Option<&str>) -> Vec<RunSummary>;

@@ -1,5 +1,5 @@
 //! Fair shares between keys, wherever several want the places of one thing. The engine's sequences, the reading of prompts
-//! and the replies under way follow these rules. Whoever has least comes first. Among equals it is the one that was
+//! and the replies under way follow these rules. The key that has least comes first. Among equals it is the one that was
 //! served longest ago, and within a key the first that came.
 
 use std::collections::HashMap;

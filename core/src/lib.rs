@@ -7,7 +7,7 @@
 //! - [`fair`]: who comes next where several keys want the same places.
 //! - [`gguf`]: reading and writing of model files; `quantize` rewrites them with smaller types.
 //! - [`schema`]: what a JSON Schema says of a value's kind; [`toolcall`]: calls out of the text of a reply.
-//! - [`program`]: this program, as what its children are.
+//! - [`plural`]: "1 reply", "2 replies"; [`program`]: this program, as what its children are.
 //! - [`training`]: pairs in, adapter out.
 //! - [`turn`]: the records that travel between the parts; [`whole`]: numbers in them that 64 bits do not hold.
 
@@ -19,6 +19,7 @@ pub mod fair;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod gguf;
+pub mod plural;
 pub mod program;
 #[cfg(feature = "llama")]
 pub mod quantize;

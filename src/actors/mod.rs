@@ -1,4 +1,4 @@
-//! The cast: thin owners of state and deadlines. The mathematics lives in plain modules that know no actor.
+//! The actors: thin owners of state and deadlines. The mathematics lives in plain modules that know no actor.
 //!
 //! | actor | owns | receives | on error |
 //! |---|---|---|---|

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use chimere::config::Config;
-use chimere::store::files::create_private_dir;
+use chimere::plural::counted;
+use chimere::store::files::{CHAT_HISTORY, create_private_dir};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as LineConfig, Editor};
@@ -28,7 +29,6 @@ use session::{Session, Settings};
 const HISTORY_LINES: usize = 1000;
 /// Most text that is read from standard input, bytes.
 const INPUT_BYTES_MAX: u64 = 8 << 20;
-const HISTORY_FILE: &str = "chat_history";
 
 /// Talk to the daemon: a prompt, or one answer to MESSAGE or to standard input
 #[derive(clap::Args)]
@@ -60,7 +60,7 @@ pub struct Args {
     /// How much chance decides; 0 = always the most probable token
     #[arg(long)]
     temperature: Option<f32>,
-    /// Most tokens of an answer
+    /// Most tokens of an answer, its thought included [default: the pipeline's, else 8192, and half of the context at most]
     #[arg(long)]
     max_tokens: Option<u32>,
     /// Seed of the sampling: the same seed repeats an answer exactly
@@ -174,7 +174,7 @@ impl Prompt {
     fn new(runtime: Runtime, client: Client, session: Session, state_dir: &Path) -> anyhow::Result<Self> {
         let config = LineConfig::builder().max_history_size(HISTORY_LINES)?.history_ignore_space(true).build();
         let mut editor = Editor::with_config(config).context("cannot use this terminal")?;
-        let history = state_dir.join(HISTORY_FILE);
+        let history = state_dir.join(CHAT_HISTORY);
         if history.exists() {
             editor.load_history(&history).with_context(|| format!("cannot read {}", history.display()))?;
         }
@@ -322,7 +322,8 @@ impl Prompt {
             Command::Load(file) => {
                 self.session.load(Path::new(&file))?;
                 self.rated = None;
-                say!("{} messages{}", self.session.messages.len(), self.leave());
+                let messages = counted(self.session.messages.len(), "message", "messages");
+                say!("{messages}{}", self.leave());
             }
             Command::Retry if self.session.remembered.is_some() && self.unanswered.is_none() && self.last.is_some() => {
                 say!("the session remembers that answer; `chimere session save NAME --turn ID --replace` goes back");
@@ -343,7 +344,10 @@ impl Prompt {
             }
             Command::Good => self.rate("vote", "up")?,
             Command::Bad => self.rate("vote", "down")?,
-            Command::Correct(text) => self.rate("correction", &text)?,
+            Command::Correct(text) => {
+                self.rate("correction", &text)?;
+                self.session.correct(&text);
+            }
             Command::Stats => match &self.last {
                 Some(answer) => say!("{}", answer.stats()),
                 None => say!("there was no answer yet"),
@@ -397,7 +401,7 @@ fn described(think: Think) -> String {
         Think::Auto => "as the pipeline decides".to_owned(),
         Think::On => "on".to_owned(),
         Think::Off => "off".to_owned(),
-        Think::Budget(tokens) => format!("at most {tokens} tokens"),
+        Think::Budget(tokens) => format!("at most {}", counted(tokens, "token", "tokens")),
     }
 }
 

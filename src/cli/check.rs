@@ -3,16 +3,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use chimere::config::check::Finding;
+use chimere::config::check::{Finding, Looked};
 use chimere::config::settings::Setting;
 use chimere::config::{Config, Environment, Flags};
 use serde_json::json;
 
+use super::client::Where;
 use super::exit::{EX_CONFIG, say};
 use super::serve::Place;
+use super::serving::served;
 
 /// Check the configuration, the pipelines, the model's header and the keys, without starting anything, and print every
 /// setting with its origin; the flags are those of `serve`
+///
+/// A daemon that runs is asked which model it serves; --model looks at another file.
 ///
 /// It looks at the values of tensors up to 4 MiB: norms, biases, routers. A value that is no number in a larger tensor
 /// shows when the model is loaded, or as an error of a reply.
@@ -20,6 +24,8 @@ use super::serve::Place;
 pub struct Args {
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    target: Where,
     /// Model file (GGUF)
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -31,7 +37,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
     let environment = Environment::of_process();
-    let findings = Config::check_in(&flags, &environment, Some(&chimere::program::own()?));
+    let findings = Config::check_in(&flags, &environment, &look(&flags, &args.target)?);
     // A configuration that cannot be read is among the findings.
     let settings = Config::load_in(&flags, &environment).map(|config| config.settings).unwrap_or_default();
     if args.json {
@@ -41,6 +47,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         print_settings(&settings);
     }
     Ok(if all_good(&findings) { ExitCode::SUCCESS } else { ExitCode::from(EX_CONFIG) })
+}
+
+/// What is looked at beside the configuration: our program, and what a daemon serves where no file was named.
+pub fn look(flags: &Flags, target: &Where) -> anyhow::Result<Looked> {
+    let config = Config::load(flags).ok().filter(|_| flags.model.is_none());
+    let served = config.and_then(|config| served(target, &config));
+    Ok(Looked { program: Some(chimere::program::own()?), served })
 }
 
 pub fn all_good(findings: &[Finding]) -> bool {

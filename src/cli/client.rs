@@ -65,6 +65,11 @@ impl Client {
         Ok(Client { http, base, key: target.key.clone() })
     }
 
+    /// Where the daemon is asked.
+    pub fn address(&self) -> &str {
+        &self.base
+    }
+
     fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
         match &self.key {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use chimere_ffi::access::may_fill;
 use chimere_ffi::gpu::{compiler_version, first_card, shipped_architectures};
 
-use chimere::config::check::Finding;
+use chimere::config::check::{Finding, Looked};
 use chimere::config::{Config, Environment, Flags};
 use chimere::daemon::choice::served_file;
 use chimere::daemon::embedder;
@@ -16,17 +16,22 @@ use chimere::daemon::validate::judge;
 use chimere::engine::machine::available_bytes;
 use chimere::gguf::Gguf;
 
-use super::check::{all_good, print_findings};
+use super::check::{all_good, look, print_findings};
+use super::client::Where;
 use super::exit::{EX_UNAVAILABLE, say};
 use super::serve::Place;
 
 mod running;
 
 /// Examine this machine and its daemon: processor, card, memory, model, state folder, port, nights. The flags are those of `serve`
+///
+/// A daemon that runs is asked which model it serves; --model looks at another file.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    target: Where,
     /// Model file (GGUF)
     #[arg(long, value_name = "FILE")]
     model: Option<std::path::PathBuf>,
@@ -37,12 +42,12 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
-    let program = chimere::program::own()?;
-    let mut findings = vec![processor(), gpu(&flags), memory_of(&flags, &program)];
-    findings.extend(Config::check_in(&flags, &Environment::of_process(), Some(&program)));
+    let looked = look(&flags, &args.target)?;
+    let mut findings = vec![processor(), gpu(&flags), memory_of(&flags, &looked)];
+    findings.extend(Config::check_in(&flags, &Environment::of_process(), &looked));
     if let Ok(config) = Config::load(&flags) {
         findings.push(state(&config.state_dir));
-        findings.extend(running::look(&config));
+        findings.extend(running::look(&config, &args.target));
     }
     if args.json {
         say!("{}", serde_json::to_string_pretty(&findings)?);
@@ -94,17 +99,22 @@ fn gpu(flags: &Flags) -> Finding {
     found("gpu", true, format!("{card}; {compiler}, {kernels}"))
 }
 
-/// Whether the model and what goes with it fit into the memory that is free.
-fn memory_of(flags: &Flags, program: &Path) -> Finding {
+/// Whether the model and what goes with it fit into the memory that is free. Those of a daemon that serves are in it.
+fn memory_of(flags: &Flags, looked: &Looked) -> Finding {
     let Some(free) = available_bytes() else {
         return found("memory", true, "this system does not say how much is free");
     };
+    if let Some(Ok(served)) = &looked.served {
+        let message = format!("{:.1} GB free beside the models of the daemon at {}", free as f64 / 1e9, served.by);
+        return found("memory", true, message);
+    }
     let bytes = |path: std::path::PathBuf| Gguf::open(&path).map_or(0, |model| model.file_len());
     let needed = Config::load(flags).map_or(0, |config| {
         let embedder = embedder::file(&config).ok().map_or(0, bytes);
         let model = served_file(&config).ok().map_or(0, |path| {
             // One that cannot be hosted is among the findings; it is as large as its file at least.
-            judge(&config, &path, Some(program), 0).map_or_else(|_| bytes(path), |judged| judged.needs_bytes)
+            judge(&config, &path, looked.program.as_deref(), 0)
+                .map_or_else(|_| bytes(path), |judged| judged.needs_bytes)
         });
         model + embedder
     });

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use chimere::config::Config;
 use chimere::daemon::choice::served_file;
-use chimere::engine::tokenizer::Bpe;
+use chimere::engine::load::vocabulary;
 use chimere::engine::vocab::{Vocab, fingerprint};
 use chimere::engram::count::{Corpus, CountRules};
 use chimere::engram::file;
@@ -21,20 +22,25 @@ use chimere::engram::table::Run;
 use chimere::engram::{Change, Draft, Source, Table};
 use chimere::gguf::Gguf;
 use chimere::night::manifest::{KEY_FILE, Seal};
+use chimere::plural::counted;
 use chimere::store::files::{create_private_dir, places, write_durable};
 use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::client::Where;
 use super::exit::{EX_DATAERR, EX_NOINPUT, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
+use super::serving::served;
 
 /// Engram tables: n-grams of verified texts that are mixed into the answers
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    target: Where,
     #[command(subcommand)]
     command: Cmd,
 }
@@ -112,7 +118,7 @@ struct Build {
     /// UTF-8 text; documents end with a zero byte
     #[arg(long = "text", required = true, value_name = "FILE")]
     texts: Vec<PathBuf>,
-    /// Model whose tokenizer to use [default: the one of the configuration, or of `chimere model swap`]
+    /// Model whose tokenizer to use [default: the one that a running daemon serves, else that of the configuration]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Size to reach, bytes
@@ -134,6 +140,7 @@ struct Learn {
     /// Name of the shared table; a principal's own is `NAME-PRINCIPAL`
     #[arg(long, default_value = "learned")]
     name: String,
+    /// Model whose tokenizer to use [default: the one that a running daemon serves, else that of the configuration]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
 }
@@ -149,10 +156,17 @@ struct RawRecord {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = Config::load(&args.place.flags())?;
-    match args.command {
-        Cmd::Build(args) => build(args, &config),
-        Cmd::Learn(args) => learn(args, &config),
+    let Args { place, target, command } = args;
+    let config = Config::load(&place.flags())?;
+    match command {
+        Cmd::Build(args) => {
+            let vocab = chosen_tokenizer(args.model.clone(), &config, &target)?;
+            build(args, vocab.as_ref(), &config)
+        }
+        Cmd::Learn(args) => {
+            let vocab = chosen_tokenizer(args.model.clone(), &config, &target)?;
+            learn(args, vocab.as_ref(), &config)
+        }
         Cmd::Merge { tables, out } => merge(&tables, &out, &config),
         Cmd::Decay { table, now } => {
             let now = now.unwrap_or_else(|| jiff::Timestamp::now().as_second());
@@ -165,29 +179,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn vocabulary(model: Option<PathBuf>, config: &Config) -> anyhow::Result<Bpe> {
-    let path = match (model, served_file(config)) {
-        (Some(path), _) => path,
-        (None, Ok(path)) => path,
-        (None, Err(found)) => {
-            return Err(coded(
-                EX_NOINPUT,
-                format!("no model file: looked for {}; name one with --model", places(&found)),
-            ));
-        }
+/// The vocabulary that an engine reads this model with.
+fn tokenizer_of(path: &Path) -> anyhow::Result<Arc<dyn Vocab>> {
+    let gguf = Gguf::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    vocabulary(path, &gguf).with_context(|| format!("the vocabulary of {}", path.display()))
+}
+
+/// The tokenizer of the file that was named, else of what a daemon serves, else of what one would serve.
+fn chosen_tokenizer(named: Option<PathBuf>, config: &Config, target: &Where) -> anyhow::Result<Arc<dyn Vocab>> {
+    let served = || served(target, config).and_then(Result::ok).map(|served| served.file);
+    let none = |found: Vec<PathBuf>| format!("no model file: looked for {}; name one with --model", places(&found));
+    let path = match named.or_else(served) {
+        Some(path) => path,
+        None => served_file(config).map_err(|found| coded(EX_NOINPUT, none(found)))?,
     };
-    let gguf = Gguf::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let vocab = Bpe::from_gguf(&gguf).map_err(|error| {
-        let message = "there can be no table for this model: a table holds tokens of our own tokenizer";
-        coded(EX_DATAERR, format!("{}: {message} ({error})", path.display()))
-    })?;
-    note!("for the tokenizer {} of {}; --model names another", tokenizer_name(&fingerprint(&vocab)), path.display());
+    let vocab = tokenizer_of(&path)?;
+    let name = tokenizer_name(&fingerprint(vocab.as_ref()));
+    note!("for the tokenizer {name} of {}; --model names another", path.display());
     Ok(vocab)
 }
 
-fn build(args: Build, config: &Config) -> anyhow::Result<()> {
-    let vocab = vocabulary(args.model, config)?;
-    let mut draft = Draft::new(fingerprint(&vocab), vocab.len() as u32)?;
+fn build(args: Build, vocab: &dyn Vocab, config: &Config) -> anyhow::Result<()> {
+    let mut draft = Draft::new(fingerprint(vocab), vocab.len() as u32)?;
     let mut corpus = Corpus::new(vocab.len());
     for path in &args.texts {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -207,12 +220,25 @@ fn build(args: Build, config: &Config) -> anyhow::Result<()> {
         ..CountRules::default()
     };
     corpus.count_into(&mut draft, &rules)?;
-    note!("{} tokens of {} documents", corpus.tokens(), corpus.documents());
+    let of = counted(corpus.documents(), "document", "documents");
+    let read = format!("{} of {of}", counted(corpus.tokens(), "token", "tokens"));
+    note!("{read}");
+    if draft.contexts() == 0 {
+        return Err(coded(EX_DATAERR, empty(&read, &rules)));
+    }
     write(&draft, &args.output, None, config)
 }
 
-fn learn(args: Learn, config: &Config) -> anyhow::Result<()> {
-    let vocab = vocabulary(args.model, config)?;
+/// Why a table would hold nothing, and what helps.
+fn empty(read: &str, rules: &CountRules) -> String {
+    let CountRules { count_min, documents_min, .. } = rules;
+    format!(
+        "no table was written, for it would be empty: in {read} nothing occurs {count_min} times, in {documents_min} \
+         documents. Give more text, end each document with a zero byte, or lower --count-min and --documents-min"
+    )
+}
+
+fn learn(args: Learn, vocab: &dyn Vocab, config: &Config) -> anyhow::Result<()> {
     let text =
         std::fs::read_to_string(&args.records).with_context(|| format!("cannot read {}", args.records.display()))?;
     let mut records = Vec::new();
@@ -224,9 +250,9 @@ fn learn(args: Learn, config: &Config) -> anyhow::Result<()> {
         let RawRecord { principal, origin, verdict, time_s, .. } = raw;
         records.push(Record { tokens, principal, origin, verdict, time_s });
     }
-    let (print, size) = (fingerprint(&vocab), vocab.len() as u32);
+    let (print, size) = (fingerprint(vocab), vocab.len() as u32);
     let learned = learned::learn(&records, print, size)?;
-    note!("{} records, {} of them left out", records.len(), learned.left_out);
+    note!("{}, {} of them left out", counted(records.len(), "record", "records"), learned.left_out);
     let publish = |name: String, owner: Option<&str>, draft: &Draft| {
         let (description, licence) = (nightly::DESCRIPTION.to_owned(), nightly::LICENCE.to_owned());
         write(draft, &Output { name, out: None, description, licence }, owner, config)
@@ -280,10 +306,10 @@ fn write(draft: &Draft, output: &Output, owner: Option<&str>, config: &Config) -
     };
     let table = shelf::read(&path)?;
     say!(
-        "{}: {} contexts, {} continuations, {} bytes, digest {}",
+        "{}: {}, {}, {} bytes, digest {}",
         path.display(),
-        table.contexts(),
-        table.entries(),
+        counted(table.contexts(), "context", "contexts"),
+        counted(table.entries(), "continuation", "continuations"),
         bytes.len(),
         table.digest()
     );
@@ -310,7 +336,9 @@ fn change(path: &Path, config: &Config, with: impl FnOnce(&mut Draft) -> Change)
         let bytes = draft.finish(&meta.name, &meta.description, &meta.licence, meta.owner.as_deref())?;
         shelf::publish(&folder, &bytes, &seal(config)?)?;
     }
-    say!("{}: {} sources and {} continuations changed", path.display(), changed.sources, changed.entries);
+    let sources = counted(changed.sources, "source", "sources");
+    let entries = counted(changed.entries, "continuation", "continuations");
+    say!("{}: {sources} and {entries} changed", path.display());
     Ok(changed)
 }
 
@@ -357,12 +385,11 @@ fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
 
 fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> anyhow::Result<()> {
     let table = shelf::read(path)?;
-    let read = |model: PathBuf| -> anyhow::Result<Bpe> { Ok(Bpe::from_gguf(&Gguf::open(&model)?)?) };
-    let vocab = model.map(read).transpose()?;
+    let vocab = model.as_deref().map(tokenizer_of).transpose()?;
     if let Some(vocab) = &vocab
-        && fingerprint(vocab) != *table.fingerprint()
+        && fingerprint(vocab.as_ref()) != *table.fingerprint()
     {
-        let (table, model) = (tokenizer_name(table.fingerprint()), tokenizer_name(&fingerprint(vocab)));
+        let (table, model) = (tokenizer_name(table.fingerprint()), tokenizer_name(&fingerprint(vocab.as_ref())));
         bail!("the table was made for the tokenizer {table}, but this model has {model}");
     }
     let mut by_order: BTreeMap<usize, usize> = BTreeMap::new();
@@ -371,14 +398,14 @@ fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> 
     let shown: Vec<Value> = table
         .all()
         .take(contexts)
-        .map(|(context, run)| context_json(&context, run, &sources, vocab.as_ref()))
+        .map(|(context, run)| context_json(&context, run, &sources, vocab.as_deref()))
         .collect();
     print_table(&table, &by_order, sources.len(), &shown, as_json);
     Ok(())
 }
 
 /// A context with its continuations, and where each comes from.
-fn context_json(context: &[u32], run: Run<'_>, sources: &[Source], vocab: Option<&Bpe>) -> Value {
+fn context_json(context: &[u32], run: Run<'_>, sources: &[Source], vocab: Option<&dyn Vocab>) -> Value {
     let text = |id: u32| vocab.map_or_else(|| id.to_string(), |v| v.name(id));
     let mut next = Vec::new();
     for e in run.entries() {
@@ -412,7 +439,8 @@ fn print_table(table: &Table, by_order: &BTreeMap<usize, usize>, sources: usize,
     say!("tokenizer   {}", tokenizer_name(table.fingerprint()));
     say!("digest      {}", table.digest());
     say!("contexts    {} ({})", table.contexts(), orders(by_order));
-    say!("entries     {}, from {sources} sources, {bytes} bytes", table.entries());
+    let from = counted(sources, "source", "sources");
+    say!("entries     {}, from {from}, {bytes} bytes", table.entries());
     shown.iter().for_each(|context| say!("{context}"));
 }
 

@@ -99,6 +99,11 @@ impl From<ScopeArg> for Scope {
 
 const ONCE: &str = "This is the only time the key is shown. Send it as `Authorization: Bearer KEY`.";
 
+/// Which keys were changed: a daemon with another state folder has keys of its own.
+fn kept(dir: &Path) -> String {
+    format!("Changed: the keys of a daemon whose state folder is {} (--state-dir names another).", dir.display())
+}
+
 /// What holds before the first key is made.
 const KEYLESS: &str = "There are no keys. Who asks from this machine as the daemon's user or root (http.loopback_owner) \
      is its owner, with all rights; nights may learn from what the owner says. \
@@ -124,6 +129,7 @@ fn renew(dir: &Path, name: &str, (consent, keep): (Option<bool>, bool), as_json:
             say!("{}", json!({ "name": name, "consent": consent }));
         }
         note!("{}", consent_words(name, consent));
+        note!("{}", kept(dir));
         return Ok(());
     }
     let (key, entry) = KeyRing::renew(dir, name, consent, jiff::Timestamp::now())?;
@@ -132,6 +138,7 @@ fn renew(dir: &Path, name: &str, (consent, keep): (Option<bool>, bool), as_json:
         false => say!("{key}"),
     }
     note!("{ONCE} The old key of `{name}` opens nothing any more.");
+    note!("{}", kept(dir));
     note!("{}", consent_words(name, entry.consent));
     Ok(())
 }
@@ -156,6 +163,7 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
                 false => say!("{key}"),
             }
             note!("{ONCE}");
+            note!("{}", kept(dir));
             note!("{}", consent_words(&name, consent));
             if first {
                 note!("From now on every client needs a key, on this machine too.");
@@ -187,6 +195,7 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
             let ring = KeyRing::load(dir)?;
             if ring.is_empty() {
                 note!("{KEYLESS}");
+                note!("This is of the state folder {} (--state-dir names another).", dir.display());
             }
             for k in ring.entries() {
                 let scopes: Vec<_> = k.scopes.iter().map(|s| format!("{s:?}").to_lowercase()).collect();
@@ -204,6 +213,7 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
             note!(
                 "`{name}` opens nothing any more. Its turns and lessons stay; `chimere keys renew {name}` makes a new key of the name."
             );
+            note!("{}", kept(dir));
         }
     }
     Ok(())

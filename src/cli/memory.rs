@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,8 +17,9 @@ use chimere::engine::prefix::discard;
 use chimere::lessons::Lessons;
 use chimere::night::forget;
 use chimere::night::library::Library;
-use chimere::service::{Forgetting, TurnFilter};
-use chimere::store::files::{LockError, StateLock};
+use chimere::plural::counted;
+use chimere::service::{Forgetting, Forgotten, TurnFilter};
+use chimere::store::files::{CHAT_HISTORY, LockError, StateLock, remove_file_if_there};
 use chimere::store::{SledTurns, TurnStore};
 use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
@@ -69,9 +70,12 @@ enum Cmd {
     Forget {
         #[command(flatten)]
         which: Which,
-        /// Everything
+        /// Everything of everybody, and what was typed at `chimere chat`
         #[arg(long)]
         all: bool,
+        /// Do not ask whether to forget everything; for scripts
+        #[arg(long)]
+        yes: bool,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -96,6 +100,12 @@ struct Which {
 }
 
 impl Which {
+    /// It names nothing: all turns are meant.
+    fn is_empty(&self) -> bool {
+        let Which { turn, principal, conversation, since } = self;
+        turn.is_none() && principal.is_none() && conversation.is_none() && since.is_none()
+    }
+
     fn filter(self) -> TurnFilter {
         TurnFilter {
             turn: self.turn.as_deref().map(TurnId::named),
@@ -126,8 +136,31 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Cmd::Export { out: Some(path), .. } => Some(private_file(path)?),
         _ => None,
     };
-    runtime.block_on(execute(args.command, out, Log::open(&config, &args.target)?))?;
+    if let Cmd::Forget { which, all: true, yes: false, .. } = &args.command
+        && which.is_empty()
+    {
+        confirm(&config, &args.target)?;
+    }
+    let typed = config.state_dir.join(CHAT_HISTORY);
+    runtime.block_on(execute(args.command, out, Log::open(&config, &args.target)?, &typed))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks at a terminal whether to forget everything. Nobody can be asked elsewhere.
+fn confirm(config: &Config, target: &Where) -> anyhow::Result<()> {
+    let whose = match &target.url {
+        Some(url) => format!("at the daemon {url}"),
+        None => format!("in {}", config.state_dir.display()),
+    };
+    let what = format!("every turn and lesson of everybody {whose}");
+    if !io::stdin().is_terminal() {
+        let message = format!("this would forget {what}, for good: say --yes as well");
+        return Err(coded(EX_USAGE, message));
+    }
+    note!("This forgets {what}, for good. Write yes to go on:");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if answer.trim() == "yes" { Ok(()) } else { Err(coded(EX_USAGE, "nothing was forgotten")) }
 }
 
 /// Conversations: for nobody else on this machine. What is in the file stays until there is something else to write.
@@ -141,7 +174,8 @@ fn private_file(path: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()> {
+/// `typed`: where this machine keeps what was typed at `chimere chat`.
+async fn execute(command: Cmd, out: Option<File>, log: Log, typed: &Path) -> anyhow::Result<()> {
     match command {
         Cmd::List { which, limit, json } => {
             let (turns, more) = log.newest(which.filter(), usize::try_from(limit).unwrap_or(usize::MAX)).await?;
@@ -178,22 +212,33 @@ async fn execute(command: Cmd, out: Option<File>, log: Log) -> anyhow::Result<()
             }
             Ok(out.into_inner().map_err(|error| error.into_error())?.sync_all()?)
         }
-        Cmd::Forget { which, all, json } => {
-            let filter = which.filter();
-            if filter == TurnFilter::default() && !all {
+        Cmd::Forget { which, all, json, .. } => {
+            if which.is_empty() && !all {
                 let message = "say what to forget: --turn, --principal, --conversation, --since, or --all";
                 return Err(coded(EX_USAGE, message));
             }
-            let turn = filter.turn.clone();
-            let forgotten = log.forget(filter).await?;
-            there(turn.as_ref(), forgotten > 0)?;
-            match json {
-                true => say!("{}", serde_json::json!({ "turns": forgotten })),
-                false => say!("{}", counted(forgotten)),
-            }
-            Ok(())
+            forget(which, json, &log, typed).await
         }
     }
+}
+
+async fn forget(which: Which, json: bool, log: &Log, typed: &Path) -> anyhow::Result<()> {
+    let (everything, filter) = (which.is_empty(), which.filter());
+    let forgotten = log.forget(filter.clone()).await?;
+    there(filter.turn.as_ref(), forgotten.turns > 0)?;
+    if let (true, Some(whose)) = (forgotten.is_nothing(), filter.principal.as_ref().or(filter.conversation.as_ref())) {
+        let next = "`chimere memory list` shows whose turns there are (`--json`: of which conversations)";
+        return Err(coded(EX_DATAERR, format!("nothing was forgotten, for there is nothing of `{whose}`: {next}")));
+    }
+    match json {
+        true => say!("{}", serde_json::json!(forgotten)),
+        false => say!("{}", told(&forgotten)),
+    }
+    // A daemon removes its own; another machine's does not know of this one.
+    if everything && typed.exists() {
+        note!("{} still holds what was typed at `chimere chat` on this machine: remove it by hand", typed.display());
+    }
+    Ok(())
 }
 
 /// The turn log, wherever it can be reached.
@@ -287,17 +332,23 @@ impl Log {
         }
     }
 
-    async fn forget(&self, filter: TurnFilter) -> anyhow::Result<usize> {
+    async fn forget(&self, filter: TurnFilter) -> anyhow::Result<Forgotten> {
         match self {
             Log::Disk { turns, prefixes, state_dir, .. } => {
-                forget_learned(turns, state_dir, &filter)?;
+                let pairs = forget_learned(turns, state_dir, &filter)?;
                 // What keeps lessons from it is said at the end: the log must forget all the same.
                 let lessons = Lessons::open(state_dir).forget(&filter);
                 discard(prefixes).with_context(|| prefixes.display().to_string())?;
-                let forgotten = turns.forget(&filter)?;
+                let forgotten = Forgotten { turns: turns.forget(&filter)?, lessons: 0, pairs };
                 turns.flush().await?;
-                lessons.with_context(|| format!("{}, but no lesson", counted(forgotten)))?;
-                Ok(forgotten)
+                let lessons = lessons.with_context(|| {
+                    format!("{} forgotten, but no lesson", counted(forgotten.turns, "turn", "turns"))
+                })?;
+                if filter == TurnFilter::default() {
+                    let typed = state_dir.join(CHAT_HISTORY);
+                    remove_file_if_there(&typed).with_context(|| typed.display().to_string())?;
+                }
+                Ok(Forgotten { lessons, ..forgotten })
             }
             Log::Daemon(client) => {
                 let mut query = query(&filter);
@@ -305,14 +356,17 @@ impl Log {
                     query.push(("all", "true".to_owned()));
                 }
                 let answer = client.delete(&path(query)?).await?;
-                Ok(answer["turns"].as_u64().context("the daemon did not say how many")? as usize)
+                serde_json::from_value(answer).context("the daemon did not say what it forgot")
             }
         }
     }
 }
 
-fn counted(forgotten: usize) -> String {
-    format!("{forgotten} {} forgotten", if forgotten == 1 { "turn" } else { "turns" })
+fn told(forgotten: &Forgotten) -> String {
+    let Forgotten { turns, lessons, pairs } = *forgotten;
+    let (turns, lessons) = (counted(turns, "turn", "turns"), counted(lessons, "lesson", "lessons"));
+    let pairs = if pairs > 0 { format!(" and {} of nights", counted(pairs, "pair", "pairs")) } else { String::new() };
+    format!("{turns} forgotten, with {lessons}{pairs}")
 }
 
 /// A turn that was named must be there: else a wrong id is taken for an empty log.
@@ -322,8 +376,8 @@ fn there(named: Option<&TurnId>, found: bool) -> anyhow::Result<()> {
     Err(coded(EX_DATAERR, message))
 }
 
-/// Takes turns out of what was learned from them and what is shown of them, before the log forgets them.
-fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> anyhow::Result<()> {
+/// Takes turns out of what was learned from them and what is shown of them, before the log forgets them; how many pairs.
+fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> anyhow::Result<usize> {
     let (mut followers, mut rest) = (BTreeSet::new(), Some(filter.clone()));
     while let Some(wanted) = rest {
         let piece = turns.followers_piece(&wanted)?;
@@ -331,9 +385,9 @@ fn forget_learned(turns: &SledTurns, state_dir: &Path, filter: &TurnFilter) -> a
         rest = piece.next.map(|after| TurnFilter { after: Some(after), ..wanted });
     }
     let wanted = Forgetting { filter: filter.clone(), followers };
-    forget::pairs(state_dir, &Library::new(state_dir), &wanted, None).map_err(anyhow::Error::msg)?;
+    let (pairs, _) = forget::pairs(state_dir, &Library::new(state_dir), &wanted, None).map_err(anyhow::Error::msg)?;
     Examples::open(Err("no daemon runs".to_owned()), state_dir).forget(filter)?;
-    Ok(())
+    Ok(pairs)
 }
 
 /// The address of the turns with a query, escaped.
@@ -373,8 +427,11 @@ fn summary(turn: &Turn) -> String {
     let verdict = turn.verdict.map_or_else(String::new, |verdict| format!(" verdict {verdict}"));
     let votes = if turn.feedback.is_empty() { String::new() } else { format!(" [{} feedback]", turn.feedback.len()) };
     format!(
-        "{} {time} {} {} {reason} {tokens} tokens{verdict}{votes}  {question}",
-        turn.id.0, turn.principal, turn.route
+        "{} {time} {} {} {reason} {}{verdict}{votes}  {question}",
+        turn.id.0,
+        turn.principal,
+        turn.route,
+        counted(tokens, "token", "tokens")
     )
 }
 

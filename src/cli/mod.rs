@@ -30,6 +30,7 @@ mod quantize;
 mod route;
 mod salvage;
 mod serve;
+mod serving;
 mod session;
 mod simulate;
 mod tools;
@@ -45,8 +46,10 @@ struct Cli {
     command: Cmd,
 }
 
-const LONG_ABOUT: &str = "Chimère serves a local mixture-of-experts model to a household or a team over an \
-OpenAI-compatible HTTP endpoint.\n\nStart with `chimere serve`, then `chimere chat` in another terminal.";
+const LONG_ABOUT: &str = "Chimère serves a language model on this machine to a household or a team, over an \
+OpenAI-compatible HTTP endpoint. The model is any GGUF file that this program or llama.cpp can host; a small one, nano, \
+comes with it.\n\nStart with `chimere serve` (or `chimere serve --model FILE.gguf`), then `chimere chat` in another \
+terminal.";
 
 #[derive(Subcommand)]
 enum Cmd {

@@ -5,16 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use chimere::config::Config;
-use chimere::pipeline::{Ceilings, FILE_BYTES_MAX, Pipeline, ProgramStep, ProgramWork, SCHEMA};
-use chimere::store::files::read_bounded;
+use chimere::daemon::choice::served_file;
+use chimere::daemon::tables;
+use chimere::daemon::validate::judge;
+use chimere::engram::fit::complaints;
+use chimere::pipeline::{FILE_BYTES_MAX, Pipeline, ProgramStep, ProgramWork, SCHEMA};
+use chimere::plural::counted;
+use chimere::store::files::{places, read_bounded};
 use chimere::turn::ToolLimits;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::client::{Where, printable};
-use super::exit::{EX_DATAERR, EX_NOINPUT, coded, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, coded, note, say};
 use super::night::with_client;
 use super::serve::Place;
+use super::serving::served;
 
 /// Routes, their prompts and steps: list them, reset an optimised one, check a file, ask a route
 #[derive(clap::Args)]
@@ -57,7 +63,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             say!("{}", SCHEMA.trim_end());
             return Ok(ExitCode::SUCCESS);
         }
-        Cmd::Check { file } => return check(file, &Config::load(&place.flags())?.replies.ceilings),
+        Cmd::Check { file } => return check(file, &Config::load(&place.flags())?, &target),
         _ => {}
     }
     with_client(place, &target, async |client| {
@@ -102,7 +108,10 @@ fn line(route: &Value) -> String {
         Some(from) => {
             let points = |field: &str| 100.0 * from[field].as_f64().unwrap_or_default();
             let (difference, low, high) = (points("difference"), points("low"), points("high"));
-            format!("; optimised: {difference:+.1} points [{low:+.1}, {high:+.1}] on {} questions", from["items"])
+            format!(
+                "; optimised: {difference:+.1} points [{low:+.1}, {high:+.1}] on {}",
+                counted(from["items"].as_u64().unwrap_or_default(), "question", "questions")
+            )
         }
         None => String::new(),
     };
@@ -110,17 +119,46 @@ fn line(route: &Value) -> String {
 }
 
 /// Reads a file as the daemon would, and says what its program is.
-fn check(file: &Path, ceilings: &Ceilings) -> anyhow::Result<ExitCode> {
-    let place = file.display().to_string();
-    let text = read_bounded(file, FILE_BYTES_MAX)?.ok_or_else(|| coded(EX_NOINPUT, format!("{place} is not there")))?;
+fn check(file: &Path, config: &Config, target: &Where) -> anyhow::Result<ExitCode> {
+    let (place, ceilings) = (file.display().to_string(), &config.replies.ceilings);
+    let text = read_bounded(file, FILE_BYTES_MAX)?.ok_or_else(|| coded(EX_NOINPUT, not_there(file, config)))?;
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let read = Pipeline::parse(&text, &place, stem, false)
         .and_then(|pipeline| ceilings.check_file(&pipeline, &place).map(|()| pipeline));
     let pipeline = read.map_err(|error| coded(EX_DATAERR, error.to_string()))?;
-    say!("{}: version {}, {} steps", pipeline.name, pipeline.version, pipeline.program.steps.len());
+    let steps = counted(pipeline.program.steps.len(), "step", "steps");
+    say!("{}: version {}, {steps}", pipeline.name, pipeline.version);
     pipeline.program.steps.iter().for_each(|step| tell(step, ""));
-    say!("at most {} hidden tokens beside the answer", pipeline.program.hidden_tokens());
+    say!("at most {} beside the answer", counted(pipeline.program.hidden_tokens(), "hidden token", "hidden tokens"));
+    warn_of_tables(&pipeline, config, target);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What to name in the place of a file that is not there: a route is no file.
+fn not_there(file: &Path, config: &Config) -> String {
+    let (shown, name) = (file.display(), file.file_stem().unwrap_or_default());
+    let folders = [Some(config.pipelines.overlay.clone()), config.pipelines.shipped.clone()];
+    let folders: Vec<PathBuf> = folders.into_iter().flatten().collect();
+    let of_route = folders.iter().map(|folder| folder.join(name).with_extension("yaml")).find(|path| path.is_file());
+    match of_route {
+        Some(path) => format!("{shown} is not there: name a file, as `chimere pipeline check {}`", path.display()),
+        None => format!("{shown} is not there: name a file; those of the routes lie in {}", places(&folders)),
+    }
+}
+
+/// The file may be right, and its tables not for the served model: the answers would go without them.
+fn warn_of_tables(pipeline: &Pipeline, config: &Config, target: &Where) {
+    if pipeline.engram.is_none() {
+        return;
+    }
+    let served = served(target, config).and_then(Result::ok).map(|served| served.file);
+    let file = served.or_else(|| served_file(config).ok());
+    let program = chimere::program::own().ok();
+    let judged = file.and_then(|file| judge(config, &file, program.as_deref(), 0).ok());
+    let tokenizer = judged.and_then(|judged| judged.tokenizer);
+    for complaint in complaints(pipeline, &tables::look(config), tokenizer.as_deref()) {
+        note!("chimere: warning: {complaint}");
+    }
 }
 
 /// A step of a program, in a line; those of a branch below it.
@@ -129,11 +167,14 @@ fn tell(step: &ProgramStep, margin: &str) {
         ProgramWork::Answer(_) => "generate, visible".to_owned(),
         ProgramWork::Tools(_, allowed, limits) => {
             let (tools, ToolLimits { calls, rounds, .. }) = (allowed.join(", "), limits);
-            format!("tools, visible: {tools}; at most {calls} calls in {rounds} rounds")
+            let (calls, rounds) = (counted(*calls, "call", "calls"), counted(*rounds, "round", "rounds"));
+            format!("tools, visible: {tools}; at most {calls} in {rounds}")
         }
-        ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {tokens} tokens"),
+        ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {}", counted(*tokens, "token", "tokens")),
         ProgramWork::Branch(when, ..) => format!("branch: where {when}"),
-        ProgramWork::Judge(gated) => format!("judge, at most {} more answers", gated.gate.retries),
+        ProgramWork::Judge(gated) => {
+            format!("judge, at most {}", counted(gated.gate.retries, "more answer", "more answers"))
+        }
     };
     say!("  {margin}{:<16} {what}", step.name);
     if let ProgramWork::Branch(_, steps, otherwise) = &step.work {

@@ -1,4 +1,5 @@
-//! `chimere route "text"`: which route a text takes, and why. It reads the pipeline files itself; no daemon runs.
+//! `chimere route "text"`: which route a text takes, and why. It reads the pipeline files itself, or asks the daemon that
+//! is named by --url or `CHIMERE_URL`.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -6,19 +7,26 @@ use std::process::ExitCode;
 use chimere::config::Config;
 use chimere::pipeline::{PipelineSet, Routing, Sources};
 use chimere::turn::{Message, Role};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::exit::{EX_CONFIG, EX_DATAERR, coded, say};
+use super::client::{Where, printable};
+use super::exit::{EX_CONFIG, EX_DATAERR, coded, note, say};
+use super::night::with_client;
 use super::serve::Place;
 
 /// Text read from standard input.
 const BYTES_MAX: u64 = 16 << 20;
 
 /// Tell which route a text takes, why, and how close the others came
+///
+/// It reads the pipeline files of the configuration. With --url or CHIMERE_URL that daemon says the route and the reason,
+/// without how close the others came.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    target: Where,
     /// The text; `-` reads standard input
     text: String,
     /// As JSON
@@ -27,8 +35,16 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let set = pipelines(args.place)?;
     let text = if args.text == "-" { from_input()? } else { args.text };
+    if args.target.url.is_some() {
+        return with_client(args.place, &args.target, async |client| {
+            let body = json!({ "messages": [{ "role": "user", "content": text }] });
+            let shown = client.post("/apply-template", &body).await?;
+            tell(&shown["x_chimere"], client.address(), args.json);
+            Ok(ExitCode::SUCCESS)
+        });
+    }
+    let set = pipelines(args.place)?;
     let routing = set.read(&[Message::new(Role::User, text)]);
     if args.json {
         say!(
@@ -42,6 +58,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         print(&routing);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a daemon says.
+fn tell(terms: &Value, address: &str, as_json: bool) {
+    if as_json {
+        say!("{:#}", json!({ "route": terms["route"], "because": terms["because"] }));
+        return;
+    }
+    let text = |name: &str| printable(terms[name].as_str().unwrap_or_default());
+    say!("{}: {}", text("route"), text("because"));
+    note!("So the daemon at {address}. Without --url and CHIMERE_URL this shows how close other routes came.");
 }
 
 /// The pipelines that a daemon of this configuration would have.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use chimere::config::Config;
+use chimere::plural::counted;
 use serde_json::{Value, json};
 
 use super::client::{Client, Where, printable};
@@ -192,7 +193,7 @@ fn shown(seen: &Value) -> String {
     let restarts = |(name, actor): (&String, &Value)| {
         let (life, restarts) = (actor["life"].as_str().unwrap_or("?"), actor["restarts"].as_u64().unwrap_or(0));
         let all_well = life == "running" && restarts == 0;
-        (!all_well).then(|| printable(&format!("{name} {life}, {restarts} restarts")))
+        (!all_well).then(|| printable(&format!("{name} {life}, {}", counted(restarts, "restart", "restarts"))))
     };
     let unwell: Vec<String> = seen["actors"].as_object().into_iter().flatten().filter_map(restarts).collect();
     let lines = [
@@ -204,9 +205,9 @@ fn shown(seen: &Value) -> String {
             span(number("/uptime_ms") / 1e3)
         ),
         format!(
-            "engine       {}, {} starts, {:.0} MiB",
+            "engine       {}, {}, {:.0} MiB",
             word("/engine/state"),
-            number("/engine/starts"),
+            counted(number("/engine/starts"), "start", "starts"),
             number("/memory_bytes") / f64::from(1 << 20)
         ),
         format!(
@@ -223,10 +224,10 @@ fn shown(seen: &Value) -> String {
         format!("first token  {}", latency("/first_token")),
         format!("next token   {}", latency("/next_token")),
         format!(
-            "replies      {} of {} under way, {} connections",
+            "replies      {} of {} under way, {}",
             number("/replies/running"),
             number("/replies/max"),
-            number("/connections")
+            counted(number("/connections"), "connection", "connections")
         ),
         format!("turns        {} scored, {} to score", number("/turns/scored"), number("/turns/to_score")),
         format!(

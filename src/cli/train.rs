@@ -12,6 +12,7 @@ use chimere::engine::gradient::Trunk;
 use chimere::engine::learns;
 use chimere::engine::load::{self, Kind, model_hash};
 use chimere::gguf::Gguf;
+use chimere::plural::counted;
 use chimere::training::pairs::{Pair, Pairs};
 use chimere::training::zeroth::Walk;
 use chimere::training::{self, Method, Objective, Onward, Outcome, Recipe, Step, pairs, recipe};
@@ -177,7 +178,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         say!("{said}");
         return Ok(ExitCode::SUCCESS);
     }
-    say!("{} pairs in {} steps, {} tokens, {seconds:.1} s", outcome.pairs, outcome.steps.len(), outcome.tokens);
+    let (pairs, steps) = (counted(outcome.pairs, "pair", "pairs"), counted(outcome.steps.len(), "step", "steps"));
+    say!("{pairs} in {steps}, {}, {seconds:.1} s", counted(outcome.tokens, "token", "tokens"));
     let losses: Vec<f64> = outcome.steps.iter().map(|step| step.loss).collect();
     // A dozen points of the curve, each the mean of its neighbourhood.
     let part = losses.len().div_ceil(12).max(1);
@@ -185,7 +187,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let curve: Vec<String> = means.iter().map(|loss| format!("{loss:.4}")).collect();
     say!("loss of the steps, {part} to a number: {}", curve.join(" "));
     if let (Some(before), Some(after)) = (outcome.loss_before, outcome.loss_after) {
-        say!("loss of {} pairs kept out: {before:.4} before, {after:.4} after", outcome.held_out);
+        let held_out = counted(outcome.held_out, "pair", "pairs");
+        say!("loss of {held_out} kept out: {before:.4} before, {after:.4} after");
     }
     if let (Some(before), Some(after)) = (outcome.margin_before, outcome.margin_after) {
         say!("margin over the rejected replies: {before:.3} nats before, {after:.3} after");

@@ -1,26 +1,46 @@
 //! `chimere check`: everything that a start would read, read and judged without starting anything.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::{Config, Environment, Flags};
-use crate::daemon::choice::served_file;
+use crate::daemon::choice::{served_file, whole};
 use crate::daemon::validate::judge;
 use crate::engine::learns;
+use crate::engine::validate::Judged;
+use crate::engram::fit;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
+use crate::plural;
 use crate::store::files::places;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// `config`, `pipelines`, `night`, `card`, `model`, `learning`, `further`, `judge`, `embedder`, `keys` or `listen`.
+    /// `config`, `pipelines`, `night`, `card`, `model`, `learning`, `tables`, `start`, `further`, `judge`, `embedder`, `keys` or `listen`.
     pub what: &'static str,
     pub good: bool,
     /// What was found, or what is wrong with it and where.
     pub message: String,
+}
+
+/// What a running daemon says that it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub file: PathBuf,
+    /// Where it was asked.
+    pub by: String,
+}
+
+/// What is looked at beside the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Looked {
+    /// Ours, in a process of which the model file is judged; absent: it is judged in this one.
+    pub program: Option<PathBuf>,
+    /// Absent: no daemon answered. `Err`: why it did not say.
+    pub served: Option<Result<Served, String>>,
 }
 
 fn finding<E: std::fmt::Display>(what: &'static str, result: Result<String, E>) -> Finding {
@@ -31,9 +51,9 @@ fn finding<E: std::fmt::Display>(what: &'static str, result: Result<String, E>) 
 }
 
 impl Config {
-    /// Checks a configuration and what it names. `program`: ours, in a process of which the model file is judged; absent: it
-    /// is judged in this one.
-    pub fn check_in(flags: &Flags, env: &Environment, program: Option<&Path>) -> Vec<Finding> {
+    /// Checks a configuration and what it names.
+    pub fn check_in(flags: &Flags, env: &Environment, looked: &Looked) -> Vec<Finding> {
+        let program = looked.program.as_deref();
         let config = match Config::load_in(flags, env) {
             Ok(config) => config,
             Err(error) => return vec![finding("config", Err::<String, _>(error))],
@@ -47,12 +67,12 @@ impl Config {
             |(path, names): (_, &Vec<String>)| finding("further", further(&config, Path::new(path), names, program));
         let mut findings = vec![
             finding("config", Ok::<_, String>(said)),
-            finding("pipelines", pipelines(&config)),
+            finding("pipelines", pipelines(&config).map(|set| versions(&set))),
             finding("night", night(&config)),
         ];
         // Any other choice does without a card.
         findings.extend((config.engine.backend == "cuda").then(|| finding("card", card())));
-        findings.extend(model(&config, program));
+        findings.extend(model(&config, looked));
         findings.extend(config.models.files.iter().map(further));
         findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
@@ -72,7 +92,8 @@ fn counted(ring: &KeyRing) -> String {
     }
     let revoked = ring.entries().iter().filter(|key| key.revoked.is_some()).count();
     let active = ring.entries().len() - revoked;
-    if revoked > 0 { format!("{active} keys, and {revoked} revoked") } else { format!("{active} keys") }
+    let active = plural::counted(active, "key", "keys");
+    if revoked > 0 { format!("{active}, and {revoked} revoked") } else { active }
 }
 
 /// The card that `engine.backend = "cuda"` asks for.
@@ -97,23 +118,61 @@ fn night(config: &Config) -> Result<String, String> {
     Ok(format!("{state}; {}{exams}", jobs.join(", ")))
 }
 
-fn pipelines(config: &Config) -> Result<String, crate::pipeline::PipelineError> {
+fn pipelines(config: &Config) -> Result<PipelineSet, crate::pipeline::PipelineError> {
     let sources =
         Sources { shipped: config.pipelines.shipped.clone(), overlay: Some(config.pipelines.overlay.clone()) };
-    let set = PipelineSet::load(&sources)?.within(&config.replies.ceilings)?;
-    let names: Vec<_> = set.all().map(|p| format!("{} {}", p.name, p.version)).collect();
-    Ok(names.join(", "))
+    PipelineSet::load(&sources)?.within(&config.replies.ceilings)
 }
 
-/// The model that would be served and, of one that can be, whether its weights learn at night.
-fn model(config: &Config, program: Option<&Path>) -> Vec<Finding> {
-    let judged = served_file(config)
-        .map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string())
-        .and_then(|path| file(config, &path, program));
-    let learning = judged.as_ref().ok().map(|(_, frozen)| learns::told(frozen.as_deref()));
-    let mut findings = vec![finding("model", judged.map(|(said, _)| said))];
-    findings.extend(learning.map(|said| finding("learning", Ok::<_, String>(said))));
+fn versions(set: &PipelineSet) -> String {
+    set.all().map(|p| format!("{} {}", p.name, p.version)).collect::<Vec<_>>().join(", ")
+}
+
+/// The model that is served, or would be. Of one that can be: whether its weights learn at night, and which tables it uses.
+/// A daemon may serve another file than a start would.
+fn model(config: &Config, looked: &Looked) -> Vec<Finding> {
+    let start = served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string());
+    let judged = |path: &Path| file(config, path, looked.program.as_deref());
+    let (served, silent) = match &looked.served {
+        Some(Ok(served)) => (Some(served), None),
+        Some(Err(why)) => (None, Some(format!("{why}; what follows is what a start would serve"))),
+        None => (None, None),
+    };
+    let mut findings: Vec<_> = silent.map(|why| finding("served", Ok::<_, String>(why))).into_iter().collect();
+    let Some(served) = served else {
+        let judged = start.and_then(|path| judged(&path));
+        return [findings, of_model(config, judged, String::new())].concat();
+    };
+    let (shown, by) = (served.file.display(), format!("; the daemon at {} serves it", served.by));
+    // It serves whatever stands in the way of a second engine here, or of a look at a file of another machine.
+    findings.extend(match judged(&served.file) {
+        Ok(judged) => of_model(config, Ok(judged), by),
+        Err(why) => vec![finding("model", Ok::<_, String>(format!("{shown}{by}. Looked at from here: {why}")))],
+    });
+    let same = start.as_ref().is_ok_and(|path| whole(path) == whole(&served.file));
+    if !same {
+        let started = start.and_then(|path| judged(&path));
+        let said = started.map(|(said, _)| format!("a start without --model would serve another file: {said}"));
+        findings.push(finding("start", said));
+    }
     findings
+}
+
+fn of_model(config: &Config, judged: Result<(String, Judged), String>, by: String) -> Vec<Finding> {
+    let Ok((said, judged)) = judged else { return vec![finding("model", judged.map(|(said, _)| said))] };
+    let mut findings = vec![
+        finding("model", Ok::<_, String>(said + &by)),
+        finding("learning", Ok::<_, String>(learns::told(judged.frozen.as_deref()))),
+    ];
+    findings.extend(judged.tokenizer.and_then(|tokenizer| tables(config, &tokenizer)));
+    findings
+}
+
+/// The tables that a model can use; a pipeline that names another is wrong. `None`: there are no tables, and none is named.
+fn tables(config: &Config, tokenizer: &str) -> Option<Finding> {
+    let set = pipelines(config).ok()?;
+    let shelf = crate::daemon::tables::look(config);
+    fit::told(&shelf, tokenizer, &set).map(|said| finding("tables", said))
 }
 
 /// A further model, with the names that requests give it.
@@ -122,14 +181,14 @@ fn further(config: &Config, path: &Path, names: &[String], program: Option<&Path
     file(config, path, program).map(|(said, _)| named(said)).map_err(named)
 }
 
-/// The judgement of a model file, and why its weights do not learn. A file of defaults that a start would pass over is
+/// The judgement of a model file, in words and whole. A file of defaults that a start would pass over is
 /// a mistake of somebody's.
-fn file(config: &Config, path: &Path, program: Option<&Path>) -> Result<(String, Option<String>), String> {
+fn file(config: &Config, path: &Path, program: Option<&Path>) -> Result<(String, Judged), String> {
     let shown = path.display().to_string();
     match judge(config, path, program, 0) {
         Ok(judged) => match &judged.defaults_unused {
             Some(why) => Err(format!("{shown}: {judged}; but {why}")),
-            None => Ok((format!("{shown}: {judged}"), judged.frozen)),
+            None => Ok((format!("{shown}: {judged}"), judged)),
         },
         Err(why) if why.contains(&shown) => Err(why),
         Err(why) => Err(format!("{shown}: {why}")),
@@ -157,7 +216,7 @@ mod tests {
         let flags = Flags { config: Some(file.clone()), ..Flags::default() };
         let good = |text: &str| -> Vec<(&str, bool)> {
             fs::write(&file, text).unwrap();
-            Config::check_in(&flags, &env, None).iter().map(|f| (f.what, f.good)).collect()
+            Config::check_in(&flags, &env, &Looked::default()).iter().map(|f| (f.what, f.good)).collect()
         };
         assert_eq!(good("[nonsense]"), [("config", false)]);
         let all = good("");
@@ -202,7 +261,7 @@ mod tests {
         let models = format!("a = '{none}', b = '{none}', c = '{embed}', d = '{text}', e = '{own}', f = '{prm}'");
         fs::write(&config, format!("[model]\npath = '{own}'\n[models]\nfiles = {{ {models} }}")).unwrap();
         let flags = Flags { config: Some(config.into()), ..Flags::default() };
-        let findings = Config::check_in(&flags, &env, None);
+        let findings = Config::check_in(&flags, &env, &Looked::default());
         let of = |what: &str, begins: &str| {
             let found = findings.iter().find(|found| found.what == what && found.message.starts_with(begins));
             let found = found.unwrap_or_else(|| panic!("{what} {begins}: {findings:#?}"));
@@ -224,7 +283,7 @@ mod tests {
         let wanted = format!("neither {} nor the installation's", file("nano-embed.gguf"));
         assert!(embedder.message.contains(&wanted), "{}", embedder.message);
         fs::remove_file(file("own.defaults.json")).unwrap();
-        let found = Config::check_in(&flags, &env, None);
+        let found = Config::check_in(&flags, &env, &Looked::default());
         assert!(found.iter().any(|found| found.what == "further" && found.good && found.message.starts_with("e: ")));
     }
 }

@@ -76,7 +76,7 @@ pub fn served_file(config: &Config) -> Result<PathBuf, Vec<PathBuf>> {
 
 /// A path says the same from every folder, and of what was installed also after an update: each release lies in a folder
 /// of its own, to which `current` leads.
-pub(super) fn whole(path: &Path) -> PathBuf {
+pub fn whole(path: &Path) -> PathBuf {
     let path = whole_here(path);
     of_any_release(&path).unwrap_or(path)
 }

@@ -1,4 +1,4 @@
-//! The daemon as the door sees it: `Service` over the actors.
+//! The daemon as the HTTP server sees it: `Service` over the actors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::lessons::Lesson;
 use crate::service::{
-    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel,
-    LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
-    ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, Forgotten,
+    FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary,
+    Scope, Service, ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -219,7 +219,7 @@ impl Service for Daemon {
         })
     }
 
-    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
+    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Forgotten, ServiceError>> {
         Box::pin(self.forget_everywhere(filter))
     }
 

@@ -11,26 +11,27 @@ use crate::actors::scheduler::ForgetPairs;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::Event;
 use crate::lessons::{Lesson, Sharing};
-use crate::service::{Forgetting, ServiceError, TurnFilter};
+use crate::service::{Forgetting, Forgotten, ServiceError, TurnFilter};
+use crate::store::files::{CHAT_HISTORY, remove_file_if_there};
 
 const WITHIN: Duration = Duration::from_millis(MEMORY_TIMEOUT_MS);
 
 impl Daemon {
-    /// Forgets what passes a filter; how many turns. What began is done to its end, also when the client has left.
-    pub(super) async fn forget_everywhere(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
+    /// Forgets what passes a filter; what went. What began is done to its end, also when the client has left.
+    pub(super) async fn forget_everywhere(&self, filter: TurnFilter) -> Result<Forgotten, ServiceError> {
         lessons::to_the_end(self, |daemon| async move { daemon.forget_to_the_end(filter).await }).await
     }
 
-    async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
+    async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<Forgotten, ServiceError> {
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
-        self.forget_pairs(self.forgetting(&filter).await?).await?;
+        let first_pairs = self.forget_pairs(self.forgetting(&filter).await?).await?;
         self.forget_examples(filter.clone()).await?;
         // Whoever was shown a shared lesson has kept prompts with it.
         let book = self.replies.lessons.book();
         let shared = |lesson: &Arc<Lesson>| lesson.sharing == Sharing::Shared && lesson.passes(&filter);
         let whose = filter.principal.clone().filter(|_| !book.lessons().iter().any(shared));
         // What keeps lessons from it is said at the end: the log must forget all the same.
-        let _ = self.forget_lessons(filter.clone()).await;
+        let first_lessons = self.forget_lessons(filter.clone()).await.unwrap_or_default();
         self.replies.withheld.forget(filter.principal.as_deref());
         self.forget_prefixes(whose.clone()).await?;
         let wanted = self.forgetting(&filter).await?;
@@ -38,10 +39,25 @@ impl Daemon {
         // What was made or begun in between knew them still. The log may forget to its end, however late it says so.
         let pairs = self.forget_pairs(wanted).await;
         let examples = self.forget_examples(filter.clone()).await;
-        let lessons = self.forget_lessons(filter).await;
+        let lessons = self.forget_lessons(filter.clone()).await;
         let prefixes = self.forget_prefixes(whose).await;
-        pairs.and(examples).and(lessons).and(prefixes)?;
-        forgotten.map_err(|error| link(&error))?.map_err(memory)
+        let typed = if filter == TurnFilter::default() { self.forget_typed().await } else { Ok(()) };
+        let more_pairs = pairs?;
+        examples?;
+        let more_lessons = lessons?;
+        prefixes.and(typed)?;
+        let turns = forgotten.map_err(|error| link(&error))?.map_err(memory)?;
+        Ok(Forgotten { turns, lessons: first_lessons + more_lessons, pairs: first_pairs + more_pairs })
+    }
+
+    /// Removes what was typed at `chimere chat` in this state folder.
+    async fn forget_typed(&self) -> Result<(), ServiceError> {
+        let file = self.config.get().state_dir.join(CHAT_HISTORY);
+        let removed = tokio::task::spawn_blocking(move || remove_file_if_there(&file)).await;
+        let removed = removed.map_err(std::io::Error::other).flatten();
+        let told =
+            |error| ServiceError::Internal(format!("{CHAT_HISTORY} of the state folder cannot be removed: {error}"));
+        removed.map(drop).map_err(told)
     }
 
     async fn forgetting(&self, filter: &TurnFilter) -> Result<Forgetting, ServiceError> {
@@ -50,10 +66,10 @@ impl Daemon {
         Ok(Forgetting { filter: filter.clone(), followers })
     }
 
-    /// Drops the pairs that were learned from them.
-    async fn forget_pairs(&self, wanted: Forgetting) -> Result<(), ServiceError> {
+    /// Drops the pairs that were learned from them; how many.
+    async fn forget_pairs(&self, wanted: Forgetting) -> Result<usize, ServiceError> {
         let gone = self.cast.scheduler.send_within(ForgetPairs(wanted), WITHIN).await;
-        gone.map_err(|error| link(&error))?.map(drop).map_err(ServiceError::Internal)
+        gone.map_err(|error| link(&error))?.map_err(ServiceError::Internal)
     }
 
     /// Takes them out of the index of verified exchanges.
@@ -65,10 +81,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Drops the lessons that came of them.
-    async fn forget_lessons(&self, filter: TurnFilter) -> Result<(), ServiceError> {
+    /// Drops the lessons that came of them; how many.
+    async fn forget_lessons(&self, filter: TurnFilter) -> Result<usize, ServiceError> {
         let gone = self.cast.memory.send_within(ForgetLessons(filter), WITHIN).await;
-        gone.map_err(|error| link(&error))?.map(drop).map_err(lessons::told)
+        gone.map_err(|error| link(&error))?.map_err(lessons::told)
     }
 
     /// Drops what the engine keeps of the prompts of the principal whose turns are forgotten, or of everybody's: which

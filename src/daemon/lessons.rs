@@ -205,7 +205,7 @@ fn find(daemon: &Daemon, id: &LessonId, may: impl Fn(&Lesson) -> bool) -> Result
 }
 
 fn not_the_owner() -> ServiceError {
-    let message = "only the owner shares a lesson: ask whoever holds the scope `admin`";
+    let message = "only the owner shares a lesson: ask somebody whose key has the scope `admin`";
     ServiceError::Invalid { message: message.to_owned(), param: Some("sharing".to_owned()) }
 }
 

@@ -1,4 +1,4 @@
-//! Pause and resume from outside: one lease, whoever asks. Each waits until the other is over, so that nobody waits for a
+//! Pause and resume from outside: one lease for all that ask. Each waits until the other is over, so that nobody waits for a
 //! state that somebody else takes away again.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Named sessions as the door asks for them. A principal sees its own, and nothing says whether another has one.
+//! Named sessions as the server asks for them. A principal sees its own, and nothing says whether another has one.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use actix::Message as Asked;
 use super::Daemon;
 use super::face::{link, memory};
 use crate::actors::memory::{DeleteSession, Memory, MemoryError, Resume, SaveSession, Sessions};
+use crate::scoring::correction::said_right;
 use crate::service::{SESSION_NAMES, ServiceError, Session, SessionAt, is_session_name};
 use crate::store::StoreError;
 use crate::turn::Message;
@@ -46,7 +47,7 @@ pub(super) async fn show(
 ) -> Result<(Session, Vec<Message>), ServiceError> {
     named(&name)?;
     match ask(daemon, Resume { principal, name: name.clone(), begins: false }).await {
-        Ok(Some((session, turn))) => Ok((session, turn.said(0))),
+        Ok(Some((session, turn))) => Ok((session, said_right(turn))),
         Ok(None) => Err(none(name)),
         Err(error) => Err(error),
     }

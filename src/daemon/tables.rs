@@ -19,9 +19,14 @@ pub(super) fn shipped_folder(config: &Config) -> Option<PathBuf> {
     Some(config.model.as_ref().ok()?.parent()?.join(DIR))
 }
 
-/// Reads the shelf: the own tables, and the ones that came with the model.
+/// The own tables, and the ones that came with the model.
+pub fn look(config: &Config) -> Shelf {
+    Shelf::of_installation(&config.state_dir, shipped_folder(config).as_deref())
+}
+
+/// As [`look`]; what is refused is logged.
 pub(super) fn scan(config: &Config) -> Shelf {
-    let shelf = Shelf::of_installation(&config.state_dir, shipped_folder(config).as_deref());
+    let shelf = look(config);
     for refused in &shelf.refused {
         tracing::error!(path = %refused.path.display(), message = refused.message, "engram table refused");
     }

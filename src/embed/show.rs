@@ -1,4 +1,4 @@
-//! Examples in a conversation: verified exchanges put behind the system message as turns of it, the likest next to
+//! Examples in a conversation: verified exchanges put behind the system message as turns of it, the most alike next to
 //! the question. An exchange stands by itself, so it helps with a first question. Later turns of a conversation keep
 //! the beginning that the engine has already read.
 

@@ -15,6 +15,7 @@ use super::TABLES_MAX;
 use super::file;
 use super::format::{EXTENSION, EngramError, check_name};
 use super::table::{Bytes, Table};
+use crate::night::inspect::hex;
 use crate::night::manifest::{KEY_FILE, Seal};
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 
@@ -27,12 +28,14 @@ const PURPOSE: &str = "engram";
 const SHIPPED: &str = include_str!("../../nano/engram/DIGESTS");
 
 /// A table that may be served.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listed {
     pub name: String,
     pub path: PathBuf,
     /// What the engine must find in the file.
     pub digest: String,
+    /// Fingerprint of the tokenizer whose tokens it holds, hexadecimal.
+    pub tokenizer: String,
     pub shipped: bool,
     /// The only principal that may use it.
     pub owner: Option<String>,
@@ -127,6 +130,7 @@ fn list(path: &Path, shipped: bool, signatures: Option<&Seal>) -> Result<Listed,
     Ok(Listed {
         name,
         digest,
+        tokenizer: hex(table.fingerprint()),
         path: path.to_owned(),
         shipped,
         owner: meta.owner.clone(),

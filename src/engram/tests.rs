@@ -1,4 +1,4 @@
-//! The shelf: which tables stand on it, and for whom.
+//! The table registry: which tables are in it, and for whom.
 
 use super::fixtures::{PRINT, VOCAB, open, small, source};
 use super::shelf::{self, Shelf};

@@ -1,4 +1,4 @@
-//! What must hold for any bytes whatever, at the doors of the daemon. Each module takes bytes, makes of them what a
+//! What must hold for any bytes whatever, wherever they enter the daemon. Each module takes bytes, makes of them what a
 //! stranger or a model could send, and asserts. The fuzz targets (`tests/fuzz`) call it with what a fuzzer makes up.
 //! The tests here call it with what was found worth keeping (`tests/fuzz/seeds`), under the project's own compiler.
 #[path = "../../core/src/fuzz/reader.rs"]

@@ -1,4 +1,4 @@
-//! OpenAI's error envelope, and the one type that every refusal of this door passes through.
+//! OpenAI's error envelope, and the one type that every refusal of this server passes through.
 
 use std::borrow::Cow;
 

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::routes::Call;
 use super::table::{Param, Rule, Shape, TEXT, Table};
 use super::{query, reply};
-use crate::service::{CORRECTION_CHARS_MAX, FeedbackRequest, Listed, Scope, TurnFilter};
+use crate::service::{CORRECTION_CHARS_MAX, FeedbackRequest, Forgotten, Listed, Scope, TurnFilter};
 use crate::turn::TurnId;
 
 /// Turns in one page of the listing, unless the client asks for fewer.
@@ -158,8 +158,9 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
     }
     let filter = wanted.filter(&call)?;
     let forgotten = call.door.service.forget(filter.clone()).await?;
-    known(&filter, forgotten > 0)?;
-    Ok(reply::json(&json!({"object": "memory.forgotten", "turns": forgotten})))
+    let Forgotten { turns, lessons, pairs } = forgotten;
+    known(&filter, turns > 0)?;
+    Ok(reply::json(&json!({"object": "memory.forgotten", "turns": turns, "lessons": lessons, "pairs": pairs})))
 }
 
 /// One turn a line, read page by page, so that a log of any size needs little memory. A failure on the way

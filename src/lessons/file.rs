@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{BYTES_MAX, Book, Lesson};
+use crate::plural::counted;
 use crate::store::files::write_durable;
 
 pub const FILE: &str = "lessons.txt";
@@ -69,7 +70,9 @@ fn parse(text: &str) -> Result<Read, String> {
     lessons.sort_by(|a, b| a.id.cmp(&b.id));
     lessons.dedup_by(|a, b| a.id == b.id);
     let damage = match said {
-        None => Some(format!("its first line is damaged; {sound} lessons of it are sound")),
+        None => {
+            Some(format!("its first line is damaged; {} sound", counted(sound, "lesson of it is", "lessons of it are")))
+        }
         Some((_, count)) if count != sound || lines.len() != sound => {
             Some(format!("{} of {count} lessons are lost", count.max(lines.len()).saturating_sub(sound)))
         }

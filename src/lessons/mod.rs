@@ -1,7 +1,7 @@
 //! Lessons: what people taught, each with its question, its answer and where it comes from. No actor, no clock.
 //!
 //! - [`Book`]: the lessons of the moment, and every change that makes another book of it.
-//! - [`Lessons`]: the book in use and its file. The Memory actor alone changes it; whoever reads takes a snapshot.
+//! - [`Lessons`]: the book in use and its file. The Memory actor alone changes it; readers take a snapshot.
 //! - [`taught`]: the lesson that a correction makes, or why it makes none.
 //! - [`recall`]: which of them bear on a question; [`note`]: how the model is shown them.
 //! - [`words`]: texts as lists of words, to tell whether two questions are the same.

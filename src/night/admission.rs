@@ -78,8 +78,10 @@ pub enum Refusal {
     SeveralChoices,
     Unfinished,
     Unscored,
+    UnscoredCorrection,
     NoWorking,
     LowVerdict,
+    LowVerdictOfCorrection,
     NotSane,
     LearnedBefore,
     Repeated,
@@ -107,8 +109,10 @@ impl Refusal {
             Refusal::SeveralChoices => "a vote on several choices",
             Refusal::Unfinished => "the reply did not come to its end",
             Refusal::Unscored => "without a verdict",
+            Refusal::UnscoredCorrection => "a correction that the judge has not judged yet",
             Refusal::NoWorking => "a correction without its working, where the model thinks",
             Refusal::LowVerdict => "the verdict is too low",
+            Refusal::LowVerdictOfCorrection => "a correction of which the judge itself thinks too little",
             Refusal::NotSane => "length or language is not sane",
             Refusal::InExam => "an exam asks it, or nearly",
             Refusal::LearnedBefore => "learned in an earlier night",
@@ -167,7 +171,11 @@ impl Admission<'_> {
         refuse(INTERNAL.iter().any(|mark| said.contains(mark)), Refusal::Internal)?;
         refuse(self.exams.hold(&turn.messages), Refusal::InExam)?;
         let found = self.vouched(turn)?;
-        refuse(found.verdict < self.rules.verdict_min, Refusal::LowVerdict)?;
+        let low = match found.signal {
+            Signal::Correction => Refusal::LowVerdictOfCorrection,
+            _ => Refusal::LowVerdict,
+        };
+        refuse(found.verdict < self.rules.verdict_min, low)?;
         refuse(!sane_pair(&said, &found.reply), Refusal::NotSane)?;
         let question = key(&said);
         refuse(self.learned.contains(&question), Refusal::LearnedBefore)?;
@@ -253,7 +261,8 @@ fn corrected(turn: &Turn, feedback: &Feedback) -> Result<Vouched, Refusal> {
     let finished =
         |g: &Generation| matches!(g.finish_reason, FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Length);
     let own = turn.generations.first().filter(|g| finished(g)).ok_or(Refusal::Unfinished)?;
-    let verdict = feedback.judgement.as_ref().and_then(Judgement::verdict).ok_or(Refusal::Unscored)?;
+    // Its own: what the judge said of the answer that it replaces says nothing of it.
+    let verdict = feedback.judgement.as_ref().and_then(Judgement::verdict).ok_or(Refusal::UnscoredCorrection)?;
     let answer = Answer::read(feedback.correction.as_deref().unwrap_or_default(), &turn.tools);
     // Taught bare answers to what it thinks about, a model stops thinking (nano/effect, seven nights).
     if answer.thinking.is_empty() && !own.thinking.trim().is_empty() {

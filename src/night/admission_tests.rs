@@ -209,12 +209,12 @@ fn a_correction_needs_its_own_verdict_and_counts_for_the_one_who_wrote_it() {
         corrected("<think>17 + 25</think>42")(t);
         t.feedback[0].judgement = None;
     };
-    assert_eq!(examine(unjudged).unwrap_err(), Refusal::Unscored);
+    assert_eq!(examine(unjudged).unwrap_err(), Refusal::UnscoredCorrection);
     let doubted = |t: &mut Turn| {
         corrected("<think>17 + 25</think>42")(t);
         t.feedback[0].judgement = Some(judgement(2));
     };
-    assert_eq!(examine(doubted).unwrap_err(), Refusal::LowVerdict);
+    assert_eq!(examine(doubted).unwrap_err(), Refusal::LowVerdictOfCorrection);
     let owners = |t: &mut Turn| {
         corrected("<think>17 + 25</think>42")(t);
         t.feedback[0].principal = "owner".to_owned();

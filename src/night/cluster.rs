@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dataset::Row;
 use super::likeness::{GRAM_WORDS, asked, grams, grams_in_order, words};
+use crate::plural;
 use crate::turn::Message;
 use crate::whole;
 
@@ -62,7 +63,7 @@ impl Cluster {
             "the same words `{words}` in {offered} of {of} replies{asked} vouched for by {} without the owner's \
              scope ({}{more}), in {elsewhere} of {others} others: {admitted} of them were admitted; `chimere memory forget \
              --principal NAME` takes a principal's out",
-            if authors.len() == 1 { "one principal".to_owned() } else { format!("{} principals", authors.len()) },
+            plural::counted(authors.len(), "principal", "principals"),
             names.join(", "),
         )
     }

@@ -1,4 +1,4 @@
-//! The settings of a night's learning (`scoring` and `training` in `night.yaml`), and the papers that it leaves in
+//! The settings of a night's learning (`scoring` and `training` in `night.yaml`), and the files that it leaves in
 //! the run's folder. `selection.json` says where the data went, `training.json` what was learned from which data.
 
 use std::collections::BTreeSet;
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::Refusal;
 use super::cluster::Cluster;
+use crate::plural::{counted, noun};
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 use crate::training::{Method, Objective, Recipe};
 
@@ -213,7 +214,8 @@ impl PrincipalPairs {
     pub fn words(&self) -> String {
         let loss = self.loss.map_or(String::new(), |loss| format!(", mean loss {loss:.3} under the champion"));
         let offered = if self.offered > self.pairs { format!(" of {}", self.offered) } else { String::new() };
-        format!("{}{offered} pairs vouched for by {}{loss}", self.pairs, self.principal)
+        let pairs = noun(&self.pairs, "pair", "pairs");
+        format!("{}{offered} {pairs} vouched for by {}{loss}", self.pairs, self.principal)
     }
 }
 
@@ -264,7 +266,8 @@ impl Selected {
     pub fn words(&self) -> String {
         let most = self.most_refused().map_or(String::new(), |why| format!("; most refused: {why}"));
         let Selected { turns, new, retried, replayed, .. } = self;
-        format!("{turns} turns: {new} new pairs, {retried} tried again, {replayed} of earlier nights{most}")
+        let (turns, new) = (counted(*turns, "turn", "turns"), counted(*new, "new pair", "new pairs"));
+        format!("{turns}: {new}, {retried} tried again, {replayed} of earlier nights{most}")
     }
 
     /// The reason that refused most turns, with their number.
@@ -312,7 +315,8 @@ impl Trained {
     pub fn words(&self) -> String {
         let loss = match (self.loss_before, self.loss_after) {
             (Some(before), Some(after)) => {
-                format!("; loss of {} pairs kept out {before:.4} before, {after:.4} after", self.held_out)
+                let held_out = counted(self.held_out, "pair", "pairs");
+                format!("; loss of {held_out} kept out {before:.4} before, {after:.4} after")
             }
             _ => String::new(),
         };
@@ -322,7 +326,8 @@ impl Trained {
             }
             _ => String::new(),
         };
-        format!("{} pairs in {} steps, {:.0} s{loss}{margin}", self.pairs, self.steps, self.seconds)
+        let (pairs, steps) = (counted(self.pairs, "pair", "pairs"), counted(self.steps, "step", "steps"));
+        format!("{pairs} in {steps}, {:.0} s{loss}{margin}", self.seconds)
     }
 }
 

@@ -3,7 +3,7 @@
 //! - `phase`: the state machine of a run; `schedule`: when a job is due.
 //! - `admission`, `likeness`, `dataset`, `library`: what may be learned from.
 //! - `suspicion`, `cluster`: what the owner should look at.
-//! - `learning`: the settings of learning and its papers; `answers`: answers to the exams, kept by revision.
+//! - `learning`: the settings of learning and the files that it leaves; `answers`: answers to the exams, kept by revision.
 //! - `gate`, `stats`, `inspect`: whether a candidate may serve; `canary`: how it comes in slowly.
 //! - `generation`, `manifest`, `record`, `pointer`, `served`: what is kept on disk, and which generation answers.
 //! - `report`, `page`: what the owner reads in the morning.

@@ -8,6 +8,7 @@ use super::cluster::Cluster;
 use super::dataset::{Row, Signal};
 use super::learning::PrincipalPairs;
 use super::likeness::key;
+use crate::plural::counted;
 
 /// Pairs of a principal, and of the others, that are enough to compare.
 const PAIRS_MIN: usize = 5;
@@ -121,8 +122,8 @@ fn repeated(pairs: &[Measured<'_>], known: &BTreeSet<&str>) -> Vec<String> {
         let authors: BTreeSet<&str> = rows.iter().map(|row| row.origin.author.as_str()).collect();
         let shown: Vec<&str> = authors.iter().copied().take(5).collect();
         let reply: String = rows[0].reply.content.chars().take(REPLY_CHARS_MAX).collect();
-        let (count, people, shown) = (rows.len(), authors.len(), shown.join(", "));
-        format!("the same reply to {count} questions, vouched for by {people} principals ({shown}): `{reply}`")
+        let (people, shown) = (counted(authors.len(), "principal", "principals"), shown.join(", "));
+        format!("the same reply to {} questions, vouched for by {people} ({shown}): `{reply}`", rows.len())
     };
     clusters.into_iter().map(words).collect()
 }

@@ -7,9 +7,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::night::stats::{Paired, Z_TWO_SIDED_95};
+use crate::plural::counted;
 use crate::store::files::{create_private_dir, read_bounded, write_durable};
 use crate::turn::Message;
 
+/// Characters of an instruction that a summary shows.
+const SHOWN_CHARS: usize = 80;
 const FILE: &str = "optimise.json";
 const BYTES_MAX: u64 = 16 << 20;
 /// Points of the search that are kept.
@@ -150,6 +153,25 @@ impl Optimised {
         changed.map(|route| route.route.as_str()).collect()
     }
 
+    /// Routes whose prompt a real run would have changed.
+    pub fn would_change(&self) -> Vec<&str> {
+        let would = self.routes.iter().filter(|route| route.outcome == RouteOutcome::WouldChange);
+        would.map(|route| route.route.as_str()).collect()
+    }
+
+    /// What a real run would have made of the prompts, after "would".
+    pub fn wishes(&self) -> String {
+        let would = self.routes.iter().filter(|route| route.outcome == RouteOutcome::WouldChange);
+        let wish = |route: &RouteResult| {
+            let system = route.system.as_deref().unwrap_or_default();
+            let shown: String = system.chars().take(SHOWN_CHARS).collect();
+            let more = if shown.len() < system.len() { "…" } else { "" };
+            let examples = counted(route.messages.len() / 2, "example", "examples");
+            format!("tell `{}` {shown:?}{more} with {examples}", route.route)
+        };
+        would.map(wish).collect::<Vec<_>>().join(", and ")
+    }
+
     pub fn write(&self, run_dir: &Path) -> io::Result<()> {
         create_private_dir(run_dir)?;
         write_durable(&run_dir.join(FILE), &serde_json::to_vec_pretty(self).map_err(io::Error::other)?)
@@ -166,10 +188,19 @@ impl Optimised {
         for route in &self.routes {
             writeln!(out, "  {}", route.words())?;
             if let Some(search) = &route.search {
-                writeln!(out, "    search: {} points looked at; the best: {}", route.looks, search.words())?;
+                writeln!(
+                    out,
+                    "    search: {} looked at; the best: {}",
+                    counted(route.looks, "point", "points"),
+                    search.words()
+                )?;
             }
             if let Some(system) = &route.system {
-                writeln!(out, "    instruction: {system:?}, {} demonstrations", route.messages.len() / 2)?;
+                writeln!(
+                    out,
+                    "    instruction: {system:?}, {}",
+                    counted(route.messages.len() / 2, "demonstration", "demonstrations")
+                )?;
             }
         }
         Ok(())

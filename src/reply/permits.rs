@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::fair::{Full, Shares};
+use crate::plural::counted;
 use crate::service::ServiceError;
 
 pub struct Permits {
@@ -41,7 +42,10 @@ impl Permits {
     pub(super) fn enter(self: &Arc<Self>, key: &str) -> Result<Permit, ServiceError> {
         let mut shares = self.shares();
         shares.enter(key).map_err(|Full { total, own }| ServiceError::Busy {
-            message: format!("{total} replies are under way, {own} of them for this key: it has its share"),
+            message: format!(
+                "{}, {own} of them for this key: it has its share",
+                counted(total, "reply is under way", "replies are under way")
+            ),
             retry_after_s: 1,
         })?;
         self.held.send_replace(shares.total());

@@ -1,4 +1,5 @@
-//! A reply that goes on with a named session. The session's messages are put in front of the request's. No other
+//! A reply that goes on with a named session. The session's messages are put in front of the request's, its last answer as it
+//! was corrected. No other
 //! reply goes on with that session meanwhile. The session moves to the new turn when that is kept.
 
 use std::collections::HashSet;
@@ -6,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Replies;
 use crate::actors::memory::{MemoryError, Resume};
+use crate::scoring::correction::said_right;
 use crate::service::{ReplyInput, ReplyRequest, ServiceError, Session, SessionUse};
 use crate::store::{GoesOn, StoreError};
 use crate::turn::{Role, TurnId};
@@ -81,7 +83,7 @@ impl Replies {
         request.conversation.get_or_insert(name);
         if let (Some((session, turn)), ReplyInput::Chat { messages, .. }) = (found, &mut request.input) {
             held.from = Some(turn.id.clone());
-            let said = turn.said(0);
+            let said = said_right(turn);
             (held.created_ms, held.messages) = (Some(session.created_ms), said.len());
             // The system's text is the request's own affair; it stays in front.
             let own = messages.iter().take_while(|m| m.role == Role::System).count();

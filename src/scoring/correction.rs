@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::engine::prompt::thought_and_content;
 use crate::toolcall;
-use crate::turn::{Message, Role, ToolCall};
+use crate::turn::{Message, Role, ToolCall, Turn};
 
 /// A reply in its parts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +36,25 @@ impl Answer {
             ..Message::new(Role::Assistant, self.content)
         }
     }
+}
+
+/// The words that a conversation goes on with in the place of a corrected answer. A correction that is a call has none: its
+/// results are missing.
+pub fn right_words(correction: &str, tools: &[Value]) -> Option<String> {
+    let Answer { content, tool_calls, .. } = Answer::read(correction, tools);
+    (tool_calls.is_empty() && !content.is_empty()).then_some(content)
+}
+
+/// What was said up to the end of a turn, with its answer as the one who asked corrected it; the last correction counts.
+pub fn said_right(turn: Turn) -> Vec<Message> {
+    let own = turn.feedback.iter().rev().filter(|feedback| feedback.principal == turn.principal);
+    let correction = own.filter_map(|feedback| feedback.correction.as_deref()).next();
+    let right = correction.and_then(|correction| right_words(correction, &turn.tools));
+    let mut said = turn.said(0);
+    if let (Some(right), Some(last)) = (right, said.last_mut().filter(|last| last.role == Role::Assistant)) {
+        *last = Message::new(Role::Assistant, right);
+    }
+    said
 }
 
 #[cfg(test)]

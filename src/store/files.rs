@@ -11,6 +11,18 @@ use std::time::{Duration, Instant};
 /// Pause between two tries for a lock.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
+/// File of the state folder with what was typed at `chimere chat`.
+pub const CHAT_HISTORY: &str = "chat_history";
+
+/// Removes a file. False: there was none.
+pub fn remove_file_if_there(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Replaces `path` by `bytes`, readable by the owner alone. After an error the old file is still there.
 pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or_else(|| io::Error::other("the path has no folder"))?;

@@ -45,13 +45,33 @@ pub(super) fn places(principal: &str, said: &[Message]) -> Vec<Vec<u8>> {
     keys
 }
 
-/// The places that a turn's answers have come to.
-pub(super) fn ends(turn: &Turn) -> Vec<Vec<u8>> {
+/// The places that a turn's answers have come to, and its corrections (`rights`).
+pub(super) fn ends(turn: &Turn, rights: &[String]) -> Vec<Vec<u8>> {
     if !is_plain(turn) {
         return Vec::new();
     }
-    let end = |choice| places(&turn.principal, &turn.clone().said(choice)).into_iter().next();
-    (0..turn.generations.len()).filter_map(end).collect()
+    let end = |(choice, right)| places(&turn.principal, &said_with(turn.clone(), choice, right)).into_iter().next();
+    answers(turn, rights).filter_map(end).collect()
+}
+
+/// Every answer of a turn that a later one may go on with: its choices, then what should have been said in the first's place.
+pub(super) fn answers<'a>(
+    turn: &Turn,
+    rights: &'a [String],
+) -> impl Iterator<Item = (usize, Option<&'a str>)> + use<'a> {
+    let corrected = if turn.generations.is_empty() { &[] } else { rights };
+    (0..turn.generations.len())
+        .map(|choice| (choice, None))
+        .chain(corrected.iter().map(|right| (0, Some(right.as_str()))))
+}
+
+/// What was said up to the end of a turn with one of its answers, or with what should have been said in its place.
+fn said_with(turn: Turn, choice: usize, right: Option<&str>) -> Vec<Message> {
+    let mut said = turn.said(choice);
+    if let (Some(right), Some(last)) = (right, said.last_mut().filter(|last| last.role == Role::Assistant)) {
+        *last = Message::new(Role::Assistant, right);
+    }
+    said
 }
 
 /// The places that a turn may go on from, the last first.
@@ -66,8 +86,8 @@ fn is_plain(turn: &Turn) -> bool {
 
 /// How many messages a turn shares with `of` and an answer of it, and how many of them, from the first on, are without
 /// their thoughts: clients leave thoughts of earlier questions out.
-fn shared(turn: &Turn, of: &Turn, choice: usize) -> Option<(usize, usize)> {
-    let said = of.clone().said(choice);
+fn shared(turn: &Turn, of: &Turn, choice: usize, right: Option<&str>) -> Option<(usize, usize)> {
+    let said = said_with(of.clone(), choice, right);
     let theirs = turn.messages[turn.head()..].get(..said.len()).filter(|_| choice < of.generations.len())?;
     let pairs = || said.iter().zip(theirs);
     let bare = pairs().rposition(|(ours, theirs)| ours != theirs).map_or(0, |last| last + 1);
@@ -80,12 +100,13 @@ fn without_thought(message: Message) -> Message {
 }
 
 /// The turn without what it shares with an answer of `of`; `None`: it does not go on with it.
-pub(super) fn fold(turn: &Turn, of: &Turn, choice: usize) -> Option<(Turn, Base)> {
-    let (messages, bare) = shared(turn, of, choice)?;
+pub(super) fn fold(turn: &Turn, of: &Turn, (choice, right): (usize, Option<&str>)) -> Option<(Turn, Base)> {
+    let (messages, bare) = shared(turn, of, choice, right)?;
     let (head, said) = turn.messages.split_at(turn.head());
     let same_head = *head == of.messages[..of.head()] && turn.examples == of.examples;
     let prompt_tokens = turn.prompt_ids.iter().zip(&of.prompt_ids).take_while(|(a, b)| a == b).count();
-    let base = Base { turn: of.id.clone(), choice, bare, head: same_head, prompt_tokens };
+    let right = right.map(str::to_owned);
+    let base = Base { turn: of.id.clone(), choice, right, bare, head: same_head, prompt_tokens };
     let own_head = if same_head { &[] } else { head };
     let folded = Turn {
         messages: [own_head, &said[messages..]].concat(),
@@ -125,7 +146,7 @@ pub(super) fn unfold(mut turn: Turn, base: Option<Base>, of: Option<Turn>) -> Tu
 
 /// What was said before a turn that goes on with `of`.
 pub(super) fn said_before(of: Turn, base: &Base) -> Vec<Message> {
-    let mut said = of.said(base.choice);
+    let mut said = said_with(of, base.choice, base.right.as_deref());
     for message in said.iter_mut().take(base.bare) {
         message.reasoning_content = None;
     }

@@ -3,7 +3,8 @@
 use super::fixture::turn;
 use super::record::pack;
 use super::*;
-use crate::turn::{FinishReason, Generation, Message, Role, Timings, Usage};
+use crate::scoring::correction::said_right;
+use crate::turn::{Feedback, FinishReason, Generation, Message, Role, Timings, Usage};
 
 fn answer(content: &str, thinking: &str) -> Generation {
     Generation {
@@ -112,6 +113,44 @@ fn other_people_other_words_and_other_answers_share_nothing_that_differs() {
     assert_eq!(log.list(&TurnFilter::default()).unwrap(), turns);
     let followers = log.followers_piece(&only(0)).unwrap().value;
     assert_eq!(followers.iter().map(|id| id.0.as_str()).collect::<Vec<_>>(), ["turn-00002", "turn-00005"]);
+}
+
+/// A turn that goes on with a corrected answer shares its text, and loses it when it is forgotten.
+#[test]
+fn a_conversation_goes_on_with_a_corrected_answer() {
+    let first = next(0, &[]);
+    let (_dir, log) = log_of(std::slice::from_ref(&first));
+    let feedback = |principal: &str, words: &str| Feedback {
+        time_ms: 1,
+        principal: principal.to_owned(),
+        vote: None,
+        correction: Some(words.to_owned()),
+        judgement: None,
+    };
+    log.add_feedback(&first.id, &feedback("p", "<think>so</think>It is <right>.")).unwrap();
+    log.add_feedback(&first.id, &feedback("owner", "It is nobody's.")).unwrap();
+    let said = said_right(log.get(&first.id).unwrap().unwrap());
+    assert_eq!(said[1], Message::new(Role::Assistant, "It is <right>."), "in the words of the one who asked");
+    let second = next(1, &said);
+    let on = GoesOn { turn: first.id.clone(), messages: said.len() };
+    log.append_on(second.clone(), &on).unwrap();
+    // Its reply had read the answer before it was corrected.
+    let late = next(2, &first.clone().said(0));
+    log.append_on(late.clone(), &on).unwrap();
+    let third = next(3, &second.clone().said(0));
+    log.append(&third).unwrap();
+    for turn in [&second, &late, &third] {
+        assert_eq!(log.get(&turn.id).unwrap().as_ref(), Some(turn));
+    }
+    let whole: u64 = [&first, &second, &late, &third].map(|turn| pack(turn).unwrap().len() as u64).iter().sum();
+    assert!(written(&log) < whole, "{} of {whole} bytes", written(&log));
+    assert_eq!(log.forget(&only(0)).unwrap(), 1);
+    for turn in log.list(&TurnFilter::default()).unwrap() {
+        let kept = format!("{turn:?}");
+        assert!(turn.redacted && !kept.contains("<q0>") && !kept.contains("<right>"), "{kept}");
+    }
+    assert_eq!(log.counts().unwrap().turns, 3);
+    assert!(log.followers_piece(&only(1)).unwrap().value.contains(&third.id));
 }
 
 #[test]

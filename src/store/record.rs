@@ -20,6 +20,9 @@ pub(super) struct Base {
     pub(super) turn: TurnId,
     /// Which of that turn's answers is behind its conversation.
     pub(super) choice: usize,
+    /// What stands in the place of that answer, where it was corrected before this turn went on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) right: Option<String>,
     /// So many of the messages that it shares, from the first on, stand there without their thoughts.
     pub(super) bare: usize,
     /// What is in front of the conversation, the system's text and the examples, is that turn's.

@@ -150,7 +150,7 @@ impl SledTurns {
     /// Removes a turn and what is kept beside it; `turn`: it whole, where it can be read.
     fn take_out(&self, change: &mut Change, id: &[u8], record: &[u8], turn: Option<&Turn>) -> Result<(), StoreError> {
         if let Some(turn) = turn {
-            self.unlink(&mut change.batch, turn, None);
+            self.unlink(&mut change.batch, turn, None)?;
         }
         change.batch.remove(id);
         change.batch.remove(beside(JUDGED_PREFIX, id));
@@ -283,6 +283,7 @@ impl TurnStore for SledTurns {
         let mut change = Change::new(&state);
         change.counts.bytes += record.len() as u64;
         change.batch.insert(key.as_bytes(), record);
+        self.link_correction(&mut state, &mut change.batch, id, feedback)?;
         self.apply(&mut state, change)
     }
 

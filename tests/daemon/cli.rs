@@ -46,7 +46,7 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
     // A port of another program, a record of nights that cannot be read: with what to do.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
-    drop(std::thread::spawn(move || drop(taken.accept())));
+    drop(std::thread::spawn(move || taken.incoming().for_each(drop)));
     std::fs::write(format!("{state}/night.json"), "{").unwrap();
     std::fs::write(format!("{state}/daemon.lock"), "1").unwrap();
     let said = run(&["doctor", "--state-dir", state, "--listen", &listen, "--json"]);
@@ -203,7 +203,7 @@ async fn chat_answers_and_memory_lists_exports_and_forgets() {
     let nowhere = run(&[&["memory"], &place[..], &["export", "--out", "/nonexistent/x"]].concat());
     assert_eq!(nowhere.status.code(), Some(73), "{nowhere:?}");
     stdout(&run(&[&["memory"], &place[..], &["forget", "--turn", id]].concat()));
-    stdout(&run(&[&["memory"], &place[..], &["forget", "--all"]].concat()));
+    stdout(&run(&[&["memory"], &place[..], &["forget", "--all", "--yes"]].concat()));
     assert_eq!(stdout(&run(&[&["memory"], &place[..], &["export"]].concat())), "");
 }
 

@@ -209,7 +209,7 @@ async fn a_verified_answer_helps_the_next_reply_until_it_is_forgotten() {
     let (status, _) = daemon.post("/v1/feedback", &json!({"turn": liked, "vote": "up"})).await;
     assert_eq!(status, 200);
     let report = job(&daemon, "", WRITE);
-    assert!(report.contains("1 answers of 1 principals in the tables, 1 new"), "{report}");
+    assert!(report.contains("1 answer of 1 principal in the tables, 1 new"), "{report}");
     let reply = daemon.chat(QUESTION).await;
     let used = &reply["x_chimere"]["engram"][0];
     assert!(used["tables"][0].as_str().unwrap().starts_with("learned-"), "{reply}");
@@ -289,7 +289,7 @@ async fn what_the_log_teaches_stays_with_who_said_it_until_several_do() {
     let mut command = chimere();
     done(command.args(["keys", "revoke", "bob", "--state-dir"]).arg(state.path()).output().unwrap());
     let report = job(&daemon, root, WRITE);
-    assert!(report.contains("1 answers of 1 principals") && report.contains("0 of them for everybody"), "{report}");
+    assert!(report.contains("1 answer of 1 principal") && report.contains("0 of them for everybody"), "{report}");
     for entry in std::fs::read_dir(state.path().join("engram")).unwrap().map(Result::unwrap) {
         let bytes = std::fs::read(entry.path()).unwrap();
         let revoked = entry.file_name() == "revoked.json";
@@ -328,7 +328,7 @@ async fn only_what_training_may_learn_is_written() {
     put(state.path(), &turns);
     let daemon = again(&state, &[]).await;
     let report = job(&daemon, &keys[0], WRITE);
-    assert!(report.contains("1 answers of 1 principals in the tables, 1 new"), "{report}");
+    assert!(report.contains("1 answer of 1 principal in the tables, 1 new"), "{report}");
     let reasons = ["1 an exam asks it, or nearly", "2 the verdict is too low", "1 without a verdict", "1 no consent"];
     for why in reasons.into_iter().chain(["1 text of tools or files took part"]) {
         assert!(report.contains(why), "{why}: {report}");

@@ -267,7 +267,7 @@ async fn what_is_changed_of_a_shared_lesson_is_changed_for_everybody_who_was_sho
             String::from_utf8(command.stderr).unwrap(),
         )
     };
-    let (whole, _, why) = offline(&["forget", "--all"]);
+    let (whole, _, why) = offline(&["forget", "--all", "--yes"]);
     assert!(!whole && why.contains("turns forgotten, but no lesson") && why.contains("format 9"), "{why}");
     assert_eq!(offline(&["list"]).1, "");
 }

@@ -70,6 +70,7 @@ mod sessions;
 mod simulate;
 mod soak;
 mod storm;
+mod stranger;
 mod swaps;
 mod tools;
 mod trace;

@@ -165,7 +165,8 @@ async fn on_disk_they_outlive_the_daemon_until_a_turn_is_forgotten() {
     }))
     .unwrap();
     library.file("r", vec![row], Judged::Promoted(1), &BTreeSet::new()).unwrap();
-    let told = chimere().args(["memory", "forget", "--all", "--state-dir"]).arg(state.path()).output().unwrap();
+    let told =
+        chimere().args(["memory", "forget", "--all", "--yes", "--state-dir"]).arg(state.path()).output().unwrap();
     assert!(told.status.success() && !file.exists(), "{}", String::from_utf8_lossy(&told.stderr));
     assert!(library.load().unwrap().0.is_empty());
 

@@ -53,7 +53,7 @@ fn what_root_writes_into_another_users_state_is_that_users() {
     assert!(said.contains(&format!("works as user {NOBODY}")), "{said}");
     done(&run(state, &["engram", "learn", "--records", records, "--model", model]));
     done(&run(state, &["engram", "revoke", "--principal", "bob"]));
-    done(&run(state, &["memory", "forget", "--all"]));
+    done(&run(state, &["memory", "forget", "--all", "--yes"]));
     done(&run(state, &["memory", "export", "--out", out]));
     let found = all(state);
     for name in ["keys.toml", "keys.lock", "night.key", "engram", "turns", "daemon.lock"] {

@@ -117,6 +117,37 @@ async fn a_session_goes_on_as_if_everything_had_been_sent_again() {
     assert_eq!(turns["data"].as_array().unwrap().len(), 2, "a session is a conversation of its name");
 }
 
+/// A session goes on with what its last answer should have been, as a client does that sends everything itself.
+#[tokio::test]
+async fn a_session_goes_on_with_the_corrected_answer() {
+    let home = Home::new().await;
+    let (anna, bob) = (home.anna.as_str(), home.bob.as_str());
+    let first = home.ask(anna, Some("trip"), json!([user("Where is the key of the shed?")])).await;
+    let turn = first["x_chimere"]["turn"].as_str().unwrap();
+    let correct = async |key: &str, words: &str| {
+        home.post(key, "/v1/feedback", json!({ "turn": turn, "correction": words })).await.0
+    };
+    assert_eq!(correct(anna, "Under the pot.").await, 200);
+    assert_eq!(correct(anna, "<think>moved</think>Behind the clock.").await, 200);
+    assert_ne!(correct(bob, "Bob has it.").await, 200);
+    assert_eq!(home.said(anna, "trip").await[1]["content"], "Behind the clock.");
+    let second = home.ask(anna, Some("trip"), json!([user("And whose is it?")])).await;
+    let (_, kept) = home.get(anna, "/v1/memory/turns").await;
+    let kept = kept["data"].as_array().unwrap();
+    assert!(kept[1]["messages"].to_string().contains("Behind the clock."), "{kept:?}");
+    assert!(!kept[1]["messages"].to_string().contains("moved"), "{kept:?}");
+    let assistant = json!({ "role": "assistant", "content": "Behind the clock." });
+    let whole = json!([user("Where is the key of the shed?"), assistant, user("And whose is it?")]);
+    let without = home.ask(anna, None, whole).await;
+    assert_eq!(second["usage"]["prompt_tokens"], without["usage"]["prompt_tokens"]);
+
+    // Forgetting the corrected turn takes its words out of what went on with it.
+    assert_eq!(home.delete(anna, &format!("/v1/memory/turns?turn={turn}")).await.1["turns"], 1);
+    let (_, left) = home.get(anna, "/v1/memory/turns").await;
+    let asked: Vec<&Value> = left["data"].as_array().unwrap().iter().map(|turn| &turn["messages"]).collect();
+    assert!(!json!(asked).to_string().contains("clock"), "{left}");
+}
+
 #[tokio::test]
 async fn sessions_are_forked_moved_back_and_deleted_and_outlive_the_daemon() {
     let mut home = Home::new().await;

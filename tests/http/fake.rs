@@ -10,9 +10,10 @@ use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, Listed,
-    ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
-    ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
+    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, Forgotten, FurtherModel, LessonCommand,
+    Listed, ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope,
+    Service, ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter,
+    TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
@@ -506,10 +507,10 @@ impl Service for Fake {
         Box::pin(async move { Ok(listed) })
     }
 
-    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>> {
-        let count = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).count();
+    fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Forgotten, ServiceError>> {
+        let turns = (0..TURNS).map(turn).filter(|turn| matches(turn, &filter)).count();
         self.forgets.lock().unwrap().push(filter);
-        Box::pin(async move { Ok(count) })
+        Box::pin(async move { Ok(Forgotten { turns, lessons: 1, pairs: 0 }) })
     }
 
     fn runs(&self, principal: Option<&str>) -> Vec<RunSummary> {

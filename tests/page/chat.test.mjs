@@ -100,6 +100,10 @@ test('a vote and a correction arrive in the memory', async () => {
   const said = JSON.stringify(turn.feedback);
   assert.match(said, /"up"/);
   assert.match(said, /It is twelve\./);
+  // The conversation goes on with the right answer.
+  await ask(page, 'And 7 + 7?');
+  const next = (await daemon.turns()).filter((found) => found.conversation === id).at(-1);
+  assert.equal(next.messages.find((message) => message.role === 'assistant').content, 'It is twelve.');
 });
 
 test('a tool is called, its result given, and the answer follows', async () => {

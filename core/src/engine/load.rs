@@ -363,7 +363,8 @@ pub(super) fn hash(files: &Files, gguf: &Gguf) -> std::io::Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Lower-case hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -1,5 +1,5 @@
 //! Tokens in, tokens out: one model hosted by one process with one step loop. This part of the tree knows
-//! no HTTP, no actors, no store and no wall clock; its public face is `protocol`.
+//! no HTTP, no actors, no store and no wall clock; its public interface is `protocol`.
 
 pub mod adapter;
 mod apart;

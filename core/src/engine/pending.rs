@@ -1,5 +1,5 @@
 //! Requests on their way to the engine loop that wait for something beside it: for their text to be read, for their
-//! grammar to be compiled. Whoever takes an id out answers for the request.
+//! grammar to be compiled. The one that takes an id out answers for the request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

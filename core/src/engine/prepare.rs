@@ -101,7 +101,7 @@ impl Preparer {
             return Err(Refusal::invalid("this model gives embeddings and cannot generate text"));
         }
         if request.prefix_owner.iter().chain([&request.principal]).any(|name| name.len() > OWNER_BYTES_MAX) {
-            return Err(Refusal::invalid(format!("whoever asks is named by at most {OWNER_BYTES_MAX} bytes")));
+            return Err(Refusal::invalid(format!("a name of who asks has at most {OWNER_BYTES_MAX} bytes")));
         }
         let tools = match &request.prompt {
             Prompt::Chat(chat) => chat.tools.clone(),

@@ -1,4 +1,4 @@
-//! The engine's public face: the commands it takes (`command`) and the events it gives (`event`), and their frames.
+//! The engine's public interface: the commands it takes (`command`) and the events it gives (`event`), and their frames.
 //! `frame` says how they travel. The daemon writes commands to the engine's standard input and reads events from
 //! its standard output; end of file ends the engine.
 

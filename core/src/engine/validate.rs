@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::apart;
 use super::defaults::ModelDefaults;
-use super::load::{Kind, LoadError, LoadOptions, chat_template, hash};
+use super::load::{Kind, LoadError, LoadOptions, chat_template, hash, hex, vocabulary};
 use super::machine;
 use super::model;
 use super::template::ChatTemplate;
-use super::vocab::Vocab;
+use super::vocab::{Vocab, fingerprint};
 use crate::gguf::{Files, Gguf, TensorInfo};
 use chimere_ffi::DType;
 
@@ -53,6 +53,8 @@ pub struct Judged {
     pub frozen: Option<String>,
     /// Why the file of defaults beside the weights is passed over, if one is.
     pub defaults_unused: Option<String>,
+    /// The tokenizer's fingerprint, hexadecimal: things made of token ids carry it. Absent: the vocabulary cannot be read.
+    pub tokenizer: Option<String>,
 }
 
 impl fmt::Display for Judged {
@@ -87,7 +89,9 @@ pub(super) struct Validated {
 
 /// Judges the model at `path` as [`super::load::load`] would. `freed_bytes`: memory that will be free before it is loaded.
 pub fn validate(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Result<Judged, LoadError> {
-    Ok(opened(path, options, freed_bytes)?.judged)
+    let Validated { gguf, vocab, judged, .. } = opened(path, options, freed_bytes)?;
+    let vocab = vocab.or_else(|| vocabulary(path, &gguf).ok().filter(|_| !judged.embedding_only));
+    Ok(Judged { tokenizer: vocab.map(|vocab| hex(&fingerprint(vocab.as_ref()))), ..judged })
 }
 
 /// Judges in a throw-away engine: `program` with `arguments`, which are those of an engine, but its model. What the file does
@@ -160,6 +164,7 @@ pub(super) fn opened(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Re
         needs_bytes,
         available_bytes: available,
         defaults_unused: defaults.unused.clone(),
+        tokenizer: None,
     };
     Ok(Validated { gguf, files, foreign, vocab, template, defaults, model_hash, judged })
 }

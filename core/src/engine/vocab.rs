@@ -1,5 +1,5 @@
-//! What the engine asks of a vocabulary, whoever implements it: our own BPE read from the GGUF, or the
-//! library's for the other architectures.
+//! What the engine asks of a vocabulary. Two implement it: our own BPE, read from the GGUF, and the library's for the
+//! other architectures.
 
 use sha2::{Digest, Sha256};
 

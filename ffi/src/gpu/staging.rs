@@ -1,4 +1,4 @@
-//! Memory of the host from which the device copies by itself, while whoever filled it fills another.
+//! Memory of the host from which the device copies by itself, while the one that filled it fills another.
 
 use std::sync::Arc;
 

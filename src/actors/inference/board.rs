@@ -1,5 +1,5 @@
-//! What the Inference actor publishes: the engine's state as immutable snapshots for whoever waits on it.
-//! The board outlives the actor's lives.
+//! What the Inference actor publishes: the engine's state as immutable snapshots for those that wait on it.
+//! This engine status outlives the actor's lives.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::child::EngineSpec;
 use super::gate::Gate;
 use crate::engine::protocol::{EngineStats, Event, Hosted, RequestId};
+use crate::engram::fit::unfit;
 use crate::engram::shelf::Shelf;
 use crate::meters;
 use crate::night::served::Served;
@@ -314,7 +315,21 @@ impl Board {
                 tables.insert(name, json!({ "contexts": contexts, "entries": entries }));
             }
             Event::Failed { message, .. } => {
-                tracing::warn!(name, message, "engram table not loaded");
+                let shelf = self.shelf();
+                let listed = shelf.tables.iter().find(|table| table.name == name);
+                let unfit = self.hosted().zip(listed).and_then(|(hosted, table)| unfit(table, &hosted.tokenizer_hash));
+                let message = match (unfit, listed) {
+                    // That comes with every other model.
+                    (Some(why), Some(table)) if table.shipped => {
+                        tracing::info!(name, why, "engram table not used");
+                        why
+                    }
+                    (why, _) => {
+                        let message = why.unwrap_or(message);
+                        tracing::warn!(name, message, "engram table not loaded");
+                        message
+                    }
+                };
                 tables.insert(name, json!({ "error": message }));
             }
             _ => drop(tables.remove(&name)),

@@ -205,14 +205,11 @@ mod tests {
         let table = |name: &str| Listed {
             name: name.to_owned(),
             path: name.into(),
-            digest: String::new(),
             shipped: true,
-            owner: None,
-            description: String::new(),
-            licence: String::new(),
             contexts: 1,
             entries: 1,
             bytes: 1,
+            ..Listed::default()
         };
         let shelf = Shelf { tables: vec![table("a"), table("b")], ..Shelf::default() };
         stand.board.set_shelf(shelf);

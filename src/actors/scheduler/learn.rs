@@ -25,6 +25,7 @@ use crate::night::library::{Judged, Line, Pairs};
 use crate::night::likeness::Exams;
 use crate::night::phase::{Candidate, Event, Outcome};
 use crate::night::suspicion::{self, Measured};
+use crate::plural::counted;
 use crate::service::{Scope, TurnFilter};
 use crate::store::first_turn_id;
 use crate::turn::{Turn, TurnId};
@@ -58,7 +59,12 @@ impl Work {
                 let backlog = ScoreBacklog(left.1.iter().cloned().collect());
                 match self.desk.scorer.send(backlog).await.map_err(|e| e.to_string())? {
                     Ok(()) => reminded = Some(Instant::now()),
-                    Err(why) => return passed(format!("{total} turns stay without a verdict: {why}")),
+                    Err(why) => {
+                        return passed(format!(
+                            "{} without a verdict: {why}",
+                            counted(total, "turn stays", "turns stay")
+                        ));
+                    }
                 }
             }
             sleep(LOOK.min(end.saturating_duration_since(Instant::now()))).await;
@@ -209,7 +215,11 @@ impl Work {
         let fresh = selected.new + selected.retried;
         if fresh < rules.pairs_min {
             let most = selected.most_refused().map_or(String::new(), |why| format!("; most refused: {why}"));
-            let words = format!("nothing to learn: {fresh} new pairs, {} are needed{most}", rules.pairs_min);
+            let words = format!(
+                "nothing to learn: {}, {} are needed{most}",
+                counted(fresh, "new pair", "new pairs"),
+                rules.pairs_min
+            );
             return Ok(Event::Nothing { words });
         }
         Ok(Event::Passed { words: selected.words() })

@@ -134,7 +134,7 @@ fn optimised(desk: &Desk, run: &Run) -> Option<Optimised> {
 async fn read_paper<T: DeserializeOwned + Send + 'static>(dir: &Path, name: &'static str) -> Option<T> {
     let dir = dir.to_owned();
     let read = blocking(move || learning::read(&dir, name)).await.and_then(|read| read);
-    read.inspect_err(|error| tracing::warn!(error, "a paper of the run is not shown")).ok().flatten()
+    read.inspect_err(|error| tracing::warn!(error, "a file of the run is not shown in its report")).ok().flatten()
 }
 
 /// The served generation and those that it came from.

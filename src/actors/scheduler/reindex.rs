@@ -10,6 +10,7 @@ use crate::embed::embedder::Unembedded;
 use crate::embed::index::{EXAMPLES_MAX, TEXT_BYTES_MAX};
 use crate::embed::{Example, Index};
 use crate::night::phase::Event;
+use crate::plural::counted;
 use crate::turn::{Message, Role, Turn};
 
 /// Times that the index is made anew because something was forgotten meanwhile.
@@ -85,12 +86,14 @@ impl Newest {
 fn said(index: &Index, before: &Index, refused: u64, older: u64) -> String {
     let shared = index.examples().iter().filter(|example| example.shared).count();
     let mut words = format!(
-        "{} verified exchanges in the index, {shared} of them for everybody; {} before; {refused} turns may not be shown",
-        index.examples().len(),
-        before.examples().len()
+        "{} in the index, {shared} of them for everybody; {} before; {} not be shown",
+        counted(index.examples().len(), "verified exchange", "verified exchanges"),
+        before.examples().len(),
+        counted(refused, "turn may", "turns may")
     );
     if older > 0 {
-        words.push_str(&format!("; {older} were left out, older than the newest {EXAMPLES_MAX}"));
+        let older = counted(older, "was", "were");
+        words.push_str(&format!("; {older} left out, older than the newest {EXAMPLES_MAX}"));
     }
     words
 }

@@ -113,14 +113,11 @@ mod tests {
         Listed {
             name: name.to_owned(),
             path: "t".into(),
-            digest: String::new(),
-            shipped: false,
             owner: owner.map(str::to_owned),
-            description: String::new(),
-            licence: String::new(),
             contexts: 1,
             entries: 1,
             bytes: 1,
+            ..Listed::default()
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use chimere::plural::counted;
 use serde_json::Value;
 
 use crate::cli::client::{Client, printable};
@@ -177,7 +178,10 @@ impl Answer {
 
     /// How a cut answer was cut, without what to do.
     pub fn cut(&self) -> String {
-        let at = self.usage["completion_tokens"].as_u64().map(|n| format!(" of {n} tokens")).unwrap_or_default();
+        let at = self.usage["completion_tokens"]
+            .as_u64()
+            .map(|n| format!(" of {}", counted(n, "token", "tokens")))
+            .unwrap_or_default();
         let what =
             if self.text.is_empty() { "the thought took the whole limit" } else { "the answer was cut at its limit" };
         format!("{what}{at}")

@@ -57,7 +57,7 @@ pub const HELP: &str = "\
 /route [NAME]    show or choose the route; /route auto lets the daemon choose
 /model [NAME]    list the models or choose one
 /think [HOW]     show or set thought: auto, on, off or a number of tokens
-/tokens [N]      show or set the most tokens of an answer; /tokens auto leaves it to the pipeline
+/tokens [N]      show or set the most tokens of an answer, for a model that repeats itself; /tokens auto: the default
 /good            say that the last answer is right; nights learn from it where they may
 /bad             say that the last answer is wrong
 /correct TEXT    say what the last answer should have been, kept as a lesson; several lines as in a message

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use chimere::scoring::correction::right_words;
 use chimere::store::files::write_durable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -76,6 +77,14 @@ impl Session {
 
     pub fn push_answer(&mut self, text: &str) {
         self.messages.push(json!({"role": "assistant", "content": text}));
+    }
+
+    /// Puts what the last answer should have been in its place: the conversation goes on with that.
+    pub fn correct(&mut self, correction: &str) {
+        let Some(right) = right_words(correction, &[]) else { return };
+        if let Some(last) = self.messages.last_mut().filter(|last| last["role"] == "assistant") {
+            *last = json!({"role": "assistant", "content": right});
+        }
     }
 
     /// Goes back to before the last question and returns it.
@@ -217,6 +226,18 @@ mod tests {
         assert!(other.load(&path).is_err());
         assert_eq!(other.messages.len(), 2);
         assert!(other.load(&folder.path().join("none")).unwrap_err().to_string().contains("none"));
+    }
+
+    #[test]
+    fn a_conversation_goes_on_with_the_corrected_answer() {
+        let mut session = Session::new(Settings::default());
+        session.correct("nothing yet");
+        session.push_user("q");
+        session.correct("no answer yet");
+        assert_eq!(session.messages, [json!({"role": "user", "content": "q"})]);
+        session.push_answer("wrong");
+        session.correct("<think>why</think> right\n");
+        assert_eq!(session.messages[1], json!({"role": "assistant", "content": "right"}));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::time::Duration;
 
 use chimere::config::Config;
 use chimere::config::check::Finding;
@@ -12,9 +11,7 @@ use chimere::store::files::{Holder, StateLock};
 
 use super::found;
 use crate::cli::client::{Client, Where};
-
-/// Longest wait for an answer of a daemon that is near.
-const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::cli::serving::NEAR_TIMEOUT;
 
 /// Who answers at the configured address.
 enum Answers {
@@ -25,11 +22,11 @@ enum Answers {
     Otherwise(String),
 }
 
-pub(super) fn look(config: &Config) -> Vec<Finding> {
+pub(super) fn look(config: &Config, target: &Where) -> Vec<Finding> {
     let listen = config.http.listen;
     let bound = TcpListener::bind(listen).map(drop);
     let used = bound.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse);
-    let answers = if used { asked(listen) } else { Answers::Nobody };
+    let answers = if used { asked(&Where { url: None, key: None }, listen) } else { Answers::Nobody };
     let holder = StateLock::holder(&config.state_dir);
     let held = matches!(holder, Ok(Some(Holder { alive: true, .. })));
     let mut findings = vec![match bound {
@@ -38,16 +35,28 @@ pub(super) fn look(config: &Config) -> Vec<Finding> {
         }
         _ => port(listen, &answers, held),
     }];
-    findings.extend(lock(config, holder, &answers));
+    let url = target.url.as_deref().map(|url| (url, asked(target, listen)));
+    // It may listen where --url says, and not where the configuration does.
+    let elsewhere = url.iter().any(|(_, answers)| matches!(answers, Answers::Ready));
+    findings.extend(lock(config, holder, if elsewhere { &Answers::Ready } else { &answers }));
+    findings.extend(url.map(|(url, answers)| named(url, answers)));
     findings.push(night(&config.state_dir));
     findings
 }
 
-fn asked(listen: SocketAddr) -> Answers {
+/// The daemon that --url or CHIMERE_URL names.
+fn named(url: &str, answers: Answers) -> Finding {
+    match answers {
+        Answers::Otherwise(why) => found("url", false, why),
+        _ => found("url", true, format!("a daemon serves at {url}")),
+    }
+}
+
+fn asked(target: &Where, listen: SocketAddr) -> Answers {
     let health = async {
-        let client = Client::new(&Where { url: None, key: None }, listen)?;
-        let answer = tokio::time::timeout(HEALTH_TIMEOUT, client.get("/health")).await;
-        let answer = answer.map_err(|_| anyhow::anyhow!("no answer within {} s", HEALTH_TIMEOUT.as_secs()))??;
+        let client = Client::new(target, listen)?;
+        let answer = tokio::time::timeout(NEAR_TIMEOUT, client.get("/health")).await;
+        let answer = answer.map_err(|_| anyhow::anyhow!("no answer within {} s", NEAR_TIMEOUT.as_secs()))??;
         anyhow::ensure!(answer["status"] == "ok", "what answers is no daemon of ours");
         Ok(())
     };

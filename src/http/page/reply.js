@@ -32,7 +32,11 @@ export function requestFor(conversation, messages, settings) {
 
 /** A message as the daemon reads it; none for an answer that never came to anything. */
 function wire(message) {
-  const { role, content, reasoning, calls = [], tool_call_id } = message;
+  const { role, calls = [], tool_call_id } = message;
+  // A conversation goes on with what an answer should have been, in the words behind a thought that was written with it.
+  const right = message.correction && !calls.length ? message.correction.split('</think>').pop().trim() : '';
+  const content = right || message.content;
+  const reasoning = right ? '' : message.reasoning;
   if (role === 'tool') return [{ role, content, tool_call_id }];
   if (role === 'user') return [{ role, content }];
   if (!content && !calls.length) return [];

@@ -127,8 +127,8 @@ const THOUGHT: Param = Param::new(
                 "budget_forcing",
                 Shape::Object(&[
                     CERTAINTY,
-                    Param::new("tokens", THOUGHT_TOKENS, "For so many tokens in a row.").default("8"),
-                    Param::new("tokens_min", THOUGHT_TOKENS, "Not before so many.").default("16"),
+                    Param::new("tokens", THOUGHT_TOKENS, "How many tokens in a row must be as certain.").default("8"),
+                    Param::new("tokens_min", THOUGHT_TOKENS, "The thought has at least this many.").default("16"),
                 ]),
                 "Ends the thought before its budget once the model is certain.",
             ),

@@ -21,7 +21,7 @@ const NO_LIMIT: Shape = Shape::Exactly("-1");
 const LENGTH: Shape = Shape::Either(&[NO_LIMIT, Shape::Whole { min: 1, max: WHOLE_MAX }]);
 
 pub(crate) const PARAMS: &[Param] = &[
-    Param::new("temperature", Shape::Number { min: 0.0, max: 2.0 }, "0 = always the likeliest token."),
+    Param::new("temperature", Shape::Number { min: 0.0, max: 2.0 }, "0 = always the most probable token."),
     Param::new("top_p", Shape::Number { min: 0.0, max: 1.0 }, ""),
     Param::new("top_k", Shape::Whole { min: -1, max: u32::MAX as i128 }, "0 or -1 = off."),
     Param::new("min_p", Shape::Number { min: 0.0, max: 1.0 }, ""),

@@ -10,6 +10,7 @@ use crate::engram::learned::NAME;
 use crate::engram::nightly::Counts;
 use crate::eval::golden::Outcome;
 use crate::night::stats::Paired;
+use crate::plural::counted;
 use crate::turn::Turn;
 
 /// A writing of the learned engram tables.
@@ -119,8 +120,11 @@ impl EngramEffect {
         let failed =
             if self.failed > 0 { format!(", {} left out because they failed", self.failed) } else { String::new() };
         format!(
-            "{} items of the slice exam: {} right with the tables, {} without, {} answers differ{failed}",
-            self.items, self.right_with, self.right_without, self.answers_changed
+            "{} of the slice exam: {} right with the tables, {} without, {}{failed}",
+            counted(self.items, "item", "items"),
+            self.right_with,
+            self.right_without,
+            counted(self.answers_changed, "answer differs", "answers differ")
         )
     }
 }
@@ -130,14 +134,13 @@ impl EngramReport {
     pub fn words(&self) -> String {
         let c = &self.counts;
         format!(
-            "{} answers of {} principals in the tables, {} new, {} gone for age, {} withdrawn; {} entries before, {} now, \
-             {} of them for everybody",
-            c.records,
-            c.principals,
+            "{} of {} in the tables, {} new, {} gone for age, {} withdrawn; {} before, {} now, {} of them for everybody",
+            counted(c.records, "answer", "answers"),
+            counted(c.principals, "principal", "principals"),
             c.records_in,
             c.records_aged,
             c.records_withdrawn,
-            c.entries_before,
+            counted(c.entries_before, "entry", "entries"),
             c.entries,
             c.shared_entries
         )

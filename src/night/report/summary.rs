@@ -6,6 +6,7 @@ use crate::engram::nightly::Counts;
 use crate::night::gate::Rule;
 use crate::night::phase::{Job, Outcome};
 use crate::optimise::paper::RouteOutcome;
+use crate::plural::counted;
 
 /// What the report says first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,20 +35,21 @@ impl Report {
             Job::Train => match (&self.training, &self.selection) {
                 (Some(training), Some(selection)) => {
                     let new = of_them(selection.new, training.pairs);
-                    format!("A candidate learned from {} confirmed answers{new}.", training.pairs)
+                    format!("A candidate learned from {}{new}.", confirmed(training.pairs))
                 }
-                (Some(training), None) => format!("A candidate learned from {} confirmed answers.", training.pairs),
+                (Some(training), None) => format!("A candidate learned from {}.", confirmed(training.pairs)),
                 (None, Some(selection)) => {
-                    let n = selection.pairs();
-                    format!("Of {} replies looked at, the night found {n} answers to learn from.", selection.turns)
+                    let found = counted(selection.pairs(), "answer", "answers");
+                    let turns = counted(selection.turns, "reply", "replies");
+                    format!("Of {turns} looked at, the night found {found} to learn from.")
                 }
                 (None, None) => "The night was to learn from confirmed answers.".to_owned(),
             },
             Job::EngramWrite => match &self.engram {
-                Some(engram) => format!(
-                    "The tables of verified answers were written anew from {} of {} replies.",
-                    engram.admitted, engram.turns
-                ),
+                Some(engram) => {
+                    let turns = counted(engram.turns, "reply", "replies");
+                    format!("The tables of verified answers were written anew from {} of {turns}.", engram.admitted)
+                }
                 None => "The tables of verified answers were to be written anew.".to_owned(),
             },
             Job::OptimisePrompts => {
@@ -55,7 +57,7 @@ impl Report {
                 let searched =
                     |o: &crate::optimise::paper::Optimised| o.routes.iter().filter(|r| tried(r.outcome)).count();
                 let routes = self.optimised.as_ref().map_or(0, searched);
-                format!("Better instructions and examples were searched for on {}.", counted(routes, "route"))
+                format!("Better instructions and examples were searched for on {}.", counted(routes, "route", "routes"))
             }
             Job::Reindex => "The index of verified exchanges was to be made anew.".to_owned(),
         }
@@ -82,15 +84,15 @@ impl Report {
                 let Counts { entries, shared_entries, .. } = engram.counts;
                 let effect = engram.effect.as_ref().map_or(String::new(), |effect| {
                     let (with, without) = (effect.right_with, effect.right_without);
-                    format!(
-                        " With them {with} of {} exam questions were answered right, without them {without}.",
-                        effect.items
-                    )
+                    let items = counted(effect.items, "exam question was", "exam questions were");
+                    format!(" With them {with} of {items} answered right, without them {without}.")
                 });
-                format!("They hold {entries} entries, {shared_entries} of them for everybody.{effect}")
+                let entries = counted(entries, "entry", "entries");
+                format!("They hold {entries}, {shared_entries} of them for everybody.{effect}")
             }
-            (Job::OptimisePrompts, _, Some(found)) => match found.changed().as_slice() {
-                [] => "No prompt was better on the held-out exam.".to_owned(),
+            (Job::OptimisePrompts, _, Some(found)) => match [found.changed(), found.would_change()].concat().as_slice()
+            {
+                [] => format!("No prompt was better on the held-out exam ({}).", clause(&found.words())),
                 routes => format!("A better prompt was found for {}.", routes.join(", ")),
             },
             (Job::Reindex, ..) => format!("It was made: {}.", clause(words)),
@@ -116,6 +118,9 @@ impl Report {
                     "New conversations use it from now on, and `chimere pipeline reset` brings the old one back."
                         .to_owned()
                 }
+                (Job::OptimisePrompts, Some(found)) if !found.would_change().is_empty() => {
+                    format!("Nothing changed, because this was a dry run. A real run would {}.", found.wishes())
+                }
                 (Job::OptimisePrompts, _) => "Nothing changed: the prompts of yesterday stay.".to_owned(),
                 _ => "Replies find the newest exchanges from now on.".to_owned(),
             },
@@ -135,7 +140,8 @@ impl Report {
             return String::new();
         }
         let (candidate, champion) = (right(|exam| exam.candidate.rate), right(|exam| exam.champion.rate));
-        format!("Of {n} exam questions the candidate answered {candidate} right, the present model {champion}. ")
+        let asked = counted(n, "exam question", "exam questions");
+        format!("Of {asked} the candidate answered {candidate} right, the present model {champion}. ")
     }
 }
 
@@ -143,8 +149,8 @@ fn of_them(new: usize, all: usize) -> String {
     if new < all { format!(", {new} of them new") } else { String::new() }
 }
 
-fn counted(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+fn confirmed(answers: usize) -> String {
+    counted(answers, "confirmed answer", "confirmed answers")
 }
 
 /// Words of a run without a full stop at their end.
@@ -171,6 +177,8 @@ mod tests {
     use super::*;
     use crate::night::phase::Phase;
     use crate::night::report::tests::report;
+    use crate::optimise::paper::{FORMAT, Optimised, RouteResult};
+    use crate::turn::{Message, Role};
 
     fn said(report: &Report) -> [String; 3] {
         report.summary().sentences().map(str::to_owned)
@@ -218,6 +226,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A dry run of the search says what a real one would do.
+    #[test]
+    fn a_dry_run_of_the_prompts_says_what_it_would_change() {
+        let route = |name: &str, outcome| RouteResult {
+            route: name.to_owned(),
+            outcome,
+            system: Some("Give only the number.".to_owned()),
+            messages: vec![Message::new(Role::User, "q"), Message::new(Role::Assistant, "a")],
+            ..RouteResult::default()
+        };
+        let of = |routes: Vec<RouteResult>| {
+            let optimised = Some(Optimised { format: FORMAT, alpha: 0.05, routes });
+            let mut report = Report { outcome: Outcome::Done { words: String::new() }, optimised, ..report() };
+            report.order.job = Job::OptimisePrompts;
+            said(&report)
+        };
+        let [_, happened, means] = of(vec![route("code", RouteOutcome::WouldChange)]);
+        assert_eq!(happened, "A better prompt was found for code.");
+        let real = "A real run would tell `code` \"Give only the number.\" with 1 example.";
+        assert_eq!(means, format!("Nothing changed, because this was a dry run. {real}"));
+        let [_, happened, means] = of(vec![route("kine", RouteOutcome::NothingBetter)]);
+        assert!(happened.contains("No prompt was better") && happened.contains("kine: nothing better"), "{happened}");
+        assert_eq!(means, "Nothing changed: the prompts of yesterday stay.");
     }
 
     #[test]

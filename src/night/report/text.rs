@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Change, EngramReport, Rate, Report, TrendPoint, headline};
+use crate::plural::counted;
 
 fn percent(rate: Rate) -> String {
     format!("{:.1} % [{:.1}, {:.1}]", 100.0 * rate.rate, 100.0 * rate.low, 100.0 * rate.high)
@@ -117,7 +118,7 @@ impl Report {
 
 fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
     writeln!(out, "\nEngram: {}", engram.words())?;
-    writeln!(out, "  {} turns of 90 days, {} learned from", engram.turns, engram.admitted)?;
+    writeln!(out, "  {} of 90 days, {} learned from", counted(engram.turns, "turn", "turns"), engram.admitted)?;
     for (why, n) in &engram.left_out {
         writeln!(out, "  {n:>7} {why}")?;
     }
@@ -126,9 +127,13 @@ fn write_engram(out: &mut String, engram: &EngramReport) -> std::fmt::Result {
         let rate = 100.0 * used.hit_rate();
         writeln!(
             out,
-            "  last day: {} replies had learned tables, which knew the context of {} of {} answer tokens ({rate:.1} %), \
+            "  last day: {} learned tables, which knew the context of {} of {} answer tokens ({rate:.1} %), \
              were mixed in at {} and changed {}",
-            used.replies, used.hits, used.tokens, used.mixed, used.changed
+            counted(used.replies, "reply had", "replies had"),
+            used.hits,
+            used.tokens,
+            used.mixed,
+            used.changed
         )?;
     }
     let Some(effect) = &engram.effect else { return Ok(()) };

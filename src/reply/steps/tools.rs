@@ -14,6 +14,7 @@ use super::generate::instructed;
 use crate::engine::grammar::{Calls, Function, Grammar};
 use crate::engine::protocol::{Generate, Prompt};
 use crate::meters;
+use crate::plural::counted;
 use crate::reply::choice::Choice;
 use crate::reply::generate::{Spec, chat_input};
 use crate::reply::run::ReplyRun;
@@ -70,8 +71,8 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
     }
     run.answered = true;
     let calls = run.record.calls.len();
-    let counted = |n: usize, what| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let decided = (calls > 0).then(|| format!("{} in {}", counted(calls, "call"), counted(rounds as usize, "round")));
+    let (said, rounds) = (counted(calls, "call", "calls"), counted(rounds, "round", "rounds"));
+    let decided = (calls > 0).then(|| format!("{said} in {rounds}"));
     Ok(Outcome { visible: true, decided, because: because.map(str::to_owned), ..Outcome::of(StepOutcome::Done) })
 }
 
@@ -195,7 +196,10 @@ fn not_run(call: ToolCall, outcome: CallOutcome, limits: ToolLimits) -> CallReco
                 .to_owned()
         }
         CallOutcome::Limit => {
-            format!("error: not run, {} calls are the most: answer with what there is", limits.calls)
+            format!(
+                "error: not run, {}: answer with what there is",
+                counted(limits.calls, "call is the most", "calls are the most")
+            )
         }
         _ => String::new(),
     };

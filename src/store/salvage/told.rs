@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::DAMAGED_MAX;
+use crate::plural::counted;
 
 /// What came of a damaged log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,13 +35,16 @@ impl Salvage {
     /// For people, in one line.
     pub fn told(&self) -> String {
         let kept = format!(
-            "{} turns, {} votes and corrections, {} judgements and {} sessions are kept",
-            self.turns, self.feedback, self.judgements, self.sessions
+            "{}, {}, {} and {} are kept",
+            counted(self.turns, "turn", "turns"),
+            counted(self.feedback, "vote or correction", "votes and corrections"),
+            counted(self.judgements, "judgement", "judgements"),
+            counted(self.sessions, "session", "sessions")
         );
         let lost = match (self.set_aside, self.turns_lost) {
             (true, _) => "nothing could be read of it, and a new log was begun".to_owned(),
             (false, 0) => "no turn that it names is missing".to_owned(),
-            (false, lost) => format!("{lost} turns are lost"),
+            (false, lost) => counted(lost, "turn is lost", "turns are lost"),
         };
         let folders =
             |folders: &[PathBuf]| folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");

@@ -10,11 +10,12 @@ use std::rc::Rc;
 use sled::Batch;
 
 use super::{JUDGED_PREFIX, SledTurns, State, TurnCounts, UNSCORED_PREFIX, beside, disk, is_turn, prefix};
+use crate::scoring::correction::right_words;
 use crate::service::TurnFilter;
 use crate::store::forgotten::Forgotten;
 use crate::store::record::{Base, pack, pack_turn, unpack, unpack_turn};
 use crate::store::{GoesOn, Marks, Piece, StoreError, TurnStore, links, passes, without_forgotten};
-use crate::turn::{Turn, TurnId};
+use crate::turn::{Feedback, Message, Turn, TurnId};
 
 const FOLLOWS_PREFIX: &str = "!follows/";
 /// Turns that are compared before a turn is written whole.
@@ -145,7 +146,7 @@ impl SledTurns {
                 }
                 if let Some(of) = self.sound(id, seen)?
                     && let Some((folded, base)) =
-                        (0..of.generations.len()).find_map(|choice| links::fold(turn, &of, choice))
+                        links::answers(&of, &self.rights(&of)?).find_map(|answer| links::fold(turn, &of, answer))
                 {
                     return Ok((pack_turn(&folded, Some(&base))?, Some(base)));
                 }
@@ -174,7 +175,7 @@ impl SledTurns {
             Some(judgement) => change.batch.insert(beside(JUDGED_PREFIX, turn.id.0.as_bytes()), pack(judgement)?),
             None => change.batch.insert(beside(UNSCORED_PREFIX, turn.id.0.as_bytes()), &[]),
         }
-        self.link(&mut change.batch, turn, base.as_ref());
+        self.link(&mut change.batch, turn, base.as_ref())?;
         (change.counts.turns, change.counts.bytes) = (change.counts.turns + 1, change.counts.bytes + bytes);
         self.apply(state, change)?;
         state.seen.keep(turn);
@@ -182,23 +183,55 @@ impl SledTurns {
     }
 
     /// Makes a turn's links known.
-    pub(super) fn link(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
-        for place in links::ends(turn) {
+    pub(super) fn link(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) -> Result<(), StoreError> {
+        for place in links::ends(turn, &self.rights(turn)?) {
             batch.insert(follower(&place, turn.id.0.as_bytes()), &[]);
         }
         if let Some(base) = base {
             batch.insert(follows(base.turn.0.as_bytes(), turn.id.0.as_bytes()), &[]);
         }
+        Ok(())
+    }
+
+    /// What its own principal said that a turn's first answer should have been.
+    fn rights(&self, turn: &Turn) -> Result<Vec<String>, StoreError> {
+        let mut rights = Vec::new();
+        for vote in self.log.scan_prefix(prefix(turn.id.0.as_bytes())).values() {
+            // Damaged feedback vouches for no words.
+            let Ok(feedback) = unpack::<Feedback>(turn.id.0.as_bytes(), &vote.map_err(disk)?) else { continue };
+            rights.extend(right_of(turn, &feedback));
+        }
+        Ok(rights)
+    }
+
+    /// Lets later turns go on with a turn as it was corrected.
+    pub(super) fn link_correction(
+        &self,
+        state: &mut State,
+        batch: &mut Batch,
+        id: &TurnId,
+        feedback: &Feedback,
+    ) -> Result<(), StoreError> {
+        if feedback.correction.is_none() {
+            return Ok(());
+        }
+        let Some(turn) = self.sound(id.0.as_bytes(), &mut state.seen)? else { return Ok(()) };
+        let right: Vec<String> = right_of(&turn, feedback).into_iter().collect();
+        for place in links::ends(&turn, &right).into_iter().skip(turn.generations.len()) {
+            batch.insert(follower(&place, id.0.as_bytes()), &[]);
+        }
+        Ok(())
     }
 
     /// Takes away what makes a turn found.
-    pub(super) fn unlink(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) {
-        for place in links::ends(turn) {
+    pub(super) fn unlink(&self, batch: &mut Batch, turn: &Turn, base: Option<&Base>) -> Result<(), StoreError> {
+        for place in links::ends(turn, &self.rights(turn)?) {
             batch.remove(follower(&place, turn.id.0.as_bytes()));
         }
         if let Some(base) = base {
             batch.remove(follows(base.turn.0.as_bytes(), turn.id.0.as_bytes()));
         }
+        Ok(())
     }
 
     /// Takes out of a turn what it goes on with, where that was forgotten since its reply read it.
@@ -209,7 +242,11 @@ impl SledTurns {
             forgotten.complete() && !forgotten.holds(&goes_on.turn.0)
         };
         let same = match before.map(|before| before.said(0)) {
-            Some(said) => turn.messages[turn.head()..].get(..goes_on.messages) == Some(&said[..]),
+            // The answer that it goes on with is as the reply read it, before or after a correction: forgetting leaves it.
+            Some(said) => {
+                let theirs = turn.messages[turn.head()..].get(..goes_on.messages);
+                theirs.is_some_and(|theirs| same_but_last(theirs, &said))
+            }
             // What was dropped for want of room is nobody's secret.
             None => dropped(),
         };
@@ -346,17 +383,18 @@ impl SledTurns {
         let Ok((folded, Some(named))) = unpack_turn(&visit.id, record) else { return Ok((None, None, None)) };
         let own = folded.messages[links::own_head(&folded, Some(&named))..].to_vec();
         let whole = links::unfold(folded, Some(named.clone()), visit.was.as_deref().cloned());
-        self.unlink(&mut change.batch, &whole, Some(&named));
+        self.unlink(&mut change.batch, &whole, Some(&named))?;
         let answer = visit.answer.as_ref().unwrap_or(&named);
         let before = visit.before.as_deref();
         let said = before.map_or_else(Vec::new, |before| links::said_before(before.clone(), answer));
         let mut turn = whole.clone();
         links::redact(&mut turn, own, said, visit.orphan);
-        let linked = before.and_then(|before| links::fold(&turn, before, answer.choice)).unzip();
+        let linked =
+            before.and_then(|before| links::fold(&turn, before, (answer.choice, answer.right.as_deref()))).unzip();
         let written = pack_turn(linked.0.as_ref().unwrap_or(&turn), linked.1.as_ref())?;
         change.resize(record.len(), written.len());
         change.batch.insert(visit.id.as_slice(), written);
-        self.link(&mut change.batch, &turn, linked.1.as_ref());
+        self.link(&mut change.batch, &turn, linked.1.as_ref())?;
         Ok((Some(Rc::new(whole)), Some(Rc::new(turn)), None))
     }
 
@@ -382,7 +420,7 @@ impl SledTurns {
                     base
                 }
             };
-            self.link(&mut change.batch, &turn, base.as_ref());
+            self.link(&mut change.batch, &turn, base.as_ref())?;
             self.apply(&mut state, change)?;
         }
         Ok(())
@@ -391,6 +429,17 @@ impl SledTurns {
 
 /// What those that go on with a turn went on with, what they go on with now, and which answer of that.
 type Next = (Option<Rc<Turn>>, Option<Rc<Turn>>, Option<Base>);
+
+/// The words of a correction by the one who asked.
+fn right_of(turn: &Turn, feedback: &Feedback) -> Option<String> {
+    let correction = feedback.correction.as_deref().filter(|_| feedback.principal == turn.principal)?;
+    right_words(correction, &turn.tools)
+}
+
+fn same_but_last(these: &[Message], those: &[Message]) -> bool {
+    let before = these.len().saturating_sub(1);
+    these.len() == those.len() && these[..before] == those[..before]
+}
 
 fn follows(id: &[u8], later: &[u8]) -> Vec<u8> {
     follower(&beside(FOLLOWS_PREFIX, id), later)

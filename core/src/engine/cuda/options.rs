@@ -1,4 +1,4 @@
-//! What whoever hosts a model on a card may choose, and what is chosen where nobody does.
+//! What may be chosen for a model on a card, and what holds where nobody chooses.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The ends of the step loop: told to, or because the device was lost. Whoever waits is told.
+//! The ends of the step loop: told to, or because the device was lost. Those that wait are told.
 
 use super::{Host, State};
 use crate::engine::backend::BackendError;

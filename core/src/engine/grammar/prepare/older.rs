@@ -1,4 +1,4 @@
-//! What drafts 3 and 4 of JSON Schema wrote otherwise. What means the same whoever reads it is taken where it stands
+//! What drafts 3 and 4 of JSON Schema wrote otherwise. What has one meaning in every draft is taken where it stands
 //! (`required: true` of a property, `exclusiveMinimum: true` beside `minimum`). What is left of them is refused here, for
 //! a later draft passes over it without a word.
 
