@@ -8,7 +8,7 @@ import lzma
 import random
 import time
 
-from tasks.exam import load
+from tasks.exam import load as exam_items
 from train.chat import render
 from train.decode import Decoder
 
@@ -44,7 +44,7 @@ def item_of(line, words, exams):
     if line["set"] not in EXAMS:
         return labels.make("slice" if line["set"] == "unseen" else "train", line["family"], line["seed"], words)
     if line["set"] not in _EXAMS:
-        _EXAMS[line["set"]] = load(exams, line["set"])
+        _EXAMS[line["set"]] = exam_items(exams, line["set"])
     return _EXAMS[line["set"]][line["at"]]
 
 
@@ -52,7 +52,7 @@ def questions(name, seed, n, words, exams):
     """Lines without replies: n generated questions, or a whole exam once for each heat (n: every n-th item)."""
     r, out = random.Random(f"own {name} {seed}"), []
     if name in EXAMS:
-        count = len(load(exams, name))
+        count = len(exam_items(exams, name))
         return [{"set": name, "at": at, "heat": h, "mode": "think"} for h in HEATS[name] for at in range(0, count, n)]
     names = labels.family_stream(r)
     first = FIRST[name] + seed * 100_000
@@ -62,7 +62,7 @@ def questions(name, seed, n, words, exams):
 
 
 def prompt(line, tk, words, exams):
-    """(line, prompt ids, ids that the reference answer takes); None where the family has no such question."""
+    """(line, prompt ids, ids that the reference answer takes, whether tools are offered); None where the family has no such question."""
     try:
         item = item_of(line, words, exams)
     except RuntimeError:
@@ -70,11 +70,11 @@ def prompt(line, tk, words, exams):
     tools = [in_usual_order(t) for t in item.get("tools") or []]
     ids = tk.encode(render(item["messages"], tools, line["mode"]), add_special_tokens=False).ids
     said = (item["think"] if line["mode"] == "think" else "") + item.get("answer", "") + json.dumps(item.get("tool_calls", ""))
-    return line, ids, len(tk.encode(said, add_special_tokens=False).ids) + 8
+    return line, ids, len(tk.encode(said, add_special_tokens=False).ids) + 8, bool(tools)
 
 
 def sample(model, tk, asked, batch, until):
-    """asked: (line, prompt ids, expected ids). Yields lists of lines with replies; batches of about one length and one heat, in random order,
+    """asked: what `prompt` gives. Yields lists of lines with replies; batches of about one length and one heat, in random order,
     as long as the clock is before `until`. A reply that does not end by itself is left out."""
     groups = {}
     for q in asked:
@@ -90,7 +90,7 @@ def sample(model, tk, asked, batch, until):
             return
         room = min(TOKENS_MAX, 40 + max(q[2] for q in part) * 3 // 2)
         dec = Decoder(model, len(part), max(len(q[1]) for q in part) + room)
-        said = zip(part, *dec.run([q[1] for q in part], room, part[0][0]["heat"]))
+        said = zip(part, *dec.run([q[1] for q in part], room, part[0][0]["heat"], [q[3] for q in part]))
         yield [{**q[0], "reply": tk.decode(ids, skip_special_tokens=False)} for q, ids, ended in said if ended]
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from .model import rms
-from .tokenizer import ENDOFTEXT, IM_END, PAD
+from .tokenizer import ENDOFTEXT, IM_END, PAD, TOOL_CALL
 
 
 class Decoder:
@@ -23,6 +23,7 @@ class Decoder:
         self.prompt_end = torch.zeros((), dtype=torch.long, device=dev)
         self.finished = torch.zeros(batch, dtype=torch.bool, device=dev)
         self.heat = torch.zeros((), device=dev)
+        self.no_call = torch.zeros(batch, device=dev)
         self.at = torch.arange(length, device=dev)
         self.graph = None
 
@@ -52,6 +53,7 @@ class Decoder:
     def _step(self):
         ids = self.tokens.index_select(1, self.t[None])[:, 0]
         lo = self.logits(ids)
+        lo[:, TOOL_CALL] += self.no_call
         noise = -torch.empty_like(lo).exponential_().clamp(min=1e-10).log()
         best = (lo + noise * self.heat).argmax(-1)
         nxt = self.tokens.index_select(1, self.t[None] + 1)[:, 0]
@@ -61,7 +63,7 @@ class Decoder:
         self.tokens.index_copy_(1, self.t[None] + 1, nxt[:, None])
         self.t += 1
 
-    def _reset(self, prompts, heat):
+    def _reset(self, prompts, heat, offered):
         self.tokens.fill_(PAD)
         P = max(map(len, prompts))
         self.start.fill_(P)
@@ -73,15 +75,19 @@ class Decoder:
         self.finished.zero_()
         self.finished[len(prompts):] = True
         self.heat.fill_(heat)
+        self.no_call.zero_()
+        for i, tools in enumerate(offered or ()):
+            self.no_call[i] = 0.0 if tools else -torch.inf
         for s in self.state:
             for x in s:
                 x.zero_()
         return P
 
     @torch.no_grad()
-    def run(self, prompts, max_new, heat=0.0):
-        """prompts: lists of ids -> lists of new ids (the stop token is left out) and whether each stopped by itself."""
-        P = self._reset(prompts, heat)
+    def run(self, prompts, max_new, heat=0.0, offered=None):
+        """prompts: lists of ids -> lists of new ids (the stop token is left out) and whether each stopped by itself.
+        `offered` says for each prompt whether it has tools: a reply to one without opens no call, as in the daemon."""
+        P = self._reset(prompts, heat, offered)
         if self.tokens.is_cuda and self.graph is None:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -92,7 +98,7 @@ class Decoder:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
                 self._step()
-            P = self._reset(prompts, heat)
+            P = self._reset(prompts, heat, offered)
         for i in range(min(P + max_new, self.T) - 1):
             self.graph.replay() if self.graph else self._step()
             if i >= P and i % 32 == 0 and bool(self.finished.all()):
@@ -105,7 +111,7 @@ class Decoder:
         return out, stopped
 
 
-def generate(model, prompts, max_new, batch=256, heat=0.0, longest=None):
+def generate(model, prompts, max_new, batch=256, heat=0.0, longest=None, offered=None):
     """Replies for many prompts, batched by length. Returns a list of (ids, stopped) in the order given."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     out = [None] * len(prompts)
@@ -113,7 +119,7 @@ def generate(model, prompts, max_new, batch=256, heat=0.0, longest=None):
     dec = Decoder(model, min(batch, len(prompts)), length)
     for i in range(0, len(order), batch):
         part = order[i:i + batch]
-        ids, stopped = dec.run([prompts[j] for j in part], max_new, heat)
+        ids, stopped = dec.run([prompts[j] for j in part], max_new, heat, [offered[j] for j in part] if offered else None)
         for j, r, s in zip(part, ids, stopped):
             out[j] = (r, s)
     return out

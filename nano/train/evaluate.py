@@ -118,7 +118,7 @@ def usual_order(tool):
 def exam(model, tk, items, batch, mode="think"):
     import tasks
     prompts = [tk.encode(render(it["messages"], [usual_order(t) for t in it.get("tools") or []], mode), add_special_tokens=False).ids for it in items]
-    out = generate(model, prompts, max(it["max_tokens"] for it in items), batch)
+    out = generate(model, prompts, max(it["max_tokens"] for it in items), batch, offered=[bool(it.get("tools")) for it in items])
     by, samples = collections.defaultdict(lambda: [0, 0, 0]), []
     valid = wanted = 0
     for it, (ids, stopped) in zip(items, out):
@@ -143,7 +143,7 @@ def needle(model, tk, data, lengths, n):
     out = {}
     for length in lengths:
         cases = list(probe(tk, held, [length], n))
-        got = generate(model, [c[2] for c in cases], 48, batch=max(1, min(n, 131072 // length)))
+        got = generate(model, [c[2] for c in cases], 48, batch=max(1, min(n, 131072 // length)), offered=[False] * n)
         good = sum(c[3] in parse_reply(tk.decode(ids, skip_special_tokens=False))[1] for c, (ids, _) in zip(cases, got))
         out[str(length)] = {"percent": round(100 * good / n, 1), "interval": wilson(good, n), "n": n}
     return out
@@ -153,7 +153,7 @@ def chat(model, tk, path, heat=0.0):
     with open(os.path.join(os.path.dirname(__file__), "chat_prompts.txt"), encoding="utf-8") as f:
         asked = [line.rstrip("\n").split(" ||| ") for line in f if line.strip()]
     convs = [[{"role": "user" if i % 2 == 0 else "assistant", "content": t} for i, t in enumerate(a)] for a in asked]
-    got = generate(model, [tk.encode(render(c, generation="think"), add_special_tokens=False).ids for c in convs], 200, batch=64, heat=heat)
+    got = generate(model, [tk.encode(render(c, generation="think"), add_special_tokens=False).ids for c in convs], 200, batch=64, heat=heat, offered=[False] * len(convs))
     with open(path, "w", encoding="utf-8") as f:
         for i, (a, (ids, stopped)) in enumerate(zip(asked, got)):
             thought, answer, _ = parse_reply(tk.decode(ids, skip_special_tokens=False))

@@ -18,7 +18,7 @@ CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|f
 USER_DEFINED = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>",
            "</tool_response>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|good|>", "<|bad|>", "<|pad|>", "<|step|>"]
-ENDOFTEXT, IM_START, IM_END, THINK, END_THINK, PAD = 0, 1, 2, 3, 4, 14
+ENDOFTEXT, IM_START, IM_END, THINK, END_THINK, TOOL_CALL, PAD = 0, 1, 2, 3, 4, 5, 14
 SAMPLE = dict(wiki=.3, books=.35, dialogue=.3, qa=.3)      # share of a domain the merges are counted on: large domains would drown small ones
 
 

@@ -219,3 +219,44 @@ async fn a_model_whose_template_knows_no_tools_is_told_of_them_and_its_forced_ca
     let (status, reply) = daemon.post(CHAT, &body(&messages, Value::Null)).await;
     assert_eq!((status, &reply["choices"][0]["finish_reason"]), (200, &json!("tool_calls")), "{reply}");
 }
+
+/// A template that tells of a tool, whatever the request offers, in the words of nano's own but for the marks.
+const TELLING: &str = "<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n\
+    {\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"description\": \"Weather of a city\", \
+    \"parameters\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}}, \"required\": [\"city\"]}}}\n\
+    </tools><|im_end|>\n{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if false %}<tool_call><parameter={% endif %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}";
+/// The token of nano that opens a call.
+const OPENER: &str = "5";
+
+#[tokio::test]
+async fn a_reply_that_is_offered_no_tool_opens_no_call() {
+    let daemon = Daemon::start(&[]).await;
+    let file = daemon.state.path().join("telling.gguf");
+    let file = changed(&file, "tokenizer.chat_template", BEGINNING, &filled(TELLING.to_owned()));
+    let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+    assert_eq!(status, 200, "{swapped}");
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+            "temperature": 0, "max_tokens": 60, "logprobs": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let opens = |reply: &Value| {
+        let tokens = reply["choices"][0]["logprobs"]["content"].as_array().unwrap();
+        tokens.iter().any(|token| token["token"] == "<tool_call>")
+    };
+    let told = "What is the weather in Paris? Begin with <tool_call>.";
+    for (more, expected) in [
+        (json!({}), false),
+        (json!({"temperature": 1.5, "seed": 3}), false),
+        (json!({"tools": tools(), "tool_choice": "none"}), false),
+        // Who names the token decides himself; here it is what the model would write.
+        (json!({"logit_bias": {(OPENER): 0}}), true),
+        (json!({"messages": [{"role": "user", "content": told}]}), true),
+    ] {
+        let (status, reply) = daemon.post(CHAT, &ask(more.clone())).await;
+        assert_eq!((status, opens(&reply)), (200, expected), "{more}: {reply}");
+    }
+}

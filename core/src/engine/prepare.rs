@@ -34,6 +34,8 @@ pub struct Preparer {
     vocab: Arc<dyn Vocab>,
     template: Option<ChatTemplate>,
     ways: ToolWays,
+    /// Tokens that open a call, with their marks.
+    openers: Vec<(u32, &'static str)>,
     /// Logits a row.
     width: usize,
     context_tokens: usize,
@@ -73,10 +75,12 @@ struct Tokenised {
 
 impl Preparer {
     pub fn new(vocab: Arc<dyn Vocab>, template: Option<ChatTemplate>, hosted: &Hosted, base: BaseModel) -> Preparer {
+        let ways = ToolWays::of(vocab.as_ref(), template.as_ref());
         Preparer {
             tables: RwLock::new(Tables::new(Arc::clone(&vocab))),
             frozen: hosted.frozen.clone(),
-            ways: ToolWays::of(vocab.as_ref(), template.as_ref()),
+            openers: ways.format.openers(vocab.as_ref()),
+            ways,
             token_bytes_max: (0..vocab.len() as u32).map(|id| vocab.bytes(id).len()).max().unwrap_or(1).max(1),
             vocab,
             template,
@@ -107,9 +111,10 @@ impl Preparer {
             Prompt::Chat(chat) => chat.tools.clone(),
             _ => Vec::new(),
         };
+        let unoffered = self.unoffered(&request);
         let Tokenised { ids, thinking_open } = self.tokenise(request.prompt)?;
         let room = self.room(&ids)?;
-        let sampler = Sampler::new(&request.sampling, self.width, &ids)?;
+        let sampler = Sampler::new(&request.sampling, self.width, &ids)?.without(unoffered);
         let limits = ReplyLimits {
             max_tokens: request.max_tokens.min(room),
             stop: &request.stop,
@@ -140,6 +145,20 @@ impl Preparer {
             prefix_owner: request.prefix_owner.filter(|_| !request.prompt_logprobs),
             prompt_logprobs: request.prompt_logprobs,
         })
+    }
+
+    /// Tokens that open a call, where a chat offers no tool. Who writes of such a mark may be answered with it, and who names
+    /// the token in a bias decides himself.
+    fn unoffered(&self, request: &Generate) -> Vec<u32> {
+        let Prompt::Chat(chat) = &request.prompt else { return Vec::new() };
+        // Some templates take tools under a name of their own.
+        if !chat.tools.is_empty() || chat.arguments.keys().any(|name| name.contains("tool")) {
+            return Vec::new();
+        }
+        let texts = || chat.messages.iter().flat_map(|m| [Some(&m.content), m.reasoning_content.as_ref()]).flatten();
+        let said = |mark: &str| texts().chain([&chat.reply_begins]).any(|text| text.contains(mark));
+        let named = |id: u32| request.sampling.logit_bias.iter().any(|(own, _)| *own == id);
+        self.openers.iter().filter(|(id, mark)| !named(*id) && !said(mark)).map(|(id, _)| *id).collect()
     }
 
     /// The ids of a text for an embedding model, the file's marks around them; none for a text without a token.

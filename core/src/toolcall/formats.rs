@@ -1,6 +1,8 @@
 //! The ways in which families of models write calls: one table, from which calls are read and enforced. A model's own
 //! follows from its chat template and its vocabulary.
 
+use std::collections::BTreeMap;
+
 use super::code::Code;
 use super::json::Json;
 use super::named::Named;
@@ -459,6 +461,16 @@ impl Format {
     pub fn literals(&self) -> impl Iterator<Item = &'static str> {
         let of_shapes = self.shapes.iter().flat_map(Shape::literals);
         of_shapes.chain(self.closers.iter().copied()).chain(self.noise.iter().copied()).filter(|mark| !mark.is_empty())
+    }
+
+    /// Special tokens of a vocabulary that open a call by themselves, and begin nothing else that the family writes.
+    pub fn openers(&self, vocab: &dyn Vocab) -> Vec<(u32, &'static str)> {
+        let other = |mark: &str| {
+            [self.begun, self.answer].iter().chain(self.noise).any(|text| !text.is_empty() && text.starts_with(mark))
+        };
+        let marks = self.shapes.iter().map(Shape::mark).filter(|mark| !mark.is_empty() && !other(mark));
+        let found: BTreeMap<u32, &'static str> = marks.filter_map(|mark| Some((vocab.special(mark)?, mark))).collect();
+        found.into_iter().collect()
     }
 
     /// The way of a hosted model: its family's, or the one that a generic tool prompt asks for.

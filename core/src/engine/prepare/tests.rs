@@ -8,7 +8,7 @@ use crate::engine::host_tests::{Letters, info};
 use crate::engine::tokenizer::Bpe;
 use crate::engine::vocab::{TokenKind, VocabError};
 use crate::gguf::Gguf;
-use crate::turn::{Message, Role};
+use crate::turn::{Message, Role, Sampling};
 use serde_json::json;
 
 /// Prepares for a model of that vocabulary, which reads so many tokens.
@@ -139,4 +139,35 @@ fn a_past_thought_does_not_count_as_shown() {
     let thought = format!("<think>{}</think>\n\n4", "1".repeat(5_000));
     let messages = vec![Message::new(Role::User, "2 + 2?"), Message::new(Role::Assistant, thought)];
     assert_eq!(shown(&ChatInput { messages, ..ChatInput::default() }, None), ["2 + 2?", "4"]);
+}
+
+#[test]
+fn what_opens_a_call_is_closed_to_a_chat_without_tools_that_does_not_speak_of_it() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../nano/nano.gguf");
+    let vocab = Arc::new(Bpe::from_gguf(&Gguf::open(std::path::Path::new(path)).unwrap()).unwrap());
+    let opener = vocab.special("<tool_call>").unwrap();
+    let preparer = preparer(vocab, 1_000);
+    let closed = |prompt: Prompt, bias: &[(u32, f32)]| {
+        let sampling = Sampling { logit_bias: bias.to_vec(), ..Sampling::default() };
+        preparer.unoffered(&Generate::new(prompt, sampling, 9))
+    };
+    let chat = |text: &str| ChatInput { messages: vec![Message::new(Role::User, text)], ..ChatInput::default() };
+    let tools = vec![json!({"type": "function", "function": {"name": "f"}})];
+    let arguments = json!({"xml_tools": []}).as_object().unwrap().clone();
+    assert_eq!(closed(Prompt::Chat(chat("Hello")), &[(9, 1.0)]), [opener]);
+    assert_eq!(closed(Prompt::Chat(chat("What is a tool call?")), &[]), [opener]);
+    let mut thought = chat("And?");
+    thought.messages[0].reasoning_content = Some("I call: <tool_call>".to_owned());
+    for open in [
+        Prompt::Chat(ChatInput { tools, ..chat("Hello") }),
+        Prompt::Chat(ChatInput { arguments, ..chat("Hello") }),
+        Prompt::Chat(ChatInput { reply_begins: "<tool_call>".to_owned(), ..chat("Hello") }),
+        Prompt::Chat(chat("What does <tool_call> mean?")),
+        Prompt::Chat(thought),
+        Prompt::Text("Hello".to_owned()),
+        Prompt::Ids(vec![1]),
+    ] {
+        assert!(closed(open.clone(), &[]).is_empty(), "{open:?}");
+    }
+    assert!(closed(Prompt::Chat(chat("Hello")), &[(opener, 0.0)]).is_empty());
 }

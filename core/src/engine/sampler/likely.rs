@@ -52,17 +52,16 @@ impl Sampler {
     pub fn sample_likely<E: From<SamplerError>>(
         &mut self,
         row: &Largest,
-        whole: impl FnOnce(&mut Vec<f32>) -> Result<(), E>,
+        mut whole: impl FnMut(&mut Vec<f32>) -> Result<(), E>,
     ) -> Result<Choice, E> {
+        let mut logits = Vec::new();
         let id = match self.find(row)? {
             Found::Chosen(id) => id,
             Found::Nothing => {
-                let mut logits = Vec::new();
                 whole(&mut logits)?;
                 return Ok(self.sample(&mut logits)?);
             }
             Found::Behind { point, max, likeliest } => {
-                let mut logits = Vec::new();
                 whole(&mut logits)?;
                 super::check_row(&logits)?;
                 cut::weigh(&logits, max, self.temperature, &mut self.weights);
@@ -73,6 +72,16 @@ impl Sampler {
                 }
                 // Rounding alone can say that something lies there where nothing does.
                 pick(self.weights.iter().copied().zip(0u32..), point).unwrap_or(likeliest)
+            }
+        };
+        let id = match self.forbidden.contains(&id) {
+            false => id,
+            true => {
+                if logits.is_empty() {
+                    whole(&mut logits)?;
+                }
+                self.weigh_in(&mut logits)?;
+                self.instead(id, &mut logits)
             }
         };
         self.penalties.accept(id);

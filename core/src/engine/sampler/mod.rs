@@ -3,6 +3,7 @@
 //!
 //! Order of work: logit bias → penalties → mixing with a table's distribution at temperature 1 → (log-probabilities
 //! are reported here) → temperature → top-k → top-p → min-p → draw. With temperature 0 the likeliest token is taken, the lowest id among equals.
+//! A choice that falls on a forbidden token is made again without those; every other choice is what it would have been.
 
 mod cut;
 mod likely;
@@ -61,6 +62,8 @@ pub struct Sampler {
     temperature: f32,
     cuts: Cuts,
     bias: Vec<(u32, f32)>,
+    /// Never chosen while another token may be. Few.
+    forbidden: Vec<u32>,
     logprobs: Option<u8>,
     penalties: Penalties,
     seed: u64,
@@ -85,6 +88,7 @@ impl Sampler {
             temperature: sampling.temperature,
             cuts: Cuts { top_k: sampling.top_k as usize, top_p: sampling.top_p, min_p: sampling.min_p },
             bias: sampling.logit_bias.clone(),
+            forbidden: Vec::new(),
             logprobs: sampling.logprobs,
             penalties: Penalties::new(sampling, prompt),
             seed,
@@ -92,6 +96,12 @@ impl Sampler {
             weights: Vec::new(),
             kept: Vec::new(),
         })
+    }
+
+    /// Chooses none of these tokens while any other may be chosen.
+    pub fn without(mut self, forbidden: Vec<u32>) -> Sampler {
+        self.forbidden = forbidden;
+        self
     }
 
     /// The seed in use, given or drawn.
@@ -114,13 +124,7 @@ impl Sampler {
         if logits.len() != self.vocab {
             return Err(SamplerError::Row { found: logits.len(), expected: self.vocab });
         }
-        check_row(logits)?;
-        for &(id, bias) in &self.bias {
-            if let Some(logit) = logits.get_mut(id as usize) {
-                *logit += bias;
-            }
-        }
-        self.penalties.apply(logits);
+        self.weigh_in(logits)?;
         let (mut max, mut likeliest) = self::likeliest(logits)?;
         let mixed =
             table.and_then(|(proposal, lambda)| mix::mix(logits, proposal, lambda, &self.bias, &mut self.weights));
@@ -132,10 +136,42 @@ impl Sampler {
                 Some((mixed, likeliest != alone))
             }
         };
-        let id = if self.temperature == 0.0 { likeliest } else { self.draw(logits, max, likeliest) };
+        let id = self.once(logits, max, likeliest);
+        let id = self.instead(id, logits);
         let (logprob, top) = self.report(logits, max, id);
         self.penalties.accept(id);
         Ok(Choice { id, logprob, top, mixed })
+    }
+
+    /// Checks a row of the model and puts bias and penalties on it.
+    fn weigh_in(&self, logits: &mut [f32]) -> Result<(), SamplerError> {
+        check_row(logits)?;
+        for &(id, bias) in &self.bias {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit += bias;
+            }
+        }
+        self.penalties.apply(logits);
+        Ok(())
+    }
+
+    /// Chooses, whatever is forbidden.
+    fn once(&mut self, logits: &[f32], max: f32, likeliest: u32) -> u32 {
+        if self.temperature == 0.0 { likeliest } else { self.draw(logits, max, likeliest) }
+    }
+
+    /// `id`, or, where that is forbidden, another choice from the row without what is. The row is left as it was.
+    fn instead(&mut self, id: u32, logits: &mut [f32]) -> u32 {
+        if !self.forbidden.contains(&id) {
+            return id;
+        }
+        let forbidden = self.forbidden.clone();
+        let kept: Vec<(u32, f32)> = forbidden.into_iter().filter_map(|f| Some((f, *logits.get(f as usize)?))).collect();
+        kept.iter().for_each(|(f, _)| logits[*f as usize] = f32::NEG_INFINITY);
+        // Where nothing else may be chosen, as in a form that asks for this very token, it stays.
+        let id = likeliest(logits).map_or(id, |(max, likeliest)| self.once(logits, max, likeliest));
+        kept.iter().for_each(|(f, logit)| logits[*f as usize] = *logit);
+        id
     }
 
     fn draw(&mut self, logits: &[f32], max: f32, likeliest: u32) -> u32 {

@@ -178,6 +178,14 @@ fn the_largest_logits_give_the_token_of_the_whole_row() {
                 let expected = whole.sample(&mut logits.clone()).unwrap().id;
                 let (id, asked) = from_largest(&mut narrow, &largest(&logits, 60, temperature), &logits);
                 assert_eq!(id, expected, "{s:?} of {vocab}");
+                // Both choose alike where that token is forbidden.
+                if vocab > 31 {
+                    let new = || Sampler::new(&s, vocab, &[3, 9]).unwrap().without(vec![id]);
+                    let other = new().sample(&mut logits.clone()).unwrap().id;
+                    let (found, _) = from_largest(&mut new(), &largest(&logits, 60, temperature), &logits);
+                    assert!(found != id && other != id, "{s:?} of {vocab}");
+                    assert_eq!(found, other, "{s:?} of {vocab}");
+                }
                 (alone, tried) = (alone + u32::from(!asked), tried + 1);
             }
         }
@@ -354,4 +362,46 @@ fn a_cut_sorts_a_small_part_of_a_large_vocabulary() {
         }
         assert!((sampler.sample(&mut logits).unwrap().id as usize) < VOCAB, "{name}");
     }
+}
+
+#[test]
+fn a_forbidden_token_is_never_chosen_and_changes_no_other_draw() {
+    let vocab = 300;
+    for s in [
+        Sampling { temperature: 0.0, ..Sampling::default() },
+        Sampling { temperature: 2.0, ..Sampling::default() },
+        Sampling { temperature: 2.0, top_p: 0.9, top_k: 40, logprobs: Some(3), ..Sampling::default() },
+        Sampling { repetition_penalty: 1.2, logit_bias: vec![(3, -1.0)], ..Sampling::default() },
+    ] {
+        let s = Sampling { seed: Some(5), ..s };
+        for seed in 0..200 {
+            let logits = row(seed, vocab);
+            let new = || Sampler::new(&s, vocab, &[]).unwrap();
+            let free = new().sample(&mut logits.clone()).unwrap();
+            let forbidden = vec![free.id, 7];
+            let mut held = logits.clone();
+            let other = new().without(forbidden.clone()).sample(&mut held).unwrap();
+            assert!(!forbidden.contains(&other.id), "{s:?}");
+            // Where the choice falls on another token, it is the same to the last bit.
+            let elsewhere = (0..vocab as u32).find(|id| *id != free.id).unwrap();
+            assert_eq!(new().without(vec![elsewhere]).sample(&mut logits.clone()).unwrap(), free);
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_a_forbidden_choice_has_its_own_shares() {
+    let logits = [1.0f32, 2.0, 0.5, 1.5];
+    let mut sampler =
+        Sampler::new(&Sampling { seed: Some(3), ..Sampling::default() }, 4, &[]).unwrap().without(vec![1]);
+    let mut counts = [0f64; 4];
+    (0..40_000).for_each(|_| counts[sampler.sample(&mut logits.to_vec()).unwrap().id as usize] += 1.0);
+    let total: f64 = [1.0f64, 0.5, 1.5].iter().map(|l| l.exp()).sum();
+    for (id, logit) in [(0, 1.0f64), (2, 0.5), (3, 1.5)] {
+        assert!((counts[id] / 40_000.0 - logit.exp() / total).abs() < 0.01, "{counts:?}");
+    }
+    assert_eq!(counts[1], 0.0);
+    // A form that leaves this token alone gets it.
+    let forced = &mut [f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
+    assert_eq!(sampler.sample(forced).unwrap().id, 1);
 }
