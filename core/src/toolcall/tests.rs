@@ -442,50 +442,85 @@ fn hostile_text_is_not_read_again_and_again() {
     }
 }
 
-const FRAGMENTS: [&str; 16] = [
-    "<tool_call>",
-    "</tool_call>",
-    "<function=f>",
-    "</function>",
-    "<parameter=s>",
-    "<parameter=i>",
-    "</parameter>",
-    "\n",
-    " ",
-    "12",
-    "é🦀",
-    "{\"name\":\"f\",\"arguments\":{}}",
-    "{\"name\":\"f\",\"arguments\":{\"s\":\"",
-    "\"}}",
-    "<tool_",
-    "</",
-];
+/// What a reply in a family's way is made of: its marks, a call and its halves, and what stands in calls.
+fn fragments(format: &Format) -> Vec<String> {
+    let arguments = json!({"s": "é🦀", "i": 12});
+    let call = format.write(&[("f", arguments.as_object().unwrap())]);
+    let (first, second) = call.split_at(call.ceil_char_boundary(call.len() / 2));
+    let marks =
+        format.shapes.iter().flat_map(Shape::literals).chain(format.closers.iter().chain(format.noise).copied());
+    let plain = [
+        "<function=f>",
+        "<parameter=s>",
+        "<parameter=i>",
+        "\n",
+        " ",
+        "12",
+        "é🦀",
+        "\"}}",
+        "<tool_",
+        "</",
+        "{\"name\":\"f\",\"arguments\":{}}",
+        "{\"name\":\"f\",\"arguments\":{\"s\":\"",
+    ];
+    marks
+        .chain([call.as_str(), first, second])
+        .chain(plain)
+        .filter(|text| !text.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The pieces of a text, cut behind these lengths again and again.
+fn cut_by<'a>(mut text: &'a str, lengths: &[usize]) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    for length in lengths.iter().cycle() {
+        if text.is_empty() {
+            break;
+        }
+        let (part, rest) = text.split_at(text.ceil_char_boundary((*length).min(text.len())));
+        parts.push(part);
+        text = rest;
+    }
+    parts
+}
+
+fn run_reply(format: &'static Format, thought: &[&str], answer: &[&str]) -> Vec<Piece> {
+    let mut parser = ToolCallParser::new(&tools(), format);
+    let mut pieces: Vec<Piece> = thought.iter().flat_map(|part| parser.push(Channel::Thinking, part)).collect();
+    pieces.extend(answer.iter().flat_map(|part| parser.push(Channel::Answer, part)));
+    pieces.extend(parser.finish());
+    shape(pieces)
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
-    /// Any mixture, cut anywhere on both channels, gives what each channel gives whole, and no byte is lost.
+    /// Any mixture on both channels, in the way of any family, gives cut anywhere what it gives whole, and no byte is
+    /// lost.
     #[test]
-    fn cutting_changes_nothing(order in prop::collection::vec(0usize..16, 0..24), cuts in prop::collection::vec(1usize..9, 1..40)) {
-        let text: String = order.iter().map(|&i| FRAGMENTS[i]).collect();
-        let whole = run(&[&text]);
-        let mut parts = Vec::new();
-        let mut rest = text.as_str();
-        for length in cuts.iter().cycle() {
-            if rest.is_empty() {
-                break;
+    fn cutting_changes_nothing(
+        family in any::<prop::sample::Index>(),
+        thought in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        answer in prop::collection::vec(any::<prop::sample::Index>(), 0..24),
+        cuts in prop::collection::vec(1usize..9, 1..40),
+    ) {
+        let format = Format::all().nth(family.index(Format::all().count())).unwrap();
+        let fragments = fragments(format);
+        let [thought, answer] =
+            [thought, answer].map(|all| all.iter().map(|one| one.get(&fragments).as_str()).collect::<String>());
+        let whole = run_reply(format, &[&thought], &[&answer]);
+        let parts = run_reply(format, &cut_by(&thought, &cuts), &cut_by(&answer, &cuts));
+        prop_assert_eq!(&parts, &whole, "{}", format.name);
+        // Some families have marks that mean nothing.
+        let plain = format.noise.is_empty() && format.begun.is_empty();
+        if plain && !whole.iter().any(|piece| matches!(piece, Piece::Begin { .. })) {
+            for (own, said) in [(Channel::Thinking, &thought), (Channel::Answer, &answer)] {
+                let told: String = whole.iter().filter_map(|piece| match piece {
+                    Piece::Content(channel, text) if *channel == own => Some(text.as_str()),
+                    _ => None,
+                }).collect();
+                prop_assert_eq!(&told, said, "{}", format.name);
             }
-            let (part, tail) = rest.split_at(rest.ceil_char_boundary((*length).min(rest.len())));
-            parts.push(part);
-            rest = tail;
-        }
-        prop_assert_eq!(&run(&parts), &whole);
-        let (content, calls) = whole.iter().fold((String::new(), 0), |(text, calls), piece| match piece {
-            Piece::Content(_, more) => (text + more, calls),
-            Piece::Begin { .. } => (text, calls + 1),
-            _ => (text, calls),
-        });
-        if calls == 0 {
-            prop_assert_eq!(content, text);
         }
     }
 }
