@@ -17,6 +17,8 @@
 
 mod code;
 #[cfg(test)]
+mod cutting;
+#[cfg(test)]
 mod families;
 mod formats;
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! Both forms, every cut in two and random cuts in many, and text that only looks like a call.
+//! Both forms, every cut in two and in single characters, and text that only looks like a call.
 
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
-fn tools() -> Vec<Value> {
+pub(super) fn tools() -> Vec<Value> {
     vec![
         json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
         "s": {"type": "string"}, "i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
@@ -17,7 +16,7 @@ fn tools() -> Vec<Value> {
 }
 
 /// The pieces with contents joined and ids left out, by channel.
-fn shape(pieces: Vec<Piece>) -> Vec<Piece> {
+pub(super) fn shape(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut out = Vec::new();
     for piece in pieces {
         match piece {
@@ -439,88 +438,5 @@ fn hostile_text_is_not_read_again_and_again() {
         assert_eq!(out, text);
         println!("{:?} …: {} bytes, {} read as calls", &text[..30], text.len(), parser.read_bytes);
         assert!(parser.read_bytes <= READ_BYTES_MAX + 2 * CALL_BYTES_MAX, "{:?}", &text[..40]);
-    }
-}
-
-/// What a reply in a family's way is made of: its marks, a call and its halves, and what stands in calls.
-fn fragments(format: &Format) -> Vec<String> {
-    let arguments = json!({"s": "é🦀", "i": 12});
-    let call = format.write(&[("f", arguments.as_object().unwrap())]);
-    let (first, second) = call.split_at(call.ceil_char_boundary(call.len() / 2));
-    let marks =
-        format.shapes.iter().flat_map(Shape::literals).chain(format.closers.iter().chain(format.noise).copied());
-    let plain = [
-        "<function=f>",
-        "<parameter=s>",
-        "<parameter=i>",
-        "\n",
-        " ",
-        "12",
-        "é🦀",
-        "\"}}",
-        "<tool_",
-        "</",
-        "{\"name\":\"f\",\"arguments\":{}}",
-        "{\"name\":\"f\",\"arguments\":{\"s\":\"",
-    ];
-    marks
-        .chain([call.as_str(), first, second])
-        .chain(plain)
-        .filter(|text| !text.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// The pieces of a text, cut behind these lengths again and again.
-fn cut_by<'a>(mut text: &'a str, lengths: &[usize]) -> Vec<&'a str> {
-    let mut parts = Vec::new();
-    for length in lengths.iter().cycle() {
-        if text.is_empty() {
-            break;
-        }
-        let (part, rest) = text.split_at(text.ceil_char_boundary((*length).min(text.len())));
-        parts.push(part);
-        text = rest;
-    }
-    parts
-}
-
-fn run_reply(format: &'static Format, thought: &[&str], answer: &[&str]) -> Vec<Piece> {
-    let mut parser = ToolCallParser::new(&tools(), format);
-    let mut pieces: Vec<Piece> = thought.iter().flat_map(|part| parser.push(Channel::Thinking, part)).collect();
-    pieces.extend(answer.iter().flat_map(|part| parser.push(Channel::Answer, part)));
-    pieces.extend(parser.finish());
-    shape(pieces)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
-    /// Any mixture on both channels, in the way of any family, gives cut anywhere what it gives whole, and no byte is
-    /// lost.
-    #[test]
-    fn cutting_changes_nothing(
-        family in any::<prop::sample::Index>(),
-        thought in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
-        answer in prop::collection::vec(any::<prop::sample::Index>(), 0..24),
-        cuts in prop::collection::vec(1usize..9, 1..40),
-    ) {
-        let format = Format::all().nth(family.index(Format::all().count())).unwrap();
-        let fragments = fragments(format);
-        let [thought, answer] =
-            [thought, answer].map(|all| all.iter().map(|one| one.get(&fragments).as_str()).collect::<String>());
-        let whole = run_reply(format, &[&thought], &[&answer]);
-        let parts = run_reply(format, &cut_by(&thought, &cuts), &cut_by(&answer, &cuts));
-        prop_assert_eq!(&parts, &whole, "{}", format.name);
-        // Some families have marks that mean nothing.
-        let plain = format.noise.is_empty() && format.begun.is_empty();
-        if plain && !whole.iter().any(|piece| matches!(piece, Piece::Begin { .. })) {
-            for (own, said) in [(Channel::Thinking, &thought), (Channel::Answer, &answer)] {
-                let told: String = whole.iter().filter_map(|piece| match piece {
-                    Piece::Content(channel, text) if *channel == own => Some(text.as_str()),
-                    _ => None,
-                }).collect();
-                prop_assert_eq!(&told, said, "{}", format.name);
-            }
-        }
     }
 }
