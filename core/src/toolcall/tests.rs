@@ -275,6 +275,11 @@ fn a_call_in_a_thought_is_one_only_where_the_reply_ends_with_it() {
         names(&[(Thinking, "hm <tool_call>{\"name\":"), (Answer, "x")]),
         owned("", "hm <tool_call>{\"name\":", "x")
     );
+    // A thought that a limit cut might have gone on.
+    let mut parser = ToolCallParser::new(&tools(), &QWEN_TAGS);
+    let mut pieces = parser.push(Thinking, &thought);
+    pieces.extend(parser.cut());
+    assert_eq!(shape(pieces), [Piece::Content(Thinking, thought.clone())]);
     // What the thought still holds is told before the answer, not at its end.
     for held in ["hm ", "hm <", "hm <tool_call>{\"name\":"] {
         let pieces = told(&[(Thinking, held), (Answer, "x"), (Answer, "y")]);
