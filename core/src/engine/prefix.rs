@@ -223,6 +223,15 @@ impl Prefixes {
         }
     }
 
+    /// Lets go of a snapshot that cannot be used.
+    pub fn lose(&mut self, id: NodeId) {
+        if let Some(state) = self.nodes.get_mut(&id).and_then(|node| node.state.take()) {
+            self.bytes -= state.bytes.len() as u64;
+            self.ages.remove(&state.used);
+        }
+        self.prune(id, None);
+    }
+
     /// Lets go of all that is kept of an owner's prompts, or of everybody's; how many snapshots that were.
     pub fn forget(&mut self, owner: Option<&str>) -> usize {
         let before = self.len();

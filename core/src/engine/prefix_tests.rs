@@ -2,6 +2,7 @@
 //! its prompt. No reply waits while a prompt is read.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -406,4 +407,90 @@ fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
         assert_eq!(steps[3..3 + wanted.len()], reading);
         assert!(steps[3 + wanted.len()..].iter().all(|step| *step == [1, 1]), "{steps:?}");
     }
+}
+
+/// A model that takes nothing that was kept while it is told so, and opens no sequence behind so many.
+struct Frail {
+    model: Box<dyn Backend>,
+    refuses: Arc<AtomicBool>,
+    opens: usize,
+}
+
+impl Backend for Frail {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn open(&mut self) -> Result<SeqId, BackendError> {
+        self.opens = self.opens.checked_sub(1).ok_or(BackendError::Unsupported("another sequence"))?;
+        self.model.open()
+    }
+    fn close(&mut self, seq: SeqId) {
+        self.model.close(seq);
+    }
+    fn held(&self, seq: SeqId) -> usize {
+        self.model.held(seq)
+    }
+    fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
+        self.model.step(batch, out)
+    }
+    fn saved_size(&self) -> Option<SavedSize> {
+        self.model.saved_size()
+    }
+    fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
+        self.model.save(seq, first)
+    }
+    fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
+        // Half of it may be there.
+        self.model.restore(seq, kept)?;
+        match self.refuses.load(Ordering::SeqCst) {
+            true => Err(BackendError::Unsupported("what was kept")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn what_was_kept_and_cannot_be_put_back_is_read_again_and_kept_anew() {
+    let file = Tiny::default().write();
+    let refuses = Arc::new(AtomicBool::new(false));
+    let frail = Frail { model: on_processor(&file.path), refuses: refuses.clone(), opens: usize::MAX };
+    let mut rig = Rig::start(Box::new(frail), KEEP, 0);
+    let prompt = &prompts()[2];
+    let mine = Ask { owner: Some("me"), tokens: 4, ..Ask::default() };
+    let (first, second) = (rig.ask(1, prompt, mine), rig.ask(2, prompt, mine));
+    assert!(first.cached == 0 && second.cached > 0, "{} {}", first.cached, second.cached);
+    refuses.store(true, Ordering::SeqCst);
+    let third = rig.ask(3, prompt, mine);
+    assert_eq!((third.cached, third.tokens), (0, first.tokens.clone()));
+    refuses.store(false, Ordering::SeqCst);
+    let fourth = rig.ask(4, prompt, mine);
+    assert_eq!((fourth.cached, fourth.tokens), (second.cached, first.tokens));
+}
+
+/// Background work that gave way has cost what it had read and written, also where it gets no sequence any more.
+#[test]
+fn a_request_that_cannot_go_on_is_accounted() {
+    let file = Tiny::default().write();
+    let (model, refuses) = (on_processor(&file.path), Arc::new(AtomicBool::new(false)));
+    let sequences = model.info().sequences_max;
+    let frail = Frail { model, refuses, opens: sequences + 1 };
+    let mut rig = Rig::start(Box::new(frail), PrefixLimits::default(), 0);
+    let Input::Prepared(mut job) = rig.job(1, &[1, 2, 3], Ask { tokens: 400, ..Ask::default() }) else { panic!() };
+    job.background = true;
+    rig.inputs.send(Input::Prepared(job)).unwrap();
+    rig.until(|e| matches!(e, Event::Token(token) if token.id == 1));
+    rig.command(Command::Pause);
+    let others = 2..=sequences as u64 + 1;
+    others.clone().for_each(|id| rig.send(id, &[4, 5], Ask { tokens: 3, ..Ask::default() }));
+    rig.command(Command::Resume);
+    rig.until(|e| matches!(e, Event::Failed { id: 1, message, .. } if message.contains("no sequence")));
+    others.for_each(|id| drop(rig.answer(id)));
+    rig.command(Command::Stats { id: 90 });
+    rig.until(|e| matches!(e, Event::Stats { id: 90, .. }));
+    let found = rig.seen.iter().find_map(|e| match e {
+        Event::Stats { id: 90, stats } => Some((stats.prompt_tokens, stats.generated_tokens)),
+        _ => None,
+    });
+    let written = rig.seen.iter().filter(|e| matches!(e, Event::Token(_))).count() as u64;
+    assert_eq!(found, Some((3 + 2 * sequences as u64, written)));
 }

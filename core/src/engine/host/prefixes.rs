@@ -11,33 +11,47 @@ use crate::engine::slot::Slot;
 impl Host {
     /// Opens a sequence for a request, under its adapter, with the longest prefix of its prompt that is kept.
     pub(super) fn begin(&mut self, slot: &mut Slot) -> Result<SeqId, BackendError> {
-        let seq = self.backend.open()?;
-        let begun = self.fill(seq, slot);
-        if begun.is_err() {
-            self.backend.close(seq);
+        loop {
+            let seq = self.backend.open()?;
+            let filled = self.fill(seq, slot);
+            match filled {
+                Ok(true) => return Ok(seq),
+                // What was refused is gone: next time less is put in.
+                Ok(false) => self.backend.close(seq),
+                Err(error) => {
+                    self.backend.close(seq);
+                    return Err(error);
+                }
+            }
         }
-        begun.map(|()| seq)
     }
 
-    fn fill(&mut self, seq: SeqId, slot: &mut Slot) -> Result<(), BackendError> {
+    /// False: what was kept for it cannot be put in, and is kept no longer. The sequence may hold a part of it.
+    fn fill(&mut self, seq: SeqId, slot: &mut Slot) -> Result<bool, BackendError> {
         if let Some(adapter) = slot.adapter {
             self.backend.adapt(seq, adapter)?;
         }
         self.backend.begin_prompt(seq, slot.prompt_tokens() as usize);
         if let Some((tokens, saved)) = slot.kept.take() {
             let blocks = saved.blocks.iter().map(Vec::as_slice).collect();
-            self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state })?;
+            let restored = self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state });
+            if refused(restored)? {
+                return Ok(false);
+            }
             slot.restored(tokens);
-            return Ok(());
+            return Ok(true);
         }
-        let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(()) };
+        let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(true) };
         let found = self.prefixes.find(scope, prompt);
-        if let Some(node) = found.node {
-            self.backend.restore(seq, &self.prefixes.kept(node))?;
+        if let Some(node) = found.node
+            && refused(self.backend.restore(seq, &self.prefixes.kept(node)))?
+        {
+            self.prefixes.lose(node);
+            return Ok(false);
         }
         let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found, size.grid);
         slot.resume(found.held, marks);
-        Ok(())
+        Ok(true)
     }
 
     /// Takes a request's sequence away. What it held is kept aside where it can be saved just there and room is left, as
@@ -110,6 +124,18 @@ impl Host {
                     self.prefixes.give_up(scope, tokens);
                 }
             }
+        }
+    }
+}
+
+/// Whether a backend does not take what was kept: then it is fed again. A device that was lost is an error.
+fn refused(restored: Result<(), BackendError>) -> Result<bool, BackendError> {
+    match restored {
+        Ok(()) => Ok(false),
+        Err(error @ BackendError::Lost(_)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "what was kept of a prompt cannot be used: it is read again");
+            Ok(true)
         }
     }
 }
