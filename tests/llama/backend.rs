@@ -1,7 +1,7 @@
 //! Sequences, steps and errors of the backend on every architecture that writes.
 
 use chimere::engine::backend::{Backend, BackendError, Chunk, Output, Rows};
-use chimere::engine::llama::Llama;
+use chimere::engine::llama::{self, Llama, LlamaOptions};
 use chimere::eval::agree::{divergence, top};
 use chimere::eval::logits::rows;
 
@@ -128,4 +128,19 @@ fn hidden_states_and_drafts_need_a_prediction_layer() {
     let (mut model, _) = load(&make(dir.path(), "qwen35moe"));
     assert!(model.info().mtp);
     assert_eq!(rows(&mut model, &prompt(9, 1), 0, true, &[]).unwrap().len(), 8 * VOCAB);
+}
+
+/// Threads without a core to themselves hold up the others.
+#[test]
+fn more_threads_than_cores_are_given_up_within_a_reply() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let options = LlamaOptions { threads: 8 * cores, context_tokens: 256, sequences_max: 1, exact: true };
+    let (mut model, _) = llama::load(&make(dir.path(), "qwen2"), &options, &mut |_| {}).unwrap();
+    assert_eq!(model.threads(), 8 * cores);
+    let ids = greedy(&mut model, &prompt(70, 1), 40);
+    assert!(model.threads() <= cores, "{} of {} on {cores} cores", model.threads(), 8 * cores);
+    let (mut alone, _) = load(&make(dir.path(), "qwen2"));
+    assert_eq!(greedy(&mut alone, &prompt(70, 1), 40), ids, "how many compute changes no text");
 }

@@ -240,6 +240,11 @@ impl Llama {
         Ok(())
     }
 
+    /// Threads that the next call computes with.
+    pub fn threads(&self) -> usize {
+        self.crew.threads()
+    }
+
     /// Takes back what a failed step fed, sequence by sequence; one that cannot be cut is broken.
     fn take_back(&mut self, seqs: impl Iterator<Item = SeqId>, draft: bool) {
         for seq in seqs {
