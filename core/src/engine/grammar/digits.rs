@@ -273,8 +273,8 @@ impl Digits {
 impl Number {
     /// Whether no digit of what follows, as far as it belongs to the number, is one too many.
     fn goes_on(mut self, bytes: &[u8], fraction_max: u32) -> bool {
-        let own = bytes.iter().take_while(|byte| byte.is_ascii_digit() || b".eE+-".contains(byte));
-        own.fold(true, |good, byte| self.step(*byte, fraction_max) && good)
+        let mut own = bytes.iter().take_while(|byte| byte.is_ascii_digit() || b".eE+-".contains(byte));
+        own.all(|byte| self.step(*byte, fraction_max))
     }
 
     fn step(&mut self, byte: u8, fraction_max: u32) -> bool {
