@@ -223,7 +223,7 @@ struct Tally {
 fn examine(random: &mut Random, tally: &mut Tally) {
     let formats: Vec<&'static Format> = Format::all().collect();
     let format = match random.one_in(3) {
-        true => Format::named(*random.of(&["qwen-tags", "hermes", "glm", "llama"])).unwrap(),
+        true => Format::named(["qwen-tags", "hermes", "glm", "llama"][random.below(4)]).unwrap(),
         false => *random.of(&formats),
     };
     let choice = match *random.of(&[Choice::Forced, Choice::Forced, Choice::Own, Choice::OrAnswer]) {
