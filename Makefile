@@ -37,7 +37,8 @@ test: lint unit ## Everything that must pass: lints, unit, golden, actor, end-to
 lint: setup ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --release --locked --workspace --all-targets --no-default-features -- -D warnings
+	$(CARGO) clippy --release --locked --workspace --all-targets --no-default-features --features fuzzing -- -D warnings
+	tests/fuzz/run --check
 
 # What computes is optimised as shipped; the daemon around it a little less, for nine test programs are built with it.
 TESTS = $(CARGO) test --release --locked --workspace --config profile.release.package.chimere.opt-level=1

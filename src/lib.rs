@@ -28,7 +28,7 @@ pub mod embed;
 pub mod engram;
 pub mod eval;
 pub mod failpoint;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod http;
 pub mod intent;

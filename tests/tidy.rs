@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "tidy/cases.rs"]
+mod cases;
 #[path = "tidy/pages.rs"]
 mod pages;
 

@@ -16,7 +16,7 @@
 pub mod engine;
 pub mod engram;
 pub mod fair;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod gguf;
 pub mod plural;

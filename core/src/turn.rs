@@ -2,6 +2,7 @@
 //! kept. Plain data: no behaviour beyond construction and small queries.
 
 mod branch;
+mod quality;
 mod said;
 mod step;
 mod thought;
@@ -9,7 +10,10 @@ mod thought;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::engine::grammar::NotEnforced;
+
 pub use branch::{Branch, Condition};
+pub use quality::{Quality, QualityOutcome};
 pub use step::{
     CallOutcome, CallRecord, Draft, HiddenUsage, Step, StepOutcome, StepRecord, ToolLimits, ToolLoop, Work,
 };
@@ -344,53 +348,17 @@ pub struct Generation {
     /// Where the plan had a policy for the thought.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thought: Option<ThoughtUse>,
+    /// Its thought was ended because its budget was spent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub thought_cut: bool,
+    /// What of its form was left to the model, found when the form was compiled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_enforced: Vec<NotEnforced>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Where the plan had a quality gate: this generation is the attempt that was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<Box<Quality>>,
-}
-
-/// What the quality gate made of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QualityOutcome {
-    /// The judge thought well enough of the first attempt.
-    Passed,
-    /// A later attempt was judged better, and stands in its place.
-    Revised,
-    /// It was tried again, and the first attempt stayed the best.
-    Kept,
-    /// There was no verdict: the first attempt stands.
-    Unjudged,
-}
-
-impl QualityOutcome {
-    pub fn name(self) -> &'static str {
-        match self {
-            QualityOutcome::Passed => "passed",
-            QualityOutcome::Revised => "revised",
-            QualityOutcome::Kept => "kept",
-            QualityOutcome::Unjudged => "unjudged",
-        }
-    }
-}
-
-/// What the quality gate did with an answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Quality {
-    pub outcome: QualityOutcome,
-    /// Verdicts of the attempts that were judged, in their order.
-    pub verdicts: Vec<u8>,
-    /// Which attempt was kept; the first is 0.
-    pub kept: u32,
-    pub took_ms: u64,
-    /// Why it ended before it was through, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub because: Option<String>,
-    /// The other attempts, in their order. A client is not told of them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<Generation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

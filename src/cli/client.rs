@@ -87,6 +87,12 @@ impl Client {
         }
         let body: Value = response.json().await.unwrap_or(Value::Null);
         let stranger = || format!("{} answers with {status}, not as a daemon of ours: is --url right?", self.base);
+        // A proxy's own words: the daemon's have the envelope.
+        if matches!(status.as_u16(), 502..=504) && !body["error"]["message"].is_string() {
+            let next = "start that daemon, or say with --url where it is";
+            let message = format!("a proxy at {} answers {status}: the daemon behind it does not: {next}", self.base);
+            return Err(coded(EX_UNAVAILABLE, message));
+        }
         let message = body["error"]["message"].as_str().map_or_else(stranger, printable);
         Err(match status.as_u16() {
             401 | 403 => coded(EX_NOPERM, format!("{message} (set CHIMERE_KEY or --key)")),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use chimere::daemon::log;
-use chimere::engine::grammar::{self, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX};
+use chimere::engine::grammar::{self, VET_CPU_S_MAX, VET_EXIT_HEAVY, VET_SOURCE_BYTES_MAX};
 use chimere::engine::host::HostLimits;
 use chimere::engine::load::{self, Kind, LoadOptions, Loaded};
 use chimere::engine::prefix::{Keeper, PrefixLimits};
@@ -168,7 +168,7 @@ fn judge_grammar() -> anyhow::Result<ExitCode> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             say!("{error}");
-            Ok(ExitCode::FAILURE)
+            Ok(if error.is_of_weight() { ExitCode::from(VET_EXIT_HEAVY) } else { ExitCode::FAILURE })
         }
     }
 }

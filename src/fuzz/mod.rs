@@ -3,7 +3,6 @@
 //! The tests here call it with what was found worth keeping (`tests/fuzz/seeds`), under the project's own compiler.
 #[path = "../../core/src/fuzz/reader.rs"]
 pub mod reader;
-pub mod toolcall;
 
 pub use crate::http::fuzz::{body, stream};
 
@@ -19,10 +18,5 @@ mod tests {
     #[test]
     fn what_was_kept_of_the_fuzzing_of_event_streams_holds() {
         reader::replay("stream", stream::check);
-    }
-
-    #[test]
-    fn what_was_kept_of_the_fuzzing_of_tool_calls_holds() {
-        reader::replay("toolcall", toolcall::check);
     }
 }

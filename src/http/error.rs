@@ -8,6 +8,7 @@ use hyper::StatusCode;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde_json::{Value, json};
 
+use super::owner::NotOwner;
 use crate::service::{AuthError, Scope, ServiceError};
 
 /// Longest message, and longest name of a parameter, that a client is told, characters: both may repeat what it sent.
@@ -71,9 +72,11 @@ impl ApiError {
     }
 
     /// Another user of this machine, while there is no key.
-    pub(crate) fn not_the_owner() -> Self {
-        let message = "no API key was given, and without one this daemon answers its own user alone: its owner can make \
-                       a key with `chimere keys add NAME --scope chat`, or set `http.loopback_owner = \"anyone\"`";
+    pub(crate) fn not_the_owner(why: NotOwner) -> Self {
+        let message = format!(
+            "this daemon has no API key yet, and {why}: its owner can make a key with `chimere keys add NAME --scope \
+             chat`, or set `http.loopback_owner = \"anyone\"`"
+        );
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).code("invalid_api_key")
     }
 

@@ -22,7 +22,7 @@ mod connections;
 mod cors;
 mod embeddings;
 mod error;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod gate;
 mod lessons;

@@ -26,16 +26,30 @@ enum User {
     Gone,
 }
 
+/// Why a client of this machine is not taken for the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotOwner {
+    #[error("`http.loopback_owner` is \"never\", so nobody is its owner without one")]
+    Never,
+    #[error("without one it answers its own user (uid {own}) and root alone, and this connection is of uid {peer}")]
+    Other { peer: u32, own: u32 },
+    #[error("without one it answers its own user and root alone, and the system knows no user of this connection")]
+    Unknown,
+}
+
 impl Peer {
     /// May this client of this machine be taken for the owner?
-    pub(crate) fn may_own(&self, rule: LoopbackOwner, ends: &Ends) -> bool {
+    pub(crate) fn may_own(&self, rule: LoopbackOwner, ends: &Ends) -> Result<(), NotOwner> {
         match rule {
-            LoopbackOwner::Anyone => true,
-            LoopbackOwner::Never => false,
-            LoopbackOwner::SameUser => match self.0.get_or_init(|| look_up(ends)) {
-                User::Untold => true,
-                User::Is(uid) => *uid == 0 || own_uid().is_none_or(|own| own == *uid),
-                User::Gone => false,
+            LoopbackOwner::Anyone => Ok(()),
+            LoopbackOwner::Never => Err(NotOwner::Never),
+            LoopbackOwner::SameUser => match *self.0.get_or_init(|| look_up(ends)) {
+                User::Untold | User::Is(0) => Ok(()),
+                User::Is(peer) => match own_uid().filter(|own| *own != peer) {
+                    Some(own) => Err(NotOwner::Other { peer, own }),
+                    None => Ok(()),
+                },
+                User::Gone => Err(NotOwner::Unknown),
             },
         }
     }
@@ -175,7 +189,8 @@ mod tests {
                 assert!(found == User::Untold || Some(found) == own_uid().map(User::Is), "{place} {by_six}: {found:?}");
             }
             let peer = Peer::default();
-            assert!(peer.may_own(LoopbackOwner::SameUser, &ends) && !peer.may_own(LoopbackOwner::Never, &ends));
+            assert_eq!(peer.may_own(LoopbackOwner::SameUser, &ends), Ok(()));
+            assert_eq!(peer.may_own(LoopbackOwner::Never, &ends), Err(NotOwner::Never));
             drop(client);
         }
     }
@@ -184,10 +199,20 @@ mod tests {
     fn another_user_is_not_the_owner() {
         let asked = ends("127.0.0.1:1", "127.0.0.1:2");
         let peer = |user| Peer(Arc::new(OnceLock::from(user)));
-        let other = User::Is(own_uid().unwrap().wrapping_add(4_711));
-        for (user, owns) in [(other, false), (User::Is(0), true), (User::Gone, false), (User::Untold, true)] {
+        let own = own_uid().unwrap();
+        let stranger = own.wrapping_add(4_711);
+        let other = Err(NotOwner::Other { peer: stranger, own });
+        for (user, owns) in [
+            (User::Is(stranger), other),
+            (User::Is(0), Ok(())),
+            (User::Is(own), Ok(())),
+            (User::Gone, Err(NotOwner::Unknown)),
+            (User::Untold, Ok(())),
+        ] {
             assert_eq!(peer(user).may_own(LoopbackOwner::SameUser, &asked), owns, "{user:?}");
         }
-        assert!(peer(other).may_own(LoopbackOwner::Anyone, &asked));
+        let words = other.unwrap_err().to_string();
+        assert!(words.contains(&format!("(uid {own})")) && words.ends_with(&format!("of uid {stranger}")), "{words}");
+        assert_eq!(peer(User::Is(stranger)).may_own(LoopbackOwner::Anyone, &asked), Ok(()));
     }
 }

@@ -21,7 +21,7 @@ use super::cors::Foreign;
 use super::error::ApiError;
 use super::gate::{Answered, gate};
 use super::limits::HttpLimits;
-use super::owner::Peer;
+use super::owner::{NotOwner, Peer};
 use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{
@@ -262,15 +262,15 @@ fn authenticate(door: &Door, request: &Request) -> Result<Principal, ApiError> {
     // Asked first: a key that is made in between costs a refusal at most.
     let keyless = door.service.authenticate(None, here).is_ok();
     let known = door.service.authenticate(given, here)?;
-    if known.name == OWNER && keyless && !may_own(request, door.limits.get().loopback_owner) {
-        return Err(ApiError::not_the_owner());
+    if known.name == OWNER && keyless {
+        may_own(request, door.limits.get().loopback_owner).map_err(ApiError::not_the_owner)?;
     }
     Ok(known)
 }
 
-fn may_own(request: &Request, rule: LoopbackOwner) -> bool {
+fn may_own(request: &Request, rule: LoopbackOwner) -> Result<(), NotOwner> {
     let (ends, peer) = (request.extensions().get::<Ends>(), request.extensions().get::<Peer>());
-    ends.zip(peer).is_some_and(|(ends, peer)| peer.may_own(rule, ends))
+    ends.zip(peer).map_or(Err(NotOwner::Unknown), |(ends, peer)| peer.may_own(rule, ends))
 }
 
 /// The key of `Authorization: Bearer KEY`. An empty one is what clients send that were given none: it opens what no key

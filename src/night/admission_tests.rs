@@ -34,6 +34,8 @@ fn turn() -> Turn {
         timings: Timings::default(),
         engram: None,
         thought: None,
+        thought_cut: false,
+        not_enforced: Vec::new(),
         error: None,
         quality: None,
     };

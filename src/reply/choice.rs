@@ -9,7 +9,7 @@ use crate::actors::inference::FromEngine;
 use crate::engine::protocol::{Channel, Event, FailureKind, TokenEvent};
 use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::toolcall::{Format, Half, Piece, ToolCallParser};
-use crate::turn::{FinishReason, Generation, Message, Role, Timings, ToolCall, Usage};
+use crate::turn::{FinishReason, Generation, Message, Role, ThoughtEnd, Timings, ToolCall, Usage};
 use crate::whole;
 
 /// A choice under way.
@@ -43,6 +43,8 @@ pub(super) struct Choice {
     parted: [bool; 2],
     /// Another generation follows one that ends with such calls.
     pub(super) goes_on: bool,
+    /// Tokens of this generation's thought that were forced.
+    forced: u32,
 }
 
 impl Choice {
@@ -62,6 +64,8 @@ impl Choice {
                 timings: Timings::default(),
                 engram: None,
                 thought: None,
+                thought_cut: false,
+                not_enforced: Vec::new(),
                 error: None,
                 quality: None,
             },
@@ -82,6 +86,7 @@ impl Choice {
             begins: [0, 0],
             parted: [false, false],
             goes_on: false,
+            forced: 0,
         }
     }
 
@@ -137,8 +142,11 @@ impl Choice {
     pub(super) fn take(&mut self, event: FromEngine, out: &mut Vec<ReplyEvent>) -> Result<(), ServiceError> {
         match event {
             FromEngine::Event(Event::Queued { .. }) => self.queued = true,
-            FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, .. }) => {
+            FromEngine::Event(Event::Started { prompt_ids, cached_tokens, seed, not_enforced, .. }) => {
                 self.start(prompt_ids, cached_tokens, seed);
+                if !not_enforced.is_empty() {
+                    self.generation.not_enforced = not_enforced;
+                }
             }
             FromEngine::Event(Event::PromptRead { tokens, .. }) => {
                 out.push(ReplyEvent::PromptRead { choice: self.generation.index, tokens });
@@ -151,6 +159,8 @@ impl Choice {
             FromEngine::Event(Event::Finished { reason, text, usage, timings, engram, thought, .. }) => {
                 self.generation.engram = engram.map(|told| *told);
                 self.generation.thought = thought;
+                // A policy ends a thought by the same tokens as its budget.
+                self.generation.thought_cut &= thought.is_none_or(|own| own.ended != Some(ThoughtEnd::Certain));
                 self.finish(reason, text, usage, timings, out);
             }
             FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(self.failure(kind, message)),
@@ -163,7 +173,7 @@ impl Choice {
     }
 
     fn start(&mut self, prompt_ids: Vec<u32>, cached_tokens: u32, seed: u64) {
-        self.started = true;
+        (self.started, self.forced) = (true, 0);
         self.generation.thinking_ids.clear();
         self.generation.reply_ids.clear();
         self.generation.usage = Usage { prompt_tokens: prompt_ids.len() as u32, cached_tokens, ..Usage::default() };
@@ -178,6 +188,9 @@ impl Choice {
         match token.channel {
             Channel::Thinking => {
                 usage.thinking_tokens += 1;
+                // One that was not to begin has no other token before those that end it.
+                self.generation.thought_cut |= token.forced && usage.thinking_tokens > self.forced + 1;
+                self.forced += u32::from(token.forced);
                 self.generation.thinking_ids.push(token.token);
             }
             Channel::Answer => self.generation.reply_ids.push(token.token),
@@ -314,6 +327,7 @@ impl Choice {
 mod tests {
     use super::*;
     use crate::engine::protocol::TokenLogprob;
+    use crate::turn::ThoughtUse;
     use serde_json::json;
 
     fn tools() -> Vec<Value> {
@@ -376,6 +390,31 @@ mod tests {
             matches!(e, ReplyEvent::ToolBegin { call: 1.., .. } | ReplyEvent::ToolArguments { call: 1.., .. })
         };
         assert_eq!(events.iter().filter(told).count(), 0);
+    }
+
+    #[test]
+    fn a_thought_that_its_budget_ended_is_marked() {
+        let thought = |forced: bool| TokenEvent { channel: Channel::Thinking, forced, ..token("hm ") };
+        let certain = ThoughtUse { ended: Some(ThoughtEnd::Certain), ..ThoughtUse::default() };
+        let budget = ThoughtUse { ended: Some(ThoughtEnd::Budget), ..ThoughtUse::default() };
+        for (forced, told, cut) in [
+            (&[false, false, true, true][..], None, true),
+            (&[false, true], Some(budget), true),
+            // The model itself, a policy, and one that was not to think.
+            (&[false, false], None, false),
+            (&[false, true], Some(certain), false),
+            (&[true, true, true], None, false),
+        ] {
+            let mut choice = Choice::new(0, 0, false, &[], Format::generic());
+            let mut out = Vec::new();
+            forced.iter().for_each(|forced| choice.token(thought(*forced), &mut out));
+            choice.token(token("so"), &mut out);
+            let (reason, text, stop) = (FinishReason::Stop, String::new(), None);
+            let (usage, timings, engram) = (Usage::default(), Timings::default(), None);
+            let end = Event::Finished { id: 1, reason, text, stop, usage, timings, engram, thought: told };
+            choice.take(FromEngine::Event(end), &mut out).unwrap();
+            assert_eq!(choice.generation.thought_cut, cut, "{forced:?} {told:?}");
+        }
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub(super) async fn open(
     let Ready { seat, generation, terms: Terms { plan, examples, no_lessons } } = ready;
     (opening.generation, opening.examples) = (generation, examples);
     let (hosted, model) = (seat.hosted.clone(), seat.name.clone());
-    leave_calls(&mut request, hosted.holds_calls);
+    let format = Format::named(&hosted.calls).unwrap_or(Format::generic());
+    leave_calls(&mut request, hosted.holds_calls, format)?;
     opening.formed = request.grammar.is_some();
     let offered = tools_of(&plan, request.choices)?;
     let worst = cost(&plan, request.choices);
@@ -66,7 +67,6 @@ pub(super) async fn open(
     });
     let seed = plan.sampling.seed.unwrap_or(0);
     let logprobs = plan.sampling.logprobs.is_some();
-    let format = Format::named(&hosted.calls).unwrap_or(Format::generic());
     let mut choices: Vec<Choice> = (0..request.choices)
         .map(|i| Choice::new(i, seed.wrapping_add(i.into()), logprobs, &plan.tools, format))
         .collect();
@@ -143,15 +143,25 @@ pub(super) async fn open(
     Ok((run, started))
 }
 
-/// Leaves to a model the calls that it may choose to make and that no form of its can hold, and says so.
-fn leave_calls(request: &mut ReplyRequest, holds_calls: bool) {
-    let Some(Grammar::Calls(calls)) = &request.grammar else { return };
-    if holds_calls || calls.required || calls.answer.is_some() {
-        return;
+/// Leaves to a model the calls that it may choose to make and that no form of its can hold, and says so. Calls without a
+/// mark cannot be told from an answer that is JSON: a request for either is refused.
+fn leave_calls(request: &mut ReplyRequest, holds_calls: bool, format: &Format) -> Result<(), ServiceError> {
+    let Some(Grammar::Calls(calls)) = &request.grammar else { return Ok(()) };
+    if holds_calls || calls.required {
+        return Ok(());
+    }
+    if calls.answer.is_some() {
+        if !format.first().mark().is_empty() {
+            return Ok(());
+        }
+        let message = "this model writes calls as JSON without a mark, so `response_format` and `tools` exclude each \
+                       other: leave one of them out, or say `tool_choice` \"none\" or \"required\"";
+        return Err(ServiceError::Invalid { message: message.to_owned(), param: Some("response_format".to_owned()) });
     }
     request.grammar = None;
     let reason = "this model has no token for tool calls, so `strict` holds only where `tool_choice` forces a call";
     request.not_enforced.push(NotEnforced { path: "tools".to_owned(), reason: reason.to_owned() });
+    Ok(())
 }
 
 /// Waits for the model that a request wants, and plans the request for it.
@@ -218,18 +228,26 @@ mod tests {
             let functions = vec![function.clone()];
             Grammar::Calls(Calls { functions, required, single: false, several: false, answer })
         };
-        for (grammar, holds_calls, left) in [
-            (calls(false, None), false, true),
-            (calls(false, None), true, false),
-            (calls(true, None), false, false),
-            (calls(false, Some(json!({}))), false, false),
-            (Grammar::Json(json!({})), false, false),
+        let bare = Format::named("llama").unwrap();
+        for (grammar, holds_calls, format, left) in [
+            (calls(false, None), false, Format::generic(), true),
+            (calls(false, None), true, Format::generic(), false),
+            (calls(true, None), false, bare, false),
+            (calls(false, Some(json!({}))), false, Format::generic(), false),
+            (Grammar::Json(json!({})), false, bare, false),
         ] {
             let mut asked = request(true, None);
             asked.grammar = Some(grammar.clone());
-            leave_calls(&mut asked, holds_calls);
+            leave_calls(&mut asked, holds_calls, format).unwrap();
             assert_eq!((asked.grammar.is_none(), asked.not_enforced.len()), (left, usize::from(left)), "{grammar:?}");
             assert!(asked.not_enforced.iter().all(|told| told.path == "tools" && told.reason.contains("`strict`")));
         }
+        let mut either = request(true, None);
+        either.grammar = Some(calls(false, Some(json!({}))));
+        let refused = leave_calls(&mut either, false, bare).unwrap_err();
+        assert!(
+            matches!(&refused, ServiceError::Invalid { param: Some(p), .. } if p == "response_format"),
+            "{refused}"
+        );
     }
 }

@@ -210,7 +210,8 @@ mod tests {
     fn a_judge_that_writes_no_label_is_made_to() {
         let asked = asked();
         let mut judging = judging(&asked, "", "15");
-        let started = Event::Started { id: 1, prompt_ids: vec![1, 2], cached_tokens: 0, seed: 0 };
+        let started =
+            Event::Started { id: 1, prompt_ids: vec![1, 2], cached_tokens: 0, seed: 0, not_enforced: Vec::new() };
         judging.take(0, started).unwrap();
         judging.take(0, token(50, 0.5)).unwrap();
         let Ok(Progress::Again(again)) = judging.take(0, finished()) else { panic!("no second request") };
@@ -252,7 +253,12 @@ mod tests {
             let form = verifier(40, label_each);
             let mut judging = Judging::new((&asked, &[]), steps(), &form, &labels);
             assert_eq!(judging.requests()[1].max_tokens, 40);
-            judging.take(1, Event::Started { id: 1, prompt_ids: vec![1], cached_tokens: 0, seed: 0 }).unwrap();
+            judging
+                .take(
+                    1,
+                    Event::Started { id: 1, prompt_ids: vec![1], cached_tokens: 0, seed: 0, not_enforced: Vec::new() },
+                )
+                .unwrap();
             let told: Vec<_> = words.iter().map(|(id, said)| judging.take(1, says(*id, said)).unwrap()).collect();
             assert_eq!(told[..3], [Progress::Going, Progress::Going, Progress::Going], "no label behind its words");
             assert_eq!(told[3] == Progress::Judged, judged_by_first);
@@ -269,7 +275,9 @@ mod tests {
         let (asked, labels) = (asked(), Labels { before: vec![30, 31], ..LABELS.clone() });
         let form = verifier(40, false);
         let mut judging = Judging::new((&asked, &[]), Steps::split("", "c", &[]), &form, &labels);
-        judging.take(0, Event::Started { id: 1, prompt_ids: vec![1], cached_tokens: 0, seed: 0 }).unwrap();
+        judging
+            .take(0, Event::Started { id: 1, prompt_ids: vec![1], cached_tokens: 0, seed: 0, not_enforced: Vec::new() })
+            .unwrap();
         judging.take(0, says(50, "well")).unwrap();
         judging.take(0, says(2, "")).unwrap();
         let Ok(Progress::Again(again)) = judging.take(0, finished_by(FinishReason::Stop)) else { panic!("no request") };

@@ -20,6 +20,8 @@ fn answer(content: &str, thinking: &str) -> Generation {
         timings: Timings::default(),
         engram: None,
         thought: None,
+        thought_cut: false,
+        not_enforced: Vec::new(),
         error: None,
         quality: None,
     }

@@ -2,6 +2,7 @@
 //! which it ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chimere::clock::Clock;
 use chimere::service::{ReplyEvent, ReplyInput, ReplyRequest, ServiceError, StepEvent, StepsWish};
@@ -10,7 +11,7 @@ use chimere::turn::{CallOutcome, CallRecord, FinishReason, Message, PromptEnd, P
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::fake::{GOOD, spec};
+use crate::fake::{ENDLESS, GOOD, spec};
 use crate::stage::{PATIENCE, Stage, chat, collect, run};
 
 const PROBE: Tool = Tool {
@@ -283,6 +284,42 @@ fn what_cannot_be_is_refused_before_anything_is_generated() {
         // None at all is no wish for tools, and the name is the caller's own there.
         told(&stage, own(ReplyRequest { built_in: Some(Vec::new()), choices: 2, ..chat("q") }, "probe")).await;
         stage.turns(1).await;
+    });
+}
+
+/// Within a call, and behind a whole one that waits for the end of its generation.
+#[test]
+fn a_reply_that_is_ended_within_a_call_has_it_in_its_record() {
+    run(async {
+        let stage = stage();
+        let half = "<tool_call>\n{\"name\": \"probe\", \"arguments\": {\"do\": \"say\", \"with\": \"39.1 and more";
+        let both = format!("Wait. {} {half}{ENDLESS}", says("a"));
+        let expected = [
+            vec![("probe".to_owned(), Value::Null, CallOutcome::Cut)],
+            vec![
+                ("probe".to_owned(), json!({"do": "say", "with": "a"}), CallOutcome::Stopped),
+                ("probe".to_owned(), Value::Null, CallOutcome::Cut),
+            ],
+        ];
+        for (at, (text, expected)) in [format!("Wait. {half}{ENDLESS}"), both].iter().zip(expected).enumerate() {
+            let mut events = stage.replies.start(script(&[text])).await.unwrap();
+            let mut seen = Vec::new();
+            // Until it stands still within its call.
+            while let Ok(Some(event)) = timeout(Duration::from_millis(500), events.recv()).await {
+                seen.push(event);
+            }
+            let id = stage.replies.runs.list(None)[0].id.clone();
+            assert!(stage.replies.runs.cancel(None, &id));
+            seen.extend(collect(events).await);
+            assert!(matches!(seen.last(), Some(ReplyEvent::Failed(ServiceError::Cancelled(_)))), "{seen:?}");
+            assert!(!self::text(&seen).contains("tool_call"), "{seen:?}");
+            let turn = turn(&stage, at + 1).await;
+            let found: Vec<_> =
+                records(&turn).iter().map(|c| (c.name.clone(), c.arguments.clone(), c.outcome)).collect();
+            assert_eq!(found, expected);
+            assert_eq!(turn.steps[0].outcome, StepOutcome::Stopped);
+            assert_eq!(turn.generations[0].content.trim(), "Wait.");
+        }
     });
 }
 

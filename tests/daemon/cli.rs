@@ -57,6 +57,15 @@ fn doctor_and_check_tell_what_is_good_and_what_is_not() {
         let found = said.as_array().unwrap().iter().find(|f| f["what"] == what).unwrap();
         assert!(found["good"] == good && found["message"].as_str().unwrap().contains(words), "{found}");
     }
+    // Held by a process whose number nobody has here, as one in another container.
+    std::fs::write(format!("{state}/daemon.lock"), "4194305").unwrap();
+    let lock = std::fs::File::open(format!("{state}/daemon.lock")).unwrap();
+    lock.lock().unwrap();
+    let said = run(&["doctor", "--state-dir", state, "--listen", &listen, "--json"]);
+    let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+    let found = said.as_array().unwrap().iter().find(|f| f["what"] == "daemon").unwrap();
+    let words = found["message"].as_str().unwrap();
+    assert!(found["good"] == false && words.contains("another container") && !words.contains("is gone:"), "{words}");
     let bad = run(&["check", "--state-dir", state, "--model", "Cargo.toml"]);
     assert!(!bad.status.success());
     let said = String::from_utf8_lossy(&bad.stdout);

@@ -95,6 +95,8 @@ fn turn(n: usize, item: &Item, dress: &str, answer: &str) -> Turn {
         timings: Timings::default(),
         engram: None,
         thought: None,
+        thought_cut: false,
+        not_enforced: Vec::new(),
         error: None,
         quality: None,
     };

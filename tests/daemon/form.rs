@@ -211,6 +211,40 @@ fn tools(strict: bool) -> Value {
     json!([function("get_weather", weather), function("add", add)])
 }
 
+/// Sound schemas that are too much for the compiler of grammars, as throw-away processes find.
+#[tokio::test]
+async fn a_tool_too_heavy_to_be_enforced_is_called_all_the_same_unless_it_is_strict() {
+    let daemon = Daemon::start(&[]).await;
+    let steps = json!([{"multipleOf": 50_000}, {"multipleOf": 30_000}]);
+    let tool = |name: &str, schema: &Value, strict: bool| {
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"]});
+        json!({"type": "function", "function": {"name": name, "strict": strict, "parameters": parameters}})
+    };
+    let schemas = [
+        ("f", json!({"type": "number", "exclusiveMaximum": 1_000_000, "anyOf": steps})),
+        ("g", json!({"type": "number", "anyOf": steps})),
+    ];
+    let ask = |strict: bool, streamed: bool| {
+        let tools: Vec<Value> = schemas.iter().map(|(name, schema)| tool(name, schema, strict)).collect();
+        let messages = json!([{"role": "user", "content": "Call one of them with 7."}]);
+        json!({"messages": messages, "tools": tools, "tool_choice": "required", "max_tokens": 100, "temperature": 0,
+            "parallel_tool_calls": false, "stream": streamed})
+    };
+    let (status, refused) = daemon.post(CHAT, &ask(true, false)).await;
+    assert!(status == 400 && refused["error"]["param"] == "tools", "{refused}");
+    let (status, reply) = daemon.post(CHAT, &ask(false, false)).await;
+    assert_eq!(status, 200, "{reply}");
+    let call = &reply["choices"][0]["message"]["tool_calls"][0]["function"];
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!(arguments["a"].is_number(), "{reply}");
+    let told = &reply["x_chimere"]["not_enforced"][0];
+    assert!(told["path"] == "tools" && told["reason"].as_str().unwrap().contains("`f`"), "{told}");
+    let sent = reqwest::Client::new().post(format!("{}{CHAT}", daemon.url)).json(&ask(false, true)).send().await;
+    let events = sse(&sent.unwrap().text().await.unwrap());
+    let told = events.iter().find_map(|event| event["x_chimere"]["not_enforced"][0]["path"].as_str());
+    assert_eq!(told, Some("tools"), "the end of a stream tells it");
+}
+
 #[tokio::test]
 async fn a_forced_call_is_made_and_its_arguments_satisfy_their_schema() {
     let daemon = Daemon::start(&[]).await;

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chimere_ffi::limits::lower_priority;
@@ -26,28 +26,33 @@ fn connect(url: &str, path: &str) -> TcpStream {
     stream
 }
 
-/// One that asks for what is nowhere in the log, and leaves, over and over.
-fn leave(url: &str, stop: &AtomicBool) -> usize {
-    let mut left = 0;
+/// One that asks for what is nowhere in the log, and leaves, over and over. → how often, and how often it was told before
+/// that there is no room.
+fn leave(url: &str, stop: &AtomicBool) -> [usize; 2] {
+    let (mut left, mut refused) = (0, 0);
     while !stop.load(Ordering::SeqCst) {
-        let stream = connect(url, "/v1/memory/turns?conversation=none&limit=1000");
-        std::thread::sleep(Duration::from_millis(20));
-        drop(stream);
+        let mut stream = connect(url, "/v1/memory/turns?conversation=none&limit=1000");
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut head = [0; 12];
+        let answered = stream.read_exact(&mut head).is_ok();
+        refused += usize::from(answered && !head.ends_with(b"200"));
         left += 1;
     }
-    left
+    [left, refused]
 }
 
-/// One that takes a little of the export at a time.
-fn dawdle(url: &str, stop: &AtomicBool) {
+/// One that takes a little of the export at a time; how many bytes of it.
+fn dawdle(url: &str, stop: &AtomicBool) -> usize {
     let mut stream = connect(url, "/v1/memory/export");
-    let mut piece = [0; 512];
+    let (mut piece, mut taken) = ([0; 512], 0);
     while !stop.load(Ordering::SeqCst) {
-        if stream.read(&mut piece).is_ok_and(|read| read == 0) {
-            stream = connect(url, "/v1/memory/export");
+        match stream.read(&mut piece).unwrap_or(0) {
+            0 => stream = connect(url, "/v1/memory/export"),
+            read => taken += read,
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+    taken
 }
 
 async fn night(daemon: &Daemon, seed: u64) -> Duration {
@@ -80,7 +85,8 @@ async fn a_night_takes_no_longer_beside_a_slow_reader_and_an_aborting_lister() {
     put(state.path(), &turns);
     let daemon = launch(&state, &[]);
     daemon.ready().await;
-    let (mut alone, mut beside, left) = (Vec::new(), Vec::new(), AtomicUsize::new(0));
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    let (mut left, mut refused, mut taken) = (0, 0, 0);
     night(&daemon, 1_000).await;
     for n in 0..NIGHTS {
         alone.push(night(&daemon, 2 * n + 1).await);
@@ -100,10 +106,16 @@ async fn a_night_takes_no_longer_beside_a_slow_reader_and_an_aborting_lister() {
         });
         beside.push(night(&daemon, 2 * n + 2).await);
         stop.store(true, Ordering::SeqCst);
-        reader.join().unwrap();
-        left.fetch_add(lister.join().unwrap(), Ordering::SeqCst);
+        taken += reader.join().unwrap();
+        let [own, told] = lister.join().unwrap();
+        (left, refused) = (left + own, refused + told);
     }
     let (alone, beside) = (median(alone), median(beside));
-    println!("a night: {alone:.2} s alone, {beside:.2} s beside them; {} listings were left", left.into_inner());
+    println!(
+        "a night: {alone:.2} s alone, {beside:.2} s beside them; {left} listings were left, {refused} refused, {taken} \
+         bytes of exports taken"
+    );
+    // They were at work, and not turned away.
+    assert!(left > 100 && refused * 2 < left && taken > 10_000, "{left} left, {refused} refused, {taken} taken");
     assert!(beside <= RATIO_MAX * alone, "{beside:.2} s instead of {alone:.2} s");
 }

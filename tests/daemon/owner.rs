@@ -37,6 +37,7 @@ async fn another_account_of_the_machine_is_not_the_owner() {
     if root {
         let said = asked_as(Some(NOBODY), &daemon);
         assert!(said.starts_with("HTTP/1.1 401") && said.contains("chimere keys add"), "{said}");
+        assert!(said.contains("its own user (uid 0)") && said.contains("of uid 65534"), "{said}");
     }
     for (rule, own, other) in [("anyone", 200, 200), ("never", 401, 401)] {
         let state = Arc::new(tempfile::tempdir().unwrap());

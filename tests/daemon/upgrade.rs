@@ -1,14 +1,15 @@
-//! An update by `install.sh` under load. Program, weights and pipelines are replaced under a daemon that runs. Then its
-//! engines are killed, and then it is restarted. No reply breaks but those of the killed engine; swap, judge and night
-//! work each time. The old daemon stays on its own version until it is restarted.
+//! An update by `install.sh` under load. Program, weights, kernels and pipelines are replaced under a daemon that runs.
+//! Then its engines are killed, and then it is restarted. No reply breaks but those of the killed engine; swap, judge and
+//! night work each time. The old daemon stays on its own version until it is restarted.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -16,7 +17,14 @@ use crate::harness::{Daemon, free_port, kill, model};
 use crate::model::{changed, until};
 use crate::night;
 
-/// A release as it lies unpacked; its weights are called `name`, and its pipelines say `version`.
+/// Bytes behind a program that say of which release it is.
+const SIGN_BYTES: usize = 16;
+
+fn sign(version: &str) -> String {
+    format!("{version:>SIGN_BYTES$}")
+}
+
+/// A release as it lies unpacked; its weights are called `name`. Its program, kernels and pipelines say `version`.
 fn release(folder: &Path, name: &str, version: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let share = folder.join("share/chimere");
@@ -25,7 +33,12 @@ fn release(folder: &Path, name: &str, version: &str) -> PathBuf {
     {
         fs::create_dir_all(folder.join(part)).unwrap();
     }
-    symlink(env!("CARGO_BIN_EXE_chimere"), folder.join("bin/chimere")).unwrap();
+    let program = folder.join("bin/chimere");
+    fs::copy(env!("CARGO_BIN_EXE_chimere"), &program).unwrap();
+    let mut program = fs::OpenOptions::new().append(true).open(program).unwrap();
+    program.write_all(sign(version).as_bytes()).unwrap();
+    fs::create_dir_all(share.join("kernels")).unwrap();
+    fs::write(share.join("kernels/release"), version).unwrap();
     fs::copy(root.join("deploy/install.sh"), folder.join("install.sh")).unwrap();
     fs::write(folder.join("share/doc/chimere/LICENSE"), "").unwrap();
     for file in ["nano-prm.gguf", "nano-embed.gguf"] {
@@ -59,8 +72,8 @@ fn install(release: &Path, root: &Path) {
 }
 
 /// The installed daemon, started by the name that the unit starts it by.
-fn start(root: &Path, state: &Arc<tempfile::TempDir>) -> Daemon {
-    let listen = format!("127.0.0.1:{}", free_port());
+fn start(root: &Path, state: &Arc<tempfile::TempDir>, port: u16) -> Daemon {
+    let listen = format!("127.0.0.1:{port}");
     let mut command = Command::new(root.join("usr/local/bin/chimere"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CHIMERE_")) {
         command.env_remove(name);
@@ -80,18 +93,33 @@ fn start(root: &Path, state: &Arc<tempfile::TempDir>) -> Daemon {
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
+    /// The daemon is being restarted: it may be away, or answer that it stops.
+    restart: AtomicBool,
     whole: AtomicUsize,
     broken: AtomicUsize,
+    refused: AtomicUsize,
 }
 
-/// Streams one reply after another. One that breaks must say so, and the next must be answered.
+/// Streams one reply after another. One that breaks must say so, and the next must be answered. At a restart a request may
+/// be refused, but what was begun comes to its end.
 async fn client(url: String, n: usize, load: Arc<Load>) {
     let body = json!({
         "messages": [{ "role": "user", "content": format!("What is {n} + 5?") }], "stream": true, "max_tokens": 24,
     });
     let client = reqwest::Client::new();
     while !load.stop.load(Ordering::SeqCst) {
-        let answer = client.post(format!("{url}/v1/chat/completions")).json(&body).send().await.unwrap();
+        let restart = load.restart.load(Ordering::SeqCst);
+        let answer = client.post(format!("{url}/v1/chat/completions")).json(&body).send().await;
+        let restart = restart || load.restart.load(Ordering::SeqCst);
+        let answer = match answer {
+            Ok(answer) if !restart || answer.status().as_u16() != 503 => answer,
+            Err(error) if !restart => panic!("{error}"),
+            _ => {
+                load.refused.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
         let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
         let whole = status == 200 && text.contains("[DONE]");
         assert!(whole || text.contains("the engine stopped in the middle"), "{status} {text}");
@@ -132,6 +160,26 @@ fn program_of(pid: u32) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/exe")).unwrap()
 }
 
+/// Of which release a process is: by its program, and by the kernels that an engine was given.
+fn release_of(pid: u32) -> [String; 2] {
+    let mut program = fs::File::open(format!("/proc/{pid}/exe")).unwrap();
+    program.seek(SeekFrom::End(-(SIGN_BYTES as i64))).unwrap();
+    let mut sign = String::new();
+    program.read_to_string(&mut sign).unwrap();
+    let arguments = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    let mut arguments = arguments.split('\0').skip_while(|argument| *argument != "--shipped-kernels");
+    let kernels = Path::new(arguments.nth(1).expect("an engine is told of the kernels")).join("release");
+    [sign.trim().to_owned(), fs::read_to_string(kernels).unwrap()]
+}
+
+/// The engine and the judge's are of this release.
+async fn engines_are_of(daemon: &Daemon, version: &str) {
+    until("a judge", async || !daemon.judges().is_empty()).await;
+    for pid in [daemon.engines(), daemon.judges()].concat() {
+        assert_eq!(release_of(pid), [version, version], "process {pid}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "an update under load, three nights and six swaps: minutes"]
 async fn an_update_under_load_breaks_no_reply_and_each_daemon_keeps_to_its_version() {
@@ -146,7 +194,8 @@ async fn an_update_under_load_breaks_no_reply_and_each_daemon_keeps_to_its_versi
     let config = state.path().join("night-test.toml");
     let judge = format!("[scorer]\nmodel = {:?}\n", model());
     fs::write(&config, fs::read_to_string(&config).unwrap() + &judge).unwrap();
-    let mut daemon = start(&root, &state);
+    let port = free_port();
+    let mut daemon = start(&root, &state, port);
     daemon.ready().await;
     assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("nano".to_owned(), "1".to_owned()));
 
@@ -156,6 +205,7 @@ async fn an_update_under_load_breaks_no_reply_and_each_daemon_keeps_to_its_versi
     // Under the running daemon.
     install(&new, &root);
     everything_works(&daemon, &other, 1).await;
+    engines_are_of(&daemon, "1").await;
     assert_eq!(load.broken.load(Ordering::SeqCst), 0, "no reply breaks by an update");
     assert_eq!(pipeline(&daemon).await, "1");
     // With its engines killed: what it starts is its own version.
@@ -166,23 +216,30 @@ async fn an_update_under_load_breaks_no_reply_and_each_daemon_keeps_to_its_versi
     until("another engine", async || daemon.engines().len() == 1 && daemon.get("/health").await.0 == 200).await;
     assert_eq!(program_of(daemon.engines()[0]), running);
     everything_works(&daemon, &other, 2).await;
+    engines_are_of(&daemon, "1").await;
     assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("nano".to_owned(), "1".to_owned()));
+    let broken = load.broken.load(Ordering::SeqCst);
+    assert!(broken <= 4, "{broken} replies broke, and four were under way at the kill");
+
+    // After a restart, which the clients live through.
+    load.restart.store(true, Ordering::SeqCst);
+    Command::new("kill").arg(daemon.pid().to_string()).status().unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    let daemon = start(&root, &state, port);
+    daemon.ready().await;
+    load.restart.store(false, Ordering::SeqCst);
+    let before = load.whole.load(Ordering::SeqCst);
+    assert_ne!(program_of(daemon.pid()), running);
+    assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("next".to_owned(), "2".to_owned()));
+    everything_works(&daemon, &other, 3).await;
+    engines_are_of(&daemon, "2").await;
     load.stop.store(true, Ordering::SeqCst);
     for client in clients {
         client.await.unwrap();
     }
-    let (whole, broken) = (load.whole.load(Ordering::SeqCst), load.broken.load(Ordering::SeqCst));
-    println!("{whole} replies whole, {broken} broken by the kill of their engine");
-    assert!(broken <= 4, "{broken} replies broke, and four were under way at the kill");
-
-    // After a restart.
-    Command::new("kill").arg(daemon.pid().to_string()).status().unwrap();
-    assert!(daemon.child.wait().unwrap().success());
-    let daemon = start(&root, &state);
-    daemon.ready().await;
-    assert_ne!(program_of(daemon.pid()), running);
-    assert_eq!((served(&daemon).await, pipeline(&daemon).await), ("next".to_owned(), "2".to_owned()));
-    everything_works(&daemon, &other, 3).await;
+    let [whole, after, refused] = [&load.whole, &load.broken, &load.refused].map(|count| count.load(Ordering::SeqCst));
+    println!("{whole} replies whole, {broken} broken by the kill of their engine, {refused} refused at the restart");
+    assert!(whole > before && after == broken, "{whole} replies of which {before} before the restart, {after} broken");
     // A release that nobody runs any more goes with the next installation.
     install(&new, &root);
     let left = fs::read_dir(root.join("usr/local/lib/chimere")).unwrap().count();

@@ -43,6 +43,14 @@ async fn a_reply_says_that_its_thought_took_everything_and_what_became_of_its_tu
         (&json!("length"), &json!(""))
     );
     assert!(muse["x_chimere"]["cut"].as_str().unwrap().contains("`max_tokens`"), "{muse}");
+    let nothing = server.chat("budget", json!({})).await.json();
+    assert_eq!(nothing["choices"][0]["finish_reason"], "stop");
+    let words = nothing["x_chimere"]["cut"].as_str().unwrap();
+    assert!(words.contains("gave no answer") && words.contains("`thinking_budget`"), "{words}");
+    let half = own("half a thought").await;
+    assert!(half["cut"].as_str().unwrap().contains("stands on half a thought"), "{half}");
+    // Found when the form was compiled, behind what the request itself said.
+    assert_eq!(own("heavy").await["not_enforced"], json!([{"path": "tools", "reason": "too much"}]));
     let plain = own("think").await;
     assert_eq!((&plain["cut"], &plain["kept"]), (&Value::Null, &Value::Null));
     assert_eq!(own("full disk").await["kept"], false);

@@ -3,7 +3,7 @@
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 use crate::{PATIENCE, server};
@@ -121,6 +121,27 @@ async fn what_goes_wrong_is_one_clear_line_and_a_failure() {
     assert_eq!(nobody.status.code(), Some(69));
     let usage = chat(&url, &["--think", "hard", "hello"], None).await;
     assert_eq!(usage.status.code(), Some(64));
+}
+
+/// A proxy answers in words of its own where the daemon behind it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_without_its_daemon_is_told_as_such() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4_096]).await;
+            let page = "<html>Bad Gateway</html>";
+            let head = format!("HTTP/1.1 502 Bad Gateway\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+            let _ = stream.write_all(head.as_bytes()).await;
+            // Not closed before it was read.
+            tokio::time::sleep(PATIENCE).await;
+        }
+    });
+    let said = chat(&url, &["hello"], None).await;
+    let words = text(&said.stderr);
+    assert!(words.contains("a proxy at") && words.contains("502") && words.contains("start that daemon"), "{words}");
+    assert!(!words.contains("no daemon of ours") && said.status.code() == Some(69), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,6 +65,7 @@ fn holds(rule: &str, said: &Value, rules: &Map<String, Value>, value: &Value, do
         ("minItems", Value::Array(items)) => long(items.len()).is_ge(),
         ("maxItems", Value::Array(items)) => long(items.len()).is_le(),
         ("items", Value::Array(items)) => items.iter().all(|item| valid(said, item, document)),
+        ("contains", Value::Array(items)) => items.iter().any(|item| valid(said, item, document)),
         ("maxProperties", Value::Object(map)) => long(map.len()).is_le(),
         ("propertyNames", Value::Object(map)) => map.keys().all(|key| valid(said, &json!(key), document)),
         ("required", Value::Object(map)) => {
@@ -94,6 +95,7 @@ fn holds(rule: &str, said: &Value, rules: &Map<String, Value>, value: &Value, do
             | "minItems"
             | "maxItems"
             | "items"
+            | "contains"
             | "maxProperties"
             | "propertyNames"
             | "required"
@@ -130,6 +132,10 @@ fn values(schema: &Value, document: &Value) -> Vec<Value> {
         for one in schema[rule].as_array().into_iter().flatten() {
             found.extend(if rule == "enum" { vec![one.clone()] } else { values(one, document) });
         }
+    }
+    found.extend(schema.get("const").cloned());
+    if let Some(schema) = schema.get("contains") {
+        found.extend(values(schema, document).into_iter().map(|value| json!(["x", value])));
     }
     for (rule, beyond) in [("minimum", -1.0), ("maximum", 1.0)] {
         let limit = &schema[rule];
@@ -178,6 +184,84 @@ fn values(schema: &Value, document: &Value) -> Vec<Value> {
         }
     }
     found
+}
+
+/// What becomes of a good value: at every depth other values in the place of each property and item, and none.
+fn changed(schema: &Value, good: &Value, document: &Value) -> Vec<Value> {
+    if let Some(place) = schema["$ref"].as_str() {
+        return changed(document.pointer(place.trim_start_matches('#')).unwrap(), good, document);
+    }
+    let others = |schema: &Value, own: Option<&Value>| {
+        let deeper = own.into_iter().flat_map(|own| changed(schema, own, document));
+        values(schema, document).into_iter().chain(deeper).collect::<Vec<_>>()
+    };
+    let alternatives = schema["anyOf"].as_array().into_iter().flatten().filter(|one| valid(one, good, document));
+    let mut found: Vec<Value> = alternatives.flat_map(|one| changed(one, good, document)).collect();
+    match good {
+        Value::Object(map) => {
+            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+                found.extend(others(schema, map.get(name)).into_iter().map(|value| {
+                    let mut map = map.clone();
+                    map.insert(name.clone(), value);
+                    map.into()
+                }));
+            }
+            found.extend(map.keys().map(|name| {
+                let mut map = map.clone();
+                map.shift_remove(name);
+                map.into()
+            }));
+        }
+        Value::Array(items) if schema.get("items").is_some() => {
+            for at in 0..items.len() {
+                found.extend(others(&schema["items"], Some(&items[at])).into_iter().map(|value| {
+                    let mut items = items.clone();
+                    items[at] = value;
+                    items.into()
+                }));
+            }
+        }
+        _ => {}
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_and_tools_are_taken_as_the_document_says_and_no_others() {
+    let server = server().await;
+    let document = server.get("/openapi.json").await.json();
+    let message = |role: &str| json!({"role": role, "content": "x"});
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let tool = json!({"type": "function", "function": {"name": "f", "description": "x", "strict": false,
+        "parameters": {"type": "object"}}});
+    let messages = [
+        message("system"),
+        message("developer"),
+        message("assistant"),
+        json!({"role": "user", "content": [{"type": "text", "text": "x"}]}),
+        json!({"role": "assistant", "content": [{"type": "refusal", "refusal": "x"}], "reasoning_content": "x"}),
+        json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+        json!({"role": "tool", "content": "x", "tool_call_id": "c"}),
+    ];
+    let of_message = |message: Value| json!({"messages": [{"role": "user", "content": "x"}, message]});
+    let of_tool = |tool: Value| json!({"messages": [{"role": "user", "content": "x"}], "tools": [tool]});
+    let [message, offered] =
+        ["Message", "Tool"].map(|name| document.pointer(&format!("/components/schemas/{name}")).unwrap());
+    let (mut tried, mut taken) = (std::collections::BTreeSet::new(), 0);
+    let messages = messages.iter().map(|good| (message, good, &of_message as &dyn Fn(Value) -> Value));
+    for (schema, good, body) in messages.chain([(offered, &tool, &of_tool as _)]) {
+        for value in std::iter::once(good.clone()).chain(changed(schema, good, &document)).chain([json!(["user", "x"])])
+        {
+            if !tried.insert(value.to_string()) {
+                continue;
+            }
+            let allowed = valid(schema, &value, &document);
+            let answer = server.post("/apply-template", &body(value.clone())).await;
+            assert_eq!(answer.status, if allowed { 200 } else { 400 }, "{value}: {}", answer.text);
+            taken += usize::from(allowed);
+        }
+    }
+    assert!(taken > 100 && tried.len() - taken > 300, "{taken} of {}", tried.len());
 }
 
 /// Good bodies of a route to start from.

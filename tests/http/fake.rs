@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chimere::engine::backend::ModelInfo;
+use chimere::engine::grammar::NotEnforced;
 use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
@@ -119,7 +120,11 @@ fn script(order: &str, seed: u64) -> Script {
             script.thinking = words("let me see ");
             script.answer = words("forty two");
         }
-        "muse" => script.thinking = words("let me see once more "),
+        "muse" | "budget" => script.thinking = words("let me see once more "),
+        "half a thought" => {
+            script.thinking = words("let me ");
+            script.answer = words("seven");
+        }
         "random" => script.answer = (0..8).map(|i| format!("w{} ", (seed.wrapping_mul(31) + i * 7) % 97)).collect(),
         "tool" => script.tools = vec![call("call_1", "Oslo")],
         "tools" => script.tools = vec![call("call_1", "Oslo"), call("call_2", "Rome")],
@@ -317,6 +322,11 @@ impl Reply {
             timings: Timings { queued_ms: 0.1, prefill_ms: 1.0, decode_ms: 2.0 },
             engram: None,
             thought: None,
+            thought_cut: matches!(self.order.as_str(), "budget" | "half a thought"),
+            not_enforced: match self.order.as_str() {
+                "heavy" => vec![NotEnforced { path: "tools".to_owned(), reason: "too much".to_owned() }],
+                _ => Vec::new(),
+            },
             quality: None,
             error: None,
         };

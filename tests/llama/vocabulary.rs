@@ -117,6 +117,19 @@ fn text_that_goes_on_gets_no_blank_before_it() {
     assert!(decoded(&vocab, &ids).ends_with(" So: the"), "{}", decoded(&vocab, &ids));
 }
 
+/// A file may name a first token that no prompt begins with by itself: its template prints it where it is wanted.
+#[test]
+fn a_template_is_told_the_files_own_tokens_around_a_text() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let template = ChatTemplate::load("{{ bos_token }}|{{ eos_token }}|{{ messages[0].content }}").unwrap();
+    for (name, added, text) in [("qwen2", None, "<|endoftext|>|<|im_end|>|x"), ("llama", Some(1), "<s>|</s>|x")] {
+        let (_, vocab) = load(&make(dir.path(), name));
+        assert_eq!(vocab.bos(), added, "{name}: what a prompt begins with");
+        assert_eq!(prompt::render(&vocab, &template, &chat("x")).unwrap().text, text);
+    }
+}
+
 /// The tokens of Phi-3 take the white space behind them away; the prompt is what the library makes of its text.
 #[test]
 fn tokens_that_strip_do_so_in_prompts() {

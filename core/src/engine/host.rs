@@ -314,6 +314,7 @@ impl Host {
             }
             Err(error) => {
                 out.push(slot.failed(FailureKind::Internal, format!("no sequence could be opened: {error}")));
+                self.account(&slot);
                 self.leave(slot.adapter, out);
                 if matches!(error, BackendError::Lost(_)) {
                     self.lose(error, out);

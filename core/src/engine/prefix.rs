@@ -223,13 +223,13 @@ impl Prefixes {
         }
     }
 
-    /// Lets go of a snapshot that could not be used.
-    pub fn discard(&mut self, node: NodeId) {
-        if let Some(state) = self.nodes.get_mut(&node).and_then(|node| node.state.take()) {
+    /// Lets go of a snapshot that cannot be used.
+    pub fn lose(&mut self, id: NodeId) {
+        if let Some(state) = self.nodes.get_mut(&id).and_then(|node| node.state.take()) {
             self.bytes -= state.bytes.len() as u64;
             self.ages.remove(&state.used);
         }
-        self.prune(node, None);
+        self.prune(id, None);
     }
 
     /// Lets go of all that is kept of an owner's prompts, or of everybody's; how many snapshots that were.

@@ -2,6 +2,7 @@
 //! its prompt. No reply waits while a prompt is read.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -408,59 +409,88 @@ fn replies_get_a_token_in_every_step_while_a_long_prompt_is_read() {
     }
 }
 
-/// A model that gives up what it holds, and takes nothing of it back.
-struct Forgetful(Box<dyn Backend>);
+/// A model that takes nothing that was kept while it is told so, and opens no sequence behind so many.
+struct Frail {
+    model: Box<dyn Backend>,
+    refuses: Arc<AtomicBool>,
+    opens: usize,
+}
 
-impl Backend for Forgetful {
+impl Backend for Frail {
     fn info(&self) -> &ModelInfo {
-        self.0.info()
+        self.model.info()
     }
     fn open(&mut self) -> Result<SeqId, BackendError> {
-        self.0.open()
+        self.opens = self.opens.checked_sub(1).ok_or(BackendError::Unsupported("another sequence"))?;
+        self.model.open()
     }
     fn close(&mut self, seq: SeqId) {
-        self.0.close(seq);
+        self.model.close(seq);
     }
     fn held(&self, seq: SeqId) -> usize {
-        self.0.held(seq)
+        self.model.held(seq)
     }
     fn step(&mut self, batch: &[Chunk<'_>], out: &mut Output) -> Result<(), BackendError> {
-        self.0.step(batch, out)
-    }
-    fn begin_prompt(&mut self, seq: SeqId, end: usize) {
-        self.0.begin_prompt(seq, end);
+        self.model.step(batch, out)
     }
     fn saved_size(&self) -> Option<SavedSize> {
-        self.0.saved_size()
+        self.model.saved_size()
     }
     fn save(&mut self, seq: SeqId, first: usize) -> Result<Saved, BackendError> {
-        self.0.save(seq, first)
+        self.model.save(seq, first)
     }
     fn restore(&mut self, seq: SeqId, kept: &Kept<'_>) -> Result<(), BackendError> {
-        // As a library that found no room for the rest.
-        self.0.restore(seq, kept)?;
-        Err(BackendError::Unsupported("restoring a sequence"))
+        // Half of it may be there.
+        self.model.restore(seq, kept)?;
+        match self.refuses.load(Ordering::SeqCst) {
+            true => Err(BackendError::Unsupported("what was kept")),
+            false => Ok(()),
+        }
     }
 }
 
 #[test]
-fn what_is_not_taken_back_is_let_go_and_read_again() {
+fn what_was_kept_and_cannot_be_put_back_is_read_again_and_kept_anew() {
     let file = Tiny::default().write();
-    let prompt = &prompts()[1];
-    let mut rig = Rig::start(Box::new(Forgetful(on_processor(&file.path))), KEEP, 24);
-    let mine = Ask { seed: Some(3), owner: Some("me"), tokens: 4, ..Ask::default() };
-    let first = rig.ask(1, prompt, mine);
-    for id in 2..5 {
-        assert_eq!(rig.ask(id, prompt, mine), first);
-    }
-    // So does a reply that gave way to another key.
-    let ids = 10..10 + 4;
-    let long = Ask { tokens: 250, ..mine };
-    let alone = rig.ask(5, prompt, long).tokens;
-    ids.clone().for_each(|id| rig.send(id, prompt, long));
-    rig.until(|e| matches!(e, Event::Token(t) if t.id == ids.end - 1));
-    for id in 50..56 {
-        rig.ask(id, prompt, Ask { owner: Some("you"), tokens: 2, ..Ask::default() });
-    }
-    ids.for_each(|id| assert_eq!(rig.answer(id).tokens, alone, "request {id}"));
+    let refuses = Arc::new(AtomicBool::new(false));
+    let frail = Frail { model: on_processor(&file.path), refuses: refuses.clone(), opens: usize::MAX };
+    let mut rig = Rig::start(Box::new(frail), KEEP, 0);
+    let prompt = &prompts()[2];
+    let mine = Ask { owner: Some("me"), tokens: 4, ..Ask::default() };
+    let (first, second) = (rig.ask(1, prompt, mine), rig.ask(2, prompt, mine));
+    assert!(first.cached == 0 && second.cached > 0, "{} {}", first.cached, second.cached);
+    refuses.store(true, Ordering::SeqCst);
+    let third = rig.ask(3, prompt, mine);
+    assert_eq!((third.cached, third.tokens), (0, first.tokens.clone()));
+    refuses.store(false, Ordering::SeqCst);
+    let fourth = rig.ask(4, prompt, mine);
+    assert_eq!((fourth.cached, fourth.tokens), (second.cached, first.tokens));
+}
+
+/// Background work that gave way has cost what it had read and written, also where it gets no sequence any more.
+#[test]
+fn a_request_that_cannot_go_on_is_accounted() {
+    let file = Tiny::default().write();
+    let (model, refuses) = (on_processor(&file.path), Arc::new(AtomicBool::new(false)));
+    let sequences = model.info().sequences_max;
+    let frail = Frail { model, refuses, opens: sequences + 1 };
+    let mut rig = Rig::start(Box::new(frail), PrefixLimits::default(), 0);
+    let Input::Prepared(mut job) = rig.job(1, &[1, 2, 3], Ask { tokens: 400, ..Ask::default() }) else { panic!() };
+    job.background = true;
+    rig.inputs.send(Input::Prepared(job)).unwrap();
+    rig.until(|e| matches!(e, Event::Token(token) if token.id == 1));
+    rig.command(Command::Pause);
+    let others = 2..=sequences as u64 + 1;
+    others.clone().for_each(|id| rig.send(id, &[4, 5], Ask { tokens: 3, ..Ask::default() }));
+    rig.command(Command::Resume);
+    rig.until(|e| matches!(e, Event::Failed { id: 1, message, .. } if message.contains("no sequence")));
+    others.for_each(|id| drop(rig.answer(id)));
+    rig.command(Command::Stats { id: 90 });
+    rig.until(|e| matches!(e, Event::Stats { id: 90, .. }));
+    let found = rig.seen.iter().find_map(|e| match e {
+        Event::Stats { id: 90, stats } => Some((stats.prompt_tokens, stats.generated_tokens)),
+        _ => None,
+    });
+    let written = rig.seen.iter().filter(|e| matches!(e, Event::Token(_))).count() as u64;
+    assert_eq!(found, Some((3 + 2 * sequences as u64, written)));
 }

@@ -178,7 +178,8 @@ impl Slot {
         self.admitted = Some(Instant::now());
         let prompt_ids = self.history.clone();
         let cached_tokens = self.cached as u32;
-        Some(Event::Started { id: self.id, prompt_ids, cached_tokens, seed: self.seed })
+        let not_enforced = self.constraint.as_ref().map_or_else(Vec::new, |form| form.not_enforced().to_vec());
+        Some(Event::Started { id: self.id, prompt_ids, cached_tokens, seed: self.seed, not_enforced })
     }
 
     /// It had a sequence, now or before.

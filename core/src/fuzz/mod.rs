@@ -11,6 +11,7 @@ pub mod prompt;
 pub mod reader;
 pub mod stop;
 pub mod template;
+pub mod toolcall;
 
 #[cfg(test)]
 mod tests {
@@ -39,5 +40,10 @@ mod tests {
     #[test]
     fn what_was_kept_of_the_fuzzing_of_templates_holds() {
         reader::replay("template", template::check);
+    }
+
+    #[test]
+    fn what_was_kept_of_the_fuzzing_of_tool_calls_holds() {
+        reader::replay("toolcall", toolcall::check);
     }
 }

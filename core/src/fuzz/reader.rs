@@ -40,12 +40,18 @@ pub fn cut(text: &str, step: usize) -> Vec<&str> {
     pieces
 }
 
-/// Checks every file of `tests/fuzz/seeds/TARGET`, and what is left of each when it breaks off in the middle.
+/// Checks every file of `tests/fuzz/seeds/TARGET`, and what is left of each when it breaks off in the middle. The target's
+/// program must do the same with what it makes up.
 #[cfg(test)]
 pub fn replay(target: &str, check: impl Fn(&[u8])) {
     let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = own.ancestors().map(|root| root.join("tests/fuzz/seeds").join(target)).find(|f| f.is_dir());
-    let files = std::fs::read_dir(folder.unwrap_or_else(|| panic!("no seeds for {target}"))).unwrap();
+    let fuzz = own.ancestors().map(|root| root.join("tests/fuzz")).find(|folder| folder.is_dir()).unwrap();
+    let program = std::fs::read_to_string(fuzz.join(format!("targets/{target}.rs"))).unwrap();
+    let called = format!("{}::fuzz::{target}::check(data));", env!("CARGO_CRATE_NAME"));
+    assert!(program.contains(&called), "{target} does not call {called}");
+    let built = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
+    assert!(built.contains(&format!("path = \"targets/{target}.rs\"")), "{target} is not built");
+    let files = std::fs::read_dir(fuzz.join("seeds").join(target)).unwrap();
     let mut checked = 0;
     for file in files {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();

@@ -71,7 +71,7 @@ impl Shape {
     }
 
     /// The mark that a call begins with.
-    pub(crate) fn mark(&self) -> &'static str {
+    pub fn mark(&self) -> &'static str {
         match self {
             Shape::Named(named) if !named.open.is_empty() => named.open,
             shape => shape.pair().0,

@@ -17,6 +17,8 @@
 
 mod code;
 #[cfg(test)]
+mod cutting;
+#[cfg(test)]
 mod families;
 mod formats;
 #[cfg(test)]
@@ -105,6 +107,8 @@ pub struct ToolCallParser {
     /// A call of one of these that was begun and cut is no text. What was cut of them.
     withheld: Vec<String>,
     half: Option<Half>,
+    /// The reply was cut: what the thought ends with is no end.
+    cut: bool,
     /// Makes the ids of this reply unlike those of others.
     prefix: u64,
 }
@@ -125,6 +129,7 @@ impl ToolCallParser {
             calls_first: false,
             withheld: Vec::new(),
             half: None,
+            cut: false,
             // Without random numbers, ids are still unique within the reply.
             prefix: getrandom::u64().unwrap_or_default(),
         }
@@ -166,7 +171,7 @@ impl ToolCallParser {
         }
         // Calls that end the thought, where nothing came behind it.
         for (text, calls) in std::mem::take(&mut self.in_thought) {
-            match answer.is_silent() && self.calls as usize + calls.len() <= CALLS_MAX as usize {
+            match answer.is_silent() && !self.cut && self.calls as usize + calls.len() <= CALLS_MAX as usize {
                 true => calls.into_iter().for_each(|call| self.give(call, &mut thought)),
                 false => content(&mut thought, Channel::Thinking, text),
             }
@@ -181,8 +186,10 @@ impl ToolCallParser {
         thought
     }
 
-    /// The reply was cut at a limit: the same, but the mark of a call with nothing behind it, whole or half, is no text.
+    /// The reply was cut at a limit: the same, but the mark of a call with nothing behind it, whole or half, is no text. The
+    /// thought might have gone on, so no call within it counts.
     pub fn cut(&mut self) -> Vec<Piece> {
+        self.cut = true;
         self.answer.cut(&self.marks);
         self.thinking.cut(&self.marks);
         self.finish()

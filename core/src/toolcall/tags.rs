@@ -77,6 +77,11 @@ impl Tags {
         found.map(|(mark, tag)| (mark, tag.len()))
     }
 
+    /// Whether a call of parameters of these names is read.
+    pub(crate) fn reads<'a>(mut names: impl ExactSizeIterator<Item = &'a String>) -> bool {
+        names.len() <= PARAMETERS_MAX && names.all(|name| is_name(name))
+    }
+
     fn may_become_a_mark(&self, text: &str) -> bool {
         self.marks().iter().any(|(_, tag)| may_become(text, tag))
     }

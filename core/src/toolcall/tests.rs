@@ -1,11 +1,10 @@
-//! Both forms, every cut in two and random cuts in many, and text that only looks like a call.
+//! Both forms, every cut in two and in single characters, and text that only looks like a call.
 
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
-fn tools() -> Vec<Value> {
+pub(super) fn tools() -> Vec<Value> {
     vec![
         json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
         "s": {"type": "string"}, "i": {"type": "integer"}, "n": {"type": "number"}, "b": {"type": "boolean"},
@@ -17,7 +16,7 @@ fn tools() -> Vec<Value> {
 }
 
 /// The pieces with contents joined and ids left out, by channel.
-fn shape(pieces: Vec<Piece>) -> Vec<Piece> {
+pub(super) fn shape(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut out = Vec::new();
     for piece in pieces {
         match piece {
@@ -276,6 +275,11 @@ fn a_call_in_a_thought_is_one_only_where_the_reply_ends_with_it() {
         names(&[(Thinking, "hm <tool_call>{\"name\":"), (Answer, "x")]),
         owned("", "hm <tool_call>{\"name\":", "x")
     );
+    // A thought that a limit cut might have gone on.
+    let mut parser = ToolCallParser::new(&tools(), &QWEN_TAGS);
+    let mut pieces = parser.push(Thinking, &thought);
+    pieces.extend(parser.cut());
+    assert_eq!(shape(pieces), [Piece::Content(Thinking, thought.clone())]);
     // What the thought still holds is told before the answer, not at its end.
     for held in ["hm ", "hm <", "hm <tool_call>{\"name\":"] {
         let pieces = told(&[(Thinking, held), (Answer, "x"), (Answer, "y")]);
@@ -439,53 +443,5 @@ fn hostile_text_is_not_read_again_and_again() {
         assert_eq!(out, text);
         println!("{:?} …: {} bytes, {} read as calls", &text[..30], text.len(), parser.read_bytes);
         assert!(parser.read_bytes <= READ_BYTES_MAX + 2 * CALL_BYTES_MAX, "{:?}", &text[..40]);
-    }
-}
-
-const FRAGMENTS: [&str; 16] = [
-    "<tool_call>",
-    "</tool_call>",
-    "<function=f>",
-    "</function>",
-    "<parameter=s>",
-    "<parameter=i>",
-    "</parameter>",
-    "\n",
-    " ",
-    "12",
-    "é🦀",
-    "{\"name\":\"f\",\"arguments\":{}}",
-    "{\"name\":\"f\",\"arguments\":{\"s\":\"",
-    "\"}}",
-    "<tool_",
-    "</",
-];
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
-    /// Any mixture, cut anywhere on both channels, gives what each channel gives whole, and no byte is lost.
-    #[test]
-    fn cutting_changes_nothing(order in prop::collection::vec(0usize..16, 0..24), cuts in prop::collection::vec(1usize..9, 1..40)) {
-        let text: String = order.iter().map(|&i| FRAGMENTS[i]).collect();
-        let whole = run(&[&text]);
-        let mut parts = Vec::new();
-        let mut rest = text.as_str();
-        for length in cuts.iter().cycle() {
-            if rest.is_empty() {
-                break;
-            }
-            let (part, tail) = rest.split_at(rest.ceil_char_boundary((*length).min(rest.len())));
-            parts.push(part);
-            rest = tail;
-        }
-        prop_assert_eq!(&run(&parts), &whole);
-        let (content, calls) = whole.iter().fold((String::new(), 0), |(text, calls), piece| match piece {
-            Piece::Content(_, more) => (text + more, calls),
-            Piece::Begin { .. } => (text, calls + 1),
-            _ => (text, calls),
-        });
-        if calls == 0 {
-            prop_assert_eq!(content, text);
-        }
     }
 }

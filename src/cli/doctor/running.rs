@@ -95,9 +95,18 @@ fn lock(config: &Config, holder: std::io::Result<Option<Holder>>, answers: &Answ
                 if process.is_empty() { String::new() } else { format!("; the last, process {process}, ended") };
             Some(found("daemon", true, format!("none runs in {folder}{ended}")))
         }
+        // Of another container, whose processes have numbers of their own.
+        Ok(Some(Holder { process, alive: false, .. })) if matches!(answers, Answers::Ready) => {
+            let said = format!("process {process} of another container holds {folder}; a daemon serves at {listen}");
+            Some(found("daemon", true, said))
+        }
         Ok(Some(Holder { process, alive: false, .. })) => {
             let next = format!("`fuser {folder}/daemon.lock` shows who has it open: end that, then start the daemon");
-            Some(found("daemon", false, format!("{folder} is held, but its process {process} is gone: {next}")))
+            let said = format!(
+                "{folder} is held, but process {process} is not seen from here. It runs in another container (stop it \
+                 there), or it is gone and a child of its lives: {next}"
+            );
+            Some(found("daemon", false, said))
         }
         Ok(Some(Holder { process, .. })) => match answers {
             Answers::Nobody => {

@@ -372,6 +372,8 @@ fn generation(index: u32, content: String) -> Generation {
         timings: Timings::default(),
         engram: None,
         thought: None,
+        thought_cut: false,
+        not_enforced: Vec::new(),
         error: None,
         quality: None,
     }

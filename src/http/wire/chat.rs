@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::format::{Asked, ResponseFormat, grammar, schema};
-use super::message::{RawMessage, messages};
+use super::message::{Object, RawMessage, messages};
 use super::sampling::{self, Common};
 use super::template::{self, TemplateArguments};
 use super::thinking::{Effort, thinking};
@@ -173,7 +173,7 @@ const EXTENSION: &[Param] = &[
 
 #[derive(Debug, Deserialize)]
 struct Raw {
-    messages: Vec<RawMessage>,
+    messages: Vec<Object<RawMessage>>,
     model: Option<String>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,

@@ -1,8 +1,11 @@
 //! Chat messages as OpenAI's clients send them, read into `turn::Message`.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::http::body;
@@ -17,6 +20,30 @@ const CUT_OFF: &str = "arguments";
 /// Calls of one message: twice what a reply may have.
 const CALLS_MAX: usize = 128;
 
+/// What is read of a JSON object alone: serde would take the fields of a struct in an array too.
+#[derive(Debug)]
+pub(crate) struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<T>, D::Error> {
+        deserializer.deserialize_map(Fields(PhantomData)).map(Object)
+    }
+}
+
+struct Fields<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+    type Value = T;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map))
+    }
+}
+
 /// A message on the wire. Clients send replies back with whatever they or another server put into them: what is not read
 /// here has no effect.
 #[derive(Debug, Deserialize)]
@@ -28,7 +55,7 @@ pub(crate) struct RawMessage {
     reasoning_content: Option<String>,
     /// Another name of it. Servers write both, and clients send both back.
     reasoning: Option<Value>,
-    tool_calls: Option<Vec<RawCall>>,
+    tool_calls: Option<Vec<Object<RawCall>>>,
     tool_call_id: Option<String>,
     /// Only null passes: sound and the calls of the old API are not read.
     audio: Option<Value>,
@@ -40,7 +67,7 @@ struct RawCall {
     id: Option<String>,
     #[serde(rename = "type", default)]
     kind: Option<String>,
-    function: RawFunction,
+    function: Object<RawFunction>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,7 +78,7 @@ struct RawFunction {
 }
 
 /// Reads all messages of a request.
-pub(crate) fn messages(raw: Vec<RawMessage>, limits: &HttpLimits) -> Result<Vec<Message>, ApiError> {
+pub(crate) fn messages(raw: Vec<Object<RawMessage>>, limits: &HttpLimits) -> Result<Vec<Message>, ApiError> {
     if raw.is_empty() {
         return Err(ApiError::param("messages", "`messages` must have at least one message"));
     }
@@ -59,7 +86,10 @@ pub(crate) fn messages(raw: Vec<RawMessage>, limits: &HttpLimits) -> Result<Vec<
         return Err(ApiError::param("messages", format!("`messages` has more than {} messages", limits.messages_max)));
     }
     let mut ids = Ids::default();
-    raw.into_iter().enumerate().map(|(at, raw)| message(raw, &format!("messages[{at}]"), &mut ids, limits)).collect()
+    raw.into_iter()
+        .enumerate()
+        .map(|(at, Object(raw))| message(raw, &format!("messages[{at}]"), &mut ids, limits))
+        .collect()
 }
 
 /// Ids for calls that were sent without one, and the same for their results, which come in the order of the calls.
@@ -129,7 +159,7 @@ fn message(raw: RawMessage, at: &str, ids: &mut Ids, limits: &HttpLimits) -> Res
         tool_calls: tool_calls
             .into_iter()
             .enumerate()
-            .map(|(i, call)| {
+            .map(|(i, Object(call))| {
                 let id = call.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| ids.make());
                 tool_call(call, id, &format!("{at}.tool_calls[{i}]"), limits)
             })
@@ -195,7 +225,8 @@ fn tool_call(raw: RawCall, id: String, at: &str, limits: &HttpLimits) -> Result<
     }
     let wrong =
         || ApiError::param(format!("{at}.function.arguments"), "the arguments must be a JSON object in a string");
-    let arguments = match raw.function.arguments {
+    let Object(RawFunction { name, arguments }) = raw.function;
+    let arguments = match arguments {
         Value::String(text) if text.trim().is_empty() => Value::Object(serde_json::Map::new()),
         // JSON inside a string is not seen by the limit of the body, and would break the frame to the engine.
         Value::String(text) if body::depth(text.as_bytes()) > limits.json_depth_max => {
@@ -215,7 +246,7 @@ fn tool_call(raw: RawCall, id: String, at: &str, limits: &HttpLimits) -> Result<
     if !arguments.is_object() {
         return Err(wrong());
     }
-    Ok(ToolCall { id, name: raw.function.name, arguments })
+    Ok(ToolCall { id, name, arguments })
 }
 
 #[cfg(test)]

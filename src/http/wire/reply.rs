@@ -1,6 +1,8 @@
 //! Whole replies as JSON: `chat.completion` and `text_completion` objects, and the pieces that stream chunks
 //! share with them.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -86,7 +88,7 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
         /// Told only where the turn log does not have the turn, or may not.
         #[serde(skip_serializing_if = "Option::is_none")]
         kept: Option<Value>,
-        /// Told only of a reply that has no answer, or ended within a call of a built-in tool.
+        /// Told only of a reply that has no answer, ended within a call of a built-in tool, or whose thought was cut.
         #[serde(skip_serializing_if = "Option::is_none")]
         cut: Option<&'static str>,
         seeds: Vec<u64>,
@@ -109,17 +111,19 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
         #[serde(skip_serializing_if = "Option::is_none")]
         usage: Option<HiddenUsage>,
     }
+    let found = generations.first().map_or(&[][..], |generation| generation.not_enforced.as_slice());
+    let mut plan = Cow::Borrowed(plan);
+    if !found.is_empty() {
+        plan.to_mut().not_enforced.extend_from_slice(found);
+    }
     let extension = Extension {
-        plan,
+        plan: &plan,
         kept: match kept {
             Some(true) => None,
             Some(false) => Some(json!(false)),
             None => Some(json!("unknown")),
         },
-        cut: match generations.iter().any(cut_in_thought) {
-            true => Some(CUT_IN_THOUGHT),
-            false => steps.iter().any(cut_in_call).then_some(CUT_IN_CALL),
-        },
+        cut: cut(generations, steps),
         seeds: generations.iter().map(|g| g.seed).collect(),
         ignored: form.ignored.iter().chain(plan.without_effect.iter()).copied().collect(),
         timings: generations.first().map(|g| g.timings),
@@ -139,17 +143,36 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
 const CUT_IN_THOUGHT: &str = "the thought took every token that the reply was allowed, and no answer was begun: \
     ask with a larger `max_tokens`, or bound the thought with `reasoning_effort` or `chat_template_kwargs`";
 
+const CUT_AT_BUDGET: &str = "the thought was ended at its budget, so the answer stands on half a thought: allow it more \
+    with `thinking_budget`, `reasoning_effort` or a larger `max_tokens`";
+
+const CUT_TO_NOTHING: &str = "the thought was ended at its budget, and the model gave no answer behind it: allow it more \
+    with `thinking_budget`, `reasoning_effort` or a larger `max_tokens`";
+
 const CUT_IN_CALL: &str = "the reply reached its limit within a call of a built-in tool: the call was not run, and \
     nothing of it is in the answer: ask with a larger `max_tokens`";
+
+/// What of a reply was cut, the worst first.
+fn cut(generations: &[Generation], steps: &[StepRecord]) -> Option<&'static str> {
+    let at_budget = || generations.iter().filter(|generation| generation.thought_cut);
+    match () {
+        () if generations.iter().any(cut_in_thought) => Some(CUT_IN_THOUGHT),
+        () if steps.iter().any(cut_in_call) => Some(CUT_IN_CALL),
+        () if at_budget().any(is_silent) => Some(CUT_TO_NOTHING),
+        () => at_budget().next().map(|_| CUT_AT_BUDGET),
+    }
+}
 
 fn cut_in_call(step: &StepRecord) -> bool {
     step.calls.iter().any(|call| call.outcome == CallOutcome::Cut)
 }
 
 fn cut_in_thought(generation: &Generation) -> bool {
-    let Generation { thinking, content, tool_calls, .. } = generation;
-    let silent = content.is_empty() && tool_calls.is_empty() && !thinking.is_empty();
-    silent && generation.finish_reason == FinishReason::Length
+    is_silent(generation) && !generation.thinking.is_empty() && generation.finish_reason == FinishReason::Length
+}
+
+fn is_silent(generation: &Generation) -> bool {
+    generation.content.is_empty() && generation.tool_calls.is_empty()
 }
 
 #[derive(Serialize)]

@@ -130,6 +130,9 @@ fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
     if function.get("strict").is_some_and(|strict| !strict.is_boolean() && !strict.is_null()) {
         return wrong(".function.strict", "`strict` must be a boolean");
     }
+    if function.get("description").is_some_and(|text| !text.is_string() && !text.is_null()) {
+        return wrong(".function.description", "the description must be a string");
+    }
     let parameters = function.get("parameters").unwrap_or(&Value::Null);
     if !parameters.is_object() && !parameters.is_null() {
         return wrong(".function.parameters", "the parameters must be a JSON Schema object");
@@ -137,7 +140,7 @@ fn name(tool: &Value, at: usize) -> Result<&str, ApiError> {
     let allows_object = match &parameters["type"] {
         Value::String(kind) => kind == "object",
         Value::Array(kinds) => kinds.iter().any(|kind| kind == "object"),
-        _ => true,
+        kind => kind.is_null(),
     };
     if !allows_object {
         return wrong(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::Outcome;
@@ -32,18 +33,20 @@ const CUT: &str = "it was cut at its limit";
 pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outcome, StepError> {
     // What is said behind the conversation.
     let mut behind = Vec::new();
-    let mut form = shown(run.asked.grammar.clone(), &run.plan.tools, &terms.offered);
     let format = run.format();
+    let marked = run.hosted.holds_calls || !format.first().mark().is_empty();
+    let mut form = shown(run.asked.grammar.clone(), &run.plan.tools, &terms.offered, marked);
     let mut last = false;
     let mut rounds = 0;
     let because = loop {
-        generate(run, &behind, &form, terms, last).await?;
+        if let Err(error) = generate(run, &behind, &form, terms, last).await {
+            broken_off(run, terms.limits);
+            return Err(error);
+        }
         let Some(choice) = run.choices.first_mut() else { break None };
         let (complete, cut) = (choice.complete(), choice.generation.finish_reason == FinishReason::Length);
         let (said, half) = (choice.take_built_in(), choice.take_half());
-        if let Some(Half { name }) = &half {
-            run.record.calls.push(half_call(name.clone().unwrap_or_default()));
-        }
+        run.record.calls.extend(half.iter().map(half_call));
         if said.tool_calls.is_empty() {
             if half.is_some() {
                 break Some(CUT);
@@ -63,7 +66,10 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
         if complete {
             break Some("the caller's own tools are called too");
         }
-        form = if last { unshown(form, &terms.offered) } else { unforced(form) };
+        form = unforced(form, run);
+        if last {
+            form = unshown(form, &terms.offered);
+        }
     };
     if let Some(choice) = run.choices.first() {
         let calls = &choice.generation.tool_calls;
@@ -105,6 +111,14 @@ async fn generate(
     let request = Generate { grammar: form.clone(), ..run.request(Prompt::Chat(chat), index) };
     run.choices = run.generate(Spec { requests: vec![request], choices, shown: true }).await?.choices;
     Ok(())
+}
+
+/// Records the calls of a generation that did not come to its end: none of them was run.
+fn broken_off(run: &mut ReplyRun<'_>, limits: ToolLimits) {
+    let Some(choice) = run.choices.first_mut() else { return };
+    let (said, half) = (choice.take_built_in(), choice.take_half());
+    let whole = said.tool_calls.into_iter().map(|call| not_run(call, CallOutcome::Stopped, limits));
+    run.record.calls.extend(whole.chain(half.iter().map(half_call)));
 }
 
 /// Runs the calls of a generation, side by side, and puts them and their results behind the messages. False: there are
@@ -208,9 +222,9 @@ fn not_run(call: ToolCall, outcome: CallOutcome, limits: ToolLimits) -> CallReco
 }
 
 /// The record of a call that was cut off: nothing of it was told or run.
-fn half_call(name: String) -> CallRecord {
+fn half_call(half: &Half) -> CallRecord {
     CallRecord {
-        name,
+        name: half.name.clone().unwrap_or_default(),
         arguments: serde_json::Value::Null,
         outcome: CallOutcome::Cut,
         result: String::new(),
@@ -220,14 +234,16 @@ fn half_call(name: String) -> CallRecord {
     }
 }
 
-/// A form that leaves room for calls of the tools that are offered.
-fn shown(form: Option<Grammar>, tools: &[serde_json::Value], offered: &[String]) -> Option<Grammar> {
+/// A form that leaves room for calls of the tools that are offered. `marked`: calls can be told from JSON of a form; else
+/// the form comes first.
+fn shown(form: Option<Grammar>, tools: &[serde_json::Value], offered: &[String], marked: bool) -> Option<Grammar> {
     let functions = tools.iter().filter_map(|tool| {
         let function = &tool["function"];
         let name = function["name"].as_str().filter(|name| offered.iter().any(|own| own == name))?.to_owned();
         Some(Function { name, parameters: function["parameters"].clone(), strict: false })
     });
     let mut calls = match form? {
+        Grammar::Json(answer) if !marked => return Some(Grammar::Json(answer)),
         Grammar::Json(answer) => {
             let functions = Vec::new();
             Calls { functions, required: false, single: false, several: false, answer: Some(answer) }
@@ -243,14 +259,38 @@ fn shown(form: Option<Grammar>, tools: &[serde_json::Value], offered: &[String])
     Some(Grammar::Calls(calls))
 }
 
-/// A call that had to be made has been made.
-fn unforced(form: Option<Grammar>) -> Option<Grammar> {
-    form.filter(|form| !matches!(form, Grammar::Calls(calls) if calls.required))
+/// A call that had to be made has been made. What follows is as if none had been asked for.
+fn unforced(form: Option<Grammar>, run: &ReplyRun<'_>) -> Option<Grammar> {
+    let one_call = run.choices.first().is_some_and(|choice| choice.one_call);
+    free(form?, &run.plan.tools, run.hosted.holds_calls, one_call)
+}
+
+fn free(form: Grammar, tools: &[serde_json::Value], holds_calls: bool, one_call: bool) -> Option<Grammar> {
+    let calls = match form {
+        Grammar::Calls(calls) if calls.required => calls,
+        other => return Some(other),
+    };
+    if !holds_calls || !tools.iter().any(|tool| tool["function"]["strict"] == true) {
+        return None;
+    }
+    let functions = tools.iter().filter_map(|tool| {
+        let function = &tool["function"];
+        let name = function["name"].as_str()?;
+        if let Some(prepared) = calls.functions.iter().find(|own| own.name == name) {
+            return Some(prepared.clone());
+        }
+        let parameters = match &function["parameters"] {
+            serde_json::Value::Null => json!({"type": "object", "properties": {}, "additionalProperties": false}),
+            schema => schema.clone(),
+        };
+        Some(Function { name: name.to_owned(), parameters, strict: function["strict"] == true })
+    });
+    Some(Grammar::Calls(Calls { functions: functions.collect(), required: false, single: one_call, ..calls }))
 }
 
 /// The form without the built-in tools.
 fn unshown(form: Option<Grammar>, offered: &[String]) -> Option<Grammar> {
-    match unforced(form)? {
+    match form? {
         Grammar::Calls(mut calls) => {
             calls.functions.retain(|function| !offered.contains(&function.name));
             match calls.functions.is_empty() {
@@ -259,5 +299,35 @@ fn unshown(form: Option<Grammar>, offered: &[String]) -> Option<Grammar> {
             }
         }
         json => Some(json),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_a_forced_call_strict_functions_are_held_to_their_schemas() {
+        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+        let tool =
+            |name: &str, strict: bool| json!({"function": {"name": name, "strict": strict, "parameters": schema}});
+        let function =
+            |name: &str, strict: bool| Function { name: name.to_owned(), parameters: schema.clone(), strict };
+        let calls = |functions: Vec<Function>, required: bool, single: bool| {
+            Grammar::Calls(Calls { functions, required, single, several: false, answer: None })
+        };
+        let tools = [tool("own", true), tool("built_in", false)];
+        let both = vec![function("own", true), function("built_in", false)];
+        // One was forced by its name, which says nothing of the calls that follow.
+        let named = calls(vec![function("built_in", false)], true, true);
+        let after = free(named.clone(), &tools, true, false);
+        assert_eq!(after, Some(calls(both.clone(), false, false)));
+        let last = unshown(after, &["built_in".to_owned()]);
+        assert_eq!(last, Some(calls(vec![function("own", true)], false, false)));
+        let any = calls(both, true, false);
+        assert_eq!(free(any.clone(), &tools, false, false), None, "its calls cannot be held to anything");
+        assert_eq!(free(any, &[tool("own", false), tool("built_in", false)], true, false), None, "nothing is asked");
+        let json = Grammar::Json(json!({}));
+        assert_eq!(free(json.clone(), &tools, true, false), Some(json));
     }
 }

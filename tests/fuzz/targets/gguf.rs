@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| chimere_fuzz::gguf::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| chimere_core::fuzz::gguf::check(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| chimere_fuzz::stream::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| chimere::fuzz::stream::check(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| chimere_fuzz::calls::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| chimere_core::fuzz::toolcall::check(data));

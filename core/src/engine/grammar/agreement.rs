@@ -67,7 +67,7 @@ impl Vocab for Marked {
 }
 
 /// A model of a family, its marks in pointed or square brackets as tokens, or none.
-fn model(format: &Format, tokens: bool) -> Marked {
+pub(super) fn model(format: &Format, tokens: bool) -> Marked {
     let is_token = |mark: &str| {
         (mark.starts_with('<') && mark.ends_with('>') || mark.starts_with('[') && mark.ends_with(']'))
             && !mark.contains('\n')
@@ -81,7 +81,7 @@ fn model(format: &Format, tokens: bool) -> Marked {
 }
 
 /// Whether the grammar takes the whole text and can end there.
-fn takes(vocab: &Marked, constraint: &mut Constraint, text: &str) -> bool {
+pub(super) fn takes(vocab: &Marked, constraint: &mut Constraint, text: &str) -> bool {
     let mut row = vec![0.0; vocab.len()];
     let mut rest = text.as_bytes();
     while let Some(first) = rest.first() {
@@ -106,9 +106,19 @@ fn takes(vocab: &Marked, constraint: &mut Constraint, text: &str) -> bool {
 }
 
 /// What is read of a text in pieces of these lengths, again and again.
-fn read(format: &'static Format, tools: &[Value], text: &str, lengths: &[usize]) -> (String, Vec<(String, Value)>) {
+/// `formed`: the answer is calls or JSON of a form.
+pub(super) fn read(
+    format: &'static Format,
+    tools: &[Value],
+    text: &str,
+    lengths: &[usize],
+    formed: bool,
+) -> (String, Vec<(String, Value)>) {
     let mut rest = text;
     let mut parser = ToolCallParser::new(tools, format);
+    if formed {
+        parser = parser.calls_first();
+    }
     let mut pieces: Vec<Piece> = Vec::new();
     for length in lengths.iter().cycle() {
         if rest.is_empty() {
@@ -204,7 +214,7 @@ fn agrees(
             compiler.constraint(&grammar).map_err(|e| TestCaseError::fail(format!("{}: {e}", format.name)))?;
         if takes(&vocab, &mut constraint, text) {
             taken += 1;
-            let found = read(format, &tools, text, lengths);
+            let found = read(format, &tools, text, lengths, false);
             prop_assert_eq!(found, (String::new(), expected.clone()), "{}: {:?}", format.name, text);
         }
     }

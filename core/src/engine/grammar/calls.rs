@@ -6,6 +6,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::compile::{guided, pruned};
+use super::digits::{Begins, Layout};
 use super::prepare::{Prepared, prepare};
 use super::{Calls, Function, GrammarError, wide};
 use crate::engine::channels::Channels;
@@ -73,6 +74,29 @@ impl Marks {
         matches!(self.shape, Shape::Json(_) | Shape::Named(_))
     }
 
+    /// Where JSON stands, as far as the functions' schemas say nothing of it.
+    fn layout(&self, calls: &Calls) -> Layout {
+        let begins = match (calls.required, &calls.answer, self.in_json()) {
+            (true, _, true) | (false, Some(_), _) => Begins::Json,
+            (true, _, false) => Begins::Tags,
+            (false, None, _) => Begins::Text,
+        };
+        let (tags, close) = match self.shape {
+            Shape::Tags(tags) => (Some(tags.parameter_end), self.shape.pair().1),
+            _ => (None, self.shape.pair().1),
+        };
+        let heads = calls.functions.iter().map(|function| json_head(&WITHIN_TAGS, &quoted(&function.name)));
+        Layout {
+            begins,
+            openings: self.openings.iter().map(|mark| (*mark).to_owned()).collect(),
+            json_calls: self.in_json(),
+            whole: heads.collect(),
+            functions: Vec::new(),
+            ends: tags.into_iter().chain([close]).filter(|end| !end.is_empty()).map(str::to_owned).collect(),
+            marks: self.tokens.clone(),
+        }
+    }
+
     pub(super) fn in_channels(&self) -> bool {
         !self.answer.is_empty()
     }
@@ -115,8 +139,9 @@ fn openings(format: &Format) -> Vec<&'static str> {
     format.shapes.iter().flat_map(Shape::openings).filter(|mark| !mark.is_empty()).collect()
 }
 
-/// The grammar in Lark's notation.
-pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError> {
+/// The grammar in Lark's notation, and where JSON stands in what it allows.
+pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<(String, Layout), GrammarError> {
+    let mut layout = marks.layout(calls);
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
         (false, Some(schema)) => {
@@ -146,7 +171,11 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
         let name = &function.name;
         text += &match marks.shape {
             Shape::Tags(tags) => match tagged(tags, marks, at, name, &parameters.schema) {
-                Some(rules) => rules,
+                Some(Tagged { rules, json }) => {
+                    let (open, _) = marks.shape.pair();
+                    layout.functions.push((format!("{open}{}", tags.function_head(name)), json));
+                    rules
+                }
                 None => json(&WITHIN_TAGS, marks, at, name, &parameters)?,
             },
             Shape::Json(form) => json(form, marks, at, name, &parameters)?,
@@ -154,7 +183,7 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<String, GrammarError>
             Shape::Code(_) => json(&WITHIN_TAGS, marks, at, name, &parameters)?,
         };
     }
-    Ok(text + wide::SEPARATORS)
+    Ok((text + wide::SEPARATORS, layout))
 }
 
 /// The schema of a function's arguments, ready to be enforced.
@@ -199,12 +228,17 @@ fn repeated(term: &str, times: usize) -> String {
 fn json(form: &Json, marks: &Marks, at: usize, name: &str, parameters: &Prepared) -> Result<String, GrammarError> {
     let pad = if form.list { "" } else { form.pad };
     let name = quoted(name);
-    let head = match form.name {
-        "" => format!("{pad}{{{name}: "),
-        key => format!("{pad}{{{}: {name}, {}: ", quoted(key), quoted(form.arguments)),
-    };
+    let head = format!("{pad}{}", json_head(form, &name));
     let rules = wide::rules(&format!("a{at}"), parameters)?;
     Ok(format!("f{at}: {} a{at} {}\n{rules}", marks.terms(&head), marks.terms(&format!("}}{pad}"))))
+}
+
+/// What stands before the arguments. `name`: quoted.
+fn json_head(form: &Json, name: &str) -> String {
+    match form.name {
+        "" => format!("{{{name}: "),
+        key => format!("{{{}: {name}, {}: ", quoted(key), quoted(form.arguments)),
+    }
 }
 
 /// A call whose name stands before its arguments.
@@ -214,8 +248,15 @@ fn named(form: &Named, marks: &Marks, at: usize, name: &str, parameters: &Prepar
     Ok(format!("f{at}: {head} a{at} {}\n{rules}", marks.terms(form.end)))
 }
 
-/// A call as tags; `None` where a value between them could be read as something else.
-fn tagged(tags: &Tags, marks: &Marks, at: usize, name: &str, parameters: &Value) -> Option<String> {
+/// A call as tags.
+struct Tagged {
+    rules: String,
+    /// What stands before each value that is JSON.
+    json: Vec<String>,
+}
+
+/// `None` where a value between tags could be read as something else.
+fn tagged(tags: &Tags, marks: &Marks, at: usize, name: &str, parameters: &Value) -> Option<Tagged> {
     const KNOWN: [&str; 7] =
         ["type", "properties", "required", "additionalProperties", "description", "title", "$schema"];
     let none = Map::new();
@@ -229,10 +270,11 @@ fn tagged(tags: &Tags, marks: &Marks, at: usize, name: &str, parameters: &Value)
         None => Vec::new(),
         Some(list) => list.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?,
     };
-    if required.iter().any(|name| !properties.contains_key(*name)) {
+    if required.iter().any(|name| !properties.contains_key(*name)) || !Tags::reads(properties.keys()) {
         return None;
     }
     let (mut rules, mut parts) = (String::new(), vec![marks.terms(&tags.function_head(name))]);
+    let mut json = Vec::new();
     for (number, (key, value)) in properties.iter().enumerate() {
         if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
             return None;
@@ -240,15 +282,18 @@ fn tagged(tags: &Tags, marks: &Marks, at: usize, name: &str, parameters: &Value)
         let rule = format!("p{at}_{number}");
         let names = (format!("{rule}_v"), format!("U{at}"));
         let (is_text, body) = tag_value(tags, marks, &names, value)?;
-        let head = marks.terms(&tags.parameter_head(key, is_text));
-        let _ = writeln!(rules, "{rule}: {head} {rule}_v {}", quoted("\n"));
+        let head = tags.parameter_head(key, is_text);
+        let written = marks.terms(&head);
+        json.extend((!is_text).then_some(head));
+        let _ = writeln!(rules, "{rule}: {written} {rule}_v {}", quoted("\n"));
         rules += &body;
         parts.push(if required.contains(&key.as_str()) { rule } else { format!("{rule}?") });
     }
     parts.push(marks.terms(&tags.function_tail()));
     // What stands between tags holds none, so that it is read as it was written.
     let untagged = tags.all().into_iter().map(escaped).collect::<Vec<_>>().join("|");
-    Some(format!("f{at}: {}\nU{at}: /(?s:.*)/ & ~/(?s:.*)({untagged})(?s:.*)/\n{rules}", parts.join(" ")))
+    let rules = format!("f{at}: {}\nU{at}: /(?s:.*)/ & ~/(?s:.*)({untagged})(?s:.*)/\n{rules}", parts.join(" "));
+    Some(Tagged { rules, json })
 }
 
 /// A value and its closing tag, and whether it is bare text. `names`: of its rule, and of text without tags.

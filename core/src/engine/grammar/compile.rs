@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::bounds::closed;
 use super::calls::{self, Marks};
+use super::digits::Layout;
 use super::prepare::{Prepared, prepare};
 use super::reachable::reachable;
 use super::tried::tried;
@@ -15,22 +16,29 @@ use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened, wide}
 pub(super) const ESCAPES: &str = "nrbtf\\\"";
 
 /// Compiles; also what the step loop needs first, so that a grammar that cannot be followed at all is known here.
-pub(super) fn compile(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<Matcher, GrammarError> {
+pub(super) fn compile(
+    factory: &ParserFactory,
+    grammar: &Grammar,
+    marks: &Marks,
+) -> Result<(Matcher, Layout), GrammarError> {
     grammar.schemas().into_iter().try_for_each(check_schema)?;
-    let top = match grammar {
-        Grammar::Json(schema) => json(&pruned(prepare(schema, true)?)?, &marks.answer())?,
+    let (top, layout) = match grammar {
+        Grammar::Json(schema) => (json(&pruned(prepare(schema, true)?)?, &marks.answer())?, Layout::default()),
         Grammar::Calls(calls) if calls.functions.len() > FUNCTIONS_MAX => {
             return Err(GrammarError::Schema(format!("more than {FUNCTIONS_MAX} functions")));
         }
-        Grammar::Calls(calls) => TopLevelGrammar::from_lark(calls::lark(calls, marks)?),
+        Grammar::Calls(calls) => {
+            let (lark, layout) = calls::lark(calls, marks)?;
+            (TopLevelGrammar::from_lark(lark), layout)
+        }
     };
     let mut matcher = Matcher::new(factory.create_parser(top));
     if let Some(error) = matcher.get_error() {
-        return Err(GrammarError::Schema(in_words(&error)));
+        return Err(failed(&error));
     }
-    matcher.compute_mask().map_err(|e| GrammarError::Schema(in_words(&e.to_string())))?;
+    matcher.compute_mask().map_err(|e| failed(&e.to_string()))?;
     tried(&matcher, &grammar.schemas())?;
-    Ok(matcher)
+    Ok((matcher, layout))
 }
 
 /// Without what an answer could begin and never end.
@@ -62,14 +70,23 @@ pub(super) fn guided(schema: &Value) -> Value {
     Value::Object(own)
 }
 
+fn failed(error: &str) -> GrammarError {
+    too_much(error).map_or_else(|| GrammarError::Schema(in_words(error)), |words| GrammarError::Heavy(words.to_owned()))
+}
+
 /// The library's message without its advice on options that no client can reach, nor the words of a defect.
 pub(super) fn in_words(error: &str) -> String {
-    if error.contains("panic: ") {
-        return "its numbers or counts are too large for the compiler of grammars".to_owned();
-    }
-    if ["too many expressions", "too many states", "fuel exhausted"].into_iter().any(|words| error.contains(words)) {
-        return "its multiples (`multipleOf`) or patterns have too many states: ask for smaller ones".to_owned();
-    }
     let cause = error.split("caused by:").next().unwrap_or(error);
-    shortened(cause)
+    too_much(error).map_or_else(|| shortened(cause), str::to_owned)
+}
+
+/// What of a sound schema was too much for the library, where that is its message.
+fn too_much(error: &str) -> Option<&'static str> {
+    if error.contains("panic: ") {
+        return Some("its numbers or counts are too large for the compiler of grammars");
+    }
+    ["too many expressions", "too many states", "fuel exhausted"]
+        .into_iter()
+        .any(|words| error.contains(words))
+        .then_some("its multiples (`multipleOf`) or patterns have too many states: ask for smaller ones")
 }

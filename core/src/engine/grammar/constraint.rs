@@ -6,11 +6,11 @@ use std::sync::Arc;
 use llguidance::Matcher;
 
 use super::digits::{Digits, Numerals};
-use super::{GrammarError, shortened};
+use super::{GrammarError, NotEnforced, shortened};
 use crate::engine::channels::Channels;
 use crate::engine::protocol::Channel;
 use crate::engine::thought::ThoughtMarks;
-use crate::engine::vocab::{TokenKind, Vocab};
+use crate::engine::vocab::Vocab;
 
 /// Ids that mean something beside the form.
 #[derive(Debug, Default)]
@@ -96,8 +96,10 @@ pub struct Constraint {
     thinks: bool,
     /// Tokens at the beginning of the form that may as well begin a thought.
     shared: usize,
-    /// Of an answer in JSON, with the bytes of what it is made of.
-    digits: Option<(Digits, Arc<dyn Vocab>)>,
+    /// With the bytes of what the answer is made of.
+    digits: (Digits, Arc<dyn Vocab>),
+    /// What of its schemas is left to the model.
+    left: Vec<NotEnforced>,
 }
 
 impl std::fmt::Debug for Constraint {
@@ -108,12 +110,17 @@ impl std::fmt::Debug for Constraint {
 
 impl Constraint {
     /// `matcher` at the beginning of the form, and nobody else's.
-    pub(super) fn new(
-        matcher: Matcher,
-        landmarks: Arc<Landmarks>,
-        digits: Option<(Digits, Arc<dyn Vocab>)>,
-    ) -> Constraint {
-        Constraint { matcher, landmarks, place: Place::Start, thinks: false, shared: 0, digits }
+    pub(super) fn new(matcher: Matcher, landmarks: Arc<Landmarks>, digits: (Digits, Arc<dyn Vocab>)) -> Constraint {
+        Constraint { matcher, landmarks, place: Place::Start, thinks: false, shared: 0, digits, left: Vec::new() }
+    }
+
+    pub(super) fn leaving(self, left: Vec<NotEnforced>) -> Constraint {
+        Constraint { left, ..self }
+    }
+
+    /// What of the request's schemas it leaves to the model, found when it was compiled.
+    pub fn not_enforced(&self) -> &[NotEnforced] {
+        &self.left
     }
 
     /// Takes the prompt, which may have begun the answer's message. `thinks`: a thought may come before the form.
@@ -160,9 +167,7 @@ impl Constraint {
         };
         let kept: Vec<(u32, f32)> = beside.iter().filter_map(|id| Some((*id, *row.get(*id as usize)?))).collect();
         forbid(row, allowed.as_slice(), marks.tokens);
-        if let Some((digits, _)) = &self.digits {
-            marks.numerals.limit(digits, row);
-        }
+        marks.numerals.limit(&self.digits.0, row);
         for (id, logit) in kept {
             row[id as usize] = logit;
         }
@@ -225,11 +230,8 @@ impl Constraint {
             _ => {
                 self.matcher.consume_token(id).map_err(lost)?;
                 self.sound()?;
-                if let Some((digits, vocab)) = &mut self.digits
-                    && vocab.kind(id) == TokenKind::Normal
-                {
-                    digits.take(&vocab.bytes(id));
-                }
+                let (digits, vocab) = &mut self.digits;
+                digits.took(id, vocab.as_ref());
                 Place::Form
             }
         };

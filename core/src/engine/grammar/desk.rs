@@ -15,8 +15,9 @@ use super::calls::Marks;
 use super::constraint::{Constraint, Landmarks};
 use super::counts::FormCounts;
 use super::digits::Digits;
+use super::relaxed::relaxed;
 use super::vet::{STACK_BYTES, vet_apart};
-use super::{Grammar, GrammarError, compile, words};
+use super::{Grammar, GrammarError, NotEnforced, compile, words};
 use crate::engine::host::{Events, Input};
 use crate::engine::pending::Pending;
 use crate::engine::protocol::{Event, FailureKind, RequestId};
@@ -129,6 +130,14 @@ fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &S
     }
 }
 
+/// A grammar at its beginning.
+struct Compiled {
+    matcher: Matcher,
+    digits: Digits,
+    /// What of its schemas it leaves to the model.
+    left: Vec<NotEnforced>,
+}
+
 /// What grammars are compiled with, made when the first one comes.
 struct Tools {
     factory: ParserFactory,
@@ -142,7 +151,7 @@ pub struct Compiler {
     vet_with: Option<PathBuf>,
     tools: Option<Tools>,
     /// By the hash of the grammar, the latest used last.
-    kept: Vec<([u8; 32], Result<Matcher, GrammarError>)>,
+    kept: Vec<([u8; 32], Result<Compiled, GrammarError>)>,
     counts: Arc<FormCounts>,
 }
 
@@ -159,14 +168,12 @@ impl Compiler {
         let known = self.kept.iter().position(|(own, _)| *own == hash);
         let found = match known {
             Some(at) => self.kept.remove(at).1,
-            None => catch_unwind(AssertUnwindSafe(|| self.compile(grammar)))
-                .unwrap_or_else(|_| Err(GrammarError::Schema("its compiler has a defect".to_owned()))),
+            None => self.compiled(grammar),
         };
         let made = match (&found, &self.tools) {
-            (Ok(matcher), Some(tools)) => {
-                let digits = Digits::of(grammar, tools.marks.in_json());
-                let digits = digits.map(|digits| (digits, Arc::clone(&self.vocab)));
-                Ok(Constraint::new(matcher.deep_clone(), Arc::clone(&tools.landmarks), digits))
+            (Ok(Compiled { matcher, digits, left }), Some(tools)) => {
+                let (landmarks, digits) = (Arc::clone(&tools.landmarks), (digits.clone(), Arc::clone(&self.vocab)));
+                Ok(Constraint::new(matcher.deep_clone(), landmarks, digits).leaving(left.clone()))
             }
             (Err(error), _) => Err(error.clone()),
             (Ok(_), None) => Err(GrammarError::Vet("no tools".to_owned())),
@@ -181,7 +188,23 @@ impl Compiler {
         made
     }
 
-    fn compile(&mut self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
+    /// What is not `strict` is held to less where its schema is too much for the compiler.
+    fn compiled(&mut self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        let error = match self.guarded(grammar) {
+            Ok(compiled) => return Ok(compiled),
+            Err(error) => error,
+        };
+        let relaxed = error.is_of_weight().then(|| relaxed(grammar, &error)).flatten();
+        let Some((less, left)) = relaxed else { return Err(error) };
+        self.guarded(&less).map(|compiled| Compiled { left: vec![left], ..compiled }).map_err(|_| error)
+    }
+
+    fn guarded(&mut self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        catch_unwind(AssertUnwindSafe(|| self.compile(grammar)))
+            .unwrap_or_else(|_| Err(GrammarError::Heavy("its compiler has a defect".to_owned())))
+    }
+
+    fn compile(&mut self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         grammar.schemas().into_iter().try_for_each(super::check_schema)?;
         if let Some(program) = &self.vet_with {
             vet_apart(program, &["engine", "--vet-grammar"], grammar)?;
@@ -195,6 +218,7 @@ impl Compiler {
             }
         };
         let tools = self.tools.insert(tools);
-        compile::compile(&tools.factory, grammar, &tools.marks)
+        let (matcher, layout) = compile::compile(&tools.factory, grammar, &tools.marks)?;
+        Ok(Compiled { matcher, digits: Digits::of(grammar, layout), left: Vec::new() })
     }
 }

@@ -16,6 +16,7 @@ mod desk;
 mod digits;
 mod prepare;
 mod reachable;
+mod relaxed;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -32,7 +33,7 @@ pub use constraint::Constraint;
 pub use counts::{FormCounts, FormStats};
 pub use desk::{Compiler, Desk};
 pub use prepare::{NotEnforced, Prepared, prepare};
-pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_SOURCE_BYTES_MAX, vet};
+pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_EXIT_HEAVY, VET_SOURCE_BYTES_MAX, vet};
 
 /// Bytes of a schema, written as JSON.
 pub const SCHEMA_BYTES_MAX: usize = 256 << 10;
@@ -123,6 +124,9 @@ pub enum GrammarError {
     NoObject,
     #[error("the schema cannot be enforced: {0}")]
     Schema(String),
+    /// It means something, but its grammar cannot be made or followed.
+    #[error("the schema cannot be enforced: {0}")]
+    Heavy(String),
     /// `path`: JSON pointer to the keyword that means something which no grammar can hold.
     #[error("the schema cannot be enforced at `{path}`: {reason}")]
     At { path: String, reason: String },
@@ -150,6 +154,11 @@ impl GrammarError {
     /// Says nothing of the grammar: another time it may be taken.
     fn is_of_the_machine(&self) -> bool {
         matches!(self, GrammarError::Vet(_) | GrammarError::Late)
+    }
+
+    /// A sound schema is too much for the compiler of grammars.
+    pub fn is_of_weight(&self) -> bool {
+        matches!(self, GrammarError::Heavy(_) | GrammarError::Costly)
     }
 }
 

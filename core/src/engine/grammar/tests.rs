@@ -4,8 +4,10 @@ mod bounds;
 mod channels;
 mod digits;
 mod faithful;
+mod judged;
 mod multiples;
 mod together;
+mod walked;
 mod written;
 
 use std::sync::Arc;

@@ -219,7 +219,7 @@ impl<'a> Together<'a> {
         let told: Vec<String> = self.all("multipleOf").map(Value::to_string).collect();
         let reason =
             format!("`multipleOf` {} cannot be enforced together: they have too many digits", told.join(" and "));
-        Err(GrammarError::Schema(reason))
+        Err(GrammarError::Heavy(reason))
     }
 
     /// The values that are listed, without those that something forbids. `true`: what is left satisfies everything.

@@ -23,7 +23,7 @@ pub(super) fn tried(matcher: &Matcher, schemas: &[&Value]) -> Result<(), Grammar
     }
     let failed = |cause: &str| {
         let words = in_words(cause);
-        GrammarError::Schema(format!("an answer could not be held to it while it is written: {words}"))
+        GrammarError::Heavy(format!("an answer could not be held to it while it is written: {words}"))
     };
     let words = matcher.tok_env().map_err(|e| failed(&e.to_string()))?;
     let sought = Sought::of(words.tok_trie());

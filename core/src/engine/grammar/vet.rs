@@ -17,6 +17,8 @@ pub const VET_CPU_S_MAX: u64 = 1;
 pub const VET_SOURCE_BYTES_MAX: usize = 4 << 20;
 /// Longest wait for it: far more than it may compute, for a busy machine says nothing of a schema.
 const VET_TIMEOUT: Duration = Duration::from_secs(30);
+/// How the examining process exits where a sound grammar is too much for the compiler.
+pub const VET_EXIT_HEAVY: u8 = 3;
 /// Stack to compile on, there and in the engine: a chain of references is followed by recursion.
 pub(super) const STACK_BYTES: usize = 128 << 20;
 
@@ -34,8 +36,12 @@ pub fn vet(source: &str) -> Result<(), GrammarError> {
     thread.join().unwrap_or(Err(GrammarError::Costly))
 }
 
+/// What the words of such an error begin with.
+const ENFORCED: &str = "the schema cannot be enforced: ";
+
 /// Vets in a child: `program` with `arguments` must read the grammar on its standard input, bound its own address space
-/// and time, call [`vet`], print an error on its standard output and exit with 1 for it, with 0 where there is none.
+/// and time, call [`vet`], print an error on its standard output and exit with 1 for it, with [`VET_EXIT_HEAVY`] for one of
+/// weight, with 0 where there is none.
 pub(super) fn vet_apart(program: &Path, arguments: &[&str], grammar: &Grammar) -> Result<(), GrammarError> {
     let failed = |e: std::io::Error| GrammarError::Vet(e.to_string());
     let source = serde_json::to_vec(grammar).map_err(|e| GrammarError::Vet(e.to_string()))?;
@@ -47,6 +53,9 @@ pub(super) fn vet_apart(program: &Path, arguments: &[&str], grammar: &Grammar) -
         Examined::Late => Err(GrammarError::Late),
         // Killed by its limits, or by what it compiled.
         Examined::Bad { said, .. } if said.is_empty() => Err(GrammarError::Costly),
+        Examined::Bad { said, status } if status.code() == Some(VET_EXIT_HEAVY.into()) => {
+            Err(GrammarError::Heavy(shortened(said.strip_prefix(ENFORCED).unwrap_or(&said))))
+        }
         Examined::Bad { said, .. } => Err(GrammarError::Refused(shortened(&said))),
     }
 }

@@ -8,34 +8,25 @@ use crate::engine::prefix::Keeper;
 use crate::engine::protocol::{Event, RequestId};
 use crate::engine::slot::Slot;
 
-/// Whether the backend took back what was kept. A device that was lost stays an error.
-fn taken(restored: Result<(), BackendError>) -> Result<bool, BackendError> {
-    match restored {
-        Ok(()) => Ok(true),
-        Err(error @ BackendError::Lost(_)) => Err(error),
-        Err(error) => {
-            tracing::warn!(%error, "what was kept of a prompt is not taken back, and is read again");
-            Ok(false)
-        }
-    }
-}
-
 impl Host {
-    /// Opens a sequence for a request, under its adapter, with the longest prefix of its prompt that is kept. What the
-    /// backend does not take back is let go, and the prompt is read.
+    /// Opens a sequence for a request, under its adapter, with the longest prefix of its prompt that is kept.
     pub(super) fn begin(&mut self, slot: &mut Slot) -> Result<SeqId, BackendError> {
         loop {
             let seq = self.backend.open()?;
             let filled = self.fill(seq, slot);
-            if let Ok(true) = filled {
-                return Ok(seq);
+            match filled {
+                Ok(true) => return Ok(seq),
+                // What was refused is gone: next time less is put in.
+                Ok(false) => self.backend.close(seq),
+                Err(error) => {
+                    self.backend.close(seq);
+                    return Err(error);
+                }
             }
-            self.backend.close(seq);
-            filled?;
         }
     }
 
-    /// False: something kept was let go, and the sequence may hold a part of it.
+    /// False: what was kept for it cannot be put in, and is kept no longer. The sequence may hold a part of it.
     fn fill(&mut self, seq: SeqId, slot: &mut Slot) -> Result<bool, BackendError> {
         if let Some(adapter) = slot.adapter {
             self.backend.adapt(seq, adapter)?;
@@ -43,18 +34,19 @@ impl Host {
         self.backend.begin_prompt(seq, slot.prompt_tokens() as usize);
         if let Some((tokens, saved)) = slot.kept.take() {
             let blocks = saved.blocks.iter().map(Vec::as_slice).collect();
-            let whole = taken(self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state }))?;
-            if whole {
-                slot.restored(tokens);
+            let restored = self.backend.restore(seq, &Kept { tokens, blocks, state: &saved.state });
+            if refused(restored)? {
+                return Ok(false);
             }
-            return Ok(whole);
+            slot.restored(tokens);
+            return Ok(true);
         }
         let (Some(size), Some((scope, prompt))) = (self.backend.saved_size(), slot.prefix()) else { return Ok(true) };
         let found = self.prefixes.find(scope, prompt);
         if let Some(node) = found.node
-            && !taken(self.backend.restore(seq, &self.prefixes.kept(node)))?
+            && refused(self.backend.restore(seq, &self.prefixes.kept(node)))?
         {
-            self.prefixes.discard(node);
+            self.prefixes.lose(node);
             return Ok(false);
         }
         let marks = self.prefixes.marks(prompt, self.vocab.ends(), &found, size.grid);
@@ -132,6 +124,18 @@ impl Host {
                     self.prefixes.give_up(scope, tokens);
                 }
             }
+        }
+    }
+}
+
+/// Whether a backend does not take what was kept: then it is fed again. A device that was lost is an error.
+fn refused(restored: Result<(), BackendError>) -> Result<bool, BackendError> {
+    match restored {
+        Ok(()) => Ok(false),
+        Err(error @ BackendError::Lost(_)) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "what was kept of a prompt cannot be used: it is read again");
+            Ok(true)
         }
     }
 }

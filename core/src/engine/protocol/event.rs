@@ -6,7 +6,7 @@ use super::RequestId;
 use crate::engine::adapter::AdapterFacts;
 use crate::engine::backend::{ModelInfo, Offloaded};
 use crate::engine::defaults::ModelDefaults;
-use crate::engine::grammar::FormStats;
+use crate::engine::grammar::{FormStats, NotEnforced};
 use crate::turn::{EngramUse, FinishReason, ThoughtUse, Timings, Usage};
 
 /// What one row got.
@@ -183,6 +183,9 @@ pub enum Event {
         prompt_ids: Vec<u32>,
         cached_tokens: u32,
         seed: u64,
+        /// What of its form is left to the model, found when the form was compiled.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        not_enforced: Vec<NotEnforced>,
     },
     /// More of the prompt was read, of a request that asked for its logprobs: all its tokens, in order, in some events.
     PromptRead {

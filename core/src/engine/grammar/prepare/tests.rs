@@ -1,8 +1,12 @@
 //! What becomes of schemas, keyword by keyword.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::*;
+use crate::engine::grammar::agreement::Marked;
+use crate::engine::grammar::{Compiler, Grammar};
 
 fn ready(schema: &Value) -> Value {
     let prepared = prepare(schema, true).unwrap_or_else(|e| panic!("{schema}: {e}"));
@@ -262,4 +266,37 @@ fn multiples_that_cannot_be_joined_are_left_to_the_model_unless_strict() {
     assert_eq!(told, [("#/$defs/long/multipleOf", true), ("#/properties/a/multipleOf", true)]);
     let strict = prepare(&schema, true).unwrap();
     assert!(strict.not_enforced.is_empty() && strict.schema.to_string().contains("65539"));
+}
+
+/// What two references of one value lead to, straight or by way of a third.
+#[test]
+fn multiples_behind_references_are_left_to_the_model_unless_strict() {
+    for joined in [
+        json!([{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]),
+        json!([{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/by"}]),
+        json!([{"$ref": "#/$defs/a"}, {"multipleOf": 65_539}]),
+    ] {
+        let schema = json!({
+            "type": "object", "properties": {"n": {"allOf": joined}, "m": {"$ref": "#/$defs/c"}}, "required": ["n"],
+            "$defs": {
+                "a": {"type": "integer", "multipleOf": 65_537}, "b": {"type": "integer", "multipleOf": 65_539},
+                "c": {"type": "integer", "multipleOf": 7}, "by": {"allOf": [{"$ref": "#/$defs/b"}]},
+            },
+        });
+        let left = prepare(&schema, false).unwrap();
+        let written = left.schema.to_string();
+        assert!(written.contains(r#""multipleOf":7"#) && !written.contains("6553"), "{written}");
+        let paths: Vec<&str> = left.not_enforced.iter().map(|n| n.path.as_str()).collect();
+        assert!(paths.contains(&"#/$defs/a/multipleOf") && paths.len() == 2, "{paths:?}");
+        assert!(left.not_enforced.iter().all(|n| n.reason.contains("65537 and 65539")), "{left:?}");
+        // What is left is enforced by the engine, which takes no schema with such multiples.
+        let held = |schema: Value| {
+            let plain = Marked { specials: Vec::new(), template: String::new() };
+            let mut compiler = Compiler::new(Arc::new(plain), None);
+            compiler.constraint(&Grammar::Json(schema)).map(drop)
+        };
+        assert!(held(left.schema).is_ok());
+        let strict = held(prepare(&schema, true).unwrap().schema).unwrap_err();
+        assert!(strict.to_string().contains("65537 and 65539"), "{strict}");
+    }
 }

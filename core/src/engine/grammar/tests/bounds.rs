@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::faithful::{Random, validator};
+use super::faithful::Random;
+use super::judged::validator;
 use super::{Bytes, follow, takes};
 use crate::engine::grammar::{Compiler, Grammar};
 

@@ -95,6 +95,24 @@ fn a_number_ends_where_its_digits_no_longer_count() {
     }
 }
 
+/// A reader follows so many levels. What a schema asks for is written all the same.
+#[test]
+fn what_nests_deeper_than_a_reader_follows_is_not_begun() {
+    for (schema, text) in [
+        (json!({"$ref": "#/$defs/s", "$defs": {"s": {"type": "array", "items": {"$ref": "#/$defs/s"}}}}), "["),
+        (json!({}), r#"{"a": "#),
+    ] {
+        let mut constraint = compiler(false).constraint(&Grammar::Json(schema.clone())).unwrap();
+        let mut opened = 0;
+        while opened < 100 && follow(&mut constraint, text).0.is_empty() {
+            opened += 1;
+        }
+        assert_eq!(opened, 56, "{schema}");
+    }
+    let deep = (0..60).fold(json!(1), |inner, _| json!([inner]));
+    assert!(takes(&Grammar::Json(json!({"const": deep})), false, &deep.to_string()));
+}
+
 /// What is written where digits are always preferred to an end, and one character to all others.
 fn longest_of(schema: &Value, favoured: u8) -> String {
     let mut constraint = compiler(false).constraint(&Grammar::Json(schema.clone())).unwrap();

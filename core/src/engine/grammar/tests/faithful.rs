@@ -5,7 +5,7 @@ use std::thread;
 
 use serde_json::{Map, Value, json};
 
-use super::multiples::MultipleOf;
+use super::judged::{readable, validator};
 use super::{Bytes, END, WIDTH};
 use crate::engine::grammar::vet::STACK_BYTES;
 use crate::engine::grammar::{Compiler, Grammar, GrammarError, NotEnforced, prepare};
@@ -39,6 +39,7 @@ impl Random {
     }
 }
 
+const SIMPLE_NAMES: [&str; 5] = ["a", "b", "kind", "p_1", "p-2"];
 const NAMES: [&str; 9] = ["a", "b", "kind", "x y", "é", "q\"t", "n/1~", "", "$ref"];
 const PATTERNS: [&str; 16] = [
     "^a+$",
@@ -76,11 +77,35 @@ const FORMATS: [&str; 14] = [
 ];
 
 /// Schemas as strangers might write them.
-struct Author<'a> {
-    random: &'a mut Random,
+pub(super) struct Author<'a> {
+    pub(super) random: &'a mut Random,
+    /// Properties have names as in programs.
+    pub(super) simple: bool,
 }
 
 impl Author<'_> {
+    fn name(&mut self) -> String {
+        let names = if self.simple { &SIMPLE_NAMES[..] } else { &NAMES[..] };
+        (*self.random.of(names)).to_owned()
+    }
+
+    /// Of a function's arguments.
+    pub(super) fn of_a_function(&mut self) -> Value {
+        let mut schema = Map::new();
+        self.object(&mut schema, if self.simple { 1 } else { 2 });
+        let defs: Map<String, Value> = (0..3).map(|n| (format!("d{n}"), self.schema(1))).collect();
+        schema.insert("$defs".to_owned(), Value::Object(defs));
+        if self.simple {
+            // What tags cannot write stays away.
+            schema.retain(|key, _| ["type", "properties", "required", "$defs"].contains(&key.as_str()));
+            let own = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+            if let Some(Value::Array(required)) = schema.get_mut("required") {
+                required.retain(|name| name.as_str().is_some_and(|name| own.contains_key(name)));
+            }
+        }
+        Value::Object(schema)
+    }
+
     fn whole(&mut self) -> Value {
         let mut schema = match self.schema(3) {
             Value::Object(map) => map,
@@ -243,11 +268,11 @@ impl Author<'_> {
         map.insert("type".to_owned(), json!("object"));
         let mut properties = Map::new();
         for _ in 0..self.random.below(4) {
-            properties.insert(self.random.of(&NAMES).to_string(), self.schema(depth - 1));
+            properties.insert(self.name(), self.schema(depth - 1));
         }
         let mut required: Vec<String> = properties.keys().filter(|_| self.random.one_in(2)).cloned().collect();
         if self.random.one_in(6) {
-            required.push(self.random.of(&NAMES).to_string());
+            required.push(self.name());
         }
         map.insert("properties".to_owned(), Value::Object(properties));
         required.sort();
@@ -326,44 +351,6 @@ pub(super) fn walked(random: &mut Random, constraint: &mut crate::engine::gramma
     Some(String::from_utf8(text).unwrap())
 }
 
-/// Numbers that neither 64 bits nor a double hold mean something else to every reader: such answers are passed over. So are
-/// those with blanks beyond ASCII, some of which (U+205F, U+3000) are none to the validator's `\s`.
-pub(super) fn readable(text: &str) -> Option<Value> {
-    if text.contains(|c: char| c.is_whitespace() && !c.is_ascii()) {
-        return None;
-    }
-    let (mut in_text, mut escaped) = (false, false);
-    let outside: String = text
-        .chars()
-        .map(|c| {
-            let quote = c == '"' && !escaped;
-            escaped = c == '\\' && !escaped;
-            in_text ^= quote;
-            if in_text || quote { ' ' } else { c }
-        })
-        .collect();
-    let mut numbers = outside.split(|c: char| !(c.is_ascii_digit() || ".eE+-".contains(c)));
-    let lost = |number: &str| {
-        let digits = number.bytes().filter(u8::is_ascii_digit).count();
-        digits > 15 && number.parse::<i64>().is_err() && number.parse::<u64>().is_err()
-    };
-    if numbers.any(lost) {
-        return None;
-    }
-    match serde_json::from_str(text) {
-        Ok(value) => Some(value),
-        Err(error) if error.to_string().contains("number out of range") => None,
-        Err(error) => panic!("no JSON: {error}: {text}"),
-    }
-}
-
-// The error is the validator's own.
-#[allow(clippy::result_large_err)]
-pub(super) fn validator(schema: &Value) -> Option<jsonschema::Validator> {
-    let options = jsonschema::options().should_validate_formats(true);
-    options.with_keyword("multipleOf", |_, step, path| Ok(MultipleOf::keyword(step, path))).build(schema).ok()
-}
-
 /// What was made of the schemas of one run.
 #[derive(Debug, Default)]
 struct Tally {
@@ -395,7 +382,11 @@ fn examine(schema: &Value, random: &mut Random, compiler: &mut Compiler, tally: 
 /// Without `strict` what is left out is said, and what is left can be compiled, or the error is another one.
 fn left_to_the_model(schema: &Value, strict: &GrammarError, compiler: &mut Compiler) {
     let Ok(left) = prepare(schema, false) else { return };
-    let of_a_keyword = matches!(strict, GrammarError::At { .. });
+    // Multiples that cannot be joined are left to the model as well.
+    let of_a_keyword = match strict {
+        GrammarError::Heavy(_) => !left.not_enforced.is_empty(),
+        strict => matches!(strict, GrammarError::At { .. }),
+    };
     assert_eq!(of_a_keyword, !left.not_enforced.is_empty(), "{strict}: {schema}");
     let mut paths: Vec<&String> = left.not_enforced.iter().map(|NotEnforced { path, .. }| path).collect();
     paths.dedup();
@@ -410,7 +401,7 @@ fn run(seeds: std::ops::Range<u64>) {
         let mut tally = Tally::default();
         for seed in seeds {
             let mut random = Random(seed);
-            let schema = Author { random: &mut random }.whole();
+            let schema = Author { random: &mut random, simple: false }.whole();
             examine(&schema, &mut random, &mut compiler, &mut tally);
         }
         assert!(
