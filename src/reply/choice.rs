@@ -176,6 +176,7 @@ impl Choice {
         (self.started, self.forced) = (true, 0);
         self.generation.thinking_ids.clear();
         self.generation.reply_ids.clear();
+        self.generation.thought_cut = false;
         self.generation.usage = Usage { prompt_tokens: prompt_ids.len() as u32, cached_tokens, ..Usage::default() };
         self.generation.seed = seed;
         self.prompt_ids = prompt_ids;

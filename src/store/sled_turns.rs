@@ -24,7 +24,7 @@ use super::flusher::Flusher;
 use super::record::{pack, unpack};
 use super::salvage::{self, Salvage};
 use super::sessions::Sessions;
-use super::turn_id::PREFIX;
+use super::turn_id::{PREFIX, began_ms};
 use super::{
     FEEDBACK_MAX, GoesOn, LIST_LIMIT, Marks, PIECE_BYTES, PIECE_TURNS, Piece, StoreError, TURNS_FORMAT, TurnCounts,
     TurnStore, first_turn_id, forgotten, passes,
@@ -50,6 +50,8 @@ const FEEDBACK_MARK: u8 = b'/';
 pub(super) const COUNTS_KEY: &[u8] = b"!counts";
 /// Sorts behind everything that begins with `!`, before every id.
 const FIRST_TURN: &[u8] = b"\"";
+/// Turns that began so long after the one that came last are of a clock that ran ahead.
+const AHEAD_MS: i64 = 86_400_000;
 const JUDGED_PREFIX: &str = "!judged/";
 const CORRECTED_PREFIX: &str = "!corrected/";
 /// Bytes of a correction's SHA-256 in its key.
@@ -174,14 +176,19 @@ impl SledTurns {
         self.log.scan_prefix(prefix(id)).values().map(|vote| Ok(vote.map_err(disk)?.len() as u64)).sum()
     }
 
-    /// Makes room by dropping the turns that began first, but for `spared`: it came last, also where others began by a
-    /// clock that ran ahead.
+    /// Makes room by dropping turns: those of a clock that ran ahead of `spared`, which came last, then those that began
+    /// first. `spared` stays.
     fn drop_oldest(&self, state: &mut State, spared: Option<&TurnId>) -> Result<u64, StoreError> {
         let mut dropped = 0;
         let goes = |key: &[u8]| is_turn(key) && spared.is_none_or(|turn| turn.0.as_bytes() != key);
+        let first = |from: &[u8]| {
+            let found = self.log.range(from..).find(|entry| entry.as_ref().is_ok_and(|(key, _)| goes(key)));
+            found.transpose().map_err(disk)
+        };
+        let ahead = spared.and_then(began_ms).map(|ms| first_turn_id(ms.saturating_add(AHEAD_MS)));
         while state.counts.bytes > self.bytes_max {
-            let oldest = self.log.range(FIRST_TURN..).find(|entry| entry.as_ref().is_ok_and(|(key, _)| goes(key)));
-            let Some((id, record)) = oldest.transpose().map_err(disk)? else { break };
+            let ahead = ahead.as_ref().map(|from| first(from.0.as_bytes())).transpose()?.flatten();
+            let Some((id, record)) = ahead.map_or_else(|| first(FIRST_TURN), |found| Ok(Some(found)))? else { break };
             state.seen = Seen::default();
             let mut change = Change::new(state);
             self.drop_one(&mut change, &id, &record)?;

@@ -1,6 +1,7 @@
 //! The turn log on disk: what comes back, what is written once, what is forgotten, what damage does.
 
 use super::super::fixture::turn;
+use super::super::new_turn_id;
 use super::*;
 use crate::turn::{ChoiceJudgement, Message, Role, Vote};
 
@@ -274,13 +275,14 @@ fn the_oldest_make_room_for_the_newest() {
 #[test]
 fn the_newest_stays_also_where_others_began_in_the_future() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = pack(&turn("turn-50", "p")).unwrap().len() as u64;
+    let id = |ms: i64| new_turn_id(ms).0;
+    let (now, year) = (1_700_000_000_000, 365 * 86_400_000);
+    let bytes = pack(&turn(&id(now), "p")).unwrap().len() as u64;
     let log = SledTurns::open(dir.path(), 3 * bytes).unwrap();
-    for id in ["turn-50", "turn-51", "turn-52", "turn-10", "turn-11"] {
-        log.append(&turn(id, "p")).unwrap();
-        assert!(log.list(&TurnFilter::default()).unwrap().iter().any(|kept| kept.id.0 == id), "{id}");
-    }
-    assert_eq!(log.counts().unwrap().turns, 3);
+    let ids: Vec<String> = [now + year, now + year + 1, now, now + 1, now + 2, now + 3].map(id).to_vec();
+    ids.iter().for_each(|id| drop(log.append(&turn(id, "p")).unwrap()));
+    let left: Vec<String> = log.list(&TurnFilter::default()).unwrap().into_iter().map(|kept| kept.id.0).collect();
+    assert_eq!(left, ids[3..]);
 }
 
 #[test]

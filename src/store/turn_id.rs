@@ -29,6 +29,14 @@ pub fn first_turn_id(now_ms: i64) -> TurnId {
     spelled((now_ms.clamp(0, TIME_MAX) as u128) << 80)
 }
 
+/// When the turn of an id began, milliseconds; none where it is no id of [`new_turn_id`].
+pub(super) fn began_ms(id: &TurnId) -> Option<i64> {
+    let letters = id.0.strip_prefix(PREFIX).filter(|letters| letters.len() == 26)?;
+    let value = |letter: u8| LETTERS.iter().position(|other| *other == letter).map(|at| at as u128);
+    let bits = letters.bytes().try_fold(0u128, |bits, letter| Some(bits << 5 | value(letter)?))?;
+    i64::try_from(bits >> 80).ok().filter(|ms| *ms <= TIME_MAX)
+}
+
 fn spelled(bits: u128) -> TurnId {
     let mut text = String::from(PREFIX);
     text.extend((0..26).rev().map(|i| LETTERS[(bits >> (5 * i)) as usize & 31] as char));
@@ -46,6 +54,10 @@ mod tests {
         assert!(ids.iter().all(|id| id.0.len() == 31));
         assert_ne!(new_turn_id(5), new_turn_id(5));
         assert!(first_turn_id(i64::MAX) > new_turn_id(1_700_000_000_000) && first_turn_id(-1) == first_turn_id(0));
+        for ms in [0, 1, 1_700_000_000_001, TIME_MAX] {
+            assert_eq!(began_ms(&new_turn_id(ms)), Some(ms));
+        }
+        assert_eq!(began_ms(&TurnId("turn-07".to_owned())), None);
         assert!(first_turn_id(32) <= new_turn_id(32) && first_turn_id(32) > new_turn_id(31));
     }
 }
