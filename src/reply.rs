@@ -4,6 +4,7 @@
 
 mod budget;
 mod choice;
+mod documents;
 mod examples;
 mod generate;
 mod logprobs;
@@ -41,6 +42,7 @@ use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
 use crate::actors::scorer::{Inbox, Scorer};
 use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
+use crate::documents::Documents;
 use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
 use crate::engram::fit::unfit;
@@ -86,6 +88,7 @@ pub struct Replies {
     /// Verified exchanges, for the pipelines that show some.
     pub examples: Arc<Examples>,
     pub lessons: Arc<Lessons>,
+    pub documents: Arc<Documents>,
     /// One permit for each search for lessons.
     pub recalls: Arc<Semaphore>,
     /// For the time when the Orchestrator does not answer.
@@ -166,6 +169,7 @@ impl Replies {
             engram: std::mem::take(&mut request.engram),
             quality_gate: request.quality_gate,
             steps: request.steps,
+            documents: std::mem::take(&mut request.documents),
             max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
             choices: request.choices,
             ceilings: self.config.get().ceilings,

@@ -2,6 +2,7 @@
 //! keys. The server knows nothing behind it; the daemon implements it over its actors. Dropping the receiver of a
 //! reply cancels the reply.
 
+mod documents;
 mod error;
 mod forget;
 mod lessons;
@@ -25,6 +26,7 @@ use crate::turn::{
     ToolCall, TurnId, Usage,
 };
 
+pub use documents::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Shelved};
 pub use error::ServiceError;
 pub use forget::{Forgetting, Forgotten};
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
@@ -168,6 +170,7 @@ pub struct ReplyRequest {
     pub one_tool_call: bool,
     /// Lessons that bear on the question are shown.
     pub recall: bool,
+    pub documents: DocumentsWish,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }
@@ -419,6 +422,12 @@ pub trait Service: Send + Sync + 'static {
         principal: Principal,
         command: LessonCommand,
     ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>>;
+    /// Documents and collections that the principal may read or change.
+    fn documents(
+        &self,
+        principal: Principal,
+        command: DocumentCommand,
+    ) -> BoxFuture<'_, Result<DocumentAnswer, ServiceError>>;
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>>;
     /// Forgets by filter; returns what was removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Forgotten, ServiceError>>;

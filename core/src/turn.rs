@@ -1,5 +1,4 @@
-//! The records that travel between the parts: a chat request, the plan made for it, and the turn that is
-//! kept. Plain data: no behaviour beyond construction and small queries.
+//! The records that travel between the parts: a chat request, its plan, and the turn that is kept. Plain data.
 
 mod branch;
 mod quality;
@@ -15,7 +14,8 @@ use crate::engine::grammar::NotEnforced;
 pub use branch::{Branch, Condition};
 pub use quality::{Quality, QualityOutcome};
 pub use step::{
-    CallOutcome, CallRecord, Draft, HiddenUsage, Step, StepOutcome, StepRecord, ToolLimits, ToolLoop, Work,
+    CallOutcome, CallRecord, DocumentTerms, Draft, HiddenUsage, ShownPassage, Step, StepOutcome, StepRecord,
+    ToolLimits, ToolLoop, Work,
 };
 pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 

@@ -172,6 +172,9 @@ fn tell(step: &ProgramStep, margin: &str) {
         }
         ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {}", counted(*tokens, "token", "tokens")),
         ProgramWork::Branch(when, ..) => format!("branch: where {when}"),
+        ProgramWork::Retrieve(terms) => {
+            format!("retrieve, at most {} of documents", counted(terms.k, "passage", "passages"))
+        }
         ProgramWork::Judge(gated) => {
             format!("judge, at most {}", counted(gated.gate.retries, "more answer", "more answers"))
         }

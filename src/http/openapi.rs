@@ -23,12 +23,19 @@ fn whole() -> Value {
         let operation = &mut document["paths"][document_path(route)][route.method.to_lowercase()];
         if let Some(table) = route.body {
             let schema = json!({"$ref": format!("#/components/schemas/{}", table.name)});
-            let content = json!({"application/json": {"schema": schema}});
+            let mut content = json!({"application/json": {"schema": schema}});
+            if route.upload {
+                content["multipart/form-data"] = json!({"schema": {"$ref": "#/components/schemas/DocumentForm"}});
+            }
             operation["requestBody"] = json!({"required": true, "content": content});
             document["components"]["schemas"][table.name] = table.schema();
         }
         if let Some(table) = route.query {
-            document["paths"][document_path(route)][route.method.to_lowercase()]["parameters"] = table.query().into();
+            let told = &mut document["paths"][document_path(route)][route.method.to_lowercase()]["parameters"];
+            // What stands in the path is written by hand.
+            let mut all = told.as_array().cloned().unwrap_or_default();
+            all.extend(table.query());
+            *told = all.into();
         }
     }
     document
@@ -84,6 +91,9 @@ mod tests {
                 Access::Key(Scope::Admin) => serde_json::json!([{"key": ["admin"]}]),
             };
             assert_eq!(operation["security"], scope, "{} {}", route.method, route.path);
+            let told = operation["parameters"].as_array().into_iter().flatten();
+            let in_path = told.filter(|parameter| parameter["in"] == "path").count();
+            assert_eq!(in_path, route.path.matches('{').count(), "{} {}", route.method, route.path);
         }
     }
 
