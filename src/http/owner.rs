@@ -201,9 +201,9 @@ mod tests {
         let peer = |user| Peer(Arc::new(OnceLock::from(user)));
         let own = own_uid().unwrap();
         let stranger = own.wrapping_add(4_711);
-        let other = Err(NotOwner::Other { peer: stranger, own });
+        let other = NotOwner::Other { peer: stranger, own };
         for (user, owns) in [
-            (User::Is(stranger), other),
+            (User::Is(stranger), Err(other)),
             (User::Is(0), Ok(())),
             (User::Is(own), Ok(())),
             (User::Gone, Err(NotOwner::Unknown)),
@@ -211,7 +211,7 @@ mod tests {
         ] {
             assert_eq!(peer(user).may_own(LoopbackOwner::SameUser, &asked), owns, "{user:?}");
         }
-        let words = other.unwrap_err().to_string();
+        let words = other.to_string();
         assert!(words.contains(&format!("(uid {own})")) && words.ends_with(&format!("of uid {stranger}")), "{words}");
         assert_eq!(peer(User::Is(stranger)).may_own(LoopbackOwner::Anyone, &asked), Ok(()));
     }
