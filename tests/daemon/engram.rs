@@ -216,7 +216,7 @@ async fn a_verified_answer_helps_the_next_reply_until_it_is_forgotten() {
     assert!(used["hits"].as_u64().unwrap() > 0, "{reply}");
     let report = job(&daemon, "", WRITE);
     assert!(
-        report.contains("0 new, 0 gone for age, 0 withdrawn") && report.contains("last day: 1 replies"),
+        report.contains("0 new, 0 gone for age, 0 withdrawn") && report.contains("last day: 1 reply had"),
         "{report}"
     );
     told(&daemon, &["memory", "forget", "--turn", &liked], "");
@@ -329,8 +329,12 @@ async fn only_what_training_may_learn_is_written() {
     let daemon = again(&state, &[]).await;
     let report = job(&daemon, &keys[0], WRITE);
     assert!(report.contains("1 answer of 1 principal in the tables, 1 new"), "{report}");
-    let reasons = ["1 an exam asks it, or nearly", "2 the verdict is too low", "1 without a verdict", "1 no consent"];
-    for why in reasons.into_iter().chain(["1 text of tools or files took part"]) {
+    let reasons = ["1 an exam asks it, or nearly", "1 the verdict is too low", "1 no consent"];
+    let of_corrections = [
+        "1 a correction of which the judge itself thinks too little",
+        "1 a correction that the judge has not judged yet",
+    ];
+    for why in reasons.into_iter().chain(of_corrections).chain(["1 text of tools or files took part"]) {
         assert!(report.contains(why), "{why}: {report}");
     }
     // It is the correction that was learned, under her name.
