@@ -72,7 +72,8 @@ impl Client {
 
     fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
-        match &self.key {
+        // A variable that is set to nothing is no key.
+        match self.key.as_ref().filter(|key| !key.trim().is_empty()) {
             Some(key) => request.bearer_auth(key),
             None => request,
         }

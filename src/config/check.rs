@@ -86,8 +86,8 @@ impl Config {
 
 fn counted(ring: &KeyRing) -> String {
     if ring.is_empty() {
-        return "none: who asks from this machine is its owner (http.loopback_owner), and nights may learn from the \
-                owner; `chimere keys add NAME` makes one"
+        return "none: who asks from this machine as the daemon's user or root is its owner (http.loopback_owner says who), \
+                and nights may learn from the owner; `chimere keys add NAME` makes one"
             .to_owned();
     }
     let revoked = ring.entries().iter().filter(|key| key.revoked.is_some()).count();

@@ -172,7 +172,7 @@ pub enum LessonError {
     Unknown(String),
     #[error("{0}")]
     Full(String),
-    #[error("the words of the lesson are others by now: look at it again")]
+    #[error("the lesson was changed meanwhile, its `updated_ms` is another: look at it again")]
     Changed,
     #[error("its turn was forgotten")]
     TurnGone,
