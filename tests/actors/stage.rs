@@ -198,6 +198,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         not_enforced: Vec::new(),
         one_tool_call: false,
         built_in: None,
+        documents: Default::default(),
         prompt_logprobs: false,
         recall: true,
         streamed: false,
