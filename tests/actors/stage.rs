@@ -200,6 +200,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         built_in: None,
         prompt_logprobs: false,
         recall: true,
+        documents: Default::default(),
         streamed: false,
     }
 }
