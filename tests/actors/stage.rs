@@ -201,6 +201,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         documents: Default::default(),
         prompt_logprobs: false,
         recall: true,
+        documents: Default::default(),
         streamed: false,
     }
 }
