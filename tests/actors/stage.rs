@@ -201,7 +201,6 @@ pub fn chat(text: &str) -> ReplyRequest {
         documents: Default::default(),
         prompt_logprobs: false,
         recall: true,
-        documents: Default::default(),
         streamed: false,
     }
 }

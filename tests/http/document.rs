@@ -112,6 +112,7 @@ fn holds(rule: &str, said: &Value, rules: &Map<String, Value>, value: &Value, do
 fn example(schema: &Value, n: usize, document: &Value) -> Value {
     match schema["$ref"].as_str().and_then(|place| place.rsplit('/').next()) {
         Some("Message") => json!({"role": "user", "content": "x"}),
+        Some("SentToolCall") => json!({"type": "function", "function": {"name": "f", "arguments": "{}"}}),
         Some("Tool") => json!({"type": "function", "function": {"name": format!("f{n}")}}),
         _ => {
             let good = |value: &Value| !value.is_null() && valid(schema, value, document);

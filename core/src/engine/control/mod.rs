@@ -27,7 +27,7 @@ use limits::check_stops;
 pub use limits::{ControlError, ReplyLimits};
 use serde_json::Value;
 use spelled::Spelled;
-use stop::{Found, StopMatcher};
+use stop::{Found, StopMatcher, parted};
 use thinking::ThinkingBudget;
 use utf8::Utf8Assembler;
 
@@ -485,17 +485,6 @@ impl ReplyControl {
             None => rest,
         }
     }
-}
-
-/// The pieces up to the end of the last call, and the text behind it.
-fn parted(mut pieces: Vec<Piece>) -> (Vec<Piece>, String) {
-    let behind = pieces.iter().rposition(|piece| !matches!(piece, Piece::Content(..))).map_or(0, |last| last + 1);
-    let rest = pieces.split_off(behind).into_iter().filter_map(|piece| match piece {
-        Piece::Content(_, text) => Some(text),
-        _ => None,
-    });
-    let rest = rest.collect();
-    (pieces, rest)
 }
 
 /// `text` without its leading newlines while `skip` is set; other text clears it.

@@ -2,6 +2,8 @@
 //! that end there, the longest. So the result does not depend on how the text was cut into tokens. Linear:
 //! one Knuth–Morris–Pratt automaton a string.
 
+use crate::toolcall::Piece;
+
 /// A stop string and how much of it the text so far ends with.
 #[derive(Debug)]
 struct Pattern {
@@ -91,6 +93,17 @@ impl StopMatcher {
         self.patterns.iter_mut().for_each(|p| p.matched = 0);
         std::mem::take(&mut self.held)
     }
+}
+
+/// The pieces up to the end of the last call, and the text behind it.
+pub(super) fn parted(mut pieces: Vec<Piece>) -> (Vec<Piece>, String) {
+    let behind = pieces.iter().rposition(|piece| !matches!(piece, Piece::Content(..))).map_or(0, |last| last + 1);
+    let rest = pieces.split_off(behind).into_iter().filter_map(|piece| match piece {
+        Piece::Content(_, text) => Some(text),
+        _ => None,
+    });
+    let rest = rest.collect();
+    (pieces, rest)
 }
 
 #[cfg(test)]
