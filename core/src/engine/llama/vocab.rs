@@ -299,7 +299,8 @@ mod tests {
         assert_eq!(cut_runs("", &[]).0, [""]);
         // No cut within a name.
         let named = "a".repeat(2_040) + "<|im_end|>" + &"b".repeat(2_100);
-        let (pieces, longest) = cut_runs(&named, &[2_040..2_050]);
+        let name = 2_040..2_050;
+        let (pieces, longest) = cut_runs(&named, std::slice::from_ref(&name));
         assert_eq!(pieces, ["a".repeat(2_040), "<|im_end|>".to_owned() + &"b".repeat(2_038), "b".repeat(62)]);
         assert!(longest <= RUN_BYTES_MAX);
     }

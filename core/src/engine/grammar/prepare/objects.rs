@@ -126,9 +126,9 @@ impl Preparer<'_> {
     /// `minProperties` and `maxProperties`, where the properties that are named decide them.
     fn counted(&mut self, node: &mut Node<'_>, required: u64) -> Result<(), GrammarError> {
         let named = node.out.get("properties").and_then(Value::as_object).map_or(0, Map::len) as u64;
-        let closed = node.out.get("additionalProperties") == Some(&json!(false))
-            && !node.out.contains_key("patternProperties")
-            && !node.out.contains_key("allOf");
+        let together = named_beside(node) || named > 0 && node.at.rsplit('/').nth(1) == Some("allOf");
+        let closed =
+            node.out.get("additionalProperties") == Some(&json!(false)) && !node.out.contains_key("patternProperties");
         let (least, most) = (node.count("minProperties")?, node.count("maxProperties")?);
         // What cannot be broken need not be said.
         let least = least.filter(|least| *least > required);
@@ -143,7 +143,7 @@ impl Preparer<'_> {
         }
         if let Some(most) = most {
             // A name that comes twice counts once: the bound holds then all the more.
-            match one || named == required_of(node) {
+            match one || !together && named == required_of(node) {
                 true => drop(node.out.insert("maxProperties".to_owned(), json!(most))),
                 false => self.leave(node.at, "maxProperties", "optional properties are not counted")?,
             }
@@ -164,6 +164,13 @@ impl Preparer<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether schemas that hold beside this one may name further properties.
+fn named_beside(node: &Node<'_>) -> bool {
+    let names = |schema: &Value| ["properties", "$ref"].iter().any(|key| schema.get(key).is_some());
+    let parts = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| node.map.get(key)?.as_array());
+    node.map.contains_key("$ref") || parts.flatten().any(names)
 }
 
 /// How many of the named properties must be there.

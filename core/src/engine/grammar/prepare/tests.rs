@@ -129,6 +129,17 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         (json!({"not": {"type": "null"}}), "#/not", "may be"),
         (json!({"minProperties": 2}), "#/minProperties", "required"),
         (json!({"properties": {"a": {}}, "maxProperties": 3}), "#/maxProperties", "optional"),
+        (
+            json!({"type": "object", "maxProperties": 3, "allOf": [{"properties": {"a": {}, "b": {}}}]}),
+            "#/maxProperties",
+            "optional",
+        ),
+        (
+            json!({"allOf": [{"type": "object", "maxProperties": 2, "properties": {"a": {}}, "required": ["a"]},
+                {"properties": {"c": {}}}]}),
+            "#/allOf/0/maxProperties",
+            "optional",
+        ),
         (json!({"if": {}, "then": {}}), "#/if", "anyOf"),
         (json!({"contains": {}}), "#/contains", "one item"),
         (json!({"propertyNames": {"maxLength": 3}}), "#/propertyNames", "enum"),
