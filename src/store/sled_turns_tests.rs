@@ -280,7 +280,9 @@ fn the_newest_stays_also_where_others_began_in_the_future() {
     let bytes = pack(&turn(&id(now), "p")).unwrap().len() as u64;
     let log = SledTurns::open(dir.path(), 3 * bytes).unwrap();
     let ids: Vec<String> = [now + year, now + year + 1, now, now + 1, now + 2, now + 3].map(id).to_vec();
-    ids.iter().for_each(|id| drop(log.append(&turn(id, "p")).unwrap()));
+    for id in &ids {
+        log.append(&turn(id, "p")).unwrap();
+    }
     let left: Vec<String> = log.list(&TurnFilter::default()).unwrap().into_iter().map(|kept| kept.id.0).collect();
     assert_eq!(left, ids[3..]);
 }
