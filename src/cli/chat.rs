@@ -239,6 +239,10 @@ impl Prompt {
     }
 
     fn remember(&mut self, entry: &str) {
+        // The file was removed meanwhile, as by a forgetting: what it held is not written again.
+        if self.history.as_ref().is_some_and(|path| !path.exists()) {
+            let _ = self.editor.clear_history();
+        }
         let added = self.editor.add_history_entry(entry).unwrap_or(false);
         if let (true, Some(path)) = (added, &self.history)
             && let Err(error) = self.editor.append_history(path)

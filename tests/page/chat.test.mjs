@@ -104,6 +104,19 @@ test('a vote and a correction arrive in the memory', async () => {
   await ask(page, 'And 7 + 7?');
   const next = (await daemon.turns()).filter((found) => found.conversation === id).at(-1);
   assert.equal(next.messages.find((message) => message.role === 'assistant').content, 'It is twelve.');
+  // An answer that a later question went on with stays as it was, so that forgetting finds every turn of the conversation.
+  const answers = async () => {
+    const last = (await daemon.turns()).filter((found) => found.conversation === id).at(-1);
+    return last.messages.filter((message) => message.role === 'assistant').map((message) => message.content);
+  };
+  await ask(page, 'And 8 + 8?');
+  const before = await answers();
+  await page.getByText('Correct it').first().click();
+  await page.fill('.editor textarea', 'It is fourteen.');
+  await page.getByText('Send correction').click();
+  await page.getByText('Corrected', { exact: true }).nth(1).waitFor();
+  await ask(page, 'And 9 + 9?');
+  assert.deepEqual((await answers()).slice(0, 2), before);
 });
 
 test('a tool is called, its result given, and the answer follows', async () => {

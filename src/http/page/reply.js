@@ -2,7 +2,8 @@
 //
 // A message is {role: 'user', content}, {role: 'tool', tool_call_id, content}, or
 // {role: 'assistant', content, reasoning, calls: [{id, name, arguments}], meta, used?, problem?, stopped?, vote?,
-// correction?}. `used` are calls that the daemon ran: [{name, arguments, result?, outcome?, took_ms?}].
+// correction?, goesOn?}. `used` are calls that the daemon ran: [{name, arguments, result?, outcome?, took_ms?}]. `goesOn` is
+// the correction that later requests say in the answer's place, empty where they say the answer.
 
 import { Problem, stream } from './api.js';
 
@@ -35,7 +36,11 @@ export function requestFor(conversation, messages, settings) {
 function wire(message) {
   const { role, calls = [], tool_call_id } = message;
   // A conversation goes on with what an answer should have been, in the words behind a thought that was written with it.
-  const right = message.correction && !calls.length ? message.correction.split('</think>').pop().trim() : '';
+  // What one request went on with, later ones do too: the daemon finds their turns by it.
+  if (role === 'assistant') {
+    message.goesOn ??= message.correction && !calls.length ? message.correction.split('</think>').pop().trim() : '';
+  }
+  const right = message.goesOn;
   const content = right || message.content;
   const reasoning = right ? '' : message.reasoning;
   if (role === 'tool') return [{ role, content, tool_call_id }];
