@@ -29,7 +29,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::Where;
-use super::exit::{EX_DATAERR, EX_NOINPUT, cannot_write, coded, note, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 use super::serving::served;
@@ -187,10 +187,18 @@ fn tokenizer_of(path: &Path) -> anyhow::Result<Arc<dyn Vocab>> {
 
 /// The tokenizer of the file that was named, else of what a daemon serves, else of what one would serve.
 fn chosen_tokenizer(named: Option<PathBuf>, config: &Config, target: &Where) -> anyhow::Result<Arc<dyn Vocab>> {
-    let served = || served(target, config).and_then(Result::ok).map(|served| served.file);
     let none = |found: Vec<PathBuf>| format!("no model file: looked for {}; name one with --model", places(&found));
-    let path = match named.or_else(served) {
-        Some(path) => path,
+    let asked = match named {
+        Some(file) => Some(Ok(file)),
+        None => served(target, config).map(|served| served.map(|served| served.file)),
+    };
+    let path = match asked {
+        Some(Ok(file)) => file,
+        // A table for another model than that one would never be used.
+        Some(Err(why)) => {
+            let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");
+            return Err(coded(EX_UNAVAILABLE, message));
+        }
         None => served_file(config).map_err(|found| coded(EX_NOINPUT, none(found)))?,
     };
     let vocab = tokenizer_of(&path)?;

@@ -151,8 +151,11 @@ fn warn_of_tables(pipeline: &Pipeline, config: &Config, target: &Where) {
     if pipeline.engram.is_none() {
         return;
     }
-    let served = served(target, config).and_then(Result::ok).map(|served| served.file);
-    let file = served.or_else(|| served_file(config).ok());
+    let served = served(target, config).transpose().unwrap_or_else(|why| {
+        note!("chimere: the tables are looked at for the configured model: {why}");
+        None
+    });
+    let file = served.map(|served| served.file).or_else(|| served_file(config).ok());
     let program = chimere::program::own().ok();
     let judged = file.and_then(|file| judge(config, &file, program.as_deref(), 0).ok());
     let tokenizer = judged.and_then(|judged| judged.tokenizer);

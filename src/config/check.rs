@@ -132,7 +132,8 @@ fn versions(set: &PipelineSet) -> String {
 /// A daemon may serve another file than a start would.
 fn model(config: &Config, looked: &Looked) -> Vec<Finding> {
     let start = served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string());
-    let judged = |path: &Path| file(config, path, looked.program.as_deref());
+    let judged_with = |path: &Path, freed_bytes| file(config, path, looked.program.as_deref(), freed_bytes);
+    let judged = |path: &Path| judged_with(path, 0);
     let (served, silent) = match &looked.served {
         Some(Ok(served)) => (Some(served), None),
         Some(Err(why)) => (None, Some(format!("{why}; what follows is what a start would serve"))),
@@ -144,14 +145,19 @@ fn model(config: &Config, looked: &Looked) -> Vec<Finding> {
         return [findings, of_model(config, judged, String::new())].concat();
     };
     let (shown, by) = (served.file.display(), format!("; the daemon at {} serves it", served.by));
-    // It serves whatever stands in the way of a second engine here, or of a look at a file of another machine.
-    findings.extend(match judged(&served.file) {
+    // What it holds is free before it starts again.
+    let freed_bytes = std::fs::metadata(&served.file).map_or(0, |file| file.len());
+    findings.extend(match judged_with(&served.file, freed_bytes) {
         Ok(judged) => of_model(config, Ok(judged), by),
-        Err(why) => vec![finding("model", Ok::<_, String>(format!("{shown}{by}. Looked at from here: {why}")))],
+        // Of another machine, or where this user cannot look.
+        Err(why) if freed_bytes == 0 => {
+            vec![finding("model", Ok::<_, String>(format!("{shown}{by}. Looked at from here: {why}")))]
+        }
+        Err(why) => vec![finding("model", Err::<String, _>(format!("{shown}{by}, and could not again: {why}")))],
     });
     let same = start.as_ref().is_ok_and(|path| whole(path) == whole(&served.file));
     if !same {
-        let started = start.and_then(|path| judged(&path));
+        let started = start.and_then(|path| judged_with(&path, freed_bytes));
         let said = started.map(|(said, _)| format!("a start without --model would serve another file: {said}"));
         findings.push(finding("start", said));
     }
@@ -178,14 +184,15 @@ fn tables(config: &Config, tokenizer: &str) -> Option<Finding> {
 /// A further model, with the names that requests give it.
 fn further(config: &Config, path: &Path, names: &[String], program: Option<&Path>) -> Result<String, String> {
     let named = |said: String| format!("{}: {said}", names.join(", "));
-    file(config, path, program).map(|(said, _)| named(said)).map_err(named)
+    file(config, path, program, 0).map(|(said, _)| named(said)).map_err(named)
 }
 
 /// The judgement of a model file, in words and whole. A file of defaults that a start would pass over is
 /// a mistake of somebody's.
-fn file(config: &Config, path: &Path, program: Option<&Path>) -> Result<(String, Judged), String> {
+/// `freed_bytes`: memory that is free before the file is loaded.
+fn file(config: &Config, path: &Path, program: Option<&Path>, freed_bytes: u64) -> Result<(String, Judged), String> {
     let shown = path.display().to_string();
-    match judge(config, path, program, 0) {
+    match judge(config, path, program, freed_bytes) {
         Ok(judged) => match &judged.defaults_unused {
             Some(why) => Err(format!("{shown}: {judged}; but {why}")),
             None => Ok((format!("{shown}: {judged}"), judged)),

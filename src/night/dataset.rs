@@ -1,6 +1,7 @@
 //! What a night learns from: pairs of a prompt and its reply, each with its origin, as lines that `chimere train` reads.
 //! The file of a run is private, written whole, and its SHA-256 goes into the manifest.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -108,15 +109,14 @@ pub fn read(run_dir: &Path) -> io::Result<Option<(Vec<Row>, String)>> {
     Ok(Some((rows.collect::<io::Result<_>>()?, hex(&Sha256::digest(text.as_bytes())))))
 }
 
-/// Drops what the filter forgets from the pairs of a run; returns how many went.
-pub fn forget(run_dir: &Path, wanted: &Forgetting) -> io::Result<usize> {
-    let Some((rows, _)) = read(run_dir)? else { return Ok(0) };
-    let kept: Vec<&Row> = rows.iter().filter(|row| !row.origin.is_reached(wanted)).collect();
-    let gone = rows.len() - kept.len();
-    if gone > 0 {
+/// Drops what the filter forgets from the pairs of a run; returns the ids of those that went.
+pub fn forget(run_dir: &Path, wanted: &Forgetting) -> io::Result<BTreeSet<String>> {
+    let Some((rows, _)) = read(run_dir)? else { return Ok(BTreeSet::new()) };
+    let (gone, kept): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.origin.is_reached(wanted));
+    if !gone.is_empty() {
         write_durable(&run_dir.join(FILE), &lines(&kept)?)?;
     }
-    Ok(gone)
+    Ok(gone.into_iter().map(|row| row.id.clone()).collect())
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ pub(super) mod tests {
         let of = |change: fn(&mut TurnFilter)| {
             let mut filter = TurnFilter::default();
             change(&mut filter);
-            forget(dir.path(), &Forgetting { filter, ..Forgetting::default() }).unwrap()
+            forget(dir.path(), &Forgetting { filter, ..Forgetting::default() }).unwrap().len()
         };
         assert_eq!(of(|f| f.turn = Some(TurnId("turn-0005".into()))), 1);
         assert_eq!(of(|f| f.conversation = Some("c0".into())), 2);

@@ -8,7 +8,7 @@ use super::dataset;
 use super::library::Library;
 use crate::service::Forgetting;
 
-/// Drops the pairs that a forgetting reaches; says how many went and whether the run `current` had some of them.
+/// Drops the pairs that a forgetting reaches; says how many went, each counted once, and whether the run `current` had some of them.
 pub fn pairs(
     state_dir: &Path,
     library: &Library,
@@ -18,19 +18,19 @@ pub fn pairs(
     let mut gone = library.forget(wanted).map_err(|error| error.to_string())?;
     let runs = match fs::read_dir(state_dir.join("runs")) {
         Ok(runs) => runs,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((gone, false)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((gone.len(), false)),
         Err(error) => return Err(error.to_string()),
     };
     let mut of_current = false;
     for run in runs {
         let run = run.map_err(|error| error.to_string())?;
         let name = run.file_name();
-        let count = dataset::forget(&run.path(), wanted);
-        let count = count.map_err(|error| format!("run {}: {error}", name.to_string_lossy()))?;
-        of_current |= count > 0 && current.is_some_and(|current| name == current);
-        gone += count;
+        let here = dataset::forget(&run.path(), wanted);
+        let here = here.map_err(|error| format!("run {}: {error}", name.to_string_lossy()))?;
+        of_current |= !here.is_empty() && current.is_some_and(|current| name == current);
+        gone.extend(here);
     }
-    Ok((gone, of_current))
+    Ok((gone.len(), of_current))
 }
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
         let rows = || vec![row(1, "anna"), row(2, "bob"), row(3, "bob")];
         library.file("r1", rows(), Judged::Promoted(1), &BTreeSet::new()).unwrap();
         dataset::write(&dir.path().join("runs/r1"), &rows()).unwrap();
-        assert_eq!(pairs(dir.path(), &library, &wanted, Some("r1")).unwrap(), (4, true));
+        assert_eq!(pairs(dir.path(), &library, &wanted, Some("r1")).unwrap(), (2, true));
         assert_eq!(pairs(dir.path(), &library, &wanted, Some("r1")).unwrap(), (0, false));
         let left = dataset::read(&dir.path().join("runs/r1")).unwrap().unwrap().0;
         assert_eq!(left, [row(2, "bob")]);

@@ -187,14 +187,14 @@ impl Library {
         self.write(&pairs)
     }
 
-    /// Drops what a forgetting reaches; returns how many pairs went.
-    pub fn forget(&self, wanted: &Forgetting) -> Result<usize, LibraryError> {
+    /// Drops what a forgetting reaches; returns the ids of the pairs that went.
+    pub fn forget(&self, wanted: &Forgetting) -> Result<BTreeSet<String>, LibraryError> {
         let _alone = self.alone();
         let mut pairs = self.read()?;
-        let before = pairs.0.len();
-        pairs.0.retain(|kept| !kept.row.origin.is_reached(wanted));
-        let gone = before - pairs.0.len();
-        if gone > 0 {
+        let reached = pairs.0.iter().filter(|kept| kept.row.origin.is_reached(wanted));
+        let gone: BTreeSet<String> = reached.map(|kept| kept.row.id.clone()).collect();
+        if !gone.is_empty() {
+            pairs.0.retain(|kept| !kept.row.origin.is_reached(wanted));
             self.write(&pairs)?;
         }
         Ok(gone)
@@ -310,7 +310,7 @@ mod tests {
         let one = TurnFilter { turn: Some(TurnId("turn-0002".into())), ..TurnFilter::default() };
         // Of another turn went on a pair that stays in the log without its words.
         let one = Forgetting { filter: one, followers: [TurnId("turn-0003".into())].into() };
-        assert_eq!((library.forget(&one).unwrap(), library.forget(&one).unwrap()), (2, 0));
+        assert_eq!((library.forget(&one).unwrap().len(), library.forget(&one).unwrap().len()), (2, 0));
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert!(!text.contains("turn-0002") && library.load().unwrap().0.len() == 2);
         std::fs::write(dir.path().join(FILE), text.replace("Answer 1", "Answer 7")).unwrap();

@@ -147,8 +147,10 @@ impl Work {
             let event = self.select_once().await;
             let since = self.desk.forgettings().take().unwrap_or_default();
             let run_dir = self.desk.run_dir(&self.run.order.id);
-            let forget =
-                move || since.iter().map(|wanted| dataset::forget(&run_dir, wanted)).sum::<io::Result<usize>>();
+            let forget = move || {
+                let gone = since.iter().map(|wanted| Ok(dataset::forget(&run_dir, wanted)?.len()));
+                gone.sum::<io::Result<usize>>()
+            };
             let gone = blocking(forget).await?.map_err(|error| error.to_string())?;
             let event = event?;
             if gone == 0 {
