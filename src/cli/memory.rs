@@ -228,7 +228,12 @@ async fn forget(which: Which, json: bool, log: &Log, typed: &Path) -> anyhow::Re
     there(filter.turn.as_ref(), forgotten.turns > 0)?;
     if let (true, Some(whose)) = (forgotten.is_nothing(), filter.principal.as_ref().or(filter.conversation.as_ref())) {
         let next = "`chimere memory list` shows whose turns there are (`--json`: of which conversations)";
-        return Err(coded(EX_DATAERR, format!("nothing was forgotten, for there is nothing of `{whose}`: {next}")));
+        let narrowed = filter.since_ms.is_some() || filter.principal.is_some() && filter.conversation.is_some();
+        let and = if narrowed { " that meets the other conditions" } else { "" };
+        return Err(coded(
+            EX_DATAERR,
+            format!("nothing was forgotten, for there is nothing of `{whose}`{and}: {next}"),
+        ));
     }
     match json {
         true => say!("{}", serde_json::json!(forgotten)),

@@ -45,13 +45,18 @@ pub fn right_words(correction: &str, tools: &[Value]) -> Option<String> {
     (tool_calls.is_empty() && !content.is_empty()).then_some(content)
 }
 
+/// Whether words may stand in the place of a message: an answer, and none whose calls others have the results of.
+pub fn may_be_corrected(message: &Message) -> bool {
+    message.role == Role::Assistant && message.tool_calls.is_empty()
+}
+
 /// What was said up to the end of a turn, with its answer as the one who asked corrected it; the last correction counts.
 pub fn said_right(turn: Turn) -> Vec<Message> {
     let own = turn.feedback.iter().rev().filter(|feedback| feedback.principal == turn.principal);
     let correction = own.filter_map(|feedback| feedback.correction.as_deref()).next();
     let right = correction.and_then(|correction| right_words(correction, &turn.tools));
     let mut said = turn.said(0);
-    if let (Some(right), Some(last)) = (right, said.last_mut().filter(|last| last.role == Role::Assistant)) {
+    if let (Some(right), Some(last)) = (right, said.last_mut().filter(|last| may_be_corrected(last))) {
         *last = Message::new(Role::Assistant, right);
     }
     said

@@ -5,6 +5,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::record::Base;
+use crate::scoring::correction::may_be_corrected;
 use crate::turn::{Message, Role, Turn};
 
 /// Keys of places in conversations begin with this.
@@ -68,7 +69,7 @@ pub(super) fn answers<'a>(
 /// What was said up to the end of a turn with one of its answers, or with what should have been said in its place.
 fn said_with(turn: Turn, choice: usize, right: Option<&str>) -> Vec<Message> {
     let mut said = turn.said(choice);
-    if let (Some(right), Some(last)) = (right, said.last_mut().filter(|last| last.role == Role::Assistant)) {
+    if let (Some(right), Some(last)) = (right, said.last_mut().filter(|last| may_be_corrected(last))) {
         *last = Message::new(Role::Assistant, right);
     }
     said

@@ -32,13 +32,16 @@ export function requestFor(conversation, messages, settings) {
   return body;
 }
 
+/** The words of a correction, behind a thought that it begins with. */
+const words = (text) => (text.trimStart().startsWith('<think>') ? text.split('</think>').pop() : text).trim();
+
 /** A message as the daemon reads it; none for an answer that never came to anything. */
 function wire(message) {
   const { role, calls = [], tool_call_id } = message;
-  // A conversation goes on with what an answer should have been, in the words behind a thought that was written with it.
-  // What one request went on with, later ones do too: the daemon finds their turns by it.
+  // A conversation goes on with what an answer should have been. What one request went on with, later ones do too: the
+  // daemon finds their turns by it.
   if (role === 'assistant') {
-    message.goesOn ??= message.correction && !calls.length ? message.correction.split('</think>').pop().trim() : '';
+    message.goesOn ??= message.correction && !calls.length ? words(message.correction) : '';
   }
   const right = message.goesOn;
   const content = right || message.content;
