@@ -86,7 +86,7 @@ async fn a_table_that_helps_is_told_from_its_absence() {
     assert!(number("changed") > 0 && number("mixed") <= hits, "{effect:#}");
     let shown = format!("hit rate {:.1} %: the tables knew the context of {hits} of {tokens}", 100.0 * rate);
     let reported = told(&daemon, &["night", "report", &run, "--details"], &keys[0]);
-    for words in ["3 right with the tables, 2 without, 1 answers differ", "points +33.33 [", shown.as_str()] {
+    for words in ["3 right with the tables, 2 without, 1 answer differs", "points +33.33 [", shown.as_str()] {
         assert!(reported.contains(words), "{words}: {reported}");
     }
     let page = fs::read_to_string(state.path().join("runs").join(&run).join("report.html")).unwrap();
