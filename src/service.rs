@@ -407,6 +407,7 @@ pub trait Service: Send + Sync + 'static {
     /// Texts to vectors by the embedding model.
     fn embed(
         &self,
+        principal: Principal,
         model: Option<String>,
         texts: Vec<EmbedInput>,
         purpose: EmbedFor,

@@ -181,11 +181,12 @@ impl Service for Daemon {
 
     fn embed(
         &self,
+        principal: Principal,
         model: Option<String>,
         texts: Vec<EmbedInput>,
         purpose: EmbedFor,
     ) -> BoxFuture<'_, Result<Embedded, ServiceError>> {
-        Box::pin(vectors::embed(self, model, texts, purpose))
+        Box::pin(vectors::embed(self, &principal.name, model, texts, purpose))
     }
 
     fn status(&self) -> BoxFuture<'_, Result<Value, ServiceError>> {

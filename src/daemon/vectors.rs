@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-
 use super::Daemon;
 use crate::embed::embedder::{Purpose, Terms, Unembedded};
 use crate::engine::protocol::EmbedInput;
+use crate::reply::Permits;
 use crate::service::{EmbedFor, EmbedModel, Embedded, ServiceError};
 
-/// Requests that are computed at once; more are refused.
+/// Requests that are computed at once for one key alone; of more it is refused its own, and another key finds its share.
 const REQUESTS_MAX: usize = 4;
 
 /// One permit for each request that is computed.
-pub(super) struct Places(Arc<Semaphore>);
+pub(super) struct Places(Arc<Permits>);
 
 impl Default for Places {
     fn default() -> Self {
-        Places(Arc::new(Semaphore::new(REQUESTS_MAX)))
+        Places(Arc::new(Permits::of("requests for embeddings", REQUESTS_MAX)))
     }
 }
 
@@ -35,6 +34,7 @@ pub(super) fn model(daemon: &Daemon) -> Option<EmbedModel> {
 
 pub(super) async fn embed(
     daemon: &Daemon,
+    key: &str,
     model: Option<String>,
     texts: Vec<EmbedInput>,
     purpose: EmbedFor,
@@ -47,11 +47,7 @@ pub(super) async fn embed(
         let name = embedder.name();
         return Err(ServiceError::NoSuchModel(format!("`{other}` makes no embeddings here: `{name}` does")));
     }
-    let busy = || ServiceError::Busy {
-        message: format!("{REQUESTS_MAX} requests for embeddings are under way"),
-        retry_after_s: 1,
-    };
-    let permit = daemon.embedding.0.clone().try_acquire_owned().map_err(|_| busy())?;
+    let permit = daemon.embedding.0.enter(key)?;
     embedder.ready(config.replies.start_timeout).await.map_err(refused)?;
     let worded = |(at, text)| {
         let purpose = match purpose {

@@ -23,7 +23,7 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::param("dimensions", message));
     }
     let Embedded { model, mut vectors, windows, tokens } =
-        call.door.service.embed(request.model, request.inputs, EmbedFor::Texts).await?;
+        call.door.service.embed(call.principal.clone(), request.model, request.inputs, EmbedFor::Texts).await?;
     if let Some(wanted) = wanted {
         vectors.iter_mut().for_each(|vector| shorten(vector, wanted));
     }
@@ -74,7 +74,7 @@ pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
     // What is too long of a document is left out, as rerankers do: its beginning says what it is about.
     let texts = request.texts.into_iter().map(EmbedInput::Text).collect();
     let Embedded { model, vectors, tokens, .. } =
-        call.door.service.embed(request.model, texts, EmbedFor::Ranking).await?;
+        call.door.service.embed(call.principal.clone(), request.model, texts, EmbedFor::Ranking).await?;
     let mut order: Vec<(usize, f32)> = likeness(&vectors).into_iter().enumerate().collect();
     // The likest first; of equals the earlier.
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

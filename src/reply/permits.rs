@@ -1,4 +1,4 @@
-//! How many replies may be under way, shared out between keys by the rules of `crate::fair`.
+//! How many replies, or other requests, may be under way, shared out between keys by the rules of `crate::fair`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,13 +8,15 @@ use crate::fair::{Full, Shares};
 use crate::service::ServiceError;
 
 pub struct Permits {
+    /// What they are for, in the plural.
+    what: &'static str,
     shares: Mutex<Shares>,
     /// How many are held.
     held: watch::Sender<usize>,
 }
 
 /// One reply under way; given back when dropped.
-pub(super) struct Permit {
+pub struct Permit {
     permits: Arc<Permits>,
     key: String,
 }
@@ -30,7 +32,11 @@ impl Drop for Permit {
 impl Permits {
     /// As many as one key alone may have.
     pub fn new(requests_max: usize) -> Permits {
-        Permits { shares: Mutex::new(Shares::new(requests_max)), held: watch::Sender::new(0) }
+        Permits::of("replies", requests_max)
+    }
+
+    pub(crate) fn of(what: &'static str, requests_max: usize) -> Permits {
+        Permits { what, shares: Mutex::new(Shares::new(requests_max)), held: watch::Sender::new(0) }
     }
 
     fn shares(&self) -> MutexGuard<'_, Shares> {
@@ -38,10 +44,10 @@ impl Permits {
     }
 
     /// One for a reply to this key, unless all are held and it has its share.
-    pub(super) fn enter(self: &Arc<Self>, key: &str) -> Result<Permit, ServiceError> {
+    pub(crate) fn enter(self: &Arc<Self>, key: &str) -> Result<Permit, ServiceError> {
         let mut shares = self.shares();
         shares.enter(key).map_err(|Full { total, own }| ServiceError::Busy {
-            message: format!("{total} replies are under way, {own} of them for this key: it has its share"),
+            message: format!("{total} {} are under way, {own} of them for this key: it has its share", self.what),
             retry_after_s: 1,
         })?;
         self.held.send_replace(shares.total());
@@ -55,5 +61,23 @@ impl Permits {
     /// Resolves when none is held.
     pub(super) async fn idle(&self) {
         let _ = self.held.subscribe().wait_for(|held| *held == 0).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_alone_has_all_and_another_still_finds_its_share() {
+        let permits = Arc::new(Permits::of("requests for embeddings", 2));
+        let ann = [permits.enter("ann").unwrap(), permits.enter("ann").unwrap()];
+        let Err(ServiceError::Busy { message, .. }) = permits.enter("ann") else { panic!("ann has all") };
+        assert_eq!(message, "2 requests for embeddings are under way, 2 of them for this key: it has its share");
+        let bob = permits.enter("bob").unwrap();
+        assert_eq!(permits.held(), 3);
+        drop(ann);
+        drop(bob);
+        assert_eq!(permits.held(), 0);
     }
 }

@@ -93,15 +93,14 @@ async fn a_key_with_many_long_replies_holds_no_other_up_and_gets_its_own_bits() 
         let (status, _, reply) = house.begin(&house.bob, "How many are two and two?", 4).await.unwrap();
         assert_eq!((status, &reply["usage"]["completion_tokens"]), (200, &json!(4)), "{reply}");
         small += 1;
-        // The first of them ended before any of the long ones, which had all places.
-        assert!(small > 1 || long.iter().all(|reply| !reply.is_finished()));
     }
     for (reply, alone) in long.drain(..).zip(&alone) {
         let (status, _, reply) = reply.await.unwrap();
         assert_eq!((status, &reply["choices"][0]), (200, &alone["choices"][0]));
         assert_eq!(reply["usage"]["completion_tokens"], LONG);
     }
-    // The engine tells its numbers every two seconds.
+    // A long one stood still for a small one, so the small one had its place before that one ended. The engine tells its
+    // numbers every two seconds.
     let began = Instant::now();
     let (mut suspended, mut resumed) = (0.0, 0.0);
     while suspended == 0.0 || suspended != resumed {

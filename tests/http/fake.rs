@@ -426,6 +426,7 @@ impl Service for Fake {
     /// The first letter against the others; four words or ids a window. Ids stand for that letter where they begin with 1.
     fn embed(
         &self,
+        _: Principal,
         model: Option<String>,
         texts: Vec<EmbedInput>,
         purpose: EmbedFor,
