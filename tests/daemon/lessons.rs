@@ -345,3 +345,18 @@ async fn a_correction_is_words_whatever_it_says() {
     }
     assert_eq!(answers(&daemon, owner).last().unwrap(), "4712");
 }
+
+#[test]
+fn short_lessons_are_counted_without_a_model() {
+    let output = chimere().args(["eval", "lessons", "--short", "--json"]).output().unwrap();
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 6, "{output:?}");
+    for row in rows.as_array().unwrap().iter().filter(|row| row["languages"] == "all") {
+        let (found, shown) = (&row["found"], &row["neighbours"]);
+        assert_eq!((found["n"].as_u64(), shown["n"].as_u64()), (Some(144), Some(108)), "{row}");
+        assert!(found["rate"].as_f64().unwrap() >= 0.85 && shown["rate"].as_f64().unwrap() <= 0.05, "{row}");
+    }
+    let text = chimere().args(["eval", "lessons", "--short"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("held out, 36 lessons, all") && text.contains("n 144"), "{text}");
+}
