@@ -35,6 +35,7 @@ pub use search::{Environment, variables};
 use settings::Setting;
 pub use unit::Unit;
 
+use crate::documents::{FILE_BYTES_DEFAULT, FILE_BYTES_MAX};
 use crate::failpoint::Failpoint;
 use crate::scoring::Form;
 use crate::service::LoopbackOwner;
@@ -172,6 +173,8 @@ pub struct Config {
     /// How its model is asked.
     pub judge: Form,
     pub embed: EmbedConfig,
+    /// Largest file that becomes a document.
+    pub file_bytes_max: usize,
     pub pipelines: PipelinesConfig,
     pub night: NightConfig,
     pub drain_timeout: Duration,
@@ -253,6 +256,12 @@ impl Config {
             scorer: scorer(raw.scorer, env)?,
             judge: judge::form(raw.judge)?,
             embed: embed::embed(raw.embed, env)?,
+            file_bytes_max: number(
+                raw.documents.file_bytes_max,
+                FILE_BYTES_DEFAULT,
+                1 << 10..=FILE_BYTES_MAX,
+                "documents.file_bytes_max",
+            )? as usize,
             pipelines: PipelinesConfig {
                 shipped: env.find_pipelines(raw.pipelines.dir.map(|f| f.value)),
                 overlay: state_dir.join("pipelines"),

@@ -2,6 +2,7 @@
 //! opposite order: no new requests, replies under way, door, engine. Signals and systemd are answered here.
 
 pub mod choice;
+mod documents;
 pub mod embedder;
 mod exit;
 mod face;
@@ -49,6 +50,7 @@ use crate::actors::supervisor::{Budget, Exhausted, Place, supervise};
 use crate::actors::trainer::{Program, Resident, Trainer};
 use crate::clock::Clock;
 use crate::config::{Config, Flags, Live};
+use crate::documents::Documents;
 use crate::embed::Examples;
 use crate::engine::prefix::discard;
 use crate::fair::Shares;
@@ -86,6 +88,7 @@ struct Common {
     board: Arc<Board>,
     examples: Arc<Examples>,
     lessons: Arc<Lessons>,
+    documents: Arc<Documents>,
     pipelines: Arc<Pipelines>,
     clock: Clock,
     toolbox: Arc<Toolbox>,
@@ -127,6 +130,7 @@ pub struct Daemon {
     keys_file: Mutex<reload::KeysFile>,
     lease: pause::LeaseHolder,
     embedding: vectors::Places,
+    reading: documents::Places,
     models: Arc<model::Models>,
     clock: Clock,
     started_ms: i64,
@@ -174,7 +178,8 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
     let examples = Arc::new(tables::examples(&config, embedding.embedder));
     let toolbox = Arc::new(Toolbox::new(crate::program::own()?, clock.clone()));
     let lessons = Arc::new(Lessons::open(&config.state_dir));
-    let common = Common { board, examples, lessons, pipelines, clock, toolbox };
+    let documents = Arc::new(Documents::open(&config.state_dir));
+    let common = Common { board, examples, lessons, documents, pipelines, clock, toolbox };
     let cast = Cast { embedder: embedding.engine, ..cast(&config, &spec, &common, &exhausted)? };
     let daemon = Daemon::new(config, flags, log, cast, common, keys);
     daemon.live(listener, exhausted.subscribe()).await
@@ -182,7 +187,7 @@ async fn serve(config: Config, flags: Flags, log: LogFilter) -> Result<(), Daemo
 
 impl Daemon {
     fn new(config: Config, flags: Flags, log: LogFilter, cast: Cast, common: Common, keys: KeyRing) -> Arc<Self> {
-        let Common { board, examples, lessons, pipelines, clock, toolbox } = common;
+        let Common { board, examples, lessons, documents, pipelines, clock, toolbox } = common;
         let replies = Arc::new(Replies {
             inference: cast.inference.clone(),
             orchestrator: cast.orchestrator.clone(),
@@ -196,6 +201,7 @@ impl Daemon {
             fleet: cast.fleet.clone(),
             examples,
             lessons,
+            documents,
             recalls: Arc::new(Semaphore::new(RECALLS_MAX)),
             pipelines,
             failpoint: config.failpoint.clone(),
@@ -222,6 +228,7 @@ impl Daemon {
             keys: watch::Sender::new(Arc::new(keys)),
             lease: pause::LeaseHolder::default(),
             embedding: vectors::Places::default(),
+            reading: documents::Places::default(),
             started_ms: clock.now_ms(),
             clock,
         })
@@ -244,6 +251,7 @@ impl Daemon {
             tokio::spawn(self.clone().follow_files()),
             tokio::spawn(async move { fleet.tend().await }),
             tokio::spawn(embedder::renew(self.replies.examples.clone())),
+            tokio::spawn(documents::tend(self.clone())),
         ];
         let mut engine = self.board.watch();
         let end = loop {
@@ -466,6 +474,7 @@ fn http_limits(config: &Config) -> HttpLimits {
         idle_timeout_ms: ms(config.http.idle_timeout),
         write_timeout_ms: ms(config.http.write_timeout),
         body_bytes_max: config.http.body_bytes_max,
+        file_bytes_max: config.file_bytes_max,
         // The replies' own deadlines end them first, with their Turns.
         drain_timeout_ms: ms(config.drain_timeout) + CUT_TIMEOUT_MS,
         reply_silence_timeout_ms: ms(config.replies.reply_timeout) + CUT_TIMEOUT_MS,

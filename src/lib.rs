@@ -12,6 +12,7 @@
 //! - [`toolcall`]: tool calls out of the text of a reply; [`tools`]: what a model may have done inside one.
 //! - [`engram`]: n-grams of verified texts: where their tables stand, how nights make them.
 //! - [`embed`]: texts as vectors, and the index of verified exchanges.
+//! - [`documents`]: files that people gave, found again passage by passage.
 //! - [`lessons`]: what people taught, and what of it a reply is shown.
 //! - [`http`]: the door: OpenAI's API, event streams, limits.
 //! - [`engine`], [`gguf`], [`program`], [`training`], [`turn`]: the crate `chimere-core`, under the names it has there.
@@ -24,6 +25,7 @@ pub mod bench;
 pub mod clock;
 pub mod config;
 pub mod daemon;
+pub mod documents;
 pub mod embed;
 pub mod engram;
 pub mod eval;

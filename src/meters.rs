@@ -41,6 +41,9 @@ const RETRIEVALS: &str = "chimere_retrievals_total";
 const STEPS: &str = "chimere_steps_total";
 const TOOL_CALLS: &str = "chimere_tool_calls_total";
 const HIDDEN_TOKENS: &str = "chimere_hidden_tokens_total";
+const DOCUMENTS: &str = "chimere_documents";
+const DOCUMENT_PASSAGES: &str = "chimere_document_passages";
+const DOCUMENT_SEARCH: &str = "chimere_document_search_seconds";
 const RELOADS: &str = "chimere_reloads_total";
 
 /// Says what each metric means; after the recorder is installed.
@@ -85,6 +88,9 @@ pub fn describe() {
     describe_counter!(TOOL_CALLS, Unit::Count, "Calls of built-in tools, by tool and by what came of them.");
     describe_counter!(STEPS, Unit::Count, "Steps of replies, by kind and by what came of them.");
     describe_counter!(HIDDEN_TOKENS, Unit::Count, "Tokens of steps that no client sees, by direction.");
+    describe_gauge!(DOCUMENTS, Unit::Count, "Documents in use.");
+    describe_gauge!(DOCUMENT_PASSAGES, Unit::Count, "Passages of all documents.");
+    describe_histogram!(DOCUMENT_SEARCH, Unit::Seconds, "Searching documents, the question's vector included.");
     describe_counter!(RELOADS, Unit::Count, "Reloads of a file, by what and whether it was accepted.");
 }
 
@@ -96,6 +102,15 @@ pub fn reply_finished(usage: &Usage, timings: &Timings) {
     counter!(TOKENS_CACHED).increment(usage.cached_tokens.into());
     counter!(PREFIX_HITS).increment((usage.cached_tokens > 0).into());
     histogram!(QUEUED_SECONDS).record(timings.queued_ms / 1e3);
+}
+
+pub fn documents(documents: usize, passages: usize) {
+    gauge!(DOCUMENTS).set(documents as f64);
+    gauge!(DOCUMENT_PASSAGES).set(passages as f64);
+}
+
+pub fn documents_searched(took: std::time::Duration) {
+    histogram!(DOCUMENT_SEARCH).record(took.as_secs_f64());
 }
 
 pub fn route_taken(route: &str) {

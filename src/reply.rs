@@ -41,6 +41,7 @@ use crate::actors::orchestrator::{Chat, Orchestrator, Pipelines, plan_chat};
 use crate::actors::scorer::{Inbox, Scorer};
 use crate::clock::Clock;
 use crate::config::{Live, RepliesConfig};
+use crate::documents::Documents;
 use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
 use crate::engram::learned::{NAME, own_name};
@@ -85,6 +86,7 @@ pub struct Replies {
     /// Verified exchanges, for the pipelines that show some.
     pub examples: Arc<Examples>,
     pub lessons: Arc<Lessons>,
+    pub documents: Arc<Documents>,
     /// One permit for each search for lessons.
     pub recalls: Arc<Semaphore>,
     /// For the time when the Orchestrator does not answer.

@@ -2,6 +2,7 @@
 //! keys. The server knows nothing behind it; the daemon implements it over its actors. Dropping the receiver of a
 //! reply cancels the reply.
 
+mod documents;
 mod error;
 mod lessons;
 mod night;
@@ -25,6 +26,7 @@ use crate::turn::{
     ToolCall, TurnId, Usage,
 };
 
+pub use documents::{DocumentAnswer, DocumentCommand, NewDocument, Shelved};
 pub use error::ServiceError;
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
 pub use night::NightCommand;
@@ -426,6 +428,12 @@ pub trait Service: Send + Sync + 'static {
         principal: Principal,
         command: LessonCommand,
     ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>>;
+    /// Documents and collections that the principal may read or change.
+    fn documents(
+        &self,
+        principal: Principal,
+        command: DocumentCommand,
+    ) -> BoxFuture<'_, Result<DocumentAnswer, ServiceError>>;
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>>;
     /// Forgets by filter; returns how many turns were removed.
     fn forget(&self, filter: TurnFilter) -> BoxFuture<'_, Result<usize, ServiceError>>;

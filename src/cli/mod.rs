@@ -12,6 +12,7 @@ mod chat;
 mod check;
 mod client;
 mod doctor;
+mod documents;
 mod engine;
 mod engram;
 mod eval;
@@ -60,6 +61,8 @@ enum Cmd {
     Memory(memory::Args),
     /// What people taught: list, show, add, edit, share, forget
     Lessons(lessons::Args),
+    /// Files to read from: add, list, search, remove, share
+    Documents(documents::Args),
     /// Named conversations: list, show, save, fork, delete
     Session(session::Args),
     /// Nightly jobs: run, status, report, pause, resume
@@ -129,6 +132,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Keys(args) => keys::run(args),
         Cmd::Route(args) => route::run(args),
         Cmd::Memory(args) => memory::run(args),
+        Cmd::Documents(args) => documents::run(args),
         Cmd::Lessons(args) => lessons::run(args),
         Cmd::Session(args) => session::run(args),
         Cmd::Night(args) => night::run(args),

@@ -246,6 +246,13 @@ section! {
 }
 
 section! {
+    /// `[documents]`: files that people give.
+    DocumentsSection {
+        file_bytes_max: u64,
+    }
+}
+
+section! {
     /// `[pipelines]`
     PipelinesSection {
         dir: PathBuf,
@@ -294,6 +301,7 @@ document! {
     scorer: ScorerSection,
     judge: JudgeSection,
     embed: EmbedSection,
+    documents: DocumentsSection,
     pipelines: PipelinesSection,
     night: NightSection,
     daemon: DaemonSection,

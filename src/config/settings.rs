@@ -31,6 +31,7 @@ pub const LIVE: &[&str] = &[
     "replies.client_stall_timeout_ms",
     "memory.append_timeout_ms",
     "embed.aliases",
+    "documents.file_bytes_max",
     "daemon.drain_timeout_ms",
     "log.filter",
 ];

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Daemon, fleet, lessons, pause, sessions, vectors};
+use super::{Daemon, documents, fleet, lessons, pause, sessions, vectors};
 use crate::actors::inference::{Ask, InferenceError};
 use crate::actors::link::{Link, LinkError};
 use crate::actors::memory::{AddFeedback, Get, ListFor, MemoryError, MemoryStatus};
@@ -19,9 +19,9 @@ use crate::actors::trainer::TrainerStatus;
 use crate::engine::protocol::{EmbedInput, Event, FailureKind, Hosted};
 use crate::lessons::Lesson;
 use crate::service::{
-    AuthError, CORRECTION_CHARS_MAX, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel,
-    LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest, RunSummary, Scope, Service,
-    ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
+    AuthError, CORRECTION_CHARS_MAX, DocumentAnswer, DocumentCommand, EmbedFor, EmbedModel, Embedded, FeedbackKept,
+    FeedbackRequest, FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, Principal, ReplyEvent, ReplyRequest,
+    RunSummary, Scope, Service, ServiceError, Session, SessionAt, ShownPrompt, TokenPieces, TurnFilter,
 };
 use crate::store::StoreError;
 use crate::turn::{Feedback, Message, Turn, TurnId};
@@ -129,6 +129,7 @@ impl Daemon {
             "engram": self.board.table_status(),
             "examples": self.replies.examples.status(),
             "lessons": self.replies.lessons.status(),
+            "documents": self.replies.documents.status(),
             "actors": {
                 "inference": inference,
                 "orchestrator": orchestrator,
@@ -206,6 +207,14 @@ impl Service for Daemon {
         command: LessonCommand,
     ) -> BoxFuture<'_, Result<Vec<Arc<Lesson>>, ServiceError>> {
         Box::pin(lessons::command(self, principal, command))
+    }
+
+    fn documents(
+        &self,
+        principal: Principal,
+        command: DocumentCommand,
+    ) -> BoxFuture<'_, Result<DocumentAnswer, ServiceError>> {
+        Box::pin(documents::command(self, principal, command))
     }
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>> {

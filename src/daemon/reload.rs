@@ -164,6 +164,7 @@ fn merge(running: &Config, new: &Config) -> Config {
     // The engine's queue was made for as many.
     config.replies = RepliesConfig { requests_max: running.replies.requests_max, ..new.replies.clone() };
     config.memory.append_timeout = new.memory.append_timeout;
+    config.file_bytes_max = new.file_bytes_max;
     config.embed.aliases.clone_from(&new.embed.aliases);
     config.drain_timeout = new.drain_timeout;
     config.log.filter.clone_from(&new.log.filter);

@@ -159,6 +159,11 @@ impl Embedder {
         }
     }
 
+    /// It answers at once: no engine hosts it.
+    pub fn is_table(&self) -> bool {
+        matches!(self.kind, Kind::Static(_))
+    }
+
     /// Values of a vector.
     pub fn width(&self) -> usize {
         match &self.kind {

@@ -20,6 +20,9 @@ use super::unique::Unique;
 /// Longest piece of client text that an error repeats, characters.
 const ECHO_CHARS_MAX: usize = 80;
 
+/// Bytes of a body beside the file in it.
+const BESIDE_FILE_BYTES: usize = 256 << 10;
+
 /// Names of the one encoding that a body may have; ASCII is a part of it.
 const UTF8: [&str; 3] = ["utf-8", "utf8", "us-ascii"];
 
@@ -72,6 +75,28 @@ pub(crate) async fn read(
     budget: &Budget,
 ) -> Result<Held, ApiError> {
     expect_json(headers)?;
+    read_whole(headers, body, limits, budget).await
+}
+
+/// Reads a body with a file in it: a form, or JSON that has the file in base64 or as text.
+pub(crate) async fn read_file(
+    headers: &HeaderMap,
+    body: Body,
+    limits: &HttpLimits,
+    budget: &Budget,
+) -> Result<Held, ApiError> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_form = kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("multipart/form-data"));
+    if !is_form {
+        expect_json(headers)?;
+    }
+    // Four letters of base64 are three bytes.
+    let body_bytes_max = limits.file_bytes_max.saturating_add(limits.file_bytes_max / 3 + BESIDE_FILE_BYTES);
+    let limits = HttpLimits { body_bytes_max, ..limits.clone() };
+    read_whole(headers, body, &limits, budget).await
+}
+
+async fn read_whole(headers: &HeaderMap, body: Body, limits: &HttpLimits, budget: &Budget) -> Result<Held, ApiError> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     if declared.is_some_and(|bytes| bytes > limits.body_bytes_max as u64) {
         return Err(too_large(limits));
@@ -137,6 +162,12 @@ fn too_large(limits: &HttpLimits) -> ApiError {
         format!("the request body is over the limit of {} bytes", limits.body_bytes_max),
     )
     .code("body_too_large")
+}
+
+/// A file is larger than files may be.
+pub(crate) fn too_large_file(limits: &HttpLimits) -> ApiError {
+    let message = format!("the file is over the limit of {} bytes (`documents.file_bytes_max`)", limits.file_bytes_max);
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message).code("body_too_large")
 }
 
 fn too_slow(message: &str) -> ApiError {

@@ -47,6 +47,8 @@ pub struct HttpLimits {
     pub reply_silence_timeout_ms: u64,
     /// Largest request body.
     pub body_bytes_max: usize,
+    /// Largest file that becomes a document.
+    pub file_bytes_max: usize,
     /// Request bodies of all connections together; more get 503 until some are answered.
     pub bodies_bytes_max: usize,
     /// Names and values of all request headers together.
@@ -81,6 +83,7 @@ impl Default for HttpLimits {
             stream_open_wait_ms: 5_000,
             reply_silence_timeout_ms: 600_000,
             body_bytes_max: 8 << 20,
+            file_bytes_max: 64 << 20,
             bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
             headers_max: 100,

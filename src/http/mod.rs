@@ -20,6 +20,7 @@ mod chat;
 mod completions;
 mod connections;
 mod cors;
+mod documents;
 mod embeddings;
 mod error;
 #[cfg(any(test, fuzzing))]

@@ -23,7 +23,10 @@ fn whole() -> Value {
         let operation = &mut document["paths"][document_path(route)][route.method.to_lowercase()];
         if let Some(table) = route.body {
             let schema = json!({"$ref": format!("#/components/schemas/{}", table.name)});
-            let content = json!({"application/json": {"schema": schema}});
+            let mut content = json!({"application/json": {"schema": schema}});
+            if route.upload {
+                content["multipart/form-data"] = json!({"schema": {"$ref": "#/components/schemas/DocumentForm"}});
+            }
             operation["requestBody"] = json!({"required": true, "content": content});
             document["components"]["schemas"][table.name] = table.schema();
         }

@@ -25,8 +25,8 @@ use super::owner::Peer;
 use super::table::Table;
 use super::watch::AdmissionTicket;
 use super::{
-    body, chat, completions, embeddings, lessons, memory, models, openapi, operate, page, query, runs, sessions, text,
-    tools, wire,
+    body, chat, completions, documents, embeddings, lessons, memory, models, openapi, operate, page, query, runs,
+    sessions, text, tools, wire,
 };
 use crate::config::Live;
 use crate::service::{LoopbackOwner, OWNER, Principal, Scope, Service};
@@ -53,6 +53,8 @@ pub struct Route {
     pub(super) body: Option<&'static Table>,
     /// What its query may say; `None`: nothing is read of it.
     pub(super) query: Option<&'static Table>,
+    /// It takes a file, in its JSON body or in a form, of the size that files may have.
+    pub(super) upload: bool,
     handler: Handler,
 }
 
@@ -73,6 +75,7 @@ macro_rules! route {
             access: $access,
             body: $body,
             query: $query,
+            upload: false,
             handler: |call| Box::pin($handler(call)),
         }
     };
@@ -115,6 +118,14 @@ pub static ROUTES: &[Route] = &[
     route!("GET" "/v1/lessons/{*id}", CHAT, Nothing, lessons::get),
     route!("PATCH" "/v1/lessons/{*id}", CHAT, Json(lessons::EDIT), lessons::edit),
     route!("DELETE" "/v1/lessons/{*id}", CHAT, Nothing, lessons::forget),
+    route!("GET" "/v1/documents", CHAT, Query(documents::LIST), documents::list),
+    Route { upload: true, ..route!("POST" "/v1/documents", CHAT, Json(documents::ADD), documents::add) },
+    route!("POST" "/v1/documents/search", CHAT, Json(documents::SEARCH), documents::search),
+    route!("GET" "/v1/documents/{*id}", CHAT, Query(documents::SHOW), documents::get),
+    route!("DELETE" "/v1/documents/{*id}", CHAT, Nothing, documents::remove),
+    route!("GET" "/v1/collections", CHAT, Nothing, documents::collections),
+    route!("POST" "/v1/collections", CHAT, Json(documents::SHARE), documents::share),
+    route!("DELETE" "/v1/collections/{*id}", CHAT, Nothing, documents::remove_collection),
     route!("GET" "/v1/runs", CHAT, Nothing, runs::list),
     route!("GET" "/v1/runs/{*id}", CHAT, Nothing, runs::get),
     route!("DELETE" "/v1/runs/{*id}", CHAT, Nothing, runs::cancel),
@@ -246,6 +257,7 @@ async fn admit(
     let body = match route.body {
         None if route.method == "POST" => body::read_nothing(incoming, &limits, &door.bodies).await?,
         None => Held::default(),
+        Some(_) if route.upload => body::read_file(&parts.headers, incoming, &limits, &door.bodies).await?,
         Some(_) => body::read(&parts.headers, incoming, &limits, &door.bodies).await?,
     };
     if let Some(ticket) = parts.extensions.get::<AdmissionTicket>() {

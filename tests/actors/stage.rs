@@ -134,6 +134,7 @@ impl Stage {
             fleet: Arc::default(),
             examples: Arc::default(),
             lessons: Arc::default(),
+            documents: Arc::default(),
             recalls: Arc::new(tokio::sync::Semaphore::new(1)),
             pipelines,
             permits: Arc::new(Permits::new(config.requests_max)),

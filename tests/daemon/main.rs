@@ -20,6 +20,7 @@ mod chat;
 mod cli;
 mod completions;
 mod damaged_log;
+mod documents;
 mod dressed;
 #[cfg(feature = "llama")]
 mod embedder;

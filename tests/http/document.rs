@@ -11,11 +11,12 @@ const LONG: u64 = 70_000;
 const MANY: u64 = 5_000;
 
 /// What a schema cannot say: a relation of two values, and what the embedding model is.
-const BEYOND: [(&str, &str); 4] = [
+const BEYOND: [(&str, &str); 5] = [
     ("/v1/completions", "best_of"),
     ("/v1/embeddings", "dimensions"),
     ("/v1/chat/completions", "continue_final_message"),
     ("/apply-template", "continue_final_message"),
+    ("/v1/documents", "base64"),
 ];
 
 /// Whether a value is allowed.
@@ -196,6 +197,9 @@ fn bases(path: &str) -> Vec<Value> {
         "/apply-template" => vec![json!({"messages": messages})],
         "/v1/feedback" => vec![json!({"turn": "turn-1", "vote": "up"})],
         "/v1/lessons" => vec![json!({"question": "q", "answer": "a"})],
+        "/v1/documents" => vec![json!({"name": "n", "text": "a"})],
+        "/v1/documents/search" => vec![json!({"query": "q"})],
+        "/v1/collections" => vec![json!({"name": "n"})],
         "/v1/sessions" => vec![json!({"name": "n", "turn": "t"}), json!({"name": "n", "from": "m"})],
         "/v1/admin/model" => vec![json!({"path": "/x.gguf"}), json!({"before": true})],
         "/v1/night" => vec![

@@ -10,9 +10,10 @@ use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest, FurtherModel, LessonCommand, Listed,
-    ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput, ReplyRequest, RunSummary, Scope, Service,
-    ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
+    AuthError, DocumentAnswer, DocumentCommand, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest,
+    FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput,
+    ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent,
+    StepsWish, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
@@ -47,6 +48,7 @@ pub struct Fake {
     pub requests: Mutex<Vec<ReplyRequest>>,
     pub feedbacks: Mutex<Vec<(String, FeedbackRequest)>>,
     pub lesson_commands: Mutex<Vec<(String, LessonCommand)>>,
+    pub document_commands: Mutex<Vec<(String, DocumentCommand)>>,
     pub forgets: Mutex<Vec<TurnFilter>>,
     pub nights: Mutex<Vec<NightCommand>>,
     pub wishes: Mutex<Vec<(ModelWish, bool)>>,
@@ -489,6 +491,16 @@ impl Service for Fake {
         let lessons = crate::lessons::answer(&principal, &command);
         self.lesson_commands.lock().unwrap().push((principal.name, command));
         Box::pin(async move { lessons })
+    }
+
+    fn documents(
+        &self,
+        principal: Principal,
+        command: DocumentCommand,
+    ) -> BoxFuture<'_, Result<DocumentAnswer, ServiceError>> {
+        let answer = crate::documents::answer(&principal, &command);
+        self.document_commands.lock().unwrap().push((principal.name, command));
+        Box::pin(async move { answer })
     }
 
     fn turns(&self, filter: TurnFilter) -> BoxFuture<'_, Result<Listed, ServiceError>> {

@@ -7,6 +7,7 @@ mod auth;
 mod chat;
 mod cli;
 mod document;
+mod documents;
 mod edge;
 mod embeddings;
 mod fake;

@@ -1,0 +1,393 @@
+//! `chimere documents add | list | show | remove | search | share | status`: files that a running daemon reads from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use chimere::config::Config;
+use chimere::documents::{DEFAULT_COLLECTION, EVERYBODY, FILE_BYTES_MAX, read};
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::client::{Client, Where, printable};
+use super::exit::{EX_DATAERR, EX_NOINPUT, coded, note, say};
+use super::serve::Place;
+
+/// Documents read at once.
+const PAGE: usize = 500;
+/// Files of folders that one command adds, and how deep it goes.
+const FILES_MAX: usize = 20_000;
+const DEPTH_MAX: usize = 32;
+/// Characters of a passage that a search shows.
+const SHOWN_CHARS: usize = 200;
+
+/// Files to read from: add, list, show, remove, search, share, status
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    target: Where,
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Add files, and the files of folders; one of the same name is replaced
+    Add {
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// A collection of one's own
+        #[arg(long, value_name = "NAME")]
+        collection: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print one line a document
+    List {
+        /// Only this collection, by name or id
+        #[arg(long, value_name = "NAME")]
+        collection: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a document's passages
+    Show {
+        id: String,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a document for good, or a whole collection
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["id", "collection"]))]
+    Remove {
+        id: Option<String>,
+        /// A collection of one's own by its name, or any by its id
+        #[arg(long, value_name = "NAME")]
+        collection: Option<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the passages that bear on a question
+    Search {
+        question: String,
+        /// Only this collection; given twice or more, all of them
+        #[arg(long, value_name = "NAME")]
+        collection: Vec<String>,
+        /// Passages
+        #[arg(short, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=100))]
+        k: u64,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say who may read a collection of one's own beside oneself; only the owner names others
+    #[command(group = clap::ArgGroup::new("whom").required(true).args(["with", "everybody", "private"]))]
+    Share {
+        collection: String,
+        /// A key's name; given twice or more, all of them
+        #[arg(long, value_name = "NAME")]
+        with: Vec<String>,
+        /// Everybody
+        #[arg(long)]
+        everybody: bool,
+        /// Nobody else
+        #[arg(long)]
+        private: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the collections with their documents and passages
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = Config::load(&args.place.flags())?;
+    let client = Client::new(&args.target, config.http.listen)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(execute(args.command, &client))
+}
+
+async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
+    match command {
+        Cmd::Add { paths, collection, json } => return add(client, &paths, collection.as_deref(), json).await,
+        Cmd::List { collection, json } => {
+            let documents = all(client, collection.as_deref()).await?;
+            if documents.is_empty() {
+                note!("There are no documents. `chimere documents add PATH` adds one.");
+            }
+            match json {
+                true => say!("{}", serde_json::to_string_pretty(&documents)?),
+                false => documents.iter().for_each(|document| say!("{}", line(document))),
+            }
+        }
+        Cmd::Show { id, json } => show(client, &id, json).await?,
+        Cmd::Remove { id, collection, json } => {
+            let path = match (&id, &collection) {
+                (Some(id), _) => address(&["v1", "documents", id])?,
+                (None, name) => address(&["v1", "collections", name.as_deref().unwrap_or_default()])?,
+            };
+            let gone = client.delete(&path).await?;
+            match (json, gone["documents"].as_u64()) {
+                (true, _) => say!("{gone}"),
+                (false, Some(documents)) => say!("{} is removed, with {documents} documents", text(&gone["id"])),
+                (false, None) => say!("{} is removed", text(&gone["id"])),
+            }
+        }
+        Cmd::Search { question, collection, k, json } => {
+            let mut body = json!({"query": question, "k": k});
+            if !collection.is_empty() {
+                body["collections"] = json!(collection);
+            }
+            let found = client.post("/v1/documents/search", &body).await?;
+            if json {
+                say!("{}", serde_json::to_string_pretty(&found)?);
+                return Ok(ExitCode::SUCCESS);
+            }
+            if let Some(why) = found["no_vectors"].as_str() {
+                note!("Found by words alone: {}", printable(why));
+            }
+            let passages = found["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+            if passages.is_empty() {
+                note!("Nothing was found.");
+            }
+            for (n, passage) in passages.iter().enumerate() {
+                say!("{}. {}  {}", n + 1, place(passage), text(&passage["document"]));
+                say!("   {}", short(&passage["text"], SHOWN_CHARS));
+            }
+        }
+        Cmd::Share { collection, with, everybody, private: _, json } => {
+            let readers = if everybody { vec![EVERYBODY.to_owned()] } else { with };
+            let shared = client.post("/v1/collections", &json!({"name": collection, "readers": readers})).await?;
+            match json {
+                true => say!("{shared}"),
+                false => say!("{}", collection_line(&shared)),
+            }
+        }
+        Cmd::Status { json } => {
+            let told = client.get("/v1/collections").await?;
+            match json {
+                true => say!("{}", serde_json::to_string_pretty(&told["data"])?),
+                false => told["data"].as_array().into_iter().flatten().for_each(|c| say!("{}", collection_line(c))),
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Adds what it can, and says at the end which files it could not.
+async fn add(client: &Client, paths: &[PathBuf], collection: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
+    let (mut files, mut refused) = (Vec::new(), 0);
+    for path in paths {
+        files_of(path, &mut files)?;
+    }
+    if files.is_empty() {
+        return Err(coded(
+            EX_NOINPUT,
+            "there is no file of a known kind in it: `chimere documents add FILE` names them",
+        ));
+    }
+    for (path, name) in &files {
+        let sent = match body(path, name, collection) {
+            Ok(body) => client.post("/v1/documents", &body).await,
+            Err(error) => Err(error),
+        };
+        match sent {
+            Ok(document) if json => say!("{document}"),
+            Ok(document) => {
+                let what = match (document["unchanged"] == true, document["replaced"].is_string()) {
+                    (true, _) => "  (as it was)",
+                    (_, true) => "  (replaced)",
+                    _ => "",
+                };
+                say!("{}{what}", line(&document));
+            }
+            // Of one file that is the answer; of many the others are added all the same.
+            Err(error) if files.len() == 1 => return Err(error),
+            Err(error) => {
+                refused += 1;
+                note!("{}: {error:#}", printable(&path.display().to_string()));
+            }
+        }
+    }
+    if refused == files.len() {
+        return Err(coded(EX_DATAERR, "none of the files was added"));
+    }
+    Ok(if refused > 0 { ExitCode::from(EX_DATAERR) } else { ExitCode::SUCCESS })
+}
+
+/// The files under a path, each with the name that its document gets. Links and hidden files of a folder are passed over,
+/// and so is what is of no known kind.
+fn files_of(path: &Path, files: &mut Vec<(PathBuf, String)>) -> anyhow::Result<()> {
+    let missing = |error| coded(EX_NOINPUT, format!("cannot read {}: {error}", path.display()));
+    let own = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+    if fs::metadata(path).map_err(missing)?.is_dir() {
+        return walk(path, path, files, 0);
+    }
+    files.push((path.to_owned(), own));
+    Ok(())
+}
+
+fn walk(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>, depth: usize) -> anyhow::Result<()> {
+    let context = || format!("cannot read {}", folder.display());
+    let mut entries: Vec<_> =
+        fs::read_dir(folder).with_context(context)?.collect::<Result<_, _>>().with_context(context)?;
+    entries.sort_by_key(|entry| entry.file_name());
+    for entry in entries {
+        let (path, kind) = (entry.path(), entry.file_type().with_context(context)?);
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
+        if kind.is_dir() && depth < DEPTH_MAX {
+            walk(root, &path, files, depth + 1)?;
+        } else if kind.is_file() {
+            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            if read::kind(&name, None).is_err() {
+                continue;
+            }
+            if files.len() == FILES_MAX {
+                return Err(coded(EX_DATAERR, format!("more than {FILES_MAX} files: add the folders one by one")));
+            }
+            files.push((path, name));
+        }
+    }
+    Ok(())
+}
+
+fn body(path: &Path, name: &str, collection: Option<&str>) -> anyhow::Result<Value> {
+    let missing = |error: std::io::Error| coded(EX_NOINPUT, format!("cannot read {}: {error}", path.display()));
+    let found = fs::metadata(path).map_err(missing)?;
+    if !found.is_file() {
+        return Err(coded(EX_NOINPUT, format!("{} is no plain file", path.display())));
+    }
+    if found.len() > FILE_BYTES_MAX {
+        return Err(coded(EX_DATAERR, format!("{} is larger than {FILE_BYTES_MAX} bytes", path.display())));
+    }
+    let mut body = json!({"name": name, "base64": STANDARD.encode(fs::read(path).map_err(missing)?)});
+    if let Some(collection) = collection {
+        body["collection"] = json!(collection);
+    }
+    Ok(body)
+}
+
+async fn show(client: &Client, id: &str, json: bool) -> anyhow::Result<()> {
+    let (path, mut from) = (address(&["v1", "documents", id])?, 0);
+    loop {
+        let page = client.get(&format!("{path}?from={from}&limit={PAGE}")).await?;
+        let passages = page["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+        match json {
+            true => say!("{}", serde_json::to_string_pretty(&page)?),
+            false => {
+                if from == 0 {
+                    say!("{}", line(&page));
+                }
+                passages.iter().for_each(|passage| say!("\n[{}]\n{}", spot(passage), text(&passage["text"])));
+            }
+        }
+        from += passages.len();
+        if page["has_more"] != true || passages.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+/// Every document that the daemon tells, page by page.
+async fn all(client: &Client, collection: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    let mut documents: Vec<Value> = Vec::new();
+    loop {
+        let mut url = reqwest::Url::parse("http://daemon/v1/documents")?;
+        url.query_pairs_mut().append_pair("limit", &PAGE.to_string());
+        if let Some(collection) = collection {
+            url.query_pairs_mut().append_pair("collection", collection);
+        }
+        if let Some(last) = documents.last() {
+            url.query_pairs_mut().append_pair("after", text(&last["id"]).as_str());
+        }
+        let mut page = client.get(&format!("{}?{}", url.path(), url.query().unwrap_or_default())).await?;
+        let Value::Array(data) = page["data"].take() else { anyhow::bail!("the daemon told no list") };
+        documents.extend(data);
+        if page["has_more"] != true {
+            return Ok(documents);
+        }
+    }
+}
+
+/// An address of these parts.
+fn address(parts: &[&str]) -> anyhow::Result<String> {
+    let mut url = reqwest::Url::parse("http://daemon")?;
+    url.path_segments_mut().ok().context("an address has a path")?.extend(parts);
+    Ok(url.path().to_owned())
+}
+
+fn text(value: &Value) -> String {
+    printable(value.as_str().unwrap_or_default())
+}
+
+/// The beginning of a text, in one line.
+fn short(value: &Value, chars_max: usize) -> String {
+    let text = text(value).split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+fn line(document: &Value) -> String {
+    let whose = document["principal"].as_str().map(|name| format!("{}  ", printable(name))).unwrap_or_default();
+    format!(
+        "{}  {whose}{}  {}  {} passages",
+        text(&document["id"]),
+        text(&document["collection"]),
+        text(&document["name"]),
+        document["passages"],
+    )
+}
+
+/// Where a passage stands.
+fn spot(passage: &Value) -> String {
+    let place = match passage["page"].as_u64() {
+        Some(page) => format!("page {page}"),
+        None if passage["line"] == passage["line_end"] => format!("line {}", passage["line"]),
+        None => format!("lines {} to {}", passage["line"], passage["line_end"]),
+    };
+    match text(&passage["heading"]) {
+        heading if heading.is_empty() => place,
+        heading => format!("{place}, {heading}"),
+    }
+}
+
+fn place(passage: &Value) -> String {
+    format!("{}, {}", text(&passage["name"]), spot(passage))
+}
+
+fn collection_line(collection: &Value) -> String {
+    let whose = match (collection["own"] == true, collection["principal"].as_str()) {
+        (true, _) => "own".to_owned(),
+        (false, Some(name)) => format!("of {}", printable(name)),
+        (false, None) => "shared".to_owned(),
+    };
+    let readers: Vec<String> = collection["readers"].as_array().into_iter().flatten().map(text).collect();
+    let readers = match (collection["readers"].is_array(), readers.is_empty()) {
+        (false, _) => String::new(),
+        (true, true) => "  private".to_owned(),
+        (true, false) => format!("  read by {}", readers.join(", ")),
+    };
+    let counts = match (collection["documents"].as_u64(), collection["passages"].as_u64()) {
+        (Some(documents), Some(passages)) => format!("  {documents} documents, {passages} passages"),
+        _ => String::new(),
+    };
+    let name = collection["name"].as_str().map_or_else(|| DEFAULT_COLLECTION.to_owned(), printable);
+    format!("{}  {name}  {whose}{readers}{counts}", text(&collection["id"]))
+}

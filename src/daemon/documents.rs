@@ -1,0 +1,268 @@
+//! Documents as the server asks for them: who may see and change which, files read away from the runtime's threads, vectors
+//! by the embedding model. What is added or removed is done to its end, also when the client has left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::Daemon;
+use super::lessons::to_the_end;
+use crate::documents::{
+    Collection, CollectionId, DocumentError, DocumentId, Documents, Draft, Query, ReadError, Sought, Vectors,
+};
+use crate::embed::embedder::{Purpose, Terms};
+use crate::embed::{Code, Embedder};
+use crate::engine::protocol::EmbedInput;
+use crate::meters;
+use crate::service::{DocumentAnswer, DocumentCommand, NewDocument, Principal, Scope, ServiceError, Shelved};
+use crate::store::new_turn_id;
+
+/// Files that are read at once; more wait for so long.
+const READ_AT_ONCE: usize = 2;
+const READ_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for the vectors of so many passages.
+const VECTORS_TIMEOUT: Duration = Duration::from_secs(300);
+const VECTORS_AT_ONCE: usize = 64;
+/// Pause between two looks for passages without vectors.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A permit for each file that is read.
+pub(super) struct Places(Arc<Semaphore>);
+
+impl Default for Places {
+    fn default() -> Self {
+        Places(Arc::new(Semaphore::new(READ_AT_ONCE)))
+    }
+}
+
+fn told(error: DocumentError) -> ServiceError {
+    let message = error.to_string();
+    match error {
+        DocumentError::Invalid { param, .. } => ServiceError::Invalid { message, param: Some(param.to_owned()) },
+        DocumentError::Unreadable(ReadError::Unknown { .. }) => {
+            ServiceError::Invalid { message, param: Some("name".to_owned()) }
+        }
+        DocumentError::Unreadable(_) => ServiceError::Invalid { message, param: None },
+        DocumentError::Unknown(_) | DocumentError::NoCollection(_) => ServiceError::NotFound(message),
+        DocumentError::Full(_) => ServiceError::Conflict(message),
+        DocumentError::Disk(_) | DocumentError::Index(_) => ServiceError::Unavailable { message, retry_after_s: 10 },
+        DocumentError::Closed(_) => ServiceError::Internal(message),
+    }
+}
+
+fn lost(error: impl ToString) -> ServiceError {
+    ServiceError::Internal(error.to_string())
+}
+
+/// Work on the documents, away from the runtime's threads.
+async fn on<T: Send + 'static>(
+    daemon: &Daemon,
+    work: impl FnOnce(&Documents) -> Result<T, DocumentError> + Send + 'static,
+) -> Result<T, ServiceError> {
+    let documents = daemon.replies.documents.clone();
+    spawn_blocking(move || work(&documents)).await.map_err(lost)?.map_err(told)
+}
+
+fn count(documents: &Documents) {
+    let (all, passages) = documents.counts();
+    meters::documents(all, passages);
+}
+
+pub(super) async fn command(
+    daemon: &Daemon,
+    principal: Principal,
+    command: DocumentCommand,
+) -> Result<DocumentAnswer, ServiceError> {
+    let documents = &daemon.replies.documents;
+    let admin = principal.may(Scope::Admin);
+    match command {
+        DocumentCommand::Add(new) => {
+            to_the_end(daemon, |daemon| async move { add(&daemon, principal, new).await }).await
+        }
+        DocumentCommand::List { collection, principal: of, after, limit } => {
+            let sees = |(_, c): &Shelved| match &of {
+                Some(of) => c.principal == *of,
+                None => admin || c.read_by(&principal.name),
+            };
+            let named = |(_, c): &Shelved| collection.as_ref().is_none_or(|name| c.name == *name || c.id.0 == *name);
+            let behind = |(d, _): &Shelved| after.as_ref().is_none_or(|after| d.id > *after);
+            let found = documents.list().into_iter().filter(sees).filter(named).filter(behind);
+            Ok(DocumentAnswer::List(found.take(limit).collect()))
+        }
+        DocumentCommand::Show { id, from, limit } => {
+            let document = find(documents, &id, |shelved| admin || shelved.1.read_by(&principal.name))?;
+            let texts = on(daemon, move |documents| documents.texts(&id, from..from.saturating_add(limit))).await?;
+            Ok(DocumentAnswer::Shown { document, from, texts })
+        }
+        DocumentCommand::Remove(id) => {
+            let mine = |shelved: &Shelved| admin || shelved.1.principal == principal.name;
+            // A damaged file is nobody's that is known: the owner removes it.
+            if !admin || documents.get(&id).is_some() {
+                find(documents, &id, mine)?;
+            }
+            let gone = move |daemon: Arc<Daemon>| async move { remove(&daemon, id).await };
+            to_the_end(daemon, gone).await
+        }
+        DocumentCommand::Search { query, collections, k } => search(daemon, principal, query, collections, k).await,
+        DocumentCommand::Collections => {
+            let of = (!admin).then_some(principal.name.as_str());
+            Ok(DocumentAnswer::Collections(documents.collections(of)))
+        }
+        DocumentCommand::Share { name, readers } => {
+            if !admin && !readers.is_empty() {
+                let message = "only the owner shares a collection: ask whoever holds the scope `admin`".to_owned();
+                return Err(ServiceError::Invalid { message, param: Some("readers".to_owned()) });
+            }
+            let now_ms = daemon.clock.now_ms();
+            let share = move |documents: &Documents| {
+                documents.share(&principal.name, &name, readers, new_collection(now_ms), now_ms)
+            };
+            Ok(DocumentAnswer::Collection { collection: on(daemon, share).await? })
+        }
+        DocumentCommand::RemoveCollection(name) => {
+            let all = documents.collections(None);
+            let own = |c: &Collection| {
+                c.principal == principal.name && c.name == name
+                    || c.id.0 == name && (admin || c.principal == principal.name)
+            };
+            let found = all.into_iter().find(|(collection, _, _)| own(collection));
+            let none = || told(DocumentError::NoCollection(name.chars().take(80).collect()));
+            let id = found.ok_or_else(none)?.0.id.clone();
+            to_the_end(daemon, |daemon| async move { remove_collection(&daemon, id).await }).await
+        }
+    }
+}
+
+fn new_collection(now_ms: i64) -> CollectionId {
+    CollectionId(new_turn_id(now_ms).0.replacen("turn-", "collection-", 1))
+}
+
+fn find(documents: &Documents, id: &DocumentId, may: impl Fn(&Shelved) -> bool) -> Result<Shelved, ServiceError> {
+    // Somebody else's document is not there, as far as this principal may know.
+    let unknown = || told(DocumentError::Unknown(id.0.chars().take(80).collect()));
+    documents.get(id).filter(may).ok_or_else(unknown)
+}
+
+async fn add(daemon: &Daemon, principal: Principal, new: NewDocument) -> Result<DocumentAnswer, ServiceError> {
+    let place = tokio::time::timeout(READ_WAIT, daemon.reading.0.clone().acquire_owned()).await;
+    let busy = |_| ServiceError::Busy { message: "other files are read first".to_owned(), retry_after_s: 5 };
+    let _place = place.map_err(busy)?.map_err(lost)?;
+    let by_owner = principal.may(Scope::Admin);
+    let read = move || {
+        let draft = Draft::read(&new.name, new.media_type.as_deref(), &new.bytes)?;
+        let title = new.title.filter(|title| !title.trim().is_empty()).unwrap_or_else(|| draft.title.clone());
+        Ok(Draft { principal: principal.name, by_owner, collection: new.collection, title, ..draft })
+    };
+    let mut draft = spawn_blocking(read).await.map_err(lost)?.map_err(told)?;
+    // A table makes them at once; an engine's come later.
+    if let Some(embedder) = daemon.replies.examples.embedder().ok().filter(|embedder| embedder.is_table()) {
+        draft.vectors = Some(vectors(embedder, draft.passages()).await.map_err(lost)?);
+    }
+    let now_ms = daemon.clock.now_ms();
+    let id = DocumentId(new_turn_id(now_ms).0.replacen("turn-", "document-", 1));
+    let kept = on(daemon, move |documents| {
+        let kept = documents.add(draft, id, new_collection(now_ms), now_ms);
+        count(documents);
+        kept
+    });
+    let kept = kept.await?;
+    let document = (kept.document, kept.collection);
+    Ok(DocumentAnswer::Added { document, replaced: kept.replaced, unchanged: kept.unchanged })
+}
+
+async fn remove(daemon: &Daemon, id: DocumentId) -> Result<DocumentAnswer, ServiceError> {
+    let gone = on(daemon, move |documents| {
+        let gone = documents.remove(&id);
+        count(documents);
+        gone
+    });
+    gone.await?;
+    Ok(DocumentAnswer::Removed { documents: 1 })
+}
+
+async fn remove_collection(daemon: &Daemon, id: CollectionId) -> Result<DocumentAnswer, ServiceError> {
+    let gone = id.clone();
+    let documents = on(daemon, move |documents| {
+        let removed = documents.remove_collection(&gone);
+        count(documents);
+        removed
+    });
+    Ok(DocumentAnswer::RemovedCollection { id, documents: documents.await? })
+}
+
+async fn search(
+    daemon: &Daemon,
+    principal: Principal,
+    query: String,
+    collections: Option<Vec<String>>,
+    k: usize,
+) -> Result<DocumentAnswer, ServiceError> {
+    let began = std::time::Instant::now();
+    let (vector, no_vectors) = match question(daemon, query.clone()).await {
+        Ok(vector) => (Some(vector), None),
+        Err(why) => (None, Some(why)),
+    };
+    let passages = on(daemon, move |documents| {
+        let vector = vector.as_ref().map(|(code, fingerprint)| (code, *fingerprint));
+        let query = Query { text: &query, vector, k, sought: Sought::Fused };
+        documents.search(&principal.name, collections.as_deref(), query)
+    });
+    let passages = passages.await?;
+    meters::documents_searched(began.elapsed());
+    Ok(DocumentAnswer::Found { passages, no_vectors })
+}
+
+/// The direction of a question, or why there is none.
+async fn question(daemon: &Daemon, text: String) -> Result<(Code, [u8; 32]), String> {
+    let embedder = daemon.replies.examples.embedder().map_err(str::to_owned)?;
+    let vector = embedder.query(text).await.map_err(|why| why.to_string())?;
+    Ok((Code::of(&vector.values), embedder.fingerprint()))
+}
+
+async fn vectors(embedder: &Embedder, passages: Vec<String>) -> Result<Vectors, String> {
+    let mut rows = Vec::with_capacity(passages.len());
+    let terms = Terms { cut: true, within: VECTORS_TIMEOUT, first: false };
+    for some in passages.chunks(VECTORS_AT_ONCE) {
+        let texts = some.iter().map(|text| (Purpose::Document, EmbedInput::Text(text.clone()))).collect();
+        let made = embedder.embed(texts, terms, ()).await.map_err(|why| why.to_string())?;
+        rows.extend(made.into_iter().map(|vector| vector.values));
+    }
+    Ok(Vectors::new(embedder.fingerprint(), embedder.width(), &rows))
+}
+
+/// Mends the index once, then makes the vectors that are missing, whenever there are some.
+pub(super) async fn tend(daemon: Arc<Daemon>) {
+    let documents = daemon.replies.documents.clone();
+    let mending = documents.clone();
+    match spawn_blocking(move || mending.mend()).await {
+        Ok(Ok(0)) => {}
+        Ok(Ok(mended)) => tracing::info!(mended, "the index of the documents agrees with their files again"),
+        Ok(Err(error)) => tracing::error!(%error, "the index of the documents"),
+        Err(error) => tracing::error!(%error, "the index of the documents"),
+    }
+    count(&documents);
+    let Ok(embedder) = daemon.replies.examples.embedder() else { return };
+    loop {
+        for id in documents.without_vectors(embedder.fingerprint()) {
+            if let Err(why) = embed_one(&documents, embedder, &id).await {
+                tracing::warn!(id = id.0, why, "a document has no vectors yet: it is found by its words");
+                break;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn embed_one(documents: &Arc<Documents>, embedder: &Embedder, id: &DocumentId) -> Result<(), String> {
+    embedder.ready(VECTORS_TIMEOUT).await.map_err(|why| why.to_string())?;
+    let (from, wanted) = (documents.clone(), id.clone());
+    let passages = spawn_blocking(move || from.passages(&wanted)).await.map_err(|error| error.to_string())?;
+    // One that went meanwhile needs none.
+    let Ok(passages) = passages else { return Ok(()) };
+    let made = vectors(embedder, passages).await?;
+    let (to, id) = (documents.clone(), id.clone());
+    let kept = spawn_blocking(move || to.set_vectors(&id, made)).await.map_err(|error| error.to_string())?;
+    kept.map_err(|error| error.to_string())
+}

@@ -1,0 +1,88 @@
+//! A file that was read, before it is a document of a collection.
+
+use sha2::{Digest, Sha256};
+
+use super::chunk::{self, Chunk};
+use super::read::{self, ReadError, Reading};
+use super::{CollectionId, Document, DocumentError, DocumentId, NAME_CHARS_MAX, Vectors, words};
+
+/// A document that is to be kept, read already.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    pub principal: String,
+    pub by_owner: bool,
+    pub collection: Option<String>,
+    pub name: String,
+    pub title: String,
+    pub media_type: &'static str,
+    pub sha256: String,
+    pub bytes: u64,
+    pub text: String,
+    pub language: &'static str,
+    pub chunks: Vec<Chunk>,
+    /// Absent: they are made later.
+    pub vectors: Option<Vectors>,
+}
+
+impl Draft {
+    /// Reads a file. No passage of it is embedded yet.
+    pub fn read(name: &str, media_type: Option<&str>, bytes: &[u8]) -> Result<Draft, DocumentError> {
+        let (kind, media_type) = read::kind(name, media_type)?;
+        let reading: Reading = read::read(kind, bytes)?;
+        let chunks = chunk::chunks(&reading)?;
+        if chunks.is_empty() {
+            return Err(ReadError::NoText.into());
+        }
+        let language = if kind == read::Kind::Source { "" } else { words::language(&reading.text) };
+        let file = name.rsplit(['/', '\\']).next().unwrap_or(name);
+        Ok(Draft {
+            principal: String::new(),
+            by_owner: false,
+            collection: None,
+            name: name.to_owned(),
+            title: reading.title.unwrap_or_else(|| file.to_owned()).chars().take(NAME_CHARS_MAX).collect(),
+            media_type,
+            sha256: Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect(),
+            bytes: bytes.len() as u64,
+            text: reading.text,
+            language,
+            chunks,
+            vectors: None,
+        })
+    }
+
+    /// The texts that its passages are found by.
+    pub fn passages(&self) -> Vec<String> {
+        let document = self.document(DocumentId(String::new()), CollectionId(String::new()), 0, None);
+        passages(&document, &self.text)
+    }
+
+    pub(super) fn document(
+        &self,
+        id: DocumentId,
+        collection: CollectionId,
+        created_ms: i64,
+        replaces: Option<DocumentId>,
+    ) -> Document {
+        Document {
+            id,
+            collection,
+            name: self.name.clone(),
+            title: self.title.clone(),
+            media_type: self.media_type.to_owned(),
+            sha256: self.sha256.clone(),
+            bytes: self.bytes,
+            text_bytes: self.text.len() as u64,
+            language: self.language.to_owned(),
+            created_ms,
+            replaces,
+            chunks: self.chunks.clone(),
+        }
+    }
+}
+
+/// The texts that a document's passages are found by.
+pub(super) fn passages(document: &Document, text: &str) -> Vec<String> {
+    let of = |(n, chunk): (usize, &Chunk)| words::indexed(document, n, words::text_of(text, chunk.start, chunk.end));
+    document.chunks.iter().enumerate().map(of).collect()
+}

@@ -1,0 +1,87 @@
+//! Documents, as a server asks for them.
+
+use std::sync::Arc;
+
+use crate::documents::{Collection, CollectionId, Document, DocumentId, Found};
+
+/// A file that is to be a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewDocument {
+    pub name: String,
+    pub title: Option<String>,
+    /// Absent: the default one of its principal.
+    pub collection: Option<String>,
+    pub media_type: Option<String>,
+    pub bytes: Vec<u8>,
+}
+
+/// A command for documents. A principal reads its own collections and those that are shared with it, and changes its own;
+/// the admin scope lists, shows and removes everybody's. A search is always that of the principal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DocumentCommand {
+    Add(NewDocument),
+    /// In the order of time, behind a document, at most so many.
+    List {
+        collection: Option<String>,
+        principal: Option<String>,
+        after: Option<DocumentId>,
+        limit: usize,
+    },
+    /// A document and some of its passages.
+    Show {
+        id: DocumentId,
+        from: usize,
+        limit: usize,
+    },
+    Remove(DocumentId),
+    Search {
+        query: String,
+        /// Absent: all that the principal may read.
+        collections: Option<Vec<String>>,
+        k: usize,
+    },
+    Collections,
+    /// Makes one of the principal's own, or says who may read it.
+    Share {
+        name: String,
+        readers: Vec<String>,
+    },
+    /// By its name among the principal's own, or by its id.
+    RemoveCollection(String),
+}
+
+/// A document with the collection that it lies in.
+pub type Shelved = (Arc<Document>, Arc<Collection>);
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum DocumentAnswer {
+    Added {
+        document: Shelved,
+        replaced: Option<DocumentId>,
+        unchanged: bool,
+    },
+    List(Vec<Shelved>),
+    /// The texts of its passages from this one on.
+    Shown {
+        document: Shelved,
+        from: usize,
+        texts: Vec<String>,
+    },
+    Removed {
+        documents: usize,
+    },
+    /// `dense`: the question had a direction; else words alone were looked for, for this reason.
+    Found {
+        passages: Vec<Found>,
+        no_vectors: Option<String>,
+    },
+    /// Each with its documents and passages.
+    Collections(Vec<(Arc<Collection>, usize, usize)>),
+    Collection {
+        collection: Arc<Collection>,
+    },
+    RemovedCollection {
+        id: CollectionId,
+        documents: usize,
+    },
+}
