@@ -4,6 +4,7 @@
 
 mod budget;
 mod choice;
+mod documents;
 mod examples;
 mod generate;
 mod logprobs;
@@ -167,6 +168,7 @@ impl Replies {
             engram: std::mem::take(&mut request.engram),
             quality_gate: request.quality_gate,
             steps: request.steps,
+            documents: std::mem::take(&mut request.documents),
             max_tokens_default: self.config.get().max_tokens.or(hosted.defaults.max_tokens).unwrap_or(most),
             choices: request.choices,
             ceilings: self.config.get().ceilings,

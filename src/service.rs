@@ -26,7 +26,7 @@ use crate::turn::{
     ToolCall, TurnId, Usage,
 };
 
-pub use documents::{DocumentAnswer, DocumentCommand, NewDocument, Shelved};
+pub use documents::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Shelved};
 pub use error::ServiceError;
 pub use lessons::{CORRECTION_CHARS_MAX, FeedbackKept, FeedbackRequest, LessonCommand, NoLessons};
 pub use night::NightCommand;
@@ -169,6 +169,7 @@ pub struct ReplyRequest {
     pub one_tool_call: bool,
     /// Lessons that bear on the question are shown.
     pub recall: bool,
+    pub documents: DocumentsWish,
     /// The client shows text as it comes: what was told cannot be taken back.
     pub streamed: bool,
 }

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 
 pub use branch::{Branch, Condition};
 pub use step::{
-    CallOutcome, CallRecord, Draft, HiddenUsage, Step, StepOutcome, StepRecord, ToolLimits, ToolLoop, Work,
+    CallOutcome, CallRecord, DocumentTerms, Draft, HiddenUsage, ShownPassage, Step, StepOutcome, StepRecord,
+    ToolLimits, ToolLoop, Work,
 };
 pub use thought::{BudgetForcing, ReflectionSuppression, THOUGHT_TOKENS_MAX, ThoughtEnd, ThoughtPolicy, ThoughtUse};
 

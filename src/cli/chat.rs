@@ -54,6 +54,9 @@ pub struct Args {
     /// Built-in tools that answers may call, by name: `calculate,date_time` [default: those of the route]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     tools: Vec<String>,
+    /// Answers read from documents: `--documents=papers,house`, or all that one may read [default: as the route does]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1, require_equals = true, default_missing_value = "*")]
+    documents: Option<Vec<String>>,
     /// Thought: auto, on, off or a number of tokens
     #[arg(long, default_value = "auto", value_parser = |text: &str| text.parse::<Think>())]
     think: Think,
@@ -86,6 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     session.route = args.route;
     session.model = args.model;
     session.tools = args.tools;
+    session.documents = args.documents;
     session.think = args.think;
     let typed = args.message.join(" ");
     if !args.message.is_empty() && typed.trim().is_empty() {
@@ -150,6 +154,9 @@ fn one_answer(runtime: &Runtime, client: &Client, session: &mut Session, questio
     let mut answer = Answer::default();
     let request = session.request(true);
     runtime.block_on(answer::ask(client, &request, style, &mut answer, &mut std::io::stdout().lock()))?;
+    for source in answer.sources().unwrap_or_default() {
+        note!("{source}");
+    }
     if answer.is_cut() {
         note!("chimere: {}: --max-tokens N allows more", answer.cut());
     }
@@ -262,6 +269,9 @@ impl Prompt {
                 self.rated = answer.id.clone();
                 if let Some(lessons) = answer.lessons() {
                     say!("[shown {lessons}: `chimere lessons show ID`]");
+                }
+                for source in answer.sources().unwrap_or_default() {
+                    say!("{source}");
                 }
                 if answer.is_cut() {
                     let again = if self.session.remembered.is_some() { "ask it to go on" } else { "/retry asks again" };

@@ -133,6 +133,7 @@ fn tell(step: &ProgramStep, margin: &str) {
         }
         ProgramWork::Draft(_, tokens) => format!("generate, hidden, at most {tokens} tokens"),
         ProgramWork::Branch(when, ..) => format!("branch: where {when}"),
+        ProgramWork::Retrieve(terms) => format!("retrieve, at most {} passages of documents", terms.k),
         ProgramWork::Judge(gated) => format!("judge, at most {} more answers", gated.gate.retries),
     };
     say!("  {margin}{:<16} {what}", step.name);

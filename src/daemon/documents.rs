@@ -38,18 +38,7 @@ impl Default for Places {
 }
 
 fn told(error: DocumentError) -> ServiceError {
-    let message = error.to_string();
-    match error {
-        DocumentError::Invalid { param, .. } => ServiceError::Invalid { message, param: Some(param.to_owned()) },
-        DocumentError::Unreadable(ReadError::Unknown { .. }) => {
-            ServiceError::Invalid { message, param: Some("name".to_owned()) }
-        }
-        DocumentError::Unreadable(_) => ServiceError::Invalid { message, param: None },
-        DocumentError::Unknown(_) | DocumentError::NoCollection(_) => ServiceError::NotFound(message),
-        DocumentError::Full(_) => ServiceError::Conflict(message),
-        DocumentError::Disk(_) | DocumentError::Index(_) => ServiceError::Unavailable { message, retry_after_s: 10 },
-        DocumentError::Closed(_) => ServiceError::Internal(message),
-    }
+    error.into()
 }
 
 fn lost(error: impl ToString) -> ServiceError {
@@ -116,10 +105,16 @@ pub(super) async fn command(
                 return Err(ServiceError::Invalid { message, param: Some("readers".to_owned()) });
             }
             let now_ms = daemon.clock.now_ms();
+            let read = |c: &Collection| c.principal == principal.name && c.name == name && !c.readers.is_empty();
+            let was_read = documents.collections(None).iter().any(|(collection, ..)| read(collection));
             let share = move |documents: &Documents| {
                 documents.share(&principal.name, &name, readers, new_collection(now_ms), now_ms)
             };
-            Ok(DocumentAnswer::Collection { collection: on(daemon, share).await? })
+            let collection = on(daemon, share).await?;
+            if was_read {
+                forget_shown(daemon, None).await;
+            }
+            Ok(DocumentAnswer::Collection { collection })
         }
         DocumentCommand::RemoveCollection(name) => {
             let all = documents.collections(None);
@@ -168,28 +163,47 @@ async fn add(daemon: &Daemon, principal: Principal, new: NewDocument) -> Result<
         kept
     });
     let kept = kept.await?;
+    if kept.replaced.is_some() {
+        forget_shown(daemon, Some(&kept.collection)).await;
+    }
     let document = (kept.document, kept.collection);
     Ok(DocumentAnswer::Added { document, replaced: kept.replaced, unchanged: kept.unchanged })
 }
 
 async fn remove(daemon: &Daemon, id: DocumentId) -> Result<DocumentAnswer, ServiceError> {
+    let collection = daemon.replies.documents.get(&id).map(|(_, collection)| collection);
     let gone = on(daemon, move |documents| {
         let gone = documents.remove(&id);
         count(documents);
         gone
     });
-    gone.await?;
+    let gone = gone.await;
+    forget_shown(daemon, collection.as_deref()).await;
+    gone?;
     Ok(DocumentAnswer::Removed { documents: 1 })
 }
 
 async fn remove_collection(daemon: &Daemon, id: CollectionId) -> Result<DocumentAnswer, ServiceError> {
+    let all = daemon.replies.documents.collections(None);
+    let collection = all.into_iter().map(|(collection, ..)| collection).find(|collection| collection.id == id);
     let gone = id.clone();
     let documents = on(daemon, move |documents| {
         let removed = documents.remove_collection(&gone);
         count(documents);
         removed
     });
-    Ok(DocumentAnswer::RemovedCollection { id, documents: documents.await? })
+    let documents = documents.await;
+    forget_shown(daemon, collection.as_deref()).await;
+    Ok(DocumentAnswer::RemovedCollection { id, documents: documents? })
+}
+
+/// Forgets the kept prompts that may show passages of a collection: its principal's, or everybody's where others read it.
+async fn forget_shown(daemon: &Daemon, collection: Option<&Collection>) {
+    let own = collection.filter(|collection| collection.readers.is_empty());
+    let of_one = own.map(|collection| collection.principal.clone());
+    if let Err(error) = daemon.forget_prefixes(of_one).await {
+        tracing::error!(%error, "a document went, and kept prompts that showed it did not");
+    }
 }
 
 async fn search(
@@ -199,26 +213,9 @@ async fn search(
     collections: Option<Vec<String>>,
     k: usize,
 ) -> Result<DocumentAnswer, ServiceError> {
-    let began = std::time::Instant::now();
-    let (vector, no_vectors) = match question(daemon, query.clone()).await {
-        Ok(vector) => (Some(vector), None),
-        Err(why) => (None, Some(why)),
-    };
-    let passages = on(daemon, move |documents| {
-        let vector = vector.as_ref().map(|(code, fingerprint)| (code, *fingerprint));
-        let query = Query { text: &query, vector, k, sought: Sought::Fused };
-        documents.search(&principal.name, collections.as_deref(), query)
-    });
-    let passages = passages.await?;
-    meters::documents_searched(began.elapsed());
+    let found = daemon.replies.search_documents(principal.name, query, collections, k).await;
+    let (passages, no_vectors) = found?;
     Ok(DocumentAnswer::Found { passages, no_vectors })
-}
-
-/// The direction of a question, or why there is none.
-async fn question(daemon: &Daemon, text: String) -> Result<(Code, [u8; 32]), String> {
-    let embedder = daemon.replies.examples.embedder().map_err(str::to_owned)?;
-    let vector = embedder.query(text).await.map_err(|why| why.to_string())?;
-    Ok((Code::of(&vector.values), embedder.fingerprint()))
 }
 
 async fn vectors(embedder: &Embedder, passages: Vec<String>) -> Result<Vectors, String> {

@@ -5,14 +5,17 @@
 //! - [`file`]: how a document lies on the disk.
 //! - [`words`]: the words of a collection (BM25); [`vectors`]: the directions of a document's passages.
 //! - [`search`]: both, fused by rank.
+//! - [`show`]: how the model is shown passages; [`cite`]: what of an answer stands on them.
 
 mod chunk;
+pub mod cite;
 mod draft;
 mod file;
 mod html;
 pub mod read;
 mod search;
 mod shelf;
+pub mod show;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 //! - `program`: the steps of a file and the most that they cost.
 //! - `branch`: the step that goes on with one of two lists.
 //! - `cost`: the most that a reply costs.
+//! - `retrieve`: the step that looks for passages of documents.
 //! - `tool_loop`: the step that calls built-in tools.
 //! - `set`: all of them, with the overlay and the cascade.
 //! - `plan`: makes a request's plan from a pipeline and the client's parameters.
@@ -14,6 +15,7 @@ mod cost;
 mod file;
 mod plan;
 mod program;
+mod retrieve;
 mod set;
 mod tool_loop;
 mod watch;
@@ -23,6 +25,7 @@ pub use cost::{Ceilings, Cost, cost};
 pub use file::{FILE_BYTES_MAX, Pipeline, PipelineError, Provenance};
 pub use plan::{TABLES_MAX, Wishes, plain_plan, plan};
 pub use program::{HIDDEN_TOKENS_MAX, Program, ProgramStep, ProgramWork, STEPS_MAX, fill};
+pub use retrieve::{PASSAGE_TOKENS_MAX, PASSAGES_OF_REPLY_MAX};
 pub use set::{DEFAULT_ROUTE, PipelineSet, Routing, Source, Sources};
 pub use watch::Watch;
 

@@ -8,12 +8,13 @@ use serde_json::Value;
 use super::Pipeline;
 use super::cost::Ceilings;
 use super::program::{ANSWER, JUDGE, Program, ProgramStep, ProgramWork, Terms};
+use super::retrieve;
 use crate::engine::protocol::{Hosted, STOP_BYTES_MAX, STOPS_MAX};
 use crate::engine::sampler::{LOGIT_BIAS_MAX, LOGPROBS_MAX};
 use crate::engram::blend::LAMBDA_MAX;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::engram::format::check_name;
-use crate::service::{EngramWish, SamplingOverrides, ServiceError, StepsWish};
+use crate::service::{DocumentsWish, EngramWish, SamplingOverrides, ServiceError, StepsWish};
 use crate::turn::{
     Branch, Draft, Message, Plan, PromptEnd, PromptForm, QualityGate, Role, Sampling, Step, Thinking, ThoughtPolicy,
     Tier, ToolLimits, ToolLoop, Work,
@@ -40,6 +41,7 @@ pub struct Wishes {
     pub engram: EngramWish,
     pub quality_gate: Option<bool>,
     pub steps: StepsWish,
+    pub documents: DocumentsWish,
     /// Tokens of a reply where neither request nor pipeline says.
     pub max_tokens_default: u32,
     /// Answers that it wants, and what a reply may cost.
@@ -64,10 +66,11 @@ pub fn plan(
         StepsWish::Program | StepsWish::Events => &pipeline.program,
     };
     let tools = built_in(program, &wishes)?;
-    if (program.instructs() || tools.is_some()) && wishes.prompt.end != PromptEnd::Opened {
+    let documents = retrieve::terms(program, &wishes.documents);
+    if (program.instructs() || tools.is_some() || documents.is_some()) && wishes.prompt.end != PromptEnd::Opened {
         let message = format!(
             "the route `{}` works in steps, which ask something behind the conversation: a reply that goes on with the \
-             last message needs `chimere.steps: \"none\"`, and no built-in tools",
+             last message needs `chimere.steps: \"none\"`, no built-in tools and no documents",
             pipeline.name
         );
         return Err(ServiceError::Invalid { message, param: Some("chimere.steps".to_owned()) });
@@ -81,7 +84,7 @@ pub fn plan(
         StepsWish::None => None,
         StepsWish::Program | StepsWish::Events => gate(program, tier, wishes.quality_gate),
     };
-    let steps = steps(pipeline, program, &messages, &sampling, tier, tools, gate);
+    let steps = retrieve::placed(steps(pipeline, program, &messages, &sampling, tier, tools, gate), documents);
     let usual = || {
         let room = wishes.ceilings.answer_tokens(&steps, wishes.choices.max(1));
         pipeline.max_tokens.unwrap_or(wishes.max_tokens_default).min(room)
@@ -189,6 +192,7 @@ fn planned(steps: &[ProgramStep], answer: &dyn Fn(&Terms) -> Work, draft: &dyn F
                 steps: planned(steps, answer, draft),
                 otherwise: planned(otherwise, answer, draft),
             })),
+            ProgramWork::Retrieve(terms) => Work::Retrieve(terms.clone()),
             ProgramWork::Judge(_) => return None,
         };
         Some(Step { name: step.name.clone(), work })

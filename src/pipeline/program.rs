@@ -8,8 +8,9 @@ use serde::de::IgnoredAny;
 
 use super::branch::RawBranch;
 use super::plan::check_sampling;
+use super::retrieve;
 use super::tool_loop::RawTools;
-use crate::turn::{Condition, QualityGate, Sampling, Tier, ToolLimits};
+use crate::turn::{Condition, DocumentTerms, QualityGate, Sampling, Tier, ToolLimits};
 
 pub const STEPS_MAX: usize = 16;
 /// Tokens that the hidden generations of a program may come to together.
@@ -32,7 +33,7 @@ pub(super) enum RawStep {
     Generate(RawGenerate),
     Judge(RawGate),
     Tools(RawTools),
-    Retrieve(IgnoredAny),
+    Retrieve(DocumentTerms),
     Web(IgnoredAny),
     TreeSearch(IgnoredAny),
     Branch(RawBranch),
@@ -114,6 +115,8 @@ pub enum ProgramWork {
     Judge(Gated),
     /// One of two lists of hidden steps.
     Branch(Condition, Vec<ProgramStep>, Vec<ProgramStep>),
+    /// Passages of documents.
+    Retrieve(DocumentTerms),
 }
 
 impl ProgramStep {
@@ -123,7 +126,7 @@ impl ProgramStep {
         match &self.work {
             ProgramWork::Draft(_, tokens) => u64::from(*tokens),
             ProgramWork::Branch(_, steps, otherwise) => all(steps).max(all(otherwise)),
-            ProgramWork::Answer(_) | ProgramWork::Tools(..) | ProgramWork::Judge(_) => 0,
+            ProgramWork::Answer(_) | ProgramWork::Tools(..) | ProgramWork::Judge(_) | ProgramWork::Retrieve(_) => 0,
         }
     }
 
@@ -196,7 +199,7 @@ impl Program {
     pub fn instructs(&self) -> bool {
         let instructs = |step: &ProgramStep| match &step.work {
             ProgramWork::Answer(terms) | ProgramWork::Tools(terms, ..) => !terms.instruction.is_empty(),
-            ProgramWork::Draft(..) | ProgramWork::Branch(..) => true,
+            ProgramWork::Draft(..) | ProgramWork::Branch(..) | ProgramWork::Retrieve(_) => true,
             ProgramWork::Judge(_) => false,
         };
         self.steps.iter().any(instructs)
@@ -255,7 +258,10 @@ impl Program {
                     work => Ok(ProgramStep { work, ..step }),
                 }
             }
-            RawStep::Retrieve(_) => not_built("retrieve", "an index of documents"),
+            RawStep::Retrieve(_) if at > last => {
+                Err("is `retrieve` behind the answer: nothing would see what it finds".to_owned())
+            }
+            RawStep::Retrieve(terms) => retrieve::checked(terms),
             RawStep::Web(_) => not_built("web", "a search of the web"),
             RawStep::TreeSearch(_) => not_built("tree_search", "forks of a generation"),
             RawStep::Branch(_) if at > last => Err("is `branch` behind the answer: nothing would see it".to_owned()),
@@ -409,7 +415,11 @@ mod tests {
             ("steps: [{tools: {allow: [calculate], timeout_ms: 1}}]\n", "has timeout_ms 1"),
             ("steps: [{tools: {allow: [calculate], answer: {hidden: true}}}]\n", "[0] is hidden"),
             ("steps: [{tools: {allow: [calculate]}}, {generate: {}}]\n", "[0] is `tools` before the answer"),
-            ("steps: [{retrieve: {k: 3}}, {generate: {}}]\n", "`retrieve`, which needs an index of documents"),
+            ("steps: [{retrieve: {k: 0}}, {generate: {}}]\n", "steps [0] has k 0, but must have 1 to 20"),
+            ("steps: [{retrieve: {tokens_max: 9}}, {generate: {}}]\n", "has tokens_max 9, but must have 64 to 16384"),
+            ("steps: [{retrieve: {collections: []}}, {generate: {}}]\n", "must name 1 to 64"),
+            ("steps: [{generate: {}}, {retrieve: {}}]\n", "steps [1] is `retrieve` behind the answer"),
+            ("steps: [{retrieve: {}}, {retrieve: {}}, {generate: {}}]\n", "is called `retrieve` as an earlier step is"),
             ("steps: [{web: {}}, {generate: {}}]\n", "`web`, which needs a search of the web"),
             ("steps: [{tree_search: {}}]\n", "no `generate`"),
             ("steps: [{tree_search: {beams: 4}}, {generate: {}}]\n", "`tree_search`, which needs forks"),
@@ -455,7 +465,7 @@ mod tests {
             retrieve: {k: 1, min_score: 0.5, tokens_max: 9}\nsampling: {temperature: 0, top_p: 1, top_k: 1, min_p: 0, \
             repetition_penalty: 1, frequency_penalty: 0, presence_penalty: 0, penalty_window_tokens: 1, seed: 1, logprobs: 1}\n\
             steps:\n  - generate: {name: n, hidden: true, system: s, instruction: i, tier: ultra, thinking_tokens: 0, \
-            max_tokens: 9, sampling: {top_k: 1}}\n  - branch: {name: b, when: {tiers: [fast], words_min: 1, asks: [y], \
+            max_tokens: 9, sampling: {top_k: 1}}\n  - retrieve: {collections: [c], k: 3, tokens_max: 99}\n  - branch: {name: b, when: {tiers: [fast], words_min: 1, asks: [y], \
             step: n, says: [x]}, steps: [{generate: {name: c}}], otherwise: [{generate: {}}]}\n  - tools: \
             {allow: [calculate], rounds: 2, calls: 3, timeout_ms: 500, answer: {name: n2}}\n  - judge: {verdict_max: 1, retries: 1, \
             timeout_ms: 100, tiers: [ultra]}\n";

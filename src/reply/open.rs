@@ -138,6 +138,7 @@ pub(super) async fn open(
         judgement: None,
         ahead: Default::default(),
         trace: Vec::new(),
+        evidence: Vec::new(),
         record: record(&Step { name: String::new(), work: Work::Answer { instruction: String::new() } }),
     };
     Ok((run, started))

@@ -23,7 +23,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// Searches under way at once: each is a pass over all lessons that its principal may be shown.
 pub const RECALLS_MAX: usize = 4;
 /// Tokens that notes leave for the answer, where it may have so many.
-const ANSWER_TOKENS: u32 = 256;
+pub(super) const ANSWER_TOKENS: u32 = 256;
 /// What a template may write around a message and around all of them, bytes.
 const MESSAGE_BYTES: usize = 64;
 const TEMPLATE_BYTES: usize = 1_024;
@@ -114,6 +114,7 @@ impl ReplyRun<'_> {
         let mut messages = self.plan.messages.clone();
         self.replies.withheld.put_back(&self.opening.principal, &mut messages);
         note::show(&mut messages, notes);
+        messages.extend(self.evidence.iter().cloned());
         messages
     }
 }
@@ -154,7 +155,7 @@ fn tokens_at_most(chat: &ChatInput) -> usize {
 }
 
 /// The tokens of a chat's prompt, as the engine counts them.
-async fn count(seat: &Seat, chat: ChatInput) -> Option<usize> {
+pub(super) async fn count(seat: &Seat, chat: ChatInput) -> Option<usize> {
     match seat.inference.send_within(Ask::ApplyTemplate { chat }, WITHIN).await {
         Ok(Ok(Event::Rendered { ids, .. })) => Some(ids.len()),
         Ok(Ok(Event::Failed { kind: FailureKind::Context, .. })) => Some(usize::MAX),

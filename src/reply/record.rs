@@ -62,6 +62,7 @@ impl Opening {
         generations: Vec<Generation>,
         steps: Vec<StepRecord>,
     ) -> Turn {
+        let evidence = steps.iter().any(|step| !step.passages.is_empty());
         let messages = match self.text {
             Some(text) => vec![Message::new(Role::User, text)],
             None => plan.messages,
@@ -73,9 +74,10 @@ impl Opening {
             time_ms: self.time_ms,
             principal: self.principal,
             consent: self.consent,
-            // Passages are texts from elsewhere that shaped the answer.
+            // Passages are texts from elsewhere that shaped the answer, and so are those of documents.
             taint: tainted(&messages)
                 || steps.iter().flat_map(|step| &step.calls).any(|call| call.taints)
+                || evidence
                 || plan.engram.is_some_and(|engram| !engram.passages.is_empty()),
             // What somebody else began is not what the model would have said either.
             formed: self.formed || plan.prompt.end == PromptEnd::Within,
@@ -92,8 +94,8 @@ impl Opening {
             examples: plan.examples,
             lessons: plan.notes.iter().map(|note| note.lesson.clone()).collect(),
             tools: plan.tools,
-            // They hold the words of lessons, which may be forgotten.
-            prompt_ids: if plan.notes.is_empty() { prompt_ids } else { Vec::new() },
+            // They hold the words of lessons and documents, which may go.
+            prompt_ids: if plan.notes.is_empty() && !evidence { prompt_ids } else { Vec::new() },
             sampling: plan.sampling,
             thinking: plan.thinking,
             generations,
@@ -151,6 +153,7 @@ pub(super) mod tests {
             built_in: None,
             prompt_logprobs: false,
             recall: true,
+            documents: Default::default(),
             streamed: false,
         }
     }

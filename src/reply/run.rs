@@ -25,7 +25,7 @@ use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
 use crate::store::GoesOn;
 use crate::toolcall::Format;
-use crate::turn::{HiddenUsage, Judgement, Plan, Step, StepOutcome, StepRecord, Turn};
+use crate::turn::{HiddenUsage, Judgement, Message, Plan, Step, StepOutcome, StepRecord, Turn};
 
 /// What a request says of its answer beside the plan.
 pub(super) struct Asked {
@@ -66,6 +66,8 @@ pub(super) struct ReplyRun<'a> {
     pub(super) trace: Vec<StepRecord>,
     /// The step under way.
     pub(super) record: StepRecord,
+    /// What was found for the question; it stands behind the conversation, and is no part of it.
+    pub(super) evidence: Vec<Message>,
 }
 
 /// Runs a reply to its end. `opened` hears once whether the engine has taken it.
@@ -221,6 +223,7 @@ pub(super) fn record(step: &Step) -> StepRecord {
         because: None,
         text: String::new(),
         calls: Vec::new(),
+        passages: Vec::new(),
     }
 }
 

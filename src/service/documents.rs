@@ -2,7 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::documents::{Collection, CollectionId, Document, DocumentId, Found};
+use super::ServiceError;
+use crate::documents::{Collection, CollectionId, Document, DocumentError, DocumentId, Found, ReadError};
+use crate::turn::DocumentTerms;
+
+/// What a request says of documents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DocumentsWish {
+    /// Nothing: the pipeline decides.
+    #[default]
+    Pipeline,
+    Off,
+    Use(DocumentTerms),
+}
 
 /// A file that is to be a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,4 +96,23 @@ pub enum DocumentAnswer {
         id: CollectionId,
         documents: usize,
     },
+}
+
+impl From<DocumentError> for ServiceError {
+    fn from(error: DocumentError) -> Self {
+        let message = error.to_string();
+        match error {
+            DocumentError::Invalid { param, .. } => ServiceError::Invalid { message, param: Some(param.to_owned()) },
+            DocumentError::Unreadable(ReadError::Unknown { .. }) => {
+                ServiceError::Invalid { message, param: Some("name".to_owned()) }
+            }
+            DocumentError::Unreadable(_) => ServiceError::Invalid { message, param: None },
+            DocumentError::Unknown(_) | DocumentError::NoCollection(_) => ServiceError::NotFound(message),
+            DocumentError::Full(_) => ServiceError::Conflict(message),
+            DocumentError::Disk(_) | DocumentError::Index(_) => {
+                ServiceError::Unavailable { message, retry_after_s: 10 }
+            }
+            DocumentError::Closed(_) => ServiceError::Internal(message),
+        }
+    }
 }

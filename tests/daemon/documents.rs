@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, kill};
-use crate::people::{again, key, told, toward};
+use crate::people::{again, key, told, toward, with_key};
 
 const HOUSE: &str = "# House\n\n## Boiler\n\nThe code of the boiler is 4711. It was put in in 1987.\n\n## Garden\n\n\
     The shed stands behind the pear tree.\n";
@@ -184,4 +184,65 @@ async fn a_kill_loses_no_document_that_was_acknowledged_and_leaves_no_half() {
     let left = fs::read_dir(daemon.state.path().join("documents")).unwrap();
     let halves = left.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.')).count();
     assert_eq!(halves, 0);
+}
+
+/// A chat that may read documents.
+fn asking(question: &str, documents: Value) -> Value {
+    json!({"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 24,
+        "chimere": {"documents": documents}})
+}
+
+#[tokio::test]
+async fn an_answer_is_shown_the_passages_that_its_key_may_read_and_says_which() {
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let [ada, bob] = ["ada", "bob"].map(|name| key(state.path(), name, "chat"));
+    fs::create_dir_all(state.path().join("pipelines")).unwrap();
+    let house = "name: house\nversion: 1\nfollow_model: true\nsteps: [{retrieve: {k: 2}}, {generate: {}}]\n";
+    fs::write(state.path().join("pipelines/house.yaml"), house).unwrap();
+    let daemon = again(&state, &[]).await;
+    let body = json!({"name": "house.md", "text": HOUSE, "media_type": "text/markdown"});
+    let id = with_key(&daemon, &ada, "/v1/documents", &body).await["id"].clone();
+    let question = "What is the code of the boiler?";
+    let ask = async |key: &str, body: &Value| with_key(&daemon, key, "/v1/chat/completions", body).await;
+    let plain = ask(&ada, &asking(question, json!(false))).await;
+    let reply = ask(&ada, &asking(question, json!(true))).await;
+    let (own, source) = (&reply["x_chimere"], &reply["x_chimere"]["sources"][0]);
+    assert!(source["text"].as_str().unwrap().contains("4711") && source["number"] == 1, "{own}");
+    assert_eq!(
+        (&source["document"], &source["url"]),
+        (&id, &json!(format!("/v1/documents/{}#L3", id.as_str().unwrap())))
+    );
+    assert_eq!((&own["trace"][0]["kind"], &own["trace"][1]["kind"]), (&json!("retrieve"), &json!("generate")));
+    let tokens = |reply: &Value| reply["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(tokens(&reply) > tokens(&plain) + 30 && plain["x_chimere"].get("sources").is_none());
+    for citation in own["citations"].as_array().into_iter().flatten() {
+        assert!(HOUSE.contains(citation["quote"]["text"].as_str().unwrap_or_default()), "{citation}");
+    }
+    // The Turn keeps where the passages stand, and none of their words; it teaches nothing.
+    let turn = own["turn"].as_str().unwrap();
+    let kept = json_of(told(&daemon, &["memory", "list", "--json", "--turn", turn], &ada).trim());
+    assert_eq!((&kept["taint"], &kept["prompt_ids"]), (&json!(true), &json!([])), "{kept}");
+    assert_eq!(kept["steps"][0]["passages"][0]["document"], id);
+    assert!(!kept["steps"].to_string().contains("1987") && !kept["messages"].to_string().contains("1987"), "{kept}");
+    let corrected = with_key(&daemon, &ada, "/v1/feedback", &json!({"turn": turn, "correction": "4711"})).await;
+    assert!(corrected["no_lesson"].is_string(), "{corrected}");
+    // What is another's is not there: the model is told that nothing was found, and so is the client.
+    let nothing = ask(&bob, &asking(question, json!(true))).await;
+    assert_eq!(
+        (&nothing["x_chimere"]["sources"], &nothing["x_chimere"]["trace"][0]["decided"]),
+        (&json!([]), &json!("nothing was found"))
+    );
+    let unknown = reqwest::Client::new().post(format!("{}/v1/chat/completions", daemon.url)).bearer_auth(&bob);
+    let unknown = unknown.json(&asking(question, json!({"collections": ["papers"]}))).send().await.unwrap();
+    assert_eq!(unknown.status(), 404);
+    // A pipeline's step does the same, and a request may leave it out.
+    let mut routed =
+        json!({"messages": [{"role": "user", "content": question}], "max_tokens": 4, "chimere": {"route": "house"}});
+    assert_eq!(ask(&ada, &routed).await["x_chimere"]["sources"][0]["document"], id);
+    routed["chimere"]["documents"] = json!(false);
+    assert_eq!(ask(&ada, &routed).await["x_chimere"].get("sources"), None);
+    let shown = toward(&daemon, &ada).args(["chat", "--documents", question]).output().unwrap();
+    assert!(String::from_utf8_lossy(&shown.stderr).contains("[1] House, line 3"), "{shown:?}");
+    told(&daemon, &["documents", "remove", id.as_str().unwrap()], &ada);
+    assert_eq!(ask(&ada, &asking(question, json!(true))).await["x_chimere"]["sources"], json!([]));
 }

@@ -77,9 +77,11 @@ async fn a_pipeline_file_is_checked_and_its_route_is_asked() {
     ] {
         assert!(said.contains(words), "{said}");
     }
-    let bad = check("steps: [{retrieve: {}}, {generate: {}}]\n").await;
+    let reads = check("steps: [{retrieve: {k: 3}}, {generate: {}}]\n").await;
+    assert!(text(&reads.stdout).contains("retrieve, at most 3 passages of documents"), "{reads:?}");
+    let bad = check("steps: [{web: {}}, {generate: {}}]\n").await;
     assert_eq!(bad.status.code(), Some(65), "{bad:?}");
-    assert!(text(&bad.stderr).contains("steps [0] is `retrieve`, which needs an index of documents"), "{bad:?}");
+    assert!(text(&bad.stderr).contains("steps [0] is `web`, which needs a search of the web"), "{bad:?}");
     assert_eq!(chimere("pipeline", &url, &["check", "nowhere.yaml"], None).await.status.code(), Some(66));
     let schema: Value = serde_json::from_slice(&chimere("pipeline", &url, &["schema"], None).await.stdout).unwrap();
     assert!(schema["properties"]["steps"].is_object());

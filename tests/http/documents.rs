@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chimere::documents::{Chunk, Collection, CollectionId, Document, DocumentId, Found, Rank};
 use chimere::http::HttpLimits;
-use chimere::service::{DocumentAnswer, DocumentCommand, NewDocument, Principal, ServiceError};
+use chimere::service::{DocumentAnswer, DocumentCommand, DocumentsWish, NewDocument, Principal, ServiceError};
 use serde_json::{Value, json};
 
 use crate::fake::{ADMIN_KEY, CHAT_KEY, METRICS_KEY};
@@ -211,6 +211,57 @@ async fn documents_are_listed_shown_searched_and_removed() {
     for method in ["GET", "DELETE"] {
         let none = of(&server, method, "/v1/documents/document-none", CHAT_KEY, None).await;
         assert_eq!((none.status, none.error()["code"].as_str()), (404, Some("not_found")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_tells_its_sources_and_what_of_it_stands_on_them() {
+    let server = server().await;
+    let ask = async |order: &str, documents: Value| {
+        let body = json!({"messages": [{"role": "user", "content": order}], "chimere": {"documents": documents}});
+        server.post("/v1/chat/completions", &body).await.json()
+    };
+    let told = ask("hello [1] [2]", json!({"collections": ["papers"], "k": 3})).await;
+    let source = json!({"number": 1, "document": "document-1", "title": "House", "line": 7, "start": 10, "end": 40,
+        "url": "/v1/documents/document-1#L7", "text": "Nobody knows. You said hello in [the] garden."});
+    assert_eq!(told["x_chimere"]["sources"], json!([source]), "{told}");
+    // "you said hello [1] [2]": the second mark is of a number that was not shown.
+    let quote = json!({"text": "You said hello in [the] garden.", "start": 24, "end": 55});
+    let citation = json!({"choice": 0, "number": 1, "document": "document-1", "title": "House", "line": 7,
+        "url": "/v1/documents/document-1#L7", "by": "model", "start": 15, "end": 18, "quote": quote});
+    assert_eq!(told["x_chimere"]["citations"], json!([citation]));
+    let place = json!({"start_index": 15, "end_index": 18, "url": "/v1/documents/document-1#L7", "title": "House"});
+    let annotations = json!([{"type": "url_citation", "url_citation": place}]);
+    assert_eq!(told["choices"][0]["message"]["annotations"], annotations);
+    let wish = server.fake.requests.lock().unwrap().pop().unwrap().documents;
+    let DocumentsWish::Use(terms) = wish else { panic!("{wish:?}") };
+    assert_eq!((terms.collections, terms.k, terms.tokens_max), (Some(vec!["papers".to_owned()]), 3, 1_500));
+    // The same at the end of a stream.
+    let body = json!({"messages": [{"role": "user", "content": "hello [1]"}], "stream": true,
+        "chimere": {"documents": true}});
+    let text = server.post("/v1/chat/completions", &body).await.text;
+    let chunks = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let chunks: Vec<Value> = chunks.map(|chunk| serde_json::from_str(&format!("{{{chunk}")).unwrap()).collect();
+    let last = chunks.last().unwrap();
+    assert_eq!(last["choices"][0]["delta"]["annotations"], annotations, "{last}");
+    assert_eq!(last["x_chimere"]["sources"], json!([source]));
+    // Nothing found is an empty list; nothing looked for is none.
+    let nothing = ask("hello [1]", json!({"k": 1})).await;
+    let message = &nothing["choices"][0]["message"];
+    assert_eq!((&nothing["x_chimere"]["sources"], &message["annotations"]), (&json!([]), &json!([])));
+    assert_eq!(nothing["x_chimere"].get("citations"), None);
+    for off in [json!(false), Value::Null] {
+        let plain = ask("hello [1]", off).await;
+        assert_eq!(
+            (plain["x_chimere"].get("sources"), plain["choices"][0]["message"].get("annotations")),
+            (None, None)
+        );
+    }
+    for wrong in [json!({"k": 21}), json!({"kk": 1}), json!({"tokens_max": 1}), json!(3)] {
+        let body = json!({"messages": [{"role": "user", "content": "q"}], "chimere": {"documents": wrong}});
+        let refused = server.post("/v1/chat/completions", &body).await;
+        let named = refused.error()["param"].as_str().unwrap().to_owned();
+        assert!(refused.status == 400 && named.starts_with("chimere.documents"), "{wrong}: {}", refused.text);
     }
 }
 

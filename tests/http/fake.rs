@@ -10,10 +10,10 @@ use chimere::engine::protocol::{Channel, EmbedInput, Hosted};
 use chimere::lessons::{Lesson, LessonId};
 use chimere::pipeline::{Wishes, plain_plan};
 use chimere::service::{
-    AuthError, DocumentAnswer, DocumentCommand, EmbedFor, EmbedModel, Embedded, FeedbackKept, FeedbackRequest,
-    FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent, ReplyInput,
-    ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt, SessionUse, ShownPrompt, StepEvent,
-    StepsWish, TokenPieces, TurnFilter, TurnText,
+    AuthError, DocumentAnswer, DocumentCommand, DocumentsWish, EmbedFor, EmbedModel, Embedded, FeedbackKept,
+    FeedbackRequest, FurtherModel, LessonCommand, Listed, ModelWish, NightCommand, PlanSummary, Principal, ReplyEvent,
+    ReplyInput, ReplyRequest, RunSummary, Scope, Service, ServiceError, Session, SessionAt, SessionUse, ShownPrompt,
+    StepEvent, StepsWish, TokenPieces, TurnFilter, TurnText,
 };
 use chimere::turn::{
     FinishReason, Generation, Message, Quality, QualityOutcome, Role, StepOutcome, StepRecord, Tier, Timings, ToolCall,
@@ -73,6 +73,21 @@ fn run_of(principal: &str) -> RunSummary {
         generations_max: 2,
         tokens_max: 600,
     }
+}
+
+/// The step that looked for documents, where the request wants some: it found a passage, or none where one was wanted.
+fn retrieved(request: &ReplyRequest) -> Option<StepRecord> {
+    let DocumentsWish::Use(terms) = &request.documents else { return None };
+    let passage = json!({"number": 1, "document": "document-1", "start": 10, "end": 40, "line": 7});
+    let step = json!({"kind": "retrieve", "name": "retrieve", "outcome": "done", "prompt_tokens": 0,
+        "completion_tokens": 0, "took_ms": 1, "visible": false, "decided": "1 passage", "passages": [passage]});
+    let mut step: StepRecord = serde_json::from_value(step).unwrap();
+    step.passages[0].title = "House".to_owned();
+    step.passages[0].text = "Nobody knows. You said hello in [the] garden.".to_owned();
+    if terms.k == 1 {
+        step.passages.clear();
+    }
+    Some(step)
 }
 
 /// What one choice says.
@@ -211,6 +226,7 @@ impl Reply {
             because: None,
             text: "what no client sees".to_owned(),
             calls: Vec::new(),
+            passages: Vec::new(),
         };
         if self.request.steps == StepsWish::Events {
             let (kind, name) = (step.kind.clone(), step.name.clone());
@@ -232,7 +248,7 @@ impl Reply {
         to.send(ReplyEvent::Done {
             usage,
             generations,
-            steps: vec![step],
+            steps: retrieved(&self.request).into_iter().chain([step]).collect(),
             kept: if self.order == "late log" { None } else { Some(self.order != "full disk") },
         })
         .await

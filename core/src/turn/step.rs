@@ -31,6 +31,8 @@ pub enum Work {
     Judge(QualityGate),
     /// Goes on with one of two lists of hidden steps.
     Branch(Box<Branch>),
+    /// Looks for passages of documents that bear on the question.
+    Retrieve(DocumentTerms),
 }
 
 impl Work {
@@ -41,6 +43,7 @@ impl Work {
             Work::Tools(_) => "tools",
             Work::Judge(_) => "judge",
             Work::Branch(_) => "branch",
+            Work::Retrieve(_) => "retrieve",
         }
     }
 }
@@ -55,6 +58,44 @@ pub struct Draft {
     pub sampling: Sampling,
     pub thinking: Thinking,
     pub max_tokens: u32,
+}
+
+/// Which passages of documents a reply is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DocumentTerms {
+    /// Names or ids of collections; absent: all that the principal may read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collections: Option<Vec<String>>,
+    /// At most so many.
+    pub k: u32,
+    /// Most tokens of all of them together.
+    pub tokens_max: u32,
+}
+
+impl Default for DocumentTerms {
+    fn default() -> Self {
+        DocumentTerms { collections: None, k: 4, tokens_max: 1_500 }
+    }
+}
+
+/// A passage of a document that the model was shown. Its words are not kept: they go with the document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownPassage {
+    /// The number that it was shown under.
+    pub number: u32,
+    pub document: String,
+    /// Bytes of the document's text.
+    pub start: u64,
+    pub end: u64,
+    /// Its first line, from 1.
+    pub line: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<u32>,
+    #[serde(skip)]
+    pub title: String,
+    #[serde(skip)]
+    pub text: String,
 }
 
 /// The terms of an answer that may call built-in tools.
@@ -190,6 +231,9 @@ pub struct StepRecord {
     /// Calls of built-in tools, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallRecord>,
+    /// Passages of documents that the model was shown, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passages: Vec<ShownPassage>,
 }
 
 impl StepRecord {

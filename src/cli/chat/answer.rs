@@ -189,6 +189,23 @@ impl Answer {
         (!ids.is_empty()).then(|| ids.join(", "))
     }
 
+    /// The passages of documents that it was shown, a line each; `None`: none were looked for.
+    pub fn sources(&self) -> Option<Vec<String>> {
+        let sources = self.own["sources"].as_array()?;
+        if sources.is_empty() {
+            return Some(vec!["nothing was found in the documents".to_owned()]);
+        }
+        let text = |value: &Value| printable(value.as_str().unwrap_or_default());
+        let one = |source: &Value| {
+            let place = match source["page"].as_u64() {
+                Some(page) => format!("page {page}"),
+                None => format!("line {}", source["line"]),
+            };
+            format!("[{}] {}, {place} ({})", source["number"], text(&source["title"]), text(&source["document"]))
+        };
+        Some(sources.iter().map(one).collect())
+    }
+
     /// The figures of `/stats`.
     pub fn stats(&self) -> String {
         let number = |value: &Value| value.as_f64().unwrap_or_default();

@@ -31,6 +31,8 @@ pub struct Session {
     pub model: Option<String>,
     /// Built-in tools that answers may call; empty: those of the route.
     pub tools: Vec<String>,
+    /// Collections that answers read from; `*` alone: all that one may read. Absent: as the route does.
+    pub documents: Option<Vec<String>>,
     pub think: Think,
     pub messages: Vec<Value>,
     /// Session in which the daemon remembers what was said: only what is new is sent.
@@ -57,6 +59,7 @@ impl Session {
             route: None,
             model: None,
             tools: Vec::new(),
+            documents: None,
             think: Think::Auto,
             messages: Vec::new(),
             remembered: None,
@@ -124,6 +127,9 @@ impl Session {
         }
         if !self.tools.is_empty() {
             own["tools"] = json!(self.tools);
+        }
+        if let Some(names) = &self.documents {
+            own["documents"] = if names == &["*"] { json!(true) } else { json!({"collections": names}) };
         }
         if stream {
             own["steps"] = json!("events");

@@ -106,7 +106,7 @@ export class Answer {
 
   finish(message, running) {
     this.showProblem(message, running);
-    this.showSource(Array.isArray(message.meta.lessons) ? message.meta.lessons : []);
+    this.showSource(Array.isArray(message.meta.lessons) ? message.meta.lessons : [], message.meta.sources);
     if (running) return this.actionsBar.replaceChildren();
     const { vote, meta, content, calls } = message;
     const bar = [];
@@ -157,13 +157,14 @@ export class Answer {
       ...(lesson ? [quiet('See lessons', () => this.actions.lessons([lesson])), quiet('Forget it', forget)] : []));
   }
 
-  /** The lessons that the answer was shown. */
-  showSource(ids) {
-    this.source.hidden = !ids.length;
-    if (this.source.hidden) return this.source.replaceChildren();
+  /** The lessons and the passages of documents that the answer was shown. */
+  showSource(ids, sources) {
+    const passages = Array.isArray(sources) ? sources : null;
+    this.source.hidden = !ids.length && !passages;
     const words = ids.length > 1 ? `${ids.length} lessons` : 'a lesson';
-    this.source.replaceChildren(h('button', { type: 'button', class: 'quiet', onclick: () => this.actions.lessons(ids) },
-      `Source: ${words}`));
+    const lessons = ids.length > 0 && h('button', { type: 'button', class: 'quiet', onclick: () => this.actions.lessons(ids) },
+      `Source: ${words}`);
+    this.source.replaceChildren(...[lessons, passages && documents(passages)].filter(Boolean));
   }
 
   showProblem({ problem, stopped, content, reasoning }, running) {
@@ -244,4 +245,14 @@ function facts({ meta, stopped, problem, content }, running) {
     // The page was closed or loaded anew on the way.
     !running && fact(!meta.finish && !stopped && !problem ? 'cut off' : null),
   ].filter(Boolean);
+}
+
+/** Passages of documents, folded. Their text is shown as text. */
+function documents(passages) {
+  if (!passages.length) return h('span', { class: 'faint' }, 'Nothing was found in the documents.');
+  const place = ({ page, line }) => (page ? `page ${page}` : `line ${line}`);
+  const item = (passage) => h('li', {},
+    h('strong', {}, `[${passage.number}] ${passage.title}, ${place(passage)}`), h('pre', {}, passage.text));
+  const words = passages.length > 1 ? `${passages.length} passages of documents` : 'a passage of a document';
+  return h('details', { class: 'passages' }, h('summary', {}, `Sources: ${words}`), h('ul', {}, ...passages.map(item)));
 }

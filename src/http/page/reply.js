@@ -14,7 +14,7 @@ export const emptyReply = () => ({ role: 'assistant', content: '', reasoning: ''
 
 /** The request for the reply that follows `messages`. */
 export function requestFor(conversation, messages, settings) {
-  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn, lessons } = settings;
+  const { instruction, temperature, maxTokens, tools, builtIn, model, route, tier, thought, learn, lessons, documents } = settings;
   const body = { messages: messages.flatMap(wire), chimere: { conversation: conversation.id, steps: 'events' } };
   if (instruction.trim()) body.messages.unshift({ role: 'system', content: instruction });
   if (temperature !== null) body.temperature = temperature;
@@ -27,6 +27,7 @@ export function requestFor(conversation, messages, settings) {
   if (builtIn) body.chimere.tools = BUILT_IN;
   if (!learn) body.chimere.consent = false;
   if (!lessons) body.chimere.lessons = 'none';
+  if (documents) body.chimere.documents = true;
   return body;
 }
 
@@ -128,6 +129,7 @@ function growPlan(meta, plan) {
   meta.tier = plan.tier;
   meta.generation = plan.adapter_revision;
   meta.lessons = plan.lessons;
+  meta.sources = plan.sources;
   const decode = plan.timings?.decode_ms;
   meta.rate = decode > 0 && meta.tokens > 1 ? (1000 * (meta.tokens - 1)) / decode : null;
 }

@@ -11,7 +11,7 @@ const THOUGHTS = ['none', 'low', 'medium', 'high'];
 const TEXT_MAX = 32_000;
 
 /** `null` and '' leave the choice to the route. */
-const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true, lessons: true };
+const DEFAULTS = { instruction: '', temperature: null, maxTokens: null, tools: [], builtIn: false, model: '', route: '', tier: '', thought: '', learn: true, lessons: true, documents: false };
 
 function read() {
   try {
@@ -30,6 +30,7 @@ function read() {
       thought: THOUGHTS.includes(found.thought) ? found.thought : '',
       learn: same('learn') ? found.learn : true,
       lessons: same('lessons') ? found.lessons : true,
+      documents: same('documents') ? found.documents : false,
     };
   } catch {
     return { ...DEFAULTS };
@@ -125,6 +126,7 @@ export function bindDialog(saved) {
         builtIn: field('built-in').checked,
         learn: field('learn').checked,
         lessons: field('lessons').checked,
+        documents: field('documents').checked,
       });
       key.set(field('key').value.trim(), field('keep').checked);
     } catch (error) {
@@ -135,7 +137,7 @@ export function bindDialog(saved) {
     saved();
   });
   return function open(why = '') {
-    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn, lessons } = current;
+    const { instruction, temperature, maxTokens, tools: defined, builtIn, learn, lessons, documents } = current;
     field('instruction').value = instruction;
     field('temperature').value = temperature ?? '';
     field('max-tokens').value = maxTokens ?? '';
@@ -143,6 +145,7 @@ export function bindDialog(saved) {
     field('built-in').checked = builtIn;
     field('learn').checked = learn;
     field('lessons').checked = lessons;
+    field('documents').checked = documents;
     field('key').value = key.get();
     field('keep').checked = key.kept();
     $('settings-error').textContent = why;

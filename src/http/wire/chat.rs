@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::documents::{DOCUMENTS, RawDocuments};
 use super::format::{Asked, ResponseFormat, grammar, schema};
 use super::message::{RawMessage, messages};
 use super::sampling::{self, Common};
@@ -169,6 +170,7 @@ const EXTENSION: &[Param] = &[
         "`events`: a stream tells of the steps of the route as they happen; `none`: the answer alone.",
     ),
     Param::new("lessons", Shape::Word(&["recall", "none"]), "`none`: the answer is shown no lesson."),
+    DOCUMENTS,
 ];
 
 #[derive(Debug, Deserialize)]
@@ -214,6 +216,8 @@ pub(crate) struct Extension {
     pub(crate) thought: Option<RawThought>,
     /// Absent: lessons that bear on the question are shown.
     pub(crate) lessons: Option<LessonsWish>,
+    /// Absent: as the route does.
+    pub(crate) documents: Option<RawDocuments>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -372,6 +376,7 @@ pub(crate) fn request(
         prompt_logprobs: false,
         one_tool_call: false,
         recall: extension.lessons != Some(LessonsWish::None),
+        documents: RawDocuments::wish(extension.documents),
         streamed: common.stream,
     }
 }

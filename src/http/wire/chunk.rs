@@ -9,6 +9,7 @@ use super::chat::Form;
 use super::reply::{
     Head, Told, chat_logprobs, every_token, extension, finish_reason, is_text, text_logprobs, tool_call, usage,
 };
+use super::sources;
 use crate::engine::protocol::{Channel, PromptToken};
 use crate::http::error::ApiError;
 use crate::service::{Logprob, ReplyEvent, ServiceError, StepEvent};
@@ -232,10 +233,15 @@ impl ChunkWriter {
         let last = reasons.len().saturating_sub(1);
         for (choice, reason) in (0u32..).zip(&reasons) {
             self.open(choice, out);
-            out.extend_from_slice(match self.kind {
-                Kind::Chat => b",\"delta\":{}".as_slice(),
-                Kind::Completion { .. } => b",\"text\":\"\"".as_slice(),
-            });
+            match self.kind {
+                Kind::Chat => {
+                    let content = told.generations.get(choice as usize).map_or("", |of| of.content.as_str());
+                    let cited = sources::annotations(content, told.steps);
+                    out.extend_from_slice(b",\"delta\":");
+                    json_into(&cited.map_or_else(|| json!({}), |cited| json!({"annotations": cited})), out);
+                }
+                Kind::Completion { .. } => out.extend_from_slice(b",\"text\":\"\""),
+            }
             self.close(None, Some(reason), out);
             if choice as usize == last && !self.form.include_usage {
                 out.extend_from_slice(b",\"x_chimere\":");

@@ -9,11 +9,13 @@
 pub(crate) mod chat;
 pub(crate) mod chunk;
 pub(crate) mod completion;
+mod documents;
 pub(crate) mod embedding;
 pub(crate) mod format;
 pub(crate) mod message;
 pub(crate) mod reply;
 pub(crate) mod sampling;
+mod sources;
 pub(crate) mod template;
 pub(crate) mod thinking;
 pub(crate) mod tools;

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::chat::Form;
+use super::sources;
 use crate::engine::protocol::{PromptToken, TokenLogprob};
 use crate::http::error::ApiError;
 use crate::http::reply::Whole;
@@ -105,6 +106,12 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
         /// How the answer came to be, step by step.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         trace: Vec<StepRecord>,
+        /// Passages of documents that the model was shown, where any were looked for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sources: Option<Vec<Value>>,
+        /// What of the answers stands on them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        citations: Vec<Value>,
         /// Tokens beside those of `usage`, where there were any.
         #[serde(skip_serializing_if = "Option::is_none")]
         usage: Option<HiddenUsage>,
@@ -131,6 +138,8 @@ pub(crate) fn extension(plan: &PlanSummary, told: &Told, form: &Form) -> Value {
             Quality { because, verdicts, others: Vec::new(), ..**q }
         }),
         trace: steps.iter().map(StepRecord::told).collect(),
+        sources: sources::sources(steps),
+        citations: sources::told(generations, steps),
         usage: Some(HiddenUsage::of(steps, generations)).filter(|hidden| hidden.total_tokens > 0),
     };
     serde_json::to_value(extension).unwrap_or(Value::Null)
@@ -247,6 +256,9 @@ pub(crate) fn chat(reply: &Whole, form: &Form) -> Result<Value, ApiError> {
                 message["content"] = Value::Null;
             }
             message["tool_calls"] = Value::Array(calls);
+        }
+        if let Some(annotations) = sources::annotations(&choice.content, &reply.steps) {
+            message["annotations"] = annotations;
         }
         if !choice.thinking.is_empty() {
             message["reasoning_content"] = json!(choice.thinking);

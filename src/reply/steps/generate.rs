@@ -72,6 +72,7 @@ fn conversation(run: &ReplyRun<'_>, system: &str, notes: &[Note]) -> Vec<Message
     let mut messages: Vec<Message> = system.into_iter().chain(said).collect();
     // What the answer is shown: a draft without it would speak against it.
     note::show(&mut messages, notes);
+    messages.extend(run.evidence.iter().cloned());
     messages
 }
 

@@ -6,6 +6,7 @@
 mod branch;
 mod generate;
 mod judge;
+mod retrieve;
 mod tools;
 
 use super::run::ReplyRun;
@@ -52,5 +53,6 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, step: &Step) -> Result<Outcome, 
         Work::Draft(draft) => generate::draft(run, draft).await,
         Work::Judge(gate) => judge::run(run, *gate).await,
         Work::Branch(branch) => Ok(branch::run(run, branch)),
+        Work::Retrieve(terms) => retrieve::run(run, terms).await,
     }
 }

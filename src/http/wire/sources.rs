@@ -1,0 +1,90 @@
+//! The passages that an answer was shown, and what of it stands on them, as a client is told.
+
+use serde_json::{Value, json};
+
+use crate::documents::cite::{Citation, citations};
+use crate::turn::{Generation, ShownPassage, StepRecord, Work};
+
+/// Every passage that was shown, and whether any was looked for.
+fn shown(steps: &[StepRecord]) -> Option<&[ShownPassage]> {
+    let kind = Work::Retrieve(Default::default()).kind();
+    steps.iter().find(|step| step.kind == kind).map(|step| step.passages.as_slice())
+}
+
+fn url(passage: &ShownPassage) -> String {
+    match passage.page {
+        Some(page) => format!("/v1/documents/{}#page={page}", passage.document),
+        None => format!("/v1/documents/{}#L{}", passage.document, passage.line),
+    }
+}
+
+fn source(passage: &ShownPassage) -> Value {
+    let mut source = json!({
+        "number": passage.number,
+        "document": passage.document,
+        "title": passage.title,
+        "line": passage.line,
+        "start": passage.start,
+        "end": passage.end,
+        "url": url(passage),
+        "text": passage.text,
+    });
+    if let Some(page) = passage.page {
+        source["page"] = json!(page);
+    }
+    source
+}
+
+/// `sources` of `x_chimere`: absent where nothing was looked for, empty where nothing was found.
+pub(super) fn sources(steps: &[StepRecord]) -> Option<Vec<Value>> {
+    Some(shown(steps)?.iter().map(source).collect())
+}
+
+fn citation(choice: u32, citation: &Citation, passage: &ShownPassage) -> Value {
+    let mut told = json!({
+        "choice": choice,
+        "number": passage.number,
+        "document": passage.document,
+        "title": passage.title,
+        "line": passage.line,
+        "url": url(passage),
+        "by": if citation.written { "model" } else { "words" },
+        "start": citation.start,
+        "end": citation.end,
+    });
+    if let Some(page) = passage.page {
+        told["page"] = json!(page);
+    }
+    if let Some((text, start, end)) = &citation.quote {
+        told["quote"] = json!({"text": text, "start": start, "end": end});
+    }
+    told
+}
+
+/// `citations` of `x_chimere`, of all choices.
+pub(super) fn told(generations: &[Generation], steps: &[StepRecord]) -> Vec<Value> {
+    let Some(shown) = shown(steps) else { return Vec::new() };
+    let of = |generation: &Generation| {
+        let found = citations(&generation.content, shown);
+        found.iter().map(|found| citation(generation.index, found, &shown[found.passage])).collect::<Vec<_>>()
+    };
+    generations.iter().flat_map(of).collect()
+}
+
+/// OpenAI's `annotations` of an answer: the marks that the model wrote, of passages that it was shown. Absent where nothing
+/// was looked for.
+pub(super) fn annotations(answer: &str, steps: &[StepRecord]) -> Option<Value> {
+    let shown = shown(steps)?;
+    let written = citations(answer, shown).into_iter().filter(|citation| citation.written);
+    let one = |citation: Citation| {
+        let passage = &shown[citation.passage];
+        let place = json!({
+            "start_index": citation.start,
+            "end_index": citation.end,
+            "url": url(passage),
+            "title": passage.title,
+        });
+        json!({"type": "url_citation", "url_citation": place})
+    };
+    Some(written.map(one).collect())
+}
