@@ -1,6 +1,7 @@
 //! `chimere eval`: exact logits for comparison with references, perplexity of a text, and exams.
 
 mod ask;
+mod documents;
 mod golden;
 mod judge;
 mod lessons;
@@ -58,6 +59,8 @@ enum What {
     Thought(thought::Args),
     /// What built-in tools are worth: accuracy without them, with them offered, and with a call that has to be made
     Tools(tools::Args),
+    /// How well passages of documents are found on a labelled set: recall@5 and nDCG@10, by words, vectors and both
+    Documents(documents::Args),
     /// What lessons are worth: facts taught by corrections, asked in other words, and neighbours that nobody taught
     Lessons(lessons::Args),
 }
@@ -165,6 +168,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Retrieval(args) => retrieval::run(args),
         What::Thought(args) => thought::run(args),
         What::Tools(args) => tools::run(args),
+        What::Documents(args) => documents::run(args),
         What::Lessons(args) => lessons::run(args),
     }
 }

@@ -183,6 +183,38 @@ impl Documents {
         Ok(Added { document, collection, replaced, unchanged: false })
     }
 
+    /// Keeps many documents of new names in one collection, with one change of its index. For a measurement, which has the
+    /// folder to itself.
+    pub fn add_all(
+        &self,
+        drafts: Vec<(Draft, DocumentId)>,
+        collection: CollectionId,
+        now_ms: i64,
+    ) -> Result<(), DocumentError> {
+        let _change = self.change();
+        self.usable()?;
+        let Some((first, _)) = drafts.first() else { return Ok(()) };
+        let collection = match self.shelf().own(&first.principal, DEFAULT_COLLECTION) {
+            Some(collection) => collection.clone(),
+            None => self.begin(&first.principal, DEFAULT_COLLECTION, Vec::new(), collection, now_ms)?,
+        };
+        let mut shelf = (*self.shelf()).clone();
+        let mut rows = Vec::with_capacity(drafts.len());
+        for (draft, id) in &drafts {
+            shelf.room(draft, None)?;
+            let document = Arc::new(draft.document(id.clone(), collection.id.clone(), now_ms, None));
+            let text_at = file::write(&self.path(id, file::END), &document, &draft.text)?;
+            let vectors = draft.vectors.clone().map(Arc::new);
+            shelf.documents.insert(id.clone(), Held { document: document.clone(), text_at, vectors });
+            rows.push((document, draft.text.as_str()));
+        }
+        self.words(&collection.id)?
+            .add(rows.iter().map(|(document, text)| (document.as_ref(), *text)))
+            .map_err(index)?;
+        self.shelf.set(shelf);
+        Ok(())
+    }
+
     /// Writes a document's files and its index; where one of them fails nothing stays.
     fn keep(&self, document: &Arc<Document>, draft: &Draft) -> Result<(), DocumentError> {
         let path = self.path(&document.id, file::END);

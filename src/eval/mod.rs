@@ -3,6 +3,7 @@
 pub mod agree;
 pub mod check;
 mod decimal;
+pub mod documents;
 pub mod gain;
 pub mod golden;
 pub mod lessons;
