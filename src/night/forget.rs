@@ -8,7 +8,8 @@ use super::dataset;
 use super::library::Library;
 use crate::service::Forgetting;
 
-/// Drops the pairs that a forgetting reaches; says how many went, each counted once, and whether the run `current` had some of them.
+/// Drops the pairs that a forgetting reaches; says how many went, each counted once, and whether the run `current` had
+/// some of them.
 pub fn pairs(
     state_dir: &Path,
     library: &Library,

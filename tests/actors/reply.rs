@@ -9,7 +9,7 @@ use chimere::turn::{EngramChoice, FinishReason, Message, Role};
 use tokio::time::{sleep, timeout};
 
 use crate::fake::{GOOD, MODEL, SILENT, spec};
-use crate::stage::{PATIENCE, Stage, chat, collect, run};
+use crate::stage::{PATIENCE, Stage, chat, collect, run, run_with};
 
 fn text(events: &[ReplyEvent], wanted: Channel) -> String {
     let text = events.iter().filter_map(|e| match e {
@@ -75,7 +75,7 @@ fn a_client_that_leaves_frees_the_engine_and_leaves_its_turn() {
 /// Nobody knows whether the session moved: the reply is whole, and says so.
 #[test]
 fn a_turn_log_that_does_not_answer_in_time_leaves_unknown_what_became_of_the_turn() {
-    run(async {
+    run_with(1, async {
         let stage = Stage::new(spec(GOOD));
         for session in [None, Some("work".to_owned())] {
             stage.replies.append_timeout.set(PATIENCE);
@@ -84,9 +84,13 @@ fn a_turn_log_that_does_not_answer_in_time_leaves_unknown_what_became_of_the_tur
             let mut events = stage.replies.start(ReplyRequest { session, ..chat(&long) }).await.unwrap();
             let first = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
             assert!(matches!(first, ReplyEvent::Started { .. }), "{first:?}");
-            // The log is asked when the answer is there.
-            stage.replies.append_timeout.set(Duration::ZERO);
+            // The one thread of the disk is held until the end of the reply was heard.
+            let (let_go, held) = std::sync::mpsc::channel::<()>();
+            let disk = tokio::task::spawn_blocking(move || held.recv());
+            stage.replies.append_timeout.set(Duration::from_millis(1));
             let events = collect(events).await;
+            let_go.send(()).unwrap();
+            disk.await.unwrap().unwrap();
             let Some(ReplyEvent::Done { kept, .. }) = events.last() else { panic!("{events:?}") };
             assert_eq!(*kept, None);
         }

@@ -216,6 +216,12 @@ pub async fn collect(mut events: mpsc::Receiver<ReplyEvent>) -> Vec<ReplyEvent> 
 
 /// Runs a test on one thread, where the actors live.
 pub fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    run_with(512, test);
+}
+
+/// The same, with so many threads for work that waits for the disk.
+pub fn run_with(disk_threads: usize, test: impl Future<Output = ()>) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(disk_threads).build().unwrap();
     runtime.block_on(tokio::task::LocalSet::new().run_until(test));
 }
