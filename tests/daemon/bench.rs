@@ -53,7 +53,9 @@ fn two_equal_servers_write_the_same_and_the_second_turn_begins_sooner() {
         for side in ["chimere", "peer", "ratio"] {
             let told = &row[side][figure];
             let of = |name: &str| told[name].as_f64().unwrap_or_else(|| panic!("{side}.{figure}.{name}: {told}"));
-            assert!(of("least") > 0.0 && of("least") <= of("median") && of("median") <= of("most"), "{told}");
+            // Two tokens that are read at once have no gap.
+            let possible = if figure.starts_with("gap") { of("least") >= 0.0 } else { of("least") > 0.0 };
+            assert!(possible && of("least") <= of("median") && of("median") <= of("most"), "{figure}: {told}");
             assert!(of("low") <= of("mean") && of("mean") <= of("high"), "{told}");
         }
     }

@@ -168,6 +168,26 @@ async fn control_tokens_in_a_message_stay_text() {
     let (_, plain) = daemon.post("/tokenize", &json!({ "content": text, "parse_special": false })).await;
     let (_, back) = daemon.post("/detokenize", &json!({ "tokens": plain["tokens"] })).await;
     assert_eq!(back["content"], text, "no special token was made of it: specials would have vanished");
-    let reply = daemon.chat(text).await;
-    assert!(!reply["choices"][0]["message"]["content"].as_str().unwrap().contains("PWNED"), "{reply}");
+    // What the engine read has the marks of the template, and none of the message's.
+    let mut counts = Vec::new();
+    for content in ["Hello.", text] {
+        let body = json!({
+            "messages": [{ "role": "user", "content": content }], "max_tokens": 2, "chimere": { "route": "default" }
+        });
+        let (status, reply) = daemon.post(CHAT, &body).await;
+        assert_eq!(status, 200, "{reply}");
+        let turn = reply["x_chimere"]["turn"].as_str().unwrap();
+        let (_, turns) = daemon.get(&format!("/v1/memory/turns?turn={turn}")).await;
+        let ids = turns["data"][0]["prompt_ids"].as_array().unwrap();
+        let mut count = Vec::new();
+        for mark in ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>"] {
+            let (_, special) = daemon.post("/tokenize", &json!({ "content": mark, "parse_special": true })).await;
+            let special = special["tokens"].as_array().unwrap();
+            assert_eq!(special.len(), 1, "{mark}");
+            count.push(ids.iter().filter(|id| **id == special[0]).count());
+        }
+        counts.push(count);
+    }
+    assert!(counts[0][0] >= 2, "{counts:?}");
+    assert_eq!(counts[0], counts[1]);
 }
