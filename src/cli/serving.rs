@@ -1,5 +1,5 @@
-//! What a running daemon serves, for commands that look at a machine: it may have been started with another `--model`
-//! than the configuration names, and it may run on another machine.
+//! What a running daemon serves, for commands that look at a machine. It may have been started with another `--model` than
+//! the configuration names, and it may run on another machine.
 
 use std::path::PathBuf;
 use std::time::Duration;

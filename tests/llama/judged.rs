@@ -9,7 +9,7 @@ use chimere::engine::llama::{LlamaOptions, examine};
 use chimere::engine::load::{Kind, load as load_any, vocabulary};
 use chimere::engine::validate::validate;
 use chimere::engine::vocab::fingerprint;
-use chimere::gguf::{Array, Gguf, Layout, Value};
+use chimere::gguf::{Gguf, Layout, Value};
 use chimere_ffi::DType;
 
 use crate::models::{alone, make, make_with, options};
@@ -59,7 +59,6 @@ fn instead(wanted: &str, value: Value) -> impl Fn(&str, &Value) -> Option<Value>
 #[test]
 fn a_tokenizer_s_fingerprint_is_that_of_the_backend_that_reads_it() {
     let _turn = alone();
-    let dir = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (nano, mini) = (root.join("nano/nano.gguf"), root.join("tests/golden/data/mini/model.gguf"));
     let print = |file: &Path, backend: Kind| {
@@ -69,19 +68,9 @@ fn a_tokenizer_s_fingerprint_is_that_of_the_backend_that_reads_it() {
         assert_eq!(judged.tokenizer, Some(print.clone()), "{}", file.display());
         print
     };
-    for file in [&nano, &mini] {
-        assert_eq!(print(file, Kind::Auto), print(file, Kind::Llama), "{}", file.display());
-    }
-    // A mark that the file calls a word: the library goes by its looks.
-    let plain = |key: &str, old: &Value| match (key, old) {
-        ("tokenizer.ggml.token_type", Value::Array(Array::I32(types))) => {
-            let normal = types.iter().map(|kind| if *kind == 3 { 1 } else { *kind });
-            Some(Value::Array(Array::I32(normal.collect())))
-        }
-        _ => Some(old.clone()),
-    };
-    let odd = changed(&mini, &dir.path().join("odd.gguf"), plain, |_| true);
-    assert_ne!(print(&odd, Kind::Auto), print(&odd, Kind::Llama));
+    assert_eq!(print(&nano, Kind::Auto), print(&nano, Kind::Llama));
+    // The library calls some of its tokens by other kinds.
+    assert_ne!(print(&mini, Kind::Auto), print(&mini, Kind::Llama));
 }
 
 #[test]
