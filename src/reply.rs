@@ -45,7 +45,7 @@ use crate::config::{Live, RepliesConfig};
 use crate::documents::Documents;
 use crate::embed::Examples;
 use crate::engine::protocol::Hosted;
-use crate::engram::fit::unfit;
+use crate::engram::fit::{is_learned, unfit};
 use crate::engram::learned::{NAME, own_name};
 use crate::failpoint::Failpoint;
 use crate::lessons::Lessons;
@@ -213,8 +213,13 @@ impl Replies {
                 [] => "this model has none".to_owned(),
                 known => format!("the tables are {}", known.join(", ")),
             };
+            // Of what was learned of somebody, nobody else is told that there is a file.
+            let refused = shelf.refused(unknown).filter(|_| !is_learned(unknown));
             return Err(ServiceError::Invalid {
-                message: format!("there is no engram table `{unknown}`: {known}"),
+                message: match refused {
+                    Some(refused) => format!("the engram table `{unknown}` is refused: {}; {known}", refused.message),
+                    None => format!("there is no engram table `{unknown}`: {known}"),
+                },
                 param: Some("chimere.engram.tables".to_owned()),
             });
         }

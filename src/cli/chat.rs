@@ -15,12 +15,14 @@ use chimere::store::files::{CHAT_HISTORY, create_private_dir};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{Config as LineConfig, Editor};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::client::{Client, Where, printable};
-use super::exit::{EX_DATAERR, EX_USAGE, coded, note, say};
+use super::exit::{EX_DATAERR, EX_USAGE, code_of, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
+use super::serving::NEAR_TIMEOUT;
 use answer::{Answer, Style};
 use command::{Command, Gather, HELP, Think};
 use session::{Session, Settings};
@@ -63,7 +65,8 @@ pub struct Args {
     /// How much chance decides; 0 = always the most probable token
     #[arg(long)]
     temperature: Option<f32>,
-    /// Most tokens of an answer, its thought included [default: the pipeline's, else 8192, and half of the context at most]
+    /// Most tokens of an answer, its thought included [default: the pipeline's, else that of `replies.max_tokens`, else the
+    /// model's own, else 8192 or half of the context]
     #[arg(long)]
     max_tokens: Option<u32>,
     /// Seed of the sampling: the same seed repeats an answer exactly
@@ -322,8 +325,14 @@ impl Prompt {
                 say!("session: {}", self.session.remembered.as_deref().unwrap_or("none"));
             }
             Command::System(text) => set("system prompt", &mut self.session.system, text, ""),
-            Command::Route(name) => set("route", &mut self.session.route, name, "auto"),
-            Command::Model(Some(name)) => set("model", &mut self.session.model, Some(name), "auto"),
+            Command::Route(name) => {
+                self.takes_route(name.as_deref())?;
+                set("route", &mut self.session.route, name, "auto");
+            }
+            Command::Model(Some(name)) => {
+                self.takes_model(&name)?;
+                set("model", &mut self.session.model, Some(name), "auto");
+            }
             Command::Model(None) => self.list_models()?,
             Command::Think(how) => {
                 self.session.think = how.unwrap_or(self.session.think);
@@ -400,11 +409,41 @@ impl Prompt {
         if self.session.remembered.take().is_some() { ", in no session" } else { "" }
     }
 
-    fn list_models(&self) -> anyhow::Result<()> {
-        let models = self.runtime.block_on(self.client.get("/v1/models"))?;
-        for model in models["data"].as_array().into_iter().flatten() {
-            say!("{}", printable(model["id"].as_str().unwrap_or_default()));
+    /// Refuses a route that there is not, in the daemon's words, which name those that there are.
+    fn takes_route(&self, name: Option<&str>) -> anyhow::Result<()> {
+        let Some(name) = name.filter(|name| *name != "auto") else { return Ok(()) };
+        let body = serde_json::json!({
+            "messages": [{"role": "user", "content": "?"}],
+            "chimere": {"route": name, "lessons": "none"},
+        });
+        let asked = async { tokio::time::timeout(NEAR_TIMEOUT, self.client.post("/apply-template", &body)).await };
+        match self.runtime.block_on(asked) {
+            Ok(Err(error)) if code_of(&error) == EX_DATAERR => Err(error),
+            // The engine is busy, or starts: the next question tells.
+            _ => Ok(()),
         }
+    }
+
+    /// Refuses a model that there is not.
+    fn takes_model(&self, name: &str) -> anyhow::Result<()> {
+        let models = self.models()?;
+        // None is listed while the served one loads.
+        if name == "auto" || models.is_empty() || models.iter().any(|model| model == name) {
+            return Ok(());
+        }
+        Err(coded(EX_DATAERR, format!("there is no model `{name}`: the models are {}", models.join(", "))))
+    }
+
+    /// Names of the models that chat.
+    fn models(&self) -> anyhow::Result<Vec<String>> {
+        let models = self.runtime.block_on(self.client.get("/v1/models"))?;
+        let chats = |model: &&Value| model["x_chimere"]["embeds"] != true;
+        let name = |model: &Value| printable(model["id"].as_str().unwrap_or_default());
+        Ok(models["data"].as_array().into_iter().flatten().filter(chats).map(name).collect())
+    }
+
+    fn list_models(&self) -> anyhow::Result<()> {
+        self.models()?.iter().for_each(|model| say!("{model}"));
         say!("in use: {}", self.session.model.as_deref().unwrap_or("the served model"));
         Ok(())
     }

@@ -8,7 +8,7 @@ use chimere::config::settings::Setting;
 use chimere::config::{Config, Environment, Flags};
 use serde_json::json;
 
-use super::client::Where;
+use super::client::{Target, Where, printable};
 use super::exit::{EX_CONFIG, say};
 use super::serve::Place;
 use super::serving::served;
@@ -25,22 +25,19 @@ pub struct Args {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    target: Where,
+    target: Target,
     /// Model file (GGUF)
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// As JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
     let environment = Environment::of_process();
-    let findings = Config::check_in(&flags, &environment, &look(&flags, &args.target)?);
+    let findings = Config::check_in(&flags, &environment, &look(&flags, &args.target.at)?);
     // A configuration that cannot be read is among the findings.
     let settings = Config::load_in(&flags, &environment).map(|config| config.settings).unwrap_or_default();
-    if args.json {
+    if args.target.json {
         say!("{:#}", json!({ "findings": findings, "settings": settings }));
     } else {
         print_findings(&findings);
@@ -53,7 +50,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 pub fn look(flags: &Flags, target: &Where) -> anyhow::Result<Looked> {
     let config = Config::load(flags).ok().filter(|_| flags.model.is_none());
     let served = config.and_then(|config| served(target, &config));
-    Ok(Looked { program: Some(chimere::program::own()?), served })
+    let named = target.named().is_some() || target.shown().is_some();
+    Ok(Looked { program: Some(chimere::program::own()?), served, named })
 }
 
 pub fn all_good(findings: &[Finding]) -> bool {
@@ -62,7 +60,9 @@ pub fn all_good(findings: &[Finding]) -> bool {
 
 pub fn print_findings(findings: &[Finding]) {
     for finding in findings {
-        say!("{} {:<10} {}", if finding.good { "ok  " } else { "BAD " }, finding.what, finding.message);
+        // A daemon's words are in it, and names of files.
+        let message = printable(&finding.message);
+        say!("{} {:<10} {message}", if finding.good { "ok  " } else { "BAD " }, finding.what);
     }
 }
 

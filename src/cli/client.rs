@@ -1,7 +1,7 @@
 //! The command line's own HTTP client: plain JSON and event streams of a daemon. Whatever goes wrong is
 //! one clear line.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -27,6 +27,28 @@ pub struct Where {
     pub key: Option<String>,
 }
 
+impl Where {
+    /// The address that somebody named; a variable that is set to nothing names none.
+    pub fn named(&self) -> Option<&str> {
+        self.url.as_deref().filter(|url| !url.trim().is_empty())
+    }
+
+    /// The key that somebody showed; a variable that is set to nothing is none.
+    pub fn shown(&self) -> Option<&str> {
+        self.key.as_deref().filter(|key| !key.trim().is_empty())
+    }
+}
+
+/// Which daemon, and how its answer is printed: of commands of which each prints JSON where that is wanted.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Target {
+    #[command(flatten)]
+    pub at: Where,
+    /// As JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
 /// A daemon that can be asked.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -38,7 +60,7 @@ pub struct Client {
 impl Client {
     /// `listen` is the configured address, used where no URL was given.
     pub fn new(target: &Where, listen: SocketAddr) -> anyhow::Result<Self> {
-        let base = match &target.url {
+        let base = match target.named() {
             Some(url) if url.contains("://") => url.trim_end_matches('/').to_owned(),
             Some(host) => format!("http://{}", host.trim_end_matches('/')),
             None => format!("http://{}", reachable(listen)),
@@ -62,7 +84,7 @@ impl Client {
             .pool_max_idle_per_host(0)
             .build()
             .context("cannot set up the HTTP client")?;
-        Ok(Client { http, base, key: target.key.clone() })
+        Ok(Client { http, base, key: target.shown().map(str::to_owned) })
     }
 
     /// Where the daemon is asked.
@@ -72,11 +94,19 @@ impl Client {
 
     fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
-        // A variable that is set to nothing is no key.
-        match self.key.as_ref().filter(|key| !key.trim().is_empty()) {
+        match &self.key {
             Some(key) => request.bearer_auth(key),
             None => request,
         }
+    }
+
+    /// Whether the address is one of this machine: its files and its memory are the daemon's too.
+    pub fn is_here(&self) -> bool {
+        let Ok(url) = reqwest::Url::parse(&self.base) else { return false };
+        let addresses = url.socket_addrs(|| None).unwrap_or_default();
+        // What can be bound is of this machine.
+        let ours = |ip: IpAddr| ip.is_loopback() || TcpListener::bind((ip, 0)).is_ok();
+        addresses.iter().any(|address| ours(address.ip()))
     }
 
     /// A request whose answer is a success; anything else becomes an error with the daemon's own words.
@@ -96,6 +126,9 @@ impl Client {
         }
         let message = body["error"]["message"].as_str().map_or_else(stranger, printable);
         Err(match status.as_u16() {
+            403 if self.key.is_some() => {
+                coded(EX_NOPERM, format!("{message} (CHIMERE_KEY or --key shows another key)"))
+            }
             401 | 403 => coded(EX_NOPERM, format!("{message} (set CHIMERE_KEY or --key)")),
             429 | 503 => coded(EX_TEMPFAIL, message),
             400..500 => coded(EX_DATAERR, message),
@@ -296,6 +329,20 @@ mod tests {
         let at = |url: &str| Client::new(&Where { url: Some(url.to_owned()), key: None }, listen).map(|c| c.base);
         assert_eq!(at("127.0.0.1:9/").unwrap(), "http://127.0.0.1:9");
         assert!(at("https://example.org").is_err());
+        assert_eq!(
+            (at("").unwrap(), at(" ").unwrap()),
+            ("http://127.0.0.1:1".to_owned(), "http://127.0.0.1:1".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_address_is_of_this_machine_or_not() {
+        let listen = "0.0.0.0:1".parse().unwrap();
+        let here = |url: Option<&str>| {
+            Client::new(&Where { url: url.map(str::to_owned), key: None }, listen).unwrap().is_here()
+        };
+        assert!(here(None) && here(Some("127.0.0.1:9")) && here(Some("http://[::1]:9")) && here(Some("localhost:9")));
+        assert!(!here(Some("203.0.113.7:9")) && !here(Some("http://[2001:db8::7]:9")));
     }
 
     #[test]

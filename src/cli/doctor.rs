@@ -17,7 +17,7 @@ use chimere::engine::machine::available_bytes;
 use chimere::gguf::Gguf;
 
 use super::check::{all_good, look, print_findings};
-use super::client::Where;
+use super::client::Target;
 use super::exit::{EX_UNAVAILABLE, say};
 use super::serve::Place;
 
@@ -31,25 +31,22 @@ pub struct Args {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    target: Where,
+    target: Target,
     /// Model file (GGUF)
     #[arg(long, value_name = "FILE")]
     model: Option<std::path::PathBuf>,
-    /// As JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let flags = Flags { model: args.model, ..args.place.flags() };
-    let looked = look(&flags, &args.target)?;
+    let looked = look(&flags, &args.target.at)?;
     let mut findings = vec![processor(), gpu(&flags), memory_of(&flags, &looked)];
     findings.extend(Config::check_in(&flags, &Environment::of_process(), &looked));
     if let Ok(config) = Config::load(&flags) {
         findings.push(state(&config.state_dir));
-        findings.extend(running::look(&config, &args.target));
+        findings.extend(running::look(&config, &args.target.at));
     }
-    if args.json {
+    if args.target.json {
         say!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
         print_findings(&findings);
@@ -104,7 +101,7 @@ fn memory_of(flags: &Flags, looked: &Looked) -> Finding {
     let Some(free) = available_bytes() else {
         return found("memory", true, "this system does not say how much is free");
     };
-    if let Some(Ok(served)) = &looked.served {
+    if let Some(Ok(served)) = looked.served.as_ref().filter(|served| served.as_ref().is_ok_and(|served| served.here)) {
         let message = format!("{:.1} GB free beside the models of the daemon at {}", free as f64 / 1e9, served.by);
         return found("memory", true, message);
     }

@@ -12,7 +12,7 @@ use chimere::documents::{DEFAULT_COLLECTION, EVERYBODY, FILE_BYTES_MAX, read};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::client::{Client, Where, printable};
+use super::client::{Client, Target, printable};
 use super::exit::{EX_DATAERR, EX_NOINPUT, coded, note, say};
 use super::serve::Place;
 
@@ -30,7 +30,7 @@ pub struct Args {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    target: Where,
+    target: Target,
     #[command(subcommand)]
     command: Cmd,
 }
@@ -44,26 +44,15 @@ enum Cmd {
         /// A collection of one's own
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Print one line a document
     List {
         /// Only this collection, by name or id
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Print a document's passages
-    Show {
-        id: String,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Show { id: String },
     /// Remove a document for good, or a whole collection
     #[command(group = clap::ArgGroup::new("what").required(true).args(["id", "collection"]))]
     Remove {
@@ -71,9 +60,6 @@ enum Cmd {
         /// A collection of one's own by its name, or any by its id
         #[arg(long, value_name = "NAME")]
         collection: Option<String>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Print the passages that bear on a question
     Search {
@@ -84,9 +70,6 @@ enum Cmd {
         /// Passages
         #[arg(short, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=100))]
         k: u64,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Say who may read a collection of one's own beside oneself; only the owner names others
     #[command(group = clap::ArgGroup::new("whom").required(true).args(["with", "everybody", "private"]))]
@@ -101,29 +84,22 @@ enum Cmd {
         /// Nobody else
         #[arg(long)]
         private: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Print the collections with their documents and passages
-    Status {
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Status,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = Config::load(&args.place.flags())?;
-    let client = Client::new(&args.target, config.http.listen)?;
+    let client = Client::new(&args.target.at, config.http.listen)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(execute(args.command, &client))
+    runtime.block_on(execute(args.command, &client, args.target.json))
 }
 
-async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
+async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<ExitCode> {
     match command {
-        Cmd::Add { paths, collection, json } => return add(client, &paths, collection.as_deref(), json).await,
-        Cmd::List { collection, json } => {
+        Cmd::Add { paths, collection } => return add(client, &paths, collection.as_deref(), json).await,
+        Cmd::List { collection } => {
             let documents = all(client, collection.as_deref()).await?;
             if documents.is_empty() {
                 note!("There are no documents. `chimere documents add PATH` adds one.");
@@ -133,8 +109,8 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
                 false => documents.iter().for_each(|document| say!("{}", line(document))),
             }
         }
-        Cmd::Show { id, json } => show(client, &id, json).await?,
-        Cmd::Remove { id, collection, json } => {
+        Cmd::Show { id } => show(client, &id, json).await?,
+        Cmd::Remove { id, collection } => {
             let path = match (&id, &collection) {
                 (Some(id), _) => address(&["v1", "documents", id])?,
                 (None, name) => address(&["v1", "collections", name.as_deref().unwrap_or_default()])?,
@@ -146,7 +122,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
                 (false, None) => say!("{} is removed", text(&gone["id"])),
             }
         }
-        Cmd::Search { question, collection, k, json } => {
+        Cmd::Search { question, collection, k } => {
             let mut body = json!({"query": question, "k": k});
             if !collection.is_empty() {
                 body["collections"] = json!(collection);
@@ -168,7 +144,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
                 say!("   {}", short(&passage["text"], SHOWN_CHARS));
             }
         }
-        Cmd::Share { collection, with, everybody, private: _, json } => {
+        Cmd::Share { collection, with, everybody, private: _ } => {
             let readers = if everybody { vec![EVERYBODY.to_owned()] } else { with };
             let shared = client.post("/v1/collections", &json!({"name": collection, "readers": readers})).await?;
             match json {
@@ -176,7 +152,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
                 false => say!("{}", collection_line(&shared)),
             }
         }
-        Cmd::Status { json } => {
+        Cmd::Status => {
             let told = client.get("/v1/collections").await?;
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&told["data"])?),

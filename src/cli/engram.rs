@@ -9,38 +9,37 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use chimere::config::Config;
 use chimere::daemon::choice::served_file;
-use chimere::engine::load::vocabulary;
+use chimere::engine::load::{Kind, vocabulary};
 use chimere::engine::vocab::{Vocab, fingerprint};
 use chimere::engram::count::{Corpus, CountRules};
 use chimere::engram::file;
 use chimere::engram::format::{EXTENSION, tokenizer_name};
-use chimere::engram::learned::{self, Record};
-use chimere::engram::nightly;
+use chimere::engram::learned;
 use chimere::engram::revoked::Revoked;
-use chimere::engram::shelf::{self, DIR, Listed, Shelf};
+use chimere::engram::shelf::{self, DIR, Shelf};
 use chimere::engram::table::Run;
 use chimere::engram::{Change, Draft, Source, Table};
 use chimere::gguf::Gguf;
 use chimere::night::manifest::{KEY_FILE, Seal};
 use chimere::plural::counted;
 use chimere::store::files::{create_private_dir, places, write_durable};
-use clap::Subcommand;
-use serde::Deserialize;
+use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-use super::client::Where;
+use super::client::{Where, printable};
 use super::exit::{EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 use super::serving::served;
+
+mod learn;
+mod list;
 
 /// Engram tables: n-grams of verified texts that are mixed into the answers
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     place: Place,
-    #[command(flatten)]
-    target: Where,
     #[command(subcommand)]
     command: Cmd,
 }
@@ -50,7 +49,7 @@ enum Cmd {
     /// Count n-grams of texts and keep the most telling ones, in a table of a given size
     Build(Build),
     /// Learn from verified answers (JSONL: text, principal, origin, verdict, time_s)
-    Learn(Learn),
+    Learn(learn::Learn),
     /// Merge tables of one tokenizer
     Merge {
         /// Tables to read
@@ -89,11 +88,8 @@ enum Cmd {
         #[arg(long)]
         json: bool,
     },
-    /// Print the tables that may be served, and those that may not and why
-    List {
-        #[arg(long)]
-        json: bool,
-    },
+    /// Print the tables that may be served, which of them do not fit the served model, and those that may not and why
+    List(list::List),
 }
 
 #[derive(clap::Args)]
@@ -115,12 +111,11 @@ struct Output {
 struct Build {
     #[command(flatten)]
     output: Output,
-    /// UTF-8 text; documents end with a zero byte
+    /// UTF-8 text; documents end with a zero byte, and each may have 16 MiB
     #[arg(long = "text", required = true, value_name = "FILE")]
     texts: Vec<PathBuf>,
-    /// Model whose tokenizer to use [default: the one that a running daemon serves, else that of the configuration]
-    #[arg(long, value_name = "FILE")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    of: Of,
     /// Size to reach, bytes
     #[arg(long, default_value_t = 700_000)]
     bytes: usize,
@@ -132,92 +127,82 @@ struct Build {
     documents_min: u32,
 }
 
+/// For which model a table is made.
 #[derive(clap::Args)]
-struct Learn {
-    /// Verified answers, a JSON object a line
-    #[arg(long, value_name = "FILE")]
-    records: PathBuf,
-    /// Name of the shared table; a principal's own is `NAME-PRINCIPAL`
-    #[arg(long, default_value = "learned")]
-    name: String,
+struct Of {
     /// Model whose tokenizer to use [default: the one that a running daemon serves, else that of the configuration]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawRecord {
-    text: String,
-    principal: String,
-    origin: String,
-    verdict: u8,
-    time_s: i64,
+    #[command(flatten)]
+    target: Where,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { place, target, command } = args;
+    let Args { place, command } = args;
     let config = Config::load(&place.flags())?;
     match command {
-        Cmd::Build(args) => {
-            let vocab = chosen_tokenizer(args.model.clone(), &config, &target)?;
-            build(args, vocab.as_ref(), &config)
-        }
-        Cmd::Learn(args) => {
-            let vocab = chosen_tokenizer(args.model.clone(), &config, &target)?;
-            learn(args, vocab.as_ref(), &config)
-        }
+        Cmd::Build(args) => build(&args, &config),
+        Cmd::Learn(args) => learn::learn(&args, &config),
         Cmd::Merge { tables, out } => merge(&tables, &out, &config),
         Cmd::Decay { table, now } => {
             let now = now.unwrap_or_else(|| jiff::Timestamp::now().as_second());
             change(&find(&table, &config)?, &config, |draft| draft.decay(now)).map(drop)
         }
         Cmd::Revoke { principal, table } => revoke(&principal, table.as_deref(), &config),
-        Cmd::Show { table, contexts, model, json } => show(&find(&table, &config)?, contexts, model, json),
-        Cmd::List { json } => list(json, &config),
+        Cmd::Show { table, contexts, model, json } => show(&find(&table, &config)?, contexts, model, json, &config),
+        Cmd::List(args) => list::list(&args, &config),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The vocabulary that an engine reads this model with.
-fn tokenizer_of(path: &Path) -> anyhow::Result<Arc<dyn Vocab>> {
+/// The vocabulary that an engine of this configuration reads this model with.
+fn tokenizer_of(path: &Path, config: &Config) -> anyhow::Result<Arc<dyn Vocab>> {
+    let backend = Kind::from_str(&config.engine.backend, true).map_err(anyhow::Error::msg)?;
     let gguf = Gguf::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    vocabulary(path, &gguf).with_context(|| format!("the vocabulary of {}", path.display()))
+    vocabulary(path, &gguf, backend).with_context(|| format!("the vocabulary of {}", path.display()))
 }
 
-/// The tokenizer of the file that was named, else of what a daemon serves, else of what one would serve.
-fn chosen_tokenizer(named: Option<PathBuf>, config: &Config, target: &Where) -> anyhow::Result<Arc<dyn Vocab>> {
-    let none = |found: Vec<PathBuf>| format!("no model file: looked for {}; name one with --model", places(&found));
-    let asked = match named {
-        Some(file) => Some(Ok(file)),
-        None => served(target, config).map(|served| served.map(|served| served.file)),
-    };
-    let path = match asked {
-        Some(Ok(file)) => file,
-        // A table for another model than that one would never be used.
+/// The file that a daemon serves, else what one would serve.
+fn model_in_use(config: &Config, target: &Where) -> anyhow::Result<PathBuf> {
+    match served(target, config) {
+        Some(Ok(served)) => Ok(served.file),
+        // For another model than that one nothing is right.
         Some(Err(why)) => {
             let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");
-            return Err(coded(EX_UNAVAILABLE, message));
+            Err(coded(EX_UNAVAILABLE, message))
         }
-        None => served_file(config).map_err(|found| coded(EX_NOINPUT, none(found)))?,
+        None => served_file(config).map_err(|found| {
+            let message = format!("no model file: looked for {}; name one with --model", places(&found));
+            coded(EX_NOINPUT, message)
+        }),
+    }
+}
+
+/// The tokenizer of the file that was named, else of the model in use.
+fn chosen_tokenizer(of: &Of, config: &Config) -> anyhow::Result<Arc<dyn Vocab>> {
+    let path = match &of.model {
+        Some(file) => file.clone(),
+        None => model_in_use(config, &of.target)?,
     };
-    let vocab = tokenizer_of(&path)?;
+    let vocab = tokenizer_of(&path, config)?;
     let name = tokenizer_name(&fingerprint(vocab.as_ref()));
-    note!("for the tokenizer {name} of {}; --model names another", path.display());
+    note!("for the tokenizer {name} of {}; --model names another", printable(&path.display().to_string()));
     Ok(vocab)
 }
 
-fn build(args: Build, vocab: &dyn Vocab, config: &Config) -> anyhow::Result<()> {
-    let mut draft = Draft::new(fingerprint(vocab), vocab.len() as u32)?;
+fn build(args: &Build, config: &Config) -> anyhow::Result<()> {
+    let vocab = chosen_tokenizer(&args.of, config)?;
+    let mut draft = Draft::new(fingerprint(vocab.as_ref()), vocab.len() as u32)?;
     let mut corpus = Corpus::new(vocab.len());
     for path in &args.texts {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let origin = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         let curated = Source { principal: String::new(), origin, time_s: 0, verdict: 0, halved: false };
         let source = draft.source(curated)?;
-        for document in text.split('\0').filter(|d| !d.trim().is_empty()) {
+        for (number, document) in text.split('\0').enumerate().filter(|(_, document)| !document.trim().is_empty()) {
             let mut ids = Vec::new();
-            vocab.encode(document, false, &mut ids)?;
+            let place = || format!("{}, document {}", path.display(), number + 1);
+            vocab.encode(document, false, &mut ids).with_context(place)?;
             corpus.add(ids, source)?;
         }
     }
@@ -244,40 +229,6 @@ fn empty(read: &str, rules: &CountRules) -> String {
         "no table was written, for it would be empty: in {read} nothing occurs {count_min} times, in {documents_min} \
          documents. Give more text, end each document with a zero byte, or lower --count-min and --documents-min"
     )
-}
-
-fn learn(args: Learn, vocab: &dyn Vocab, config: &Config) -> anyhow::Result<()> {
-    let text =
-        std::fs::read_to_string(&args.records).with_context(|| format!("cannot read {}", args.records.display()))?;
-    let mut records = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let raw: RawRecord =
-            serde_json::from_str(line).with_context(|| format!("{}:{}", args.records.display(), number + 1))?;
-        let mut tokens = Vec::new();
-        vocab.encode(&raw.text, false, &mut tokens)?;
-        let RawRecord { principal, origin, verdict, time_s, .. } = raw;
-        records.push(Record { tokens, principal, origin, verdict, time_s });
-    }
-    let (print, size) = (fingerprint(vocab), vocab.len() as u32);
-    let learned = learned::learn(&records, print, size)?;
-    note!("{}, {} of them left out", counted(records.len(), "record", "records"), learned.left_out);
-    let publish = |name: String, owner: Option<&str>, draft: &Draft| {
-        let (description, licence) = (nightly::DESCRIPTION.to_owned(), nightly::LICENCE.to_owned());
-        write(draft, &Output { name, out: None, description, licence }, owner, config)
-    };
-    for (principal, mut draft) in learned.own {
-        let name = learned::own_name(&args.name, &principal);
-        let path = config.state_dir.join(DIR).join(format!("{name}.engr"));
-        if path.exists() {
-            draft.merge(&shelf::read(&path)?)?;
-        }
-        publish(name, Some(&principal), &draft)?;
-    }
-    // What several have said, over all writings.
-    let ours = |t: &Listed| !t.shipped && t.owner.as_ref().is_some_and(|o| t.name == learned::own_name(&args.name, o));
-    let own = scan(config)?.tables.into_iter().filter(ours).map(|t| shelf::read(&t.path));
-    let own = own.collect::<Result<Vec<_>, _>>()?;
-    publish(args.name.clone(), None, &learned::shared(&own, print, size)?)
 }
 
 fn merge(tables: &[PathBuf], out: &Output, config: &Config) -> anyhow::Result<()> {
@@ -391,9 +342,9 @@ fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
     Ok(known.ok_or_else(|| coded(EX_DATAERR, missing()))?.path)
 }
 
-fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool) -> anyhow::Result<()> {
+fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool, config: &Config) -> anyhow::Result<()> {
     let table = shelf::read(path)?;
-    let vocab = model.as_deref().map(tokenizer_of).transpose()?;
+    let vocab = model.as_deref().map(|model| tokenizer_of(model, config)).transpose()?;
     if let Some(vocab) = &vocab
         && fingerprint(vocab.as_ref()) != *table.fingerprint()
     {
@@ -454,21 +405,4 @@ fn print_table(table: &Table, by_order: &BTreeMap<usize, usize>, sources: usize,
 
 fn orders(by_order: &BTreeMap<usize, usize>) -> String {
     by_order.iter().map(|(order, n)| format!("order {order}: {n}")).collect::<Vec<_>>().join(", ")
-}
-
-fn list(as_json: bool, config: &Config) -> anyhow::Result<()> {
-    let shelf = scan(config)?;
-    if as_json {
-        say!("{}", serde_json::to_string(&shelf)?);
-        return Ok(());
-    }
-    for t in &shelf.tables {
-        let origin = if t.shipped { "shipped" } else { "own" };
-        let owner = t.owner.as_ref().map(|o| format!(" for {o} alone")).unwrap_or_default();
-        say!("{:<16} {origin:<8} {:>8} contexts {:>9} bytes  {}{owner}", t.name, t.contexts, t.bytes, t.description);
-    }
-    for refused in &shelf.refused {
-        say!("refused: {}: {}", refused.path.display(), refused.message);
-    }
-    Ok(())
 }

@@ -11,6 +11,7 @@ use chimere::daemon::DaemonError;
 use chimere::engine::adapter::AdapterError;
 use chimere::engine::backend::BackendError;
 use chimere::engine::load::LoadError;
+use chimere::engine::vocab::VocabError;
 use chimere::engram::format::EngramError;
 use chimere::eval::golden::GoldenError;
 use chimere::eval::logits::Error as LogitsError;
@@ -147,7 +148,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
     } else if any(|e| {
         e.is::<chimere::gguf::Error>() || e.is::<LoadError>() || e.is::<GoldenError>() || e.is::<KeyError>()
     }) || any(|e| e.is::<AdapterError>() || e.is::<EngramError>() || of_quantize(e))
-        || any(|e| e.is::<LogitsError>() || e.is::<TrainError>() || e.is::<PairsError>())
+        || any(|e| e.is::<LogitsError>() || e.is::<TrainError>() || e.is::<PairsError>() || e.is::<VocabError>())
     {
         EX_DATAERR
     } else {
@@ -194,6 +195,7 @@ mod tests {
             (BackendError::Device("no driver".into()).into(), 69),
             (LoadError::from(BackendError::Device("no driver".into())).into(), 69),
             (LoadError::from(BackendError::Load("bad".into())).into(), 65),
+            (anyhow::Error::from(VocabError::TooLong { bytes: 2, limit: 1 }).context("text.txt"), 65),
             (StoreError::Disk("full".into()).into(), 74),
             (anyhow::anyhow!("something else"), 1),
         ] {

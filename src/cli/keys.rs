@@ -39,9 +39,9 @@ enum Cmd {
         #[arg(long)]
         json: bool,
     },
-    /// Make a key anew under its name, or change its consent alone; its turns and lessons stay
+    /// Give the holder of a name a new key, or change the consent alone; turns and lessons stay
     ///
-    /// The old key opens nothing any more. A revoked key can be renewed too.
+    /// The old key is refused from then on. A revoked key can be renewed too. The scope stays.
     Renew {
         /// Its name, as given to `add`
         name: String,

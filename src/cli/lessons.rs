@@ -7,7 +7,7 @@ use chimere::config::Config;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, Where, printable};
+use super::client::{Client, Target, printable};
 use super::exit::{note, say};
 use super::serve::Place;
 
@@ -23,7 +23,7 @@ pub struct Args {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    target: Where,
+    target: Target,
     #[command(subcommand)]
     command: Cmd,
 }
@@ -35,17 +35,9 @@ enum Cmd {
         /// Only lessons of this key or owner
         #[arg(long, value_name = "NAME")]
         principal: Option<String>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Print a lesson
-    Show {
-        id: String,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Show { id: String },
     /// Teach by hand
     Add {
         /// The question; given twice or more, other wordings of it
@@ -57,9 +49,6 @@ enum Cmd {
         /// For everybody; only the owner shares
         #[arg(long)]
         share: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Change the words of a lesson
     #[command(group = clap::ArgGroup::new("words").required(true).multiple(true).args(["question", "answer"]))]
@@ -71,9 +60,6 @@ enum Cmd {
         /// In place of its answer
         #[arg(long, value_name = "TEXT")]
         answer: Option<String>,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Show a lesson to everybody, or take that back
     Share {
@@ -81,30 +67,22 @@ enum Cmd {
         /// For its own principal alone again
         #[arg(long)]
         private: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
     },
     /// Forget a lesson; the turn that it comes from stays until `chimere memory forget`
-    Forget {
-        id: String,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Forget { id: String },
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = Config::load(&args.place.flags())?;
-    let client = Client::new(&args.target, config.http.listen)?;
+    let client = Client::new(&args.target.at, config.http.listen)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(execute(args.command, &client))?;
+    runtime.block_on(execute(args.command, &client, args.target.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
+async fn execute(command: Cmd, client: &Client, json: bool) -> anyhow::Result<()> {
     match command {
-        Cmd::List { principal, json } => {
+        Cmd::List { principal } => {
             let lessons = all(client, principal.as_deref()).await?;
             if lessons.is_empty() {
                 note!(
@@ -116,19 +94,19 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
                 false => lessons.iter().for_each(|lesson| say!("{}", line(lesson))),
             }
         }
-        Cmd::Show { id, json } => {
+        Cmd::Show { id } => {
             let lesson = client.get(&address(&id)?).await?;
             match json {
                 true => say!("{}", serde_json::to_string_pretty(&lesson)?),
                 false => show(&lesson),
             }
         }
-        Cmd::Add { question, answer, share, json } => {
+        Cmd::Add { question, answer, share } => {
             let sharing = if share { "shared" } else { "private" };
             let body = json!({"questions": question, "answer": answer, "sharing": sharing});
             print(&client.post(PATH, &body).await?, json);
         }
-        Cmd::Edit { id, question, answer, json } => {
+        Cmd::Edit { id, question, answer } => {
             let mut body = Map::new();
             if !question.is_empty() {
                 body.insert("questions".to_owned(), json!(question));
@@ -136,7 +114,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
             body.extend(answer.map(|answer| ("answer".to_owned(), json!(answer))));
             print(&client.patch(&address(&id)?, &Value::Object(body)).await?, json);
         }
-        Cmd::Share { id, private, json } => {
+        Cmd::Share { id, private } => {
             let sharing = if private { "private" } else { "shared" };
             // Whose words they are may change them meanwhile.
             let seen = client.get(&address(&id)?).await?;
@@ -146,7 +124,7 @@ async fn execute(command: Cmd, client: &Client) -> anyhow::Result<()> {
             let body = json!({"sharing": sharing, "updated_ms": seen["updated_ms"]});
             print(&client.patch(&address(&id)?, &body).await?, json);
         }
-        Cmd::Forget { id, json } => {
+        Cmd::Forget { id } => {
             let gone = client.delete(&address(&id)?).await?;
             match json {
                 true => say!("{gone}"),

@@ -29,6 +29,8 @@ use super::exit::{EX_DATAERR, EX_NOINPUT, EX_USAGE, cannot_write, coded, note, s
 use super::owner::become_owner;
 use super::serve::Place;
 
+/// A forgetting that takes longer says what it waits for.
+const SILENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Turns read at once.
 const PAGE_TURNS: usize = 100;
 /// Characters of a question that the list shows.
@@ -47,7 +49,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Print one line a turn: the newest, the last of them last
+    /// Print the newest turns, one line each, the newest last
     List {
         #[command(flatten)]
         which: Which,
@@ -70,7 +72,8 @@ enum Cmd {
     Forget {
         #[command(flatten)]
         which: Which,
-        /// Everything of everybody, and what was typed at `chimere chat`
+        /// Everything: of everybody, with what was typed at `chimere chat`, as the owner or with the scope `admin`; else
+        /// what is one's own
         #[arg(long)]
         all: bool,
         /// Do not ask whether to forget everything; for scripts
@@ -136,28 +139,32 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Cmd::Export { out: Some(path), .. } => Some(private_file(path)?),
         _ => None,
     };
+    let log = Log::open(&config, &args.target)?;
     if let Cmd::Forget { which, all: true, yes: false, .. } = &args.command
         && which.is_empty()
     {
-        confirm(&config, &args.target)?;
+        confirm(&log)?;
     }
     let typed = config.state_dir.join(CHAT_HISTORY);
-    runtime.block_on(execute(args.command, out, Log::open(&config, &args.target)?, &typed))?;
+    runtime.block_on(execute(args.command, out, log, &typed))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Asks at a terminal whether to forget everything. Nobody can be asked elsewhere.
-fn confirm(config: &Config, target: &Where) -> anyhow::Result<()> {
-    let whose = match &target.url {
-        Some(url) => format!("at the daemon {url}"),
-        None => format!("in {}", config.state_dir.display()),
+fn confirm(log: &Log) -> anyhow::Result<()> {
+    let what = match log {
+        Log::Daemon(client) => format!(
+            "every turn and lesson at the daemon {}: as its owner or with the scope `admin` those of everybody, else those of \
+             this key alone",
+            client.address()
+        ),
+        Log::Disk { state_dir, .. } => format!("every turn and lesson of everybody in {}", state_dir.display()),
     };
-    let what = format!("every turn and lesson of everybody {whose}");
     if !io::stdin().is_terminal() {
-        let message = format!("this would forget {what}, for good: say --yes as well");
+        let message = format!("this would forget, for good, {what}. Say --yes as well");
         return Err(coded(EX_USAGE, message));
     }
-    note!("This forgets {what}, for good. Write yes to go on:");
+    note!("This forgets, for good, {what}. Write yes to go on:");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     if answer.trim() == "yes" { Ok(()) } else { Err(coded(EX_USAGE, "nothing was forgotten")) }
@@ -225,7 +232,7 @@ async fn execute(command: Cmd, out: Option<File>, log: Log, typed: &Path) -> any
 async fn forget(which: Which, json: bool, log: &Log, typed: &Path) -> anyhow::Result<()> {
     let (everything, filter) = (which.is_empty(), which.filter());
     let forgotten = log.forget(filter.clone()).await?;
-    there(filter.turn.as_ref(), forgotten.turns > 0)?;
+    there(filter.turn.as_ref(), !forgotten.is_nothing())?;
     if let (true, Some(whose)) = (forgotten.is_nothing(), filter.principal.as_ref().or(filter.conversation.as_ref())) {
         let next = "`chimere memory list` shows whose turns there are (`--json`: of which conversations)";
         let narrowed = filter.since_ms.is_some() || filter.principal.is_some() && filter.conversation.is_some();
@@ -260,7 +267,7 @@ enum Log {
 
 impl Log {
     fn open(config: &Config, target: &Where) -> anyhow::Result<Log> {
-        if target.url.is_some() {
+        if target.named().is_some() {
             return Ok(Log::Daemon(Client::new(target, config.http.listen)?));
         }
         if !config.state_dir.exists() {
@@ -346,13 +353,15 @@ impl Log {
                 discard(prefixes).with_context(|| prefixes.display().to_string())?;
                 let forgotten = Forgotten { turns: turns.forget(&filter)?, lessons: 0, pairs };
                 turns.flush().await?;
+                let typed = state_dir.join(CHAT_HISTORY);
+                let removed = match filter == TurnFilter::default() {
+                    true => remove_file_if_there(&typed).map(drop),
+                    false => Ok(()),
+                };
                 let lessons = lessons.with_context(|| {
                     format!("{} forgotten, but no lesson", counted(forgotten.turns, "turn", "turns"))
                 })?;
-                if filter == TurnFilter::default() {
-                    let typed = state_dir.join(CHAT_HISTORY);
-                    remove_file_if_there(&typed).with_context(|| typed.display().to_string())?;
-                }
+                removed.with_context(|| typed.display().to_string())?;
                 Ok(Forgotten { lessons, ..forgotten })
             }
             Log::Daemon(client) => {
@@ -360,9 +369,24 @@ impl Log {
                 if query.is_empty() {
                     query.push(("all", "true".to_owned()));
                 }
-                let answer = client.delete(&path(query)?).await?;
+                let path = path(query)?;
+                let answer = patient(client.delete(&path)).await?;
                 serde_json::from_value(answer).context("the daemon did not say what it forgot")
             }
+        }
+    }
+}
+
+/// Waits for a forgetting, and says what it waits for where that takes a while.
+async fn patient<T>(forgetting: impl Future<Output = T>) -> T {
+    let mut forgetting = std::pin::pin!(forgetting);
+    match tokio::time::timeout(SILENT_TIMEOUT, &mut forgetting).await {
+        Ok(done) => done,
+        Err(_) => {
+            note!(
+                "The daemon waits for its engine, which still holds the words and reads somebody's long prompt or changes its model."
+            );
+            forgetting.await
         }
     }
 }
@@ -428,7 +452,9 @@ fn summary(turn: &Turn) -> String {
     let question: String =
         question.chars().map(|c| if c.is_control() { ' ' } else { c }).take(QUESTION_CHARS).collect();
     let tokens: u32 = turn.generations.iter().map(|g| g.usage.completion_tokens).sum();
-    let reason = turn.generations.first().map_or_else(String::new, |g| format!("{:?}", g.finish_reason).to_lowercase());
+    // As the API names it.
+    let reason = turn.generations.first().map(|generation| serde_json::json!(generation.finish_reason));
+    let reason = reason.as_ref().and_then(|reason| reason.as_str()).unwrap_or_default();
     let verdict = turn.verdict.map_or_else(String::new, |verdict| format!(" verdict {verdict}"));
     let votes = if turn.feedback.is_empty() { String::new() } else { format!(" [{} feedback]", turn.feedback.len()) };
     format!(

@@ -9,7 +9,7 @@ use chimere::pipeline::{PipelineSet, Routing, Sources};
 use chimere::turn::{Message, Role};
 use serde_json::{Value, json};
 
-use super::client::{Where, printable};
+use super::client::{Target, printable};
 use super::exit::{EX_CONFIG, EX_DATAERR, coded, note, say};
 use super::night::with_client;
 use super::serve::Place;
@@ -26,27 +26,24 @@ pub struct Args {
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
-    target: Where,
+    target: Target,
     /// The text; `-` reads standard input
     text: String,
-    /// As JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = if args.text == "-" { from_input()? } else { args.text };
-    if args.target.url.is_some() {
-        return with_client(args.place, &args.target, async |client| {
+    if args.target.at.named().is_some() {
+        return with_client(args.place, &args.target.at, async |client| {
             let body = json!({ "messages": [{ "role": "user", "content": text }] });
             let shown = client.post("/apply-template", &body).await?;
-            tell(&shown["x_chimere"], client.address(), args.json);
+            tell(&shown["x_chimere"], client.address(), args.target.json);
             Ok(ExitCode::SUCCESS)
         });
     }
     let set = pipelines(args.place)?;
     let routing = set.read(&[Message::new(Role::User, text)]);
-    if args.json {
+    if args.target.json {
         say!(
             "{:#}",
             json!({

@@ -1,5 +1,5 @@
-//! What a running daemon serves, for commands that look at a machine: it may have been started with another `--model`
-//! than the configuration names.
+//! What a running daemon serves, for commands that look at a machine. It may have been started with another `--model` than
+//! the configuration names, and it may run on another machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,16 +18,16 @@ pub fn served(target: &Where, config: &Config) -> Option<Result<Served, String>>
         Ok(client) => client,
         Err(error) => return Some(Err(format!("{error:#}"))),
     };
-    let by = client.address().to_owned();
+    let by = printable(client.address());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let ask = |path| runtime.block_on(async { tokio::time::timeout(NEAR_TIMEOUT, client.get(path)).await });
-    if target.url.is_none() {
+    if target.named().is_none() {
         // Nobody, or another program: that is for those to say who look at the port.
         ask("/health").ok()?.ok().filter(|health| health["status"] == "ok")?;
     }
     Some(match ask("/v1/admin/model") {
         Ok(Ok(shown)) => match shown["file"].as_str() {
-            Some(file) => Ok(Served { file: PathBuf::from(file), by }),
+            Some(file) => Ok(Served { file: PathBuf::from(file), here: client.is_here(), by }),
             None => Err(format!("the daemon at {by} does not serve a model yet: wait while it loads")),
         },
         Ok(Err(error)) => Err(printable(&format!("{error:#}"))),

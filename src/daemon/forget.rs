@@ -11,7 +11,7 @@ use crate::actors::scheduler::ForgetPairs;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::Event;
 use crate::lessons::{Lesson, Sharing};
-use crate::service::{Forgetting, Forgotten, ServiceError, TurnFilter};
+use crate::service::{Forgetting, Forgotten, Service, ServiceError, TurnFilter};
 use crate::store::files::{CHAT_HISTORY, remove_file_if_there};
 
 const WITHIN: Duration = Duration::from_millis(MEMORY_TIMEOUT_MS);
@@ -24,7 +24,9 @@ impl Daemon {
 
     async fn forget_to_the_end(&self, filter: TurnFilter) -> Result<Forgotten, ServiceError> {
         // What was learned from them first: cut off in between, nothing was forgotten, and it is said so.
-        let first_pairs = self.forget_pairs(self.forgetting(&filter).await?).await?;
+        let wanted = self.forgetting(&filter).await?;
+        let followed = !wanted.followers.is_empty();
+        let first_pairs = self.forget_pairs(wanted).await?;
         self.forget_examples(filter.clone()).await?;
         // Whoever was shown a shared lesson has kept prompts with it.
         let book = self.replies.lessons.book();
@@ -32,6 +34,11 @@ impl Daemon {
         let whose = filter.principal.clone().filter(|_| !book.lessons().iter().any(shared));
         // What keeps lessons from it is said at the end: the log must forget all the same.
         let first_lessons = self.forget_lessons(filter.clone()).await.unwrap_or_default();
+        // Of a turn that is nowhere the engine, which may be reading a long prompt, is not asked.
+        let nothing = first_pairs == 0 && first_lessons == 0 && !followed;
+        if nothing && filter.turn.is_some() && !self.holds(&filter).await? {
+            return Ok(Forgotten::default());
+        }
         self.replies.withheld.forget(filter.principal.as_deref());
         self.forget_prefixes(whose.clone()).await?;
         let wanted = self.forgetting(&filter).await?;
@@ -58,6 +65,12 @@ impl Daemon {
         let told =
             |error| ServiceError::Internal(format!("{CHAT_HISTORY} of the state folder cannot be removed: {error}"));
         removed.map(drop).map_err(told)
+    }
+
+    /// Whether the log has a turn that passes.
+    async fn holds(&self, filter: &TurnFilter) -> Result<bool, ServiceError> {
+        let listed = self.turns(TurnFilter { limit: Some(1), ..filter.clone() }).await?;
+        Ok(!listed.turns.is_empty() || listed.next.is_some())
     }
 
     async fn forgetting(&self, filter: &TurnFilter) -> Result<Forgetting, ServiceError> {

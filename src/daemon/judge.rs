@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use actix_rt::Arbiter;
+use clap::ValueEnum;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
@@ -15,7 +16,7 @@ use crate::actors::scorer::{AdapterFile, JudgeEngine, JudgeSettings};
 use crate::actors::supervisor::{Budget, Place};
 use crate::config::Config;
 use crate::engine::embedder::embeds;
-use crate::engine::load::{LoadError, vocabulary};
+use crate::engine::load::{Kind, LoadError, vocabulary};
 use crate::engine::model::why_not_native;
 use crate::gguf::Gguf;
 use crate::scoring::form::Asked;
@@ -78,7 +79,8 @@ pub fn describe(config: &Config) -> Result<String, String> {
     if let ("cpu", Some(reason)) = (scorer.backend.as_str(), foreign) {
         return Err(wrong(&LoadError::NotNative(reason)));
     }
-    let vocab = vocabulary(&files.model, &gguf).map_err(|error| wrong(&error))?;
+    let backend = Kind::from_str(&scorer.backend, true)?;
+    let vocab = vocabulary(&files.model, &gguf, backend).map_err(|error| wrong(&error))?;
     let form = &config.judge;
     form.fits(vocab.template().is_some(), embeds(&gguf)).map_err(|error| wrong(&error))?;
     form.labels(vocab.as_ref()).map_err(|error| wrong(&error))?;

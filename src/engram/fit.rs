@@ -5,14 +5,46 @@ use super::learned::NAME;
 use super::shelf::{Listed, Shelf};
 use crate::pipeline::{Pipeline, PipelineSet};
 
+/// Where a table comes from, and so what helps where it does not fit the served model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Shipped,
+    Learned,
+    Own,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Shipped, Kind::Learned, Kind::Own];
+
+    fn of(table: &Listed) -> Kind {
+        match table.shipped {
+            _ if is_learned(&table.name) => Kind::Learned,
+            true => Kind::Shipped,
+            false => Kind::Own,
+        }
+    }
+
+    /// What helps these tables of one kind.
+    fn way_out(self, names: &[&str]) -> String {
+        let (name, them) = match names {
+            [one] => (*one, "it"),
+            _ => ("NAME", "them"),
+        };
+        let build =
+            format!("`chimere engram build --name {name} --text FILE --model MODEL` makes one for the served model");
+        match self {
+            Kind::Learned => {
+                format!("the job `engram_write` of the next night makes {them} anew for the served model")
+            }
+            Kind::Shipped => format!("the shipped tables are for nano; {build}"),
+            Kind::Own => build,
+        }
+    }
+}
+
 /// What helps where a table was made for another tokenizer than the served one.
 pub fn way_out(table: &Listed) -> String {
-    let name = &table.name;
-    if is_learned(name) {
-        return "the job `engram_write` of the next night makes it anew for the served model".to_owned();
-    }
-    let own = if table.shipped { "the shipped tables are for nano; " } else { "" };
-    format!("{own}`chimere engram build --name {name} --text FILE --model MODEL` makes one for the served model")
+    Kind::of(table).way_out(&[&table.name])
 }
 
 /// The beginning of a fingerprint, as `format::tokenizer_name` shows it.
@@ -28,7 +60,7 @@ pub fn unfit(table: &Listed, tokenizer: &str) -> Option<String> {
 }
 
 /// A table that a night writes. Before the first night it is not there, and nobody need do anything.
-fn is_learned(name: &str) -> bool {
+pub fn is_learned(name: &str) -> bool {
     name == NAME || name.strip_prefix(NAME).is_some_and(|rest| rest.starts_with('-'))
 }
 
@@ -36,38 +68,65 @@ fn is_learned(name: &str) -> bool {
 pub fn complaints(pipeline: &Pipeline, shelf: &Shelf, tokenizer: Option<&str>) -> Vec<String> {
     let named = pipeline.engram.iter().flat_map(|engram| &engram.tables).filter(|name| !is_learned(name));
     let complaint = |name: &String| match shelf.tables.iter().find(|table| table.name == *name) {
-        None => Some(format!(
-            "there is no table `{name}`: `chimere engram build --name {name} --text FILE` makes it, `chimere engram list` \
-             shows those that there are"
-        )),
+        None => Some(absent(name, shelf)),
         Some(table) => tokenizer.and_then(|tokenizer| unfit(table, tokenizer)),
     };
     let of_route = |why: String| format!("the route `{}` answers without a table that it names: {why}", pipeline.name);
     named.filter_map(complaint).map(of_route).collect()
 }
 
-/// The tables that a model can use and those that it cannot. `Err`: a pipeline names one that it cannot use. `None`: there
-/// are none.
+/// Why a table cannot be used by anybody: its file is refused, or there is none.
+fn absent(name: &str, shelf: &Shelf) -> String {
+    match shelf.refused(name) {
+        Some(refused) => format!("the table `{name}` is refused, {}: {}", refused.path.display(), refused.message),
+        None => format!(
+            "there is no table `{name}`: `chimere engram build --name {name} --text FILE` makes it, `chimere engram list` \
+             shows those that there are"
+        ),
+    }
+}
+
+/// The tables that a model can use, those that it cannot, and the files that are refused. `Err`: a pipeline names a table
+/// that cannot be used. `None`: there are none.
 pub fn told(shelf: &Shelf, tokenizer: &str, set: &PipelineSet) -> Option<Result<String, String>> {
     let wrong: Vec<String> = set.all().flat_map(|one| complaints(one, shelf, Some(tokenizer))).collect();
     if !wrong.is_empty() {
         return Some(Err(wrong.join("; ")));
     }
-    let (fit, other): (Vec<_>, Vec<_>) = shelf.tables.iter().partition(|table| table.tokenizer == tokenizer);
-    let names = |tables: &[&Listed]| tables.iter().map(|table| table.name.as_str()).collect::<Vec<_>>().join(", ");
-    let mut said = match fit.as_slice() {
-        [] => "no table fits this model".to_owned(),
-        fit => format!("this model can use {}", names(fit)),
-    };
-    if let [first, ..] = other.as_slice() {
-        let rest = if other.len() > 1 { " (and so for the others)" } else { "" };
-        said += &format!("; {} hold another tokenizer's tokens: {}{rest}", names(&other), way_out(first));
+    if shelf.tables.is_empty() && shelf.refused.is_empty() {
+        return None;
     }
-    (!shelf.tables.is_empty()).then_some(Ok(said))
+    let (fit, other): (Vec<_>, Vec<_>) = shelf.tables.iter().partition(|table| table.tokenizer == tokenizer);
+    let mut said = match names(&fit).as_slice() {
+        [] => "no table fits this model".to_owned(),
+        fit => format!("this model can use {}", fit.join(", ")),
+    };
+    let unfit = by_kind(&other).into_iter();
+    let refused =
+        shelf.refused.iter().map(|refused| format!("refused: {}: {}", refused.path.display(), refused.message));
+    unfit.chain(refused).for_each(|more| said += &format!("; {more}"));
+    Some(Ok(said))
+}
+
+/// Of tables that a model cannot use, by their kind: what helps.
+pub fn by_kind(unfit: &[&Listed]) -> Vec<String> {
+    let told = |kind: Kind| {
+        let of_kind: Vec<&Listed> = unfit.iter().filter(|table| Kind::of(table) == kind).copied().collect();
+        let names = names(&of_kind);
+        let hold = if names.len() == 1 { "holds" } else { "hold" };
+        let what_helps = || format!("{} {hold} another tokenizer's tokens: {}", names.join(", "), kind.way_out(&names));
+        (!names.is_empty()).then(what_helps)
+    };
+    Kind::ALL.into_iter().filter_map(told).collect()
+}
+
+fn names<'a>(tables: &[&'a Listed]) -> Vec<&'a str> {
+    tables.iter().map(|table| table.name.as_str()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::shelf::Refused;
     use super::*;
     use crate::pipeline::Sources;
 
@@ -75,34 +134,53 @@ mod tests {
         Listed { name: name.into(), tokenizer: tokenizer.repeat(32), shipped, ..Listed::default() }
     }
 
-    #[test]
-    fn a_table_of_another_tokenizer_is_told_with_what_helps_for_its_kind() {
-        let shelf = Shelf {
-            tables: vec![table("kine", "aa", true), table("learned", "aa", false), table("mine", "bb", false)],
-            refused: Vec::new(),
-        };
+    fn garden(tables: &str) -> PipelineSet {
         let folder = tempfile::tempdir().unwrap();
-        let set = |tables: &str| {
-            let text =
-                format!("name: garden\nversion: 1\nfollow_model: true\nengram: {{tables: [{tables}], lambda: 0.1}}\n");
-            std::fs::write(folder.path().join("garden.yaml"), text).unwrap();
-            PipelineSet::load(&Sources { shipped: None, overlay: Some(folder.path().to_owned()) }).unwrap()
-        };
-        let said = told(&shelf, &"bb".repeat(32), &set("mine, learned")).unwrap().unwrap();
-        assert!(said.starts_with("this model can use mine; kine, learned hold another tokenizer's tokens"), "{said}");
-        assert!(said.contains("the shipped tables are for nano; `chimere engram build --name kine"), "{said}");
+        let text =
+            format!("name: garden\nversion: 1\nfollow_model: true\nengram: {{tables: [{tables}], lambda: 0.1}}\n");
+        std::fs::write(folder.path().join("garden.yaml"), text).unwrap();
+        PipelineSet::load(&Sources { shipped: None, overlay: Some(folder.path().to_owned()) }).unwrap()
+    }
+
+    #[test]
+    fn tables_of_another_tokenizer_are_told_by_kind_with_what_helps_each() {
+        let own = |name: &str| table(name, "aa", false);
+        let with = |tables: Vec<Listed>| Shelf { tables, refused: Vec::new() };
+        let said = |tables| told(&with(tables), &"bb".repeat(32), &garden("learned")).unwrap().unwrap();
+        let all = vec![table("code", "aa", true), table("kine", "aa", true), own("learned"), own("mine")];
+        assert_eq!(
+            said([all.clone(), vec![table("fits", "bb", false)]].concat()),
+            "this model can use fits; code, kine hold another tokenizer's tokens: the shipped tables are for nano; \
+             `chimere engram build --name NAME --text FILE --model MODEL` makes one for the served model; \
+             learned holds another tokenizer's tokens: the job `engram_write` of the next night makes it anew for the served \
+             model; mine holds another tokenizer's tokens: `chimere engram build --name mine --text FILE --model MODEL` \
+             makes one for the served model"
+        );
+        assert_eq!(
+            said(vec![own("learned"), own("learned-a1")]),
+            "no table fits this model; learned, learned-a1 hold another tokenizer's tokens: the job `engram_write` of the next \
+             night makes them anew for the served model"
+        );
+        assert!(told(&with(all), &"aa".repeat(32), &garden("kine")).unwrap().is_ok());
+        assert_eq!(told(&Shelf::default(), "aa", &garden("learned")), None);
+    }
+
+    #[test]
+    fn a_pipeline_that_names_a_table_that_cannot_be_used_is_told_why() {
+        let refused = Refused { path: "/state/engram/herbs.engr".into(), message: "it is not signed".into() };
+        let shelf = Shelf { tables: vec![table("kine", "aa", true)], refused: vec![refused] };
         for (tables, words) in [
             (
                 "kine",
                 "the route `garden` answers without a table that it names: the table `kine` was made for the tokenizer",
             ),
             ("nowhere", "there is no table `nowhere`: `chimere engram build --name nowhere"),
+            ("herbs", "the table `herbs` is refused, /state/engram/herbs.engr: it is not signed"),
         ] {
-            let wrong = told(&shelf, &"bb".repeat(32), &set(tables)).unwrap().unwrap_err();
+            let wrong = told(&shelf, &"bb".repeat(32), &garden(tables)).unwrap().unwrap_err();
             assert!(wrong.contains(words), "{wrong}");
         }
-        assert!(way_out(&shelf.tables[1]).contains("engram_write"));
-        assert!(told(&shelf, &"aa".repeat(32), &set("kine")).unwrap().is_ok());
-        assert_eq!(told(&Shelf::default(), "aa", &set("learned")), None);
+        let said = told(&shelf, &"aa".repeat(32), &garden("kine")).unwrap().unwrap();
+        assert_eq!(said, "this model can use kine; refused: /state/engram/herbs.engr: it is not signed");
     }
 }

@@ -94,6 +94,11 @@ impl Shelf {
         shelf
     }
 
+    /// Why the file of the table `name` is not served, where one lies there.
+    pub fn refused(&self, name: &str) -> Option<&Refused> {
+        self.refused.iter().find(|refused| file::name_of(&refused.path) == Some(name))
+    }
+
     /// The table of a name that `principal` may use.
     pub fn find(&self, name: &str, principal: &str) -> Option<&Listed> {
         self.tables.iter().find(|t| t.name == name && t.owner.as_ref().is_none_or(|owner| owner == principal))

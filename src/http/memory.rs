@@ -158,8 +158,9 @@ pub(crate) async fn forget(call: Call) -> Result<Response, ApiError> {
     }
     let filter = wanted.filter(&call)?;
     let forgotten = call.door.service.forget(filter.clone()).await?;
+    // A turn that was dropped for want of room may have left lessons and pairs.
+    known(&filter, !forgotten.is_nothing())?;
     let Forgotten { turns, lessons, pairs } = forgotten;
-    known(&filter, turns > 0)?;
     Ok(reply::json(&json!({"object": "memory.forgotten", "turns": turns, "lessons": lessons, "pairs": pairs})))
 }
 

@@ -167,7 +167,11 @@ impl Optimised {
             let shown: String = system.chars().take(SHOWN_CHARS).collect();
             let more = if shown.len() < system.len() { "…" } else { "" };
             let examples = counted(route.messages.len() / 2, "example", "examples");
-            format!("tell `{}` {shown:?}{more} with {examples}", route.route)
+            match (system.trim().is_empty(), route.messages.is_empty()) {
+                (true, _) => format!("show `{}` {examples}", route.route),
+                (false, true) => format!("tell `{}` {shown:?}{more}", route.route),
+                (false, false) => format!("tell `{}` {shown:?}{more} with {examples}", route.route),
+            }
         };
         would.map(wish).collect::<Vec<_>>().join(", and ")
     }
@@ -218,6 +222,24 @@ mod tests {
         let compared = Compared::of(pairs);
         assert!((compared.p - 0.017_578_125).abs() < 1e-12 && (compared.difference - 0.09).abs() < 1e-12);
         assert!(compared.low > 0.0 && compared.high < 0.2, "{compared:?}");
+    }
+
+    #[test]
+    fn a_dry_run_wishes_what_it_found_and_no_more() {
+        let message = |text: &str| Message::new(crate::turn::Role::User, text);
+        let route = |route: &str, system: Option<&str>, examples: usize| RouteResult {
+            route: route.into(),
+            outcome: RouteOutcome::WouldChange,
+            system: system.map(str::to_owned),
+            messages: (0..2 * examples).map(|_| message("a")).collect(),
+            ..RouteResult::default()
+        };
+        let routes = vec![route("kine", None, 2), route("code", Some("Be exact."), 0), route("cyber", Some("Be."), 1)];
+        let made = Optimised { format: FORMAT, alpha: 0.01, routes };
+        assert_eq!(
+            made.wishes(),
+            "show `kine` 2 examples, and tell `code` \"Be exact.\", and tell `cyber` \"Be.\" with 1 example"
+        );
     }
 
     #[test]

@@ -452,4 +452,23 @@ mod tests {
         assert_eq!(choice.generation.content, "<tool_call>\n<function=add>");
         assert!(choice.generation.tool_calls.is_empty());
     }
+
+    /// As OpenAI's: the limit is the reason, and what was whole by then is a call.
+    #[test]
+    fn at_a_limit_a_whole_call_is_a_call_and_the_reason_is_the_limit() {
+        let open = CALL.trim_end().strip_suffix("</tool_call>").unwrap();
+        let (mark, begun) = ("Sure.\n<tool_call>\n", CALL.split_once("7\n").unwrap().0);
+        for (text, calls, content) in [(CALL, 1, "Sure."), (open, 1, "Sure."), (begun, 0, begun), (mark, 0, "Sure.")] {
+            let mut choice = Choice::new(0, 0, false, &tools(), Format::generic());
+            let mut out = Vec::new();
+            choice.token(token(text), &mut out);
+            choice.finish(FinishReason::Length, String::new(), Usage::default(), Timings::default(), &mut out);
+            let Generation { content: said, tool_calls, finish_reason, .. } = &choice.generation;
+            assert_eq!(
+                (said.trim(), tool_calls.len(), *finish_reason),
+                (content, calls, FinishReason::Length),
+                "{text}"
+            );
+        }
+    }
 }

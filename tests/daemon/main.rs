@@ -73,6 +73,7 @@ mod soak;
 mod storm;
 mod stranger;
 mod swaps;
+mod tables;
 mod tools;
 mod trace;
 mod train;

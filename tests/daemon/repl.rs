@@ -109,6 +109,15 @@ async fn a_conversation_at_a_terminal() {
     terminal.ask("What is 17 + 25?\r", "42.");
     terminal.ask("/stats\r", "finish stop");
     terminal.ask("/dance\r", "unknown command /dance");
+    // What there is not is refused at once, with what there is.
+    terminal.ask("/route nope\r", "there is no route `nope`: the routes are code");
+    terminal.ask("/route\r", "route: as the pipeline decides");
+    terminal.ask("/route kine\r", "route: kine");
+    terminal.ask("/route auto\r", "route: as the pipeline decides");
+    terminal.ask("/model nope\r", "there is no model `nope`: the models are nano");
+    terminal.ask("/model\r", "in use: the served model");
+    terminal.ask("/model nano\r", "model: nano");
+    terminal.ask("/model auto\r", "model: as the pipeline decides");
     terminal.ask("/think off\r", "thought: off");
     // Typed faster than it is read: nothing is lost between two prompts.
     terminal.press("/think on\r/think 7\r/think off\r");

@@ -2,27 +2,16 @@
 //! for, and what a forgetting takes. Each message says what to do.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chimere::engine::tokenizer::Bpe;
-use chimere::engine::vocab::{Vocab, fingerprint};
-use chimere::engram::shelf::{DIR, publish};
-use chimere::engram::{Draft, Source};
-use chimere::gguf::Gguf;
-use chimere::night::manifest::{KEY_FILE, Seal};
+use chimere::engram::shelf::DIR;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere, model};
 use crate::people::{done, key, told, toward};
-
-/// Exit code, standard output and standard error.
-fn ran(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
-}
+use crate::tables::{foreign_table, ran};
 
 fn findings(command: &mut Command) -> Vec<Value> {
     let said: Value = serde_json::from_str(&ran(command).1).unwrap();
@@ -34,16 +23,8 @@ fn message<'a>(findings: &'a [Value], what: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {what} in {findings:#?}"))["message"].as_str().unwrap()
 }
 
-/// A table that holds another tokenizer's tokens, signed by this installation.
-fn foreign_table(state: &Path, name: &str) {
-    let vocab = Bpe::from_gguf(&Gguf::open(&model()).unwrap()).unwrap();
-    assert_ne!(fingerprint(&vocab), [9; 32]);
-    let mut draft = Draft::new([9; 32], vocab.len() as u32).unwrap();
-    let source = Source { principal: String::new(), origin: "x".into(), time_s: 0, verdict: 0, halved: false };
-    let source = draft.source(source).unwrap();
-    draft.add(&[1, 2, 3], 4, 5, source).unwrap();
-    let bytes = draft.finish(name, "", "", None).unwrap();
-    publish(&state.join(DIR), &bytes, &Seal::open(&state.join(KEY_FILE)).unwrap()).unwrap();
+fn good(findings: &[Value], what: &str) -> bool {
+    findings.iter().all(|found| found["what"] != what || found["good"] == true)
 }
 
 fn garden(state: &Path, engram: &str) -> String {
@@ -75,8 +56,6 @@ async fn check_and_doctor_speak_of_the_model_that_is_served() {
             assert!(model.starts_with(own.to_str().unwrap()) && model.contains("serves it"), "{model}");
             assert!(start.contains("a start without --model would serve another file") && start.contains("nano.gguf"));
             assert!(message(&found, "tables").contains("this model can use"), "{found:#?}");
-            let fault = found.iter().find(|found| found["good"] == false && found["what"] == "daemon");
-            assert_eq!(fault, None, "the daemon is where it was said to be");
         }
         // Another file is looked at where one is named.
         let mut other = toward(&daemon, "");
@@ -84,17 +63,72 @@ async fn check_and_doctor_speak_of_the_model_that_is_served() {
         let found = findings(&mut other);
         assert!(message(&found, "model").contains("nano.gguf") && found.iter().all(|found| found["what"] != "start"));
     }
-    // What a key guards is not told, and that is said.
+    // It listens where --url says and not where the configuration does, and holds the folder.
+    let mut moved = toward(&daemon, "");
+    moved.args(["doctor", "--json", "--listen", "127.0.0.1:1", "--state-dir"]).arg(daemon.state.path());
+    let found = findings(&mut moved);
+    assert_eq!(
+        message(&found, "daemon"),
+        format!("process {} runs in {}", daemon.pid(), daemon.state.path().display())
+    );
+    let mut lost = chimere();
+    lost.args(["doctor", "--json", "--listen", "127.0.0.1:9", "--state-dir"]).arg(daemon.state.path());
+    let found = findings(&mut lost);
+    assert!(message(&found, "daemon").contains("holds") && !good(&found, "daemon"), "{found:#?}");
+    // The file that is served is another by now, and no model.
+    let torn = files.path().join("torn");
+    std::fs::write(&torn, "GGUF and no more").unwrap();
+    std::fs::rename(&torn, &own).unwrap();
+    let mut damaged = toward(&daemon, "");
+    let (code, said, _) = ran(damaged.args(["check", "--state-dir"]).arg(daemon.state.path()));
+    let line = said.lines().find(|line| line.starts_with("BAD  model")).unwrap_or_else(|| panic!("{said}"));
+    assert!(code == 78 && line.contains("serves it, and could not again: "), "{said}");
+}
+
+#[tokio::test]
+async fn a_daemon_that_does_not_say_what_it_serves_is_a_fault_where_it_was_named() {
+    let daemon = Daemon::start(&[]).await;
+    let listen = daemon.url.trim_start_matches("http://");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let check = |command: &mut Command, more: &[&str]| {
+        command.arg("check").args(more).arg("--state-dir").arg(elsewhere.path());
+        ran(command)
+    };
+    let served = |said: &str| {
+        said.lines().find(|line| line.get(5..).is_some_and(|line| line.starts_with("served"))).map(str::to_owned)
+    };
+    let (code, said, _) = check(&mut chimere(), &["--url", "127.0.0.1:9"]);
+    let line = served(&said).unwrap();
+    assert!(
+        code == 78 && line.starts_with("BAD  served     no daemon answers at http://127.0.0.1:9: start one"),
+        "{said}"
+    );
+    assert!(said.contains("a start would serve: ") && !said.contains("ok   model"), "{said}");
+    assert!(served(&check(&mut chimere(), &["--url", "https://example.org"]).1).unwrap().starts_with("BAD"), "{said}");
+    // Nobody was named, and nobody is there.
+    let (code, said, _) = check(&mut chimere(), &["--listen", "127.0.0.1:9"]);
+    assert!(code == 0 && served(&said).is_none() && said.contains("ok   model"), "{said}");
+    // What a key guards is not told, and that is said; what a start would serve is not told as what is served.
     let anna = key(daemon.state.path(), "anna", "chat");
-    let mut closed = toward(&daemon, &anna);
-    let found = findings(closed.args(["check", "--json", "--state-dir"]).arg(daemon.state.path()));
-    assert!(message(&found, "served").contains("CHIMERE_KEY"), "{found:#?}");
+    for (command, more) in
+        [(&mut toward(&daemon, &anna), &[][..]), (&mut chimere(), &["--listen", listen, "--key", &anna])]
+    {
+        let (code, said, _) = check(command, more);
+        let line = served(&said).unwrap();
+        assert!(code == 78 && line.starts_with("BAD") && line.contains("lacks the scope `admin`"), "{said}");
+        assert!(line.contains("CHIMERE_KEY or --key shows another key") && said.contains("ok   start"), "{said}");
+        for what in ["model", "learning", "tables"] {
+            assert!(!said.contains(&format!("ok   {what}")), "{what}: {said}");
+        }
+    }
+    let (code, said, _) = check(&mut chimere(), &["--listen", listen]);
+    assert!(code == 0 && served(&said).unwrap().starts_with("ok   served") && !said.contains("ok   model"), "{said}");
 }
 
 #[tokio::test]
 async fn a_table_of_another_tokenizer_is_told_everywhere_with_what_helps() {
     let state = Arc::new(tempfile::tempdir().unwrap());
-    foreign_table(state.path(), "herbs");
+    foreign_table(state.path(), "herbs", None);
     let daemon = Daemon::launch(Arc::clone(&state), &[]);
     daemon.ready().await;
     let helps = "`chimere engram build --name herbs --text FILE --model MODEL`";
@@ -119,7 +153,7 @@ async fn a_table_of_another_tokenizer_is_told_everywhere_with_what_helps() {
     let place = ["--state-dir", state.path().to_str().unwrap()];
     let of = |args: &[&str]| ran(toward(&daemon, "").args(args).args(place));
     let (code, said, _) = of(&["check"]);
-    assert!(code == 0 && said.contains("herbs hold another tokenizer's tokens") && said.contains(helps), "{said}");
+    assert!(code == 0 && said.contains("herbs holds another tokenizer's tokens") && said.contains(helps), "{said}");
     let file = garden(state.path(), "engram: {tables: [herbs], lambda: 0.1}\n");
     let (code, said, warned) = of(&["pipeline", "check", &file]);
     assert!(code == 0 && said.starts_with("garden: version 1, 1 step\n"), "{said}");
@@ -135,33 +169,29 @@ async fn a_table_of_another_tokenizer_is_told_everywhere_with_what_helps() {
         warned.contains("there is no table `nowhere`") && warned.contains("engram build --name nowhere"),
         "{warned}"
     );
+    // One that lies there and is refused, as after a copy of the folder, is not told as absent.
+    let folder = state.path().join(DIR);
+    std::fs::write(folder.join("mine.engr"), std::fs::read(folder.join("herbs.engr")).unwrap()).unwrap();
+    let file = garden(state.path(), "engram: {tables: [mine], lambda: 0.1}\n");
+    let refused = format!("the table `mine` is refused, {}: ", folder.join("mine.engr").display());
+    let (code, said, _) = of(&["check"]);
+    assert!(code == 78 && said.contains(&refused) && !said.contains("engram build --name mine"), "{said}");
+    assert!(of(&["pipeline", "check", &file]).2.contains(&refused));
+    let wanted = json!({ "engram": { "tables": ["mine"] } });
+    let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "chimere": wanted });
+    let began = Instant::now();
+    loop {
+        let (status, answer) = daemon.post("/v1/chat/completions", &body).await;
+        let why = answer["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!(status, 400, "{answer}");
+        if why.contains("the engram table `mine` is refused: ") {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "the folder is read again: {why}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let file = garden(state.path(), "engram: {tables: [kine, learned], lambda: 0.1}\n");
     assert_eq!(of(&["pipeline", "check", &file]).2, "");
-}
-
-/// A table of every model's tokens, one that would be empty, and for which model without a word.
-#[tokio::test]
-async fn a_table_is_built_for_the_served_model_and_never_empty() {
-    let daemon = Daemon::start(&[]).await;
-    let text = daemon.state.path().join("text.txt");
-    std::fs::write(&text, "The zorblax is made of walnut and honey.").unwrap();
-    let build = |more: &[&str]| {
-        let mut command = toward(&daemon, "");
-        command.args(["engram", "build", "--name", "mine", "--text"]).arg(&text).args(more);
-        ran(command.arg("--state-dir").arg(daemon.state.path()))
-    };
-    let (code, _, said) = build(&[]);
-    assert!(code == 65 && said.contains("of 1 document") && said.contains("occurs 3 times, in 2 documents"), "{said}");
-    assert!(said.contains("--documents-min") && !daemon.state.path().join("engram/mine.engr").exists(), "{said}");
-    std::fs::write(&text, "The zorblax is made of walnut and honey.\0".repeat(4)).unwrap();
-    let (code, said, note) = build(&[]);
-    assert!(code == 0 && said.contains("contexts") && note.contains("nano.gguf"), "{said}{note}");
-    #[cfg(feature = "llama")]
-    {
-        let foreign = crate::library::make(daemon.state.path(), "qwen2");
-        let (code, said, note) = build(&["--model", foreign.to_str().unwrap()]);
-        assert!(code == 0 && said.contains("context"), "{said}{note}");
-    }
 }
 
 #[test]
@@ -208,6 +238,16 @@ async fn a_named_daemon_says_the_route() {
         assert!(began.elapsed() < PATIENCE, "{said}{note}");
     }
     assert!(!route(&mut chimere()).1.starts_with("garden"), "the files of another folder");
+    // One's own file is no optimised one, and the message says what takes it back.
+    let (code, _, said) = ran(toward(&daemon, "").args(["pipeline", "reset", "garden"]));
+    assert!(code == 65 && said.contains("garden.yaml is your own: remove it by hand"), "{said}");
+    // A list of turns names their ends as the API does.
+    let tool = json!({ "type": "function", "function": { "name": "water", "parameters": { "type": "object", "properties": {} } } });
+    let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "tools": [tool], "tool_choice": "required" });
+    let (status, reply) = daemon.post("/v1/chat/completions", &body).await;
+    assert_eq!((status, &reply["choices"][0]["finish_reason"]), (200, &json!("tool_calls")), "{reply}");
+    let listed = told(&daemon, &["memory", "list"], "");
+    assert!(listed.lines().last().unwrap().contains(" tool_calls "), "{listed}");
     assert_eq!(route(chimere().env("CHIMERE_URL", "127.0.0.1:9")).0, 69);
 }
 
@@ -245,7 +285,11 @@ async fn a_forgetting_asks_counts_and_says_what_was_not_there() {
         String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
     };
     let said = answered("no\n");
-    assert!(said.contains("every turn and lesson of everybody") && said.contains("nothing was forgotten"), "{said}");
+    assert!(
+        said.contains("with the scope `admin` those of everybody, else those of")
+            && said.contains("nothing was forgotten"),
+        "{said}"
+    );
     assert!(typed.exists());
     let said = answered("yes\n");
     assert!(said.contains("1 turn forgotten, with 1 lesson"), "{said}");
@@ -265,4 +309,68 @@ async fn a_forgetting_asks_counts_and_says_what_was_not_there() {
     );
     assert!(!typed.exists());
     done(chimere().args(["memory", "list"]).args(place).output().unwrap());
+}
+
+/// A key that is no admin's forgets its own alone, and that is what it is asked.
+#[tokio::test]
+async fn a_key_forgets_its_own_and_is_asked_so() {
+    let mut daemon = Daemon::start(&[]).await;
+    let state = Arc::clone(&daemon.state);
+    daemon.chat("What is 17 + 25?").await;
+    let anna = key(state.path(), "anna", "chat");
+    told(&daemon, &["chat", "What is 17 + 25?"], &anna);
+    let typed = state.path().join("chat_history");
+    std::fs::write(&typed, "#V2\nWhat is 17 + 25?\n").unwrap();
+    let forget = |args: &[&str]| {
+        ran(toward(&daemon, &anna).args(["memory", "forget", "--all", "--state-dir"]).arg(state.path()).args(args))
+    };
+    let (code, _, said) = forget(&[]);
+    assert!(code == 64 && said.contains("else those of this key alone") && !said.contains("everybody in"), "{said}");
+    let (code, said, note) = forget(&["--yes"]);
+    assert!(
+        code == 0 && said.starts_with("1 turn forgotten") && note.contains("still holds what was typed"),
+        "{said}{note}"
+    );
+    assert!(typed.exists());
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+
+    // Without a daemon it is everybody's; a file of lessons that cannot be changed keeps none of the rest.
+    std::fs::write(state.path().join("lessons.txt"), "chimere lessons 9 0\n").unwrap();
+    let offline =
+        |args: &[&str]| ran(chimere().args(["memory", "forget", "--all", "--state-dir"]).arg(state.path()).args(args));
+    let (code, _, said) = offline(&[]);
+    assert!(code == 64 && said.contains("of everybody in"), "{said}");
+    let (code, _, said) = offline(&["--yes"]);
+    assert!(code != 0 && said.contains("1 turn forgotten, but no lesson"), "{said}");
+    assert!(!typed.exists(), "what was typed goes all the same");
+}
+
+/// The engine holds the words too, and may be reading somebody's long prompt. That is said, and who asks for nothing does
+/// not wait for it.
+#[tokio::test]
+async fn a_forgetting_says_what_it_waits_for() {
+    let daemon = Daemon::start(&[]).await;
+    let reply = daemon.chat("What is 17 + 25?").await;
+    let id = reply["id"].as_str().unwrap().to_owned();
+    let engine = daemon.engines()[0].to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &engine]).status().unwrap().success());
+    let forget = |id: &str| {
+        let mut command = toward(&daemon, "");
+        command.args(["memory", "forget", "--turn", id, "--state-dir"]).arg(daemon.state.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    signal("-STOP");
+    let began = Instant::now();
+    let none = forget("turn-nope").wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(none.status.code() == Some(65) && said.contains("there is no turn `turn-nope`"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(10), "it waited for the engine");
+    let waiting = forget(&id);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    signal("-CONT");
+    let done = waiting.wait_with_output().unwrap();
+    let (said, note) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && said.starts_with("1 turn forgotten"), "{said}{note}");
+    assert!(note.contains("The daemon waits for its engine"), "{note}");
 }

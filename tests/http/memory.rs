@@ -104,6 +104,8 @@ async fn forgetting_must_be_meant_and_keeps_to_the_own_turns() {
     }
     let foreign = of(&server, "DELETE", "/v1/memory/turns?turn=turn-000005", CHAT_KEY).await;
     assert_eq!(foreign.status, 404, "another principal's turn");
+    let dropped = of(&server, "DELETE", "/v1/memory/turns?turn=turn-dropped", CHAT_KEY).await;
+    assert_eq!((dropped.status, &dropped.json()["lessons"]), (200, &json!(1)), "its lesson went");
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", CHAT_KEY).await.json()["turns"], TURNS / 2);
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true", ADMIN_KEY).await.json()["turns"], TURNS);
     assert_eq!(of(&server, "DELETE", "/v1/memory/turns?all=true&principal=somebody", CHAT_KEY).await.status, 403);

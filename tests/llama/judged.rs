@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use chimere::engine::backend::{Chunk, Output, Rows};
 use chimere::engine::llama::{LlamaOptions, examine};
-use chimere::engine::load::{Kind, load as load_any};
+use chimere::engine::load::{Kind, load as load_any, vocabulary};
 use chimere::engine::validate::validate;
+use chimere::engine::vocab::fingerprint;
 use chimere::gguf::{Gguf, Layout, Value};
 use chimere_ffi::DType;
 
@@ -52,6 +53,24 @@ fn without(part: &str) -> impl Fn(&str) -> bool {
 
 fn instead(wanted: &str, value: Value) -> impl Fn(&str, &Value) -> Option<Value> {
     move |key, old| Some(if key.ends_with(wanted) { value.clone() } else { old.clone() })
+}
+
+/// Things made of token ids are for the tokenizer that reads them: ours or the library's, as the configured backend has it.
+#[test]
+fn a_tokenizer_s_fingerprint_is_that_of_the_backend_that_reads_it() {
+    let _turn = alone();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (nano, mini) = (root.join("nano/nano.gguf"), root.join("tests/golden/data/mini/model.gguf"));
+    let print = |file: &Path, backend: Kind| {
+        let vocab = vocabulary(file, &Gguf::open(file).unwrap(), backend).unwrap();
+        let judged = validate(file, &options(backend), 0).unwrap();
+        let print: String = fingerprint(vocab.as_ref()).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(judged.tokenizer, Some(print.clone()), "{}", file.display());
+        print
+    };
+    assert_eq!(print(&nano, Kind::Auto), print(&nano, Kind::Llama));
+    // The library calls some of its tokens by other kinds.
+    assert_ne!(print(&mini, Kind::Auto), print(&mini, Kind::Llama));
 }
 
 #[test]

@@ -230,9 +230,9 @@ pub fn text(gguf: &Gguf, vet_with: Option<PathBuf>) -> Result<(Arc<dyn Vocab>, O
     Ok((Arc::new(vocab), template))
 }
 
-/// A model's vocabulary, without its weights; by the library where the architecture is not native.
-pub fn vocabulary(path: &Path, gguf: &Gguf) -> Result<Arc<dyn Vocab>, LoadError> {
-    if super::model::is_native(gguf) {
+/// A model's vocabulary as an engine of this backend reads it, without the weights: by the library where that hosts the model.
+pub fn vocabulary(path: &Path, gguf: &Gguf, backend: Kind) -> Result<Arc<dyn Vocab>, LoadError> {
+    if backend != Kind::Llama && super::model::is_native(gguf) {
         return Ok(Arc::new(super::tokenizer::Bpe::from_gguf(gguf)?));
     }
     by_library(path, gguf)

@@ -90,7 +90,7 @@ pub(super) struct Validated {
 /// Judges the model at `path` as [`super::load::load`] would. `freed_bytes`: memory that will be free before it is loaded.
 pub fn validate(path: &Path, options: &LoadOptions, freed_bytes: u64) -> Result<Judged, LoadError> {
     let Validated { gguf, vocab, judged, .. } = opened(path, options, freed_bytes)?;
-    let vocab = vocab.or_else(|| vocabulary(path, &gguf).ok().filter(|_| !judged.embedding_only));
+    let vocab = vocab.or_else(|| vocabulary(path, &gguf, options.backend).ok().filter(|_| !judged.embedding_only));
     Ok(Judged { tokenizer: vocab.map(|vocab| hex(&fingerprint(vocab.as_ref()))), ..judged })
 }
 

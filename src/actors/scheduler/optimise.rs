@@ -192,7 +192,9 @@ pub(super) fn reset(desk: &Desk, route: &str) -> Result<Value, ServiceError> {
         invalid(format!("there is no route `{route}`: the routes are {}", known.join(", ")))
     })?;
     if before.provenance.is_none() {
-        let why = format!("the route `{route}` was not optimised: it is at version {}", before.version);
+        let own = own_file(desk, route).ok().filter(|path| path.exists());
+        let next = own.map_or_else(String::new, |path| format!("; {} is your own: remove it by hand", path.display()));
+        let why = format!("the route `{route}` was not optimised: it is at version {}{next}", before.version);
         return Err(invalid(why));
     }
     let path = own_file(desk, route).map_err(ServiceError::Internal)?;

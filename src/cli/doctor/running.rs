@@ -35,10 +35,14 @@ pub(super) fn look(config: &Config, target: &Where) -> Vec<Finding> {
         }
         _ => port(listen, &answers, held),
     }];
-    let url = target.url.as_deref().map(|url| (url, asked(target, listen)));
-    // It may listen where --url says, and not where the configuration does.
-    let elsewhere = url.iter().any(|(_, answers)| matches!(answers, Answers::Ready));
-    findings.extend(lock(config, holder, if elsewhere { &Answers::Ready } else { &answers }));
+    let url = target.named().map(|url| (url, asked(target, listen)));
+    // It may listen where --url says, and not where the configuration does. Another machine's holds nothing here.
+    let here = |url: &str| Client::new(target, listen).is_ok_and(|client| client.is_here()).then(|| url.to_owned());
+    let elsewhere = url.iter().find(|(_, answers)| matches!(answers, Answers::Ready)).and_then(|(url, _)| here(url));
+    findings.extend(match elsewhere {
+        Some(url) => lock(config, holder, &Answers::Ready, &url),
+        None => lock(config, holder, &answers, &listen.to_string()),
+    });
     findings.extend(url.map(|(url, answers)| named(url, answers)));
     findings.push(night(&config.state_dir));
     findings
@@ -84,9 +88,9 @@ fn port(listen: SocketAddr, answers: &Answers, held: bool) -> Finding {
     }
 }
 
-/// Whether the daemon that holds the state folder lives.
-fn lock(config: &Config, holder: std::io::Result<Option<Holder>>, answers: &Answers) -> Option<Finding> {
-    let (folder, listen) = (config.state_dir.display(), config.http.listen);
+/// Whether the daemon that holds the state folder lives. `at`: who answers there.
+fn lock(config: &Config, holder: std::io::Result<Option<Holder>>, answers: &Answers, at: &str) -> Option<Finding> {
+    let folder = config.state_dir.display();
     match holder {
         Ok(None) => None,
         Err(error) => Some(found("daemon", false, format!("{folder}/daemon.lock: {error}: run this as its owner"))),
@@ -97,7 +101,7 @@ fn lock(config: &Config, holder: std::io::Result<Option<Holder>>, answers: &Answ
         }
         // Of another container, whose processes have numbers of their own.
         Ok(Some(Holder { process, alive: false, .. })) if matches!(answers, Answers::Ready) => {
-            let said = format!("process {process} of another container holds {folder}; a daemon serves at {listen}");
+            let said = format!("process {process} of another container holds {folder}; a daemon serves at {at}");
             Some(found("daemon", true, said))
         }
         Ok(Some(Holder { process, alive: false, .. })) => {
@@ -111,7 +115,7 @@ fn lock(config: &Config, holder: std::io::Result<Option<Holder>>, answers: &Answ
         Ok(Some(Holder { process, .. })) => match answers {
             Answers::Nobody => {
                 let next = "it was started with another --listen (name it here too), or is about to end";
-                let said = format!("process {process} holds {folder}, but nobody answers at {listen}: {next}");
+                let said = format!("process {process} holds {folder}, but nobody answers at {at}: {next}");
                 Some(found("daemon", false, said))
             }
             _ => Some(found("daemon", true, format!("process {process} runs in {folder}"))),
