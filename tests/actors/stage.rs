@@ -195,6 +195,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         quality_gate: None,
         steps: Default::default(),
         grammar: None,
+        form_terms: Default::default(),
         not_enforced: Vec::new(),
         one_tool_call: false,
         built_in: None,

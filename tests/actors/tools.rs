@@ -499,6 +499,29 @@ fn a_form_holds_the_answer_and_leaves_room_for_calls() {
 }
 
 #[test]
+fn behind_a_forced_call_what_was_examined_with_it_holds() {
+    use chimere::engine::grammar::{Calls, FormTerms, Function, Grammar};
+    run(async {
+        let stage = stage();
+        let function = |name: &str| Function { name: name.to_owned(), parameters: json!({"type": "object"}), strict: true };
+        let calls = |names: &[&str], required: bool| {
+            let functions = names.iter().map(|name| function(name)).collect();
+            Grammar::Calls(Calls { functions, required, single: false, several: false, answer: None })
+        };
+        let later = Some(Box::new(calls(&["probe", "weather"], false)));
+        let request = ReplyRequest {
+            grammar: Some(calls(&["probe"], true)),
+            form_terms: FormTerms { loose: false, later },
+            ..own(script(&[&says("a"), "echo"]), "weather")
+        };
+        let given: Value = serde_json::from_str(&text(&told(&stage, request).await)).unwrap();
+        let form = &given["form"]["calls"];
+        let names: Vec<&Value> = form["functions"].as_array().unwrap().iter().map(|f| &f["name"]).collect();
+        assert!(names == ["probe", "weather"] && form["required"] == false, "{given}");
+    });
+}
+
+#[test]
 fn the_conversation_of_a_session_reads_as_the_client_saw_it() {
     run(async {
         let stage = stage();
