@@ -254,9 +254,7 @@ async fn what_a_schema_cannot_be_held_to_is_known_before_the_first_token() {
     let heavy = json!({"type": "object", "properties": {"a": number}, "required": ["a"]});
     let tiny = json!({"type": "object", "properties": {"a": {"type": "number", "minimum": 1e-300}}, "required": ["a"]});
     let overlap = json!({"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "null"}}});
-    let format = |schema: &Value, strict: bool| {
-        json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": strict}})
-    };
+    let format = |schema: &Value, strict: bool| json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": strict}});
     // An answer.
     let (status, refused) = daemon.post(CHAT, &ask("Seven.", format(&heavy, true))).await;
     assert!(status == 400 && refused["error"]["param"] == "response_format", "{refused}");
@@ -265,7 +263,10 @@ async fn what_a_schema_cannot_be_held_to_is_known_before_the_first_token() {
     let (status, reply) = daemon.post(CHAT, &loose).await;
     assert_eq!(status, 200, "{reply}");
     let told = &reply["x_chimere"]["not_enforced"][0];
-    assert!(told["path"] == "response_format" && told["reason"].as_str().unwrap().contains("left to the model"), "{told}");
+    assert!(
+        told["path"] == "response_format" && told["reason"].as_str().unwrap().contains("left to the model"),
+        "{told}"
+    );
     let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(text.starts_with("{\"a\":"), "{text}");
     let (status, reply) = daemon.post(CHAT, &ask("A small one.", format(&tiny, true))).await;

@@ -293,8 +293,11 @@ mod tests {
 
     #[test]
     fn behind_a_forced_call_what_was_asked_besides_holds() {
-        let function =
-            |name: &str, strict: bool| Function { name: name.to_owned(), parameters: json!({"type": "object"}), strict };
+        let function = |name: &str, strict: bool| Function {
+            name: name.to_owned(),
+            parameters: json!({"type": "object"}),
+            strict,
+        };
         let calls = |functions: Vec<Function>, required: bool| {
             Grammar::Calls(Calls { functions, required, single: false, several: false, answer: None })
         };

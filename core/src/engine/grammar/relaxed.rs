@@ -27,8 +27,7 @@ pub(super) fn relaxed(grammar: &Grammar, loose: bool, error: &GrammarError) -> V
             let answer = calls.answer.as_ref().filter(|_| loose).and_then(|schema| of_answer(schema, error));
             let functions = of_functions(calls, error);
             let mut found = Vec::new();
-            for (own, other) in
-                [(functions.clone(), None), (None, answer.clone()), (functions.clone(), answer.clone())]
+            for (own, other) in [(functions.clone(), None), (None, answer.clone()), (functions.clone(), answer.clone())]
             {
                 let (mut less, mut left) = (calls.clone(), Vec::new());
                 if let Some((functions, told)) = own {
@@ -219,7 +218,8 @@ mod tests {
         // An answer, whatever it is, alone or beside functions.
         let referred = json!({"$ref": "#/$defs/0", "$defs": {"0": {"$ref": "#/$defs/1"}, "1": whole}});
         let list = json!({"type": "array", "items": whole});
-        for (schema, expected) in [(&whole, bare.clone()), (&referred, bare.clone()), (&list, json!({"type": "array"}))] {
+        for (schema, expected) in [(&whole, bare.clone()), (&referred, bare.clone()), (&list, json!({"type": "array"}))]
+        {
             let found = relaxed(&Grammar::Json(schema.clone()), true, &GrammarError::Costly);
             let [Less { grammar: Grammar::Json(less), left }] = &found[..] else { panic!("{}", found.len()) };
             assert!(*less == expected && left.len() == 1 && left[0].path == "response_format", "{less}: {left:?}");

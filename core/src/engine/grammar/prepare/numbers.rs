@@ -48,8 +48,7 @@ impl Preparer<'_> {
     /// Bounds too close to 0 to be written out, drawn in to the next number that is not.
     fn tiny_bounds(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
         let mut drawn = Vec::new();
-        for (bound, exclusive, least) in
-            [("minimum", "exclusiveMinimum", true), ("maximum", "exclusiveMaximum", false)]
+        for (bound, exclusive, least) in [("minimum", "exclusiveMinimum", true), ("maximum", "exclusiveMaximum", false)]
         {
             for keyword in [bound, exclusive] {
                 let Some(to) = node.out.get(keyword).and_then(Value::as_f64).and_then(|at| drawn_in(at, least)) else {
