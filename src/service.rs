@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::engine::grammar::{Grammar, NotEnforced};
+use crate::engine::grammar::{FormTerms, Grammar, NotEnforced};
 use crate::engine::protocol::{Channel, EmbedInput, Hosted, PromptToken, TokenLogprob};
 use crate::lessons::Lesson;
 use crate::turn::{
@@ -160,6 +160,7 @@ pub struct ReplyRequest {
     pub steps: StepsWish,
     /// What the answer must be; absent: any text.
     pub grammar: Option<Grammar>,
+    pub form_terms: FormTerms,
     /// What the client's schemas ask beyond that.
     pub not_enforced: Vec<NotEnforced>,
     /// Logprobs also of the prompt's tokens, and of the token that ends the reply.

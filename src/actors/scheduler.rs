@@ -85,9 +85,8 @@ pub struct Scheduler {
     /// The engine (by its number of starts) that holds what the pointer names.
     recovered: Option<u64>,
     recovering: tenure::Recovering,
-    /// A look at the canary is under way; when the next may begin.
-    looking: bool,
-    look_after: Instant,
+    /// At the canary.
+    looks: tenure::Looks,
     /// Somebody is changing the pointer.
     changing: bool,
     /// There as long as somebody is changing the model.
@@ -120,8 +119,7 @@ impl Scheduler {
             pointer: Pointer::base(),
             recovered: None,
             recovering: tenure::Recovering::default(),
-            looking: false,
-            look_after: Instant::now(),
+            looks: tenure::Looks::default(),
             changing: false,
             held: Weak::new(),
             stop: CancellationToken::new(),

@@ -19,6 +19,8 @@ pub(super) struct Choice {
     pub(super) queued: bool,
     pub(super) started: bool,
     pub(super) finished: bool,
+    /// The engine says no more of it.
+    pub(super) silent: bool,
     channel: Channel,
     /// Tokens of the thought and of the answer whose text was not shown yet, where their logprobs were asked for.
     unshown: Option<[Unshown; 2]>,
@@ -73,6 +75,7 @@ impl Choice {
             queued: false,
             started: false,
             finished: false,
+            silent: false,
             channel: Channel::Answer,
             unshown: logprobs.then(Default::default),
             every_token: false,
@@ -97,7 +100,7 @@ impl Choice {
         self.parted = [!thinking.is_empty(), !content.is_empty()];
         self.tools = Some(ToolCallParser::new(tools, format));
         self.unshown = self.unshown.take().map(|_| Default::default());
-        (self.started, self.finished, self.channel) = (false, false, Channel::Answer);
+        (self.started, self.finished, self.silent, self.channel) = (false, false, false, Channel::Answer);
     }
 
     /// The calls of built-in tools that this generation made, and what it thought and said beside them.
@@ -163,8 +166,12 @@ impl Choice {
                 self.generation.thought_cut &= thought.is_none_or(|own| own.ended != Some(ThoughtEnd::Certain));
                 self.finish(reason, text, usage, timings, out);
             }
-            FromEngine::Event(Event::Failed { kind, message, .. }) => return Err(self.failure(kind, message)),
+            FromEngine::Event(Event::Failed { kind, message, .. }) => {
+                self.silent = true;
+                return Err(self.failure(kind, message));
+            }
             FromEngine::Lost(message) => {
+                self.silent = true;
                 return Err(unavailable(&format!("the engine stopped in the middle of the reply: {message}"), 2));
             }
             FromEngine::Event(_) => {}

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::choice::Choice;
 use super::run::ReplyRun;
@@ -15,9 +15,13 @@ use crate::night::served::revision;
 use crate::service::{Logprob, ReplyEvent, ServiceError};
 use crate::turn::{FinishReason, Message, Plan, PromptEnd, PromptForm, Sampling, Thinking};
 
-/// How long a cancelled reply waits for the engine's own account (usage, timings). It is short, so that an aborted
-/// reply's Turn is durable within a second.
-const CANCEL_WAIT_MS: u64 = 300;
+/// How long a cancelled reply waits for the engine's own account (usage, timings): a busy engine hears of it after its
+/// step. An idle one answers at once.
+const CANCEL_WAIT_MS: u64 = 5_000;
+/// And for word that it has begun at all.
+const BEGIN_WAIT_MS: u64 = 1_000;
+/// The same where the daemon stops.
+const STOPPING_WAIT_MS: u64 = 300;
 
 /// A generation to be made.
 pub(super) struct Spec {
@@ -123,7 +127,7 @@ impl ReplyRun<'_> {
     /// Cancels what is under way, takes the engine's last account of it, and counts that.
     pub(super) async fn abandon(&mut self, why: &StepError) {
         let Some(mut under_way) = self.under_way.take() else { return };
-        under_way.cancel().await;
+        under_way.cancel(why).await;
         for choice in &mut under_way.choices {
             choice.end(why);
         }
@@ -199,18 +203,27 @@ impl UnderWay {
         }
     }
 
-    async fn cancel(&mut self) {
+    /// Waits for what the engine did until it heard of the end. A choice of which it has told nothing may have begun all the
+    /// same.
+    async fn cancel(&mut self, why: &StepError) {
         let Some(stream) = &mut self.stream else { return };
         stream.cancel();
-        let account = async {
-            while self.choices.iter().any(|c| !c.finished && c.started) {
-                match self.recv().await {
-                    Some((choice, event)) => drop(self.take(choice, event, &mut Vec::new())),
-                    None => return,
-                }
-            }
+        let began = Instant::now();
+        let [begins, ends] = match why {
+            StepError::Stopped(Stop::Stopping) => [Duration::from_millis(STOPPING_WAIT_MS); 2],
+            _ => [Duration::from_millis(BEGIN_WAIT_MS), Duration::from_millis(CANCEL_WAIT_MS)],
         };
-        let _ = timeout(Duration::from_millis(CANCEL_WAIT_MS), account).await;
+        loop {
+            let open = || self.choices.iter().filter(|choice| !choice.finished && !choice.silent);
+            let patience = match (open().any(|choice| choice.started), open().next()) {
+                (true, _) => ends,
+                (false, Some(_)) => begins,
+                (false, None) => return,
+            };
+            let Ok(Some((choice, event))) = timeout_at(began + patience, self.recv()).await else { return };
+            // A failure is the last that is heard of a choice.
+            let _ = self.take(choice, event, &mut Vec::new());
+        }
     }
 }
 

@@ -123,6 +123,7 @@ pub(super) async fn open(
                 ReplyInput::Chat { .. } => None,
             },
             grammar: request.grammar,
+            form_terms: request.form_terms,
             prompt_logprobs: request.prompt_logprobs,
             streamed: request.streamed,
             step_events: request.steps == StepsWish::Events,
@@ -148,6 +149,12 @@ pub(super) async fn open(
 /// mark cannot be told from an answer that is JSON: a request for either is refused.
 fn leave_calls(request: &mut ReplyRequest, holds_calls: bool, format: &Format) -> Result<(), ServiceError> {
     let Some(Grammar::Calls(calls)) = &request.grammar else { return Ok(()) };
+    let reason = "this model has no token for tool calls, so `strict` holds only where `tool_choice` forces a call";
+    let told = NotEnforced { path: "tools".to_owned(), reason: reason.to_owned() };
+    if !holds_calls && request.form_terms.later.take().is_some() {
+        request.not_enforced.push(told);
+        return Ok(());
+    }
     if holds_calls || calls.required {
         return Ok(());
     }
@@ -160,8 +167,7 @@ fn leave_calls(request: &mut ReplyRequest, holds_calls: bool, format: &Format) -
         return Err(ServiceError::Invalid { message: message.to_owned(), param: Some("response_format".to_owned()) });
     }
     request.grammar = None;
-    let reason = "this model has no token for tool calls, so `strict` holds only where `tool_choice` forces a call";
-    request.not_enforced.push(NotEnforced { path: "tools".to_owned(), reason: reason.to_owned() });
+    request.not_enforced.push(told);
     Ok(())
 }
 
@@ -242,6 +248,15 @@ mod tests {
             leave_calls(&mut asked, holds_calls, format).unwrap();
             assert_eq!((asked.grammar.is_none(), asked.not_enforced.len()), (left, usize::from(left)), "{grammar:?}");
             assert!(asked.not_enforced.iter().all(|told| told.path == "tools" && told.reason.contains("`strict`")));
+        }
+        // What would hold behind a forced call of a built-in tool.
+        for holds_calls in [true, false] {
+            let mut asked = request(true, None);
+            asked.grammar = Some(calls(true, None));
+            asked.form_terms.later = Some(Box::new(calls(false, None)));
+            leave_calls(&mut asked, holds_calls, Format::generic()).unwrap();
+            assert_eq!(asked.form_terms.later.is_some(), holds_calls);
+            assert!(asked.grammar.is_some() && asked.not_enforced.len() == usize::from(!holds_calls));
         }
         let mut either = request(true, None);
         either.grammar = Some(calls(false, Some(json!({}))));

@@ -148,6 +148,7 @@ pub(super) mod tests {
             quality_gate: None,
             steps: Default::default(),
             grammar: None,
+            form_terms: Default::default(),
             not_enforced: Vec::new(),
             one_tool_call: false,
             built_in: None,

@@ -19,7 +19,7 @@ use super::stops::{StepError, Stops};
 use super::{Replies, steps, unavailable};
 use crate::actors::link::LinkError;
 use crate::actors::memory::{Append, AppendTo};
-use crate::engine::grammar::Grammar;
+use crate::engine::grammar::{FormTerms, Grammar};
 use crate::engine::protocol::{Hosted, Prompt};
 use crate::meters;
 use crate::service::{ReplyEvent, ReplyRequest, ServiceError, Session, StepEvent};
@@ -32,6 +32,7 @@ pub(super) struct Asked {
     /// Absent: the plan's conversation.
     pub(super) prompt: Option<Prompt>,
     pub(super) grammar: Option<Grammar>,
+    pub(super) form_terms: FormTerms,
     pub(super) prompt_logprobs: bool,
     /// What was told cannot be taken back.
     pub(super) streamed: bool,

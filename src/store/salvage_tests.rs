@@ -22,6 +22,23 @@ impl Dice {
     }
 }
 
+/// When something was said of a turn: of no other one at the same time.
+fn at(life: i64, n: i64) -> i64 {
+    100 * life + n
+}
+
+/// The session that has come to a turn.
+fn session(id: &TurnId) -> Session {
+    let name = id.0.replace("turn-", "s");
+    Session { principal: "p".to_owned(), name, turn: id.clone(), created_ms: 1, updated_ms: 2 }
+}
+
+/// The sessions of a log that has lived, by name.
+fn sessions(turns: &[Turn]) -> BTreeMap<String, Session> {
+    let has_one = |turn: &&Turn| turn.id.0.ends_with('1');
+    turns.iter().filter(has_one).map(|turn| session(&turn.id)).map(|own| (own.name.clone(), own)).collect()
+}
+
 /// A log that has lived: turns small and large, feedback, judgements, sessions, forgotten turns, several openings.
 fn lived(folder: &Path) -> Vec<Turn> {
     let mut dice = Dice(1);
@@ -35,7 +52,7 @@ fn lived(folder: &Path) -> Vec<Turn> {
             log.append(&turn).unwrap();
             if n % 3 == 0 {
                 let vote = Feedback {
-                    time_ms: n,
+                    time_ms: at(life, n),
                     principal: "p".to_owned(),
                     vote: Some(Vote::Up),
                     correction: None,
@@ -46,14 +63,12 @@ fn lived(folder: &Path) -> Vec<Turn> {
             }
             if n % 2 == 0 {
                 let choice = ChoiceJudgement { index: 0, verdict: 4, p: 0.9, thought_steps: 0, steps: vec![0.9] };
-                let judgement = Judgement { time_ms: 9, judge: "j".to_owned(), choices: vec![choice] };
+                let judgement = Judgement { time_ms: at(life, n), judge: "j".to_owned(), choices: vec![choice] };
                 log.add_judgement(&turn.id, &judgement).unwrap();
                 (turn.verdict, turn.judgement) = (judgement.verdict(), Some(judgement));
             }
             if n % 10 == 1 {
-                let (principal, name) = ("p".to_owned(), format!("s{life}{n}"));
-                let session = Session { principal, name, turn: turn.id.clone(), created_ms: 1, updated_ms: 2 };
-                log.put_session(&session).unwrap();
+                log.put_session(&session(&turn.id)).unwrap();
             }
             kept.push(turn);
         }
@@ -145,6 +160,8 @@ struct Outcome {
     /// Votes and judgements of the turns that are kept, and how many of them are kept.
     beside: usize,
     beside_kept: usize,
+    sessions: usize,
+    sessions_kept: usize,
     /// What is not as it must be.
     wrong: Vec<String>,
 }
@@ -161,6 +178,8 @@ fn corruption(whole: &Path, folder: &Path, turns: &[Turn], seed: u64) -> Outcome
     let list = TurnFilter { limit: Some(1_000), ..TurnFilter::default() };
     let kept: BTreeMap<String, Turn> =
         log.list(&list).unwrap().into_iter().map(|turn| (turn.id.0.clone(), turn)).collect();
+    // Of what lies beside turns and is lost.
+    let mut silent = 0;
     for turn in turns {
         let id = &turn.id.0;
         match kept.get(id) {
@@ -168,11 +187,24 @@ fn corruption(whole: &Path, folder: &Path, turns: &[Turn], seed: u64) -> Outcome
             Some(read) => {
                 outcome.beside += turn.feedback.len() + usize::from(turn.judgement.is_some());
                 outcome.beside_kept += read.feedback.len() + usize::from(read.judgement.is_some());
+                // What is kept beside a turn was said of it, once and in these words.
+                let said = read.feedback.iter().all(|own| turn.feedback.contains(own));
+                let judged = read.judgement.is_none() || read.judgement == turn.judgement;
+                if !said || !judged || read.feedback.len() > turn.feedback.len() {
+                    outcome.wrong.push(format!("{how}: {id} has {:?} {:?}", read.feedback, read.judgement));
+                }
+                silent += turn.feedback.len() - read.feedback.len().min(turn.feedback.len());
+                silent += usize::from(turn.judgement.is_some() && read.judgement.is_none());
             }
             None if sound[id] => outcome.wrong.push(format!("{how}: {id} is sound and not kept")),
             None => {}
         }
     }
+    let expected = sessions(turns);
+    let found = log.sessions("p").unwrap();
+    (outcome.sessions, outcome.sessions_kept) = (expected.len(), found.len());
+    silent += expected.len().saturating_sub(found.len());
+    let strange = found.iter().find(|own| expected.get(&own.name) != Some(*own)).cloned();
     let told = log.salvaged();
     outcome.salvaged = told.is_some();
     let mut demand = |holds: bool, what: String| {
@@ -181,8 +213,11 @@ fn corruption(whole: &Path, folder: &Path, turns: &[Turn], seed: u64) -> Outcome
         }
     };
     demand(kept.values().all(|turn| turn.principal == "p"), "a forgotten turn is back".to_owned());
+    demand(strange.is_none(), format!("the session {strange:?} was never there"));
+    let said = told.is_some_and(|told| !told.damage.is_empty());
+    demand(silent == 0 || said, format!("{silent} votes, judgements and sessions are lost, unsaid"));
     let lost = turns.len().saturating_sub(kept.len());
-    demand(lost == 0 || told.is_some_and(|told| !told.damage.is_empty()), format!("{lost} are lost, unsaid"));
+    demand(lost == 0 || said, format!("{lost} are lost, unsaid"));
     demand(log.counts().unwrap().turns == kept.len() as u64, "the counts are wrong".to_owned());
     // It serves: what is said is kept, and nothing of it is damaged.
     log.append(&turn("turn-new", "p")).unwrap();
@@ -205,6 +240,8 @@ fn corruptions(seeds: impl Iterator<Item = u64>) {
         let outcome = corruption(&whole, &folder, &turns, seed);
         all.salvaged |= outcome.salvaged;
         (all.beside, all.beside_kept) = (all.beside + outcome.beside, all.beside_kept + outcome.beside_kept);
+        all.sessions += outcome.sessions;
+        all.sessions_kept += outcome.sessions_kept;
         all.wrong.extend(outcome.wrong.into_iter().map(|wrong| format!("{seed}: {wrong}")));
         fs::remove_dir_all(&folder).unwrap();
         discard_damaged(&folder).unwrap();
@@ -214,6 +251,9 @@ fn corruptions(seeds: impl Iterator<Item = u64>) {
     let (kept, of) = (all.beside_kept, all.beside);
     // How many is a matter of where the damage falls: a lost page of votes costs those of several turns.
     assert!(kept * 100 >= of * 85, "{kept} of {of} votes and judgements of kept turns are kept");
+    // The sessions of a log lie on few pages: a page that is lost takes all of them.
+    let (kept, of) = (all.sessions_kept, all.sessions);
+    assert!(kept * 100 >= of * 70, "{kept} of {of} sessions are kept");
 }
 
 #[test]

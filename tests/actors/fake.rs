@@ -66,6 +66,9 @@ const FRAIL_REQUESTS: u64 = 10;
 
 pub const MODEL: &str = "scripted";
 const TOKEN_MS: u64 = 2;
+/// What a busy engine takes to begin, or to end a reply that is cancelled, and the tokens that it writes meanwhile.
+const LATE: Duration = Duration::from_millis(700);
+pub const LATE_TOKENS: u32 = 10_000;
 /// What a script ends with that stands still before its last token.
 pub const ENDLESS: char = '…';
 /// Of a script, in one token.
@@ -248,7 +251,9 @@ impl Child {
             Command::Generate(request) => self.generate(*request),
             Command::Cancel { id } => {
                 if let Some((request, done)) = self.running.remove(&id) {
-                    self.finish(&request, FinishReason::Aborted, done);
+                    let more = if text(&request.prompt) == "late end" { LATE_TOKENS } else { 0 };
+                    std::thread::sleep(if more > 0 { LATE } else { Duration::ZERO });
+                    self.finish(&request, FinishReason::Aborted, done + more);
                 }
             }
             Command::Pause => {
@@ -366,6 +371,7 @@ impl Child {
             "invalid" => return self.say(&refuse(FailureKind::Invalid)),
             "context" => return self.say(&refuse(FailureKind::Context)),
             "busy" => return self.say(&refuse(FailureKind::Busy)),
+            "late start" => std::thread::sleep(LATE),
             "crash" => std::process::exit(9),
             _ => {}
         }
@@ -415,7 +421,11 @@ impl Child {
                 continue;
             }
             let item = prompt.strip_prefix("dinner ").and_then(|n| n.parse::<u32>().ok());
-            let limit = if prompt == "endless" { request.max_tokens } else { request.max_tokens.min(3) };
+            let limit = if prompt == "endless" || prompt == "late end" {
+                request.max_tokens
+            } else {
+                request.max_tokens.min(3)
+            };
             if prompt == "hang" || prompt == "reflect on slow" {
                 continue;
             }

@@ -6,6 +6,7 @@
 mod change;
 mod embedder;
 mod fake;
+mod hostile;
 mod inference;
 mod learn;
 mod memory;
@@ -17,6 +18,7 @@ mod quality;
 mod reply;
 mod scorer;
 mod serving;
+mod shelf;
 mod stage;
 mod steps;
 mod supervisor;

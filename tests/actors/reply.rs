@@ -8,7 +8,7 @@ use chimere::service::{EngramWish, ReplyEvent, ReplyInput, ReplyRequest, RunSumm
 use chimere::turn::{EngramChoice, FinishReason, Message, Role};
 use tokio::time::{sleep, timeout};
 
-use crate::fake::{GOOD, MODEL, SILENT, spec};
+use crate::fake::{GOOD, LATE_TOKENS, MODEL, SILENT, spec};
 use crate::stage::{PATIENCE, Stage, chat, collect, run, run_with};
 
 fn text(events: &[ReplyEvent], wanted: Channel) -> String {
@@ -68,6 +68,28 @@ fn a_client_that_leaves_frees_the_engine_and_leaves_its_turn() {
             assert_eq!(generation.finish_reason, FinishReason::Aborted);
             assert_eq!(prompt == "endless", generation.usage.completion_tokens > 0);
         }
+        timeout(PATIENCE, stage.replies.idle()).await.expect("a reply is still under way");
+    });
+}
+
+/// What a reply cost counts, however late the engine says so.
+#[test]
+fn nothing_is_lost_of_what_a_reply_cost_whose_client_left() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        stage.ready().await;
+        let request = ReplyRequest { max_tokens: Some(4_000), ..chat("late end") };
+        let mut events = stage.replies.start(request).await.unwrap();
+        while !matches!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap(), ReplyEvent::Delta { .. }) {}
+        drop(events);
+        let turn = stage.turns(1).await.remove(0);
+        let (step, usage) = (&turn.steps[0], &turn.generations[0].usage);
+        assert_eq!(turn.generations[0].finish_reason, FinishReason::Aborted);
+        assert!(usage.completion_tokens >= LATE_TOKENS && step.completion_tokens >= LATE_TOKENS, "{step:?}");
+        // It had not heard that it began.
+        drop(stage.replies.start(chat("late start")).await.unwrap());
+        let turn = stage.turns(2).await.remove(1);
+        assert_eq!(turn.steps[0].prompt_tokens, 3, "{:?}", turn.steps[0]);
         timeout(PATIENCE, stage.replies.idle()).await.expect("a reply is still under way");
     });
 }

@@ -85,6 +85,20 @@ fn a_canary_that_is_not_proved_in_time_goes_back() {
     });
 }
 
+/// Its time goes on all the same.
+#[test]
+fn a_canary_that_cannot_be_looked_at_goes_back_in_time() {
+    run(async {
+        let night = NightStage::new(&folder(), Options::default()).await;
+        night.night(&GOOD_ADAPTER).await;
+        night.stage.unreadable.store(true, Ordering::SeqCst);
+        night.now.fetch_add(24 * 3_600_000, Ordering::Relaxed);
+        let status = night.until(|status| status["served"]["canary"].is_null()).await;
+        assert!(status["notices"].to_string().contains("not proved before the next night"), "{status:#}");
+        assert_eq!(status["served"]["champion"], 0);
+    });
+}
+
 #[test]
 fn another_engine_answers_with_the_same_generation() {
     run(async {

@@ -1,6 +1,7 @@
 //! A stage for the cast: links to real actors over a scripted engine and a store in a temporary folder.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chimere::actors::inference::{Board, EngineSpec, EngineState, Inference};
@@ -16,12 +17,14 @@ use chimere::pipeline::Sources;
 use chimere::reply::{Permits, Replies};
 use chimere::scoring::{Form, Reading};
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
-use chimere::store::{SledTurns, TurnStore};
+use chimere::store::TurnStore;
 use chimere::tools::Toolbox;
 use chimere::turn::{Message, Role, Turn};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::shelf::Shelf;
 
 /// What is waited for comes at once on an idle machine; only a test that fails waits for so long on a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -32,6 +35,8 @@ pub struct Stage {
     pub board: Arc<Board>,
     pub replies: Arc<Replies>,
     /// Holds the turn log, and is removed after the test.
+    /// Nobody lists the turn log while it is so.
+    pub unreadable: Arc<AtomicBool>,
     _state: tempfile::TempDir,
 }
 
@@ -102,7 +107,10 @@ impl Stage {
         let sources = Sources { shipped: None, overlay: Some(state.path().to_owned()) };
         let pipelines = Arc::new(Pipelines::load(sources, Default::default()).unwrap());
         let folder = state.path().join("turns");
-        let open: OpenStore = Arc::new(move || Ok(Arc::new(SledTurns::open(&folder, 1 << 24)?) as Arc<dyn TurnStore>));
+        let unreadable = Arc::new(AtomicBool::new(false));
+        let of_store = unreadable.clone();
+        let open: OpenStore =
+            Arc::new(move || Ok(Arc::new(Shelf::open(&folder, 1 << 24, of_store.clone())?) as Arc<dyn TurnStore>));
         let mut config = RepliesConfig {
             requests_max: 8,
             max_tokens: Some(50),
@@ -146,7 +154,7 @@ impl Stage {
             draining: CancellationToken::new(),
             cut: CancellationToken::new(),
         });
-        Stage { inbox, scorer: None, board, replies, _state: state }
+        Stage { inbox, scorer: None, board, replies, unreadable, _state: state }
     }
 
     pub async fn state(&self, wanted: impl Fn(&EngineState) -> bool) -> EngineState {
@@ -195,6 +203,7 @@ pub fn chat(text: &str) -> ReplyRequest {
         quality_gate: None,
         steps: Default::default(),
         grammar: None,
+        form_terms: Default::default(),
         not_enforced: Vec::new(),
         one_tool_call: false,
         built_in: None,

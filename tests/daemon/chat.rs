@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::harness::{Daemon, sse};
+use crate::model::changed;
 
 #[tokio::test]
 async fn a_sum_is_answered_and_ends_by_itself() {
@@ -18,6 +19,27 @@ async fn a_sum_is_answered_and_ends_by_itself() {
     );
     assert!(reply["x_chimere"]["route"].is_string(), "{reply}");
     assert!(reply["x_chimere"]["pipeline_version"].is_string(), "{reply}");
+}
+
+/// The same network under another name is another model: nothing says that what was measured for nano is right for it.
+#[tokio::test]
+async fn another_model_gets_nothing_of_what_was_chosen_for_nano() {
+    let daemon = Daemon::start(&[]).await;
+    let file = changed(&daemon.state.path().join("mini.gguf"), "general.name", "nano", "mini");
+    let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+    assert_eq!(status, 200, "{swapped}");
+    for route in ["default", "code", "cyber", "kine", "research"] {
+        let body = json!({"messages": [{"role": "user", "content": "Hi"}], "chimere": {"route": route}});
+        let (status, shown) = daemon.post("/apply-template", &body).await;
+        assert_eq!(status, 200, "{shown}");
+        let prompt = shown["prompt"].as_str().unwrap();
+        assert!(!prompt.contains("<|im_start|>system"), "{prompt}");
+        let terms = &shown["x_chimere"];
+        // The sampling is that of its family.
+        assert!(terms["sampling"]["temperature"] != 0.2 && terms["sampling"]["min_p"] != 0.05, "{terms}");
+        assert!(terms["max_tokens"] != 1_024 && terms["max_tokens"] != 1_536, "{terms}");
+        assert!(!terms["thinking"].to_string().contains("budget_tokens"), "{terms}");
+    }
 }
 
 /// What nano is told and asked with, to the letter: it was chosen by measuring.

@@ -85,6 +85,27 @@ async fn streamed(daemon: &Daemon, mut body: Value) -> (String, String, Value) {
     (delta("/tool_calls/0/function/name"), reason.to_owned() + &delta("/content"), arguments.unwrap())
 }
 
+/// A template that wants what nobody has. Its model answers completions, and a chat hears why it is refused.
+#[tokio::test]
+async fn a_model_whose_template_takes_no_conversation_is_hosted_and_its_chats_are_refused() {
+    let daemon = Daemon::start(&[]).await;
+    let file = daemon.state.path().join("wants.gguf");
+    let wants = "{{ raise_exception('this template needs a seal') if not seal }}{{ messages[0].content }}";
+    let file = changed(&file, "tokenizer.chat_template", BEGINNING, &filled(wants.to_owned()));
+    let (status, swapped) = daemon.post("/v1/admin/model", &json!({"path": file, "wait": true})).await;
+    assert_eq!(status, 200, "{swapped}");
+    let messages = json!([{"role": "user", "content": "Hello."}]);
+    let (status, refused) = daemon.post(CHAT, &json!({"messages": messages})).await;
+    let words = refused["error"]["message"].as_str().unwrap();
+    assert!(status == 400 && words.contains("this template needs a seal"), "{refused}");
+    let (status, told) = daemon.post("/v1/completions", &json!({"prompt": "One, two,", "max_tokens": 3})).await;
+    assert!(status == 200 && told["usage"]["completion_tokens"] == 3, "{told}");
+    // What it wants may come from the client.
+    let given = json!({"messages": messages, "chat_template_kwargs": {"seal": true}, "max_tokens": 3});
+    let (status, told) = daemon.post(CHAT, &given).await;
+    assert_eq!(status, 200, "{told}");
+}
+
 /// One call a message without a text beside it, tools beside the first user, a description of every tool.
 const SINGLE: &str = "{% if messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>\n\
     {% set messages = messages[1:] %}{% endif %}{% if tools %}<|im_start|>user\n{% for t in tools %}\

@@ -245,6 +245,58 @@ async fn a_tool_too_heavy_to_be_enforced_is_called_all_the_same_unless_it_is_str
     assert_eq!(told, Some("tools"), "the end of a stream tells it");
 }
 
+/// Refused, or served with less and told; never found in the midst of a reply.
+#[tokio::test]
+async fn what_a_schema_cannot_be_held_to_is_known_before_the_first_token() {
+    let daemon = Daemon::start(&[]).await;
+    let number = json!({"type": "number", "exclusiveMaximum": 1_000_000,
+        "anyOf": [{"multipleOf": 50_000}, {"multipleOf": 30_000}]});
+    let heavy = json!({"type": "object", "properties": {"a": number}, "required": ["a"]});
+    let tiny = json!({"type": "object", "properties": {"a": {"type": "number", "minimum": 1e-300}}, "required": ["a"]});
+    let overlap = json!({"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "null"}}});
+    let format = |schema: &Value, strict: bool| json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": strict}});
+    // An answer.
+    let (status, refused) = daemon.post(CHAT, &ask("Seven.", format(&heavy, true))).await;
+    assert!(status == 400 && refused["error"]["param"] == "response_format", "{refused}");
+    let mut loose = ask("Seven.", format(&heavy, false));
+    loose["max_tokens"] = json!(60);
+    let (status, reply) = daemon.post(CHAT, &loose).await;
+    assert_eq!(status, 200, "{reply}");
+    let told = &reply["x_chimere"]["not_enforced"][0];
+    assert!(
+        told["path"] == "response_format" && told["reason"].as_str().unwrap().contains("left to the model"),
+        "{told}"
+    );
+    let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.starts_with("{\"a\":"), "{text}");
+    let (status, reply) = daemon.post(CHAT, &ask("A small one.", format(&tiny, true))).await;
+    assert_eq!(status, 200, "{reply}");
+    let (status, refused) = daemon.post(CHAT, &ask("Some.", format(&overlap, true))).await;
+    let (param, words) = (&refused["error"]["param"], refused["error"]["message"].as_str().unwrap());
+    assert!(status == 400 && param == "response_format.json_schema.schema", "{refused}");
+    assert!(words.contains("#/patternProperties/b$") && words.contains("`^a`"), "{words}");
+    let (status, reply) = daemon.post(CHAT, &ask("Some.", format(&overlap, false))).await;
+    let path = "response_format.json_schema.schema#/patternProperties/b$";
+    assert!(status == 200 && reply["x_chimere"]["not_enforced"][0]["path"] == path, "{reply}");
+
+    // A function that could be called behind the forced call of a built-in tool.
+    let forced = |parameters: &Value, strict: bool| {
+        let function = json!({"name": "f", "strict": strict, "parameters": parameters});
+        json!({"messages": [{"role": "user", "content": "What is 17% of 230?"}], "temperature": 0, "max_tokens": 200,
+            "tools": [{"type": "function", "function": function}], "chimere": {"tools": ["calculate"]},
+            "tool_choice": {"type": "function", "function": {"name": "calculate"}}})
+    };
+    let (status, refused) = daemon.post(CHAT, &forced(&overlap, true)).await;
+    assert!(status == 400 && refused["error"]["param"] == "tools[0].function.parameters", "{refused}");
+    let (status, refused) = daemon.post(CHAT, &forced(&heavy, true)).await;
+    assert!(status == 400 && refused["error"]["param"] == "tools", "{refused}");
+    let (_, turns) = daemon.get("/v1/memory/turns?limit=20").await;
+    let called = |turn: &&Value| turn["steps"][0]["calls"].as_array().is_some_and(|calls| !calls.is_empty());
+    assert_eq!(turns["data"].as_array().unwrap().iter().filter(called).count(), 0, "nothing ran");
+    let (status, reply) = daemon.post(CHAT, &forced(&heavy, false)).await;
+    assert!(status == 200 && reply["x_chimere"]["trace"][0]["calls"][0]["name"] == "calculate", "{reply}");
+}
+
 #[tokio::test]
 async fn a_forced_call_is_made_and_its_arguments_satisfy_their_schema() {
     let daemon = Daemon::start(&[]).await;

@@ -1,6 +1,9 @@
 //! The chat templates of a folder. The calls of a history that they render are read back in any cut. Each part of
 //! conversations of many shapes stands in its prompt. By hand:
 //! `CHIMERE_TEMPLATES=FOLDER cargo test --test golden -- --ignored templates_of_a_folder --nocapture`.
+//!
+//! Public templates keep the terms of their models, so they are not here. What became of 55 of them is, with their hashes:
+//! `data/templates.json`. The command compares it with what it finds, and writes it anew to `CHIMERE_TEMPLATES_TABLE`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +16,9 @@ use chimere::engine::vocab::Vocab;
 use chimere::gguf::Gguf;
 use chimere::toolcall::{Format, Piece, ToolCallParser, collect};
 use chimere::turn::{Message, Role, ToolCall};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 #[path = "../../core/src/toolcall/histories.rs"]
 mod histories;
@@ -52,15 +57,52 @@ fn shapes_by_the_templates_of_a_folder_are_shown_whole() {
     assert_eq!(wrong, 0);
 }
 
+/// What became of the calls in one template's history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Row {
+    name: String,
+    sha256: String,
+    /// How its calls are read; absent: in no way that is known.
+    format: Option<String>,
+    /// Histories of one call and of two that it shows, and those that are read back equal in any cut.
+    rendered: u32,
+    read_back: u32,
+    /// Why it shows none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    because: String,
+}
+
+fn table() -> Vec<Row> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/data/templates.json");
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// The table itself: every call that a template of its shows is read back.
+#[test]
+fn calls_of_public_templates_were_read_back() {
+    let table = table();
+    assert_eq!(table.len(), 55);
+    for row in &table {
+        assert_eq!(row.read_back, row.rendered, "{row:?}");
+        assert!(row.rendered > 0 || !row.because.is_empty(), "{row:?}");
+        let format = row.format.as_deref().map(|name| Format::named(name).unwrap_or_else(|| panic!("{row:?}")));
+        assert!(format.is_some() || row.rendered == 0, "{row:?}");
+    }
+    assert!(table.iter().filter(|row| row.rendered > 0).count() >= 40);
+}
+
 #[test]
 #[ignore = "long tier: needs a folder of templates"]
 fn calls_that_the_templates_of_a_folder_render_are_read_back() {
-    let mut wrong = Vec::new();
+    let (mut wrong, mut rows) = (Vec::new(), Vec::new());
     for path in files() {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let source = std::fs::read_to_string(&path).unwrap();
-        match told(&source) {
-            Ok(said) => println!("{name}: {said}"),
+        match told(&name, &source) {
+            Ok(row) => {
+                println!("{name}: {:?}, {} of {} {}", row.format, row.read_back, row.rendered, row.because);
+                rows.push(row);
+            }
             Err(why) => {
                 println!("{name}: WRONG: {why}");
                 wrong.push(name);
@@ -68,14 +110,33 @@ fn calls_that_the_templates_of_a_folder_render_are_read_back() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
+    if let Ok(file) = std::env::var("CHIMERE_TEMPLATES_TABLE") {
+        let lines: Vec<String> = rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
+        return std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n"))).unwrap();
+    }
+    // Of another folder the table says nothing.
+    let changed = |row: &&Row| rows.iter().any(|own| own.sha256 == row.sha256 && own.name == row.name && own != *row);
+    let (table, known) = (table(), |row: &&Row| rows.iter().any(|own| own.sha256 == row.sha256));
+    let (changed, lacking): (Vec<&Row>, Vec<&Row>) =
+        (table.iter().filter(changed).collect(), table.iter().filter(|row| !known(row)).collect());
+    assert!(changed.is_empty(), "the table says otherwise: {changed:?}");
+    assert!(lacking.is_empty() || lacking.len() == table.len(), "the folder lacks {lacking:?}");
 }
 
-/// What becomes of the calls in one template's history.
-fn told(source: &str) -> Result<String, String> {
+/// What becomes of the calls in one template's history; an error where one is shown and not read back.
+fn told(name: &str, source: &str) -> Result<Row, String> {
     let template = ChatTemplate::load(source).map_err(|e| e.to_string())?;
     let format = Format::of(source, &|_| false);
+    let sha256 = Sha256::digest(source.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut row = Row {
+        name: name.to_owned(),
+        sha256,
+        format: format.map(|format| format.name.to_owned()),
+        rendered: 0,
+        read_back: 0,
+        because: String::new(),
+    };
     let user = json!({"role": "user", "content": "QQQ"});
-    let (mut read_back, mut refused) = (0, String::new());
     for many in 1..=2 {
         let render = |as_text: bool| {
             let reply = json!({"role": "assistant", "content": "", "tool_calls": calls(many, as_text)});
@@ -94,23 +155,22 @@ fn told(source: &str) -> Result<String, String> {
         let text = match render(false).or_else(|_| render(true)) {
             Ok(text) => text,
             Err(error) => {
-                refused = error.to_string();
+                row.because = format!("it refuses {many}: {error}");
                 continue;
             }
         };
         if !text.contains("find_it") {
-            return Ok(format!("its history shows no calls; {}", format.map_or("no family", |f| f.name)));
+            row.because = "its history shows no calls".to_owned();
+            return Ok(row);
         }
+        row.rendered += 1;
         let format = format.ok_or_else(|| format!("no family for {text:?}"))?;
         let found = read_in_any_cut(format, &text);
         // Some show one call of several.
         if found != expected(many) && !(many == 2 && !text.contains("z < y") && found == expected(1)) {
             return Err(format!("as {}: {found:?} from {text:?}", format.name));
         }
-        read_back += 1;
+        row.read_back += 1;
     }
-    match (read_back, format) {
-        (0, _) => Ok(format!("it renders no calls: {refused}")),
-        (_, format) => Ok(format!("{}, {read_back} histories", format.map_or("", |f| f.name))),
-    }
+    Ok(row)
 }

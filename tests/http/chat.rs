@@ -97,6 +97,37 @@ async fn tool_calls_and_their_choice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_a_message_names_its_place() {
+    let server = server().await;
+    let user = json!({"role": "user", "content": "go"});
+    let called = |function: Value| json!({"role": "assistant", "tool_calls": [{"function": function}]});
+    for (param, messages) in [
+        ("messages", json!([])),
+        ("messages[1].role", json!([user, {"role": "god", "content": "x"}])),
+        ("messages[1].content", json!([user, {"role": "user"}])),
+        ("messages[0].content", json!([{"role": "user", "content": 5}])),
+        (
+            "messages[1].content[1]",
+            json!([user, {"role": "user", "content": [{"type": "text", "text": "a"},
+            {"type": "image_url", "image_url": {}}]}]),
+        ),
+        ("messages[0].content[0].text", json!([{"role": "user", "content": [{"type": "text"}]}])),
+        ("messages[0].tool_call_id", json!([{"role": "tool", "content": "x"}])),
+        (
+            "messages[0].tool_calls",
+            json!([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}]),
+        ),
+        ("messages[1].tool_calls[0].function.arguments", json!([user, called(json!({"name": "f", "arguments": [1]}))])),
+    ] {
+        let refused = server.chat("hello", json!({"messages": messages})).await;
+        let error = refused.error();
+        assert_eq!((refused.status, &error["param"]), (400, &json!(param)), "{messages}");
+        assert!(error["type"] == "invalid_request_error" && error["message"].is_string(), "{error}");
+    }
+    assert!(server.fake.requests.lock().unwrap().is_empty(), "none was begun");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn calls_sent_back_without_an_id_get_one_that_their_results_share() {
     let server = server().await;
     let call = json!({"id": null, "type": "function", "function": {"name": "f", "arguments": "{}"}});

@@ -111,6 +111,9 @@ impl Host {
             // Nothing is shared by two snapshots of a prompt: only those that are worth the most are taken.
             limits.prefixes.stride_tokens = usize::MAX;
         }
+        if backend.saved_size().is_none() {
+            tracing::info!("no prompt is kept with this model: `cached_tokens` is 0 in every reply");
+        }
         Host {
             backend,
             vocab,

@@ -238,7 +238,8 @@ pub fn vocabulary(path: &Path, gguf: &Gguf, backend: Kind) -> Result<Arc<dyn Voc
     by_library(path, gguf)
 }
 
-/// Templates come from a stranger: each is tried on probe conversations before anything depends on it.
+/// Templates come from a stranger: each is tried on probe conversations before anything depends on it. With one that takes
+/// none of them a model is hosted all the same: a chat is refused with the template's own reason.
 pub(super) fn chat_template(source: &str, gguf: &Gguf, vet_with: Option<&Path>) -> Result<ChatTemplate, TemplateError> {
     if source.trim().is_empty() {
         let why = "the file's `tokenizer.chat_template` is empty: convert the model again with its template, or without the key";
@@ -253,9 +254,20 @@ pub(super) fn chat_template(source: &str, gguf: &Gguf, vet_with: Option<&Path>) 
     };
     let tool_use = gguf.optional::<&str>(TOOL_TEMPLATE).ok().flatten().and_then(|source| {
         // Without it conversations with tools are shown by the other template, as if it were not there.
-        good(source).inspect_err(|error| tracing::warn!(%error, "the template for tools is not used")).ok()
+        let taken = good(source).and_then(|template| match template::takes_none(&template) {
+            Some(why) => Err(TemplateError::Refused(format!("it takes none of the sample conversations: {why}"))),
+            None => Ok(template),
+        });
+        taken.inspect_err(|error| tracing::warn!(%error, "the template for tools is not used")).ok()
     });
-    Ok(good(source)?.with_tool_use(tool_use))
+    let own = good(source)?;
+    if let Some(why) = template::takes_none(&own) {
+        tracing::warn!(
+            why,
+            "the chat template takes none of the sample conversations: chats are refused, completions are answered"
+        );
+    }
+    Ok(own.with_tool_use(tool_use))
 }
 
 type Parts = (Box<dyn Backend>, Arc<dyn Vocab>);
@@ -378,7 +390,8 @@ mod tests {
 
     #[test]
     fn the_files_template_for_tools_is_used_where_there_are_tools_and_it_is_good() {
-        for (tool_use, expected) in [("tools {{ tools|length }}", "tools 1"), ("{% if %}", "plain")] {
+        let never = "{{ raise_exception('never') }}";
+        for (tool_use, expected) in [("tools {{ tools|length }}", "tools 1"), ("{% if %}", "plain"), (never, "plain")] {
             let mut layout = Layout::new();
             layout.set(TOOL_TEMPLATE, tool_use).unwrap();
             let header = layout.header();

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::grammar::{Desk, Grammar};
+use super::grammar::{Desk, Form};
 use super::host::{Events, Input};
 use super::pending::Pending;
 use super::prepare::Preparer;
@@ -30,7 +30,7 @@ pub type Received = (Command, Instant);
 
 /// What reading a command made of it.
 enum Read {
-    Job(Box<Prepared>, Option<Grammar>),
+    Job(Box<Prepared>, Option<Form>),
     Input(Input),
     Answer(Event),
 }
@@ -122,8 +122,9 @@ impl TextSide {
         let preparer = &self.preparer;
         match command {
             Command::Generate(mut request) => {
-                let (id, grammar) = (request.id, request.grammar.take());
-                contained(id, || preparer.generate(*request, received).map(|job| Read::Job(Box::new(job), grammar)))
+                let (id, terms) = (request.id, std::mem::take(&mut request.form_terms));
+                let form = request.grammar.take().map(|grammar| Form { grammar, terms });
+                contained(id, || preparer.generate(*request, received).map(|job| Read::Job(Box::new(job), form)))
             }
             Command::LoadAdapter { id, revision, path, sha256 } => contained(id, || {
                 let arrived = preparer.adapter(id, revision, &path, &sha256)?;
@@ -148,11 +149,11 @@ impl TextSide {
     /// False: nobody takes it.
     fn pass(&self, read: Read) -> bool {
         match read {
-            Read::Job(mut job, Some(grammar)) => {
-                if grammar.answers_in_form() {
+            Read::Job(mut job, Some(form)) => {
+                if form.grammar.answers_in_form() {
                     job.control.calls_first();
                 }
-                self.desk.take(job, grammar).map_or_else(|event| self.tell(event), |()| true)
+                self.desk.take(job, form).map_or_else(|event| self.tell(event), |()| true)
             }
             Read::Job(job, None) => self.to.send(Input::Prepared(job)).is_ok(),
             Read::Input(input) => self.to.send(input).is_ok(),

@@ -225,7 +225,7 @@ impl Marks {
     }
 
     /// Bytes at the end of `text` that are a mark or begin one, and no word.
-    fn begun(&self, text: &str) -> usize {
+    pub(super) fn begun(&self, text: &str) -> usize {
         let begins = |at: &usize| self.texts.iter().any(|mark| mark.starts_with(&text[*at..]));
         let places = text.char_indices().rev().take_while(|(at, _)| text.len() - at <= self.longest());
         places

@@ -188,11 +188,8 @@ impl Scheduler {
     /// Looks at what the canary answered, and lets it go on, end or go back. One look at a time, and the next not before
     /// `REST_AFTER_LOOK` times as long as this one took: a long stage is much to read.
     pub(super) fn look(&mut self, context: &mut Context<Self>) {
-        let Some(canary) = self.pointer.canary.filter(|_| !self.looking && Instant::now() >= self.look_after) else {
-            return;
-        };
-        self.looking = true;
         let began = Instant::now();
+        let Some(canary) = self.pointer.canary.filter(|_| self.looks.begin(began)) else { return };
         let after = Some(first_turn_id(canary.stage_ms));
         let filter = TurnFilter { after, limit: Some(STAGE_TURNS_MAX), ..TurnFilter::default() };
         let seen = Look {
@@ -205,8 +202,7 @@ impl Scheduler {
         let survey = Survey { filter, seen, take: Look::take };
         let seen = async move { memory.send_within(survey, LOOK_TIMEOUT).await };
         context.spawn(wrap_future::<_, Self>(seen).map(move |seen, this, context| {
-            this.looking = false;
-            this.look_after = Instant::now() + REST_AFTER_LOOK * began.elapsed();
+            this.looks.ended(began, Instant::now());
             let unseen = |error: &dyn Display| {
                 tracing::warn!(%error, "the canary was not looked at");
                 // Its time goes on all the same.
@@ -266,9 +262,44 @@ impl Scheduler {
     }
 }
 
+/// Looks at a canary: one at a time, and a rest behind each.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    under_way: bool,
+    /// When the next may begin.
+    after: Option<Instant>,
+}
+
+impl Looks {
+    /// Whether one begins now.
+    fn begin(&mut self, now: Instant) -> bool {
+        let begins = !self.under_way && self.after.is_none_or(|after| now >= after);
+        self.under_way |= begins;
+        begins
+    }
+
+    /// It came to something, or failed.
+    fn ended(&mut self, began: Instant, now: Instant) {
+        *self = Looks { under_way: false, after: Some(now + REST_AFTER_LOOK * (now - began)) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_look_at_a_time_and_a_rest_behind_each() {
+        let (mut looks, start) = (Looks::default(), Instant::now());
+        let at = |s: u64| start + Duration::from_secs(s);
+        assert!(looks.begin(at(0)));
+        // However long it takes.
+        assert!(!looks.begin(at(3)) && !looks.begin(at(90)));
+        looks.ended(at(0), at(10));
+        assert!(!looks.begin(at(12)) && !looks.begin(at(209)) && looks.begin(at(210)));
+        looks.ended(at(210), at(210));
+        assert!(looks.begin(at(210)) && !looks.begin(at(211)));
+    }
 
     #[test]
     fn a_canary_of_a_clock_that_ran_ahead_counts_from_now() {

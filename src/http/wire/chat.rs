@@ -10,6 +10,7 @@ use super::sampling::{self, Common};
 use super::template::{self, TemplateArguments};
 use super::thinking::{Effort, thinking};
 use super::tools::{BUILT_IN, Choice, built_in, distinct, tools};
+use crate::engine::grammar::FormTerms;
 use crate::engram::blend::LAMBDA_DEFAULT;
 use crate::engram::dynamic::PASSAGES_MAX;
 use crate::http::body;
@@ -337,8 +338,9 @@ pub(crate) fn read(bytes: &[u8], principal: Principal, limits: &HttpLimits) -> R
     if none {
         request.built_in = Some(Vec::new());
     }
-    let Asked { grammar, not_enforced } = asked;
-    Ok((ReplyRequest { grammar, not_enforced, one_tool_call, prompt, thought_parameters, ..request }, form))
+    let Asked { grammar, terms: form_terms, not_enforced } = asked;
+    let request = ReplyRequest { grammar, form_terms, not_enforced, ..request };
+    Ok((ReplyRequest { one_tool_call, prompt, thought_parameters, ..request }, form))
 }
 
 /// Puts the checked parts together.
@@ -372,6 +374,7 @@ pub(crate) fn request(
         steps: extension.steps.unwrap_or_default(),
         built_in: extension.tools,
         grammar: None,
+        form_terms: FormTerms::default(),
         not_enforced: Vec::new(),
         prompt_logprobs: false,
         one_tool_call: false,

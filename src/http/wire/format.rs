@@ -4,7 +4,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::tools::{Choice, Tools};
-use crate::engine::grammar::{Calls, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare};
+use crate::engine::grammar::{
+    Calls, FormTerms, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare,
+};
 use crate::http::error::ApiError;
 use crate::meters;
 
@@ -40,6 +42,7 @@ struct JsonSchema {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) grammar: Option<Grammar>,
+    pub(crate) terms: FormTerms,
     pub(crate) not_enforced: Vec<NotEnforced>,
 }
 
@@ -55,6 +58,22 @@ impl Asked {
         let own = not_enforced.into_iter().map(|n| NotEnforced { path: format!("{param}{}", n.path), ..n });
         self.not_enforced.extend(own);
         Ok(schema)
+    }
+
+    /// Functions whose arguments can be held to their schemas. Each comes with its place among the tools.
+    fn functions(&mut self, offered: &[(usize, &Value)]) -> Result<Vec<Function>, ApiError> {
+        let made = |(at, tool): &(usize, &Value)| {
+            let function = &tool["function"];
+            let name = function["name"].as_str().unwrap_or_default().to_owned();
+            let strict = function["strict"].as_bool() == Some(true);
+            let parameters = match &function["parameters"] {
+                // A function without parameters takes none.
+                Value::Null => json!({"type": "object", "properties": {}, "additionalProperties": false}),
+                schema => self.prepare(schema, strict, &format!("tools[{at}].function.parameters"))?,
+            };
+            Ok(Function { name, parameters, strict })
+        };
+        offered.iter().map(made).collect()
     }
 }
 
@@ -114,7 +133,10 @@ pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<AnswerSche
 pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Option<bool>) -> Result<Asked, ApiError> {
     let mut asked = Asked::default();
     let answer = match schema {
-        Some(AnswerSchema { schema, strict, param }) => Some(asked.prepare(&schema, strict, param)?),
+        Some(AnswerSchema { schema, strict, param }) => {
+            asked.terms.loose = !strict;
+            Some(asked.prepare(&schema, strict, param)?)
+        }
         None => None,
     };
     let forced = match &tools.choice {
@@ -123,32 +145,31 @@ pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Opt
         Choice::Required => Some(None),
         Choice::Function(name) => Some(Some(name.as_str())),
     };
-    let named = |tool: &Value| forced.flatten().is_none_or(|only| tool["function"]["name"].as_str() == Some(only));
-    let all = tools.list.iter().chain(&tools.built_in);
-    let offered: Vec<(usize, &Value)> = all.enumerate().filter(|(_, tool)| named(tool)).collect();
+    let is_named = |name: &str| forced.flatten().is_none_or(|only| name == only);
+    let name = |tool: &Value| tool["function"]["name"].as_str().is_some_and(is_named);
+    let all: Vec<(usize, &Value)> = tools.list.iter().chain(&tools.built_in).enumerate().collect();
+    let offered: Vec<(usize, &Value)> = all.iter().copied().filter(|(_, tool)| name(tool)).collect();
     if forced.is_some() && answer.is_some() && !tools.built_in.is_empty() {
         let message =
             "a built-in tool cannot be forced where the answer is held to a form: leave the choice to the model";
         return Err(ApiError::param("tool_choice", message));
     }
-    let strict = offered.iter().any(|(_, tool)| tool["function"]["strict"] == true);
-    if forced.is_none() && !strict && (answer.is_none() || offered.is_empty()) {
+    let any_strict = |tools: &[(usize, &Value)]| tools.iter().any(|(_, tool)| tool["function"]["strict"] == true);
+    if forced.is_none() && !any_strict(&offered) && (answer.is_none() || offered.is_empty()) {
         return Ok(Asked { grammar: answer.map(Grammar::Json), ..asked });
     }
-    let mut functions = Vec::new();
-    for (at, tool) in offered {
-        let function = &tool["function"];
-        let name = function["name"].as_str().unwrap_or_default().to_owned();
-        let strict = function["strict"].as_bool() == Some(true);
-        let parameters = match &function["parameters"] {
-            // A function without parameters takes none.
-            Value::Null => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-            schema => asked.prepare(schema, strict, &format!("tools[{at}].function.parameters"))?,
-        };
-        functions.push(Function { name, parameters, strict });
-    }
+    // Behind a call of a built-in tool the answer goes on, and may call all of them.
+    let goes_on = forced.is_some() && offered.iter().any(|(at, _)| *at >= tools.list.len());
+    let goes_on_strictly = goes_on && any_strict(&all);
+    let mut functions = asked.functions(if goes_on_strictly { &all } else { &offered })?;
     let (required, named) = (forced.is_some(), forced.flatten().is_some());
-    let (single, several) = (parallel == Some(false) || named, parallel == Some(true));
+    let (single, several) = (parallel == Some(false), parallel == Some(true));
+    if goes_on_strictly {
+        let later = Calls { functions: functions.clone(), required: false, single, several, answer: None };
+        asked.terms.later = Some(Box::new(Grammar::Calls(later)));
+        functions.retain(|function| is_named(&function.name));
+    }
+    let single = single || named;
     let calls = Calls { functions, required, single, several, answer: answer.filter(|_| !required) };
     Ok(Asked { grammar: Some(Grammar::Calls(calls)), ..asked })
 }
@@ -221,7 +242,7 @@ mod tests {
             let path = "response_format.json_schema.schema#/properties/a~1b/uniqueItems";
             assert_eq!(asked.not_enforced[0].path, path);
             let left = json!({"type": "object", "properties": {"a/b": {"type": "array"}}});
-            assert_eq!(asked.grammar, Some(Grammar::Json(left)));
+            assert_eq!((asked.grammar, asked.terms.loose), (Some(Grammar::Json(left)), true));
         }
         let forced = |strict: bool| {
             let function = json!({"name": "f", "strict": strict, "parameters": unique});
@@ -232,6 +253,52 @@ mod tests {
         assert_eq!(forced(true).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
         let path = "tools[0].function.parameters#/properties/a~1b/uniqueItems";
         assert_eq!(forced(false).unwrap().not_enforced[0].path, path);
+    }
+
+    /// A call of a built-in tool is forced, and behind it the answer goes on.
+    #[test]
+    fn every_function_is_examined_where_a_built_in_one_is_forced() {
+        let own = |strict: bool, keyword: &str| {
+            let parameters = json!({"type": "object", "properties": {"n": {"type": "array", keyword: true}}});
+            json!({"type": "function", "function": {"name": "f", "strict": strict, "parameters": parameters}})
+        };
+        let plain = json!({"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}});
+        let asked = |list: &[Value], choice: Value| {
+            let built_in = super::super::tools::built_in(Some(&["calculate".to_owned()]), 1)?;
+            let tools = tools(Some(list.to_vec()), Some(choice), &built_in, &HttpLimits::default())?;
+            grammar(&tools, None, Some(false))
+        };
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let names = |form: &Grammar| match form {
+            Grammar::Calls(calls) => {
+                let names: Vec<&str> = calls.functions.iter().map(|f| f.name.as_str()).collect();
+                (names.join(" "), calls.required, calls.single)
+            }
+            json => panic!("{json:?}"),
+        };
+        for choice in [named("calculate"), json!("required")] {
+            let error = asked(&[own(true, "uniqueItems")], choice.clone()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("tools[0].function.parameters"), "{choice}");
+            assert!(error.message.contains("#/properties/n/uniqueItems"), "{}", error.message);
+            let list = [own(true, "description"), plain.clone()];
+            let Asked { grammar, terms, not_enforced } = asked(&list, choice.clone()).unwrap();
+            let first = if choice.is_string() { "f g calculate" } else { "calculate" };
+            assert_eq!(names(&grammar.unwrap()), (first.to_owned(), true, true));
+            assert_eq!(names(&terms.later.unwrap()), ("f g calculate".to_owned(), false, true));
+            assert!(not_enforced.is_empty());
+            // Nothing is asked of the calls that follow.
+            let list = [own(false, "uniqueItems"), plain.clone()];
+            let Asked { terms, not_enforced, .. } = asked(&list, choice.clone()).unwrap();
+            assert_eq!((terms.later, not_enforced.len()), (None, usize::from(choice.is_string())));
+        }
+        // What is left of another function, where one is strict.
+        let mut other = own(false, "uniqueItems");
+        other["function"]["name"] = json!("h");
+        let told = asked(&[own(true, "description"), other], named("calculate")).unwrap().not_enforced;
+        assert_eq!(told[0].path, "tools[1].function.parameters#/properties/n/uniqueItems");
+        // The client's own call ends the reply.
+        let own_forced = asked(&[own(true, "description"), plain], named("g")).unwrap();
+        assert_eq!(own_forced.terms.later, None);
     }
 
     #[test]

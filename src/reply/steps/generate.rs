@@ -26,6 +26,7 @@ pub(super) async fn answer(run: &mut ReplyRun<'_>, instruction: &str) -> Result<
     let choices = std::mem::take(&mut run.choices);
     let requests = choices.iter().map(|choice| Generate {
         grammar: run.asked.grammar.clone(),
+        form_terms: run.asked.form_terms.clone(),
         prompt_logprobs: run.asked.prompt_logprobs,
         ..run.request(prompt.clone(), choice.generation.index)
     });

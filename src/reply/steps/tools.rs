@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::Outcome;
@@ -66,7 +65,7 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, terms: &ToolLoop) -> Result<Outc
         if complete {
             break Some("the caller's own tools are called too");
         }
-        form = unforced(form, run);
+        form = unforced(form, run.asked.form_terms.later.as_deref());
         if last {
             form = unshown(form, &terms.offered);
         }
@@ -108,7 +107,12 @@ async fn generate(
         }
     }
     let index = choices.first().map_or(0, |choice: &Choice| choice.generation.index);
-    let request = Generate { grammar: form.clone(), ..run.request(Prompt::Chat(chat), index) };
+    let (grammar, mut form_terms) = (form.clone(), run.asked.form_terms.clone());
+    // It was examined with the first.
+    if !behind.is_empty() {
+        form_terms.later = None;
+    }
+    let request = Generate { grammar, form_terms, ..run.request(Prompt::Chat(chat), index) };
     run.choices = run.generate(Spec { requests: vec![request], choices, shown: true }).await?.choices;
     Ok(())
 }
@@ -259,33 +263,12 @@ fn shown(form: Option<Grammar>, tools: &[serde_json::Value], offered: &[String],
     Some(Grammar::Calls(calls))
 }
 
-/// A call that had to be made has been made. What follows is as if none had been asked for.
-fn unforced(form: Option<Grammar>, run: &ReplyRun<'_>) -> Option<Grammar> {
-    let one_call = run.choices.first().is_some_and(|choice| choice.one_call);
-    free(form?, &run.plan.tools, run.hosted.holds_calls, one_call)
-}
-
-fn free(form: Grammar, tools: &[serde_json::Value], holds_calls: bool, one_call: bool) -> Option<Grammar> {
-    let calls = match form {
-        Grammar::Calls(calls) if calls.required => calls,
-        other => return Some(other),
-    };
-    if !holds_calls || !tools.iter().any(|tool| tool["function"]["strict"] == true) {
-        return None;
+/// A call that had to be made has been made: what follows is held to `later`.
+fn unforced(form: Option<Grammar>, later: Option<&Grammar>) -> Option<Grammar> {
+    match form? {
+        Grammar::Calls(calls) if calls.required => later.cloned(),
+        other => Some(other),
     }
-    let functions = tools.iter().filter_map(|tool| {
-        let function = &tool["function"];
-        let name = function["name"].as_str()?;
-        if let Some(prepared) = calls.functions.iter().find(|own| own.name == name) {
-            return Some(prepared.clone());
-        }
-        let parameters = match &function["parameters"] {
-            serde_json::Value::Null => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-            schema => schema.clone(),
-        };
-        Some(Function { name: name.to_owned(), parameters, strict: function["strict"] == true })
-    });
-    Some(Grammar::Calls(Calls { functions: functions.collect(), required: false, single: one_call, ..calls }))
 }
 
 /// The form without the built-in tools.
@@ -304,30 +287,28 @@ fn unshown(form: Option<Grammar>, offered: &[String]) -> Option<Grammar> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn behind_a_forced_call_strict_functions_are_held_to_their_schemas() {
-        let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
-        let tool =
-            |name: &str, strict: bool| json!({"function": {"name": name, "strict": strict, "parameters": schema}});
-        let function =
-            |name: &str, strict: bool| Function { name: name.to_owned(), parameters: schema.clone(), strict };
-        let calls = |functions: Vec<Function>, required: bool, single: bool| {
-            Grammar::Calls(Calls { functions, required, single, several: false, answer: None })
+    fn behind_a_forced_call_what_was_asked_besides_holds() {
+        let function = |name: &str, strict: bool| Function {
+            name: name.to_owned(),
+            parameters: json!({"type": "object"}),
+            strict,
         };
-        let tools = [tool("own", true), tool("built_in", false)];
-        let both = vec![function("own", true), function("built_in", false)];
-        // One was forced by its name, which says nothing of the calls that follow.
-        let named = calls(vec![function("built_in", false)], true, true);
-        let after = free(named.clone(), &tools, true, false);
-        assert_eq!(after, Some(calls(both.clone(), false, false)));
-        let last = unshown(after, &["built_in".to_owned()]);
-        assert_eq!(last, Some(calls(vec![function("own", true)], false, false)));
-        let any = calls(both, true, false);
-        assert_eq!(free(any.clone(), &tools, false, false), None, "its calls cannot be held to anything");
-        assert_eq!(free(any, &[tool("own", false), tool("built_in", false)], true, false), None, "nothing is asked");
+        let calls = |functions: Vec<Function>, required: bool| {
+            Grammar::Calls(Calls { functions, required, single: false, several: false, answer: None })
+        };
+        let forced = calls(vec![function("built_in", false)], true);
+        let later = calls(vec![function("own", true), function("built_in", false)], false);
+        let after = unforced(Some(forced.clone()), Some(&later));
+        assert_eq!(after, Some(later.clone()));
+        assert_eq!(unshown(after, &["built_in".to_owned()]), Some(calls(vec![function("own", true)], false)));
+        assert_eq!(unforced(Some(forced), None), None, "nothing is asked");
         let json = Grammar::Json(json!({}));
-        assert_eq!(free(json.clone(), &tools, true, false), Some(json));
+        assert_eq!(unforced(Some(json.clone()), Some(&later)), Some(json));
+        assert_eq!(unforced(Some(later.clone()), None), Some(later));
     }
 }

@@ -6,8 +6,8 @@ use serde_json::{Map, Number, Value};
 
 use super::prepare::{decimal, parts};
 
-/// What lies between 0 and this is not written beside an open bound of 0.
-const LEAST: f64 = 1e-30;
+/// What lies between 0 and this is not written beside an open bound of 0, nor beside a bound that lies there itself.
+pub(super) const LEAST: f64 = 1e-30;
 /// Beyond, doubles have no fractions that matter.
 const FRACTIONS_MAX: f64 = (1u64 << 52) as f64;
 /// Steps up to which half of one is known for certain.

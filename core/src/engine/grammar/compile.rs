@@ -71,7 +71,12 @@ pub(super) fn guided(schema: &Value) -> Value {
 }
 
 fn failed(error: &str) -> GrammarError {
-    too_much(error).map_or_else(|| GrammarError::Schema(in_words(error)), |words| GrammarError::Heavy(words.to_owned()))
+    match too_much(error) {
+        Some(words) => GrammarError::Heavy(words.to_owned()),
+        // Nothing satisfies it, which less of it would hide.
+        None if error.contains("nsatisfiable") => GrammarError::Schema(in_words(error)),
+        None => GrammarError::Heavy(in_words(error)),
+    }
 }
 
 /// The library's message without its advice on options that no client can reach, nor the words of a defect.

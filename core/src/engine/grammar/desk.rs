@@ -15,9 +15,9 @@ use super::calls::Marks;
 use super::constraint::{Constraint, Landmarks};
 use super::counts::FormCounts;
 use super::digits::Digits;
-use super::relaxed::relaxed;
+use super::relaxed::{Less, relaxed};
 use super::vet::{STACK_BYTES, vet_apart};
-use super::{Grammar, GrammarError, NotEnforced, compile, words};
+use super::{FormTerms, Grammar, GrammarError, NotEnforced, compile, words};
 use crate::engine::host::{Events, Input};
 use crate::engine::pending::Pending;
 use crate::engine::protocol::{Event, FailureKind, RequestId};
@@ -29,9 +29,15 @@ const WAITING_MAX: usize = 64;
 /// Grammars kept, compiled or refused.
 const KEPT_MAX: usize = 32;
 
+/// What a request asks of the form of its answer.
+pub struct Form {
+    pub grammar: Grammar,
+    pub terms: FormTerms,
+}
+
 struct Job {
     job: Box<Prepared>,
-    grammar: Grammar,
+    form: Form,
 }
 
 /// The side of whoever prepares requests.
@@ -67,10 +73,10 @@ impl Desk {
     }
 
     /// Has a request go on to the step loop once its grammar is compiled; or the event that tells why it cannot.
-    pub fn take(&self, job: Box<Prepared>, grammar: Grammar) -> Result<(), Event> {
+    pub fn take(&self, job: Box<Prepared>, form: Form) -> Result<(), Event> {
         let id = job.id;
         self.pending.enter(id);
-        let refused = match self.jobs.try_send(Job { job, grammar }) {
+        let refused = match self.jobs.try_send(Job { job, form }) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Full(_)) => {
                 (FailureKind::Busy, format!("{WAITING_MAX} requests wait for their grammar: try again later"))
@@ -96,12 +102,12 @@ impl Desk {
 }
 
 fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &SyncSender<Input>, events: &Events) {
-    while let Ok(Job { mut job, grammar }) = from.recv() {
+    while let Ok(Job { mut job, form }) = from.recv() {
         if !pending.holds(job.id) {
             continue;
         }
-        let made = compiler.constraint(&grammar).and_then(|mut made| {
-            if grammar.may_answer() {
+        let made = compiler.held(&form).and_then(|mut made| {
+            if form.grammar.may_answer() {
                 made.behind(&job.ids, job.control.may_think())?;
             }
             Ok(made)
@@ -161,14 +167,29 @@ impl Compiler {
         Compiler { vocab, vet_with, tools: None, kept: Vec::new(), counts: Arc::default() }
     }
 
+    /// A constraint for a request; what it leaves to the model is told of the forms to come as well.
+    fn held(&mut self, Form { grammar, terms }: &Form) -> Result<Constraint, GrammarError> {
+        let made = self.constraint_with(grammar, terms.loose)?;
+        let Some(later) = &terms.later else { return Ok(made) };
+        let mut left = made.not_enforced().to_vec();
+        left.extend_from_slice(self.constraint_with(later, terms.loose)?.not_enforced());
+        left.dedup();
+        Ok(made.leaving(left))
+    }
+
     /// A constraint at its beginning. What it learns of its grammar stays its own: no reply depends on another.
     pub fn constraint(&mut self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
-        let source = serde_json::to_vec(grammar).map_err(|e| GrammarError::Vet(e.to_string()))?;
+        self.constraint_with(grammar, false)
+    }
+
+    /// `loose` as in [`FormTerms`].
+    pub(super) fn constraint_with(&mut self, grammar: &Grammar, loose: bool) -> Result<Constraint, GrammarError> {
+        let source = serde_json::to_vec(&(grammar, loose)).map_err(|e| GrammarError::Vet(e.to_string()))?;
         let hash: [u8; 32] = Sha256::digest(&source).into();
         let known = self.kept.iter().position(|(own, _)| *own == hash);
         let found = match known {
             Some(at) => self.kept.remove(at).1,
-            None => self.compiled(grammar),
+            None => self.compiled(grammar, loose),
         };
         let made = match (&found, &self.tools) {
             (Ok(Compiled { matcher, digits, left }), Some(tools)) => {
@@ -189,14 +210,17 @@ impl Compiler {
     }
 
     /// What is not `strict` is held to less where its schema is too much for the compiler.
-    fn compiled(&mut self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+    fn compiled(&mut self, grammar: &Grammar, loose: bool) -> Result<Compiled, GrammarError> {
         let error = match self.guarded(grammar) {
             Ok(compiled) => return Ok(compiled),
             Err(error) => error,
         };
-        let relaxed = error.is_of_weight().then(|| relaxed(grammar, &error)).flatten();
-        let Some((less, left)) = relaxed else { return Err(error) };
-        self.guarded(&less).map(|compiled| Compiled { left: vec![left], ..compiled }).map_err(|_| error)
+        let less = if error.is_of_weight() { relaxed(grammar, loose, &error) } else { Vec::new() };
+        let made = less.into_iter().find_map(|Less { grammar, left }| {
+            let compiled = self.guarded(&grammar).ok()?;
+            Some(Compiled { left, ..compiled })
+        });
+        made.ok_or(error)
     }
 
     fn guarded(&mut self, grammar: &Grammar) -> Result<Compiled, GrammarError> {

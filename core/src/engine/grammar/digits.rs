@@ -27,25 +27,27 @@ const NESTED_MAX: u32 = 56;
 pub(super) struct Numerals {
     /// Those that go on with a number, and their bytes.
     tokens: Vec<(u32, Vec<u8>)>,
-    /// Those that open an array or an object.
-    opening: Vec<u32>,
+    /// Those that open arrays or objects, and how many within one another; those that open most come first.
+    opening: Vec<(u32, u32)>,
 }
 
 impl Numerals {
     pub(super) fn of(vocab: &dyn Vocab) -> Numerals {
         let goes_on = |bytes: &[u8]| bytes.first().is_some_and(|b| b.is_ascii_digit() || b".eE+-".contains(b));
-        let opens = |bytes: &[u8]| bytes.iter().any(|b| b"{[".contains(b));
         let normal = (0..vocab.len() as u32).filter(|id| vocab.kind(*id) == TokenKind::Normal);
         let normal: Vec<(u32, Vec<u8>)> = normal.map(|id| (id, vocab.bytes(id))).collect();
-        let opening = normal.iter().filter(|(_, bytes)| opens(bytes)).map(|(id, _)| *id).collect();
+        let opening = normal.iter().map(|(id, bytes)| (*id, opened(bytes))).filter(|(_, opened)| *opened > 0);
+        let mut opening: Vec<(u32, u32)> = opening.collect();
+        opening.sort_by_key(|(_, opened)| std::cmp::Reverse(*opened));
         Numerals { opening, tokens: normal.into_iter().filter(|(_, bytes)| goes_on(bytes)).collect() }
     }
 
     /// Forbids in `row` the tokens that write more digits than count or nest too deep, where others are left.
     pub(super) fn limit(&self, at: &Digits, row: &mut [f32]) {
         let allowed = |row: &[f32], id: u32| row.get(id as usize).is_some_and(|logit| *logit != f32::NEG_INFINITY);
-        if at.is_deep() {
-            forbid_some(self.opening.iter().copied().filter(|id| allowed(row, *id)).collect(), row);
+        if let Some(room) = at.room() {
+            let beyond = self.opening.iter().take_while(|(_, opened)| *opened > room).map(|(id, _)| *id);
+            forbid_some(beyond.filter(|id| allowed(row, *id)).collect(), row);
         }
         let Some(number) = at.number() else { return };
         let beyond = |(id, bytes): &(u32, Vec<u8>)| {
@@ -53,6 +55,20 @@ impl Numerals {
         };
         forbid_some(self.tokens.iter().filter_map(beyond).collect(), row);
     }
+}
+
+/// Arrays and objects that a token opens within one another.
+fn opened(bytes: &[u8]) -> u32 {
+    let (mut depth, mut most) = (0, 0);
+    for byte in bytes {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        most = most.max(depth);
+    }
+    u32::try_from(most).unwrap_or(0)
 }
 
 /// Forbids tokens that are allowed, if they are not all that are.
@@ -168,10 +184,10 @@ impl Digits {
         }
     }
 
-    /// No array and no object should be opened here.
-    fn is_deep(&self) -> bool {
+    /// How many arrays and objects may be opened here, within one another; `None`: brackets are text here.
+    fn room(&self) -> Option<u32> {
         let between = matches!(self.place, Place::Between | Place::Number(_));
-        self.within == Begins::Json && between && self.depth >= NESTED_MAX
+        (self.within == Begins::Json && between).then(|| NESTED_MAX.saturating_sub(self.depth))
     }
 
     /// Goes on with a token.

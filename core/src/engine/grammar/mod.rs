@@ -31,7 +31,7 @@ use serde_json::Value;
 pub use calls::holds_calls;
 pub use constraint::Constraint;
 pub use counts::{FormCounts, FormStats};
-pub use desk::{Compiler, Desk};
+pub use desk::{Compiler, Desk, Form};
 pub use prepare::{NotEnforced, Prepared, prepare};
 pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_EXIT_HEAVY, VET_SOURCE_BYTES_MAX, vet};
 
@@ -80,6 +80,23 @@ pub struct Function {
     pub parameters: Value,
     /// Keywords of the schema that cannot be enforced are an error, and are passed over otherwise.
     pub strict: bool,
+}
+
+/// What goes with a grammar and is no part of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FormTerms {
+    /// The schema of the answer is not `strict`: where it is too much for the compiler, less of it is held.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loose: bool,
+    /// What the reply is held to further on. It is examined with the grammar, before anything is generated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later: Option<Box<Grammar>>,
+}
+
+impl FormTerms {
+    pub fn is_plain(&self) -> bool {
+        *self == FormTerms::default()
+    }
 }
 
 impl Grammar {

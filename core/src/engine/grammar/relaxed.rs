@@ -1,14 +1,54 @@
-//! What is held to less than its schema asks. The schema of a function that is not `strict` may be too much for the
-//! compiler of grammars. Then its calls keep the names and types of the parameters, and the rest is left to the model.
+//! What is held to less than its schema asks. A schema that is not `strict` may be too much for the compiler of grammars.
+//! Then calls keep the names and types of the parameters, an answer those of its properties, and the rest is left to the
+//! model.
 
 use serde_json::{Map, Value, json};
 
 use super::{Calls, Function, Grammar, GrammarError, NotEnforced, shortened};
 
-/// The grammar with less asked of every function that is not `strict`, and what is told of it; `None`: there is nothing
-/// to ask less of. `error`: what the whole came to.
-pub(super) fn relaxed(grammar: &Grammar, error: &GrammarError) -> Option<(Grammar, NotEnforced)> {
-    let Grammar::Calls(calls) = grammar else { return None };
+/// References that are followed to what an answer is.
+const REFERENCES_MAX: usize = 16;
+
+/// A grammar that asks less, and what is told of it.
+pub(super) struct Less {
+    pub(super) grammar: Grammar,
+    pub(super) left: Vec<NotEnforced>,
+}
+
+/// The grammar with less asked of what is not `strict`: first of the functions, then of the answer, then of both. None:
+/// there is nothing to ask less of. `loose`: the answer's schema is not strict. `error`: what the whole came to.
+pub(super) fn relaxed(grammar: &Grammar, loose: bool, error: &GrammarError) -> Vec<Less> {
+    match grammar {
+        Grammar::Json(schema) => {
+            let less = loose.then(|| of_answer(schema, error)).flatten();
+            less.map(|(less, told)| Less { grammar: Grammar::Json(less), left: vec![told] }).into_iter().collect()
+        }
+        Grammar::Calls(calls) => {
+            let answer = calls.answer.as_ref().filter(|_| loose).and_then(|schema| of_answer(schema, error));
+            let functions = of_functions(calls, error);
+            let mut found = Vec::new();
+            for (own, other) in [(functions.clone(), None), (None, answer.clone()), (functions.clone(), answer.clone())]
+            {
+                let (mut less, mut left) = (calls.clone(), Vec::new());
+                if let Some((functions, told)) = own {
+                    less.functions = functions;
+                    left.push(told);
+                }
+                if let Some((answer, told)) = other {
+                    less.answer = Some(answer);
+                    left.push(told);
+                }
+                if !left.is_empty() && found.iter().all(|Less { left: before, .. }| *before != left) {
+                    found.push(Less { grammar: Grammar::Calls(less), left });
+                }
+            }
+            found
+        }
+    }
+}
+
+/// The functions with less asked of those that are not `strict`.
+fn of_functions(calls: &Calls, error: &GrammarError) -> Option<(Vec<Function>, NotEnforced)> {
     let mut names = Vec::new();
     let functions = calls.functions.iter().map(|function| {
         let parameters = skeleton(&function.parameters);
@@ -18,7 +58,7 @@ pub(super) fn relaxed(grammar: &Grammar, error: &GrammarError) -> Option<(Gramma
         names.push(format!("`{}`", function.name));
         Function { parameters, ..function.clone() }
     });
-    let less = Calls { functions: functions.collect(), ..calls.clone() };
+    let functions = functions.collect();
     if names.is_empty() {
         return None;
     }
@@ -26,7 +66,29 @@ pub(super) fn relaxed(grammar: &Grammar, error: &GrammarError) -> Option<(Gramma
         "beyond the names and types of their parameters, calls are left to the model ({error}): {}",
         names.join(", ")
     );
-    Some((Grammar::Calls(less), NotEnforced { path: "tools".to_owned(), reason: shortened(&reason) }))
+    Some((functions, NotEnforced { path: "tools".to_owned(), reason: shortened(&reason) }))
+}
+
+/// The schema of an answer with less asked.
+fn of_answer(schema: &Value, error: &GrammarError) -> Option<(Value, NotEnforced)> {
+    let mut root = schema;
+    for _ in 0..REFERENCES_MAX {
+        let to = root.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));
+        let Some(target) = to.and_then(|name| schema.get("$defs")?.get(name)) else { break };
+        root = target;
+    }
+    let less = match root.get("properties") {
+        Some(Value::Object(_)) => skeleton(root),
+        _ => Value::Object(Map::from_iter(kind(root))),
+    };
+    let reason = format!("beyond its type and those of its properties, the answer is left to the model ({error})");
+    let told = NotEnforced { path: "response_format".to_owned(), reason: shortened(&reason) };
+    (less != *schema).then_some((less, told))
+}
+
+/// The type of a schema.
+fn kind(schema: &Value) -> Option<(String, Value)> {
+    schema.get("type").map(|kind| ("type".to_owned(), kind.clone()))
 }
 
 /// Names and types of the parameters, where the schema lists them; else any object.
@@ -38,10 +100,7 @@ fn skeleton(schema: &Value) -> Value {
             _ => json!({"anyOf": [{"type": "object"}]}),
         };
     };
-    let own = properties.iter().map(|(name, schema)| {
-        let kind = schema.get("type").map(|kind| ("type".to_owned(), kind.clone()));
-        (name.clone(), Value::Object(Map::from_iter(kind)))
-    });
+    let own = properties.iter().map(|(name, schema)| (name.clone(), Value::Object(Map::from_iter(kind(schema)))));
     let mut less = json!({"type": "object", "properties": Map::from_iter(own)});
     for key in ["required", "additionalProperties"] {
         if let Some(value @ (Value::Array(_) | Value::Bool(_))) = schema.get(key) {
@@ -94,6 +153,30 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_too_heavy_to_be_followed_is_refused_if_strict_and_written_otherwise() {
+        let number = json!({"type": "number", "exclusiveMaximum": 1_000_000,
+            "anyOf": [{"multipleOf": 50_000}, {"multipleOf": 30_000}]});
+        let schema = json!({"type": "object", "properties": {"a": number}, "required": ["a"]});
+        let function = Function { name: "f".to_owned(), parameters: json!({"type": "object"}), strict: true };
+        let calls = |answer: Value| {
+            let functions = vec![function.clone()];
+            Grammar::Calls(Calls { functions, required: false, single: true, several: false, answer: Some(answer) })
+        };
+        let vocab = Arc::new(model(Format::named("hermes").unwrap(), true));
+        let mut compiler = Compiler::new(Arc::clone(&vocab) as _, None);
+        for grammar in [Grammar::Json(schema.clone()), calls(schema)] {
+            let error = compiler.constraint_with(&grammar, false).unwrap_err();
+            assert!(error.is_of_weight(), "{error}");
+            let mut constraint = compiler.constraint_with(&grammar, true).unwrap();
+            let [told] = constraint.not_enforced() else { panic!("{:?}", constraint.not_enforced()) };
+            assert!(told.path == "response_format" && told.reason.contains("the answer is left"), "{told:?}");
+            assert!(takes(&vocab, &mut constraint, "{\"a\":7}"), "{grammar:?}");
+            let mut other = compiler.constraint_with(&grammar, true).unwrap();
+            assert!(!takes(&vocab, &mut other, "{\"a\":\"7\"}"), "{grammar:?}");
+        }
+    }
+
+    #[test]
     fn names_types_and_what_is_required_stay() {
         let function =
             |name: &str, strict: bool, parameters: Value| Function { name: name.to_owned(), parameters, strict };
@@ -107,7 +190,7 @@ mod tests {
             "additionalProperties": false,
             "$defs": {"d": {"type": "string", "pattern": "^(ab){2,900}$"}},
         });
-        let less = json!({
+        let bare = json!({
             "type": "object", "properties": {"n": {"type": "integer"}, "x": {}}, "required": ["n"],
             "additionalProperties": false,
         });
@@ -121,13 +204,31 @@ mod tests {
                 last,
             ])
         };
-        let (found, told) = relaxed(&of(&whole, &open), &GrammarError::Costly).unwrap();
-        let Grammar::Calls(found) = found else { panic!("no calls") };
+        let mut less = relaxed(&of(&whole, &open), false, &GrammarError::Costly);
+        let Less { grammar, left } = less.remove(0);
+        let (Grammar::Calls(found), [told]) = (grammar, &left[..]) else { panic!("no calls") };
+        assert!(less.is_empty());
         let parameters: Vec<&Value> = found.functions.iter().map(|f| &f.parameters).collect();
-        assert_eq!(parameters, [&less, &open, &any, &Value::Null]);
+        assert_eq!(parameters, [&bare, &open, &any, &Value::Null]);
         assert!(told.path == "tools" && told.reason.ends_with("compile): `f`, `h`"), "{told:?}");
-        assert_eq!(relaxed(&calls(vec![function("f", true, whole)]), &GrammarError::Costly), None);
-        assert_eq!(relaxed(&calls(vec![function("f", false, less)]), &GrammarError::Costly), None);
-        assert_eq!(relaxed(&Grammar::Json(json!({})), &GrammarError::Costly), None);
+        let none = |grammar: &Grammar, loose: bool| relaxed(grammar, loose, &GrammarError::Costly).is_empty();
+        assert!(none(&calls(vec![function("f", true, whole.clone())]), true));
+        assert!(none(&calls(vec![function("f", false, bare.clone())]), true));
+        assert!(none(&Grammar::Json(json!({})), true) && none(&Grammar::Json(whole.clone()), false));
+        // An answer, whatever it is, alone or beside functions.
+        let referred = json!({"$ref": "#/$defs/0", "$defs": {"0": {"$ref": "#/$defs/1"}, "1": whole}});
+        let list = json!({"type": "array", "items": whole});
+        for (schema, expected) in [(&whole, bare.clone()), (&referred, bare.clone()), (&list, json!({"type": "array"}))]
+        {
+            let found = relaxed(&Grammar::Json(schema.clone()), true, &GrammarError::Costly);
+            let [Less { grammar: Grammar::Json(less), left }] = &found[..] else { panic!("{}", found.len()) };
+            assert!(*less == expected && left.len() == 1 && left[0].path == "response_format", "{less}: {left:?}");
+        }
+        let Grammar::Calls(beside) = of(&whole, &open) else { panic!("no calls") };
+        let beside = Grammar::Calls(Calls { required: false, answer: Some(list), ..beside });
+        let paths = relaxed(&beside, true, &GrammarError::Costly);
+        let paths = paths.iter().map(|less| less.left.iter().map(|told| told.path.as_str()).collect());
+        let paths: Vec<Vec<&str>> = paths.collect();
+        assert_eq!(paths, [vec!["tools"], vec!["response_format"], vec!["tools", "response_format"]]);
     }
 }

@@ -1,5 +1,6 @@
 //! What forms allow and refuse, token by token, over a vocabulary of one token a byte.
 
+mod author;
 mod bounds;
 mod channels;
 mod digits;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::RequestId;
 use crate::engine::adapter::Sides;
-use crate::engine::grammar::Grammar;
+use crate::engine::grammar::{FormTerms, Grammar};
 use crate::turn::{EngramChoice, Message, Sampling, Thinking, ThoughtPolicy};
 
 /// What the reply starts from.
@@ -108,6 +108,8 @@ pub struct Generate {
     /// What the answer must be; absent: any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grammar: Option<Grammar>,
+    #[serde(default, skip_serializing_if = "FormTerms::is_plain")]
+    pub form_terms: FormTerms,
     /// How likely each token of the prompt was is told too (`PromptRead`). Its sequence begins empty then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub prompt_logprobs: bool,
@@ -132,6 +134,7 @@ impl Generate {
             engram: None,
             prefix_owner: None,
             grammar: None,
+            form_terms: FormTerms::default(),
             prompt_logprobs: false,
         }
     }

@@ -26,7 +26,7 @@ use serde_json::Value as Json;
 use super::protocol::ChatInput;
 use crate::whole;
 pub use scan::SOURCE_BYTES_MAX;
-pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_TIMEOUT, vet, vet_apart};
+pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_TIMEOUT, takes_none, vet, vet_apart};
 
 /// Stack of the thread that compiles or renders.
 const STACK_BYTES: usize = 64 << 20;

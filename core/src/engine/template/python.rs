@@ -13,7 +13,9 @@ use super::{json, text};
 
 /// Nesting of a value.
 const DEPTH_MAX: usize = 100;
-/// Values looked at by all checks of one rendering together.
+/// Values looked at by all checks of one rendering together. A template that makes a list longer by each of n messages has
+/// n² / 2 of them looked at, five times or more each, so it ends at some 2,200. More looks would only meet `RENDER_MAX`. Sizes
+/// that are remembered instead would need values that never change, which a namespace is not.
 const LOOKS_MAX: u64 = 20_000_000;
 /// Time of one rendering; checked where values are bound, in loops and macros.
 const RENDER_MAX: Duration = Duration::from_secs(2);

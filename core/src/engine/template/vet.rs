@@ -15,10 +15,19 @@ pub const VET_ADDRESS_SPACE_BYTES_MAX: u64 = 256 << 20;
 /// make a good template look bad.
 pub const VET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Loads `source` and renders the samples. A template may refuse a sample (many take no tools, or want the
-/// system message first), but must take one and break no limit.
+/// Loads `source` and renders the samples. A template may refuse them (many take no tools, or want the system message
+/// first, or variables that nobody has), but break no limit.
 pub fn vet(source: &str) -> Result<(), TemplateError> {
-    let template = ChatTemplate::load(source)?;
+    rendered(&ChatTemplate::load(source)?).map(drop)
+}
+
+/// Why a vetted template takes none of the samples, if it does not: what it says of the last one.
+pub fn takes_none(template: &ChatTemplate) -> Option<String> {
+    rendered(template).unwrap_or_else(|error| Some(error.to_string()))
+}
+
+/// What the template says of the samples, if it takes none of them.
+fn rendered(template: &ChatTemplate) -> Result<Option<String>, TemplateError> {
     let (mut taken, mut why) = (false, String::new());
     for sample in samples() {
         match template.render(sample, "2026-01-31") {
@@ -27,10 +36,7 @@ pub fn vet(source: &str) -> Result<(), TemplateError> {
             Err(breach) => return Err(breach),
         }
     }
-    match taken {
-        true => Ok(()),
-        false => Err(TemplateError::Refused(format!("it takes none of the sample conversations: {why}"))),
-    }
+    Ok((!taken).then_some(why))
 }
 
 /// Conversations that reach most branches of a template, the plainest first.

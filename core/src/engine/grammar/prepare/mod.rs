@@ -103,6 +103,7 @@ pub fn prepare(schema: &Value, strict: bool) -> Result<Prepared, GrammarError> {
         targets: Targets::default(),
         nodes: 0,
         comparisons: 0,
+        compared: 0,
         not_enforced: Vec::new(),
     };
     let mut prepared = preparer.whole()?;
@@ -152,6 +153,8 @@ struct Preparer<'a> {
     targets: Targets,
     nodes: usize,
     comparisons: usize,
+    /// Bytes of patterns.
+    compared: usize,
     not_enforced: Vec<NotEnforced>,
 }
 

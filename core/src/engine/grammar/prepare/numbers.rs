@@ -5,6 +5,7 @@ use serde_json::{Number, Value, json};
 
 use super::{Node, Preparer};
 use crate::engine::grammar::GrammarError;
+use crate::engine::grammar::bounds::LEAST;
 
 /// Integers up to this are doubles without a doubt.
 pub(in crate::engine::grammar) const SAFE_MAX: i128 = (1 << 53) - 1;
@@ -32,6 +33,7 @@ impl Preparer<'_> {
                 }
             }
         }
+        self.tiny_bounds(node)?;
         match node.map.get("multipleOf") {
             None => {}
             Some(Value::Number(number)) if number.as_f64().is_some_and(|f| f > 0.0) => match step(number) {
@@ -42,6 +44,47 @@ impl Preparer<'_> {
         }
         Ok(())
     }
+
+    /// Bounds too close to 0 to be written out, drawn in to the next number that is not.
+    fn tiny_bounds(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+        let mut drawn = Vec::new();
+        for (bound, exclusive, least) in [("minimum", "exclusiveMinimum", true), ("maximum", "exclusiveMaximum", false)]
+        {
+            for keyword in [bound, exclusive] {
+                let Some(to) = node.out.get(keyword).and_then(Value::as_f64).and_then(|at| drawn_in(at, least)) else {
+                    continue;
+                };
+                node.out.remove(keyword);
+                let other = node.out.get(bound).and_then(Value::as_f64);
+                let tighter = other.is_none_or(|other| if least { other < to } else { other > to });
+                if tighter {
+                    let whole = if to == 0.0 { json!(0) } else { json!(to) };
+                    node.out.insert(bound.to_owned(), whole);
+                }
+                drawn.push(if node.map.contains_key(keyword) { keyword } else { bound });
+            }
+        }
+        let edge = |keyword: &str| node.out.get(keyword).and_then(Value::as_f64);
+        let apart = edge("minimum").zip(edge("maximum")).is_some_and(|(least, most)| least > most);
+        if apart && drawn.len() > 1 {
+            for bound in ["minimum", "maximum"] {
+                node.out.remove(bound);
+            }
+            let reason = "no number between these bounds can be written out: they are too close to 0";
+            drawn.into_iter().try_for_each(|keyword| self.leave(node.at, keyword, reason))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a bound goes that lies beside 0: within what it allows.
+fn drawn_in(bound: f64, least: bool) -> Option<f64> {
+    let tiny = bound != 0.0 && bound.abs() < LEAST;
+    tiny.then_some(match (least, bound > 0.0) {
+        (true, true) => LEAST,
+        (false, false) => -LEAST,
+        _ => 0.0,
+    })
 }
 
 /// A number's value where it is an integer that is known to its last digit.

@@ -2,10 +2,15 @@
 
 use std::collections::HashSet;
 
+use llguidance::derivre::RegexAst;
 use serde_json::{Map, Value, json};
 
 use super::{Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
+use crate::engine::grammar::together::{is_empty, search};
+
+/// Bytes of the patterns of a schema that are compared, two at a time.
+const COMPARED_BYTES_MAX: usize = 16 << 10;
 
 impl Preparer<'_> {
     pub(super) fn objects(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
@@ -41,10 +46,18 @@ impl Preparer<'_> {
 
     fn by_pattern(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
         let Some(schemas) = self.schemas(node, "patternProperties")? else { return Ok(()) };
-        let mut own = Map::new();
+        let mut own: Vec<(String, String, Value)> = Vec::new();
         for (pattern, schema) in schemas {
             match patterns::read(&pattern) {
-                Ok(pattern) => drop(own.insert(pattern, schema)),
+                Ok(read) => {
+                    let other = own.iter().find(|(_, other, _)| self.overlaps(&read, other));
+                    let Some((other, _, _)) = other else {
+                        own.push((pattern, read, schema));
+                        continue;
+                    };
+                    let reason = format!("a name may match `{other}` as well: write patterns that exclude each other");
+                    self.leave(&below(node.at, "patternProperties"), &pattern, reason)?;
+                }
                 Err(reason) if patterns::is_wrong(&pattern) => {
                     return Err(wrong(&below(node.at, "patternProperties"), &pattern, reason));
                 }
@@ -52,9 +65,17 @@ impl Preparer<'_> {
             }
         }
         if !own.is_empty() {
+            let own = own.into_iter().map(|(_, pattern, schema)| (pattern, schema)).collect();
             node.out.insert("patternProperties".to_owned(), Value::Object(own));
         }
         Ok(())
+    }
+
+    /// Whether a text may match two patterns, or that is not found out. Beyond a sum of their bytes it is left to the
+    /// compiler.
+    fn overlaps(&mut self, one: &str, other: &str) -> bool {
+        self.compared += one.len() + other.len();
+        self.compared <= COMPARED_BYTES_MAX && !is_empty(&RegexAst::And(vec![search(one), search(other)]))
     }
 
     /// `additionalProperties`, and `unevaluatedProperties` where it says the same.

@@ -148,6 +148,11 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         (json!({"multipleOf": 2e18}), "#/multipleOf", "too many digits"),
         (json!({"multipleOf": 18446744073709551615u64}), "#/multipleOf", "too many digits"),
         (json!({"multipleOf": 1.5e300}), "#/multipleOf", "too many digits"),
+        (
+            json!({"properties": {"a": {"patternProperties": {"^a": {"type": "null"}, "b$": {}}}}}),
+            "#/properties/a/patternProperties/b$",
+            "may match `^a` as well",
+        ),
         (json!({"const": 1e30}), "#/const", "64 bits"),
         (json!({"enum": [[{"a": "\u{1}"}]]}), "#/enum", "control"),
         (json!({"maximum": 18446744073709551616.0}), "#/maximum", "64 bits"),
@@ -171,6 +176,65 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
         assert!(!twice || own.contains("2^53"), "{own}");
         ready(&left.schema);
     }
+}
+
+#[test]
+fn patterns_of_names_are_compared_within_limits() {
+    let of = |patterns: Vec<String>| {
+        let own: Map<String, Value> = patterns.into_iter().map(|own| (own, json!({"type": "null"}))).collect();
+        json!({"type": "object", "patternProperties": own})
+    };
+    // Those that exclude each other are enforced, however many.
+    ready(&of((0..40).map(|n| format!("^x{n}_")).collect()));
+    // The costliest that can be written: two thousand classes of letters.
+    let wide = |n: usize| format!("^{n}{}$", r"\p{L}\p{Lu}".repeat(20));
+    let schema = of((0..60).map(wide).collect());
+    let began = std::time::Instant::now();
+    prepare(&schema, true).unwrap();
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
+
+#[test]
+fn bounds_beside_zero_are_drawn_in_to_what_can_be_written() {
+    let number = |keywords: Value| {
+        let mut schema = keywords;
+        schema["type"] = json!("number");
+        schema
+    };
+    for (bounds, expected) in [
+        (json!({"minimum": 1e-300}), json!({"minimum": 1e-30})),
+        (json!({"exclusiveMinimum": 1e-300}), json!({"minimum": 1e-30})),
+        (json!({"minimum": 1e-300, "exclusiveMinimum": true}), json!({"minimum": 1e-30})),
+        (json!({"minimum": 5, "exclusiveMinimum": 1e-300}), json!({"minimum": 5})),
+        (json!({"minimum": -1e-300, "maximum": 1e-300}), json!({"minimum": 0, "maximum": 0})),
+        (json!({"maximum": -1e-300}), json!({"maximum": -1e-30})),
+        (json!({"maximum": 5e-324}), json!({"maximum": 0})),
+    ] {
+        assert_eq!(ready(&number(bounds)), number(expected));
+    }
+    // What is enforced can be compiled, whatever the bound.
+    let plain = Marked { specials: Vec::new(), template: String::new() };
+    let mut compiler = Compiler::new(Arc::new(plain), None);
+    for digits in ["1", "1.2345678901234567", "9.999999999999999"] {
+        for power in [-300, -60, -31, -30, -29, -20, -17, -10] {
+            for sign in ["", "-"] {
+                let at: f64 = format!("{sign}{digits}e{power}").parse().unwrap();
+                for key in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
+                    for kind in ["number", "integer"] {
+                        let schema = json!({"type": kind, key: at});
+                        let prepared = prepare(&schema, true).unwrap().schema;
+                        let made = compiler.constraint(&Grammar::Json(prepared)).map(drop);
+                        assert_eq!(made, Ok(()), "{schema}");
+                    }
+                }
+            }
+        }
+    }
+    let between = number(json!({"minimum": 1e-300, "maximum": 1e-200}));
+    let error = prepare(&between, true).unwrap_err();
+    assert!(matches!(&error, GrammarError::At { path, .. } if path == "#/minimum"), "{error}");
+    let left = prepare(&between, false).unwrap();
+    assert_eq!((left.schema, left.not_enforced.len()), (number(json!({})), 2));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::faithful::Random;
+use super::author::Random;
 use super::judged::validator;
 use super::{Bytes, follow, takes};
 use crate::engine::grammar::{Compiler, Grammar};

@@ -1,10 +1,13 @@
 //! Numbers of many digits: where they end, and what is too large to be followed.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
-use super::{allowed, compiler, follow, takes};
-use crate::engine::grammar::Grammar;
+use super::{END, allowed, compiler, follow, takes};
+use crate::engine::grammar::{Compiler, Grammar};
 use crate::engine::protocol::Channel;
+use crate::engine::vocab::{TokenKind, Vocab, VocabError};
 
 /// Whatever compiles can be followed, digit by digit, to wherever it goes.
 #[test]
@@ -111,6 +114,81 @@ fn what_nests_deeper_than_a_reader_follows_is_not_begun() {
     }
     let deep = (0..60).fold(json!(1), |inner, _| json!([inner]));
     assert!(takes(&Grammar::Json(json!({"const": deep})), false, &deep.to_string()));
+}
+
+/// A vocabulary of code: tokens of many brackets.
+struct Brackets;
+
+const OF_BRACKETS: [&str; 2] = ["[[[[[[[[", "[[[["];
+
+impl Vocab for Brackets {
+    fn len(&self) -> usize {
+        257 + OF_BRACKETS.len()
+    }
+    fn encode(&self, text: &str, _: bool, ids: &mut Vec<u32>) -> Result<(), VocabError> {
+        ids.extend(text.bytes().map(u32::from));
+        Ok(())
+    }
+    fn bytes(&self, id: u32) -> Vec<u8> {
+        match id {
+            0..256 => vec![id as u8],
+            256 => Vec::new(),
+            _ => OF_BRACKETS[id as usize - 257].as_bytes().to_vec(),
+        }
+    }
+    fn name(&self, id: u32) -> String {
+        if id == END { "<|end|>".to_owned() } else { String::from_utf8_lossy(&self.bytes(id)).into_owned() }
+    }
+    fn kind(&self, id: u32) -> TokenKind {
+        if id == END { TokenKind::Control } else { TokenKind::Normal }
+    }
+    fn special(&self, _: &str) -> Option<u32> {
+        None
+    }
+    fn specials(&self) -> Vec<(u32, String)> {
+        Vec::new()
+    }
+    fn ends(&self) -> &[u32] {
+        &[END]
+    }
+    fn bos(&self) -> Option<u32> {
+        None
+    }
+    fn template(&self) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn no_token_of_many_brackets_leads_deeper_than_a_reader_follows() {
+    let schema = json!({"$ref": "#/$defs/s", "$defs": {"s": {"type": "array", "items": {"$ref": "#/$defs/s"}}}});
+    for begun in 0..8 {
+        let mut constraint =
+            Compiler::new(Arc::new(Brackets), None).constraint(&Grammar::Json(schema.clone())).unwrap();
+        let mut take = |id: u32| {
+            let row = allowed(&mut constraint);
+            let good = row[id as usize] != f32::NEG_INFINITY;
+            if good {
+                constraint.took(Channel::Answer, id, false).unwrap();
+            }
+            good
+        };
+        let mut depth = 0;
+        while depth < begun && take(u32::from(b'[')) {
+            depth += 1;
+        }
+        while take(257) {
+            depth += 8;
+        }
+        assert!(depth > 48 && depth <= 56, "{depth}");
+        if take(258) {
+            depth += 4;
+        }
+        while take(u32::from(b'[')) {
+            depth += 1;
+        }
+        assert_eq!(depth, 56);
+    }
 }
 
 /// What is written where digits are always preferred to an end, and one character to all others.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Bytes;
-use super::faithful::{Random, walked};
+use super::author::Random;
+use super::faithful::walked;
 use super::judged::{readable, validator};
 use crate::engine::grammar::{Compiler, Grammar};
 

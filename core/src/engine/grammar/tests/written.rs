@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::faithful::{Random, walked};
+use super::author::Random;
+use super::faithful::walked;
 use super::judged::{readable, validator};
 use super::{Bytes, follow};
 use crate::engine::grammar::{Compiler, Grammar, GrammarError, prepare};

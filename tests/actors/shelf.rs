@@ -1,0 +1,78 @@
+//! A turn log that can be made unreadable for whoever lists it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use chimere::service::{Session, TurnFilter};
+use chimere::store::{GoesOn, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
+use chimere::turn::{Feedback, Judgement, Turn, TurnId};
+use futures_util::future::BoxFuture;
+
+pub(crate) struct Shelf {
+    inner: SledTurns,
+    unreadable: Arc<AtomicBool>,
+}
+
+impl Shelf {
+    pub(crate) fn open(folder: &Path, bytes_max: u64, unreadable: Arc<AtomicBool>) -> Result<Shelf, StoreError> {
+        Ok(Shelf { inner: SledTurns::open(folder, bytes_max)?, unreadable })
+    }
+}
+
+impl TurnStore for Shelf {
+    fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
+        self.inner.append(turn)
+    }
+    fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
+        self.inner.append_on(turn, goes_on)
+    }
+    fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
+        self.inner.add_feedback(id, feedback)
+    }
+    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
+        self.inner.add_judgement(id, judgement)
+    }
+    fn add_correction_judgement(&self, id: &TurnId, of: &str, judgement: &Judgement) -> Result<bool, StoreError> {
+        self.inner.add_correction_judgement(id, of, judgement)
+    }
+    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
+        self.inner.unscored(after, limit)
+    }
+    fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
+        self.inner.get(id)
+    }
+    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
+        match self.unreadable.load(Ordering::SeqCst) {
+            true => Err(StoreError::Disk("the disk gives nothing".to_owned())),
+            false => self.inner.list_piece(filter),
+        }
+    }
+    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
+        self.inner.followers_piece(filter)
+    }
+    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
+        self.inner.forget_piece(filter)
+    }
+    fn put_session(&self, session: &Session) -> Result<(), StoreError> {
+        self.inner.put_session(session)
+    }
+    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError> {
+        self.inner.session(principal, name)
+    }
+    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError> {
+        self.inner.sessions(principal)
+    }
+    fn room_for_session(&self, principal: &str) -> Result<(), StoreError> {
+        self.inner.room_for_session(principal)
+    }
+    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError> {
+        self.inner.remove_session(principal, name)
+    }
+    fn counts(&self) -> Result<TurnCounts, StoreError> {
+        self.inner.counts()
+    }
+    fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.flush()
+    }
+}
