@@ -61,7 +61,7 @@ use crate::meters;
 use crate::night::generation::learned;
 use crate::night::library::Library;
 use crate::pipeline::Sources;
-use crate::reply::{Permits, RECALLS_MAX, Replies};
+use crate::reply::{CANCEL_WAIT_MS, Permits, RECALLS_MAX, Replies};
 use crate::store::files::{StateLock, create_private_dir};
 use crate::store::{SledTurns, StoreError, TurnStore, salvage};
 use crate::tools::Toolbox;
@@ -477,7 +477,7 @@ fn http_limits(config: &Config) -> HttpLimits {
         file_bytes_max: config.file_bytes_max,
         // The replies' own deadlines end them first, with their Turns.
         drain_timeout_ms: ms(config.drain_timeout) + CUT_TIMEOUT_MS,
-        reply_silence_timeout_ms: ms(config.replies.reply_timeout) + CUT_TIMEOUT_MS,
+        reply_silence_timeout_ms: ms(config.replies.reply_timeout) + CANCEL_WAIT_MS + CUT_TIMEOUT_MS,
         ..HttpLimits::default()
     }
 }

@@ -28,6 +28,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use generate::CANCEL_WAIT_MS;
 pub use permits::Permits;
 pub use recall::RECALLS_MAX;
 pub use registry::Runs;

@@ -165,7 +165,12 @@ fn tokenizer_of(path: &Path, config: &Config) -> anyhow::Result<Arc<dyn Vocab>> 
 /// The file that a daemon serves, else what one would serve.
 fn model_in_use(config: &Config, target: &Where) -> anyhow::Result<PathBuf> {
     match served(target, config) {
-        Some(Ok(served)) => Ok(served.file),
+        Some(Ok(served)) if served.here => Ok(served.file),
+        Some(Ok(_)) => {
+            let message = "the daemon runs on another machine, and a file of that name may be another one here: name one \
+                 with its tokenizer by --model";
+            Err(coded(EX_UNAVAILABLE, message))
+        }
         // For another model than that one nothing is right.
         Some(Err(why)) => {
             let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");

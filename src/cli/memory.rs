@@ -25,7 +25,7 @@ use chimere::turn::{Role, Turn, TurnId};
 use clap::Subcommand;
 
 use super::client::{Client, Where};
-use super::exit::{EX_DATAERR, EX_NOINPUT, EX_USAGE, cannot_write, coded, note, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_USAGE, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 
@@ -139,11 +139,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Cmd::Export { out: Some(path), .. } => Some(private_file(path)?),
         _ => None,
     };
-    let log = Log::open(&config, &args.target)?;
+    let mut log = Log::open(&config, &args.target)?;
     if let Cmd::Forget { which, all: true, yes: false, .. } = &args.command
         && which.is_empty()
     {
-        confirm(&log)?;
+        let what = log.all_of_it();
+        // The question may stand for long. A daemon may start meanwhile.
+        drop(log);
+        confirm(&what)?;
+        log = Log::open(&config, &args.target)?;
+        if log.all_of_it() != what {
+            let message = "nothing was forgotten: meanwhile a daemon has started or ended, so ask again";
+            return Err(coded(EX_UNAVAILABLE, message));
+        }
     }
     let typed = config.state_dir.join(CHAT_HISTORY);
     runtime.block_on(execute(args.command, out, log, &typed))?;
@@ -151,15 +159,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Asks at a terminal whether to forget everything. Nobody can be asked elsewhere.
-fn confirm(log: &Log) -> anyhow::Result<()> {
-    let what = match log {
-        Log::Daemon(client) => format!(
-            "every turn and lesson at the daemon {}: as its owner or with the scope `admin` those of everybody, else those of \
-             this key alone",
-            client.address()
-        ),
-        Log::Disk { state_dir, .. } => format!("every turn and lesson of everybody in {}", state_dir.display()),
-    };
+fn confirm(what: &str) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
         let message = format!("this would forget, for good, {what}. Say --yes as well");
         return Err(coded(EX_USAGE, message));
@@ -288,6 +288,18 @@ impl Log {
         }
     }
 
+    /// What forgetting all of it means.
+    fn all_of_it(&self) -> String {
+        match self {
+            Log::Daemon(client) => format!(
+                "every turn and lesson at the daemon {}: as its owner or with the scope `admin` those of everybody, else \
+                 those of this key alone",
+                client.address()
+            ),
+            Log::Disk { state_dir, .. } => format!("every turn and lesson of everybody in {}", state_dir.display()),
+        }
+    }
+
     /// Calls `take` with the turns in order of time, page by page.
     async fn each(
         &self,
@@ -384,7 +396,7 @@ async fn patient<T>(forgetting: impl Future<Output = T>) -> T {
         Ok(done) => done,
         Err(_) => {
             note!(
-                "The daemon waits for its engine, which still holds the words and reads somebody's long prompt or changes its model."
+                "Still waiting. The daemon's engine may be reading somebody's long prompt or changing its model: it holds the words too."
             );
             forgetting.await
         }

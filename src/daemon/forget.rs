@@ -33,12 +33,13 @@ impl Daemon {
         let shared = |lesson: &Arc<Lesson>| lesson.sharing == Sharing::Shared && lesson.passes(&filter);
         let whose = filter.principal.clone().filter(|_| !book.lessons().iter().any(shared));
         // What keeps lessons from it is said at the end: the log must forget all the same.
-        let first_lessons = self.forget_lessons(filter.clone()).await.unwrap_or_default();
+        let first_lessons = self.forget_lessons(filter.clone()).await;
         // Of a turn that is nowhere the engine, which may be reading a long prompt, is not asked.
-        let nothing = first_pairs == 0 && first_lessons == 0 && !followed;
+        let nothing = first_pairs == 0 && matches!(first_lessons, Ok(0)) && !followed;
         if nothing && filter.turn.is_some() && !self.holds(&filter).await? {
             return Ok(Forgotten::default());
         }
+        let first_lessons = first_lessons.unwrap_or_default();
         self.replies.withheld.forget(filter.principal.as_deref());
         self.forget_prefixes(whose.clone()).await?;
         let wanted = self.forgetting(&filter).await?;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::choice::Choice;
 use super::run::ReplyRun;
@@ -17,11 +18,11 @@ use crate::turn::{FinishReason, Message, Plan, PromptEnd, PromptForm, Sampling, 
 
 /// How long a cancelled reply waits for the engine's own account (usage, timings): a busy engine hears of it after its
 /// step. An idle one answers at once.
-const CANCEL_WAIT_MS: u64 = 5_000;
+pub const CANCEL_WAIT_MS: u64 = 5_000;
 /// And for word that it has begun at all.
 const BEGIN_WAIT_MS: u64 = 1_000;
-/// The same where the daemon stops.
-const STOPPING_WAIT_MS: u64 = 300;
+/// The same where somebody waits for the end: the daemon stops, the model changes, an answer is complete.
+const HURRIED_WAIT_MS: u64 = 300;
 
 /// A generation to be made.
 pub(super) struct Spec {
@@ -126,8 +127,20 @@ impl ReplyRun<'_> {
 
     /// Cancels what is under way, takes the engine's last account of it, and counts that.
     pub(super) async fn abandon(&mut self, why: &StepError) {
+        let hurried = matches!(why, StepError::Stopped(Stop::Changing { .. }));
+        self.leave(why, hurried).await;
+    }
+
+    /// The same where nothing but a complete answer waits behind it.
+    pub(super) async fn abandon_hurriedly(&mut self, why: &StepError) {
+        self.leave(why, true).await;
+    }
+
+    async fn leave(&mut self, why: &StepError, hurried: bool) {
+        // It stays where it is meanwhile: who stops waiting loses no account.
+        let ReplyRun { under_way: Some(under_way), stops, .. } = self else { return };
+        under_way.cancel(&stops.cut, hurried).await;
         let Some(mut under_way) = self.under_way.take() else { return };
-        under_way.cancel(why).await;
         for choice in &mut under_way.choices {
             choice.end(why);
         }
@@ -205,24 +218,30 @@ impl UnderWay {
 
     /// Waits for what the engine did until it heard of the end. A choice of which it has told nothing may have begun all the
     /// same.
-    async fn cancel(&mut self, why: &StepError) {
+    async fn cancel(&mut self, cut: &CancellationToken, mut hurried: bool) {
         let Some(stream) = &mut self.stream else { return };
         stream.cancel();
-        let began = Instant::now();
-        let [begins, ends] = match why {
-            StepError::Stopped(Stop::Stopping) => [Duration::from_millis(STOPPING_WAIT_MS); 2],
-            _ => [Duration::from_millis(BEGIN_WAIT_MS), Duration::from_millis(CANCEL_WAIT_MS)],
-        };
+        let mut began = Instant::now();
         loop {
+            let [begins, ends] = match hurried {
+                true => [Duration::from_millis(HURRIED_WAIT_MS); 2],
+                false => [Duration::from_millis(BEGIN_WAIT_MS), Duration::from_millis(CANCEL_WAIT_MS)],
+            };
             let open = || self.choices.iter().filter(|choice| !choice.finished && !choice.silent);
             let patience = match (open().any(|choice| choice.started), open().next()) {
                 (true, _) => ends,
                 (false, Some(_)) => begins,
                 (false, None) => return,
             };
-            let Ok(Some((choice, event))) = timeout_at(began + patience, self.recv()).await else { return };
-            // A failure is the last that is heard of a choice.
-            let _ = self.take(choice, event, &mut Vec::new());
+            tokio::select! {
+                heard = timeout_at(began + patience, self.recv()) => {
+                    let Ok(Some((choice, event))) = heard else { return };
+                    // A failure is the last that is heard of a choice.
+                    let _ = self.take(choice, event, &mut Vec::new());
+                }
+                // The daemon stops: what is left of its patience counts from here.
+                () = cut.cancelled(), if !hurried => (hurried, began) = (true, Instant::now()),
+            }
         }
     }
 }

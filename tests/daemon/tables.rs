@@ -180,6 +180,13 @@ fn after_a_change_of_the_model_one_learns_anew() {
     // Twice: the tables of the first writing are joined.
     let (code, said, note) = learn(state, &[("anna", 5)]);
     assert!(code == 0 && said.lines().count() == 2, "{said}{note}");
+    // What one alone says now serves nobody else.
+    let carl = table(state, &own_name("learned", "carl"));
+    let (code, said, note) = engram(state, &["revoke", "--principal", "carl", "--table", carl.to_str().unwrap()]);
+    assert!(code == 0 && !carl.exists(), "{said}{note}");
+    let (code, said, note) = learn(state, &[("anna", 5)]);
+    assert!(code == 0 && said.contains("removed, for no two say any of it now"), "{said}{note}");
+    assert!(!table(state, "learned").exists() && table(state, &anna).exists());
 }
 
 #[test]

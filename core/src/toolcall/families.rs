@@ -200,6 +200,22 @@ fn a_function_may_be_called_function() {
     assert_eq!((calls[0].name.as_str(), &calls[0].arguments), ("function", &arguments));
 }
 
+/// A word that may be called as another part of a call's head is: the name alone says whose the call is.
+#[test]
+fn a_call_of_nobody_is_not_given_to_a_function_called_json() {
+    let format = Format::named("harmony").unwrap();
+    let tools = ["json", "commentary"].map(|name| json!({"type": "function", "function": {"name": name}}));
+    for (name, called) in [("foo", 0), ("json", 1)] {
+        let text = format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{{}}<|call|>");
+        let mut parser = ToolCallParser::new(&tools, format);
+        let mut pieces = parser.push(Channel::Answer, &text);
+        pieces.extend(parser.finish());
+        let (_, calls) = collect(&pieces);
+        assert_eq!(calls.iter().filter(|call| call.name == name).count(), called, "{name}: {calls:?}");
+        assert_eq!(calls.len(), called, "{name}: {calls:?}");
+    }
+}
+
 #[test]
 fn a_closing_mark_inside_a_string_closes_nothing_and_text_between_marks_is_told_at_once() {
     let gemma = Format::named("gemma").unwrap();

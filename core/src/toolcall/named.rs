@@ -63,17 +63,16 @@ fn words<'a>(form: &Named, head: &'a str) -> Vec<&'a str> {
     words.into_iter().map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
-/// The function that a whole head names: the word behind what stands before names, or the last word that is one. Other
-/// words of a head may be called as a function is.
+/// The function that a whole head names: the word behind what stands before names. A head without that names it by the last
+/// word that is one. Other words of a head may be called as a function is.
 fn name_in(form: &Named, head: &str, functions: &Functions) -> Option<String> {
     let behind = match form.before.trim() {
         "" => None,
         before if form.begin.ends_with(before) => Some(head),
         before => head.split_once(before).map(|(_, behind)| behind),
     };
-    let first = behind.and_then(|behind| words(form, behind).into_iter().next());
-    if let Some(name) = first.and_then(|word| functions.named(word)) {
-        return Some(name.to_owned());
+    if let Some(behind) = behind {
+        return words(form, behind).into_iter().next().and_then(|word| functions.named(word)).map(str::to_owned);
     }
     words(form, head).into_iter().rev().find_map(|word| functions.named(word)).map(str::to_owned)
 }

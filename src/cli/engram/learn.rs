@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use anyhow::Context;
 use chimere::config::Config;
 use chimere::engine::vocab::{Vocab, fingerprint};
+use chimere::engram::file;
 use chimere::engram::learned::{self, Record};
-use chimere::engram::shelf::{self, Listed};
+use chimere::engram::shelf::{self, Listed, Refused};
 use chimere::engram::{Bytes, Table, nightly};
 use chimere::plural::counted;
 use serde::Deserialize;
 
 use super::{Of, Output, chosen_tokenizer, scan, write};
-use crate::cli::exit::{EX_DATAERR, coded, note};
+use crate::cli::exit::{EX_DATAERR, coded, note, say};
 
 #[derive(clap::Args)]
 pub(super) struct Learn {
@@ -54,11 +55,16 @@ pub(super) fn learn(args: &Learn, config: &Config) -> anyhow::Result<()> {
     }
     // Everything is read before anything is written.
     let mut own = before(&args.name, config, |table| *table.fingerprint() == print && table.vocab() == size)?;
-    let refused = scan(config)?;
+    let shelf = scan(config)?;
+    let is_own =
+        |refused: &&Refused| file::name_of(&refused.path).is_some_and(|n| n.starts_with(&format!("{}-", args.name)));
+    for refused in shelf.refused.iter().filter(is_own) {
+        note!("{} is left out: {}", refused.path.display(), refused.message);
+    }
     let mut changed = Vec::new();
     for (principal, mut draft) in drafts {
         let name = learned::own_name(&args.name, &principal);
-        if let Some(refused) = refused.refused(&name) {
+        if let Some(refused) = shelf.refused(&name) {
             return Err(coded(EX_DATAERR, format!("{}: {}", refused.path.display(), refused.message)));
         }
         if let Some(at) = own.iter().position(|table| table.meta().name == name) {
@@ -69,13 +75,23 @@ pub(super) fn learn(args: &Learn, config: &Config) -> anyhow::Result<()> {
         changed.push((name, Some(principal), draft));
     }
     let shared = learned::shared(&own, print, size)?;
+    let mut unsaid = None;
     match shared.contexts() {
-        0 => note!("no table for everybody was written: nothing was said by several"),
+        0 => {
+            note!("no table for everybody was written: nothing was said by several");
+            let earlier = |t: &&Listed| !t.shipped && t.owner.is_none() && t.name == args.name;
+            unsaid = shelf.tables.iter().find(earlier).filter(|t| t.description == nightly::DESCRIPTION);
+        }
         _ => changed.push((args.name.clone(), None, shared)),
     }
     for (name, owner, draft) in changed {
         let (description, licence) = (nightly::DESCRIPTION.to_owned(), nightly::LICENCE.to_owned());
         write(&draft, &Output { name, out: None, description, licence }, owner.as_deref(), config)?;
+    }
+    // What was learned of several and is now one's alone serves nobody else.
+    if let Some(table) = unsaid {
+        shelf::remove(&table.path)?;
+        say!("{}: removed, for no two say any of it now", table.path.display());
     }
     Ok(())
 }

@@ -46,15 +46,20 @@ pub(super) async fn run(run: &mut ReplyRun<'_>, gate: QualityGate) -> Result<Out
     let one_call = choice.one_call;
     let refused = refusal(&choice.generation, run.asked.streamed);
     let mut trial = Trial { run, gate, one_call, deadline, attempts: vec![first] };
+    let mut stopped = None;
     let because = match refused {
         Some(why) => Some(why.to_owned()),
         None => tokio::select! {
             tried = trial.run() => tried.err(),
             () = sleep_until(deadline) => Some(format!("{} ms were over", gate.timeout_ms)),
-            stop = stops.wait() => Some(stop.to_string()),
+            stop = stops.wait() => stopped.insert(stop).to_string().into(),
         },
     };
-    trial.run.abandon(&StepError::Stopped(Stop::ClientGone)).await;
+    match stopped {
+        Some(stop) => trial.run.abandon(&StepError::Stopped(stop)).await,
+        // The answer is complete, and its client waits for the end.
+        None => trial.run.abandon_hurriedly(&StepError::Stopped(Stop::ClientGone)).await,
+    }
     Ok(trial.end(because, began.elapsed()).await)
 }
 

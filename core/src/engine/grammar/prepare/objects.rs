@@ -9,8 +9,8 @@ use super::{Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
 use crate::engine::grammar::together::{is_empty, search};
 
-/// Bytes of the patterns of a schema that are compared, two at a time.
-const COMPARED_BYTES_MAX: usize = 16 << 10;
+/// Bytes of the patterns of a schema that are compared, two at a time. Few: who reads a request does it, for each function.
+const COMPARED_BYTES_MAX: usize = 2 << 10;
 
 impl Preparer<'_> {
     pub(super) fn objects(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
