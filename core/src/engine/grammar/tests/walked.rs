@@ -11,7 +11,7 @@ use super::author::{Author, Random};
 use super::judged::{readable, validator};
 use crate::engine::grammar::agreement::{Marked, model, read, takes};
 use crate::engine::grammar::vet::STACK_BYTES;
-use crate::engine::grammar::{Calls, Compiler, Constraint, Function, Grammar, prepare};
+use crate::engine::grammar::{Calls, Compiler, Constraint, Function, Grammar, holds_calls, prepare};
 use crate::engine::protocol::Channel;
 use crate::toolcall::{Format, Json, Named, Shape, Tags};
 use crate::whole;
@@ -264,6 +264,8 @@ fn examine(random: &mut Random, tally: &mut Tally) {
         choice => choice,
     };
     let vocab = Arc::new(model(format, choice == Choice::Own || random.one_in(2)));
+    // Where the mark of a call is no token, calls of the model's own choice are held to nothing.
+    let choice = if choice == Choice::Own && !holds_calls(vocab.as_ref()) { Choice::Forced } else { choice };
     let answer = (choice == Choice::OrAnswer)
         .then(|| json!({"type": "object", "properties": {"s": {"type": "string"}}, "required": ["s"], "additionalProperties": false}));
     let (required, single, several) = (choice == Choice::Forced, random.one_in(3), random.one_in(2));
