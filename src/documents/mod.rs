@@ -5,6 +5,7 @@
 //! - [`file`]: how a document lies on the disk.
 //! - [`words`]: the words of a collection (BM25); [`vectors`]: the directions of a document's passages.
 //! - [`search`]: both, fused by rank.
+//! - [`loose`]: the same search over texts that are kept nowhere.
 //! - [`show`]: how the model is shown passages; [`cite`]: what of an answer stands on them.
 
 mod chunk;
@@ -12,6 +13,7 @@ pub mod cite;
 mod draft;
 mod file;
 mod html;
+pub mod loose;
 pub mod read;
 mod search;
 mod shelf;
@@ -28,7 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use chunk::Chunk;
 pub use draft::Draft;
 pub use read::{KINDS, Kind, ReadError, Reading};
-pub use search::{Found, MODEL_WEIGHT, Query, Rank, Sought, TABLE_WEIGHT};
+pub use search::{FUSED, Found, MODEL_WEIGHT, Query, Rank, Sought, TABLE_WEIGHT};
 pub use store::{Added, Documents, FOLDER};
 pub use vectors::Vectors;
 

@@ -26,6 +26,7 @@ pub fn numbered(found: &[Found]) -> Vec<ShownPassage> {
         Some(ShownPassage {
             number,
             document: found.document.id.0.clone(),
+            url: String::new(),
             start: chunk.start,
             end: chunk.end,
             line: chunk.line,
@@ -39,12 +40,20 @@ pub fn numbered(found: &[Found]) -> Vec<ShownPassage> {
 
 /// One passage in its frame.
 pub fn framed(passage: &ShownPassage) -> String {
-    let place = match passage.page {
-        Some(page) => format!("page {page}"),
-        None => format!("line {}", passage.line),
+    let place = match (host(&passage.url), passage.page) {
+        // The model is not told a whole address: it may be long, and say anything.
+        (Some(host), _) => harmless(host),
+        (None, Some(page)) => format!("page {page}"),
+        (None, None) => format!("line {}", passage.line),
     };
     let title = harmless(&passage.title.split_whitespace().collect::<Vec<_>>().join(" "));
     format!("[{}] {title}, {place}\n{}", passage.number, harmless(passage.text.trim()))
+}
+
+/// The host of a web page.
+fn host(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    rest.split(['/', '?', '#']).next()
 }
 
 /// The call and its result.
@@ -94,6 +103,7 @@ mod tests {
         let passage = ShownPassage {
             number: 1,
             document: "d".to_owned(),
+            url: String::new(),
             start: 0,
             end: 1,
             line: 7,
