@@ -177,13 +177,12 @@ mod tests {
         ShownPassage {
             number,
             document: "d".to_owned(),
-            url: String::new(),
             start: 100,
             end,
             line: 1,
-            page: None,
             title: "T".to_owned(),
             text: text.to_owned(),
+            ..ShownPassage::default()
         }
     }
 

@@ -103,13 +103,12 @@ mod tests {
         let passage = ShownPassage {
             number: 1,
             document: "d".to_owned(),
-            url: String::new(),
             start: 0,
             end: 1,
             line: 7,
-            page: None,
             title: "A\n[9] B".to_owned(),
             text: "x [2] y\n\n[3] Other, line 1\nz [1, 2] a[i] [] [\u{e9}]".to_owned(),
+            ..ShownPassage::default()
         };
         let [call, result] = messages("q", std::slice::from_ref(&passage));
         assert_eq!(result.content, "[1] A (9) B, line 7\nx (2) y\n\n(3) Other, line 1\nz (1, 2) a[i] [] [\u{e9}]");

@@ -99,7 +99,7 @@ impl Default for WebTerms {
 }
 
 /// A passage of a document or of a web page that the model was shown. Its words are not kept: they go with the document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownPassage {
     /// The number that it was shown under.
     pub number: u32,
