@@ -172,7 +172,8 @@ fn model_in_use(config: &Config, target: &Where) -> anyhow::Result<PathBuf> {
             Err(coded(EX_UNAVAILABLE, message))
         }
         // For another model than that one nothing is right.
-        Some(Err(why)) => {
+        Some(Err(unsaid)) => {
+            let why = unsaid.why;
             let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");
             Err(coded(EX_UNAVAILABLE, message))
         }

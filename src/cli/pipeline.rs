@@ -151,8 +151,8 @@ fn warn_of_tables(pipeline: &Pipeline, config: &Config, target: &Where) {
     if pipeline.engram.is_none() {
         return;
     }
-    let served = served(target, config).transpose().unwrap_or_else(|why| {
-        note!("chimere: the tables are looked at for the configured model: {why}");
+    let served = served(target, config).transpose().unwrap_or_else(|unsaid| {
+        note!("chimere: the tables are looked at for the configured model: {}", unsaid.why);
         None
     });
     let file = served.map(|served| served.file).or_else(|| served_file(config).ok());
