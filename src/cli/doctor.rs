@@ -101,9 +101,17 @@ fn memory_of(flags: &Flags, looked: &Looked) -> Finding {
     let Some(free) = available_bytes() else {
         return found("memory", true, "this system does not say how much is free");
     };
-    if let Some(Ok(served)) = looked.served.as_ref().filter(|served| served.as_ref().is_ok_and(|served| served.here)) {
-        let message = format!("{:.1} GB free beside the models of the daemon at {}", free as f64 / 1e9, served.by);
-        return found("memory", true, message);
+    let free_gb = free as f64 / 1e9;
+    match &looked.served {
+        Some(Ok(served)) if served.here => {
+            let message = format!("{free_gb:.1} GB free beside the models of the daemon at {}", served.by);
+            return found("memory", true, message);
+        }
+        Some(Err(unsaid)) if unsaid.here => {
+            let message = format!("{free_gb:.1} GB free beside the running daemon, which did not say what it holds");
+            return found("memory", true, message);
+        }
+        _ => {}
     }
     let bytes = |path: std::path::PathBuf| Gguf::open(&path).map_or(0, |model| model.file_len());
     let needed = Config::load(flags).map_or(0, |config| {

@@ -27,7 +27,7 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::client::{Where, printable};
-use super::exit::{EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, cannot_write, coded, note, say};
+use super::exit::{EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_USAGE, cannot_write, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 use super::serving::served;
@@ -77,12 +77,12 @@ enum Cmd {
     },
     /// Print what a table holds
     Show {
-        /// Table of the state folder or of the installation, by name, or a file
-        table: PathBuf,
+        /// Table of the state folder or of the installation, by name, or a file; `chimere engram list` shows them
+        table: Option<PathBuf>,
         /// Print this many contexts with their continuations
         #[arg(long, default_value_t = 0, value_name = "N")]
         contexts: usize,
-        /// Model whose tokenizer made it, to print tokens as text
+        /// Model whose tokenizer made it, to print tokens as text [default: the configured one, if it has that tokenizer]
         #[arg(long, value_name = "FILE")]
         model: Option<PathBuf>,
         #[arg(long)]
@@ -149,7 +149,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             change(&find(&table, &config)?, &config, |draft| draft.decay(now)).map(drop)
         }
         Cmd::Revoke { principal, table } => revoke(&principal, table.as_deref(), &config),
-        Cmd::Show { table, contexts, model, json } => show(&find(&table, &config)?, contexts, model, json, &config),
+        Cmd::Show { table, contexts, model, json } => {
+            show(&find(&named(table, &config)?, &config)?, contexts, model, json, &config)
+        }
         Cmd::List(args) => list::list(&args, &config),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -172,7 +174,8 @@ fn model_in_use(config: &Config, target: &Where) -> anyhow::Result<PathBuf> {
             Err(coded(EX_UNAVAILABLE, message))
         }
         // For another model than that one nothing is right.
-        Some(Err(why)) => {
+        Some(Err(unsaid)) => {
+            let why = unsaid.why;
             let message = format!("which model the daemon serves is not known: {why}; or name its file with --model");
             Err(coded(EX_UNAVAILABLE, message))
         }
@@ -335,6 +338,21 @@ fn scan(config: &Config) -> anyhow::Result<Shelf> {
     Ok(Shelf::scan(shipped.as_deref(), &config.state_dir.join(DIR), signatures.as_ref()))
 }
 
+/// The table that was named.
+fn named(table: Option<PathBuf>, config: &Config) -> anyhow::Result<PathBuf> {
+    let missing = || {
+        let names: Vec<String> =
+            scan(config).map_or(Vec::new(), |shelf| shelf.tables.into_iter().map(|t| t.name).collect());
+        let there = if names.is_empty() {
+            "there is none by name yet".to_owned()
+        } else {
+            format!("there are {}", names.join(", "))
+        };
+        coded(EX_USAGE, format!("name a table, or its file: {there}"))
+    };
+    table.ok_or_else(missing)
+}
+
 /// A file, or a table by its name.
 fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
     if table.is_file() {
@@ -349,13 +367,11 @@ fn find(table: &Path, config: &Config) -> anyhow::Result<PathBuf> {
 
 fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool, config: &Config) -> anyhow::Result<()> {
     let table = shelf::read(path)?;
-    let vocab = model.as_deref().map(|model| tokenizer_of(model, config)).transpose()?;
-    if let Some(vocab) = &vocab
-        && fingerprint(vocab.as_ref()) != *table.fingerprint()
-    {
-        let (table, model) = (tokenizer_name(table.fingerprint()), tokenizer_name(&fingerprint(vocab.as_ref())));
-        bail!("the table was made for the tokenizer {table}, but this model has {model}");
-    }
+    let vocab = match model {
+        Some(model) => Some(words_of(&table, &model, config)?),
+        None if contexts > 0 => configured_words(&table, config),
+        None => None,
+    };
     let mut by_order: BTreeMap<usize, usize> = BTreeMap::new();
     table.all().for_each(|(context, _)| *by_order.entry(context.len() + 1).or_default() += 1);
     let sources = table.sources();
@@ -366,6 +382,27 @@ fn show(path: &Path, contexts: usize, model: Option<PathBuf>, as_json: bool, con
         .collect();
     print_table(&table, &by_order, sources.len(), &shown, as_json);
     Ok(())
+}
+
+/// The vocabulary of a model that has the table's tokenizer.
+fn words_of(table: &Table, model: &Path, config: &Config) -> anyhow::Result<Arc<dyn Vocab>> {
+    let vocab = tokenizer_of(model, config)?;
+    let of_model = fingerprint(vocab.as_ref());
+    if of_model != *table.fingerprint() {
+        let (of_table, of_model) = (tokenizer_name(table.fingerprint()), tokenizer_name(&of_model));
+        let shown = model.display();
+        bail!(
+            "the table was made for the tokenizer {of_table}, but {shown} has {of_model}: name by --model one that has it"
+        );
+    }
+    Ok(vocab)
+}
+
+/// The same of the configured model; without it tokens are shown as numbers, and that is said.
+fn configured_words(table: &Table, config: &Config) -> Option<Arc<dyn Vocab>> {
+    let file = served_file(config).map_err(|found| anyhow::anyhow!("no model file: looked for {}", places(&found)));
+    let vocab = file.and_then(|file| words_of(table, &file, config));
+    vocab.map_err(|error| note!("tokens are shown as numbers: {}", printable(&format!("{error:#}")))).ok()
 }
 
 /// A context with its continuations, and where each comes from.

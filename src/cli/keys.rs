@@ -10,7 +10,7 @@ use chimere::store::files::create_private_dir;
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::exit::{note, say};
+use super::exit::{EX_USAGE, coded, note, say};
 use super::owner::become_owner;
 use super::serve::Place;
 
@@ -51,6 +51,9 @@ enum Cmd {
         /// Leave the key itself as it is: change its consent alone
         #[arg(long, requires = "consent")]
         keep: bool,
+        /// Refused, with what to do
+        #[arg(long = "scope", hide = true)]
+        scopes: Vec<String>,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -186,7 +189,15 @@ fn execute(command: Cmd, config: &Config) -> anyhow::Result<()> {
                 .collect();
             say!("{}", serde_json::Value::from(shown));
         }
-        Cmd::Renew { name, consent, keep, json } => {
+        Cmd::Renew { name, scopes, .. } if !scopes.is_empty() => {
+            let message = format!(
+                "the scope of `{name}` stays, for turns are kept under the name: make a key of another name with \
+                 `chimere keys add NAME --scope {}`, and end this one with `chimere keys revoke {name}`",
+                scopes.join(" --scope ")
+            );
+            return Err(coded(EX_USAGE, message));
+        }
+        Cmd::Renew { name, consent, keep, scopes: _, json } => {
             become_owner(config)?;
             let consent = consent.map(|consent| consent == Consent::Yes);
             renew(dir, &name, (consent, keep), json)?;

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::client::{Client, Where, printable};
-use super::exit::say;
+use super::exit::{EX_USAGE, coded, say};
 use super::serve::Place;
 
 const POLL: Duration = Duration::from_millis(300);
@@ -42,9 +42,10 @@ pub struct RollbackArgs {
 #[derive(Subcommand)]
 enum Cmd {
     /// Begin a run now and wait for its report
+    #[command(override_usage = "chimere night run --now [--job JOB] [OPTIONS]")]
     Run {
-        /// Run now, at any hour (the only way to run by hand)
-        #[arg(long, required = true)]
+        /// At any hour, whoever waits for the processor; there is no run by hand without it
+        #[arg(long)]
         now: bool,
         /// Job to run: train, engram_write, optimise_prompts, reindex
         #[arg(long, default_value = "train")]
@@ -82,6 +83,11 @@ enum Cmd {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let Cmd::Run { now: false, .. } = args.command {
+        let message = "a run by hand begins at once and takes the processor for long: say so with `chimere night run --now`. \
+             `chimere night status` tells when the next begins by itself";
+        return Err(coded(EX_USAGE, message));
+    }
     with_client(args.place, &args.target, async |client| execute(args.command, &client).await)
 }
 
@@ -108,7 +114,8 @@ pub(super) fn with_client(
 async fn execute(command: Cmd, client: &Client) -> anyhow::Result<ExitCode> {
     match command {
         Cmd::Run { now: _, job, candidate, dry_run, detach } => {
-            let candidate = candidate.map(|path| path.canonicalize().with_context(|| path.display().to_string()));
+            let candidate =
+                candidate.map(|path| path.canonicalize().with_context(|| format!("--candidate {}", path.display())));
             let body = json!({
                 "command": "run_now", "job": job, "candidate": candidate.transpose()?, "dry_run": dry_run,
             });

@@ -9,7 +9,8 @@ use chimere::daemon::choice::served_file;
 use chimere::daemon::tables;
 use chimere::daemon::validate::judge;
 use chimere::engram::fit::complaints;
-use chimere::pipeline::{FILE_BYTES_MAX, Pipeline, ProgramStep, ProgramWork, SCHEMA};
+use chimere::night::schedule::Schedule;
+use chimere::pipeline::{FILE_BYTES_MAX, Pipeline, PipelineError, ProgramStep, ProgramWork, SCHEMA};
 use chimere::plural::counted;
 use chimere::store::files::{places, read_bounded};
 use chimere::turn::ToolLimits;
@@ -21,6 +22,9 @@ use super::exit::{EX_DATAERR, EX_NOINPUT, coded, note, say};
 use super::night::with_client;
 use super::serve::Place;
 use super::serving::served;
+
+/// The file beside those of the routes that is none of them.
+const NIGHT: &str = "night";
 
 /// Routes, their prompts and steps: list them, reset an optimised one, check a file, ask a route
 #[derive(clap::Args)]
@@ -44,7 +48,7 @@ enum Cmd {
     Reset { route: String },
     /// Print the JSON Schema of a pipeline file
     Schema,
-    /// Check a pipeline file, and print its steps and the most that they cost
+    /// Check a pipeline file, and print its steps and the most that they cost; night.yaml too
     Check { file: PathBuf },
     /// Put a question to a route
     Run {
@@ -123,9 +127,19 @@ fn check(file: &Path, config: &Config, target: &Where) -> anyhow::Result<ExitCod
     let (place, ceilings) = (file.display().to_string(), &config.replies.ceilings);
     let text = read_bounded(file, FILE_BYTES_MAX)?.ok_or_else(|| coded(EX_NOINPUT, not_there(file, config)))?;
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    if stem == NIGHT {
+        let schedule = Schedule::parse(&text, &place).map_err(|error| coded(EX_DATAERR, error.to_string()))?;
+        let jobs = counted(schedule.jobs.len(), "job", "jobs");
+        say!("{NIGHT}: no route, but the schedule of the nights; version {}, {jobs}", schedule.version);
+        return Ok(ExitCode::SUCCESS);
+    }
     let read = Pipeline::parse(&text, &place, stem, false)
         .and_then(|pipeline| ceilings.check_file(&pipeline, &place).map(|()| pipeline));
-    let pipeline = read.map_err(|error| coded(EX_DATAERR, error.to_string()))?;
+    let wrong = |error: PipelineError| match Schedule::parse(&text, &place) {
+        Ok(_) => format!("{place} is no route, but a schedule of nights: its name must be {NIGHT}.yaml"),
+        Err(_) => error.to_string(),
+    };
+    let pipeline = read.map_err(|error| coded(EX_DATAERR, wrong(error)))?;
     let steps = counted(pipeline.program.steps.len(), "step", "steps");
     say!("{}: version {}, {steps}", pipeline.name, pipeline.version);
     pipeline.program.steps.iter().for_each(|step| tell(step, ""));
@@ -151,8 +165,8 @@ fn warn_of_tables(pipeline: &Pipeline, config: &Config, target: &Where) {
     if pipeline.engram.is_none() {
         return;
     }
-    let served = served(target, config).transpose().unwrap_or_else(|why| {
-        note!("chimere: the tables are looked at for the configured model: {why}");
+    let served = served(target, config).transpose().unwrap_or_else(|unsaid| {
+        note!("chimere: the tables are looked at for the configured model: {}", unsaid.why);
         None
     });
     let file = served.map(|served| served.file).or_else(|| served_file(config).ok());

@@ -5,32 +5,42 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chimere::config::Config;
-use chimere::config::check::Served;
+use chimere::config::check::{Served, Unsaid};
 
 use super::client::{Client, Where, printable};
+use super::exit::{EX_NOPERM, EX_UNAVAILABLE, code_of};
 
 /// Longest wait for an answer of a daemon that is near.
 pub const NEAR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the daemon serves that `target` or the configuration names; absent: no daemon answers. `Err`: why it did not say.
-pub fn served(target: &Where, config: &Config) -> Option<Result<Served, String>> {
+/// What the daemon serves that `target` or the configuration names; absent: no daemon answers.
+pub fn served(target: &Where, config: &Config) -> Option<Result<Served, Unsaid>> {
     let client = match Client::new(target, config.http.listen) {
         Ok(client) => client,
-        Err(error) => return Some(Err(format!("{error:#}"))),
+        // Which daemon was meant is not known.
+        Err(error) => return Some(Err(Unsaid { why: format!("{error:#}"), here: true })),
     };
-    let by = printable(client.address());
+    let (by, here) = (printable(client.address()), client.is_here());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let ask = |path| runtime.block_on(async { tokio::time::timeout(NEAR_TIMEOUT, client.get(path)).await });
     if target.named().is_none() {
         // Nobody, or another program: that is for those to say who look at the port.
         ask("/health").ok()?.ok().filter(|health| health["status"] == "ok")?;
     }
-    Some(match ask("/v1/admin/model") {
+    let unsaid = |why| Some(Err(Unsaid { why, here }));
+    match ask("/v1/admin/model") {
         Ok(Ok(shown)) => match shown["file"].as_str() {
-            Some(file) => Ok(Served { file: PathBuf::from(file), here: client.is_here(), by }),
-            None => Err(format!("the daemon at {by} does not serve a model yet: wait while it loads")),
+            Some(file) => Some(Ok(Served { file: PathBuf::from(file), here, by })),
+            None => unsaid(format!("the daemon at {by} does not serve a model yet: wait while it loads")),
         },
-        Ok(Err(error)) => Err(printable(&format!("{error:#}"))),
-        Err(_) => Err(format!("the daemon at {by} did not answer within {} s", NEAR_TIMEOUT.as_secs())),
-    })
+        Ok(Err(error)) if code_of(&error) == EX_NOPERM && target.shown().is_none() => unsaid(format!(
+            "the daemon at {by} has keys and was shown none: give one of scope `admin` by CHIMERE_KEY or --key"
+        )),
+        // None is there that could hold anything.
+        Ok(Err(error)) => {
+            let here = here && code_of(&error) != EX_UNAVAILABLE;
+            Some(Err(Unsaid { why: printable(&format!("{error:#}")), here }))
+        }
+        Err(_) => unsaid(format!("the daemon at {by} did not answer within {} s", NEAR_TIMEOUT.as_secs())),
+    }
 }

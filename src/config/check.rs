@@ -5,16 +5,15 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Config, Environment, Flags};
-use crate::daemon::choice::{served_file, whole};
 use crate::daemon::validate::judge;
-use crate::engine::learns;
 use crate::engine::validate::Judged;
-use crate::engram::fit;
 use crate::keys::KeyRing;
 use crate::night::schedule::Schedule;
 use crate::pipeline::{PipelineSet, Sources};
 use crate::plural;
 use crate::store::files::places;
+
+mod model;
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,13 +37,21 @@ pub struct Served {
     pub here: bool,
 }
 
+/// A daemon that does not say what it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsaid {
+    pub why: String,
+    /// It may be of this machine, and hold a part of its memory.
+    pub here: bool,
+}
+
 /// What is looked at beside the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Looked {
     /// Ours, in a process of which the model file is judged; absent: it is judged in this one.
     pub program: Option<PathBuf>,
-    /// Absent: nobody named a daemon, and none answered. `Err`: why it did not say.
-    pub served: Option<Result<Served, String>>,
+    /// Absent: nobody named a daemon, and none answered.
+    pub served: Option<Result<Served, Unsaid>>,
     /// Somebody named that daemon, or showed it a key: that it does not say is a fault.
     pub named: bool,
 }
@@ -78,7 +85,7 @@ impl Config {
         ];
         // Any other choice does without a card.
         findings.extend((config.engine.backend == "cuda").then(|| finding("card", card())));
-        findings.extend(model(&config, looked));
+        findings.extend(model::look(&config, looked));
         findings.extend(config.models.files.iter().map(further));
         findings.extend([
             finding("judge", crate::daemon::judge::describe(&config)),
@@ -132,68 +139,6 @@ fn pipelines(config: &Config) -> Result<PipelineSet, crate::pipeline::PipelineEr
 
 fn versions(set: &PipelineSet) -> String {
     set.all().map(|p| format!("{} {}", p.name, p.version)).collect::<Vec<_>>().join(", ")
-}
-
-/// The model that is served, or would be. Of one that can be: whether its weights learn at night, and which tables it uses.
-/// A daemon may serve another file than a start would.
-fn model(config: &Config, looked: &Looked) -> Vec<Finding> {
-    let start = served_file(config).map_err(|places| crate::daemon::DaemonError::NoModel(places).to_string());
-    let judged_with = |path: &Path, freed_bytes| file(config, path, looked.program.as_deref(), freed_bytes);
-    // What a start would serve, and what keeps a route of it from a table.
-    let started = |begins: &str, path: Result<PathBuf, String>, freed_bytes| {
-        let judged = path.and_then(|path| judged_with(&path, freed_bytes));
-        let tokenizer = judged.as_ref().ok().and_then(|(_, judged)| judged.tokenizer.as_deref());
-        let tables = tokenizer.and_then(|tokenizer| tables(config, tokenizer)).filter(|tables| !tables.good);
-        (finding("start", judged.map(|(said, _)| format!("{begins}: {said}"))), tables)
-    };
-    let served = match &looked.served {
-        Some(Ok(served)) if served.here => served,
-        Some(Ok(Served { file, by, .. })) => {
-            let message = format!("{}; the daemon at {by} serves it, on another machine", file.display());
-            let (start, tables) = started("a start here would serve", start, 0);
-            return [finding("model", Ok::<_, String>(message)), start].into_iter().chain(tables).collect();
-        }
-        Some(Err(why)) => {
-            let message = format!("{why}; so what is served is not looked at");
-            let silent = Finding { what: "served", good: !looked.named, message };
-            let (start, tables) = started("a start would serve", start, 0);
-            return [silent, start].into_iter().chain(tables).collect();
-        }
-        None => return of_model(config, start.and_then(|path| judged_with(&path, 0)), String::new()),
-    };
-    let (shown, by) = (served.file.display(), format!("; the daemon at {} serves it", served.by));
-    // What it holds is free before it starts again.
-    let freed_bytes = std::fs::metadata(&served.file).map_or(0, |file| file.len());
-    let mut findings = match judged_with(&served.file, freed_bytes) {
-        Ok(judged) => of_model(config, Ok(judged), by),
-        // In a container, or where this user cannot look.
-        Err(why) if freed_bytes == 0 => {
-            vec![finding("model", Ok::<_, String>(format!("{shown}{by}. Looked at from here: {why}")))]
-        }
-        Err(why) => vec![finding("model", Err::<String, _>(format!("{shown}{by}, and could not again: {why}")))],
-    };
-    let same = start.as_ref().is_ok_and(|path| whole(path) == whole(&served.file));
-    if !same {
-        findings.push(started("a start without --model would serve another file", start, freed_bytes).0);
-    }
-    findings
-}
-
-fn of_model(config: &Config, judged: Result<(String, Judged), String>, by: String) -> Vec<Finding> {
-    let Ok((said, judged)) = judged else { return vec![finding("model", judged.map(|(said, _)| said))] };
-    let mut findings = vec![
-        finding("model", Ok::<_, String>(said + &by)),
-        finding("learning", Ok::<_, String>(learns::told(judged.frozen.as_deref()))),
-    ];
-    findings.extend(judged.tokenizer.and_then(|tokenizer| tables(config, &tokenizer)));
-    findings
-}
-
-/// The tables that a model can use; a pipeline that names another is wrong. `None`: there are no tables, and none is named.
-fn tables(config: &Config, tokenizer: &str) -> Option<Finding> {
-    let set = pipelines(config).ok()?;
-    let shelf = crate::daemon::tables::look(config);
-    fit::told(&shelf, tokenizer, &set).map(|said| finding("tables", said))
 }
 
 /// A further model, with the names that requests give it.
@@ -264,40 +209,6 @@ mod tests {
         assert!(good("").contains(&("pipelines", false)));
         fs::write(overlay.join("night.yaml"), "version: 1\njobs: {}\n").unwrap();
         assert!(good("").contains(&("night", false)));
-    }
-
-    /// Of a daemon that does not say, and of another machine's, nothing is said of what a start here would serve.
-    #[test]
-    fn what_is_served_elsewhere_or_not_told_is_not_looked_at_here() {
-        let dir = tempfile::tempdir().unwrap();
-        let env = Environment { home: Some(dir.path().to_owned()), cores: 2, ..Environment::default() };
-        let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("nano/nano.gguf");
-        let flags = Flags { model: Some(nano.clone()), ..Flags::default() };
-        let found = |served: Result<Served, String>, named: bool| {
-            let looked = Looked { program: None, served: Some(served), named };
-            let findings = Config::check_in(&flags, &env, &looked);
-            let of = |what: &str| {
-                findings.iter().find(|found| found.what == what).map(|found| (found.good, found.message.clone()))
-            };
-            (["served", "model", "start"].map(of), ["learning", "tables"].map(of))
-        };
-        // The file of that name lies here too, and is none of that daemon's.
-        let far = Served { file: nano.clone(), by: "http://192.0.2.1:1".into(), here: false };
-        let ([served, model, start], rest) = found(Ok(far), true);
-        assert_eq!((served, rest), (None, [None, None]));
-        let (good, model) = model.unwrap();
-        assert!(
-            good && model.ends_with("nano.gguf; the daemon at http://192.0.2.1:1 serves it, on another machine"),
-            "{model}"
-        );
-        assert!(start.unwrap().1.starts_with("a start here would serve: "));
-        for named in [true, false] {
-            let ([served, model, start], rest) = found(Err("the key `ann` lacks a scope".into()), named);
-            let (good, served) = served.unwrap();
-            assert_eq!((good, model, rest), (!named, None, [None, None]));
-            assert!(served.starts_with("the key `ann` lacks a scope; so what is served is not looked at"), "{served}");
-            assert!(start.unwrap().1.starts_with("a start would serve: "));
-        }
     }
 
     /// Of every model file that the configuration names, and of what lies beside it, a start would say the same.

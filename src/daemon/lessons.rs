@@ -32,7 +32,7 @@ pub(super) fn told(error: LessonError) -> ServiceError {
     match error {
         LessonError::Invalid { param, .. } => ServiceError::Invalid { message, param: Some(param.to_owned()) },
         LessonError::Unknown(_) | LessonError::TurnGone => ServiceError::NotFound(message),
-        LessonError::Full(_) | LessonError::Changed => ServiceError::Conflict(message),
+        LessonError::Full(_) | LessonError::Changed { .. } => ServiceError::Conflict(message),
         LessonError::Disk(_) | LessonError::Log(_) => ServiceError::Unavailable { message, retry_after_s: 10 },
         LessonError::Closed(_) => ServiceError::Internal(message),
     }

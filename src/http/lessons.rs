@@ -34,7 +34,7 @@ const SHARING: Param = Param::new(
 
 const SEEN: Param = Param::new(
     "updated_ms",
-    Shape::Whole { min: i64::MIN as i128, max: i64::MAX as i128 },
+    Shape::Whole { min: 0, max: i64::MAX as i128 },
     "As the lesson was seen: where its words are others by now, nothing is changed (409).",
 );
 

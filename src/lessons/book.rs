@@ -171,8 +171,8 @@ impl Book {
     /// With a lesson in other words, or shared with others than before.
     pub(super) fn changed(&self, id: &LessonId, edit: Edit, now_ms: i64) -> Result<(Book, Arc<Lesson>), LessonError> {
         let before = self.get(id).ok_or_else(|| LessonError::Unknown(id.0.clone()))?;
-        if edit.seen_ms.is_some_and(|seen| seen != before.updated_ms) {
-            return Err(LessonError::Changed);
+        if let Some(seen) = edit.seen_ms.filter(|seen| *seen != before.updated_ms) {
+            return Err(LessonError::Changed { seen, now: before.updated_ms });
         }
         let mut lesson = Lesson::clone(before);
         if let Some(texts) = edit.questions {

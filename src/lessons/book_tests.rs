@@ -65,7 +65,10 @@ fn only_the_owner_shares_and_nothing_is_shared_by_itself() {
     // Other words than those that were seen are not shared.
     let seen = |seen_ms| Edit { sharing: Some(Sharing::Shared), seen_ms, by_owner: true, ..Edit::default() };
     assert!(first.changed(&id(0), seen(Some(0)), 5).is_ok());
-    assert_eq!(first.changed(&id(0), seen(Some(1)), 5).unwrap_err(), LessonError::Changed);
+    assert_eq!(
+        first.changed(&id(0), seen(Some(1)), 5).unwrap_err(),
+        LessonError::Changed { seen: 1, now: first.get(&id(0)).unwrap().updated_ms }
+    );
 }
 
 #[test]

@@ -172,8 +172,11 @@ pub enum LessonError {
     Unknown(String),
     #[error("{0}")]
     Full(String),
-    #[error("the lesson was changed meanwhile, its `updated_ms` is another: look at it again")]
-    Changed,
+    #[error(
+        "`updated_ms` is {seen}, and the lesson's is {now}: it was changed meanwhile, or the number is wrong. Look at it \
+         again, and send its `updated_ms`"
+    )]
+    Changed { seen: i64, now: i64 },
     #[error("its turn was forgotten")]
     TurnGone,
     #[error("the file of lessons cannot be written: {0}")]

@@ -28,9 +28,10 @@ const PROCESSES_MAX: usize = 4;
 /// Every tool that there is.
 pub static TOOLS: &[Tool] = &[calculate::TOOL, date_time::TOOL];
 
-/// Names that stand for tools to come, each with the part that it needs.
+/// Names that stand for tools to come, each with the part that it needs. The index of documents is there; a request or a
+/// pipeline asks it, and no model does yet.
 pub static RESERVED: &[(&str, &str)] = &[
-    ("search_documents", "an index of documents"),
+    ("search_documents", "a search by the model itself (a request's `chimere.documents` shows it passages today)"),
     ("search_web", "a search of the web"),
     ("fetch_page", "a reader of web pages"),
     ("remember", "a memory of facts"),

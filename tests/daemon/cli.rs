@@ -169,6 +169,9 @@ fn a_table_is_written_under_a_bare_name() {
     assert!(!packed.status.success() && said.contains("let --out end with `.engr`"), "{said}");
     let show = run(&["engram", "show", "--json", dir.path().join("mine.engr").to_str().unwrap()]);
     assert_eq!(serde_json::from_str::<Value>(&stdout(&show)).unwrap()["name"], "mine");
+    // In words, of the configured model where nobody names another.
+    let words = stdout(&run(&["engram", "show", "kine", "--contexts", "1"]));
+    assert!(words.contains(r#"{"context":[" the"," gall"]"#), "{words}");
 }
 
 #[tokio::test]
@@ -284,6 +287,8 @@ fn what_was_wrong_is_said_with_what_to_do() {
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
+    let schedule = file("ours.yaml", include_str!("../../pipelines/night.yaml"));
+    let night = file("night.yaml", "version: 1");
     let (empty, none) = (file("empty.txt", ""), folder.path().join("none"));
     let (model, none) = (model().to_str().unwrap().to_owned(), none.to_str().unwrap());
     let out = folder.path().join("out.gguf").to_str().unwrap().to_owned();
@@ -299,6 +304,16 @@ fn what_was_wrong_is_said_with_what_to_do() {
         (words("serve --model /proc"), 66, vec!["looked for /proc/*.gguf"]),
         (words("memory list --state-dir /proc/nowhere"), 66, vec!["/proc/nowhere", "--state-dir"]),
         (words("memory list --since yesterday"), 64, vec!["2026-01-31"]),
+        (words("night run"), 64, vec!["`chimere night run --now`", "`chimere night status`"]),
+        (words("night run --now --candidate /nowhere"), 66, vec!["--candidate /nowhere: No such file"]),
+        (words("engram show"), 64, vec!["name a table, or its file: there are ", "kine"]),
+        (
+            words(&format!("keys renew ann --scope admin --state-dir {none}")),
+            64,
+            vec!["`chimere keys add NAME --scope admin`"],
+        ),
+        (words(&format!("pipeline check {schedule}")), 65, vec!["is no route, but a schedule of nights", "night.yaml"]),
+        (words(&format!("pipeline check {night}")), 65, vec!["night.yaml", "missing field `jobs`"]),
         (words("night status --url http://[::1"), 64, vec!["http://[::1 is no address", "HOST:PORT"]),
         (words(&format!("eval perplexity --model {model} --text {empty}")), 65, vec!["empty.txt has fewer than two"]),
         (words(&format!("eval logits --model {model} --tokens {empty} --out {out}")), 65, vec!["no list of ids"]),

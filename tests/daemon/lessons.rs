@@ -85,6 +85,14 @@ async fn a_correction_is_a_lesson_of_whoever_made_it_until_it_is_forgotten() {
     let (status, refused) =
         sent(&daemon, "PATCH", &format!("/v1/lessons/{by_hand}"), bob, &json!({"sharing": "shared"})).await;
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("sharing")), "{refused}");
+    // Seen at another time than it was changed last.
+    for (seen, wanted) in [(1, 409), (-1, 400)] {
+        let body = json!({"answer": "0", "updated_ms": seen});
+        let (status, refused) = sent(&daemon, "PATCH", &format!("/v1/lessons/{by_hand}"), bob, &body).await;
+        let said = refused["error"]["message"].as_str().unwrap();
+        assert!(status == wanted && said.contains("`updated_ms`"), "{refused}");
+        assert!(wanted == 400 || said.contains("is 1, and the lesson's is 1"), "{said}");
+    }
     told(&daemon, &["lessons", "share", by_hand], root);
     assert_eq!(answers(&daemon, ada), ["[4711]", "4714", "Orvane."]);
     told(&daemon, &["lessons", "edit", by_hand, "--answer", "Quillon."], bob);

@@ -122,7 +122,11 @@ async fn a_daemon_that_does_not_say_what_it_serves_is_a_fault_where_it_was_named
         }
     }
     let (code, said, _) = check(&mut chimere(), &["--listen", listen]);
-    assert!(code == 0 && served(&said).unwrap().starts_with("ok   served") && !said.contains("ok   model"), "{said}");
+    let line = served(&said).unwrap();
+    assert!(code == 0 && line.starts_with("ok   served") && !said.contains("ok   model"), "{said}");
+    assert!(line.contains("has keys and was shown none: give one of scope `admin` by CHIMERE_KEY or --key"), "{line}");
+    assert!(line.ends_with("so what it serves, and the memory that it holds, are not looked at"), "{line}");
+    assert!(said.contains(", beside the running daemon\n"), "{said}");
 }
 
 #[tokio::test]

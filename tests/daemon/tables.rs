@@ -112,7 +112,7 @@ async fn a_table_toward_a_daemon_with_keys_needs_an_admin_s() {
     };
     let (code, _, said) = build("", &[]);
     assert!(code == 69 && said.contains("which model the daemon serves is not known"), "{said}");
-    assert!(said.contains("set CHIMERE_KEY or --key") && said.contains("name its file with --model"), "{said}");
+    assert!(said.contains("by CHIMERE_KEY or --key") && said.contains("name its file with --model"), "{said}");
     let (code, _, said) = build(&ann, &[]);
     assert!(code == 69 && said.contains("lacks the scope `admin`") && said.contains("another key"), "{said}");
     assert!(!table(state.path(), "mine").exists());

@@ -28,7 +28,11 @@ fn the_list_says_what_there_is_and_what_is_kept() {
     assert_eq!((code, states("ready")), (0, vec!["calculate".to_owned(), "date_time".to_owned()]));
     assert_eq!(states("not_built"), ["search_documents", "search_web", "fetch_page", "remember", "recall"]);
     let (_, said, _) = tools(&["list"]);
-    assert!(said.contains("calculate ") && said.contains("not there yet: needs an index of documents"), "{said}");
+    assert!(
+        said.contains("calculate ") && said.contains("not there yet: needs a search by the model itself"),
+        "{said}"
+    );
+    assert!(said.contains("`chimere.documents`") && !said.contains("an index of documents"), "{said}");
 }
 
 #[test]
