@@ -137,6 +137,11 @@ impl ReplyRun<'_> {
     }
 
     async fn leave(&mut self, why: &StepError, hurried: bool) {
+        // Whoever left may ask again before a busy engine has given its account. Nothing catches this end.
+        let ends = matches!(why, StepError::Stopped(Stop::ClientGone | Stop::Cancelled)) && !self.answered;
+        if let Some(session) = self.session.as_mut().filter(|_| ends) {
+            session.let_go();
+        }
         // It stays where it is meanwhile: who stops waiting loses no account.
         let ReplyRun { under_way: Some(under_way), stops, .. } = self else { return };
         under_way.cancel(&stops.cut, hurried).await;

@@ -153,9 +153,15 @@ impl ReplyRun<'_> {
 
     /// Writes the Turn, then tells the client how it ended.
     async fn close(self, end: Option<StepError>) {
-        let ReplyRun { replies, opening, plan, hosted, mut choices, judgement, session, sink, trace, stops, .. } = self;
+        let ReplyRun {
+            replies, opening, plan, hosted, mut choices, judgement, mut session, sink, trace, stops, ..
+        } = self;
         // The model is free to be changed.
         drop(stops);
+        // A reply that broke off leaves its session where it was.
+        if let Some(session) = session.as_mut().filter(|_| end.is_some()) {
+            session.let_go();
+        }
         let worked = trace.iter().any(|step| step.prompt_tokens > 0);
         let refused = !worked
             && matches!(
@@ -188,7 +194,6 @@ impl ReplyRun<'_> {
             turn.verdict = judgement.as_ref().and_then(Judgement::verdict);
             turn.judgement = judgement;
             let goes_on = session.as_ref().and_then(Held::goes_on);
-            // A reply that broke off leaves its session where it was.
             let session = session.as_ref().filter(|_| complete);
             let moved = session.map(|held| held.at(turn.id.clone(), replies.clock.now_ms()));
             let in_session = moved.is_some();

@@ -1,6 +1,7 @@
 //! A reply that goes on with a named session. The session's messages are put in front of the request's, its last answer as it
 //! was corrected. No other
-//! reply goes on with that session meanwhile. The session moves to the new turn when that is kept.
+//! reply goes on with that session meanwhile. The session moves to the new turn when that is kept. A reply that breaks off
+//! moves nothing and lets its session go at once.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,15 +41,24 @@ pub(super) struct Held {
     /// The turn that it goes on with.
     from: Option<TurnId>,
     messages: usize,
+    /// Another reply may have it meanwhile.
+    let_go: bool,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.under_way.all().remove(&(self.principal.clone(), self.name.clone()));
+        self.let_go();
     }
 }
 
 impl Held {
+    /// Lets others have the session: this reply moves it no more. What its turn goes on with stays known.
+    pub(super) fn let_go(&mut self) {
+        if !std::mem::replace(&mut self.let_go, true) {
+            self.under_way.all().remove(&(self.principal.clone(), self.name.clone()));
+        }
+    }
+
     /// For the client.
     pub(super) fn told(&self) -> SessionUse {
         SessionUse { name: self.name.clone(), messages: self.messages }
@@ -75,8 +85,9 @@ impl Replies {
             return Err(busy(&name));
         }
         let under_way = self.sessions.clone();
-        let (created_ms, from, messages) = (None, None, 0);
-        let mut held = Held { under_way, principal: principal.clone(), name: name.clone(), created_ms, from, messages };
+        let (created_ms, from, messages, let_go) = (None, None, 0, false);
+        let (owner, own) = (principal.clone(), name.clone());
+        let mut held = Held { under_way, principal: owner, name: own, created_ms, from, messages, let_go };
         let resume = Resume { principal, name: name.clone(), begins: true };
         let found = self.memory.send_within(resume, *self.append_timeout.get()).await;
         let found = found.map_err(|error| super::unavailable(&error.to_string(), 1))?.map_err(refused)?;

@@ -10,19 +10,18 @@ use chimere::actors::memory::{
 };
 use chimere::actors::supervisor::{Place, supervise};
 use chimere::lessons::{Draft, Known, LessonError, LessonId, Lessons, Source};
-use chimere::service::{Session, TurnFilter};
-use chimere::store::{GoesOn, PIECE_TURNS, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
-use chimere::turn::{Feedback, Judgement, Sampling, Thinking, Tier, Turn, TurnId};
-use futures_util::future::BoxFuture;
+use chimere::service::TurnFilter;
+use chimere::store::{PIECE_TURNS, Piece, SledTurns, StoreError, TurnStore};
+use chimere::turn::{Sampling, Thinking, Tier, Turn, TurnId};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::shelf::{Guard, Shelf};
 use crate::stage::{PATIENCE, budget, run};
 
 /// A log whose disk fails while `broken`, and cannot be closed while `hangs`.
 struct Flaky {
-    inner: SledTurns,
     broken: Arc<AtomicBool>,
     hangs: Arc<AtomicBool>,
 }
@@ -35,66 +34,12 @@ impl Drop for Flaky {
     }
 }
 
-impl Flaky {
-    fn check(&self) -> Result<(), StoreError> {
-        if self.broken.load(Ordering::Relaxed) { Err(StoreError::Disk("no space left".to_owned())) } else { Ok(()) }
-    }
-}
-
-impl TurnStore for Flaky {
-    fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
-        self.check()?;
-        self.inner.append(turn)
-    }
-    fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
-        self.check()?;
-        self.inner.append_on(turn, goes_on)
-    }
-    fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
-        self.inner.add_feedback(id, feedback)
-    }
-    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
-        self.inner.add_judgement(id, judgement)
-    }
-    fn add_correction_judgement(&self, _: &TurnId, _: &str, _: &Judgement) -> Result<bool, StoreError> {
-        Ok(true)
-    }
-
-    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
-        self.inner.unscored(after, limit)
-    }
-    fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
-        self.inner.get(id)
-    }
-    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
-        self.inner.list_piece(filter)
-    }
-    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
-        self.inner.followers_piece(filter)
-    }
-    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
-        self.inner.forget_piece(filter)
-    }
-    fn put_session(&self, session: &Session) -> Result<(), StoreError> {
-        self.inner.put_session(session)
-    }
-    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError> {
-        self.inner.session(principal, name)
-    }
-    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError> {
-        self.inner.sessions(principal)
-    }
-    fn room_for_session(&self, principal: &str) -> Result<(), StoreError> {
-        self.inner.room_for_session(principal)
-    }
-    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError> {
-        self.inner.remove_session(principal, name)
-    }
-    fn counts(&self) -> Result<TurnCounts, StoreError> {
-        self.inner.counts()
-    }
-    fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.flush()
+impl Guard for Flaky {
+    fn before_append(&self) -> Result<(), StoreError> {
+        match self.broken.load(Ordering::Relaxed) {
+            true => Err(StoreError::Disk("no space left".to_owned())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -136,7 +81,8 @@ fn opener(folder: &Path, broken: &Arc<AtomicBool>, hangs: &Arc<AtomicBool>) -> O
     let (folder, broken, hangs) = (folder.to_owned(), broken.clone(), hangs.clone());
     Arc::new(move || {
         let inner = SledTurns::open(&folder, 1 << 20)?;
-        Ok(Arc::new(Flaky { inner, broken: broken.clone(), hangs: hangs.clone() }) as Arc<dyn TurnStore>)
+        let guard = Flaky { broken: broken.clone(), hangs: hangs.clone() };
+        Ok(Arc::new(Shelf::new(guard, inner)) as Arc<dyn TurnStore>)
     })
 }
 
@@ -267,8 +213,8 @@ fn panicking(folder: &Path, openings: u32) -> (OpenStore, Arc<AtomicU32>, Arc<At
     let open: OpenStore = Arc::new(move || {
         assert!(count.fetch_add(1, Ordering::Relaxed) >= openings, "sled does not like this file");
         let inner = SledTurns::open(&folder, 1 << 20)?;
-        Ok(Arc::new(Reading { inner, broken: breaks.clone(), read: Arc::default(), nice: Arc::default() })
-            as Arc<dyn TurnStore>)
+        let guard = Reading { broken: breaks.clone(), read: Arc::default(), nice: Arc::default() };
+        Ok(Arc::new(Shelf::new(guard, inner)) as Arc<dyn TurnStore>)
     });
     (open, opened, broken)
 }
@@ -306,7 +252,6 @@ fn a_log_whose_reading_panics_costs_nobody_a_life_and_is_opened_anew() {
 
 /// A log that counts the pieces that were read of it, slowly.
 struct Reading {
-    inner: SledTurns,
     broken: Arc<AtomicBool>,
     read: Arc<AtomicU32>,
     /// Of the threads that read for clients.
@@ -320,67 +265,19 @@ fn nice() -> u32 {
     fields.split(' ').nth(16).unwrap().parse().unwrap()
 }
 
-impl TurnStore for Reading {
-    fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
-        self.inner.append(turn)
-    }
-    fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
-        self.inner.append_on(turn, goes_on)
-    }
-    fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
-        self.inner.add_feedback(id, feedback)
-    }
-    fn add_judgement(&self, id: &TurnId, judgement: &Judgement) -> Result<bool, StoreError> {
-        self.inner.add_judgement(id, judgement)
-    }
-    fn add_correction_judgement(&self, _: &TurnId, _: &str, _: &Judgement) -> Result<bool, StoreError> {
-        Ok(true)
-    }
-    fn unscored(&self, after: Option<&TurnId>, limit: usize) -> Result<Vec<TurnId>, StoreError> {
-        self.inner.unscored(after, limit)
-    }
-    fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
+impl Guard for Reading {
+    fn before_get(&self) {
         assert!(!self.broken.load(Ordering::Relaxed), "sled reads what it did not write");
-        self.inner.get(id)
     }
-    fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
+
+    fn listed(&self, filter: &TurnFilter) -> Option<Result<Piece<Vec<Turn>>, StoreError>> {
         std::thread::sleep(Duration::from_millis(20));
         self.read.fetch_add(1, Ordering::SeqCst);
         // Nobody is found, and the log has no end.
-        match &filter.principal {
-            Some(_) => {
-                self.nice.store(nice(), Ordering::SeqCst);
-                Ok(Piece { value: Vec::new(), next: Some(TurnId("turn-1".to_owned())) })
-            }
-            None => self.inner.list_piece(filter),
-        }
-    }
-    fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
-        self.inner.followers_piece(filter)
-    }
-    fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
-        self.inner.forget_piece(filter)
-    }
-    fn put_session(&self, session: &Session) -> Result<(), StoreError> {
-        self.inner.put_session(session)
-    }
-    fn session(&self, principal: &str, name: &str) -> Result<Option<Session>, StoreError> {
-        self.inner.session(principal, name)
-    }
-    fn sessions(&self, principal: &str) -> Result<Vec<Session>, StoreError> {
-        self.inner.sessions(principal)
-    }
-    fn room_for_session(&self, principal: &str) -> Result<(), StoreError> {
-        self.inner.room_for_session(principal)
-    }
-    fn remove_session(&self, principal: &str, name: &str) -> Result<bool, StoreError> {
-        self.inner.remove_session(principal, name)
-    }
-    fn counts(&self) -> Result<TurnCounts, StoreError> {
-        self.inner.counts()
-    }
-    fn flush(&self) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.flush()
+        filter.principal.is_some().then(|| {
+            self.nice.store(nice(), Ordering::SeqCst);
+            Ok(Piece { value: Vec::new(), next: Some(TurnId("turn-1".to_owned())) })
+        })
     }
 }
 
@@ -428,7 +325,7 @@ fn a_listing_ends_with_its_client_and_holds_up_no_work_of_the_daemon() {
         let open: OpenStore = Arc::new(move || {
             let inner = SledTurns::open(&folder, 1 << 20)?;
             let (broken, read, nice) = (Arc::default(), pieces.clone(), of_readers.clone());
-            Ok(Arc::new(Reading { inner, broken, read, nice }) as Arc<dyn TurnStore>)
+            Ok(Arc::new(Shelf::new(Reading { broken, read, nice }, inner)) as Arc<dyn TurnStore>)
         });
         let (told, _exhausted) = watch::channel(None);
         let memory = supervise("memory", Place::Here, budget(), Arc::new(told), move || Memory::new(open.clone()));

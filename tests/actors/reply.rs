@@ -94,6 +94,54 @@ fn nothing_is_lost_of_what_a_reply_cost_whose_client_left() {
     });
 }
 
+/// A busy engine gives its account late. The session, which stays where it was, does not wait for that.
+#[test]
+fn a_session_is_free_as_soon_as_its_reply_is_broken_off() {
+    run(async {
+        let stage = Stage::new(spec(GOOD));
+        stage.ready().await;
+        let ask = |text: &str| ReplyRequest { session: Some("work".to_owned()), max_tokens: Some(4_000), ..chat(text) };
+        let first = collect(stage.replies.start(ask("hello")).await.unwrap()).await;
+        let ReplyEvent::Started { plan, .. } = &first[0] else { panic!("{first:?}") };
+        let mut ids = vec![plan.turn.clone()];
+        for cancels in [false, true] {
+            let mut events = stage.replies.start(ask("late end")).await.unwrap();
+            let begun = timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+            let ReplyEvent::Started { plan, .. } = begun else { panic!("{begun:?}") };
+            ids.push(plan.turn.clone());
+            while !matches!(timeout(PATIENCE, events.recv()).await.unwrap().unwrap(), ReplyEvent::Delta { .. }) {}
+            assert!(stage.replies.sessions.refuse("tester", "work").is_err());
+            match cancels {
+                true => assert!(stage.replies.runs.cancel(Some("tester"), &plan.turn)),
+                false => events.close(),
+            }
+            let free = async {
+                while stage.replies.sessions.refuse("tester", "work").is_err() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(PATIENCE, free).await.expect("the session is still held");
+            let listed: Vec<_> = stage.replies.runs.list(None).into_iter().map(|run| run.id).collect();
+            assert_eq!(listed, [plan.turn], "the engine's account is still waited for");
+            // The next question is taken beside it, and both turns are kept.
+            let next = collect(stage.replies.start(ask("hello again")).await.unwrap()).await;
+            let ReplyEvent::Started { plan, .. } = &next[0] else { panic!("{next:?}") };
+            let session = plan.session.as_ref().unwrap();
+            assert_eq!((session.name.as_str(), session.messages), ("work", 2 * (1 + usize::from(cancels))));
+            ids.push(plan.turn.clone());
+        }
+        let turns = stage.turns(5).await;
+        assert_eq!(turns.iter().map(|turn| turn.id.clone()).collect::<Vec<_>>(), ids);
+        let cut: Vec<_> = turns.iter().map(|turn| turn.generations[0].finish_reason == FinishReason::Aborted).collect();
+        assert_eq!(cut, [false, true, false, true, false]);
+        let last = turns.last().unwrap();
+        let gone_on = last.messages.iter().any(|message| message.content == "late end");
+        assert!(!gone_on, "what broke off is no part of the session: {:?}", last.messages);
+        timeout(PATIENCE, stage.replies.idle()).await.expect("a reply is still under way");
+        assert!(stage.replies.sessions.refuse("tester", "work").is_ok());
+    });
+}
+
 /// Nobody knows whether the session moved: the reply is whole, and says so.
 #[test]
 fn a_turn_log_that_does_not_answer_in_time_leaves_unknown_what_became_of_the_turn() {

@@ -1,30 +1,43 @@
-//! A turn log that can be made unreadable for whoever lists it.
-
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! A turn log that a test stands in front of: it may keep the log from being read or written, or answer in its place.
 
 use chimere::service::{Session, TurnFilter};
 use chimere::store::{GoesOn, Piece, SledTurns, StoreError, TurnCounts, TurnStore};
 use chimere::turn::{Feedback, Judgement, Turn, TurnId};
 use futures_util::future::BoxFuture;
 
-pub(crate) struct Shelf {
-    inner: SledTurns,
-    unreadable: Arc<AtomicBool>,
-}
+/// What a test does with the calls of a turn log. It is dropped before the log is closed.
+pub(crate) trait Guard: Send + Sync + 'static {
+    /// Before a turn is added.
+    fn before_append(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
-impl Shelf {
-    pub(crate) fn open(folder: &Path, bytes_max: u64, unreadable: Arc<AtomicBool>) -> Result<Shelf, StoreError> {
-        Ok(Shelf { inner: SledTurns::open(folder, bytes_max)?, unreadable })
+    fn before_get(&self) {}
+
+    /// What a listing finds; absent: what the log has.
+    fn listed(&self, _: &TurnFilter) -> Option<Result<Piece<Vec<Turn>>, StoreError>> {
+        None
     }
 }
 
-impl TurnStore for Shelf {
+pub(crate) struct Shelf<G> {
+    guard: G,
+    inner: SledTurns,
+}
+
+impl<G> Shelf<G> {
+    pub(crate) fn new(guard: G, inner: SledTurns) -> Shelf<G> {
+        Shelf { guard, inner }
+    }
+}
+
+impl<G: Guard> TurnStore for Shelf<G> {
     fn append(&self, turn: &Turn) -> Result<u64, StoreError> {
+        self.guard.before_append()?;
         self.inner.append(turn)
     }
     fn append_on(&self, turn: Turn, goes_on: &GoesOn) -> Result<u64, StoreError> {
+        self.guard.before_append()?;
         self.inner.append_on(turn, goes_on)
     }
     fn add_feedback(&self, id: &TurnId, feedback: &Feedback) -> Result<(), StoreError> {
@@ -40,13 +53,11 @@ impl TurnStore for Shelf {
         self.inner.unscored(after, limit)
     }
     fn get(&self, id: &TurnId) -> Result<Option<Turn>, StoreError> {
+        self.guard.before_get();
         self.inner.get(id)
     }
     fn list_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<Turn>>, StoreError> {
-        match self.unreadable.load(Ordering::SeqCst) {
-            true => Err(StoreError::Disk("the disk gives nothing".to_owned())),
-            false => self.inner.list_piece(filter),
-        }
+        self.guard.listed(filter).unwrap_or_else(|| self.inner.list_piece(filter))
     }
     fn followers_piece(&self, filter: &TurnFilter) -> Result<Piece<Vec<TurnId>>, StoreError> {
         self.inner.followers_piece(filter)

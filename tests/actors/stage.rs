@@ -1,7 +1,7 @@
 //! A stage for the cast: links to real actors over a scripted engine and a store in a temporary folder.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chimere::actors::inference::{Board, EngineSpec, EngineState, Inference};
@@ -17,17 +17,27 @@ use chimere::pipeline::Sources;
 use chimere::reply::{Permits, Replies};
 use chimere::scoring::{Form, Reading};
 use chimere::service::{Principal, ReplyEvent, ReplyInput, ReplyRequest, SamplingOverrides, Scope, TurnFilter};
-use chimere::store::TurnStore;
+use chimere::store::{Piece, SledTurns, StoreError, TurnStore};
 use chimere::tools::Toolbox;
 use chimere::turn::{Message, Role, Turn};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::shelf::Shelf;
+use crate::shelf::{Guard, Shelf};
 
 /// What is waited for comes at once on an idle machine; only a test that fails waits for so long on a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Nobody lists the turn log while this is so.
+struct Unreadable(Arc<AtomicBool>);
+
+impl Guard for Unreadable {
+    fn listed(&self, _: &TurnFilter) -> Option<Result<Piece<Vec<Turn>>, StoreError>> {
+        let unreadable = self.0.load(Ordering::SeqCst);
+        unreadable.then(|| Err(StoreError::Disk("the disk gives nothing".to_owned())))
+    }
+}
 
 pub struct Stage {
     pub inbox: Arc<Inbox>,
@@ -109,8 +119,10 @@ impl Stage {
         let folder = state.path().join("turns");
         let unreadable = Arc::new(AtomicBool::new(false));
         let of_store = unreadable.clone();
-        let open: OpenStore =
-            Arc::new(move || Ok(Arc::new(Shelf::open(&folder, 1 << 24, of_store.clone())?) as Arc<dyn TurnStore>));
+        let open: OpenStore = Arc::new(move || {
+            let inner = SledTurns::open(&folder, 1 << 24)?;
+            Ok(Arc::new(Shelf::new(Unreadable(of_store.clone()), inner)) as Arc<dyn TurnStore>)
+        });
         let mut config = RepliesConfig {
             requests_max: 8,
             max_tokens: Some(50),
