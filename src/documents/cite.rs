@@ -177,6 +177,7 @@ mod tests {
         ShownPassage {
             number,
             document: "d".to_owned(),
+            url: String::new(),
             start: 100,
             end,
             line: 1,

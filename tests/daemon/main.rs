@@ -32,6 +32,7 @@ mod form;
 mod frames;
 mod full_disk;
 mod hostile;
+mod internet;
 mod job_kills;
 #[cfg(feature = "llama")]
 mod judge;
@@ -82,4 +83,5 @@ mod tools;
 mod trace;
 mod train;
 mod upgrade;
+mod web;
 mod weigh;
