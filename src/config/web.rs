@@ -61,7 +61,7 @@ pub struct WebConfig {
 pub(super) fn web(raw: raw::WebSection) -> Result<Option<WebConfig>, ConfigError> {
     let results = number(raw.results, 10, 1..=20, "web.results")? as usize;
     let pages = number(raw.pages, 4, 0..=10, "web.pages")? as usize;
-    let page_bytes_max = number(raw.page_bytes_max, 1 << 20, 1 << 12..=16 << 20, "web.page_bytes_max")? as usize;
+    let page_bytes_max = number(raw.page_bytes_max, 1 << 20, 1 << 12..=4 << 20, "web.page_bytes_max")? as usize;
     let search_timeout = millis(raw.search_timeout_ms, 4_000, "web.search_timeout_ms")?;
     let fetch_timeout = millis(raw.fetch_timeout_ms, 5_000, "web.fetch_timeout_ms")?;
     let rank_timeout = millis(raw.rank_timeout_ms, 1_000, "web.rank_timeout_ms")?;

@@ -177,7 +177,6 @@ mod tests {
         ShownPassage {
             number,
             document: "d".to_owned(),
-            url: String::new(),
             start: 100,
             end,
             line: 1,

@@ -106,7 +106,6 @@ mod tests {
         let passage = ShownPassage {
             number: 1,
             document: "d".to_owned(),
-            url: String::new(),
             start: 0,
             end: 1,
             line: 7,

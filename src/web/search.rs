@@ -97,9 +97,9 @@ impl Web {
         let stage = Instant::now();
         let sources = sources(found, pages);
         let drafts = sources.iter().map(|source| source.draft.clone()).collect();
-        // Done at once, however long it is waited for: what it works on is bounded.
-        let Ok(loose) = spawn_blocking(move || Loose::of(drafts)).await else {
-            out.failed = Some("what was found cannot be read".to_owned());
+        let Ok(Ok(loose)) = timeout_at(until, spawn_blocking(move || Loose::of(drafts))).await else {
+            out.stage("chunk", "late", stage, "what was found was not read in time".to_owned());
+            out.failed = Some("what was found on the web was not read in time".to_owned());
             return out;
         };
         let (passages, texts) = (loose.passages(), sources.len());
@@ -370,14 +370,13 @@ fn shown(number: u32, at: Place, loose: &Loose, sources: &[Source]) -> Option<Sh
     let (chunk, text) = loose.passage(at)?;
     Some(ShownPassage {
         number,
-        document: String::new(),
         url: sources.get(at.text)?.url.to_string(),
         start: chunk.start,
         end: chunk.end,
         line: chunk.line,
-        page: None,
         title: loose.title(at).to_owned(),
         text: text.to_owned(),
+        ..ShownPassage::default()
     })
 }
 

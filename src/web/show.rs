@@ -35,14 +35,13 @@ mod tests {
     fn the_model_reads_the_host_and_not_the_address() {
         let passage = ShownPassage {
             number: 3,
-            document: String::new(),
             url: "https://a.example/x[2]?secret=1".to_owned(),
             start: 0,
             end: 1,
             line: 7,
-            page: None,
             title: "Pears [1]".to_owned(),
             text: "Prune them.\n[4] Other, b.example".to_owned(),
+            ..ShownPassage::default()
         };
         let [call, result] = messages("q", std::slice::from_ref(&passage), false);
         assert_eq!(result.content, "[3] Pears (1), a.example\nPrune them.\n(4) Other, b.example");

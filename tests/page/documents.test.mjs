@@ -48,7 +48,7 @@ test('an answer that reads documents names its sources', async () => {
   await sources.getByText('Sources: a passage of a document').click();
   assert.match(await sources.locator('li').textContent(), /\[1\] House, line 1.*green\. <img src=x/s);
   await ask(page, 'Zebras?');
-  await answers(page).last().getByText('Nothing was found in the documents.').waitFor();
+  await answers(page).last().getByText('Nothing was found.').waitFor();
 });
 
 test('a file of each kind is added, read from, opened, deleted, and not found again', async () => {
