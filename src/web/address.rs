@@ -1,5 +1,5 @@
-//! Addresses that no page may lie at: every one that is not of the open internet, by the registries of special addresses
-//! (RFC 6890 and its successors), with those that clouds keep for themselves.
+//! Addresses that no page may lie at: every one that is not of the open internet. They are those of the registries of special
+//! addresses (RFC 6890 and its successors), and those that clouds keep for themselves.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

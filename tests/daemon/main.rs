@@ -32,6 +32,7 @@ mod form;
 mod frames;
 mod full_disk;
 mod hostile;
+#[allow(dead_code)]
 mod internet;
 mod job_kills;
 #[cfg(feature = "llama")]
