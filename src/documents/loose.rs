@@ -80,7 +80,7 @@ mod tests {
         let found = loose.by_words("Which code has the boiler?", 9);
         assert_eq!((found.len(), found[0].text, loose.title(found[0])), (1, 1, "Boilers"));
         let (chunk, text) = loose.passage(found[0]).unwrap();
-        assert_eq!((chunk.heading.as_str(), text), ("Codes", "Codes\nThe code is 4711."));
+        assert!(chunk.heading == "Codes" && text.ends_with("The code is 4711."), "{chunk:?} {text}");
         assert!(loose.indexed(found[0]).starts_with("Boilers\nCodes\n") && loose.passages() == 2);
         assert!(loose.by_words("nothing here", 9).is_empty() && Loose::of(Vec::new()).passages() == 0);
     }

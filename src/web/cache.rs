@@ -73,7 +73,7 @@ mod tests {
         let has = |who: &str, name: &str| cache.get(who, name).is_some();
         put("ada", "a", 10);
         assert!(has("ada", "a") && !has("bob", "a"));
-        ["b", "c", "d"].map(|name| put("ada", name, 10));
+        ["b", "c", "d"].iter().for_each(|name| put("ada", name, 10));
         assert!(!has("ada", "a") && has("ada", "b"), "the oldest went");
         put("bob", "big", 90);
         assert!(has("bob", "big") && has("ada", "d") && !has("ada", "c") && cache.len() == 2);

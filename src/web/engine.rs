@@ -95,7 +95,7 @@ fn hits(engine: &SearchEngine, told: &Value, results: usize) -> Vec<Hit> {
 /// A text without the marks in which an engine dresses it.
 fn plain(text: &str) -> String {
     let end = (0..=SNIPPET_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
-    let read = read(Kind::Html, text[..end].as_bytes());
+    let read = read(Kind::Html, &text.as_bytes()[..end]);
     let words = read.map(|reading| reading.text).unwrap_or_default();
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -187,7 +187,9 @@ impl Web {
         until: Instant,
         out: &mut Gathered,
     ) -> BTreeMap<usize, Arc<Page>> {
-        let (stage, by) = (Instant::now(), self.by(until, self.config.fetch_timeout));
+        // Some of the time is left for what comes of it.
+        let kept = self.config.rank_timeout.min(self.config.timeout / 4);
+        let (stage, by) = (Instant::now(), self.by(until - kept, self.config.fetch_timeout));
         let one = |(at, hit): (usize, &Hit)| {
             let url = hit.url.clone();
             async move { (at, self.page(principal, &url).await) }

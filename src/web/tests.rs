@@ -152,7 +152,8 @@ async fn a_page_may_be_long_slow_strange_or_endless_and_costs_its_limit() {
     assert!(refused(&web, "http://a.example/round").await.contains("redirects"));
     internet.page("a.example/long", Told::Endless("text/html"));
     let page = web.page("ada", &Url::parse("http://a.example/long").unwrap()).await.unwrap();
-    assert!(page.cut && page.draft.text.len() <= config.page_bytes_max, "{}", page.draft.text.len());
+    // A blank line ends its last paragraph.
+    assert!(page.cut && page.draft.text.len() <= config.page_bytes_max + 2, "{}", page.draft.text.len());
     for (at, kind, body, why) in [
         ("pdf", "application/pdf", &b"%PDF"[..], "of the kind application/pdf"),
         ("zip", "text/html", b"PK\x03\x04\0\0\0", "is not text"),
@@ -176,11 +177,11 @@ async fn a_page_may_be_long_slow_strange_or_endless_and_costs_its_limit() {
     internet.page("a.example/bomb", Told::Whole(200, "text/html", gzip, bomb));
     let web = open(&config, &internet);
     let page = web.page("ada", &Url::parse("http://a.example/bomb").unwrap()).await.unwrap();
-    assert!(page.cut && page.draft.text.len() <= config.page_bytes_max);
+    assert!(page.cut && page.draft.text.len() <= config.page_bytes_max + 2);
     let packed = vec!["Content-Encoding: br".to_owned()];
     internet.page("a.example/br", Told::Whole(200, "text/html", packed, b"x".to_vec()));
     assert!(refused(&web, "http://a.example/br").await.contains("packed"));
-    let head = vec![format!("X: {}", "x".repeat(100 << 10))];
+    let head = vec![format!("X: {}", "x".repeat(1 << 20))];
     internet.page("a.example/head", Told::Whole(200, "text/html", head, b"x".to_vec()));
     assert!(refused(&web, "http://a.example/head").await.contains("broken"));
 }
@@ -204,11 +205,12 @@ async fn what_is_late_is_left_out_and_told() {
     assert_eq!(stage(&found, "fetch"), ("late", "1 of 3 pages read; 2 not: it was late"));
     assert!(found.passages[0].text.contains("4711") && found.passages[1].text == "a boiler that drips", "{found:?}");
     // The whole has a deadline of its own.
-    let config = WebConfig { timeout: Duration::from_millis(300), fetch_timeout: Duration::from_secs(60), ..config };
+    let config = WebConfig { timeout: Duration::from_secs(2), fetch_timeout: Duration::from_secs(60), ..config };
     internet.finds(&hits[2..]);
     let (web, began) = (open(&config, &internet), Instant::now());
     let found = gather(&web, "ada", "code of the boiler").await;
-    assert!(began.elapsed() < Duration::from_secs(10) && found.failed.is_none(), "{found:?}");
+    assert!(began.elapsed() < Duration::from_secs(20) && found.failed.is_none(), "{found:?}");
+    assert_eq!(stage(&found, "fetch").0, "late");
 }
 
 #[tokio::test]
