@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn texts_that_are_kept_nowhere_are_found_by_their_words() {
-        let page = |text: &str| Draft::read("page.html", Some("text/html"), text.as_bytes()).unwrap();
+        let page = |text: &str| Draft::read_here("page.html", "text/html", text.as_bytes()).unwrap();
         let loose = Loose::of(vec![
             page("<title>Pears</title><h1>Pears</h1><p>Prune them in March.</p>"),
             page("<title>Boilers</title><h1>Codes</h1><p>The code is 4711.</p>"),

@@ -43,7 +43,7 @@ impl Page {
             _ => "page.html",
         };
         let text = text(&said, &answer.body);
-        let mut draft = Draft::read(name, Some(&kind), text.as_bytes()).map_err(|error| match error {
+        let mut draft = Draft::read_here(name, &kind, text.as_bytes()).map_err(|error| match error {
             DocumentError::Unreadable(ReadError::NoText) => Fault::Empty,
             other => Fault::Kind(format!("not readable: {other}")),
         })?;

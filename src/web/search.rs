@@ -319,7 +319,7 @@ fn sources(found: Vec<Hit>, mut pages: BTreeMap<usize, Arc<Page>>) -> Vec<Source
 }
 
 fn snippet(hit: Hit) -> Option<Source> {
-    let mut draft = Draft::read("result.txt", Some("text/plain"), hit.snippet.as_bytes()).ok()?;
+    let mut draft = Draft::read_here("result.txt", "text/plain", hit.snippet.as_bytes()).ok()?;
     draft.title = if hit.title.is_empty() { hit.url.host_str().unwrap_or_default().to_owned() } else { hit.title };
     Some(Source { url: hit.url, draft })
 }
