@@ -204,7 +204,9 @@ async fn who_finds_no_place_in_time_is_told_so() {
     signal("-STOP");
     let asked = reqwest::Client::new().post(format!("{}/v1/chat/completions", daemon.url)).json(&body("a")).send();
     let asked = tokio::spawn(asked);
-    until("it is under way", async || daemon.get("/v1/status").await.1["replies"]["running"] == 1).await;
+    // Listed alone, it may still be without a place.
+    let steps = async || daemon.get("/v1/runs").await.1["data"][0]["step"].as_u64().unwrap_or(0);
+    until("it is at its first step", async || steps().await == 1).await;
     let (status, refused) = ask(&daemon, "b").await;
     signal("-CONT");
     assert_eq!(asked.await.unwrap().unwrap().status().as_u16(), 200);

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Daemon, PATIENCE, chimere};
 
@@ -90,13 +90,19 @@ impl Terminal {
     }
 }
 
-/// Waits until the daemon writes so many replies.
-async fn running(daemon: &Daemon, replies: u64) {
+/// Waits until the status is as wanted.
+async fn until(daemon: &Daemon, what: &str, wanted: impl Fn(&Value) -> bool) {
     let began = Instant::now();
-    while daemon.get("/v1/status").await.1["replies"]["running"] != replies {
-        assert!(began.elapsed() < PATIENCE, "not {replies} replies under way");
+    while !wanted(&daemon.get("/v1/status").await.1) {
+        assert!(began.elapsed() < PATIENCE, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The engine has a request, whether it has begun or not.
+fn taken(status: &Value) -> bool {
+    let stats = &status["engine"]["stats"];
+    stats["running"].as_u64().unwrap_or(0) + stats["waiting"].as_u64().unwrap_or(0) > 0
 }
 
 #[tokio::test]
@@ -134,10 +140,11 @@ async fn a_conversation_at_a_terminal() {
     terminal.ask("/new\r", "a new conversation");
     assert_eq!(daemon.post("/v1/admin/pause", &json!({})).await.0, 200);
     terminal.press("What is 9 + 5?\r");
-    running(&daemon, 1).await;
+    // A reply that the engine has not taken leaves no turn.
+    until(&daemon, "the engine has the question", taken).await;
     terminal.ask("\u{3}", "[stopped]");
     // Resumed before the daemon hears of it, the engine might answer to the end.
-    running(&daemon, 0).await;
+    until(&daemon, "no reply is under way", |status| status["replies"]["running"] == 0).await;
     assert_eq!(daemon.post("/v1/admin/resume", &json!({})).await.0, 200);
     terminal.ask("/retry\r", "14.");
     // The first question of this conversation once more, from the history.
