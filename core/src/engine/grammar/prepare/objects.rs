@@ -15,8 +15,8 @@ const COMPARED_BYTES_MAX: usize = 2 << 10;
 impl Preparer<'_> {
     pub(super) fn objects(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
         self.named(node)?;
-        self.by_pattern(node)?;
-        self.others(node)?;
+        let left = self.by_pattern(node)?;
+        self.others(node, left)?;
         let required = required(node)?;
         if !required.is_empty() {
             node.out.insert("required".to_owned(), json!(required));
@@ -44,8 +44,10 @@ impl Preparer<'_> {
         Ok(())
     }
 
-    fn by_pattern(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
-        let Some(schemas) = self.schemas(node, "patternProperties")? else { return Ok(()) };
+    /// Whether a pattern is left to the model, and the names with it that it may match.
+    fn by_pattern(&mut self, node: &mut Node<'_>) -> Result<bool, GrammarError> {
+        let Some(schemas) = self.schemas(node, "patternProperties")? else { return Ok(false) };
+        let all = schemas.len();
         let mut own: Vec<(String, String, Value)> = Vec::new();
         for (pattern, schema) in schemas {
             match patterns::read(&pattern) {
@@ -64,11 +66,16 @@ impl Preparer<'_> {
                 Err(reason) => self.leave(&below(node.at, "patternProperties"), &pattern, reason)?,
             }
         }
+        let left = own.len() < all;
+        let mut own: Map<String, Value> = own.into_iter().map(|(_, pattern, schema)| (pattern, schema)).collect();
+        // Any name at all, so that a function is not taken for one without further parameters.
+        if left && own.is_empty() {
+            own.insert(String::new(), json!(true));
+        }
         if !own.is_empty() {
-            let own = own.into_iter().map(|(_, pattern, schema)| (pattern, schema)).collect();
             node.out.insert("patternProperties".to_owned(), Value::Object(own));
         }
-        Ok(())
+        Ok(left)
     }
 
     /// Whether a text may match two patterns, or that is not found out. Beyond a sum of their bytes it is left to the
@@ -78,27 +85,41 @@ impl Preparer<'_> {
         self.compared <= COMPARED_BYTES_MAX && !is_empty(&RegexAst::And(vec![search(one), search(other)]))
     }
 
-    /// `additionalProperties`, and `unevaluatedProperties` where it says the same.
-    fn others(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+    /// `additionalProperties`, and `unevaluatedProperties` where it says the same. `left`: so is a pattern of names.
+    fn others(&mut self, node: &mut Node<'_>, left: bool) -> Result<(), GrammarError> {
         const OTHERS: &str = "additionalProperties";
         const UNEVALUATED: &str = "unevaluatedProperties";
         if let Some(schema) = node.map.get(OTHERS) {
-            let schema = self.node(schema, &below(node.at, OTHERS))?;
-            node.out.insert(OTHERS.to_owned(), schema);
-            return Ok(());
+            return self.other_names(node, OTHERS, schema, left);
         }
         let joined = ["$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"];
         match node.map.get(UNEVALUATED) {
             None | Some(Value::Bool(true)) => {}
             Some(schema) if !joined.iter().any(|keyword| node.map.contains_key(*keyword)) => {
-                let schema = self.node(schema, &below(node.at, UNEVALUATED))?;
-                node.out.insert(OTHERS.to_owned(), schema);
+                self.other_names(node, UNEVALUATED, schema, left)?;
             }
             Some(_) => {
                 let reason = "beside what joins schemas it is not known what is left: use `additionalProperties`";
                 self.leave(node.at, UNEVALUATED, reason)?;
             }
         }
+        Ok(())
+    }
+
+    /// What is said of the names that no list and no pattern has.
+    fn other_names(
+        &mut self,
+        node: &mut Node<'_>,
+        keyword: &str,
+        schema: &Value,
+        left: bool,
+    ) -> Result<(), GrammarError> {
+        let schema = self.node(schema, &below(node.at, keyword))?;
+        if left && schema != json!(true) && schema != json!({}) {
+            let reason = "which names it speaks of is not known: a pattern of names is left to the model";
+            return self.leave(node.at, keyword, reason);
+        }
+        node.out.insert("additionalProperties".to_owned(), schema);
         Ok(())
     }
 
