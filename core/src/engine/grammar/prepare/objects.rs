@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
-use crate::engine::grammar::together::{is_empty, search};
+use crate::engine::grammar::together::{matches_nothing, search};
 
 /// Bytes of the patterns of a schema that are compared, two at a time. Few: who reads a request does it, for each function.
 const COMPARED_BYTES_MAX: usize = 2 << 10;
@@ -78,11 +78,12 @@ impl Preparer<'_> {
         Ok(left)
     }
 
-    /// Whether a text may match two patterns, or that is not found out. Beyond a sum of their bytes it is left to the
-    /// compiler.
+    /// Whether some text matches two patterns for certain. What is not found out, and all beyond a sum of their bytes, is
+    /// left to the compiler.
     fn overlaps(&mut self, one: &str, other: &str) -> bool {
         self.compared += one.len() + other.len();
-        self.compared <= COMPARED_BYTES_MAX && !is_empty(&RegexAst::And(vec![search(one), search(other)]))
+        let both = RegexAst::And(vec![search(one), search(other)]);
+        self.compared <= COMPARED_BYTES_MAX && matches_nothing(&both) == Some(false)
     }
 
     /// `additionalProperties`, and `unevaluatedProperties` where it says the same. `left`: so is a pattern of names.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::grammar::agreement::Marked;
 use crate::engine::grammar::tests::takes;
+use crate::engine::grammar::together::{matches_nothing, search};
 use crate::engine::grammar::{Calls, Compiler, Function, Grammar};
 
 fn ready(schema: &Value) -> Value {
@@ -230,6 +232,10 @@ fn patterns_of_names_are_compared_within_limits() {
     };
     // Those that exclude each other are enforced, however many.
     ready(&of((0..40).map(|n| format!("^x{n}_")).collect()));
+    // What is not found out is no overlap: the compiler decides.
+    let heavy = ["^(?:a{302})*$", "^a(?:a{310})*$"];
+    assert_eq!(matches_nothing(&RegexAst::And(Vec::from(heavy.map(search)))), None);
+    ready(&of(heavy.map(str::to_owned).to_vec()));
     // The costliest that can be written: two thousand classes of letters.
     let wide = |n: usize| format!("^{n}{}$", r"\p{L}\p{Lu}".repeat(20));
     let schema = of((0..60).map(wide).collect());
