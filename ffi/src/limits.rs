@@ -42,9 +42,18 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
 
 /// Time that all threads of this process have computed.
 pub fn cpu_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Time that this thread has computed: waiting for a processor is no part of it.
+pub fn thread_cpu_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime writes one timespec, which lives for the call.
-    let code = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    let code = unsafe { libc::clock_gettime(id, &raw mut time) };
     let whole = |n: i64| u64::try_from(n).unwrap_or(0);
     if code == 0 { Duration::new(whole(time.tv_sec), whole(time.tv_nsec) as u32) } else { Duration::ZERO }
 }
@@ -60,5 +69,16 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_mul(31));
         }
         assert!(cpu_time() > before && sum != 1);
+    }
+
+    #[test]
+    fn a_thread_that_waits_computes_nothing() {
+        let pause = Duration::from_millis(20);
+        let before = thread_cpu_time();
+        std::thread::sleep(pause);
+        assert!(thread_cpu_time() - before < pause);
+        while thread_cpu_time() < before + pause {
+            std::hint::black_box(before);
+        }
     }
 }

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use chimere_ffi::limits::thread_cpu_time;
 use jiff::civil::Date;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
@@ -17,8 +18,11 @@ const DEPTH_MAX: usize = 100;
 /// n² / 2 of them looked at, five times or more each, so it ends at some 2,200. More looks would only meet `RENDER_MAX`. Sizes
 /// that are remembered instead would need values that never change, which a namespace is not.
 const LOOKS_MAX: u64 = 20_000_000;
-/// Time of one rendering; checked where values are bound, in loops and macros.
+/// Time that one rendering may compute; checked where values are bound, in loops and macros. Waiting for a busy machine's
+/// processor does not count.
 const RENDER_MAX: Duration = Duration::from_secs(2);
+/// Looks from one question for the time to the next.
+const LOOKS_BETWEEN: u64 = 64;
 
 /// Bounds of the rendering on this thread.
 #[derive(Clone, Copy)]
@@ -27,9 +31,21 @@ pub(super) struct Bounds {
     pub(super) value_bytes_max: u64,
     /// Bytes written by all tags together, captured text included.
     pub(super) written_bytes_max: u64,
-    pub(super) started: Instant,
+    started: Instant,
+    /// What this thread had computed then.
+    computed: Duration,
     pub(super) written: u64,
     pub(super) looks: u64,
+}
+
+impl Bounds {
+    /// The time that passes is cheap to ask for, and no shorter than the time that was computed. Asked at every look, it
+    /// would be a good part of a long rendering.
+    fn late(&self) -> bool {
+        self.looks.is_multiple_of(LOOKS_BETWEEN)
+            && self.started.elapsed() > RENDER_MAX
+            && thread_cpu_time().saturating_sub(self.computed) > RENDER_MAX
+    }
 }
 
 thread_local! {
@@ -38,8 +54,8 @@ thread_local! {
 
 /// Sets the bounds of what this thread renders next.
 pub(super) fn start(value_bytes_max: u64, written_bytes_max: u64) {
-    let started = Instant::now();
-    BOUNDS.set(Some(Bounds { value_bytes_max, written_bytes_max, started, written: 0, looks: 0 }));
+    let (started, computed) = (Instant::now(), thread_cpu_time());
+    BOUNDS.set(Some(Bounds { value_bytes_max, written_bytes_max, started, computed, written: 0, looks: 0 }));
 }
 
 /// By this the breach of a bound is known from other errors.
@@ -58,7 +74,7 @@ fn charge(written: u64, looks: u64) -> Result<Bounds, Error> {
     match bounds {
         b if b.written > b.written_bytes_max => Err(over("text")),
         b if b.looks > LOOKS_MAX => Err(over("work")),
-        b if b.started.elapsed() > RENDER_MAX => Err(over("time")),
+        b if b.late() => Err(over("time")),
         b => Ok(b),
     }
 }
@@ -411,4 +427,24 @@ pub(super) fn furnish(env: &mut Environment<'static>) {
         Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
     });
     env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rendering that a busy machine held up goes on; one that computed for too long ends.
+    #[test]
+    fn a_rendering_is_held_to_what_it_computes() {
+        let Some(started) = Instant::now().checked_sub(RENDER_MAX * 2) else { return };
+        start(1, 1);
+        let held_up = |bounds: Bounds| Bounds { started, ..bounds };
+        BOUNDS.set(BOUNDS.get().map(held_up));
+        assert!(charge(0, LOOKS_BETWEEN).is_ok());
+        while thread_cpu_time() < RENDER_MAX + Duration::from_millis(1) {
+            std::hint::black_box(started);
+        }
+        BOUNDS.set(BOUNDS.get().map(|bounds| Bounds { computed: Duration::ZERO, ..bounds }));
+        assert!(charge(0, LOOKS_BETWEEN).is_err_and(|error| error.to_string().contains("time")));
+    }
 }
