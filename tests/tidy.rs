@@ -172,6 +172,7 @@ fn nothing_dials_out_and_nothing_else_is_started() {
         "src/cli/",
         "src/actors/inference/life.rs",
         "src/actors/trainer/child.rs",
+        "src/documents/apart.rs",
         "src/store/salvage/apart.rs",
         "src/tools/calculate.rs",
         "core/src/engine/apart.rs",

@@ -1,10 +1,11 @@
 """Reference logits of a small random model: rounds its large matrices to bfloat16, so that half the bytes hold them exactly, and writes
 PyTorch's logits in float32 of the rounded model. First the same code must give the logits that were there before, for the model as it was.
 
-usage (in nano/): python3 -m train.reference FOLDER_BEFORE FOLDER_AFTER       a folder: model.gguf, promptN.ids.i32, promptN.*logits.f32
+usage (in nano/): python3 -m train.reference FOLDER_BEFORE FOLDER_AFTER       a folder: model.gguf, promptN.ids.i32, promptN.*logits.f32.gz
 """
 import argparse
 import glob
+import gzip
 import os
 import shutil
 
@@ -37,6 +38,19 @@ def logits(path, ids):
         x, _, _ = model.trunk(pad, batch)
         main, mtp = rms(x, model.output_norm) @ output.T, model.mtp(x, pad, batch)[0] @ output.T
     return main[:T].numpy(), mtp[:T - 1].numpy()
+
+
+def packed(path, values):
+    """Float32 by the place of their bytes: the first of each, then the second of each, and so on."""
+    planes = values.astype("<f4").reshape(-1, 1).view(np.uint8).T
+    with open(path, "wb") as file:
+        file.write(gzip.compress(planes.tobytes(), 9, mtime=0))
+
+
+def unpacked(path):
+    with gzip.open(path) as file:
+        planes = np.frombuffer(file.read(), np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(planes.T).view("<f4").reshape(-1)
 
 
 def kl(p, q):
@@ -80,11 +94,11 @@ def main():
         ids = np.fromfile(path, dtype="<i4")
         shutil.copyfile(path, f"{a.after}/{name}.ids.i32")
         for kind, old, ours in zip(("logits", "mtp-logits"), logits(model, ids), logits(new, ids)):
-            known = np.fromfile(f"{a.before}/{name}.{kind}.f32", dtype="<f4").reshape(old.shape)
+            known = unpacked(f"{a.before}/{name}.{kind}.f32.gz").reshape(old.shape)
             apart = kl(known, old)
             print(f"{name} {kind}: KL {apart:.1e} from the logits before; rounding moves it by {kl(old, ours):.1e}", flush=True)
             assert apart <= KL_MAX
-            ours.astype("<f4").tofile(f"{a.after}/{name}.{kind}.f32")
+            packed(f"{a.after}/{name}.{kind}.f32.gz", ours)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,11 @@ pub struct Survey<T: Send + 'static> {
 #[rtype(result = "Result<usize, MemoryError>")]
 pub struct Forget(pub TurnFilter);
 
+/// Whether a turn of this id was ever forgotten, or that is not known.
+#[derive(Message)]
+#[rtype(result = "Result<bool, MemoryError>")]
+pub struct WasForgotten(pub TurnId);
+
 /// The turns that a forgetting leaves without its words: they went on with one that passes.
 #[derive(Message)]
 #[rtype(result = "Result<Vec<TurnId>, MemoryError>")]
@@ -418,6 +423,14 @@ impl Handler<Forget> for Memory {
             }
             Ok((log, forgotten))
         })
+    }
+}
+
+impl Handler<WasForgotten> for Memory {
+    type Result = ResponseFuture<Result<bool, MemoryError>>;
+
+    fn handle(&mut self, WasForgotten(id): WasForgotten, context: &mut Self::Context) -> Self::Result {
+        self.read(context, move |log| log.was_forgotten(&id))
     }
 }
 

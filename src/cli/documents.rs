@@ -322,8 +322,17 @@ fn short(value: &Value, chars_max: usize) -> String {
 
 fn line(document: &Value) -> String {
     let whose = document["principal"].as_str().map(|name| format!("{}  ", printable(name))).unwrap_or_default();
+    let unread = match &document["unread_pages"] {
+        Value::Array(pages) => {
+            format!(
+                "  (without page {}: unreadable)",
+                pages.iter().map(Value::to_string).collect::<Vec<_>>().join(", ")
+            )
+        }
+        _ => String::new(),
+    };
     format!(
-        "{}  {whose}{}  {}  {} passages",
+        "{}  {whose}{}  {}  {} passages{unread}",
         text(&document["id"]),
         text(&document["collection"]),
         text(&document["name"]),
@@ -333,8 +342,15 @@ fn line(document: &Value) -> String {
 
 /// Where a passage stands.
 fn spot(passage: &Value) -> String {
-    let place = match passage["page"].as_u64() {
+    let row = |name: &str| passage[name].as_u64();
+    let place = match row("page") {
         Some(page) => format!("page {page}"),
+        None if row("row").is_some() && row("row") == row("row_end") => {
+            format!("sheet {}, row {}", text(&passage["sheet"]), passage["row"])
+        }
+        None if row("row").is_some() => {
+            format!("sheet {}, rows {} to {}", text(&passage["sheet"]), passage["row"], passage["row_end"])
+        }
         None if passage["line"] == passage["line_end"] => format!("line {}", passage["line"]),
         None => format!("lines {} to {}", passage["line"], passage["line_end"]),
     };

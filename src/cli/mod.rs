@@ -28,6 +28,7 @@ mod pipeline;
 mod port;
 #[cfg(feature = "llama")]
 mod quantize;
+mod read_document;
 mod route;
 mod salvage;
 mod serve;
@@ -99,6 +100,9 @@ enum Cmd {
     /// Write a new turn log from the sound records of a damaged one (started by the daemon)
     #[command(hide = true)]
     Salvage(salvage::Args),
+    /// Read a PDF, DOCX or XLSX file apart from the daemon (started by the daemon)
+    #[command(hide = true)]
+    ReadDocument(read_document::Args),
     /// Train an adapter on verified pairs
     Train(train::Args),
     /// Simulate a week of users and nights on a real daemon in accelerated time
@@ -155,6 +159,7 @@ fn run(command: Cmd) -> anyhow::Result<ExitCode> {
         Cmd::Doctor(args) => doctor::run(args),
         Cmd::Engine(args) => engine::run(args),
         Cmd::Salvage(args) => salvage::run(args),
+        Cmd::ReadDocument(args) => read_document::run(args),
         #[cfg(feature = "llama")]
         Cmd::Quantize(args) => quantize::run(args),
         Cmd::Completions { shell } => {

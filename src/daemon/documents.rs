@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::Daemon;
 use super::lessons::to_the_end;
-use crate::documents::{Collection, CollectionId, DocumentError, DocumentId, Documents, Draft, Vectors};
+use crate::documents::{Collection, CollectionId, DocumentError, DocumentId, Documents, Draft, ReadError, Vectors};
 use crate::embed::Embedder;
 use crate::embed::embedder::{Purpose, Terms};
 use crate::engine::protocol::EmbedInput;
@@ -144,7 +144,8 @@ async fn add(daemon: &Daemon, principal: Principal, new: NewDocument) -> Result<
     let _place = place.map_err(busy)?.map_err(lost)?;
     let by_owner = principal.may(Scope::Admin);
     let read = move || {
-        let draft = Draft::read(&new.name, new.media_type.as_deref(), &new.bytes)?;
+        let program = crate::program::own().map_err(|error| ReadError::NoReader(error.to_string()))?;
+        let draft = Draft::read(&new.name, new.media_type.as_deref(), &new.bytes, &program)?;
         let title = new.title.filter(|title| !title.trim().is_empty()).unwrap_or_else(|| draft.title.clone());
         Ok(Draft { principal: principal.name, by_owner, collection: new.collection, title, ..draft })
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::face::{MEMORY_TIMEOUT_MS, engine, link, memory, strange};
 use super::{Daemon, lessons};
 use crate::actors::inference::{Ask, InferenceError};
-use crate::actors::memory::{Followers, Forget, ForgetLessons};
+use crate::actors::memory::{Followers, Forget, ForgetLessons, WasForgotten};
 use crate::actors::scheduler::ForgetPairs;
 use crate::engine::prefix::discard;
 use crate::engine::protocol::Event;
@@ -37,6 +37,10 @@ impl Daemon {
         // Of a turn that is nowhere the engine, which may be reading a long prompt, is not asked.
         let nothing = first_pairs == 0 && matches!(first_lessons, Ok(0)) && !followed;
         if nothing && filter.turn.is_some() && !self.holds(&filter).await? {
+            // One that was forgotten before may have left kept prompts: the engine did not answer then.
+            if self.was_forgotten(&filter).await? {
+                self.forget_prefixes(whose).await?;
+            }
             return Ok(Forgotten::default());
         }
         let first_lessons = first_lessons.unwrap_or_default();
@@ -72,6 +76,13 @@ impl Daemon {
     async fn holds(&self, filter: &TurnFilter) -> Result<bool, ServiceError> {
         let listed = self.turns(TurnFilter { limit: Some(1), ..filter.clone() }).await?;
         Ok(!listed.turns.is_empty() || listed.next.is_some())
+    }
+
+    /// Whether the turn that passes was forgotten before.
+    async fn was_forgotten(&self, filter: &TurnFilter) -> Result<bool, ServiceError> {
+        let Some(id) = filter.turn.clone() else { return Ok(false) };
+        let known = self.cast.memory.send_within(WasForgotten(id), WITHIN).await;
+        known.map_err(|error| link(&error))?.map_err(memory)
     }
 
     async fn forgetting(&self, filter: &TurnFilter) -> Result<Forgetting, ServiceError> {

@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 1_400;
 const REST_BYTES: usize = 300;
 
 /// A passage, without its text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chunk {
     /// The headings above it, or the names of the columns.
@@ -28,6 +28,13 @@ pub struct Chunk {
     /// From 1, where the file has pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<u32>,
+    /// Where the file has sheets: the name of one, and its first and last row, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sheet: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_end: Option<u32>,
 }
 
 /// The passages of what was read.
@@ -36,7 +43,10 @@ pub fn chunks(reading: &Reading) -> Result<Vec<Chunk>, ReadError> {
     for block in &reading.blocks {
         for piece in cut(&reading.text, *block) {
             match pieces.last_mut().filter(|last| joins(last, &piece)) {
-                Some(last) => last.end = piece.end,
+                Some(last) => {
+                    last.end = piece.end;
+                    last.rows = last.rows.zip(piece.rows).map(|((sheet, row, _), (.., end))| (sheet, row, end));
+                }
                 None => pieces.push(piece),
             }
         }
@@ -50,7 +60,18 @@ pub fn chunks(reading: &Reading) -> Result<Vec<Chunk>, ReadError> {
         }
         let heading = reading.headings.get(piece.heading as usize).cloned().unwrap_or_default();
         let (line, line_end) = (lines.of(start), lines.of(end.saturating_sub(1)));
-        chunks.push(Chunk { heading, start: start as u64, end: end as u64, line, line_end, page: piece.page });
+        let sheet = piece.rows.and_then(|(sheet, ..)| reading.sheets.get(sheet.checked_sub(1)? as usize).cloned());
+        chunks.push(Chunk {
+            heading,
+            start: start as u64,
+            end: end as u64,
+            line,
+            line_end,
+            page: piece.page,
+            sheet,
+            row: piece.rows.map(|(_, row, _)| row),
+            row_end: piece.rows.map(|(.., row_end)| row_end),
+        });
     }
     Ok(chunks)
 }
@@ -58,7 +79,9 @@ pub fn chunks(reading: &Reading) -> Result<Vec<Chunk>, ReadError> {
 /// Do two neighbours make one passage?
 fn joins(last: &Block, next: &Block) -> bool {
     let small = last.end - last.start < REST_BYTES || !next.apart;
-    last.heading == next.heading && last.page == next.page && small && next.end - last.start <= BYTES
+    let sheet = |block: &Block| block.rows.map(|(sheet, ..)| sheet);
+    let alike = last.heading == next.heading && last.page == next.page && sheet(last) == sheet(next);
+    alike && small && next.end - last.start <= BYTES
 }
 
 /// A block in pieces that are not too long.

@@ -180,9 +180,9 @@ mod tests {
             start: 100,
             end,
             line: 1,
-            page: None,
             title: "T".to_owned(),
             text: text.to_owned(),
+            ..ShownPassage::default()
         }
     }
 

@@ -1,10 +1,12 @@
 //! A file that was read, before it is a document of a collection.
 
+use std::path::Path;
+
 use sha2::{Digest, Sha256};
 
 use super::chunk::{self, Chunk};
 use super::read::{self, ReadError, Reading};
-use super::{CollectionId, Document, DocumentError, DocumentId, NAME_CHARS_MAX, Vectors, stop, words};
+use super::{CollectionId, Document, DocumentError, DocumentId, NAME_CHARS_MAX, Vectors, apart, stop, words};
 
 /// A document that is to be kept, read already.
 #[derive(Clone, Debug)]
@@ -20,15 +22,16 @@ pub struct Draft {
     pub text: String,
     pub language: &'static str,
     pub chunks: Vec<Chunk>,
+    pub unread_pages: Vec<u32>,
     /// Absent: they are made later.
     pub vectors: Option<Vectors>,
 }
 
 impl Draft {
-    /// Reads a file. No passage of it is embedded yet.
-    pub fn read(name: &str, media_type: Option<&str>, bytes: &[u8]) -> Result<Draft, DocumentError> {
+    /// Reads a file, by `program` where its kind is read apart. No passage of it is embedded yet.
+    pub fn read(name: &str, media_type: Option<&str>, bytes: &[u8], program: &Path) -> Result<Draft, DocumentError> {
         let (kind, media_type) = read::kind(name, media_type)?;
-        let reading: Reading = read::read(kind, bytes)?;
+        let reading: Reading = apart::read(program, kind, bytes)?;
         let chunks = chunk::chunks(&reading)?;
         if chunks.is_empty() {
             return Err(ReadError::NoText.into());
@@ -47,6 +50,7 @@ impl Draft {
             text: reading.text,
             language,
             chunks,
+            unread_pages: reading.unread_pages,
             vectors: None,
         })
     }
@@ -76,6 +80,7 @@ impl Draft {
             language: self.language.to_owned(),
             created_ms,
             replaces,
+            unread_pages: self.unread_pages.clone(),
             chunks: self.chunks.clone(),
         }
     }

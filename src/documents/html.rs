@@ -47,7 +47,7 @@ pub(super) fn read(html: &str) -> Reading {
     page.end_block();
     let title = page.title.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(TITLE_CHARS_MAX).collect();
     let title = Some(title).filter(|title: &String| !title.is_empty());
-    Reading { text: page.text, title, headings: page.headings.paths(), blocks: page.blocks }
+    Reading { text: page.text, title, headings: page.headings.paths(), blocks: page.blocks, ..Reading::default() }
 }
 
 impl TokenSink for Sink {
@@ -155,7 +155,7 @@ impl Page {
         let end = self.text.len();
         if self.text.get(self.start..end).is_some_and(|text| !text.trim().is_empty()) {
             let heading = self.headings.now();
-            self.blocks.push(Block { start: self.start, end, heading, page: None, apart: false });
+            self.blocks.push(Block { start: self.start, end, heading, ..Block::default() });
             self.text.push_str(if self.text.ends_with('\n') { "\n" } else { "\n\n" });
         }
         self.start = self.text.len();

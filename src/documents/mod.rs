@@ -1,18 +1,27 @@
 //! Documents: files that people gave the daemon, found again passage by passage. No actor, no HTTP, no clock.
 //!
 //! - [`Documents`]: the collections in use, their files, and every change of them. The files are the truth.
-//! - [`read`]: the bytes of a file to text and blocks; [`chunk`]: blocks to passages.
+//! - [`read`]: the bytes of a file to text and blocks; [`apart`]: in a process of its own; [`chunk`]: blocks to passages.
+//! - [`place`]: where a passage stands, as an address and in words.
 //! - [`file`]: how a document lies on the disk.
 //! - [`words`]: the words of a collection (BM25); [`vectors`]: the directions of a document's passages.
 //! - [`search`]: both, fused by rank.
 //! - [`show`]: how the model is shown passages; [`cite`]: what of an answer stands on them.
 
+pub mod apart;
 mod chunk;
 pub mod cite;
+mod docx;
 mod draft;
 mod file;
 mod html;
+#[cfg(test)]
+mod office_tests;
+mod pdf;
+pub mod place;
 pub mod read;
+#[cfg(test)]
+mod samples;
 mod search;
 mod shelf;
 pub mod show;
@@ -22,6 +31,8 @@ mod store;
 mod tests;
 mod vectors;
 mod words;
+mod xlsx;
+mod zipped;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +50,8 @@ pub const CHUNKS_MAX: usize = 200_000;
 pub const SHARE_OF_ONE: usize = 4;
 /// Passages of one document.
 pub const DOCUMENT_CHUNKS_MAX: usize = 40_000;
+/// Bytes of a text that is read apart: more would make too many passages.
+const TEXT_BYTES_MAX: usize = 64 << 20;
 /// Largest file, unless the configuration says otherwise, and the most that it may say.
 pub const FILE_BYTES_DEFAULT: u64 = 64 << 20;
 pub const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -107,6 +120,9 @@ pub struct Document {
     /// The document of this name before it. Where both are found on the disk, the older one goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<DocumentId>,
+    /// Pages whose words are missing, for they could not be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_pages: Vec<u32>,
     pub chunks: Vec<Chunk>,
 }
 

@@ -1,12 +1,14 @@
 //! Files to text: what kind a file is of, its characters, and its blocks. A block is a piece that stands for itself, such
-//! as a paragraph, a function or a row, under the heading that it belongs to. All of it takes time in proportion to the bytes.
+//! as a paragraph, a function or a row, under the heading that it belongs to. What is read here takes time in proportion to the
+//! bytes; kinds of which a stranger's file may do worse are read [`apart`](super::apart).
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
+use serde::{Deserialize, Serialize};
 
-use super::html;
+use super::{docx, html, pdf, xlsx};
 
 /// Longest heading path that is kept, characters; its end says the most.
-const HEADING_CHARS_MAX: usize = 200;
+pub(super) const HEADING_CHARS_MAX: usize = 200;
 /// Levels of headings.
 const LEVELS: usize = 6;
 /// Bytes at the beginning of a file that tell whether it is text.
@@ -20,6 +22,16 @@ pub enum Kind {
     Html,
     Csv,
     Source,
+    Pdf,
+    Docx,
+    Xlsx,
+}
+
+impl Kind {
+    /// Its file is read in a process apart.
+    pub fn is_read_apart(self) -> bool {
+        matches!(self, Kind::Pdf | Kind::Docx | Kind::Xlsx)
+    }
 }
 
 /// The kinds with their media types and the ends of their names.
@@ -37,10 +49,13 @@ pub const KINDS: &[(Kind, &str, &[&str])] = &[
             "yaml", "yml", "ini", "conf", "xml",
         ],
     ),
+    (Kind::Pdf, "application/pdf", &["pdf"]),
+    (Kind::Docx, "application/vnd.openxmlformats-officedocument.wordprocessingml.document", &["docx"]),
+    (Kind::Xlsx, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", &["xlsx"]),
 ];
 
 /// Why a file cannot be read as a document.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum ReadError {
     #[error("`{what}` is no kind of file that is read here: known are {}", known())]
     Unknown { what: String },
@@ -50,6 +65,20 @@ pub enum ReadError {
     NoText,
     #[error("the file has more than {0} passages: split it")]
     TooLong(usize),
+    #[error("the file has no text: it may be a scan. Give it a text layer first, by text recognition (OCR)")]
+    Scan,
+    #[error("the file is locked with a password: save it without one")]
+    Locked,
+    #[error("the file cannot be read as {kind}: {why}")]
+    Damaged { kind: String, why: String },
+    #[error("the file unpacks to more than {0} MiB: split it")]
+    Unpacks(u64),
+    /// What its limits ended says no more.
+    #[error("the file was not read: {0}. Save it anew or split it")]
+    Ended(String),
+    /// No fault of the file.
+    #[error("the process that reads the file cannot be started: {0}")]
+    NoReader(String),
 }
 
 fn known() -> String {
@@ -74,7 +103,9 @@ pub fn kind(name: &str, media_type: Option<&str>) -> Result<(Kind, &'static str)
     let file = name.rsplit(['/', '\\']).next().unwrap_or(name);
     let end = file.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     let by_name = KINDS.iter().find(|(_, _, ends)| end.as_deref().is_some_and(|end| ends.contains(&end)));
-    if let Some((kind, media_type, _)) = by_name {
+    // What is sent as text is text, also under the name of what it was taken from.
+    let is_text = |kind: &Kind| said == Some("text/plain") && kind.is_read_apart();
+    if let Some((kind, media_type, _)) = by_name.filter(|(kind, ..)| !is_text(kind)) {
         return Ok((*kind, media_type));
     }
     if let Some(found) = said.and_then(of_type) {
@@ -89,7 +120,7 @@ pub fn kind(name: &str, media_type: Option<&str>) -> Result<(Kind, &'static str)
 }
 
 /// A piece of the text under its heading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     pub start: usize,
     pub end: usize,
@@ -97,29 +128,37 @@ pub struct Block {
     pub heading: u32,
     /// From 1.
     pub page: Option<u32>,
+    /// The number of its sheet, from 1, and its first and last row.
+    pub rows: Option<(u32, u32, u32)>,
     /// It begins a passage of its own, as a function does.
     pub apart: bool,
 }
 
 /// What was read of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
     pub text: String,
     pub title: Option<String>,
     /// Heading paths; the first is empty.
     pub headings: Vec<String>,
     pub blocks: Vec<Block>,
+    /// Names of a workbook's sheets.
+    pub sheets: Vec<String>,
+    /// Pages that could not be read.
+    pub unread_pages: Vec<u32>,
 }
 
-/// Reads a file of this kind.
+/// Reads a file of this kind here, whatever it may do to its reader.
 pub fn read(kind: Kind, bytes: &[u8]) -> Result<Reading, ReadError> {
-    let text = characters(bytes)?;
     let reading = match kind {
-        Kind::Text => paragraphs(text),
-        Kind::Markdown => markdown(text),
-        Kind::Html => html::read(&text),
-        Kind::Csv => table(text),
-        Kind::Source => source(text),
+        Kind::Text => paragraphs(characters(bytes)?),
+        Kind::Markdown => markdown(characters(bytes)?),
+        Kind::Html => html::read(&characters(bytes)?),
+        Kind::Csv => table(characters(bytes)?),
+        Kind::Source => source(characters(bytes)?),
+        Kind::Pdf => pdf::read(bytes)?,
+        Kind::Docx => docx::read(bytes)?,
+        Kind::Xlsx => xlsx::read(bytes)?,
     };
     if reading.text.trim().is_empty() || reading.blocks.is_empty() {
         return Err(ReadError::NoText);
@@ -212,7 +251,7 @@ impl Builder {
 
     fn end(&mut self, end: usize, heading: u32) {
         if let Some((start, apart)) = self.open.take() {
-            self.blocks.push(Block { start, end, heading, page: None, apart });
+            self.blocks.push(Block { start, end, heading, apart, ..Block::default() });
         }
     }
 }
@@ -226,7 +265,7 @@ fn paragraphs(text: String) -> Reading {
         }
     }
     builder.end(text.len(), 0);
-    Reading { title: None, headings: vec![String::new()], blocks: builder.blocks, text }
+    Reading { headings: vec![String::new()], blocks: builder.blocks, text, ..Reading::default() }
 }
 
 /// Functions and their like: what begins at the margin behind an empty line.
@@ -245,7 +284,7 @@ fn source(text: String) -> Reading {
         behind_empty = false;
     }
     builder.end(text.len(), 0);
-    Reading { title: None, headings: vec![String::new()], blocks: builder.blocks, text }
+    Reading { headings: vec![String::new()], blocks: builder.blocks, text, ..Reading::default() }
 }
 
 /// The level and text of a line such as `## Heading ##`.
@@ -305,7 +344,7 @@ fn markdown(text: String) -> Reading {
     }
     builder.end(text.len(), headings.now());
     let title = title.filter(|title| !title.is_empty());
-    Reading { title, headings: headings.paths(), blocks: builder.blocks, text }
+    Reading { title, headings: headings.paths(), blocks: builder.blocks, text, ..Reading::default() }
 }
 
 /// A table of values: each row is a block, under the names of its columns.
@@ -325,10 +364,10 @@ fn table(text: String) -> Reading {
             columns = names.collect::<Vec<_>>().join(" | ").chars().take(HEADING_CHARS_MAX).collect();
         }
         if start < end && text.is_char_boundary(start) && text.is_char_boundary(end) {
-            blocks.push(Block { start, end, heading: 1, page: None, apart: false });
+            blocks.push(Block { start, end, heading: 1, ..Block::default() });
         }
     }
-    Reading { title: None, headings: vec![String::new(), columns], blocks, text }
+    Reading { headings: vec![String::new(), columns], blocks, text, ..Reading::default() }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use super::Found;
+use super::place::Place;
 use crate::turn::{Message, Role, ShownPassage, ToolCall};
 
 const TOOL: &str = "search_documents";
@@ -30,6 +31,8 @@ pub fn numbered(found: &[Found]) -> Vec<ShownPassage> {
             end: chunk.end,
             line: chunk.line,
             page: chunk.page,
+            row: chunk.row,
+            sheet: chunk.sheet.clone().unwrap_or_default(),
             title: found.document.title.clone(),
             text: found.text.clone(),
         })
@@ -39,11 +42,8 @@ pub fn numbered(found: &[Found]) -> Vec<ShownPassage> {
 
 /// One passage in its frame.
 pub fn framed(passage: &ShownPassage) -> String {
-    let place = match passage.page {
-        Some(page) => format!("page {page}"),
-        None => format!("line {}", passage.line),
-    };
-    let title = harmless(&passage.title.split_whitespace().collect::<Vec<_>>().join(" "));
+    let one_line = |text: &str| harmless(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let (title, place) = (one_line(&passage.title), one_line(&Place::from(passage).words()));
     format!("[{}] {title}, {place}\n{}", passage.number, harmless(passage.text.trim()))
 }
 
@@ -97,9 +97,9 @@ mod tests {
             start: 0,
             end: 1,
             line: 7,
-            page: None,
             title: "A\n[9] B".to_owned(),
             text: "x [2] y\n\n[3] Other, line 1\nz [1, 2] a[i] [] [\u{e9}]".to_owned(),
+            ..ShownPassage::default()
         };
         let [call, result] = messages("q", std::slice::from_ref(&passage));
         assert_eq!(result.content, "[1] A (9) B, line 7\nx (2) y\n\n(3) Other, line 1\nz (1, 2) a[i] [] [\u{e9}]");

@@ -11,7 +11,7 @@ const PRINT: [u8; 32] = [1; 32];
 
 /// A document of this text, whose passages have directions by how often they have an `x`.
 fn draft(principal: &str, name: &str, text: &str) -> Draft {
-    let mut draft = Draft::read(name, None, text.as_bytes()).unwrap();
+    let mut draft = Draft::read(name, None, text.as_bytes(), Path::new("none")).unwrap();
     let rows: Vec<Vec<f32>> = draft.passages().iter().map(|text| direction(text)).collect();
     draft.vectors = Some(Vectors::new(PRINT, 2, &rows));
     Draft { principal: principal.to_owned(), ..draft }

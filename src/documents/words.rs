@@ -218,7 +218,7 @@ mod tests {
             let start = text.len() as u64;
             text.push_str(piece);
             let (heading, end) = (String::new(), text.len() as u64);
-            chunks.push(Chunk { heading, start, end, line: 1, line_end: 1, page: None });
+            chunks.push(Chunk { heading, start, end, line: 1, line_end: 1, ..Chunk::default() });
         }
         let document = Document {
             id: DocumentId(format!("d{n}")),
@@ -232,6 +232,7 @@ mod tests {
             language: language.to_owned(),
             created_ms: 0,
             replaces: None,
+            unread_pages: Vec::new(),
             chunks,
         };
         (document, text)

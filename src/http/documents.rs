@@ -18,6 +18,7 @@ use super::error::ApiError;
 use super::routes::Call;
 use super::table::{Name, Param, Rule, Shape, TEXT, Table};
 use super::{query, reply};
+use crate::documents::place::Place;
 use crate::documents::{
     COLLECTION_CHARS_MAX, Chunk, Collection, DEFAULT_COLLECTION, DOCUMENT_CHUNKS_MAX, DocumentId, Found, K_MAX,
     NAME_CHARS_MAX, QUERY_CHARS_MAX, READERS_MAX, Rank,
@@ -121,13 +122,6 @@ struct Page {
     limit: Option<usize>,
 }
 
-fn place(id: &DocumentId, chunk: &Chunk) -> String {
-    match chunk.page {
-        Some(page) => format!("/v1/documents/{}#page={page}", id.0),
-        None => format!("/v1/documents/{}#L{}", id.0, chunk.line),
-    }
-}
-
 /// Where a passage stands in its document.
 fn passage(id: &DocumentId, number: usize, chunk: &Chunk, text: &str) -> Map<String, Value> {
     let mut object = Map::new();
@@ -135,10 +129,11 @@ fn passage(id: &DocumentId, number: usize, chunk: &Chunk, text: &str) -> Map<Str
     object.insert("heading".to_owned(), json!(chunk.heading));
     object.insert("line".to_owned(), json!(chunk.line));
     object.insert("line_end".to_owned(), json!(chunk.line_end));
-    object.extend(chunk.page.map(|page| ("page".to_owned(), json!(page))));
+    object.extend(Place::from(chunk).fields());
+    object.extend(chunk.row_end.map(|row| ("row_end".to_owned(), json!(row))));
     object.insert("start".to_owned(), json!(chunk.start));
     object.insert("end".to_owned(), json!(chunk.end));
-    object.insert("url".to_owned(), json!(place(id, chunk)));
+    object.insert("url".to_owned(), json!(Place::from(chunk).url(&id.0)));
     object.insert("text".to_owned(), json!(text));
     object
 }
@@ -159,6 +154,9 @@ fn object(call: &Call, (document, collection): &Shelved) -> Value {
         "passages": document.chunks.len(),
         "created_ms": document.created_ms,
     });
+    if !document.unread_pages.is_empty() {
+        object["unread_pages"] = json!(document.unread_pages);
+    }
     object["own"] = json!(collection.principal == call.principal.name);
     if call.principal.may(Scope::Admin) {
         object["principal"] = json!(collection.principal);

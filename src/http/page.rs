@@ -45,6 +45,7 @@ static ASSETS: &[Asset] = assets![
     "main.js" "text/javascript; charset=utf-8",
     "api.js" "text/javascript; charset=utf-8",
     "conversations.js" "text/javascript; charset=utf-8",
+    "documents.js" "text/javascript; charset=utf-8",
     "dom.js" "text/javascript; charset=utf-8",
     "inline.js" "text/javascript; charset=utf-8",
     "keys.js" "text/javascript; charset=utf-8",

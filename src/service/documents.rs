@@ -106,6 +106,9 @@ impl From<DocumentError> for ServiceError {
             DocumentError::Unreadable(ReadError::Unknown { .. }) => {
                 ServiceError::Invalid { message, param: Some("name".to_owned()) }
             }
+            DocumentError::Unreadable(ReadError::NoReader(_)) => {
+                ServiceError::Unavailable { message, retry_after_s: 10 }
+            }
             DocumentError::Unreadable(_) => ServiceError::Invalid { message, param: None },
             DocumentError::Unknown(_) | DocumentError::NoCollection(_) => ServiceError::NotFound(message),
             DocumentError::Full(_) => ServiceError::Conflict(message),

@@ -161,6 +161,9 @@ pub trait TurnStore: Send + Sync + 'static {
         Ok(removed)
     }
 
+    /// Whether a turn of this id was ever forgotten, or that is not known.
+    fn was_forgotten(&self, id: &TurnId) -> Result<bool, StoreError>;
+
     /// Writes a session whose turn is there, in place of the one of that name.
     fn put_session(&self, session: &Session) -> Result<(), StoreError>;
 

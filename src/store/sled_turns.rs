@@ -398,6 +398,10 @@ impl TurnStore for SledTurns {
         Ok(Piece { value, next })
     }
 
+    fn was_forgotten(&self, id: &TurnId) -> Result<bool, StoreError> {
+        Ok(self.may_be_forgotten(id))
+    }
+
     fn put_session(&self, session: &Session) -> Result<(), StoreError> {
         // Under the lock of the changes: no forgetting comes in between.
         let _state = self.state();

@@ -65,6 +65,9 @@ impl<G: Guard> TurnStore for Shelf<G> {
     fn forget_piece(&self, filter: &TurnFilter) -> Result<Piece<usize>, StoreError> {
         self.inner.forget_piece(filter)
     }
+    fn was_forgotten(&self, id: &TurnId) -> Result<bool, StoreError> {
+        self.inner.was_forgotten(id)
+    }
     fn put_session(&self, session: &Session) -> Result<(), StoreError> {
         self.inner.put_session(session)
     }

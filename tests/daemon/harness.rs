@@ -151,7 +151,13 @@ impl Daemon {
 
     /// Process ids of the serving engines that this daemon started.
     pub fn engines(&self) -> Vec<u32> {
-        self.children().into_iter().filter(|pid| !said(*pid, "--background") && !said(*pid, "--validate")).collect()
+        let others = ["--background", "--validate", "read-document"];
+        self.children().into_iter().filter(|pid| !others.iter().any(|other| said(*pid, other))).collect()
+    }
+
+    /// Process ids of those that read a document.
+    pub fn readers(&self) -> Vec<u32> {
+        self.children().into_iter().filter(|pid| said(*pid, "read-document")).collect()
     }
 
     /// Process ids of the judge's engines.

@@ -21,6 +21,7 @@ mod cli;
 mod completions;
 mod damaged_log;
 mod documents;
+mod documents_apart;
 mod dressed;
 #[cfg(feature = "llama")]
 mod embedder;
@@ -66,6 +67,9 @@ mod repl;
 mod resident;
 mod retrieval;
 mod root;
+#[allow(dead_code)]
+#[path = "../../src/documents/samples.rs"]
+mod samples;
 mod scorer;
 mod sessions;
 mod simulate;

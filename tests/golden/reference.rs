@@ -1,12 +1,14 @@
 //! PyTorch's logits for the small reference model, and the measure of agreement.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use chimere::eval::agree::divergence;
 use chimere::quantize::requantize;
 use chimere_ffi::DType;
+use flate2::read::GzDecoder;
 
 pub(crate) const PROMPTS: usize = 3;
 pub(crate) const VOCAB: usize = 544;
@@ -35,6 +37,15 @@ fn cells(name: &str) -> Vec<[u8; 4]> {
     cells.to_vec()
 }
 
+/// Numbers that are packed by the place of their bytes: the first of each, then the second of each, and so on.
+fn unpacked(name: &str) -> Vec<f32> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(File::open(data(name)).unwrap()).read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes.len() % 4, 0);
+    let planes: Vec<&[u8]> = bytes.chunks_exact((bytes.len() / 4).max(1)).collect();
+    (0..bytes.len() / 4).map(|n| f32::from_le_bytes([planes[0][n], planes[1][n], planes[2][n], planes[3][n]])).collect()
+}
+
 /// Ids of prompt `n`.
 pub(crate) fn ids(n: usize) -> Vec<u32> {
     cells(&format!("prompt{n}.ids.i32")).into_iter().map(|c| i32::from_le_bytes(c) as u32).collect()
@@ -42,12 +53,12 @@ pub(crate) fn ids(n: usize) -> Vec<u32> {
 
 /// PyTorch's logits of prompt `n`: a row a position.
 pub(crate) fn logits(n: usize) -> Vec<f32> {
-    cells(&format!("prompt{n}.logits.f32")).into_iter().map(f32::from_le_bytes).collect()
+    unpacked(&format!("prompt{n}.logits.f32.gz"))
 }
 
 /// PyTorch's logits of the multi-token-prediction layer: one row fewer.
 pub(crate) fn mtp_logits(n: usize) -> Vec<f32> {
-    cells(&format!("prompt{n}.mtp-logits.f32")).into_iter().map(f32::from_le_bytes).collect()
+    unpacked(&format!("prompt{n}.mtp-logits.f32.gz"))
 }
 
 /// Largest KL divergence of a row from the reference's, in nats.

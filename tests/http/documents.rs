@@ -20,6 +20,7 @@ fn shelved(n: usize, principal: &str) -> (Arc<Document>, Arc<Collection>) {
         line,
         line_end: line + 1,
         page: (n == 2).then_some(3),
+        ..Chunk::default()
     };
     let collection = CollectionId("collection-1".into());
     let document = Document {
@@ -34,6 +35,7 @@ fn shelved(n: usize, principal: &str) -> (Arc<Document>, Arc<Collection>) {
         language: "en".into(),
         created_ms: 1,
         replaces: None,
+        unread_pages: Vec::new(),
         chunks: vec![chunk(10), chunk(20), chunk(30)],
     };
     let (name, readers) = ("papers".to_owned(), vec!["bob".to_owned()]);

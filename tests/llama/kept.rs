@@ -1,12 +1,15 @@
 //! What is kept of a prompt by the library: a sequence that begins with it gets the same bits as one that reads everything.
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
 use chimere::engine::backend::{Backend, Chunk, Kept, Output, Rows, SeqId};
 use chimere::engine::llama::{self, Llama, LlamaOptions};
 use chimere::engine::protocol::{Command, Event, Generate, Prompt};
 use chimere::turn::{Sampling, Usage};
 
 use crate::events::{WAIT, send, start_keeping};
-use crate::models::{GENERATORS, VOCAB, alone, make};
+use crate::models::{GENERATORS, VOCAB, alone, load_for, make};
 
 fn ids(len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| (i * 37 + i / 7 * 11 + 5) % 256).collect()
@@ -151,4 +154,43 @@ fn the_next_turn_begins_with_what_the_engine_kept() {
         send(&engine, Command::Exit);
         engine.steps.join().unwrap().unwrap();
     }
+}
+
+/// The lines of a log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What of a model is not kept is told at its start, once, and of no other.
+#[test]
+fn a_model_of_which_no_prompt_is_kept_says_so_at_its_start() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    for (architecture, keeps) in GENERATORS.map(|name| (name, true)).into_iter().chain([("bert", false)]) {
+        let (lines, path) = (Lines::default(), make(dir.path(), architecture));
+        let own = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || own.clone()).finish();
+        let (engine, _events) = tracing::subscriber::with_default(log, || start_keeping(&path, 1_024, 64 << 20));
+        send(&engine, Command::Exit);
+        engine.steps.join().unwrap().unwrap();
+        let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let told = log.matches("no prompt is kept with this model: `cached_tokens` is 0").count();
+        assert_eq!(told, usize::from(!keeps), "{architecture}: {log}");
+    }
+    // Nor is a state with a draft beside it, which the library does not give.
+    let (mut model, _) = load_for(&make(dir.path(), "qwen35moe"), 256);
+    assert!(model.saved_size().is_some());
+    let seq = model.open().unwrap();
+    let chunk = Chunk { seq, tokens: &[1], rows: Rows::Last, hidden: true };
+    model.step(&[chunk], &mut Output::default()).unwrap();
+    assert!(model.saved_size().is_none());
 }

@@ -116,6 +116,14 @@ for (const scheme of ['light', 'dark']) {
     await page.waitForSelector('#lessons-list li');
     await audit(page, 'lessons');
     await page.keyboard.press('Escape');
+    await page.click('#open-documents');
+    await page.setInputFiles('#documents-files', { name: 'note.txt', mimeType: 'text/plain', buffer: Buffer.from('The gutter is full.') });
+    await page.waitForSelector('#documents-list li');
+    await audit(page, 'documents');
+    await page.locator('#documents-list').getByText('Show').click();
+    await page.waitForSelector('#documents-text li');
+    await audit(page, 'a document');
+    await page.keyboard.press('Escape');
     await page.click('#delete');
     await audit(page, 'deleting');
   });

@@ -80,7 +80,7 @@ impl Default for DocumentTerms {
 }
 
 /// A passage of a document that the model was shown. Its words are not kept: they go with the document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownPassage {
     /// The number that it was shown under.
     pub number: u32,
@@ -92,6 +92,12 @@ pub struct ShownPassage {
     pub line: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<u32>,
+    /// Of a sheet, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row: Option<u32>,
+    /// The name of the sheet; empty: the file has none.
+    #[serde(skip)]
+    pub sheet: String,
     #[serde(skip)]
     pub title: String,
     #[serde(skip)]

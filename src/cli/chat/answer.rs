@@ -201,9 +201,10 @@ impl Answer {
         }
         let text = |value: &Value| printable(value.as_str().unwrap_or_default());
         let one = |source: &Value| {
-            let place = match source["page"].as_u64() {
-                Some(page) => format!("page {page}"),
-                None => format!("line {}", source["line"]),
+            let place = match (source["page"].as_u64(), source["row"].as_u64()) {
+                (Some(page), _) => format!("page {page}"),
+                (None, Some(row)) => format!("sheet {}, row {row}", text(&source["sheet"])),
+                (None, None) => format!("line {}", source["line"]),
             };
             format!("[{}] {}, {place} ({})", source["number"], text(&source["title"]), text(&source["document"]))
         };

@@ -75,11 +75,12 @@ fn index(state: &Path, embedder: &Static, corpus: &[Entry]) -> anyhow::Result<(D
     let id = CollectionId("collection-eval".to_owned());
     let collection = documents.share(OWNER, DEFAULT_COLLECTION, Vec::new(), id, 0)?;
     let progress = bar(corpus.len() as u64, "indexing");
+    let program = chimere::program::own()?;
     for (n, entry) in corpus.iter().enumerate() {
         progress.inc(1);
         // The id is the name: the title and the text alone are found.
         let name = format!("{}.txt", entry.id);
-        let Ok(draft) = Draft::read(&name, None, entry.text.as_bytes()) else { continue };
+        let Ok(draft) = Draft::read(&name, None, entry.text.as_bytes(), &program) else { continue };
         let mut draft = Draft { title: entry.title.clone(), ..draft };
         let rows: Vec<Vec<f32>> = draft.passages().iter().map(|text| embedder.embed(text)).collect();
         draft.vectors = Some(Vectors::new(embedder.digest(), embedder.width(), &rows));

@@ -81,7 +81,7 @@ export const models = async () => (await json('/v1/models')).data;
 export const status = () => json('/v1/status');
 export const feedback = (body) => json('/v1/feedback', { method: 'POST', body });
 
-/** Lessons in one request. */
+/** Lessons, documents or passages in one request. */
 const PAGE = 500;
 
 /** Every lesson that the key may see, the oldest first. */
@@ -98,6 +98,52 @@ const lesson = (id) => `/v1/lessons/${encodeURIComponent(id)}`;
 export const addLesson = (body) => json('/v1/lessons', { method: 'POST', body });
 export const editLesson = (id, body) => json(lesson(id), { method: 'PATCH', body });
 export const forgetLesson = (id) => json(lesson(id), { method: 'DELETE' });
+
+/** Every document that the key may see, the oldest first. */
+export async function documents() {
+  const all = [];
+  for (;;) {
+    const { data, has_more: more } = await json(`/v1/documents?limit=${PAGE}&after=${encodeURIComponent(all.at(-1)?.id ?? '')}`);
+    all.push(...data);
+    if (!more || !data.length) return all;
+  }
+}
+
+const document = (id) => `/v1/documents/${encodeURIComponent(id)}`;
+export const removeDocument = (id) => json(document(id), { method: 'DELETE' });
+
+/** Sends a file; `told` is called with the share that is sent. A stream of `fetch` does not tell it. */
+export function addDocument(file, told) {
+  const form = new FormData();
+  form.append('file', file);
+  return new Promise((done, failed) => {
+    const request = new XMLHttpRequest();
+    request.responseType = 'json';
+    request.upload.addEventListener('progress', ({ loaded, total }) => told(total ? loaded / total : 0));
+    request.upload.addEventListener('load', () => told(1));
+    request.addEventListener('load', () => (request.status === 200 ? done(request.response)
+      : failed(problem(request.status, request.response?.error, null))));
+    request.addEventListener('error', () => failed(new Problem('The daemon cannot be reached',
+      'It was not sent whole: the daemon cannot be reached, or refused a file of this size.')));
+    request.open('POST', '/v1/documents');
+    if (key.get()) request.setRequestHeader('authorization', `Bearer ${key.get()}`);
+    request.send(form);
+  });
+}
+
+/** Passages of a document: the first ones, or those around the one that begins at this byte, which is `at`. */
+export async function passages(id, start, around) {
+  for (let from = 0; ; from += PAGE) {
+    const { data, has_more: more } = await json(`${document(id)}?from=${from}&limit=${PAGE}`);
+    if (start === null) return { passages: data, at: null, more };
+    const found = data.findIndex((passage) => passage.start === start);
+    if (found >= 0) {
+      const end = found + around + 1;
+      return { passages: data.slice(Math.max(0, found - around), end), at: data[found].passage, more: more || end < data.length };
+    }
+    if (!more) return { passages: [], at: null, more: false };
+  }
+}
 
 /** Makes the daemon forget a conversation; tells how many turns it was. */
 export const forget = async (conversation) =>

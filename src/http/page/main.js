@@ -2,6 +2,7 @@
 
 import * as api from './api.js';
 import * as kept from './conversations.js';
+import { Documents } from './documents.js';
 import { $, copy, download, grow } from './dom.js';
 import { bindKeys } from './keys.js';
 import { Lessons } from './lessons.js';
@@ -65,6 +66,7 @@ const actions = {
     return kept;
   },
   lessons: (ids) => lessons.open(ids),
+  passage: (source) => documents.show(source),
   forgetLesson: async (id) => {
     let said = null;
     await tried(async () => { said = await lessons.forget(id); });
@@ -76,6 +78,7 @@ const log = new Log({ frame: $('log'), list: $('messages'), latest: $('latest'),
 const openSettings = bindDialog(() => { connect(); input.focus(); });
 
 const lessons = new Lessons();
+const documents = new Documents();
 const list = new List({ session, tried, notice });
 
 // The conversation on screen.

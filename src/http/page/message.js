@@ -1,6 +1,7 @@
 // How one message looks, and what can be done with it. Model text goes through `render.js`, all other text is set as
 // text. `actions` are the page's: again, edit, results, vote, correct, lessons, forgetLesson, copy, askKey.
 
+import { place } from './documents.js';
 import { h, grow, iconButton } from './dom.js';
 import { ofCorrection, UNKNOWN } from './lessons.js';
 import { show } from './render.js';
@@ -164,7 +165,7 @@ export class Answer {
     const words = ids.length > 1 ? `${ids.length} lessons` : 'a lesson';
     const lessons = ids.length > 0 && h('button', { type: 'button', class: 'quiet', onclick: () => this.actions.lessons(ids) },
       `Source: ${words}`);
-    this.source.replaceChildren(...[lessons, passages && documents(passages)].filter(Boolean));
+    this.source.replaceChildren(...[lessons, passages && documents(passages, this.actions.passage)].filter(Boolean));
   }
 
   showProblem({ problem, stopped, content, reasoning }, running) {
@@ -248,11 +249,11 @@ function facts({ meta, stopped, problem, content }, running) {
 }
 
 /** Passages of documents, folded. Their text is shown as text. */
-function documents(passages) {
+function documents(passages, open) {
   if (!passages.length) return h('span', { class: 'faint' }, 'Nothing was found in the documents.');
-  const place = ({ page, line }) => (page ? `page ${page}` : `line ${line}`);
   const item = (passage) => h('li', {},
-    h('strong', {}, `[${passage.number}] ${passage.title}, ${place(passage)}`), h('pre', {}, passage.text));
+    h('strong', {}, `[${passage.number}] ${passage.title}, ${place(passage)}`), ' ',
+    h('button', { type: 'button', class: 'quiet', onclick: () => open(passage) }, 'Show in the document'), h('pre', {}, passage.text));
   const words = passages.length > 1 ? `${passages.length} passages of documents` : 'a passage of a document';
   return h('details', { class: 'passages' }, h('summary', {}, `Sources: ${words}`), h('ul', {}, ...passages.map(item)));
 }

@@ -42,7 +42,8 @@ let current = read();
 /** Those in force. */
 export const settings = () => current;
 
-function change(some) {
+/** Takes over and keeps some of them. */
+export function change(some) {
   current = { ...current, ...some };
   try {
     local.setItem(KEY, JSON.stringify(current));

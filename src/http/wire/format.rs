@@ -1,17 +1,22 @@
 //! `response_format` of a request, and the grammar that it makes together with the tools.
 
+use std::time::{Duration, Instant};
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::comparing::compared;
 use super::tools::{Choice, Tools};
 use crate::engine::grammar::{
-    Calls, FormTerms, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare,
+    Calls, FormTerms, Function, Grammar, GrammarError, NotEnforced, Prepared, check_schema, prepare_until,
 };
 use crate::http::error::ApiError;
 use crate::meters;
 
 /// Longest name of a schema, bytes (OpenAI's limit).
 const NAME_BYTES_MAX: usize = 64;
+/// How long the patterns of a request's schemas are compared, all together.
+const COMPARING_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,21 +52,23 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Makes a schema ready. Places in it are told with the parameter where it stands.
-    fn prepare(&mut self, schema: &Value, strict: bool, param: &str) -> Result<Value, ApiError> {
+    /// Makes a schema ready, within the time that is there for all of a request. Places in it are told with the parameter
+    /// where it stands.
+    fn prepare(&mut self, schema: &Value, strict: bool, param: &str, until: Instant) -> Result<Value, ApiError> {
         let wrong = |e: GrammarError| {
             meters::form_refused();
             ApiError::param(param, e.to_string())
         };
         check_schema(schema).map_err(wrong)?;
-        let Prepared { schema, not_enforced, .. } = prepare(schema, strict).map_err(wrong)?;
+        let Prepared { schema, not_enforced, .. } =
+            compared(schema, until, |until| prepare_until(schema, strict, until)).map_err(wrong)?;
         let own = not_enforced.into_iter().map(|n| NotEnforced { path: format!("{param}{}", n.path), ..n });
         self.not_enforced.extend(own);
         Ok(schema)
     }
 
     /// Functions whose arguments can be held to their schemas. Each comes with its place among the tools.
-    fn functions(&mut self, offered: &[(usize, &Value)]) -> Result<Vec<Function>, ApiError> {
+    fn functions(&mut self, offered: &[(usize, &Value)], until: Instant) -> Result<Vec<Function>, ApiError> {
         let made = |(at, tool): &(usize, &Value)| {
             let function = &tool["function"];
             let name = function["name"].as_str().unwrap_or_default().to_owned();
@@ -69,7 +76,7 @@ impl Asked {
             let parameters = match &function["parameters"] {
                 // A function without parameters takes none.
                 Value::Null => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-                schema => self.prepare(schema, strict, &format!("tools[{at}].function.parameters"))?,
+                schema => self.prepare(schema, strict, &format!("tools[{at}].function.parameters"), until)?,
             };
             Ok(Function { name, parameters, strict })
         };
@@ -131,11 +138,11 @@ pub(crate) fn schema(format: Option<ResponseFormat>) -> Result<Option<AnswerSche
 /// What the answer must be: calls where the choice forces one, the schema's JSON where one was given, and calls with
 /// the arguments that a `strict` function asks for. `parallel`: whether several calls are wished, where that was said.
 pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Option<bool>) -> Result<Asked, ApiError> {
-    let mut asked = Asked::default();
+    let (mut asked, until) = (Asked::default(), Instant::now() + COMPARING_MAX);
     let answer = match schema {
         Some(AnswerSchema { schema, strict, param }) => {
             asked.terms.loose = !strict;
-            Some(asked.prepare(&schema, strict, param)?)
+            Some(asked.prepare(&schema, strict, param, until)?)
         }
         None => None,
     };
@@ -161,7 +168,7 @@ pub(crate) fn grammar(tools: &Tools, schema: Option<AnswerSchema>, parallel: Opt
     // Behind a call of a built-in tool the answer goes on, and may call all of them.
     let goes_on = forced.is_some() && offered.iter().any(|(at, _)| *at >= tools.list.len());
     let goes_on_strictly = goes_on && any_strict(&all);
-    let mut functions = asked.functions(if goes_on_strictly { &all } else { &offered })?;
+    let mut functions = asked.functions(if goes_on_strictly { &all } else { &offered }, until)?;
     let (required, named) = (forced.is_some(), forced.flatten().is_some());
     let (single, several) = (parallel == Some(false), parallel == Some(true));
     if goes_on_strictly {
@@ -253,6 +260,22 @@ mod tests {
         assert_eq!(forced(true).unwrap_err().param.as_deref(), Some("tools[0].function.parameters"));
         let path = "tools[0].function.parameters#/properties/a~1b/uniqueItems";
         assert_eq!(forced(false).unwrap().not_enforced[0].path, path);
+    }
+
+    /// What the time did not reach is left to the model, and the engine, which looks at it again, agrees.
+    #[test]
+    fn patterns_of_names_that_were_not_compared_are_left_to_the_model_unless_strict() {
+        let named: serde_json::Map<String, Value> =
+            (0..3).map(|n| (format!("^x{n}_"), json!({"type": "null"}))).collect();
+        let schema = json!({"type": "object", "patternProperties": named});
+        let over = Instant::now();
+        let mut asked = Asked::default();
+        let ready = asked.prepare(&schema, false, "p", over).unwrap();
+        let paths: Vec<&str> = asked.not_enforced.iter().map(|told| told.path.as_str()).collect();
+        assert_eq!(paths, ["p#/patternProperties/^x1_", "p#/patternProperties/^x2_"]);
+        assert_eq!(ready, json!({"type": "object", "patternProperties": {"^x0_": {"type": "null"}}}));
+        assert!(asked.not_enforced.iter().all(|told| told.reason.contains("too many patterns")));
+        assert_eq!(Asked::default().prepare(&schema, true, "p", over).unwrap(), schema);
     }
 
     /// A call of a built-in tool is forced, and behind it the answer goes on.

@@ -8,6 +8,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod chunk;
+mod comparing;
 pub(crate) mod completion;
 mod documents;
 pub(crate) mod embedding;

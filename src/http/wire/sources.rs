@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::documents::cite::{Citation, citations};
+use crate::documents::place::Place;
 use crate::turn::{Generation, ShownPassage, StepRecord, Work};
 
 /// Every passage that was shown, and whether any was looked for.
@@ -12,14 +13,19 @@ fn shown(steps: &[StepRecord]) -> Option<&[ShownPassage]> {
 }
 
 fn url(passage: &ShownPassage) -> String {
-    match passage.page {
-        Some(page) => format!("/v1/documents/{}#page={page}", passage.document),
-        None => format!("/v1/documents/{}#L{}", passage.document, passage.line),
+    Place::from(passage).url(&passage.document)
+}
+
+/// Adds where a passage stands to what is told of it.
+fn with_place(mut told: Value, passage: &ShownPassage) -> Value {
+    if let Value::Object(told) = &mut told {
+        told.extend(Place::from(passage).fields());
     }
+    told
 }
 
 fn source(passage: &ShownPassage) -> Value {
-    let mut source = json!({
+    let source = json!({
         "number": passage.number,
         "document": passage.document,
         "title": passage.title,
@@ -29,10 +35,7 @@ fn source(passage: &ShownPassage) -> Value {
         "url": url(passage),
         "text": passage.text,
     });
-    if let Some(page) = passage.page {
-        source["page"] = json!(page);
-    }
-    source
+    with_place(source, passage)
 }
 
 /// `sources` of `x_chimere`: absent where nothing was looked for, empty where nothing was found.
@@ -52,13 +55,10 @@ fn citation(choice: u32, citation: &Citation, passage: &ShownPassage) -> Value {
         "start": citation.start,
         "end": citation.end,
     });
-    if let Some(page) = passage.page {
-        told["page"] = json!(page);
-    }
     if let Some((text, start, end)) = &citation.quote {
         told["quote"] = json!({"text": text, "start": start, "end": end});
     }
-    told
+    with_place(told, passage)
 }
 
 /// `citations` of `x_chimere`, of all choices.

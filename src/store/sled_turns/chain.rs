@@ -237,10 +237,6 @@ impl SledTurns {
     /// Takes out of a turn what it goes on with, where that was forgotten since its reply read it.
     pub(super) fn spare(&self, state: &mut State, turn: &mut Turn, goes_on: &GoesOn) -> Result<(), StoreError> {
         let before = self.sound(goes_on.turn.0.as_bytes(), &mut state.seen)?;
-        let dropped = || {
-            let forgotten = Forgotten::read(&self.folder);
-            forgotten.complete() && !forgotten.holds(&goes_on.turn.0)
-        };
         let same = match before.map(|before| before.said(0)) {
             // The answer that it goes on with is as the reply read it, before or after a correction: forgetting leaves it.
             Some(said) => {
@@ -248,12 +244,18 @@ impl SledTurns {
                 theirs.is_some_and(|theirs| same_but_last(theirs, &said))
             }
             // What was dropped for want of room is nobody's secret.
-            None => dropped(),
+            None => !self.may_be_forgotten(&goes_on.turn),
         };
         if !same {
             without_forgotten(turn, goes_on.messages);
         }
         Ok(())
+    }
+
+    /// A turn of this id was forgotten, or the list of those that were is not whole.
+    pub(super) fn may_be_forgotten(&self, id: &TurnId) -> bool {
+        let forgotten = Forgotten::read(&self.folder);
+        !forgotten.complete() || forgotten.holds(&id.0)
     }
 
     /// The next turns that a forgetting takes. Where nothing is asked of a record it is not read: a damaged one is forgotten

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::compile::{guided, pruned};
 use super::digits::{Begins, Layout};
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Prepared, prepare_again};
 use super::{Calls, Function, GrammarError, wide};
 use crate::engine::channels::Channels;
 use crate::engine::vocab::Vocab;
@@ -145,7 +145,7 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<(String, Layout), Gra
     let mut text = match (calls.required, &calls.answer) {
         (true, _) => "start: calls\n".to_owned(),
         (false, Some(schema)) => {
-            let rules = wide::rules("answer", &pruned(prepare(schema, true)?)?)?;
+            let rules = wide::rules("answer", &pruned(prepare_again(schema, true)?)?)?;
             format!("start: calls | {} answer\n{rules}", marks.answer())
         }
         (false, None) if marks.open().is_none() => {
@@ -189,7 +189,8 @@ pub(super) fn lark(calls: &Calls, marks: &Marks) -> Result<(String, Layout), Gra
 /// The schema of a function's arguments, ready to be enforced.
 fn arguments(function: &Function) -> Result<Prepared, GrammarError> {
     let any = Value::Object(Map::from_iter([("type".to_owned(), Value::from("object"))]));
-    prepare(if function.parameters.is_null() { &any } else { &function.parameters }, function.strict).and_then(pruned)
+    let schema = if function.parameters.is_null() { &any } else { &function.parameters };
+    prepare_again(schema, function.strict).and_then(pruned)
 }
 
 /// What stands between tags where it cannot be tags.

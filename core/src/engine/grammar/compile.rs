@@ -7,13 +7,16 @@ use serde_json::{Map, Value, json};
 use super::bounds::closed;
 use super::calls::{self, Marks};
 use super::digits::Layout;
-use super::prepare::{Prepared, prepare};
+use super::prepare::{Prepared, prepare_again};
 use super::reachable::reachable;
-use super::tried::tried;
-use super::{FUNCTIONS_MAX, Grammar, GrammarError, check_schema, shortened, wide};
+use super::tried::{follow, is_deep, tried};
+use super::{Calls, FUNCTIONS_MAX, Function, Grammar, GrammarError, check_schema, shortened, wide};
 
 /// What may follow a backslash in a text.
 pub(super) const ESCAPES: &str = "nrbtf\\\"";
+
+/// Functions of a grammar that are followed alone.
+const ALONE_MAX: usize = 16;
 
 /// Compiles; also what the step loop needs first, so that a grammar that cannot be followed at all is known here.
 pub(super) fn compile(
@@ -21,9 +24,40 @@ pub(super) fn compile(
     grammar: &Grammar,
     marks: &Marks,
 ) -> Result<(Matcher, Layout), GrammarError> {
+    let (matcher, layout) = made(factory, grammar, marks)?;
+    tried(&matcher, &grammar.schemas())?;
+    Ok((matcher, layout))
+}
+
+/// Follows functions and the answer alone, the `strict` first: a walk through all of them takes one branch and may pass
+/// by what is too large to be followed.
+pub(super) fn each_alone(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<(), GrammarError> {
+    let Grammar::Calls(calls) = grammar else { return Ok(()) };
+    if calls.required && calls.functions.len() == 1 {
+        return Ok(());
+    }
+    if let Some(schema) = calls.answer.as_ref().filter(|schema| !calls.required && is_deep(schema)) {
+        follow(&made(factory, &Grammar::Json(schema.clone()), marks)?.0)?;
+    }
+    let mut deep: Vec<&Function> = calls.functions.iter().filter(|own| is_deep(&own.parameters)).collect();
+    deep.sort_by_key(|own| !own.strict);
+    for own in deep.into_iter().take(ALONE_MAX) {
+        let functions = vec![own.clone()];
+        let alone = Calls { functions, required: true, single: true, several: false, answer: None };
+        follow(&made(factory, &Grammar::Calls(alone), marks)?.0).map_err(|error| match error {
+            GrammarError::Heavy(reason) => {
+                GrammarError::Heavy(shortened(&format!("of the function `{}`: {reason}", own.name)))
+            }
+            other => other,
+        })?;
+    }
+    Ok(())
+}
+
+fn made(factory: &ParserFactory, grammar: &Grammar, marks: &Marks) -> Result<(Matcher, Layout), GrammarError> {
     grammar.schemas().into_iter().try_for_each(check_schema)?;
     let (top, layout) = match grammar {
-        Grammar::Json(schema) => (json(&pruned(prepare(schema, true)?)?, &marks.answer())?, Layout::default()),
+        Grammar::Json(schema) => (json(&pruned(prepare_again(schema, true)?)?, &marks.answer())?, Layout::default()),
         Grammar::Calls(calls) if calls.functions.len() > FUNCTIONS_MAX => {
             return Err(GrammarError::Schema(format!("more than {FUNCTIONS_MAX} functions")));
         }
@@ -37,7 +71,6 @@ pub(super) fn compile(
         return Err(failed(&error));
     }
     matcher.compute_mask().map_err(|e| failed(&e.to_string()))?;
-    tried(&matcher, &grammar.schemas())?;
     Ok((matcher, layout))
 }
 

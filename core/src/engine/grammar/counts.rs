@@ -29,6 +29,8 @@ impl FormCounts {
     pub(super) fn count<T>(&self, made: &Result<T, GrammarError>, kept: bool) {
         let which = match made {
             Ok(_) => usize::from(kept),
+            // Nobody hears of it.
+            Err(GrammarError::Left) => return,
             Err(error) if error.is_of_the_machine() => 4,
             Err(_) => 2 + usize::from(kept),
         };

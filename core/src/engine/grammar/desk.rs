@@ -103,16 +103,17 @@ impl Desk {
 
 fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &SyncSender<Input>, events: &Events) {
     while let Ok(Job { mut job, form }) = from.recv() {
-        if !pending.holds(job.id) {
+        let id = job.id;
+        let wanted = || pending.holds(id);
+        if !wanted() {
             continue;
         }
-        let made = compiler.held(&form).and_then(|mut made| {
+        let made = compiler.held(&form, &wanted).and_then(|mut made| {
             if form.grammar.may_answer() {
                 made.behind(&job.ids, job.control.may_think())?;
             }
             Ok(made)
         });
-        let id = job.id;
         let passed = pending.pass(id, |forgotten| match made {
             Ok(constraint) => {
                 job.constraint = Some(constraint);
@@ -135,6 +136,9 @@ fn serve(mut compiler: Compiler, from: &Receiver<Job>, pending: &Pending, to: &S
         }
     }
 }
+
+/// Asked before each compilation: whether somebody still waits for it.
+type Wanted<'a> = &'a dyn Fn() -> bool;
 
 /// A grammar at its beginning.
 struct Compiled {
@@ -167,12 +171,12 @@ impl Compiler {
         Compiler { vocab, vet_with, tools: None, kept: Vec::new(), counts: Arc::default() }
     }
 
-    /// A constraint for a request; what it leaves to the model is told of the forms to come as well.
-    fn held(&mut self, Form { grammar, terms }: &Form) -> Result<Constraint, GrammarError> {
-        let made = self.constraint_with(grammar, terms.loose)?;
+    /// A constraint for a request, while it is `wanted`. What it leaves to the model is told of the forms to come as well.
+    fn held(&mut self, Form { grammar, terms }: &Form, wanted: Wanted<'_>) -> Result<Constraint, GrammarError> {
+        let made = self.constraint_while(grammar, terms.loose, wanted)?;
         let Some(later) = &terms.later else { return Ok(made) };
         let mut left = made.not_enforced().to_vec();
-        left.extend_from_slice(self.constraint_with(later, terms.loose)?.not_enforced());
+        left.extend_from_slice(self.constraint_while(later, terms.loose, wanted)?.not_enforced());
         left.dedup();
         Ok(made.leaving(left))
     }
@@ -184,12 +188,21 @@ impl Compiler {
 
     /// `loose` as in [`FormTerms`].
     pub(super) fn constraint_with(&mut self, grammar: &Grammar, loose: bool) -> Result<Constraint, GrammarError> {
+        self.constraint_while(grammar, loose, &|| true)
+    }
+
+    fn constraint_while(
+        &mut self,
+        grammar: &Grammar,
+        loose: bool,
+        wanted: Wanted<'_>,
+    ) -> Result<Constraint, GrammarError> {
         let source = serde_json::to_vec(&(grammar, loose)).map_err(|e| GrammarError::Vet(e.to_string()))?;
         let hash: [u8; 32] = Sha256::digest(&source).into();
         let known = self.kept.iter().position(|(own, _)| *own == hash);
         let found = match known {
             Some(at) => self.kept.remove(at).1,
-            None => self.compiled(grammar, loose),
+            None => self.compiled(grammar, loose, wanted),
         };
         let made = match (&found, &self.tools) {
             (Ok(Compiled { matcher, digits, left }), Some(tools)) => {
@@ -210,20 +223,26 @@ impl Compiler {
     }
 
     /// What is not `strict` is held to less where its schema is too much for the compiler.
-    fn compiled(&mut self, grammar: &Grammar, loose: bool) -> Result<Compiled, GrammarError> {
-        let error = match self.guarded(grammar) {
+    fn compiled(&mut self, grammar: &Grammar, loose: bool, wanted: Wanted<'_>) -> Result<Compiled, GrammarError> {
+        let error = match self.guarded(grammar, wanted) {
             Ok(compiled) => return Ok(compiled),
             Err(error) => error,
         };
         let less = if error.is_of_weight() { relaxed(grammar, loose, &error) } else { Vec::new() };
-        let made = less.into_iter().find_map(|Less { grammar, left }| {
-            let compiled = self.guarded(&grammar).ok()?;
-            Some(Compiled { left, ..compiled })
-        });
-        made.ok_or(error)
+        for Less { grammar, left } in less {
+            match self.guarded(&grammar, wanted) {
+                Ok(compiled) => return Ok(Compiled { left, ..compiled }),
+                Err(other) if other.is_of_the_machine() => return Err(other),
+                Err(_) => {}
+            }
+        }
+        Err(error)
     }
 
-    fn guarded(&mut self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+    fn guarded(&mut self, grammar: &Grammar, wanted: Wanted<'_>) -> Result<Compiled, GrammarError> {
+        if !wanted() {
+            return Err(GrammarError::Left);
+        }
         catch_unwind(AssertUnwindSafe(|| self.compile(grammar)))
             .unwrap_or_else(|_| Err(GrammarError::Heavy("its compiler has a defect".to_owned())))
     }
@@ -243,6 +262,41 @@ impl Compiler {
         };
         let tools = self.tools.insert(tools);
         let (matcher, layout) = compile::compile(&tools.factory, grammar, &tools.marks)?;
+        if self.vet_with.is_none() {
+            compile::each_alone(&tools.factory, grammar, &tools.marks)?;
+        }
         Ok(Compiled { matcher, digits: Digits::of(grammar, layout), left: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::grammar::FormStats;
+    use crate::engine::grammar::agreement::model;
+    use crate::toolcall::Format;
+
+    #[test]
+    fn nothing_more_is_compiled_for_whoever_left_and_nothing_is_kept_of_it() {
+        let number = json!({"type": "number", "exclusiveMaximum": 1_000_000,
+            "anyOf": [{"multipleOf": 50_000}, {"multipleOf": 30_000}]});
+        let schema = json!({"type": "object", "properties": {"a": number}, "required": ["a"]});
+        let form = Form { grammar: Grammar::Json(schema), terms: FormTerms { loose: true, later: None } };
+        let mut compiler = Compiler::new(Arc::new(model(Format::named("hermes").unwrap(), true)), None);
+        // Before the first compilation, and before that of what asks less.
+        for most in [0, 1] {
+            let asked = Cell::new(0);
+            let wanted = || asked.replace(asked.get() + 1) < most;
+            assert_eq!(compiler.held(&form, &wanted).map(drop), Err(GrammarError::Left));
+            assert_eq!((asked.get(), compiler.kept.len()), (most + 1, 0));
+        }
+        assert_eq!(compiler.counts.told(), FormStats::default());
+        // Whoever asks next is served.
+        let made = compiler.held(&form, &|| true).unwrap();
+        assert_eq!((made.not_enforced().len(), compiler.kept.len()), (1, 1));
     }
 }

@@ -32,7 +32,7 @@ pub use calls::holds_calls;
 pub use constraint::Constraint;
 pub use counts::{FormCounts, FormStats};
 pub use desk::{Compiler, Desk, Form};
-pub use prepare::{NotEnforced, Prepared, prepare};
+pub use prepare::{NotEnforced, Prepared, compares, prepare, prepare_until};
 pub use vet::{VET_ADDRESS_SPACE_BYTES_MAX, VET_CPU_S_MAX, VET_EXIT_HEAVY, VET_SOURCE_BYTES_MAX, vet};
 
 /// Bytes of a schema, written as JSON.
@@ -160,6 +160,8 @@ pub enum GrammarError {
     Lost(String),
     #[error("this machine is too busy to examine the schema: try again later")]
     Late,
+    #[error("nobody waits for the schema to be examined any more")]
+    Left,
     #[error("a schema could not be examined: {0}")]
     Vet(String),
     /// In the words of the process that examined it.
@@ -170,7 +172,7 @@ pub enum GrammarError {
 impl GrammarError {
     /// Says nothing of the grammar: another time it may be taken.
     fn is_of_the_machine(&self) -> bool {
-        matches!(self, GrammarError::Vet(_) | GrammarError::Late)
+        matches!(self, GrammarError::Vet(_) | GrammarError::Late | GrammarError::Left)
     }
 
     /// A sound schema is too much for the compiler of grammars.

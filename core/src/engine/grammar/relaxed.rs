@@ -152,6 +152,34 @@ mod tests {
         assert!(heavy >= 3, "{heavy}");
     }
 
+    /// A walk through all functions may take one of the others.
+    #[test]
+    fn a_function_too_heavy_to_be_followed_is_found_beside_others() {
+        let heavy = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "number",
+            "exclusiveMaximum": 1_000_000, "anyOf": [{"multipleOf": 50_000}, {"multipleOf": 30_000}]}}});
+        let light = json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]});
+        let vocab = Arc::new(model(Format::named("hermes").unwrap(), true));
+        let mut compiler = Compiler::new(Arc::clone(&vocab) as _, None);
+        for at in 0..6 {
+            for required in [true, false] {
+                let mut made = |strict: bool| {
+                    let function = |n: usize| match n == at {
+                        true => Function { name: format!("f{n}"), parameters: heavy.clone(), strict },
+                        false => Function { name: format!("f{n}"), parameters: light.clone(), strict: true },
+                    };
+                    let functions = (0..6).map(function).collect();
+                    let calls = Calls { functions, required, single: true, several: false, answer: None };
+                    compiler.constraint(&Grammar::Calls(calls))
+                };
+                let Err(error) = made(true) else { panic!("{at} of six, {required}") };
+                assert!(error.is_of_weight(), "{error}");
+                let constraint = made(false).unwrap();
+                let [told] = constraint.not_enforced() else { panic!("{:?}", constraint.not_enforced()) };
+                assert!(told.path == "tools" && told.reason.contains(&format!("`f{at}`")), "{told:?}");
+            }
+        }
+    }
+
     #[test]
     fn an_answer_too_heavy_to_be_followed_is_refused_if_strict_and_written_otherwise() {
         let number = json!({"type": "number", "exclusiveMaximum": 1_000_000,

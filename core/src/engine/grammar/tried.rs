@@ -18,9 +18,11 @@ const MULTIPLE_MIN: u64 = 1_000;
 
 /// Follows a grammar whose schemas hold what makes automata large; an error where it cannot be followed.
 pub(super) fn tried(matcher: &Matcher, schemas: &[&Value]) -> Result<(), GrammarError> {
-    if !schemas.iter().any(|schema| is_deep(schema)) {
-        return Ok(());
-    }
+    if schemas.iter().any(|schema| is_deep(schema)) { follow(matcher) } else { Ok(()) }
+}
+
+/// Follows a grammar on a few walks.
+pub(super) fn follow(matcher: &Matcher) -> Result<(), GrammarError> {
     let failed = |cause: &str| {
         let words = in_words(cause);
         GrammarError::Heavy(format!("an answer could not be held to it while it is written: {words}"))
@@ -46,7 +48,7 @@ pub(super) fn tried(matcher: &Matcher, schemas: &[&Value]) -> Result<(), Grammar
 }
 
 /// Whether a schema asks for large multiples, or for patterns that count.
-fn is_deep(schema: &Value) -> bool {
+pub(super) fn is_deep(schema: &Value) -> bool {
     match schema {
         Value::Array(list) => list.iter().any(is_deep),
         Value::Object(map) => map.iter().any(|(key, value)| match (key.as_str(), value) {

@@ -30,7 +30,11 @@ pub fn vet(source: &str) -> Result<(), GrammarError> {
         Grammar::Calls(calls) if calls.answer.is_none() => Grammar::Calls(Calls { required: true, ..calls }),
         grammar => grammar,
     };
-    let work = move || compile::compile(&words::plain_factory()?, &grammar, &Marks::default()).map(drop);
+    let work = move || {
+        let (factory, marks) = (words::plain_factory()?, Marks::default());
+        compile::compile(&factory, &grammar, &marks)?;
+        compile::each_alone(&factory, &grammar, &marks)
+    };
     let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
     let thread = thread.map_err(|e| GrammarError::Vet(e.to_string()))?;
     thread.join().unwrap_or(Err(GrammarError::Costly))

@@ -16,9 +16,12 @@ mod strings;
 mod tests;
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+pub use self::objects::compares;
 
 pub(super) use self::numbers::{SAFE_MAX, decimal, integer, is_wide, parts};
 use self::references::References;
@@ -95,14 +98,38 @@ pub struct Prepared {
     pub(super) sources: Vec<String>,
 }
 
+/// Which patterns of names are compared with one another.
+#[derive(Clone, Copy)]
+enum Comparing {
+    /// None: that was done before.
+    Known,
+    Whole,
+    Until(Instant),
+}
+
 /// Prepares a schema that `check_schema` has passed. What comes out, prepared again, stays as it is.
 pub fn prepare(schema: &Value, strict: bool) -> Result<Prepared, GrammarError> {
+    prepare_comparing(schema, strict, Comparing::Whole)
+}
+
+/// The same, where patterns are compared until then at most.
+pub fn prepare_until(schema: &Value, strict: bool, until: Instant) -> Result<Prepared, GrammarError> {
+    prepare_comparing(schema, strict, Comparing::Until(until))
+}
+
+/// Prepares what was prepared before. What was left to the model then, or found sound, is not judged anew.
+pub(super) fn prepare_again(schema: &Value, strict: bool) -> Result<Prepared, GrammarError> {
+    prepare_comparing(schema, strict, Comparing::Known)
+}
+
+fn prepare_comparing(schema: &Value, strict: bool, comparing: Comparing) -> Result<Prepared, GrammarError> {
     let mut preparer = Preparer {
         references: References::of(schema),
         strict,
         targets: Targets::default(),
         nodes: 0,
         comparisons: 0,
+        comparing,
         compared: 0,
         not_enforced: Vec::new(),
     };
@@ -153,6 +180,7 @@ struct Preparer<'a> {
     targets: Targets,
     nodes: usize,
     comparisons: usize,
+    comparing: Comparing,
     /// Bytes of patterns.
     compared: usize,
     not_enforced: Vec<NotEnforced>,

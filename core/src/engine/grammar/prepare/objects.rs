@@ -1,16 +1,38 @@
 //! Keywords of objects.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use llguidance::derivre::RegexAst;
 use serde_json::{Map, Value, json};
 
-use super::{Node, Preparer, below, older, patterns, wrong};
+use super::{Comparing, Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
 use crate::engine::grammar::together::{is_empty, search};
 
-/// Bytes of the patterns of a schema that are compared, two at a time. Few: who reads a request does it, for each function.
-const COMPARED_BYTES_MAX: usize = 2 << 10;
+/// Bytes of the patterns of a schema that are compared, two at a time.
+const COMPARED_BYTES_MAX: usize = 16 << 10;
+
+/// What is known of a pattern beside those before it.
+enum Beside {
+    Apart,
+    /// A name may match this one as well.
+    Overlaps(String),
+    /// There are too many to compare, or the time was up.
+    Unknown,
+}
+
+/// Whether patterns of a schema are compared, which takes a while.
+pub fn compares(schema: &Value) -> bool {
+    match schema {
+        Value::Array(list) => list.iter().any(compares),
+        Value::Object(map) => map.iter().any(|(key, value)| {
+            let several = value.as_object().is_some_and(|named| named.len() > 1);
+            key == "patternProperties" && several || compares(value)
+        }),
+        _ => false,
+    }
+}
 
 impl Preparer<'_> {
     pub(super) fn objects(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
@@ -49,15 +71,19 @@ impl Preparer<'_> {
         let mut own: Vec<(String, String, Value)> = Vec::new();
         for (pattern, schema) in schemas {
             match patterns::read(&pattern) {
-                Ok(read) => {
-                    let other = own.iter().find(|(_, other, _)| self.overlaps(&read, other));
-                    let Some((other, _, _)) = other else {
-                        own.push((pattern, read, schema));
-                        continue;
-                    };
-                    let reason = format!("a name may match `{other}` as well: write patterns that exclude each other");
-                    self.leave(&below(node.at, "patternProperties"), &pattern, reason)?;
-                }
+                Ok(read) => match self.beside(&read, &own) {
+                    Beside::Overlaps(other) => {
+                        let reason =
+                            format!("a name may match `{other}` as well: write patterns that exclude each other");
+                        self.leave(&below(node.at, "patternProperties"), &pattern, reason)?;
+                    }
+                    Beside::Unknown if !self.strict => {
+                        let reason = "there are too many patterns to see whether a name may match another as well";
+                        self.leave(&below(node.at, "patternProperties"), &pattern, reason)?;
+                    }
+                    // The compiler looks at them, and refuses the schema where they overlap.
+                    Beside::Apart | Beside::Unknown => own.push((pattern, read, schema)),
+                },
                 Err(reason) if patterns::is_wrong(&pattern) => {
                     return Err(wrong(&below(node.at, "patternProperties"), &pattern, reason));
                 }
@@ -71,11 +97,23 @@ impl Preparer<'_> {
         Ok(())
     }
 
-    /// Whether a text may match two patterns, or that is not found out. Beyond a sum of their bytes it is left to the
-    /// compiler.
-    fn overlaps(&mut self, one: &str, other: &str) -> bool {
-        self.compared += one.len() + other.len();
-        self.compared <= COMPARED_BYTES_MAX && !is_empty(&RegexAst::And(vec![search(one), search(other)]))
+    /// Compares a pattern with those before it. What may overlap, or is not found out, overlaps.
+    fn beside(&mut self, one: &str, before: &[(String, String, Value)]) -> Beside {
+        for (name, other, _) in before {
+            let until = match self.comparing {
+                Comparing::Known => return Beside::Apart,
+                Comparing::Whole => None,
+                Comparing::Until(until) => Some(until),
+            };
+            self.compared += one.len() + other.len();
+            if self.compared > COMPARED_BYTES_MAX || until.is_some_and(|until| Instant::now() >= until) {
+                return Beside::Unknown;
+            }
+            if !is_empty(&RegexAst::And(vec![search(one), search(other)])) {
+                return Beside::Overlaps(name.clone());
+            }
+        }
+        Beside::Apart
     }
 
     /// `additionalProperties`, and `unevaluatedProperties` where it says the same.
