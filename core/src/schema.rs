@@ -1,11 +1,23 @@
 //! What a JSON Schema says of its values, with references resolved inside the schema that holds it. Only what is asked of
 //! text that a model wrote: kinds, fixed values, and where a property is described.
 
+mod references;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use regex::{Regex, RegexBuilder};
 use serde_json::Value;
+
+use self::references::Names;
+pub(crate) use self::references::{References, below};
 
 /// Schemas looked at for one question, and within one another: references may go in circles.
 const STEPS_MAX: usize = 2000;
 const LEVELS_MAX: usize = 64;
+/// Bytes of all patterns of names that are read, and of one of them once it is compiled.
+const PATTERNS_BYTES_MAX: usize = 2 << 10;
+const COMPILED_BYTES_MAX: usize = 128 << 10;
 
 /// What may still be looked at.
 #[derive(Debug)]
@@ -78,26 +90,69 @@ impl Kinds {
     }
 }
 
+/// A whole schema, with what is found in it once.
+#[derive(Clone, Debug)]
+pub struct Root {
+    schema: Value,
+    names: Names,
+    /// Patterns of properties' names. They are compiled when a name first asks for them.
+    patterns: OnceLock<HashMap<String, Regex>>,
+}
+
+impl Root {
+    pub fn of(schema: Value) -> Root {
+        Root { names: Names::of(&schema), schema, patterns: OnceLock::new() }
+    }
+
+    pub fn schema(&self) -> Schema<'_> {
+        Schema { root: self, own: &self.schema }
+    }
+
+    /// Whether a name matches a pattern. One that cannot be read matches none.
+    fn matches(&self, pattern: &str, name: &str) -> bool {
+        let compiled = self.patterns.get_or_init(|| {
+            let mut found = HashMap::new();
+            compile(&self.schema, LEVELS_MAX, &mut PATTERNS_BYTES_MAX.clone(), &mut found);
+            found
+        });
+        compiled.get(pattern).is_some_and(|regex| regex.is_match(name))
+    }
+}
+
+/// Compiles the patterns of names in a schema, as far as their bytes are few.
+fn compile(schema: &Value, levels: usize, bytes: &mut usize, found: &mut HashMap<String, Regex>) {
+    let Some(levels) = levels.checked_sub(1) else { return };
+    let own = schema.get("patternProperties").and_then(Value::as_object);
+    for pattern in own.into_iter().flat_map(|own| own.keys()) {
+        let Some(left) = bytes.checked_sub(pattern.len()) else { return };
+        *bytes = left;
+        if let Ok(regex) = RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build() {
+            found.insert(pattern.clone(), regex);
+        }
+    }
+    match schema {
+        Value::Object(map) => map.values().for_each(|value| compile(value, levels, bytes, found)),
+        Value::Array(list) => list.iter().for_each(|value| compile(value, levels, bytes, found)),
+        _ => {}
+    }
+}
+
 /// A schema and the whole that its references point into.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema<'a> {
-    root: &'a Value,
+    root: &'a Root,
     own: &'a Value,
 }
 
 impl<'a> Schema<'a> {
-    pub fn new(root: &'a Value) -> Schema<'a> {
-        Schema { root, own: root }
-    }
-
     fn part(self, own: &'a Value) -> Schema<'a> {
         Schema { own, ..self }
     }
 
     /// What `$ref` points to.
     fn target(self) -> Option<Schema<'a>> {
-        let to = self.own.get("$ref")?.as_str()?.strip_prefix('#')?;
-        self.root.pointer(to).map(|own| self.part(own))
+        let to = self.own.get("$ref")?.as_str()?;
+        self.root.names.target(&self.root.schema, to).map(|own| self.part(own))
     }
 
     fn list(self, key: &str) -> impl Iterator<Item = Schema<'a>> {
@@ -169,37 +224,32 @@ impl<'a> Schema<'a> {
         (!found.is_empty()).then_some(found)
     }
 
-    /// The schema of a property.
+    /// The schema of a property that a list names.
     pub fn property(self, key: &str) -> Option<Schema<'a>> {
-        self.property_within(key, &mut Steps::new())
+        self.first(&|own| own.get("properties")?.get(key), &mut Steps::new())
     }
 
-    fn property_below(self, key: &str, steps: &mut Steps) -> Option<Schema<'a>> {
-        steps.down(|steps| self.property_within(key, steps))
+    /// The schema of a property that no list names: of a pattern that its name matches, or of all others.
+    pub fn unlisted(self, key: &str) -> Option<Schema<'a>> {
+        let root = self.root;
+        let by_pattern = |own: &'a Value| {
+            let mut patterns = own.get("patternProperties")?.as_object()?.iter();
+            patterns.find(|(pattern, schema)| schema.is_object() && root.matches(pattern, key)).map(|(_, own)| own)
+        };
+        let others = |own: &'a Value| {
+            let mut said = ["additionalProperties", "unevaluatedProperties"].into_iter().filter_map(|key| own.get(key));
+            said.find(|own| own.is_object())
+        };
+        self.first(&by_pattern, &mut Steps::new()).or_else(|| self.first(&others, &mut Steps::new()))
     }
 
-    fn property_within(self, key: &str, steps: &mut Steps) -> Option<Schema<'a>> {
-        if let Some(own) = self.own.get("properties").and_then(|all| all.get(key)) {
+    /// What is first found in a schema, or in those that it joins.
+    fn first(self, of: &dyn Fn(&'a Value) -> Option<&'a Value>, steps: &mut Steps) -> Option<Schema<'a>> {
+        if let Some(own) = of(self.own) {
             return Some(self.part(own));
         }
-        let parts = self.target().into_iter().chain(["allOf", "anyOf", "oneOf"].into_iter().flat_map(|k| self.list(k)));
-        for part in parts {
-            if let Some(found) = part.property_below(key, steps) {
-                return Some(found);
-            }
-        }
-        None
-    }
-
-    /// The schema of a property that no list names.
-    pub fn additional(self) -> Option<Schema<'a>> {
-        let own = self.own.get("additionalProperties").filter(|own| own.is_object());
-        own.map(|own| self.part(own)).or_else(|| {
-            self.target().and_then(|target| {
-                let own = target.own.get("additionalProperties").filter(|own| own.is_object());
-                own.map(|own| self.part(own))
-            })
-        })
+        let joined = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|key| self.list(key));
+        self.target().into_iter().chain(joined).find_map(|part| steps.down(|steps| part.first(of, steps)))
     }
 }
 
@@ -229,7 +279,9 @@ mod tests {
     fn kinds_are_found_behind_references_and_alternatives() {
         let root = json!({"$defs": {
             "day": {"type": "object"}, "loop": {"$ref": "#/$defs/loop"}, "n": {"type": ["integer", "null"]},
-            "both": {"anyOf": [{"$ref": "#/$defs/both"}, {"$ref": "#/$defs/both"}]}, "a/b": {"type": "array"}}});
+            "both": {"anyOf": [{"$ref": "#/$defs/both"}, {"$ref": "#/$defs/both"}]}, "a/b": {"type": "array"},
+            "List<Item>": {"$anchor": "item", "type": "string"}}});
+        let root = Root::of(root);
         let kinds = |own: &Value| Schema { root: &root, own }.kinds();
         let object = Some(Kinds::OBJECT);
         for (schema, expected) in [
@@ -242,6 +294,9 @@ mod tests {
             (json!({"enum": [1, "x"]}), Some(Kinds(4 | 16))),
             (json!({"type": "number", "allOf": [{"type": "integer"}]}), Some(Kinds::INTEGER)),
             (json!({"$ref": "#/$defs/a~1b"}), Some(Kinds::ARRAY)),
+            (json!({"$ref": "#/$defs/List%3CItem%3E"}), Some(Kinds::STRING)),
+            (json!({"$ref": "#item"}), Some(Kinds::STRING)),
+            (json!({"$ref": "#Item"}), None),
             (json!({"type": "string", "nullable": true}), Some(Kinds(1 | 16))),
             (json!({"$ref": "#/$defs/loop"}), None),
             (json!({"$ref": "#/$defs/both"}), None),
@@ -258,10 +313,36 @@ mod tests {
     fn properties_and_fixed_values_are_found() {
         let root = json!({"$ref": "#/$defs/p", "$defs": {"p": {"allOf": [
             {"properties": {"a": {"anyOf": [{"const": 1}, {"enum": ["x"]}]}}}, {"properties": {"b": {"type": "null"}}}]}}});
-        let schema = Schema::new(&root);
+        let root = Root::of(root);
+        let schema = root.schema();
         let a = schema.property("a").unwrap();
         assert_eq!(a.options(), [&json!(1), &json!("x")]);
         assert_eq!(schema.property("b").unwrap().kinds(), Some(Kinds::NULL));
         assert!(schema.property("c").is_none() && schema.options().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_no_list_has_is_found_by_its_pattern_or_among_all_others() {
+        let many: Vec<String> = (0..200).map(|n| format!("^{n}[^xyz]*$")).collect();
+        let many: serde_json::Map<String, Value> = many.into_iter().map(|own| (own, json!({"type": "null"}))).collect();
+        for (schema, key, expected) in [
+            (json!({"patternProperties": {"^x-": {"type": "null"}}}), "x-1", Some(Kinds::NULL)),
+            (json!({"patternProperties": {"^x-": {"type": "null"}}}), "y-1", None),
+            (json!({"patternProperties": {"(?!x": {}, "x$": {"type": "null"}}}), "1x", Some(Kinds::NULL)),
+            (
+                json!({"patternProperties": {"x": true}, "additionalProperties": {"type": "null"}}),
+                "y",
+                Some(Kinds::NULL),
+            ),
+            (json!({"allOf": [{"additionalProperties": {"type": "null"}}]}), "y", Some(Kinds::NULL)),
+            (json!({"allOf": [{"$ref": "#"}, {"additionalProperties": false}]}), "y", None),
+            (json!({"patternProperties": many}), "7é", Some(Kinds::NULL)),
+            // Beyond what is compiled.
+            (json!({"patternProperties": many}), "199é", None),
+        ] {
+            let root = Root::of(schema.clone());
+            let found = root.schema().unlisted(key);
+            assert_eq!(found.and_then(Schema::kinds), expected, "{key} of {schema}");
+        }
     }
 }

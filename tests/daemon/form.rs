@@ -278,6 +278,15 @@ async fn what_a_schema_cannot_be_held_to_is_known_before_the_first_token() {
     let (status, reply) = daemon.post(CHAT, &ask("Some.", format(&overlap, false))).await;
     let path = "response_format.json_schema.schema#/patternProperties/b$";
     assert!(status == 200 && reply["x_chimere"]["not_enforced"][0]["path"] == path, "{reply}");
+    // What is left of the names of a closed object does not close it.
+    let mut closed = overlap.clone();
+    (closed["additionalProperties"], closed["required"]) = (json!(false), json!(["xb"]));
+    let (status, reply) = daemon.post(CHAT, &ask("Some.", format(&closed, false))).await;
+    let told: Vec<&Value> = reply["x_chimere"]["not_enforced"].as_array().unwrap().iter().map(|n| &n["path"]).collect();
+    let others = "response_format.json_schema.schema#/additionalProperties";
+    assert!(status == 200 && told == [path, others], "{reply}");
+    let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.contains("\"xb\""), "{text}");
 
     // A function that could be called behind the forced call of a built-in tool.
     let forced = |parameters: &Value, strict: bool| {

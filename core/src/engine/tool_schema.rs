@@ -5,6 +5,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::schema::References;
+
 const TOOL_KEYS: &[&str] = &["type", "function"];
 const FUNCTION_KEYS: &[&str] = &["name", "description", "parameters"];
 const SCHEMA_KEYS: &[&str] = &["type", "description", "enum", "items", "properties", "required"];
@@ -54,7 +56,7 @@ pub(super) fn completed(tool: &Value) -> Value {
         function.entry("description").or_insert_with(|| "".into());
         let parameters = function.entry("parameters").or_insert_with(|| Map::new().into());
         let root = parameters.clone();
-        type_of(parameters, &root, DEPTH_MAX, &mut LOOKS_MAX.clone());
+        type_of(parameters, &References::of(&root), DEPTH_MAX, &mut LOOKS_MAX.clone());
         if let Value::Object(parameters) = parameters {
             parameters.insert("type".to_owned(), "object".into());
             parameters.entry("properties").or_insert_with(|| Map::new().into());
@@ -65,7 +67,7 @@ pub(super) fn completed(tool: &Value) -> Value {
 }
 
 /// Gives a schema and those within a type where they have none, and takes `null` out of a choice of types.
-fn type_of(value: &mut Value, root: &Value, depth: usize, looks: &mut usize) {
+fn type_of(value: &mut Value, root: &References<'_>, depth: usize, looks: &mut usize) {
     if depth == 0 {
         return;
     }
@@ -108,7 +110,7 @@ fn type_of(value: &mut Value, root: &Value, depth: usize, looks: &mut usize) {
 }
 
 /// The names of the types that a schema allows.
-fn types(schema: &Map<String, Value>, root: &Value, depth: usize, looks: &mut usize) -> Vec<String> {
+fn types(schema: &Map<String, Value>, root: &References<'_>, depth: usize, looks: &mut usize) -> Vec<String> {
     match schema.get("type") {
         Some(Value::String(name)) => return vec![name.clone()],
         Some(Value::Array(names)) => return names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -117,7 +119,7 @@ fn types(schema: &Map<String, Value>, root: &Value, depth: usize, looks: &mut us
     let listed = |key: &str| schema.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut look = || looks.checked_sub(1).map(|left| *looks = left).is_some();
     let values: Vec<&Value> = listed("enum").iter().chain(schema.get("const")).take_while(|_| look()).collect();
-    let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| root.pointer(to.strip_prefix('#')?));
+    let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| root.target(to));
     let mut found = Vec::new();
     for within in referred.into_iter().chain(["anyOf", "oneOf", "allOf"].into_iter().flat_map(listed)) {
         let (Value::Object(within), 1..) = (within, depth.min(*looks)) else { continue };
@@ -187,6 +189,17 @@ mod tests {
             (&properties["b"]["type"], &properties["c"]["type"]),
             (&json!(["string", "integer"]), &json!("integer"))
         );
+    }
+
+    #[test]
+    fn types_are_found_by_names_and_by_encoded_pointers() {
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {
+            "properties": {"a": {"$ref": "#/$defs/List%3CItem%3E"}, "b": {"$ref": "#item"}, "c": {"$ref": "#none"}},
+            "$defs": {"List<Item>": {"type": "array"}, "i": {"$anchor": "item", "type": "object"}}}}});
+        let properties = &completed(&tool)["function"]["parameters"]["properties"];
+        for (key, kind) in [("a", "array"), ("b", "object"), ("c", "string")] {
+            assert_eq!(properties[key]["type"], kind);
+        }
     }
 
     #[test]

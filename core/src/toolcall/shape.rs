@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::literal;
-use crate::schema::Schema;
+use crate::schema::{Root, Schema};
 use crate::whole;
 
 /// Bytes of a function's or parameter's name.
@@ -33,21 +33,21 @@ pub(super) enum Reading {
 
 /// The functions of a request.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Functions(Vec<(String, Value)>);
+pub(super) struct Functions(Vec<(String, Root)>);
 
 impl Functions {
     pub(super) fn of(tools: &[Value]) -> Functions {
         let one = |tool: &Value| {
             let function = tool.get("function").unwrap_or(tool);
             let name = function.get("name")?.as_str()?.to_owned();
-            Some((name, function.get("parameters").cloned().unwrap_or_default()))
+            Some((name, Root::of(function.get("parameters").cloned().unwrap_or_default())))
         };
         Functions(tools.iter().filter_map(one).collect())
     }
 
     /// The schema of a function's arguments.
     pub(super) fn get(&self, name: &str) -> Option<Schema<'_>> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, parameters)| Schema::new(parameters))
+        self.0.iter().find(|(own, _)| own == name).map(|(_, parameters)| parameters.schema())
     }
 
     /// The function that `text` names, a namespace before and a number behind it aside.

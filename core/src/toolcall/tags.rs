@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
                 return Err(if may && !self.ended { Stop::More } else { Stop::Text });
             }
         }
-        let own = schema.property(key).or_else(|| schema.additional());
+        let own = schema.property(key).or_else(|| schema.unlisted(key));
         let new = |name: &str| name != key && !arguments.contains_key(name) && schema.property(name).is_some();
         let structured =
             own.and_then(Schema::kinds).is_some_and(|kinds| kinds.has(Kinds::ARRAY) || kinds.has(Kinds::OBJECT));

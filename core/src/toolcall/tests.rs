@@ -369,6 +369,28 @@ fn arguments_take_the_types_that_references_and_alternatives_give() {
         );
         assert_eq!(parse(&text, &tools).1[0].arguments, json!({key: {"kind": "week"}}));
     }
+    // Wherever the grammar finds a schema, the reader does.
+    for (more, key) in [
+        (json!({"properties": {"x": {"$ref": "#/$defs/A%20b"}}}), "x"),
+        (json!({"properties": {"x": {"$ref": "#item"}}}), "x"),
+        (json!({"properties": {"x": {"$ref": "#old"}}}), "x"),
+        (json!({"patternProperties": {"^x-": {"type": "object"}}}), "x-1"),
+        (json!({"patternProperties": {"^x-": {"type": "object"}}, "additionalProperties": {"type": "string"}}), "x-1"),
+        (json!({"allOf": [{"patternProperties": {"(?!": {}, "^x-": {"$ref": "#item"}}}]}), "x-1"),
+        (json!({"allOf": [{"additionalProperties": {"type": "object"}}]}), "x"),
+        (json!({"unevaluatedProperties": {"type": "object"}}), "x"),
+        (json!({"$ref": "#open"}), "x"),
+    ] {
+        let mut parameters = json!({"$defs": {"A b": {"type": "object"}, "i": {"$anchor": "item", "type": "object"},
+            "o": {"id": "#old", "type": "object"},
+            "open": {"$anchor": "open", "allOf": [{"additionalProperties": {"$ref": "#item"}}]}}});
+        more.as_object().unwrap().iter().for_each(|(key, value)| parameters[key] = value.clone());
+        let tools = [json!({"type": "function", "function": {"name": "plan", "parameters": parameters}})];
+        let text = format!(
+            "<tool_call>\n<function=plan>\n<parameter={key}>\n{{\"kind\": 1}}\n</parameter>\n</function>\n</tool_call>"
+        );
+        assert_eq!(parse(&text, &tools).1[0].arguments, json!({key: {"kind": 1}}), "{more}");
+    }
     let text =
         "<tool_call>\n<function=plan>\n<parameter=s>\n{\"kind\": \"week\"}\n</parameter>\n</function>\n</tool_call>";
     assert_eq!(parse(text, &tools).1[0].arguments, json!({"s": "{\"kind\": \"week\"}"}));

@@ -27,8 +27,8 @@ const NESTED_MAX: u32 = 56;
 pub(super) struct Numerals {
     /// Those that go on with a number, and their bytes.
     tokens: Vec<(u32, Vec<u8>)>,
-    /// Those that open arrays or objects, and how many within one another; those that open most come first.
-    opening: Vec<(u32, u32)>,
+    /// Those with brackets that may open arrays or objects, how many, and their bytes; those with most come first.
+    opening: Vec<(u32, u32, Vec<u8>)>,
 }
 
 impl Numerals {
@@ -36,19 +36,22 @@ impl Numerals {
         let goes_on = |bytes: &[u8]| bytes.first().is_some_and(|b| b.is_ascii_digit() || b".eE+-".contains(b));
         let normal = (0..vocab.len() as u32).filter(|id| vocab.kind(*id) == TokenKind::Normal);
         let normal: Vec<(u32, Vec<u8>)> = normal.map(|id| (id, vocab.bytes(id))).collect();
-        let opening = normal.iter().map(|(id, bytes)| (*id, opened(bytes))).filter(|(_, opened)| *opened > 0);
-        let mut opening: Vec<(u32, u32)> = opening.collect();
-        opening.sort_by_key(|(_, opened)| std::cmp::Reverse(*opened));
+        let opening = normal.iter().map(|(id, bytes)| (*id, brackets(bytes), bytes.clone()));
+        let mut opening: Vec<(u32, u32, Vec<u8>)> = opening.filter(|(_, many, _)| *many > 0).collect();
+        opening.sort_by_key(|(_, many, _)| std::cmp::Reverse(*many));
         Numerals { opening, tokens: normal.into_iter().filter(|(_, bytes)| goes_on(bytes)).collect() }
     }
 
     /// Forbids in `row` the tokens that write more digits than count or nest too deep, where others are left.
     pub(super) fn limit(&self, at: &Digits, row: &mut [f32]) {
         let allowed = |row: &[f32], id: u32| row.get(id as usize).is_some_and(|logit| *logit != f32::NEG_INFINITY);
-        if let Some(room) = at.room() {
-            let beyond = self.opening.iter().take_while(|(_, opened)| *opened > room).map(|(id, _)| *id);
-            forbid_some(beyond.filter(|id| allowed(row, *id)).collect(), row);
-        }
+        let room = NESTED_MAX.saturating_sub(at.depth);
+        // In a text a bracket opens nothing before a quote.
+        let in_text = at.within == Begins::Json && matches!(at.place, Place::Text | Place::Escape);
+        let may = |bytes: &[u8]| !in_text || bytes.contains(&b'"');
+        let beyond = self.opening.iter().take_while(|(_, many, _)| *many > room);
+        let beyond = beyond.filter(|(id, _, bytes)| may(bytes) && allowed(row, *id) && at.deepest(bytes) > NESTED_MAX);
+        forbid_some(beyond.map(|(id, _, _)| *id).collect(), row);
         let Some(number) = at.number() else { return };
         let beyond = |(id, bytes): &(u32, Vec<u8>)| {
             (allowed(row, *id) && !number.goes_on(bytes, at.fraction_max)).then_some(*id)
@@ -57,18 +60,9 @@ impl Numerals {
     }
 }
 
-/// Arrays and objects that a token opens within one another.
-fn opened(bytes: &[u8]) -> u32 {
-    let (mut depth, mut most) = (0, 0);
-    for byte in bytes {
-        match byte {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        most = most.max(depth);
-    }
-    u32::try_from(most).unwrap_or(0)
+/// Brackets that open arrays or objects, unless they stand in a text.
+fn brackets(bytes: &[u8]) -> u32 {
+    bytes.iter().map(|byte| u32::from(b"{[".contains(byte))).sum()
 }
 
 /// Forbids tokens that are allowed, if they are not all that are.
@@ -184,10 +178,15 @@ impl Digits {
         }
     }
 
-    /// How many arrays and objects may be opened here, within one another; `None`: brackets are text here.
-    fn room(&self) -> Option<u32> {
-        let between = matches!(self.place, Place::Between | Place::Number(_));
-        (self.within == Begins::Json && between).then(|| NESTED_MAX.saturating_sub(self.depth))
+    /// How many arrays and objects are open within one another where a token opens most of them. It may end a text
+    /// before that.
+    fn deepest(&self, bytes: &[u8]) -> u32 {
+        let mut own = self.clone();
+        let each = bytes.iter().map(|byte| {
+            own.step(*byte);
+            own.depth
+        });
+        each.max().unwrap_or(0)
     }
 
     /// Goes on with a token.

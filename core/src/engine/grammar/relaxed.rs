@@ -102,9 +102,11 @@ fn skeleton(schema: &Value) -> Value {
     };
     let own = properties.iter().map(|(name, schema)| (name.clone(), Value::Object(Map::from_iter(kind(schema)))));
     let mut less = json!({"type": "object", "properties": Map::from_iter(own)});
-    for key in ["required", "additionalProperties"] {
-        if let Some(value @ (Value::Array(_) | Value::Bool(_))) = schema.get(key) {
-            less[key] = value.clone();
+    // Patterns go, and the names that they allow may then be any.
+    let patterns = schema.get("patternProperties").and_then(Value::as_object).is_some_and(|own| !own.is_empty());
+    for key in if patterns { &["required"][..] } else { &["required", "additionalProperties"][..] } {
+        if let Some(value @ (Value::Array(_) | Value::Bool(_))) = schema.get(*key) {
+            less[*key] = value.clone();
         }
     }
     less
@@ -222,6 +224,13 @@ mod tests {
             "type": "object", "properties": {"n": {"type": "integer"}, "x": {}}, "required": ["n"],
             "additionalProperties": false,
         });
+        // A closed object may have the names of patterns, which go.
+        let mut patterns = whole.clone();
+        patterns["patternProperties"] = json!({"^x": {"multipleOf": 70_001}});
+        let found = skeleton(&patterns);
+        assert!(found.get("additionalProperties").is_none() && found["properties"] == bare["properties"], "{found}");
+        patterns["patternProperties"] = json!({});
+        assert_eq!(skeleton(&patterns), bare);
         let (open, any) = (json!({"allOf": [{"type": "object"}]}), json!({"anyOf": [{"type": "object"}]}));
         let of = |whole: &Value, open: &Value| {
             let last = function("none", false, Value::Null);

@@ -123,7 +123,7 @@ fn allowed(constraint: &mut Constraint) -> Vec<f32> {
 }
 
 /// Whether a whole answer is of the form.
-fn takes(grammar: &Grammar, tags: bool, text: &str) -> bool {
+pub(super) fn takes(grammar: &Grammar, tags: bool, text: &str) -> bool {
     let mut constraint = compiler(tags).constraint(grammar).unwrap();
     let (rest, may_end, _) = follow(&mut constraint, text);
     rest.is_empty() && may_end

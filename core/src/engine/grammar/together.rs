@@ -332,9 +332,14 @@ fn equal(one: &Value, other: &Value) -> bool {
 
 /// Whether nothing matches; false where that is not found out.
 pub(super) fn is_empty(ast: &RegexAst) -> bool {
+    matches_nothing(ast) == Some(true)
+}
+
+/// Whether nothing matches; `None`: that is not found out.
+pub(super) fn matches_nothing(ast: &RegexAst) -> Option<bool> {
     let mut builder = RegexBuilder::new();
     let made = builder.mk(ast).and_then(|made| builder.to_regex_limited(made, FUEL));
-    made.is_ok_and(|mut regex| regex.always_empty())
+    made.ok().map(|mut regex| regex.always_empty())
 }
 
 pub(super) fn in_quotes(ast: RegexAst) -> RegexAst {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::references::References;
+use crate::schema::References;
 
 /// Comparisons of all alternatives of a schema together.
 const COMPARISONS_MAX: usize = 100_000;

@@ -9,7 +9,6 @@ mod numbers;
 mod objects;
 mod older;
 mod patterns;
-mod references;
 mod steps;
 mod strings;
 #[cfg(test)]
@@ -24,8 +23,9 @@ use serde_json::{Map, Value, json};
 pub use self::objects::compares;
 
 pub(super) use self::numbers::{SAFE_MAX, decimal, integer, is_wide, parts};
-use self::references::References;
 use super::{GrammarError, shortened, wide};
+use crate::schema::References;
+pub(super) use crate::schema::below;
 
 /// Schemas that are read, within one another and by reference.
 const NODES_MAX: usize = 20_000;
@@ -160,11 +160,6 @@ fn wrong(path: &str, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
 pub(super) fn fault(path: &str, keyword: &str, reason: impl AsRef<str>) -> GrammarError {
     let path = if keyword.is_empty() { path.to_owned() } else { below(path, keyword) };
     GrammarError::At { path: shortened(&path), reason: shortened(reason.as_ref()) }
-}
-
-/// The pointer to what stands under `key`.
-pub(super) fn below(path: &str, key: &str) -> String {
-    format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
 /// What references lead to, in the order in which they were met.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Comparing, Node, Preparer, below, older, patterns, wrong};
 use crate::engine::grammar::GrammarError;
-use crate::engine::grammar::together::{is_empty, search};
+use crate::engine::grammar::together::{matches_nothing, search};
 
 /// Bytes of the patterns of a schema that are compared, two at a time.
 const COMPARED_BYTES_MAX: usize = 16 << 10;
@@ -37,8 +37,8 @@ pub fn compares(schema: &Value) -> bool {
 impl Preparer<'_> {
     pub(super) fn objects(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
         self.named(node)?;
-        self.by_pattern(node)?;
-        self.others(node)?;
+        let left = self.by_pattern(node)?;
+        self.others(node, left)?;
         let required = required(node)?;
         if !required.is_empty() {
             node.out.insert("required".to_owned(), json!(required));
@@ -66,8 +66,10 @@ impl Preparer<'_> {
         Ok(())
     }
 
-    fn by_pattern(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
-        let Some(schemas) = self.schemas(node, "patternProperties")? else { return Ok(()) };
+    /// Whether a pattern is left to the model, and the names with it that it may match.
+    fn by_pattern(&mut self, node: &mut Node<'_>) -> Result<bool, GrammarError> {
+        let Some(schemas) = self.schemas(node, "patternProperties")? else { return Ok(false) };
+        let all = schemas.len();
         let mut own: Vec<(String, String, Value)> = Vec::new();
         for (pattern, schema) in schemas {
             match patterns::read(&pattern) {
@@ -90,13 +92,19 @@ impl Preparer<'_> {
                 Err(reason) => self.leave(&below(node.at, "patternProperties"), &pattern, reason)?,
             }
         }
+        let left = own.len() < all;
+        let mut own: Map<String, Value> = own.into_iter().map(|(_, pattern, schema)| (pattern, schema)).collect();
+        // Any name at all, so that a function is not taken for one without further parameters.
+        if left && own.is_empty() {
+            own.insert(String::new(), json!(true));
+        }
         if !own.is_empty() {
-            let own = own.into_iter().map(|(_, pattern, schema)| (pattern, schema)).collect();
             node.out.insert("patternProperties".to_owned(), Value::Object(own));
         }
-        Ok(())
+        Ok(left)
     }
 
+<<<<<<< HEAD
     /// Compares a pattern with those before it. What may overlap, or is not found out, overlaps.
     fn beside(&mut self, one: &str, before: &[(String, String, Value)]) -> Beside {
         for (name, other, _) in before {
@@ -114,29 +122,51 @@ impl Preparer<'_> {
             }
         }
         Beside::Apart
+=======
+    /// Whether some text matches two patterns for certain. What is not found out, and all beyond a sum of their bytes, is
+    /// left to the compiler.
+    fn overlaps(&mut self, one: &str, other: &str) -> bool {
+        self.compared += one.len() + other.len();
+        let both = RegexAst::And(vec![search(one), search(other)]);
+        self.compared <= COMPARED_BYTES_MAX && matches_nothing(&both) == Some(false)
+>>>>>>> 3f6e8565
     }
 
-    /// `additionalProperties`, and `unevaluatedProperties` where it says the same.
-    fn others(&mut self, node: &mut Node<'_>) -> Result<(), GrammarError> {
+    /// `additionalProperties`, and `unevaluatedProperties` where it says the same. `left`: so is a pattern of names.
+    fn others(&mut self, node: &mut Node<'_>, left: bool) -> Result<(), GrammarError> {
         const OTHERS: &str = "additionalProperties";
         const UNEVALUATED: &str = "unevaluatedProperties";
         if let Some(schema) = node.map.get(OTHERS) {
-            let schema = self.node(schema, &below(node.at, OTHERS))?;
-            node.out.insert(OTHERS.to_owned(), schema);
-            return Ok(());
+            return self.other_names(node, OTHERS, schema, left);
         }
         let joined = ["$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"];
         match node.map.get(UNEVALUATED) {
             None | Some(Value::Bool(true)) => {}
             Some(schema) if !joined.iter().any(|keyword| node.map.contains_key(*keyword)) => {
-                let schema = self.node(schema, &below(node.at, UNEVALUATED))?;
-                node.out.insert(OTHERS.to_owned(), schema);
+                self.other_names(node, UNEVALUATED, schema, left)?;
             }
             Some(_) => {
                 let reason = "beside what joins schemas it is not known what is left: use `additionalProperties`";
                 self.leave(node.at, UNEVALUATED, reason)?;
             }
         }
+        Ok(())
+    }
+
+    /// What is said of the names that no list and no pattern has.
+    fn other_names(
+        &mut self,
+        node: &mut Node<'_>,
+        keyword: &str,
+        schema: &Value,
+        left: bool,
+    ) -> Result<(), GrammarError> {
+        let schema = self.node(schema, &below(node.at, keyword))?;
+        if left && schema != json!(true) && schema != json!({}) {
+            let reason = "which names it speaks of is not known: a pattern of names is left to the model";
+            return self.leave(node.at, keyword, reason);
+        }
+        node.out.insert("additionalProperties".to_owned(), schema);
         Ok(())
     }
 

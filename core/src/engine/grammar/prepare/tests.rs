@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use llguidance::derivre::RegexAst;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::engine::grammar::agreement::Marked;
-use crate::engine::grammar::{Compiler, Grammar};
+use crate::engine::grammar::tests::takes;
+use crate::engine::grammar::together::{matches_nothing, search};
+use crate::engine::grammar::{Calls, Compiler, Function, Grammar};
 
 fn ready(schema: &Value) -> Value {
     let prepared = prepare(schema, true).unwrap_or_else(|e| panic!("{schema}: {e}"));
@@ -178,6 +181,49 @@ fn what_cannot_be_enforced_has_a_place_and_a_reason() {
     }
 }
 
+/// A name that is left to the model may be one of those that a closed object has besides.
+#[test]
+fn what_is_left_of_names_binds_no_other_ones() {
+    let of = |patterns: Value, more: Value| {
+        let mut schema = json!({"type": "object", "patternProperties": patterns});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| schema[key] = value.clone());
+        schema
+    };
+    let overlap = json!({"^a": {"type": "integer"}, "b$": {"type": "string"}});
+    let ahead = json!({"^(?!_)": {"type": "string"}});
+    let closed = json!({"additionalProperties": false});
+    let needed = json!({"additionalProperties": false, "required": ["a"], "minProperties": 1});
+    let booleans = json!({"additionalProperties": {"type": "boolean"}});
+    let unevaluated = json!({"unevaluatedProperties": false});
+    let kept = json!({"additionalProperties": {"type": "boolean"}, "properties": {"c": {"type": "null"}}});
+    let short = json!({"propertyNames": {"pattern": "^.{1,2}$"}, "additionalProperties": false});
+    let listed = json!({"propertyNames": {"enum": ["a", "q"]}, "additionalProperties": {"type": "null"}});
+    for (schema, told, written, refused) in [
+        (of(ahead.clone(), closed.clone()), "additionalProperties", vec![r#"{"a":"x"}"#, "{}"], None),
+        (of(ahead.clone(), needed), "additionalProperties", vec![r#"{"a":"x"}"#], Some("{}")),
+        (of(ahead.clone(), unevaluated), "unevaluatedProperties", vec![r#"{"a":"x"}"#], None),
+        (of(ahead.clone(), short), "propertyNames", vec![r#"{"a":"x"}"#], None),
+        (of(ahead.clone(), listed), "propertyNames", vec![r#"{"q":"x"}"#], None),
+        (of(ahead, kept), "additionalProperties", vec![r#"{"c":null,"b":"x"}"#], Some(r#"{"c":1}"#)),
+        (of(overlap.clone(), closed), "additionalProperties", vec![r#"{"xb":"x"}"#], Some(r#"{"ac":"x"}"#)),
+        (of(overlap, booleans), "additionalProperties", vec![r#"{"xb":"x"}"#], Some(r#"{"ac":true}"#)),
+    ] {
+        let left = prepare(&schema, false).unwrap();
+        let paths: Vec<&str> = left.not_enforced.iter().map(|n| n.path.rsplit('/').next().unwrap()).collect();
+        assert!(paths.contains(&told) && left.not_enforced[0].path.starts_with("#/patternProperties/"), "{paths:?}");
+        ready(&left.schema);
+        let grammar = Grammar::Json(left.schema.clone());
+        assert!(written.iter().all(|text| takes(&grammar, false, text)), "{schema}: {}", left.schema);
+        assert!(refused.is_none_or(|text| !takes(&grammar, false, text)), "{schema}: {}", left.schema);
+        // Between tags as well, where a function has no such names.
+        let function = Function { name: "f".to_owned(), parameters: left.schema, strict: false };
+        let calls = Calls { functions: vec![function], required: true, single: true, several: false, answer: None };
+        let text = format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", written[0]);
+        assert!(takes(&Grammar::Calls(calls), true, &text), "{schema}: {text}");
+        assert!(matches!(prepare(&schema, true), Err(GrammarError::At { .. })), "{schema}");
+    }
+}
+
 #[test]
 fn patterns_of_names_are_compared_within_limits() {
     let of = |patterns: Vec<String>| {
@@ -186,6 +232,10 @@ fn patterns_of_names_are_compared_within_limits() {
     };
     // Those that exclude each other are enforced, however many.
     ready(&of((0..40).map(|n| format!("^x{n}_")).collect()));
+    // What is not found out is no overlap: the compiler decides.
+    let heavy = ["^(?:a{302})*$", "^a(?:a{310})*$"];
+    assert_eq!(matches_nothing(&RegexAst::And(Vec::from(heavy.map(search)))), None);
+    ready(&of(heavy.map(str::to_owned).to_vec()));
     // The costliest that can be written: two thousand classes of letters.
     let wide = |n: usize| format!("^{n}{}$", r"\p{L}\p{Lu}".repeat(20));
     let schema = of((0..60).map(wide).collect());

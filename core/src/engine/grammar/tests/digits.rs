@@ -119,7 +119,7 @@ fn what_nests_deeper_than_a_reader_follows_is_not_begun() {
 /// A vocabulary of code: tokens of many brackets.
 struct Brackets;
 
-const OF_BRACKETS: [&str; 2] = ["[[[[[[[[", "[[[["];
+const OF_BRACKETS: [&str; 6] = ["[[[[[[[[", "[[[[", "\":{\"", "\":[[", "\":[\"[[[[[[", "{\"\":{\""];
 
 impl Vocab for Brackets {
     fn len(&self) -> usize {
@@ -189,6 +189,55 @@ fn no_token_of_many_brackets_leads_deeper_than_a_reader_follows() {
         }
         assert_eq!(depth, 56);
     }
+}
+
+/// A token may close a name and open what stands under it.
+#[test]
+fn no_token_that_ends_a_text_leads_deeper_than_a_reader_follows() {
+    let token = |text: &str| 257 + OF_BRACKETS.iter().position(|own| *own == text).unwrap() as u32;
+    let byte = |byte: u8| u32::from(byte);
+    let named = [byte(b'{'), byte(b'"')];
+    let escaped = [byte(b'{'), byte(b'"'), byte(b'\\'), byte(b'"')];
+    for (begin, again, levels, most) in [
+        (&named[..], vec![token("\":{\"")], 1, 56),
+        (&escaped[..], vec![token("\":{\""), byte(b'\\'), byte(b'n')], 1, 56),
+        (&named[..], vec![token("\":[["), byte(b'{'), byte(b'"')], 3, 56),
+        // Brackets in the text that it begins open nothing.
+        (&named[..], vec![token("\":[\"[[[[[["), byte(b'"'), byte(b','), byte(b'{'), byte(b'"')], 2, 56),
+        (&[], vec![token("{\"\":{\""), byte(b'"'), byte(b':')], 2, 56),
+    ] {
+        let mut constraint = Compiler::new(Arc::new(Brackets), None).constraint(&Grammar::Json(json!({}))).unwrap();
+        let (mut text, mut written) = (Vec::new(), 0);
+        for id in begin.iter().chain(again.iter().cycle()).take(2000) {
+            let row = allowed(&mut constraint);
+            if row[*id as usize] == f32::NEG_INFINITY {
+                break;
+            }
+            constraint.took(Channel::Answer, *id, false).unwrap();
+            text.extend(Brackets.bytes(*id));
+            written += 1;
+        }
+        let text = String::from_utf8(text).unwrap();
+        let depth = depth(&text);
+        assert!(written < 1000 && depth <= most && depth + levels > most, "{depth}: {text}");
+    }
+}
+
+/// Levels that are opened outside of texts, at most.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut most, mut within, mut escaped) = (0usize, 0, false, false);
+    for c in text.chars() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if within => escaped = true,
+            '"' => within = !within,
+            '{' | '[' if !within => depth += 1,
+            '}' | ']' if !within => depth -= 1,
+            _ => {}
+        }
+        most = most.max(depth);
+    }
+    most
 }
 
 /// What is written where digits are always preferred to an end, and one character to all others.
